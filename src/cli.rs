@@ -152,8 +152,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     match command.unwrap_or(Command::Serve { http: None }) {
         Command::Completions { shell } => complete::print(shell),
         Command::Man { command, dir } => man::run(&command, dir.as_deref()),
-        Command::Forget { trust } => forget::run(trust),
-        Command::Trust(args) => trust::run(&args, config),
+        Command::Forget { trust, cluster } => forget::run(trust, cluster, config).await,
+        Command::Trust(args) => trust::run(args, config).await,
         Command::Approve(args) => approve::run(args, config).await,
         Command::Connect { url: Some(url), header } => {
             connect::to_url(&url, &header, profile.as_deref()).await
@@ -276,6 +276,14 @@ fn has_profile(loaded: &Loaded, profile: Option<&str>) -> anyhow::Result<()> {
 /// Reads a configuration with this process's environment and this system's keyring.
 fn load(file: &Path) -> Result<Loaded, config::Unusable> {
     load_sources(|sources| config::load(file, sources))
+}
+
+/// The `[cluster]` of a file. A file without that table need not be usable.
+fn cluster_of(file: &Path) -> Result<Option<config::ClusterSettings>, config::Unusable> {
+    match config::read_text(file) {
+        Ok(text) if config::has_cluster(&text) => Ok(load_text(&text, file)?.config.cluster),
+        _ => Ok(None),
+    }
 }
 
 /// The same of a text that was read from a file.

@@ -46,7 +46,7 @@ pub use apps::{
 pub use audit::{AuditSettings, AuditSync, OnAuditFailure};
 pub(crate) use check::{APPS_DEEP, OF_REST};
 pub use clients::{ClientLimits, ClientSettings};
-pub use cluster::{ClusterSettings, RedisUrl};
+pub use cluster::{ClusterSettings, RedisUrl, ReplicaAddress};
 pub use endpoints::Endpoint;
 pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};
@@ -64,8 +64,8 @@ pub use rest::{OpenApi, RestSettings};
 pub use sandbox::{HostPort, Network, SandboxSettings};
 pub use schema::schema;
 pub use servers::{
-    BreakerSettings, Expose, Grant, OAuth, OnInjection, OnLeak, Policy, ServerScope, ServerSettings,
-    SetupCall, ToolOverride, Transport,
+    BreakerSettings, Expose, Grant, OAuth, OnInjection, OnLeak, Placement, Policy, ServerScope,
+    ServerSettings, SetupCall, ToolOverride, Transport,
 };
 pub use values::{BearerToken, Globs, Priorities, Secret};
 

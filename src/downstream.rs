@@ -23,6 +23,7 @@ mod likely_cause;
 mod link;
 mod listing;
 mod mcp;
+mod placement;
 pub mod process_guard;
 mod program;
 mod reach;
@@ -42,7 +43,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -71,6 +72,7 @@ use self::{
 pub use self::{
     breaker::{BreakerNews, BreakerStatus, Resting},
     likely_cause::likely_cause,
+    placement::{Holder, Place, Placed, Placements, Relayed},
     program::run_program,
     reach::{Reach, net_text},
     server_requests::{
@@ -82,7 +84,7 @@ pub use self::{
 };
 use crate::{
     catalog::Listing,
-    config::{ServerSettings, Transport},
+    config::{Placement, ServerSettings, Transport},
     leaks::KnownSecrets,
     oauth::Vault,
     turns::Turns,
@@ -347,6 +349,8 @@ pub struct ConnectionContext {
     pub secrets: ArcSwap<KnownSecrets>,
     /// Where sandboxes are, and what they hide.
     pub sandboxes: SandboxFolders,
+    /// Where programs run that one replica of a cluster runs for all.
+    pub placements: Placements,
 }
 
 #[cfg(test)]
@@ -359,6 +363,7 @@ impl ConnectionContext {
             login: String::new(),
             secrets: ArcSwap::default(),
             sandboxes: SandboxFolders::default(),
+            placements: Placements::default(),
         }
     }
 }
@@ -405,6 +410,12 @@ pub struct Connection {
     /// The level of the server's log that clients want, if one has asked.
     log_level: Mutex<Option<LogLevel>>,
     subscriptions: Arc<Subscriptions>,
+    /// Where the program runs, if one replica of a cluster runs it for all.
+    placed: Option<Arc<Placed>>,
+    /// What the server has listed last, for other replicas.
+    listed: watch::Sender<Option<Arc<Listing>>>,
+    /// The requests that wait for an answer.
+    sent: AtomicUsize,
 }
 
 impl std::fmt::Debug for Connection {
@@ -422,13 +433,17 @@ impl Connection {
         dial: Option<Box<Dial>>,
     ) -> Self {
         let (calls, subscriptions) = (Arc::default(), Arc::default());
+        let placed = (settings.placement != Placement::Each).then(|| context.placements.of(&name));
         let connector: Box<dyn Connector> = match &settings.transport {
             Transport::Rest(rest) if dial.is_none() => {
                 Box::new(RestServer::new(&name, rest.clone(), &settings, &context))
             }
-            _ => Box::new(McpServer::new(&name, &settings, context, dial, &calls, &subscriptions)),
+            _ => {
+                let server = McpServer::new(&name, &settings, context, dial, &calls, &subscriptions);
+                Box::new(McpServer { placed: placed.clone(), ..server })
+            }
         };
-        Self::over(connector, name, settings, calls, subscriptions)
+        Self { placed, ..Self::over(connector, name, settings, calls, subscriptions) }
     }
 
     /// Returns a connection that goes over a connector.
@@ -459,6 +474,9 @@ impl Connection {
             calls,
             log_level: Mutex::default(),
             subscriptions,
+            placed: None,
+            listed: watch::Sender::new(None),
+            sent: AtomicUsize::new(0),
         }
     }
 
@@ -473,6 +491,7 @@ impl Connection {
         own.transport == other.transport
             && own.concurrency() == other.concurrency()
             && own.setup == other.setup
+            && own.placement == other.placement
             && own.limits == other.limits
     }
 
@@ -555,6 +574,21 @@ impl Connection {
     /// Returns a receiver of the states.
     pub fn watch(&self) -> watch::Receiver<State> {
         self.state.subscribe()
+    }
+
+    /// Returns where the program runs, if one replica of a cluster runs it for all.
+    pub fn placed(&self) -> Option<&Arc<Placed>> {
+        self.placed.as_ref()
+    }
+
+    /// Watches what the server has listed last, if the program has a place.
+    pub fn listed(&self) -> watch::Receiver<Option<Arc<Listing>>> {
+        self.listed.subscribe()
+    }
+
+    /// Returns whether the server takes requests.
+    pub fn takes_requests(&self) -> bool {
+        self.link().is_some()
     }
 
     /// Returns the live link, if there is one.

@@ -29,6 +29,7 @@ mod limiting;
 mod lists;
 mod mail;
 mod mailbox;
+mod placing;
 mod prompts_resources;
 mod publish;
 mod publisher;
@@ -66,9 +67,11 @@ use crate::{
     approvals::Approvals,
     audit::Audit,
     clock::Clock,
+    cluster::Cluster,
     config::{BearerToken, ClusterSettings, Config},
     downstream::{
-        Connection, ConnectionContext, Dial, Reach, SandboxFolders, Update, process_guard::ProcessGuard,
+        Connection, ConnectionContext, Dial, Placements, Reach, SandboxFolders, Update,
+        process_guard::ProcessGuard,
     },
     figures::Figures,
     jobs::Jobs,
@@ -101,6 +104,7 @@ use guides::Guides;
 pub use interrupt::Interrupt;
 pub use mail::Follower;
 use mail::Mail;
+pub(crate) use placing::RELAYS;
 pub use prompts_resources::{FollowedResource, Page};
 use publisher::Publisher;
 pub use questions::AskArguments;
@@ -187,6 +191,8 @@ pub struct Gateway {
     outward: Outward,
     /// Where everything is kept.
     store: Arc<dyn Store>,
+    /// This replica among the others, if it has some.
+    pub cluster: Option<Arc<Cluster>>,
     /// What is left for later, or to be remembered.
     records: Arc<dyn Records>,
     /// Notices that must arrive.
@@ -219,6 +225,7 @@ impl Gateway {
             login: shell::nonet("login", &config.file),
             secrets: ArcSwap::default(),
             sandboxes: SandboxFolders { state: options.state.clone(), config: config.file.clone() },
+            placements: Placements::default(),
         });
         let (life, clock) = (Life::default(), options.clock);
         let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
@@ -231,6 +238,8 @@ impl Gateway {
         let in_store = place_in_store(&config.file, config.cluster.as_ref());
         let (store, records) =
             open_store(config.cluster.as_ref(), options.state, retention, &clock, &in_store);
+        let cluster = store.replicas().map(|replicas| Arc::new(Cluster::new(replicas)));
+        let pins = pins.sharing(store.shared_pins());
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         // Who wants nothing learned from calls wants none of them on the disk either.
@@ -238,12 +247,13 @@ impl Gateway {
         let figures = Figures::new(kept_in, clock.clone(), life.tasks.clone(), life.stop.clone());
         let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
         let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
-        let publisher = Publisher::new(&config, options.cache, options.without_embedder, pins, life.clone());
+        let (cache, vectors) = (options.cache, store.shared_vectors());
+        let publisher = Publisher::new(&config, cache, options.without_embedder, pins, vectors, life.clone());
         Arc::new(Self {
             servers: Servers::new(config, around, options.dials, life.clone()),
-            sessions: Sessions::default(),
+            sessions: Sessions::new(cluster.clone()),
             accounts: Accounts::default(),
-            questions: Questions::default(),
+            questions: Questions::new(cluster.clone()),
             approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store)),
             metrics: Metrics::default(),
             calls: Feed::default(),
@@ -260,6 +270,7 @@ impl Gateway {
             parked,
             mail: Mail::new(records.clone(), outward.clone(), life),
             outward,
+            cluster,
             store,
             records,
             clock,
@@ -287,7 +298,11 @@ impl Gateway {
             audit.begins();
         }
         self.publisher.start_embedder(&self.config().embedder);
-        if self.servers.start(&updates) && !self.publisher.is_without_embedder() {
+        let is_first = self.servers.start(&updates);
+        if is_first {
+            self.keep_places();
+        }
+        if is_first && !self.publisher.is_without_embedder() {
             let gateway = self.clone();
             self.servers.life.tasks.spawn(async move { gateway.recalled().await });
         }
@@ -337,6 +352,11 @@ impl Gateway {
     /// Returns the current connections by server name.
     pub fn connections(&self) -> Arc<Connections> {
         self.servers.world().connections.clone()
+    }
+
+    /// Returns how many calls of servers are in flight.
+    pub fn calls_in_flight(&self) -> usize {
+        self.connections().values().map(|connection| connection.in_flight()).sum()
     }
 
     /// Returns what each server that is a program could reach on this machine.
@@ -470,7 +490,7 @@ pub fn open_store(
     place: &str,
 ) -> (Arc<dyn Store>, Arc<dyn Records>) {
     match cluster {
-        Some(ClusterSettings { redis, prefix, name }) => {
+        Some(ClusterSettings { redis, prefix, name, .. }) => {
             let redis = redis.connection();
             let store = RedisStore::new(redis, prefix, name.as_deref(), retention, clock.clone());
             let store = Arc::new(store);

@@ -39,6 +39,9 @@ use crate::{
 const MAX_JOBS: usize = 2_000;
 /// How long the answer that gives a handle waits for the store.
 const RECORD_WAIT: Duration = Duration::from_secs(5);
+/// How long until a task of another gateway is looked at again, at first and at most.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LAST_LOOK: Duration = Duration::from_secs(1);
 /// How many jobs of the store are read to find those of gateways that have ended.
 const MAX_EARLIER: usize = 1_000;
 
@@ -344,6 +347,47 @@ impl Jobs {
         }
         let row = self.store.job(id, owner.key()).await.ok()??;
         Some(TaskSummary::stored(row, self.clock.unix_ms()))
+    }
+
+    /// Waits at most `limit` for the end of a task that `owner` may see. One of another gateway is looked at again and again.
+    pub async fn wait(&self, id: &str, owner: &JobOwner, limit: Duration) {
+        if let Some(job) = self.get(id, owner) {
+            job.wait(limit).await;
+            return;
+        }
+        let until = Instant::now() + limit;
+        let mut pause = FIRST_LOOK;
+        while self.find(id, owner).await.is_some_and(|task| task.state == TaskState::Running)
+            && Instant::now() < until
+        {
+            tokio::time::sleep_until((Instant::now() + pause).min(until)).await;
+            pause = (pause * 2).min(LAST_LOOK);
+        }
+    }
+
+    /// Cancels a task that `owner` may see and waits at most `limit` for its end. One of another replica is cancelled by that.
+    pub async fn cancel(&self, id: &str, owner: &JobOwner, limit: Duration) {
+        if let Some(job) = self.get(id, owner) {
+            job.cancel.cancel();
+        } else if !self.knows(id)
+            && let Err(error) = self.store.ask_to_cancel(id, owner.key()).await
+        {
+            tracing::warn!(%error, "a task of another replica is not cancelled");
+        }
+        self.wait(id, owner, limit).await;
+    }
+
+    /// Cancels what other replicas want cancelled.
+    pub async fn cancel_for_others(&self) {
+        if self.running.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        // Redis is away: it was warned of.
+        for id in self.store.to_cancel().await.unwrap_or_default() {
+            if let Some(job) = self.table.get(&id) {
+                job.cancel.cancel();
+            }
+        }
     }
 
     /// How many jobs are running.

@@ -1,4 +1,4 @@
-//! Learning from outcomes: which tool was called with success after which search. On this machine only.
+//! Learning from outcomes: which tool was called with success after which search. On this machine, or by all replicas.
 //!
 //! A session remembers its last searches ([`RecentSearches`]). A successful call counts for the words of the last search that
 //! found the tool. [`Learning`] keeps these outcomes, and lifts the tool a little when the same words are searched again
@@ -9,7 +9,7 @@ mod tests;
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -23,7 +23,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     clock::Clock,
     search::{Hit, Learned, Outcome, Outcomes},
-    store::Store,
+    store::{Store, StoreError},
 };
 
 /// How long after a search a call still counts as its outcome.
@@ -32,8 +32,12 @@ const FOLLOWED_WITHIN: Duration = Duration::from_secs(10 * 60);
 const FITS: f32 = 0.5;
 /// Searches of a session that are remembered; a model searches once per step.
 const MAX_SEARCHES: usize = 8;
+/// How often replicas read what others have learned.
+const READ_AGAIN: Duration = Duration::from_secs(60);
 /// Outcomes that wait to be written. While the queue is full, further ones are kept in memory only.
 const QUEUE: usize = 64;
+/// Outcomes of this process that are remembered until they are written.
+const MOST_OWN: usize = 1_000;
 
 /// What was learned, in memory and in the store.
 #[derive(Debug)]
@@ -42,12 +46,14 @@ pub struct Learning {
     clock: Clock,
     tasks: TaskTracker,
     stop: CancellationToken,
-    recalled: OnceCell<Recollection>,
+    recalled: OnceCell<Arc<Recollection>>,
 }
 
 #[derive(Debug)]
 struct Recollection {
     outcomes: Mutex<Outcomes>,
+    /// The last ones of this process that are not in the store yet.
+    own: Mutex<VecDeque<Outcome>>,
     /// To the one writer of the store.
     unwritten: mpsc::Sender<Outcome>,
 }
@@ -65,37 +71,85 @@ impl Learning {
             let warn = |error: &_| tracing::warn!(%error, "what earlier searches led to cannot be read");
             let outcomes = self.store.outcomes().await.inspect_err(warn).unwrap_or_default();
             let (unwritten, rows) = mpsc::channel(QUEUE);
-            self.tasks.spawn(write(self.store.clone(), rows, self.stop.clone()));
-            Recollection { outcomes: Mutex::new(Outcomes::new(outcomes)), unwritten }
+            let outcomes = Mutex::new(Outcomes::new(outcomes));
+            let recollection = Arc::new(Recollection { outcomes, own: Mutex::default(), unwritten });
+            let (store, stop) = (self.store.clone(), self.stop.clone());
+            self.tasks.spawn(write(store.clone(), Arc::downgrade(&recollection), rows, stop.clone()));
+            if store.shared().is_some() {
+                self.tasks.spawn(follow(store, Arc::downgrade(&recollection), stop));
+            }
+            recollection
         };
         self.recalled.get_or_init(read).await;
     }
 
     /// What each tool gains for the words of a request, and from which words.
     pub fn lifts(&self, words: &[String]) -> HashMap<Arc<str>, Learned> {
-        let Some(Recollection { outcomes, .. }) = self.recalled.get() else { return HashMap::new() };
-        outcomes.lock().boosts(words, self.clock.unix_secs())
+        let Some(recalled) = self.recalled.get() else { return HashMap::new() };
+        recalled.outcomes.lock().boosts(words, self.clock.unix_secs())
     }
 
     /// Counts a successful call for the search that it followed, if it followed one.
     pub fn succeeded(&self, searches: &RecentSearches, tool: &str) {
-        let Some(Recollection { outcomes, unwritten }) = self.recalled.get() else { return };
+        let Some(recalled) = self.recalled.get() else { return };
         let Some(led) = searches.led_to(tool) else { return };
         let now = self.clock.unix_secs();
-        let mut outcomes = outcomes.lock();
+        let mut outcomes = recalled.outcomes.lock();
         let mut rows = Vec::from_iter(outcomes.record(&led.words, tool, now));
         if let Some(passed) = &led.passed_over {
             rows.extend(outcomes.pass_over(&led.words, passed, now));
         }
         for row in rows {
-            if unwritten.try_send(row).is_err() {
+            recalled.note(row.clone());
+            if recalled.unwritten.try_send(row).is_err() {
                 tracing::debug!("the store is behind: an outcome is kept in memory only");
             }
         }
     }
 }
 
-async fn write(store: Arc<dyn Store>, mut outcomes: mpsc::Receiver<Outcome>, stop: CancellationToken) {
+impl Recollection {
+    /// Notes an outcome of this process.
+    fn note(&self, outcome: Outcome) {
+        let mut own = self.own.lock();
+        if own.len() == MOST_OWN {
+            own.pop_front();
+        }
+        own.push_back(outcome);
+    }
+
+    /// Reads what others have learned meanwhile. What this process has learned and not written counts as well.
+    async fn read_again(&self, store: &dyn Store) -> Result<(), StoreError> {
+        // Some may be written while the store is read.
+        let mut all: Vec<Outcome> = self.own.lock().iter().cloned().collect();
+        all.extend(store.outcomes().await?);
+        let mut outcomes = self.outcomes.lock();
+        all.extend(self.own.lock().iter().cloned());
+        *outcomes = Outcomes::new(all);
+        Ok(())
+    }
+}
+
+/// Reads again and again what other replicas have learned.
+async fn follow(store: Arc<dyn Store>, recalled: Weak<Recollection>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(READ_AGAIN) => {}
+        }
+        let Some(recalled) = recalled.upgrade() else { return };
+        if let Err(error) = recalled.read_again(&*store).await {
+            tracing::debug!(%error, "what other replicas have learned was not read");
+        }
+    }
+}
+
+async fn write(
+    store: Arc<dyn Store>,
+    recalled: Weak<Recollection>,
+    mut outcomes: mpsc::Receiver<Outcome>,
+    stop: CancellationToken,
+) {
     loop {
         let outcome = tokio::select! {
             biased;
@@ -103,8 +157,13 @@ async fn write(store: Arc<dyn Store>, mut outcomes: mpsc::Receiver<Outcome>, sto
             () = stop.cancelled() => return,
         };
         let Some(outcome) = outcome else { return };
-        if let Err(error) = store.put_outcome(outcome).await {
-            tracing::warn!(%error, "an outcome was not kept");
+        match store.put_outcome(outcome.clone()).await {
+            Ok(()) => {
+                if let Some(recalled) = recalled.upgrade() {
+                    recalled.own.lock().retain(|own| *own != outcome);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "an outcome was not kept"),
         }
     }
 }

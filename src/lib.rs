@@ -12,6 +12,7 @@ pub mod bridge;
 pub mod catalog;
 mod chat;
 pub mod cli;
+mod cluster;
 pub mod config;
 pub mod downstream;
 mod fault;

@@ -43,6 +43,11 @@ pub enum Answer {
     Refused(Box<ErrorData>),
 }
 
+/// Whether a meta-tool changes nothing, however often it is called.
+pub fn only_reads(tool: &str) -> bool {
+    matches!(tool, "search_tools" | "get_tool" | "list_categories" | "browse_category")
+}
+
 /// The nine definitions, as `tools/list` gives them.
 pub fn definitions() -> Vec<Value> {
     META.iter().map(|tool| tool.definition.clone()).collect()

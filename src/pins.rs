@@ -11,9 +11,9 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
-    time::{Instant, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use parking_lot::Mutex;
@@ -26,7 +26,7 @@ use self::lock_file::{LockFile, LockedServer};
 use crate::{
     clock::Clock,
     config::{NewServers, OnChange},
-    store::{Pin, PinKind, PinStep, PinWrite, PinsDb, StoreError},
+    store::{Pin, PinKind, PinStep, PinStore, PinWrite, PinsDb, StoreError},
 };
 
 /// How many definitions of a server are pinned. Further ones are not trusted where changes are held.
@@ -35,6 +35,8 @@ const MOST_PINS: usize = 10_000;
 const MOST_KEPT: usize = 256 << 10;
 /// Of how many definitions of a server a list has what differs.
 const MOST_SHOWN: usize = 500;
+/// How long after trouble with shared pins lists are compared again.
+const AGAIN: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 /// What stands in place of a description that nobody trusts.
 const HELD: &str = "Held: the user has not trusted this definition yet, so it is not shown and not called.";
 
@@ -146,14 +148,24 @@ pub struct Checked {
 /// The hashes of what servers list now, by server.
 pub type Listed = BTreeMap<Arc<str>, LockedServer>;
 
-/// The pins of one configuration, shared by all gateways of a user.
+/// The pins of a server, by kind and name.
+type ServerPins = HashMap<(PinKind, String), Pin>;
+
+/// The pins of one configuration, shared by all gateways of a user, or by all replicas.
 #[derive(Debug)]
 pub struct Pins {
     folder: Option<PathBuf>,
     /// The servers.toml that they are for.
     config: String,
     lock: PathBuf,
-    db: OnceLock<Option<PinsDb>>,
+    /// The pins of all replicas; without them, a file in the folder has the pins.
+    shared: Option<Arc<dyn PinStore>>,
+    db: OnceLock<Option<Arc<dyn PinStore>>>,
+    /// Of shared pins, those that were read last: what counts while they cannot be read.
+    last_read: Mutex<HashMap<Arc<str>, ServerPins>>,
+    last_version: AtomicI64,
+    /// When shared pins could not be read or written, until lists are compared again.
+    missed: Mutex<Option<Instant>>,
     /// Whether there is a folder whose pins cannot be read.
     is_lost: AtomicBool,
     clock: Clock,
@@ -191,7 +203,11 @@ impl Pins {
             folder,
             config: config.into(),
             lock: LockFile::beside(Path::new(config)),
+            shared: None,
             db: OnceLock::new(),
+            last_read: Mutex::default(),
+            last_version: AtomicI64::new(0),
+            missed: Mutex::default(),
             is_lost: AtomicBool::new(false),
             clock,
             revision: AtomicU64::new(0),
@@ -203,11 +219,22 @@ impl Pins {
         }
     }
 
-    fn db(&self) -> Option<&PinsDb> {
+    /// The same with the pins of all replicas, if there are some, in place of those in the folder.
+    #[must_use]
+    pub fn sharing(mut self, shared: Option<Arc<dyn PinStore>>) -> Self {
+        self.shared = shared;
+        self
+    }
+
+    fn db(&self) -> Option<&dyn PinStore> {
         let open = || {
+            if let Some(shared) = &self.shared {
+                return Some(shared.clone());
+            }
+            let kept = |db: PinsDb| -> Arc<dyn PinStore> { Arc::new(db.of_config(&self.config)) };
             if let Some(folder) = &self.folder {
                 match PinsDb::open(folder) {
-                    Ok(db) => return Some(db),
+                    Ok(db) => return Some(kept(db)),
                     Err(error) => {
                         self.is_lost.store(true, Ordering::Release);
                         tracing::error!(%error, "pins cannot be read: where changes are held, every definition is");
@@ -215,14 +242,20 @@ impl Pins {
                 }
             }
             let failed = |error: &_| tracing::error!(%error, "definitions cannot be pinned");
-            PinsDb::in_memory().inspect_err(failed).ok()
+            PinsDb::in_memory().inspect_err(failed).ok().map(kept)
         };
-        self.db.get_or_init(open).as_ref()
+        self.db.get_or_init(open).as_deref()
     }
 
     /// What changes whenever a check may come out differently for the same list. Blocks.
     pub fn revision(&self) -> (u64, i64) {
-        let version = self.db().and_then(|db| db.version().ok()).unwrap_or_default();
+        let version = match self.db().map(|db| db.version()) {
+            Some(Ok(version)) => {
+                self.last_version.store(version, Ordering::Release);
+                version
+            }
+            Some(Err(_)) | None => self.last_version.load(Ordering::Acquire),
+        };
         self.read_lock();
         (self.revision.load(Ordering::Acquire), version)
     }
@@ -236,13 +269,25 @@ impl Pins {
 
     /// Whether a check may come out differently than the last one. Blocks.
     pub fn has_moved(&self) -> bool {
+        let is_due = self.missed.lock().is_some_and(|missed| missed.elapsed() >= AGAIN);
+        if is_due && self.db().is_some_and(|db| db.version().is_ok()) {
+            *self.missed.lock() = None;
+            self.revision.fetch_add(1, Ordering::AcqRel);
+        }
         let revision = self.revision();
         self.checked.lock().is_some_and(|checked| checked != revision)
     }
 
-    /// Whether something waits to be trusted, so that another process may trust it.
+    /// Whether something waits to be trusted, so that another process may trust it, or is still to be compared with the shared pins.
     pub fn is_waiting(&self) -> bool {
-        !self.waiting.lock().is_empty()
+        !self.waiting.lock().is_empty() || self.missed.lock().is_some()
+    }
+
+    /// Notes that shared pins could not be read or written.
+    fn miss(&self) {
+        if self.shared.is_some() {
+            *self.missed.lock() = Some(Instant::now());
+        }
     }
 
     /// Reads the lock file again if it changed.
@@ -275,35 +320,45 @@ impl Pins {
             now.set(item.kind, item.name, hash);
         }
         self.listed.lock().insert(server.clone(), now);
-        let mut pins = self.pins_of(server);
+        let read = self.pins_of(server);
+        let is_read = read.is_some();
+        let last_read = || self.last_read.lock().get(server).cloned();
+        let known = read.or_else(last_read);
         // Whoever holds changes does not trust at first sight what may have been pinned before.
-        let is_closed = self.is_lost.load(Ordering::Acquire) && rules.on_change != OnChange::Tell;
+        let is_lost = self.is_lost.load(Ordering::Acquire) || known.is_none();
+        let is_closed = is_lost && rules.on_change != OnChange::Tell;
+        let mut pins = known.unwrap_or_default();
         let new_servers = if is_closed { NewServers::Hold } else { rules.new_servers };
         let rules = &TrustRules { new_servers, ..rules.clone() };
         let writes = steps(&items, &hashes, &pins, lock.as_deref(), server, rules);
-        if !writes.is_empty()
+        if is_read
+            && !writes.is_empty()
             && let Some(db) = self.db()
         {
-            match db.write(&self.config, server, &writes, self.clock.unix_ms()) {
+            match db.write(server, &writes, self.clock.unix_ms()) {
                 // Another gateway may have pinned another definition meanwhile: its pins count.
-                Ok(()) => pins = self.pins_of(server),
-                Err(error) => tracing::warn!(%server, %error, "definitions could not be pinned"),
+                Ok(()) => pins = self.pins_of(server).unwrap_or(pins),
+                Err(error) => {
+                    self.miss();
+                    tracing::warn!(%server, %error, "definitions could not be pinned");
+                }
             }
         }
         self.judge(server, listed, &Seen { items, hashes, pins, lock: lock.as_deref(), rules })
     }
 
-    fn pins_of(&self, server: &str) -> HashMap<(PinKind, String), Pin> {
-        let read = self.db().map(|db| db.of_server(&self.config, server));
-        let pins = match read {
-            Some(Ok(pins)) => pins,
-            Some(Err(error)) => {
-                tracing::warn!(%server, %error, "the pins of a server cannot be read");
-                Vec::new()
-            }
-            None => Vec::new(),
+    /// The pins of a server; none if they cannot be read.
+    fn pins_of(&self, server: &Arc<str>) -> Option<ServerPins> {
+        let unreadable = |error: &_| {
+            self.miss();
+            tracing::warn!(%server, %error, "the pins of a server cannot be read");
         };
-        pins.into_iter().map(|pin| ((pin.kind, pin.name.clone()), pin)).collect()
+        let pins = self.db()?.of_server(server).inspect_err(unreadable).ok()?;
+        let pins: ServerPins = pins.into_iter().map(|pin| ((pin.kind, pin.name.clone()), pin)).collect();
+        if self.shared.is_some() {
+            self.last_read.lock().insert(server.clone(), pins.clone());
+        }
+        Some(pins)
     }
 
     /// Decides what is published and told.
@@ -326,8 +381,7 @@ impl Pins {
             };
             is_waiting = true;
             differing += 1;
-            let trusted =
-                pin.filter(|pin| pin.trusted.is_some()).and_then(|pin| self.trusted_text(server, pin));
+            let trusted = pin.filter(|pin| pin.trusted.is_some()).and_then(|pin| self.trusted_text(pin));
             let (effect, rule) = seen.effect(standing);
             let change = Arc::new(DefinitionChange {
                 standing,
@@ -374,15 +428,15 @@ impl Pins {
     }
 
     /// The trusted definition of a pin, as far as it is kept.
-    fn trusted_text(&self, server: &str, pin: &Pin) -> Option<Value> {
-        let texts = self.db()?.texts(&self.config, server, pin.kind, &pin.name).ok()?;
+    fn trusted_text(&self, pin: &Pin) -> Option<Value> {
+        let texts = self.db()?.texts(pin).ok()?;
         serde_json::from_str(&texts.trusted?).ok()
     }
 
     /// Trusts what waits: of a server, or one tool, prompt or text of it, as it was seen. Returns how many. Blocks.
     pub fn trust(&self, seen: &[Pin]) -> Result<usize, StoreError> {
         let db = self.db().ok_or(StoreError::Unusable)?;
-        let trusted = db.trust(&self.config, seen, self.clock.unix_ms())?;
+        let trusted = db.trust(seen, self.clock.unix_ms())?;
         self.revision.fetch_add(1, Ordering::AcqRel);
         self.trusted.notify_one();
         Ok(trusted)
@@ -391,7 +445,7 @@ impl Pins {
     /// Notes that somebody was told. Blocks.
     pub fn told(&self, seen: &[Pin]) {
         if let Some(db) = self.db()
-            && let Err(error) = db.told(&self.config, seen)
+            && let Err(error) = db.told(seen)
         {
             tracing::debug!(%error, "could not note that a change was told");
         }
@@ -399,7 +453,7 @@ impl Pins {
 
     /// How many definitions wait. Blocks.
     pub fn count_waiting(&self) -> Result<usize, StoreError> {
-        self.db().ok_or(StoreError::Unusable)?.count_waiting(&self.config)
+        self.db().ok_or(StoreError::Unusable)?.count_waiting()
     }
 
     /// The first `most` that wait, with what differs. Blocks.
@@ -407,7 +461,7 @@ impl Pins {
         let db = self.db().ok_or(StoreError::Unusable)?;
         let end = Instant::now() + definition::PATIENCE;
         let read = |text: Option<String>| text.and_then(|text| serde_json::from_str::<Value>(&text).ok());
-        let waiting = db.waiting(&self.config, most)?.into_iter().map(|(pin, texts)| {
+        let waiting = db.waiting(most)?.into_iter().map(|(pin, texts)| {
             let standing = if pin.trusted.is_some() { Standing::Changed } else { Standing::New };
             let trusted = read(texts.trusted);
             let difference = match read(texts.waiting) {
@@ -432,6 +486,7 @@ impl Pins {
     pub fn retain(&self, is_known: impl Fn(&Arc<str>) -> bool) {
         self.listed.lock().retain(|server, _| is_known(server));
         self.waiting.lock().retain(|server| is_known(server));
+        self.last_read.lock().retain(|server, _| is_known(server));
     }
 }
 

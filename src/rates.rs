@@ -2,6 +2,9 @@
 //!
 //! One limiter for each rule of the configuration, so their number is bounded by the file. A call takes from every rule that
 //! is about it, from the narrowest to the widest; the first that is used up refuses it.
+//!
+//! Replicas that share a store share the rates as well. While the store is away or slow, the limiters of this process decide; they
+//! know what this replica has taken.
 
 use std::{
     collections::HashMap,
@@ -15,7 +18,10 @@ use std::{
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use serde::Serialize;
 
-use crate::config::{BearerToken, Config, Rate};
+use crate::{
+    config::{BearerToken, Config, Rate},
+    store::{SharedRate, Store, TakenRates},
+};
 
 /// A rule with its limiter.
 #[derive(Debug)]
@@ -24,6 +30,8 @@ struct Limit {
     rule: String,
     rate: Rate,
     limiter: DefaultDirectRateLimiter,
+    /// The rule as all replicas have it.
+    shared: SharedRate,
     refused: AtomicU64,
 }
 
@@ -84,23 +92,36 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Limit {
-    /// A limit of this rule; the one of `before`, with what is used of it, if the rule is the same.
-    fn new(rule: String, rate: Rate, before: Option<&Arc<Self>>) -> Arc<Self> {
+    /// A limit of this rule; the one of `before`, with what is used of it, if the rule is the same. `of` says whose it is where
+    /// several have a limit by one rule.
+    fn new(rule: String, rate: Rate, of: Option<String>, before: Option<&Arc<Self>>) -> Arc<Self> {
         if let Some(same) = before.filter(|before| before.rate == rate && before.rule == rule) {
             return same.clone();
         }
         // An interval of a microsecond is the shortest that a rate can have.
         let quota = Quota::with_period(rate.interval()).unwrap_or(Quota::per_second(rate.burst()));
         let limiter = RateLimiter::direct(quota.allow_burst(rate.burst()));
-        Arc::new(Self { rule, rate, limiter, refused: AtomicU64::new(0) })
+        // As here, a rule with another rate begins with nothing used.
+        let name = [&rule, of.as_deref().unwrap_or_default(), &rate.to_string()].join(" ");
+        let shared = SharedRate { name, interval: rate.interval(), burst: rate.burst().get() };
+        Arc::new(Self { rule, rate, limiter, shared, refused: AtomicU64::new(0) })
     }
 
     fn take(&self) -> Result<(), Exceeded> {
-        self.limiter.check().map_err(|not_until| {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-            let wait = not_until.wait_time_from(self.limiter.clock().now());
-            Exceeded { rule: self.rule.clone(), rate: self.rate, wait }
-        })
+        let taken = self.limiter.check();
+        taken.map_err(|not_until| self.exceeded(not_until.wait_time_from(self.limiter.clock().now())))
+    }
+
+    /// Notes a call that all replicas have taken together.
+    fn note(&self) {
+        // This replica alone may have used up its own.
+        let _ = self.limiter.check();
+    }
+
+    /// Counts and describes a refusal.
+    fn exceeded(&self, wait: Duration) -> Exceeded {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Exceeded { rule: self.rule.clone(), rate: self.rate, wait }
     }
 
     fn shown(&self) -> ShownRate {
@@ -113,7 +134,7 @@ impl Rates {
     /// The rates of a configuration. What is used of a rule of `before` stays used.
     pub fn new(config: &Config, before: &Self) -> Self {
         let limit = |rule: String, rate: Option<Rate>, before: Option<&Arc<Limit>>| {
-            Some(Limit::new(rule, rate?, before))
+            Some(Limit::new(rule, rate?, None, before))
         };
         let gateway = limit("gateway.rate".into(), config.gateway.rate, before.gateway.as_ref());
         let mut servers = HashMap::new();
@@ -153,7 +174,7 @@ impl Rates {
             .filter_map(|(rule, tokens)| Some((rule?, tokens)))
             .flat_map(|((rule, rate), tokens)| {
                 let of = move |token: &BearerToken| {
-                    (*token, Limit::new(rule.clone(), rate, before.tokens.get(token)))
+                    (*token, Limit::new(rule.clone(), rate, Some(token.alias()), before.tokens.get(token)))
                 };
                 tokens.iter().map(of).collect::<Vec<_>>()
             })
@@ -162,24 +183,48 @@ impl Rates {
         Self { gateway, servers, profiles, tokens, is_empty }
     }
 
-    /// Takes a call from every rule that is about it.
+    /// Takes a call from every rule that is about it, in the store if replicas share one.
     ///
     /// # Errors
     ///
     /// The first rule that is used up. The call must not be made.
-    pub fn take(&self, call: &RatedCall<'_>) -> Result<(), Exceeded> {
-        if self.is_empty {
+    pub async fn take(&self, call: &RatedCall<'_>, store: &dyn Store) -> Result<(), Exceeded> {
+        let limits = self.about(call);
+        if limits.is_empty() {
             return Ok(());
         }
+        let shared: Vec<&SharedRate> = limits.iter().map(|limit| &limit.shared).collect();
+        match store.take_rates(&shared).await {
+            Ok(TakenRates::All) => {
+                limits.iter().for_each(|limit| limit.note());
+                Ok(())
+            }
+            Ok(TakenRates::UsedUp { at, wait }) => {
+                let limit = limits.get(at).unwrap_or(&limits[0]);
+                Err(limit.exceeded(wait))
+            }
+            Ok(TakenRates::NotShared) => limits.iter().try_for_each(|limit| limit.take()),
+            Err(error) => {
+                tracing::debug!(%error, "the rates of calls are applied by this replica");
+                limits.iter().try_for_each(|limit| limit.take())
+            }
+        }
+    }
+
+    /// The rules that are about a call, the narrowest first.
+    fn about(&self, call: &RatedCall<'_>) -> Vec<&Limit> {
+        if self.is_empty {
+            return Vec::new();
+        }
         let server = self.servers.get(call.server);
-        let rules = [
+        let limits = [
             server.and_then(|server| server.tools.get(call.tool)),
             call.token.and_then(|token| self.tokens.get(&token)),
             server.and_then(|server| server.all.as_ref()),
             call.profile.and_then(|profile| self.profiles.get(profile)),
             self.gateway.as_ref(),
         ];
-        rules.into_iter().flatten().try_for_each(|limit| limit.take())
+        limits.into_iter().flatten().map(|limit| &**limit).collect()
     }
 
     /// Returns the rules that a caller can meet, in order of their keys. `sees` says which servers it may know of.
@@ -206,8 +251,17 @@ impl Rates {
 mod tests {
     use std::path::Path;
 
+    use futures::FutureExt;
+
     use super::*;
-    use crate::config;
+    use crate::{
+        clock::Clock,
+        config,
+        store::{
+            SqliteStore,
+            tests::engines::{ROOMY, RedisServer},
+        },
+    };
 
     fn config(text: &str) -> Config {
         let env = |name: &str| Some(format!("a-token-of-{name}-0123"));
@@ -220,10 +274,16 @@ mod tests {
 
     const CALL: RatedCall<'_> = RatedCall { server: "shop", tool: "buy", profile: None, token: None };
 
+    /// Takes a call where nothing is shared.
+    fn take(rates: &Rates, call: &RatedCall<'_>) -> Result<(), Exceeded> {
+        let store = SqliteStore::new(None, ROOMY, Clock::default());
+        rates.take(call, &store).now_or_never().expect("there is nothing to wait for")
+    }
+
     /// How many of 20 calls are let through, and the rule that refuses the next.
     fn through(rates: &Rates, call: RatedCall<'_>) -> (usize, Option<String>) {
         for made in 0..20 {
-            if let Err(exceeded) = rates.take(&call) {
+            if let Err(exceeded) = take(rates, &call) {
                 return (made, Some(exceeded.rule));
             }
         }
@@ -275,7 +335,7 @@ mod tests {
         let rates = Rates::new(&config(text), &Rates::default());
         assert_eq!(through(&rates, CALL).0, 2);
         let again = Rates::new(&config(&format!("[gateway]\nrate = '9/h'\n{text}")), &rates);
-        let exceeded = again.take(&CALL).expect_err("it is used up");
+        let exceeded = take(&again, &CALL).expect_err("it is used up");
         assert_eq!(exceeded.rate.to_string(), "2/h");
         let half_an_hour = Duration::from_secs(1_800);
         assert!(exceeded.wait <= half_an_hour && exceeded.wait > half_an_hour / 2, "{:?}", exceeded.wait);
@@ -291,5 +351,48 @@ mod tests {
         assert_eq!(serde_json::json!(again.shown(None, None, |_| false)).as_array().map(Vec::len), Some(1));
         let faster = Rates::new(&config(&text.replace("2/h", "3/h")), &again);
         assert_eq!(through(&faster, CALL).0, 3);
+    }
+
+    #[tokio::test]
+    async fn replicas_share_what_is_used_and_alone_each_knows_its_own() {
+        let Some(server) = RedisServer::start() else { return };
+        let stores = [(); 2].map(|()| server.store(ROOMY, &Clock::default()));
+        let text = "[gateway]\nrate = '4/h'\n[servers.shop.tools.buy]\nrate = '3/h'\n[servers.shop]\ncommand = 'x'\n";
+        let replicas = [(); 2].map(|()| Rates::new(&config(text), &Rates::default()));
+        let take = async |at: usize, call| {
+            let taken = replicas[at].take(&call, &stores[at]).await;
+            taken.map_err(|exceeded| (exceeded.rule, exceeded.wait.as_secs()))
+        };
+        for at in [0, 1, 0] {
+            assert_eq!(take(at, CALL).await, Ok(()));
+        }
+        for at in [0, 1] {
+            let (rule, wait) = take(at, CALL).await.expect_err("it is used up");
+            assert_eq!(rule, "servers.shop.tools.buy.rate");
+            assert!((1_100..=1_200).contains(&wait), "{wait}");
+        }
+        let other = RatedCall { tool: "look", ..CALL };
+        assert_eq!(take(1, other).await, Ok(()), "a call that was refused took nothing from the others");
+        assert_eq!(take(0, other).await.expect_err("it is used up").0, "gateway.rate");
+        let shown = serde_json::json!(replicas[0].shown(None, None, |_| true));
+        assert_eq!(shown[0], serde_json::json!({ "rule": "gateway.rate", "rate": "4/h", "refused": 1 }));
+
+        // Two calls of the first replica and two of the other are in use, which both know of themselves.
+        drop(server);
+        assert_eq!(take(0, other).await, Ok(()));
+        assert_eq!(take(0, CALL).await, Ok(()));
+        assert_eq!(take(0, other).await.expect_err("it is used up").0, "gateway.rate");
+        assert_eq!(take(1, other).await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_call_without_a_rule_asks_no_redis() {
+        let Some(server) = RedisServer::start() else { return };
+        let store = server.store(ROOMY, &Clock::default());
+        let rates = Rates::new(&config("[servers.shop]\ncommand = 'x'\nrate = '4/h'\n"), &Rates::default());
+        rates.take(&RatedCall { server: "other", ..CALL }, &store).await.expect("no rule is about it");
+        assert_eq!(store.counts().await.expect("readable"), None, "nobody has used the store");
+        rates.take(&CALL, &store).await.expect("the first");
+        assert!(store.counts().await.expect("readable").is_some());
     }
 }

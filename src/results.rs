@@ -24,8 +24,8 @@ const PREVIEW: usize = 3_000;
 /// Texts up to this length, in bytes, are never worth cutting.
 const SHORT: usize = 1_000;
 
-/// How long a result is kept where the disk cannot be written.
-pub const PASSING: &str = "in memory only, until this gateway ends: the disk cannot be written";
+/// How long a result is kept where the store cannot be written.
+pub const PASSING: &str = "in memory only, until this gateway ends: the store cannot be written";
 
 /// All text blocks of a result, joined by line ends; without any, the texts of embedded resources.
 pub fn text_of(result: &Value) -> String {

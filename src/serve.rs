@@ -9,7 +9,9 @@
 
 mod access;
 mod calls;
+mod carried;
 mod direct;
+mod elsewhere;
 mod held_arguments;
 mod http;
 mod in_flight;
@@ -20,6 +22,7 @@ mod origin;
 mod page;
 mod plain_calls;
 mod prompts_resources;
+mod relays;
 #[cfg(unix)]
 mod shared;
 mod stdio;
@@ -47,7 +50,7 @@ use rmcp::{
         ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
         SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
     },
-    service::{NotificationContext, RequestContext, SubscriptionContext},
+    service::{NotificationContext, Peer, RequestContext, SubscriptionContext},
 };
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
@@ -59,6 +62,7 @@ use tokio_util::{
 
 use self::{
     calls::Called,
+    carried::CarriedSessions,
     in_flight::{Channels, InFlight, LogThreshold, Parkings, RequestOutcome},
     list_changes::{AnnouncedLists, tell_changed},
     origin::Origin,
@@ -68,7 +72,7 @@ use crate::{
     downstream::LogLevel,
     fault::Fault,
     gateway::{
-        Gateway, inquiry,
+        FollowedResource, Gateway, inquiry,
         session::{AsTask, Caller, Session},
     },
     meta::{self, Answer},
@@ -324,6 +328,31 @@ impl NonetServer {
         }
     }
 
+    /// Tells the client of each change of a resource, until it unsubscribes.
+    fn tell_of(&self, uri: String, caller: Caller, following: FollowedResource, peer: Peer<RoleServer>) {
+        let told = uri.clone();
+        let tell = async move || {
+            peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(told.clone())).await.is_ok()
+        };
+        let telling = subscriptions::follow(self.gateway.clone(), caller, uri.clone(), following, tell);
+        self.subscriptions.lock().insert(uri, AbortOnDropHandle::new(tokio::spawn(telling)));
+        self.session.has_changed();
+    }
+
+    /// Subscribes a session that goes on here to a resource that it had subscribed to elsewhere. Its server may not be ready yet.
+    fn subscribe_again(&self, uri: String, context: &RequestContext<RoleServer>) {
+        let (server, caller, peer) = (self.guest(), self.asker(context), context.peer.clone());
+        let caller = Caller { cancel: self.ended.clone(), ..caller };
+        tokio::spawn(self.ended.clone().run_until_cancelled_owned(async move {
+            for _ in 0..subscriptions::REFOLLOWS {
+                if let Ok(following) = server.gateway.follow_resource(&caller, &uri).await {
+                    return server.tell_of(uri, caller, following, peer);
+                }
+                tokio::time::sleep(subscriptions::REFOLLOW).await;
+            }
+        }));
+    }
+
     /// Returns the caller of a request, with the metadata for servers.
     fn asker(&self, context: &impl Origin) -> Caller {
         Caller { meta: passed_on(context), ..self.who(context) }
@@ -355,6 +384,11 @@ impl NonetServer {
             ..Caller::default()
         }
     }
+}
+
+/// Returns the sessions of a cluster, beside a request over HTTP.
+fn carried_sessions(extensions: &rmcp::model::Extensions) -> Option<&Arc<CarriedSessions>> {
+    extensions.get::<::http::request::Parts>()?.extensions.get()
 }
 
 /// Returns the account of a request's token, if it has one.
@@ -420,7 +454,9 @@ impl ServerHandler for NonetServer {
         let caller = self.gateway.caller(self.session.clone(), &client);
         let caller = Caller { lasting: true, local: !self.http, ..caller };
         // Over HTTP a stateless client has a session for each request, and would get the notice with every answer.
-        if self.http {
+        let carried = carried_sessions(&context.extensions);
+        let goes_on = carried.is_some_and(|carried| carried.restore(self, &context));
+        if self.http && !goes_on {
             self.gateway.greet(&self.session);
         }
         result.instructions = Some(meta::instructions(&self.gateway, &caller).await);
@@ -552,17 +588,7 @@ impl ServerHandler for NonetServer {
     ) -> Result<(), ErrorData> {
         let caller = self.asker(&context);
         let following = self.gateway.follow_resource(&caller, &request.uri).await?;
-        let (uri, peer) = (request.uri.clone(), context.peer.clone());
-        let telling = tokio::spawn(subscriptions::follow(
-            self.gateway.clone(),
-            caller,
-            request.uri.clone(),
-            following,
-            async move || {
-                peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(uri.clone())).await.is_ok()
-            },
-        ));
-        self.subscriptions.lock().insert(request.uri, AbortOnDropHandle::new(telling));
+        self.tell_of(request.uri, caller, following, context.peer.clone());
         Ok(())
     }
 
@@ -572,6 +598,7 @@ impl ServerHandler for NonetServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<(), ErrorData> {
         self.subscriptions.lock().remove(&request.uri);
+        self.session.has_changed();
         Ok(())
     }
 
@@ -594,6 +621,7 @@ impl ServerHandler for NonetServer {
         let level = request.level.into();
         self.log_level.set(level);
         self.gateway.want_log(self.session.id, level);
+        self.session.has_changed();
         Ok(())
     }
 
@@ -617,6 +645,9 @@ impl ServerHandler for NonetServer {
 
     async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
         plain_calls::settled(self, &context);
+        if let Some(carried) = carried_sessions(&context.extensions) {
+            carried.follow(self, &context);
+        }
         let mut lists = AnnouncedLists::new(self);
         // In tasks that do not hold the session: the session ends with this handler.
         let ended = self.ended.clone();

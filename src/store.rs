@@ -46,12 +46,15 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
-pub use pins_db::{Pin, PinKind, PinStep, PinWrite, PinsDb};
-pub use redis::RedisStore;
+pub use pins_db::{Pin, PinKind, PinStep, PinTexts, PinWrite, PinsDb};
+pub use redis::{Claim, Forget, Held, RedisStore, Replica, Replicas};
 pub use sqlite::SqliteStore;
 use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb, spare::Spare};
 
-use crate::{clock::Clock, search::Outcome};
+use crate::{
+    clock::Clock,
+    search::{Outcome, SharedVectors},
+};
 
 /// What a method of [`Store`] or [`Records`] gives.
 pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -86,6 +89,17 @@ pub trait Store: Debug + Send + Sync {
     /// At most `limit` jobs of an owner, the latest start first.
     fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>>;
 
+    /// Asks the gateway that runs a job of an owner to cancel it. Gateways of one machine do not hear of it.
+    fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, ()> {
+        let _ = (id, owner);
+        Box::pin(async { Ok(()) })
+    }
+
+    /// The jobs of this gateway that others want cancelled, each once.
+    fn to_cancel(&self) -> Stored<'_, Vec<String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// Removes what is too old, and lets the store see the time pass. Does nothing if this process has not used it yet.
     fn sweep(&self) -> Stored<'_, ()>;
 
@@ -105,9 +119,30 @@ pub trait Store: Debug + Send + Sync {
     /// that were not called for the longest time.
     fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>>;
 
+    /// Takes a call from each of these rates, or from none of them if one is used up. Answers within a moment.
+    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> Stored<'a, TakenRates> {
+        let _ = rates;
+        Box::pin(async { Ok(TakenRates::NotShared) })
+    }
+
+    /// The trusted definitions that replicas share; none if the store belongs to one machine, where they have a file of their own.
+    fn shared_pins(&self) -> Option<Arc<dyn PinStore>> {
+        None
+    }
+
+    /// The vectors of tools that replicas share; none if the store belongs to one machine.
+    fn shared_vectors(&self) -> Option<Arc<dyn SharedVectors>> {
+        None
+    }
+
     /// Ends the leases of this gateway, so that others need not wait for them to run out. A lease of files ends with its process.
     fn leave(&self) -> Stored<'_, ()> {
         Box::pin(async { Ok(()) })
+    }
+
+    /// The replicas that share this store; none if it belongs to one machine.
+    fn replicas(&self) -> Option<Arc<Replicas>> {
+        None
     }
 
     /// What replicas share this store over; none if it belongs to one machine.
@@ -174,6 +209,34 @@ pub trait Records: Debug + Send + Sync {
 
     /// Lets records go that this gateway holds.
     fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()>;
+}
+
+/// Keeps what is trusted of the servers of one configuration. Several gateways, and several threads of one, may use it at the same
+/// time. Every call blocks.
+pub trait PinStore: Debug + Send + Sync {
+    /// A number that changes when another gateway changes a pin.
+    fn version(&self) -> Result<i64, StoreError>;
+
+    /// The pins of a server.
+    fn of_server(&self, server: &str) -> Result<Vec<Pin>, StoreError>;
+
+    /// The first `most` pins that wait, with their texts.
+    fn waiting(&self, most: usize) -> Result<Vec<(Pin, PinTexts)>, StoreError>;
+
+    /// How many pins wait.
+    fn count_waiting(&self) -> Result<usize, StoreError>;
+
+    /// The texts of a pin that was read.
+    fn texts(&self, pin: &Pin) -> Result<PinTexts, StoreError>;
+
+    /// Writes changes of the pins of a server, all or none.
+    fn write(&self, server: &str, writes: &[PinWrite], now_ms: u64) -> Result<(), StoreError>;
+
+    /// Trusts what waits, if that is still what the user has seen. Returns how many of them it was.
+    fn trust(&self, seen: &[Pin], now_ms: u64) -> Result<usize, StoreError>;
+
+    /// Notes that somebody was told of these. Returns how many of them still wait.
+    fn told(&self, seen: &[Pin]) -> Result<usize, StoreError>;
 }
 
 /// What a record is. Each kind has its own quotas and its own shape of body, which belong to the room that keeps it.
@@ -317,6 +380,31 @@ pub enum Lasts {
     UntilEnd,
 }
 
+/// A rate of calls that the replicas of a gateway share: `burst` calls at once, and then one each `interval`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedRate {
+    /// What no other rate is called.
+    pub name: String,
+    pub interval: Duration,
+    pub burst: u32,
+}
+
+/// What came of taking a call from rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenRates {
+    /// Nothing: the store belongs to one machine, which has rates of its own.
+    NotShared,
+    /// The call was taken from all of them.
+    All,
+    /// Nothing was taken, because of this one.
+    UsedUp {
+        /// Its place among the rates that were given.
+        at: usize,
+        /// When it allows the next call.
+        wait: Duration,
+    },
+}
+
 /// What the replicas of a gateway share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SharedStore {
@@ -326,9 +414,27 @@ pub struct SharedStore {
     pub prefix: String,
     /// The name of this replica.
     pub name: String,
+    /// The replicas that ran a moment ago, this one included; none as long as this one does not serve over HTTP.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<ShownReplica>,
     /// Why it cannot be used at the moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+}
+
+/// A replica, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShownReplica {
+    pub name: String,
+    /// Where the others reach it.
+    pub address: String,
+    pub version: String,
+    /// Whether it is about to stop.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
+    /// Whether its configuration is another one than that of this replica.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub other_config: bool,
 }
 
 /// How much is kept, and for how long. Of gateways with different limits each applies its own when it writes.

@@ -42,10 +42,7 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
     let clock = Clock::default();
     // Results are not touched.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
-    let cluster = match config::read_text(&file) {
-        Ok(text) if config::has_cluster(&text) => super::load_text(&text, &file)?.config.cluster,
-        _ => None,
-    };
+    let cluster = super::cluster_of(&file)?;
     let place = gateway::place_in_store(&file, cluster.as_ref());
     let (_, records) = gateway::open_store(cluster.as_ref(), store::folder(), retention, &clock, &place);
     let approvals = Approvals::new(records, clock, &place);

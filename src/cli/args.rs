@@ -329,6 +329,9 @@ pub(super) enum Command {
         /// Delete which definitions of servers are trusted, and nothing else: what servers list next is trusted at first sight
         #[arg(long)]
         trust: bool,
+        /// Delete the same of all replicas from the Redis of `[cluster]` too
+        #[arg(long)]
+        cluster: bool,
     },
     /// Print the JSON Schema of servers.toml
     Schema,

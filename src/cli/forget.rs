@@ -1,25 +1,59 @@
 //! `nonet forget`: empties the store.
 
+use std::{path::Path, time::Duration};
+
 use anyhow::Context;
 
 use super::{OK, show};
-use crate::store::{self, Forgotten, PinsDb};
+use crate::{
+    clock::Clock,
+    config::{self, ClusterSettings},
+    store::{self, Forget, Forgotten, PinsDb, RedisStore, Retention, Store},
+};
 
 /// Deletes search outcomes, figures of tools, kept results, tasks, facts and other records: watches, schedules, goals, notices. A running
 /// gateway continues with its copies of outcomes, figures and results in memory.
 /// Which definitions are trusted is deleted only by itself: whoever forgets it trusts whatever servers list next.
-pub(super) fn run(trust: bool) -> anyhow::Result<u8> {
+/// What replicas share is deleted only where that is asked for.
+pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> anyhow::Result<u8> {
+    let shared = match cluster {
+        true => Some(
+            super::cluster_of(&config::find(config)?)?
+                .context("there is no [cluster] in servers.toml, so nothing is shared")?,
+        ),
+        false => None,
+    };
     let folder = store::folder().context("there is no home folder, so nothing is stored")?;
-    if trust {
-        let pins = if PinsDb::exists(&folder) { PinsDb::open(&folder)?.forget()? } else { 0 };
-        say!(
-            "deleted the trust in {} from {}; what servers list next is trusted at first sight",
-            show::count(pins as u64, "definition"),
-            folder.display()
-        );
-        return Ok(OK);
+    match trust {
+        true => forget_trust(&folder)?,
+        false => forget_kept(&folder)?,
     }
-    let Forgotten { outcomes, tools, kept, facts, records } = store::forget(&folder)?;
+    if let Some(shared) = shared {
+        return forget_shared(&shared, trust).await;
+    }
+    // Whoever has no usable file is told nothing of it.
+    let file = config::find(config).ok();
+    if file.and_then(|file| super::cluster_of(&file).ok()?).is_some() {
+        let flags = if trust { "--trust --cluster" } else { "--cluster" };
+        say!(
+            "kept what the replicas of [cluster] share; `nonet forget {flags}` deletes that, for all of them"
+        );
+    }
+    Ok(OK)
+}
+
+fn forget_trust(folder: &Path) -> anyhow::Result<()> {
+    let pins = if PinsDb::exists(folder) { PinsDb::open(folder)?.forget()? } else { 0 };
+    say!(
+        "deleted the trust in {} from {}; what servers list next is trusted at first sight",
+        show::count(pins as u64, "definition"),
+        folder.display()
+    );
+    Ok(())
+}
+
+fn forget_kept(folder: &Path) -> anyhow::Result<()> {
+    let Forgotten { outcomes, tools, kept, facts, records } = store::forget(folder)?;
     say!(
         "deleted {}, the figures of {}, {} ({}), {} and {} from {}",
         show::count(outcomes as u64, "search outcome"),
@@ -30,8 +64,24 @@ pub(super) fn run(trust: bool) -> anyhow::Result<u8> {
         show::count(records, "other record"),
         folder.display()
     );
-    if PinsDb::exists(&folder) {
+    if PinsDb::exists(folder) {
         say!("kept which definitions of servers are trusted; `nonet forget --trust` deletes that");
+    }
+    Ok(())
+}
+
+/// Deletes what the replicas share.
+async fn forget_shared(cluster: &ClusterSettings, trust: bool) -> anyhow::Result<u8> {
+    let ClusterSettings { redis, prefix, name, .. } = cluster;
+    // Results are not touched otherwise.
+    let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
+    let store = RedisStore::new(redis.connection(), prefix, name.as_deref(), retention, Clock::default());
+    let what = if trust { Forget::Trust } else { Forget::Kept };
+    let removed = store.forget(what).await?;
+    let at = store.shared().map_or_else(String::new, |shared| shared.at);
+    say!("deleted {} of `{prefix}` from Redis at {at}", show::count(removed as u64, "key"));
+    if !trust {
+        say!("kept which definitions all replicas trust; `nonet forget --trust --cluster` deletes that");
     }
     Ok(OK)
 }

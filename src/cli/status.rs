@@ -172,20 +172,25 @@ fn print(status: &Value, verbose: bool) {
     let servers = || status["servers"].as_array().into_iter().flatten();
     if status["running"] == true {
         print_running(status);
-        let mut table = show::plain_table(&["SERVER", "STATE", "TOOLS", "PROTOCOL", "RESTARTS", "CALLS NOW"]);
+        let mut columns = vec!["SERVER", "STATE", "TOOLS", "PROTOCOL", "RESTARTS", "CALLS NOW"];
+        let has_places = servers().any(|server| server.get("runs_at").is_some());
+        columns.extend(has_places.then_some("RUNS AT"));
+        let mut table = show::plain_table(&columns);
         for server in servers() {
             let some = |key: &str| match number(&server[key]) {
                 0 => String::new(),
                 number => number.to_string(),
             };
-            table.add_row([
+            let mut row = vec![
                 text(server, "name").to_owned(),
                 state(text(server, "state")),
                 server["tools"].to_string(),
                 text(server, "version").to_owned(),
                 some("restarts"),
                 some("calls_running"),
-            ]);
+            ];
+            row.extend(has_places.then(|| text(server, "runs_at").to_owned()));
+            table.add_row(row);
         }
         say!("{table}");
     } else {
@@ -247,6 +252,20 @@ fn print_running(status: &Value) {
     if let cluster @ Value::Object(_) = &status["cluster"] {
         let (name, at) = (text(cluster, "name"), text(cluster, "at"));
         say!("replica {name} of the cluster in Redis at {at}");
+        let others = cluster["replicas"].as_array().into_iter().flatten();
+        for other in others.filter(|other| text(other, "name") != name) {
+            let mut line = format!("  beside {} at {}", text(other, "name"), text(other, "address"));
+            if text(other, "version") != env!("CARGO_PKG_VERSION") {
+                line.push_str(&format!(", Nonet {}", text(other, "version")));
+            }
+            if other["leaving"] == true {
+                line.push_str(", stopping");
+            }
+            if other["other_config"] == true {
+                line.push_str(&format!(", {}", paint(Look::Bad, "with another configuration")));
+            }
+            say!("{line}");
+        }
         match text(cluster, "trouble") {
             "" => {}
             trouble => say!("{}", paint(Look::Bad, &format!("Redis {trouble}"))),

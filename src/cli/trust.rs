@@ -16,7 +16,7 @@ use crate::{
     config, gateway,
     pins::{Pins, WaitingPin, plain},
     shell,
-    store::{self, Pin},
+    store::{self, Pin, Retention},
 };
 
 /// The longest answer that is read, in bytes.
@@ -39,15 +39,28 @@ pub(super) struct TrustArgs {
 }
 
 /// Lists what waits, or trusts it. A running gateway takes that up within a second.
-pub(super) fn run(args: &TrustArgs, config: Option<&Path>) -> anyhow::Result<u8> {
+pub(super) async fn run(args: TrustArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let file = config::find(config)?;
-    let pins = Pins::new(store::folder(), &gateway::place_of(&file), Clock::default());
+    let cluster = super::cluster_of(&file)?;
+    let (state, place) = (store::folder(), gateway::place_of(&file));
+    let pins = Pins::new(state.clone(), &place, Clock::default());
+    // Results are not touched.
+    let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
+    let (store, _) = gateway::open_store(cluster.as_ref(), state, retention, &Clock::default(), &place);
+    let pins = pins.sharing(store.shared_pins());
+    // Pins block.
+    let done = tokio::task::spawn_blocking(move || list_or_trust(&pins, &args, &file)).await?;
+    let _ = store.leave().await;
+    done
+}
+
+fn list_or_trust(pins: &Pins, args: &TrustArgs, file: &Path) -> anyhow::Result<u8> {
     let waiting = pins.waiting(usize::MAX)?;
     if args.list || args.names.is_empty() {
         let named =
             |one: &&WaitingPin| args.names.is_empty() || args.names.iter().any(|name| one.is_named(name));
         let shown: Vec<&WaitingPin> = waiting.iter().filter(named).collect();
-        list(&shown, args.json, &file);
+        list(&shown, args.json, file);
         return Ok(OK);
     }
     let mut seen: Vec<&WaitingPin> = Vec::new();
@@ -64,7 +77,7 @@ pub(super) fn run(args: &TrustArgs, config: Option<&Path>) -> anyhow::Result<u8>
         let message = format!(
             "nothing of {} waits to be trusted; `{}` lists what does",
             show::names(&unknown),
-            shell::nonet("trust --list", &file)
+            shell::nonet("trust --list", file)
         );
         show::refuse(crate::fault::Code::NotFound, message, args.json);
         return Ok(FAILED);

@@ -12,6 +12,7 @@ use super::{
     explain::{UNKNOWN_KEY, choose, quoted},
     read::{Side, Written, join},
     schema::path_params,
+    servers::Placement,
 };
 use crate::{
     name::{RESERVED, ServerName},
@@ -104,10 +105,39 @@ impl<'a> Checker<'a> {
             let remedy = format!("Set `{needed}` instead, or remove `transport`.");
             self.fault(&join(pointer, "transport"), Side::Value, &message, &remedy);
         }
+        self.placement(pointer, server, kind);
         match kind {
             "url" => self.oauth(pointer, server),
             "openapi" | "endpoints" => self.rest(pointer, server),
             _ => {}
+        }
+    }
+
+    /// Only a program in a cluster has a place, and one that its clients share.
+    fn placement(&mut self, pointer: &str, server: &Map<String, Value>, kind: &str) {
+        let Some(placement) = server.get("placement").and_then(Value::as_str) else { return };
+        let pointer = join(pointer, "placement");
+        if kind != "command" {
+            let message = format!("`placement` belongs to `command`, not to `{kind}`");
+            let remedy = "Remove it: each replica of a cluster reaches a remote server by itself.";
+            self.fault(&pointer, Side::Key, &message, remedy);
+        } else if !matches!(
+            Placement::try_from(placement.to_owned()),
+            Ok(Placement::One | Placement::Label(_))
+        ) {
+            // It is the default, or has a fault already.
+        } else if self.written.value.get("cluster").is_none() {
+            let remedy = "Add `[cluster]` with `redis`, or remove `placement`: without a cluster, the program runs once in any case.";
+            self.fault(
+                &pointer,
+                Side::Value,
+                "only a `[cluster]` has more than one place for a program",
+                remedy,
+            );
+        } else if server.get("scope").and_then(Value::as_str) == Some("client") {
+            let message = "a server with `scope = \"client\"` runs where its client is";
+            let remedy = "Remove `placement`, or remove `scope` so that all clients share the one program.";
+            self.fault(&pointer, Side::Key, message, remedy);
         }
     }
 

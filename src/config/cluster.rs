@@ -1,10 +1,13 @@
 //! `[cluster]`: several replicas that are one gateway.
 
+use std::time::Duration;
+
 use redis::{ConnectionInfo, IntoConnectionInfo};
+use reqwest::Url;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::Secret;
+use super::{Secret, values::time};
 
 /// One gateway on several machines: `[cluster]`. Replicas with the same Redis and `prefix` share results, tasks, notices, schedules,
 /// watches, facts, approvals, and what searches led to. They have the same file.
@@ -22,10 +25,65 @@ pub struct ClusterSettings {
     #[serde(default)]
     #[schemars(length(min = 1, max = 100), example = &"${POD_NAME}")]
     pub name: Option<String>,
+    /// Where the other replicas reach this one. Default: the address that it listens on; if that is every address of the machine, the one
+    /// by which Redis sees it.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", extend("format" = "http-origin"), example = &"http://${POD_IP}:8931")]
+    pub address: Option<ReplicaAddress>,
+    /// What this replica has that others may not, such as a GPU or a licence: servers with `placement = "label:NAME"` run on replicas
+    /// with their label. The file is the same everywhere, so a label that is not everywhere comes from the environment.
+    #[serde(default)]
+    #[schemars(length(max = 32), example = serde_json::json!(["${NODE_LABEL}"]))]
+    pub labels: Vec<String>,
+    /// How long a replica that is told to stop may take to finish its calls and hand its sessions over.
+    #[serde(with = "time", default = "drain")]
+    #[schemars(schema_with = "time::schema")]
+    pub drain: Duration,
+}
+
+fn drain() -> Duration {
+    Duration::from_secs(20)
 }
 
 fn prefix() -> String {
     "nonet".into()
+}
+
+/// The address of a replica: scheme, host and port.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ReplicaAddress(String);
+
+impl ReplicaAddress {
+    /// The address without a slash at its end.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Why a text is not one.
+    pub(super) fn check(text: &str) -> Result<(), String> {
+        let is_origin = |url: &Url| {
+            matches!(url.scheme(), "http" | "https")
+                && url.has_host()
+                && url.path() == "/"
+                && url.query().is_none()
+                && url.fragment().is_none()
+                && url.username().is_empty()
+                && url.password().is_none()
+        };
+        match Url::parse(text).is_ok_and(|url| is_origin(&url)) {
+            true => Ok(()),
+            false => Err("is not an http:// or https:// address of a host alone".into()),
+        }
+    }
+}
+
+impl TryFrom<String> for ReplicaAddress {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        Self::check(&text)?;
+        Ok(Self(text.trim_end_matches('/').to_owned()))
+    }
 }
 
 /// The address of a Redis, which may have a password. It is never shown.

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::{
     AuditSettings, Category, ClientSettings, ClusterSettings, GatewaySettings, Globs, LimitSettings,
-    PolicyRule, Profile, Quotas, Rate, RedisUrl,
+    PolicyRule, Profile, Quotas, Rate, RedisUrl, ReplicaAddress,
     apps::{AppTable, model_word},
     rest, sandbox,
-    servers::ServerTable,
+    servers::{Placement, ServerTable},
     values::{BearerToken, time},
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 25] = [
+pub(super) const FORMATS: [(&str, Check); 27] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
@@ -39,6 +39,8 @@ pub(super) const FORMATS: [(&str, Check); 25] = [
     ("app-model", model_word),
     ("redirect-uri", redirect_uri),
     ("redis-url", RedisUrl::check),
+    ("http-origin", ReplicaAddress::check),
+    ("placement", Placement::check),
     ("header-name", header_name),
     ("header-value", header_value),
     ("param-header", |text| match UNSETTABLE.iter().any(|name| name.eq_ignore_ascii_case(text)) {

@@ -66,6 +66,8 @@ pub struct ServerSettings {
     pub breaker: BreakerSettings,
     /// Whether clients share the server's process or connection.
     pub scope: ServerScope,
+    /// On which replicas of a cluster the program runs.
+    pub placement: Placement,
     /// The names of its tools and prompts.
     pub expose: Expose,
     /// What happens to secrets in its answers and params, if it is not what the gateway says.
@@ -276,6 +278,38 @@ pub enum ServerScope {
     Client,
 }
 
+/// On which replicas of a cluster a program runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Placement {
+    /// On each of them.
+    #[default]
+    Each,
+    /// On one of them, whichever.
+    One,
+    /// On one of those with this label.
+    Label(String),
+}
+
+impl Placement {
+    /// Why a text is not one.
+    pub(super) fn check(text: &str) -> Result<(), String> {
+        Self::try_from(text.to_owned()).map(drop)
+    }
+}
+
+impl TryFrom<String> for Placement {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        match (text.as_str(), text.strip_prefix("label:")) {
+            ("each", _) => Ok(Self::Each),
+            ("one", _) => Ok(Self::One),
+            (_, Some(label)) if !label.trim().is_empty() => Ok(Self::Label(label.into())),
+            _ => Err("is neither `each`, `one` nor `label:NAME`".into()),
+        }
+    }
+}
+
 /// What happens to secrets in params and answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -433,6 +467,10 @@ pub(super) struct ServerTable {
     /// Whether all clients share one instance of the server, or each client has its own. A client without a session
     /// (2026-07-28 over HTTP) uses the shared instance.
     pub scope: ServerScope,
+    /// Where the program runs in a `[cluster]`: `each` replica has its own; `one` replica runs it for all; or one of the replicas
+    /// with a label, `label:NAME`. Another replica takes over when that one stops.
+    #[schemars(schema_with = "placement_schema")]
+    pub placement: Placement,
     /// `verbatim`: the server's tools are listed before the nine, and tools and prompts keep the server's names.
     pub expose: Expose,
     /// What happens to secrets in params and answers of this server. Default: as in `[gateway]`.
@@ -486,6 +524,7 @@ impl Default for ServerTable {
             rate: None,
             breaker: BreakerSettings::default(),
             scope: ServerScope::default(),
+            placement: Placement::default(),
             expose: Expose::default(),
             leaks: None,
             injections: None,
@@ -553,6 +592,7 @@ impl ServerTable {
             rate: self.rate,
             breaker: self.breaker,
             scope: self.scope,
+            placement: self.placement,
             expose: self.expose,
             leaks: self.leaks,
             injections: self.injections,
@@ -563,6 +603,10 @@ impl ServerTable {
             limits,
         }
     }
+}
+
+fn placement_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "string", "format": "placement", "default": "each", "examples": ["one", "label:gpu"] })
 }
 
 fn env_schema(_: &mut SchemaGenerator) -> Schema {

@@ -181,9 +181,11 @@ comand = "npx"
 #[test]
 fn replicas_have_an_address_that_is_not_shown() {
     assert_eq!(loaded("").config.cluster, None);
-    let text = "[cluster]\nredis = 'rediss://ann:${TOKEN}@redis.example.com:7000/2'\nname = 'one'\n";
+    let text = "[cluster]\nredis = 'rediss://ann:${TOKEN}@redis.example.com:7000/2'\nname = 'one'\naddress = 'http://a:1/'\ndrain = '5s'\n";
     let cluster = loaded(text).config.cluster.expect("it is there");
     assert_eq!((&*cluster.prefix, cluster.name.as_deref()), ("nonet", Some("one")));
+    assert_eq!(cluster.address.as_ref().map(ReplicaAddress::as_str), Some("http://a:1"));
+    assert_eq!(cluster.drain, std::time::Duration::from_secs(5));
     let redis = cluster.redis.connection();
     assert_eq!(
         (redis.addr().to_string().as_str(), redis.redis_settings().db()),
@@ -194,8 +196,13 @@ fn replicas_have_an_address_that_is_not_shown() {
     assert!(has_cluster("cluster.redis = 1") && !has_cluster("[servers.cluster]") && !has_cluster("["));
 
     check("[cluster]\n", &["1: cluster: `redis` is missing"]);
-    let unknown = "2: cluster.address: unknown key";
-    check("[cluster]\naddress = 'a'\nredis = 'redis://a'\n", &[unknown]);
+    let unknown = "2: cluster.port: unknown key";
+    check("[cluster]\nport = 'a'\nredis = 'redis://a'\n", &[unknown]);
+    for address in ["a", "redis://a", "http://a/mcp", "http://a?b", "http://me@a"] {
+        let fault =
+            format!("3: cluster.address: `{address}` is not an http:// or https:// address of a host alone");
+        check(&format!("[cluster]\nredis = 'redis://a'\naddress = '{address}'\n"), &[&fault]);
+    }
     let fault = |redis: &str, why: &str| {
         check(&format!("[cluster]\nredis = '{redis}'\n"), &[&format!("2: cluster.redis: this value {why}")]);
     };
@@ -205,6 +212,35 @@ fn replicas_have_an_address_that_is_not_shown() {
     fault("redis://:${TOKEN}@", "is not a valid address (invalid client config)");
     fault("redis://:${TOKEN}@a/b", "is not a valid address (invalid client config)");
     fault("rediss://:${TOKEN}@a#insecure", "has a fragment: no certificate is taken unchecked");
+    let placed = "[cluster]\nredis = 'redis://a'\nlabels = ['gpu']\n[servers.a]\ncommand = 'a'\nplacement = 'label:gpu'\n\
+                  [servers.b]\ncommand = 'b'\nplacement = 'one'\n[servers.c]\ncommand = 'c'\nscope = 'client'\nplacement = 'each'\n";
+    let config = loaded(placed).config;
+    let placements: Vec<_> = config.servers.values().map(|server| server.placement.clone()).collect();
+    assert_eq!(placements, [Placement::Label("gpu".into()), Placement::One, Placement::Each]);
+    assert_eq!(config.cluster.expect("it is there").labels, ["gpu"]);
+    for (keys, cluster, fault) in [
+        ("command = 'a'\nplacement = 'two'", true, "`two` is neither `each`, `one` nor `label:NAME`"),
+        ("command = 'a'\nplacement = 'label:'", true, "`label:` is neither `each`, `one` nor `label:NAME`"),
+        (
+            "command = 'a'\nplacement = 'one'",
+            false,
+            "only a `[cluster]` has more than one place for a program",
+        ),
+        ("url = 'http://a'\nplacement = 'one'", true, "`placement` belongs to `command`, not to `url`"),
+        (
+            "openapi = 'a.json'\nplacement = 'each'",
+            true,
+            "`placement` belongs to `command`, not to `openapi`",
+        ),
+        (
+            "command = 'a'\nplacement = 'one'\nscope = 'client'",
+            true,
+            "a server with `scope = \"client\"` runs where its client is",
+        ),
+    ] {
+        let more = if cluster { "[cluster]\nredis = 'redis://a'\n" } else { "" };
+        check(&format!("[servers.a]\n{keys}\n{more}"), &[&format!("3: servers.a.placement: {fault}")]);
+    }
     let names = "[cluster]\nredis = 'redis://a'\nprefix = 'a{b}'\nname = ''\n";
     let expected = [
         "3: cluster.prefix: `a{b}` must be 1 to 64 characters from a-z, A-Z, 0-9, `-` and `_`",

@@ -29,6 +29,7 @@ use super::{
     legacy_sse::{Events, SseError},
     link::Lost,
     mcp::{Greeted, McpServer},
+    placement::Holder,
     refusal::Refusal,
     stdio::Lines,
     tap::Tap,
@@ -45,6 +46,14 @@ use crate::{
 };
 
 type HeaderValues = HashMap<HeaderName, HeaderValue>;
+
+/// Why a server was not reached over streamable HTTP.
+#[derive(Default)]
+struct HttpFailure {
+    text: String,
+    /// Whether it does not take POST.
+    refuses_post: bool,
+}
 
 /// The longest silence of a server before it is also sent `initialize`. Launchers that download first take longer; over
 /// stdio both answers are then understood.
@@ -182,47 +191,72 @@ impl McpServer {
             // A server that never answers the probe must still be tried in the other way.
             attempts.insert(0, (Era::Stateless, stateless, silence));
         }
-        let mut failure = String::new();
-        let mut refuses_post = false;
-        for (era, mode, patience) in attempts {
-            let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
-            let (name, guard) = (self.name.clone(), closed.clone().drop_guard());
-            let (transport, calls) =
-                http::transport(name, url, headers.clone(), self.signer(), self.tap(), guard)
-                    .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))?;
-            let (client, token) = (self.client(&list_changed), CancellationToken::new());
-            let greeting = serve_client_with_lifecycle_and_ct(client, transport, mode, token);
-            let error = match timeout(patience, greeting).await {
-                Ok(Ok(running)) => {
-                    let info = running.peer().peer_info().map(|info| (*info).clone());
-                    let info = info.ok_or_else(|| Lost::from("its handshake has no information about it"))?;
-                    return Ok(Greeted {
-                        running,
-                        child: None,
-                        direct: Some(DirectCalls::over_http(calls, era)),
-                        era,
-                        info,
-                        list_changed,
-                        closed,
-                    });
-                }
-                Ok(Err(error)) => error,
-                Err(_) => {
-                    (failure, refuses_post) = (format!("no answer within {patience:?}"), false);
-                    continue;
-                }
-            };
-            if let ClientInitializeError::TransportError { error, .. } = &error
-                && let Some(refusal) = Refusal::of(error.error.as_ref())
-            {
-                return Err(Lost::SignIn(self.credentials.sign_in(&refusal)));
+        let mut failed = HttpFailure::default();
+        for attempt in attempts {
+            match self.try_http(url, headers.clone(), attempt).await? {
+                Ok(greeted) => return Ok(*greeted),
+                Err(failure) => failed = failure,
             }
-            (failure, refuses_post) = (explain(&error, url), is_post_refused(&error));
         }
-        if refuses_post {
-            return self.find_sse(url, headers, silence, failure).await;
+        if failed.refuses_post {
+            return self.find_sse(url, headers, silence, failed.text).await;
         }
-        Err(Lost::Failed(failure))
+        Err(Lost::Failed(failed.text))
+    }
+
+    /// Shakes hands with the replica that runs the program.
+    pub async fn greet_holder(&self, holder: &Holder, patience: Duration) -> Result<Greeted, Lost> {
+        let headers = holder.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let attempt = (Era::Session, ClientLifecycleMode::Initialize, patience);
+        self.try_http(&holder.url, headers, attempt).await?.map(|greeted| *greeted).map_err(|failed| {
+            Lost::Failed(format!(
+                "the replica `{}` has it, and it is not reached there: {}",
+                holder.name, failed.text
+            ))
+        })
+    }
+
+    /// Shakes hands over streamable HTTP in one way.
+    async fn try_http(
+        &self,
+        url: &str,
+        headers: HeaderValues,
+        (era, mode, patience): (Era, ClientLifecycleMode, Duration),
+    ) -> Result<Result<Box<Greeted>, HttpFailure>, Lost> {
+        let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
+        let (name, guard) = (self.name.clone(), closed.clone().drop_guard());
+        let (transport, calls) = http::transport(name, url, headers, self.signer(), self.tap(), guard)
+            .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))?;
+        let (client, token) = (self.client(&list_changed), CancellationToken::new());
+        let greeting = serve_client_with_lifecycle_and_ct(client, transport, mode, token);
+        let error = match timeout(patience, greeting).await {
+            Ok(Ok(running)) => {
+                let info = running.peer().peer_info().map(|info| (*info).clone());
+                let info = info.ok_or_else(|| Lost::from("its handshake has no information about it"))?;
+                return Ok(Ok(Box::new(Greeted {
+                    running,
+                    child: None,
+                    direct: Some(DirectCalls::over_http(calls, era)),
+                    era,
+                    info,
+                    list_changed,
+                    closed,
+                })));
+            }
+            Ok(Err(error)) => error,
+            Err(_) => {
+                return Ok(Err(HttpFailure {
+                    text: format!("no answer within {patience:?}"),
+                    refuses_post: false,
+                }));
+            }
+        };
+        if let ClientInitializeError::TransportError { error, .. } = &error
+            && let Some(refusal) = Refusal::of(error.error.as_ref())
+        {
+            return Err(Lost::SignIn(self.credentials.sign_in(&refusal)));
+        }
+        Ok(Err(HttpFailure { text: explain(&error, url), refuses_post: is_post_refused(&error) }))
     }
 
     /// Tries the old HTTP+SSE transport on a server that refuses POST, as the specification asks. `failure` is the reason

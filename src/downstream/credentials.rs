@@ -61,7 +61,7 @@ impl Credentials {
     pub fn mask_lost(&self, lost: Lost) -> Lost {
         match lost {
             Lost::Failed(reason) => Lost::Failed(self.mask(&reason)),
-            sign_in @ Lost::SignIn(_) => sign_in,
+            other @ (Lost::SignIn(_) | Lost::Moved { .. }) => other,
         }
     }
 

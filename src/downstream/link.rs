@@ -47,6 +47,11 @@ pub(super) trait Link: Send + Sync {
     /// Resolves when the link has ended by itself.
     fn lost(&self) -> BoxFuture<'_, Lost>;
 
+    /// Returns whether it leads to another replica, which runs the server's program.
+    fn is_relayed(&self) -> bool {
+        false
+    }
+
     /// Returns whether the link has ended.
     fn is_closed(&self) -> bool;
 
@@ -88,6 +93,10 @@ pub(super) struct Revision {
 pub(super) enum Lost {
     Failed(String),
     SignIn(SignInNeeded),
+    /// Its program runs elsewhere from now on. If it `drains`, not before the requests in flight have their answers.
+    Moved {
+        drains: bool,
+    },
 }
 
 impl From<String> for Lost {
@@ -115,6 +124,8 @@ pub(super) struct SignInNeeded {
 pub(super) enum RequestError {
     /// The link ended.
     Lost,
+    /// The server did not get it, because its program does not run any more where it was sent: why.
+    NotThere(String),
     /// The server requires a sign-in for this request.
     SignIn(SignInNeeded),
     /// Anything else.

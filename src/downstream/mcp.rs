@@ -30,6 +30,7 @@ use super::{
     direct::{DirectCalls, NotCalled},
     link::{Connector, Input, Link, LinkRequest, Lost, RequestError, Revision, SignInNeeded},
     listing::{ChangeStream, list},
+    placement::{Place, Placed, Relayed},
     refusal::{self, Refusal},
     server_requests::OpenCalls,
     subscriptions::Subscriptions,
@@ -65,6 +66,8 @@ pub(super) struct McpServer {
     pub habits: Mutex<Habits>,
     /// The stderr of the last process.
     pub tail: Mutex<Option<Tail>>,
+    /// Where the program runs, if one replica of a cluster runs it for all.
+    pub placed: Option<Arc<Placed>>,
 }
 
 /// What earlier attempts learned about a server.
@@ -97,12 +100,21 @@ impl McpServer {
             limits: settings.limits,
             habits: Mutex::default(),
             tail: Mutex::default(),
+            placed: None,
         }
     }
 
     async fn connected(&self, patience: Duration) -> Result<Arc<dyn Link>, Lost> {
-        let greeted = self.reach(patience).await.map_err(|lost| self.credentials.mask_lost(lost))?;
-        self.habits.lock().era = Some(greeted.era);
+        let placed = self.placed.as_ref().map(|placed| (placed.clone(), placed.get()));
+        let reached = match placed.as_ref().map(|(_, place)| place) {
+            None | Some(Place::Here) => self.reach(patience).await,
+            Some(Place::At(holder)) => self.greet_holder(holder, patience).await,
+            Some(Place::Unknown | Place::Leaving) => return Err(Lost::Moved { drains: false }),
+        };
+        let greeted = reached.map_err(|lost| self.credentials.mask_lost(lost))?;
+        if !matches!(placed, Some((_, Place::At(_)))) {
+            self.habits.lock().era = Some(greeted.era);
+        }
         let peer = greeted.running.peer().clone();
         // rmcp's own cache would serve old lists; the catalogue is ours.
         peer.set_response_cache_config(ClientCacheConfig::disabled()).await;
@@ -123,6 +135,7 @@ impl McpServer {
             subscriptions: self.subscriptions.clone(),
             limits: self.limits,
             direct: greeted.direct,
+            placed,
         }))
     }
 }
@@ -182,6 +195,8 @@ struct McpLink {
     limits: Limits,
     /// Makes calls past rmcp, where the transport lets it.
     direct: Option<DirectCalls>,
+    /// Where the program ran when this began, if it has a place.
+    placed: Option<(Arc<Placed>, Place)>,
 }
 
 impl Link for McpLink {
@@ -223,13 +238,25 @@ impl Link for McpLink {
                 None => std::future::pending().await,
             }
         };
+        let moved = async {
+            match &self.placed {
+                Some((placed, place)) => placed.left(place).await,
+                None => std::future::pending().await,
+            }
+        };
         async move {
             tokio::select! {
+                biased;
+                place = moved => Lost::Moved { drains: place == Place::Leaving },
                 () = self.closed.cancelled() => "it closed the connection".into(),
                 lost = signed_out => lost,
             }
         }
         .boxed()
+    }
+
+    fn is_relayed(&self) -> bool {
+        matches!(self.placed, Some((_, Place::At(_))))
     }
 
     fn is_closed(&self) -> bool {
@@ -243,6 +270,8 @@ impl Link for McpLink {
         control: &'a Control,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         async move {
+            let relayed = self.is_relayed().then(|| Relayed::put(control));
+            let control = relayed.as_ref().unwrap_or(control);
             if let (LinkRequest::CallTool { tool, arguments, as_task: false }, Some(direct)) =
                 (&request, &self.direct)
                 && input.is_empty()
@@ -381,6 +410,12 @@ impl McpLink {
             return RequestError::SignIn(needed);
         }
         let text = self.credentials.mask(&clip(&deepest(error), 400));
+        if let Some((placed, Place::At(holder))) = &self.placed
+            && refusal::is_not_there(error)
+        {
+            placed.report_trouble();
+            return RequestError::NotThere(format!("the replica `{}` does not have it: {text}", holder.name));
+        }
         RequestError::Call(match refusal::is_unsent(error) {
             true => CallError::NotReady(State::Down { error: text, retry_at: Instant::now() + UNSENT }),
             false => CallError::Closed(text),

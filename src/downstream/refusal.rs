@@ -1,5 +1,7 @@
 //! What a server says when it refuses a request for want of a sign-in, or of one that allows more.
 
+use http::StatusCode;
+
 use crate::wire::{http::HttpFault, rmcp::http_fault};
 
 /// Such a refusal.
@@ -27,4 +29,16 @@ impl Refusal {
 /// Whether an error says that a request was not sent, because its token could not be renewed just now.
 pub fn is_unsent(error: &(dyn std::error::Error + 'static)) -> bool {
     matches!(http_fault(error), Some(HttpFault::Unsent(_)))
+}
+
+/// Whether an error says that a replica which was to pass a request on to a server's program has not done so: it is gone, or does
+/// not run the program.
+pub fn is_not_there(error: &(dyn std::error::Error + 'static)) -> bool {
+    match http_fault(error) {
+        Some(HttpFault::Status { status, .. }) => {
+            matches!(status, StatusCode::MISDIRECTED_REQUEST | StatusCode::SERVICE_UNAVAILABLE)
+        }
+        Some(HttpFault::Broken(error)) => error.is_connect(),
+        _ => false,
+    }
 }

@@ -1,6 +1,10 @@
 //! Requests to a server: a slot, a link, the rounds and tasks that a call may take, and an end in time.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use rmcp::model::CompleteRequestParams;
 use serde_json::{Map, Value};
@@ -19,6 +23,10 @@ use crate::{results::CallResult, turns::Slot};
 const MAX_ROUNDS: usize = 10;
 /// The pause before a server that asks only for another round gets it.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(200);
+/// The pause before a request goes again to a server whose program was not where it was sent, and how long an answer to that says
+/// it takes.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const MOVING: Duration = Duration::from_secs(2);
 /// The time that supervision gets to find out why a link ended.
 const POST_MORTEM: Duration = Duration::from_millis(100);
 
@@ -39,6 +47,17 @@ impl Connection {
         let answer = self.call_admitted(tool, arguments, as_task, control, wait).await;
         trial.ended(&answer, has_all_time);
         answer
+    }
+
+    /// The same for another replica, which keeps the breaker.
+    pub async fn call_for_replica(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        as_task: bool,
+        control: Control,
+    ) -> Result<CallResult, CallError> {
+        self.call_admitted(tool, arguments, as_task, control, Duration::ZERO).await
     }
 
     async fn call_admitted(
@@ -237,20 +256,46 @@ impl Connection {
         wait: Duration,
         until: Instant,
     ) -> Result<CallResult, CallError> {
-        let link = self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
-        let answer = tokio::select! {
-            answer = link.request(request, input, control) => answer,
-            () = tokio::time::sleep_until(until) => return Err(CallError::TimedOut(control.timeout)),
-            () = control.cancel.cancelled() => return Err(CallError::Cancelled),
-        };
-        match answer {
-            Ok(result) => Ok(result),
-            Err(RequestError::Call(error)) => Err(error),
-            Err(RequestError::SignIn(needed)) => Err(CallError::NotReady(needed.into())),
-            Err(RequestError::Lost) => {
-                tokio::time::sleep(POST_MORTEM).await;
-                Err(CallError::Closed(self.last_end()))
+        let until_ready = until.min(Instant::now() + wait);
+        let mut next = Some((request, input));
+        while let Some((request, input)) = next.take() {
+            let link = self.ready(until_ready, &control.cancel).await?;
+            let again = link.is_relayed().then(|| (request.clone(), input.clone()));
+            self.sent.fetch_add(1, Ordering::AcqRel);
+            let _sent = Sent(self);
+            let answer = tokio::select! {
+                answer = link.request(request, input, control) => answer,
+                () = tokio::time::sleep_until(until) => return Err(CallError::TimedOut(control.timeout)),
+                () = control.cancel.cancelled() => return Err(CallError::Cancelled),
+            };
+            match answer {
+                Ok(result) => return Ok(result),
+                Err(RequestError::Call(error)) => return Err(error),
+                Err(RequestError::SignIn(needed)) => return Err(CallError::NotReady(needed.into())),
+                Err(RequestError::NotThere(error)) => {
+                    let retry_at = Instant::now() + MOVING;
+                    if Instant::now() + LOOK_AGAIN >= until_ready {
+                        return Err(CallError::NotReady(State::Down { error, retry_at }));
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(LOOK_AGAIN) => {}
+                        () = control.cancel.cancelled() => return Err(CallError::Cancelled),
+                    }
+                    next = again;
+                }
+                Err(RequestError::Lost) => break,
             }
         }
+        tokio::time::sleep(POST_MORTEM).await;
+        Err(CallError::Closed(self.last_end()))
+    }
+}
+
+/// A request that waits for its answer.
+struct Sent<'a>(&'a Connection);
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.0.sent.fetch_sub(1, Ordering::AcqRel);
     }
 }

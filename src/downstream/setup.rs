@@ -94,7 +94,9 @@ impl Connection {
         let result = match link.request(request, Input::default(), &control).await {
             Ok(result) => result.into_tree().await,
             Err(RequestError::SignIn(needed)) => return Err(Lost::SignIn(needed).into()),
-            Err(RequestError::Lost) => return Err(left(call, link.lost().await).into()),
+            Err(RequestError::Lost | RequestError::NotThere(_)) => {
+                return Err(left(call, link.lost().await).into());
+            }
             Err(RequestError::Call(CallError::Rpc(error))) => {
                 return Err(Failure::Call(format!("was refused: {}", clip(&error.message, SAID))));
             }
@@ -116,7 +118,7 @@ fn left(call: &SetupCall, lost: Lost) -> Lost {
         Lost::Failed(reason) => {
             Lost::Failed(format!("it left during its setup call `{}`: {reason}", call.tool))
         }
-        sign_in @ Lost::SignIn(_) => sign_in,
+        other @ (Lost::SignIn(_) | Lost::Moved { .. }) => other,
     }
 }
 

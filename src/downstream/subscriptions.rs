@@ -120,6 +120,16 @@ impl Connection {
     }
 }
 
+impl Connection {
+    /// Sets the level of the server's log for another replica, unless somebody wants more of it already.
+    pub async fn lower_log_level(&self, level: super::LogLevel) {
+        let is_lower = self.log_level.lock().is_none_or(|now| level < now);
+        if is_lower {
+            self.set_log_level(level).await;
+        }
+    }
+}
+
 /// One client's subscription to one resource.
 pub struct ResourceSubscription {
     connection: Arc<Connection>,

@@ -13,7 +13,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connection, State, Update,
+    Connection, Place, State, Update,
     link::{Link, Lost, Revision, SignInNeeded},
 };
 use crate::text::clean;
@@ -24,6 +24,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 const STEADY: Duration = Duration::from_secs(30);
 /// How long until a server that requires a sign-in is tried again without one: some servers require it by mistake.
 const UNSIGNED: Duration = Duration::from_secs(600);
+/// How long the requests in flight may take before a program moves to another replica, and how often they are looked at.
+const DRAIN: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_millis(20);
 /// How long changes are gathered before the lists are read again.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -56,9 +59,22 @@ impl Connection {
                 }
                 self.state.send_replace(State::Starting);
             }
+            if let Some(placed) = &self.placed {
+                if !matches!(placed.get(), Place::Here | Place::At(_)) {
+                    self.state.send_replace(State::Starting);
+                }
+                tokio::select! {
+                    () = placed.known() => {}
+                    () = held(&self.enabled) => continue,
+                    () = stop.cancelled() => break,
+                }
+            }
+            let place = self.placed.as_ref().map(|placed| (placed, placed.get()));
+            let in_place = self.placed.as_ref().map(|placed| placed.link());
             let started = Instant::now();
             // Not raced against `stop`: a live link needs time to close.
             let lost = self.live(&updates, started, &stop).await;
+            drop(in_place);
             if stop.is_cancelled() {
                 break;
             }
@@ -73,7 +89,17 @@ impl Connection {
                     (State::Down { error, retry_at: Instant::now() + wait }, wait)
                 }
                 Lost::SignIn(needed) => (needed.into(), UNSIGNED),
+                Lost::Moved { .. } => {
+                    waits = backoff();
+                    // What has failed was at another place.
+                    self.breaker.reset();
+                    self.state.send_replace(State::Starting);
+                    continue;
+                }
             };
+            if let Some((placed, Place::At(_))) = &place {
+                placed.report_trouble();
+            }
             let is_unsigned = matches!(state, State::AuthRequired { .. });
             self.report(&state, &updates).await;
             self.state.send_replace(state);
@@ -81,10 +107,23 @@ impl Connection {
                 () = sleep(wait) => {}
                 () = self.connector.sign_in_changed(), if is_unsigned => {}
                 () = self.kick.notified() => {}
+                () = async {
+                    match &place {
+                        Some((placed, place)) => drop(placed.left(place).await),
+                        None => std::future::pending().await,
+                    }
+                } => {}
                 () = stop.cancelled() => break,
             }
         }
         self.state.send_replace(State::Stopped);
+    }
+
+    /// Waits until no request waits for an answer.
+    async fn answered(&self) {
+        while self.sent.load(Ordering::Acquire) > 0 {
+            sleep(LOOK).await;
+        }
     }
 
     /// Reports a state that differs from the current one.
@@ -121,7 +160,12 @@ impl Connection {
         };
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
-        let (lost, is_ended_here) = match self.set_up(&link, started + limit, stop).await {
+        // The replica with the program has made the calls of the setup.
+        let set_up = match link.is_relayed() {
+            true => Ok(()),
+            false => self.set_up(&link, started + limit, stop).await,
+        };
+        let (lost, is_ended_here) = match set_up {
             Ok(()) => (self.serve(&link, updates, started, stop, &over).await, false),
             Err(lost) => (lost, !link.is_closed()),
         };
@@ -137,6 +181,17 @@ impl Connection {
             sign_in @ Lost::SignIn(_) => {
                 link.close(String::new()).await;
                 sign_in
+            }
+            Lost::Moved { drains } => {
+                self.state.send_replace(State::Starting);
+                if drains {
+                    tokio::select! {
+                        _ = timeout(DRAIN, self.answered()) => {}
+                        () = stop.cancelled() => {}
+                    }
+                }
+                link.close("it runs on another replica now".into()).await;
+                Lost::Moved { drains }
             }
         }
     }
@@ -158,7 +213,7 @@ impl Connection {
             };
             let listing = match listing {
                 Ok(listing) => Some(listing),
-                Err(Lost::SignIn(needed)) => return Lost::SignIn(needed),
+                Err(lost @ (Lost::SignIn(_) | Lost::Moved { .. })) => return lost,
                 Err(Lost::Failed(error)) if link.is_closed() => {
                     return format!("it left while listing its tools: {error}").into();
                 }
@@ -171,6 +226,9 @@ impl Connection {
                 }
             };
             let tools = listing.as_ref().map_or(0, |listing| listing.tools.len());
+            if let (Some(_), Some(listing)) = (&self.placed, &listing) {
+                self.listed.send_replace(Some(Arc::new(listing.clone())));
+            }
             let (published, in_catalogue) = oneshot::channel();
             let (server, session) = (self.name.clone(), self.settings().session);
             let listed = Update::Listed { server, connection: self.id, session, listing, published };

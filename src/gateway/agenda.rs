@@ -29,6 +29,7 @@ impl Gateway {
             let mut swept = Instant::now();
             loop {
                 gateway.look_ahead().await;
+                gateway.jobs.cancel_for_others().await;
                 if swept.elapsed() >= SWEEP {
                     swept = Instant::now();
                     gateway.kept.sweep().await;

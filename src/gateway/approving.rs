@@ -272,7 +272,7 @@ fn decision_of(answer: &Value, by: &str) -> Option<Decision> {
 }
 
 fn not_kept(error: StoreError) -> Fault {
-    Fault::new(Code::Internal, format!("The approval cannot be kept or read: {error}"))
+    super::faults::of_store("The approval cannot be kept or read", &error)
 }
 
 fn over() -> Fault {

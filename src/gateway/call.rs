@@ -326,7 +326,7 @@ impl Gateway {
             // Nobody is asked about a call that would be refused.
             let by = gate.approve_by(tool.at());
             if !self.was_rated(caller, &tool, &reading.params, by).await {
-                self.take_rate(caller, &tool)?;
+                self.take_rate(caller, &tool).await?;
             }
             let own = builtin::question(self, caller, &tool, &reading.params).transpose()?;
             let asked = ApprovalAsked { rule, written, own, by };
@@ -483,7 +483,7 @@ impl Gateway {
         let passing = Passing { gate, caller, server: &tool.server, settings: &settings, label: &tool.full };
         self.may_leave(passing, &params).map_err(NoResult::unreached)?;
         if !is_rated {
-            self.take_rate(caller, tool).map_err(NoResult::unreached)?;
+            self.take_rate(caller, tool).await.map_err(NoResult::unreached)?;
         }
         let timeout = timeout.unwrap_or(settings.timeout);
         let mut meta = caller.meta.clone();

@@ -441,7 +441,7 @@ pub(super) fn bounded(what: &str, params: &Value) -> Result<(), Fault> {
 
 /// A fault of the store.
 pub(super) fn not_kept(error: &StoreError) -> Fault {
-    Fault::new(Code::Internal, format!("Nothing was changed: {error}."))
+    super::faults::of_store("Nothing was changed", error)
 }
 
 /// The error of a result, with a code and a message.

@@ -11,6 +11,7 @@ use crate::{
     fault::{Code, Fault},
     results::text_of,
     schema::Misfit,
+    store::StoreError,
     text::clip,
 };
 
@@ -18,6 +19,17 @@ use crate::{
 const MAX_NAMES: usize = 20;
 /// When to call a server again that does not say how long it takes no calls.
 const UNSAID: Duration = Duration::from_secs(30);
+/// When to try again what Redis was needed for.
+const AWAY: Duration = Duration::from_secs(2);
+
+/// Returns what a store that cannot be used means for a call. Once Redis is back, the call can be made again.
+pub(super) fn of_store(what: &str, error: &StoreError) -> Fault {
+    let fault = Fault::new(Code::Internal, format!("{what}: {error}."));
+    match error {
+        StoreError::Away { .. } => fault.retry_after(AWAY),
+        _ => fault,
+    }
+}
 
 fn status() -> Value {
     json!({ "name": "gateway.status", "params": {} })

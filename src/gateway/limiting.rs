@@ -15,7 +15,7 @@ use crate::{
 
 impl Gateway {
     /// Takes a call of a server's tool from the rates of everybody whom it concerns.
-    pub(super) fn take_rate(&self, caller: &Caller, tool: &Tool) -> Result<(), Fault> {
+    pub(super) async fn take_rate(&self, caller: &Caller, tool: &Tool) -> Result<(), Fault> {
         if !tool.is_of_server() {
             return Ok(());
         }
@@ -25,7 +25,8 @@ impl Gateway {
             profile: caller.session.profile.as_deref(),
             token: caller.token.as_ref().map(|token| token.token),
         };
-        self.rates.load().take(&call).map_err(|exceeded| used_up(tool, &exceeded))
+        let rates = self.rates.load_full();
+        rates.take(&call, &*self.store).await.map_err(|exceeded| used_up(tool, &exceeded))
     }
 
     /// Tells the sessions that see all servers what rests and what is back.

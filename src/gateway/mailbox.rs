@@ -67,6 +67,17 @@ impl Mailbox {
         kept
     }
 
+    /// The notices that wait and that the store does not keep.
+    pub fn unkept(&self) -> Vec<Value> {
+        let queue = self.queue.lock();
+        queue
+            .waiting
+            .iter()
+            .filter(|letter| letter.kept.is_none())
+            .map(|letter| letter.notice.clone())
+            .collect()
+    }
+
     /// How many more notices it takes.
     pub fn room(&self) -> usize {
         MAX_NOTICES - self.waiting()

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     catalog::{GATEWAY, SKILLS, Tool},
+    cluster::Cluster,
     downstream::{CallError, Connection, Control, Held, LogLevel, ResourceSubscription},
     fault::{Code, Fault},
     name::full_name,
@@ -84,17 +85,20 @@ impl Links {
 }
 
 /// The key of this process for links in results of requests without a session: such a link names its server and has a seal,
-/// which nobody else can make. It is good for the profile that got it, as long as the gateway runs.
+/// which nobody else can make. It is good for the profile that got it, as long as the gateway runs. Replicas have one key.
 #[derive(Debug)]
-pub(super) struct Seal([u8; 32]);
+pub(super) struct Seal {
+    own: [u8; 32],
+    cluster: Option<Arc<Cluster>>,
+}
 
-impl Default for Seal {
-    fn default() -> Self {
+impl Seal {
+    pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
         let (one, two) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
         let mut key = [0; 32];
         key[..16].copy_from_slice(one.as_bytes());
         key[16..].copy_from_slice(two.as_bytes());
-        Self(key)
+        Self { own: key, cluster }
     }
 }
 
@@ -103,14 +107,16 @@ const SEALED: char = '~';
 
 impl Seal {
     fn of(&self, profile: &str, server: &str, uri: &str) -> String {
+        let shared = self.cluster.as_ref().and_then(|cluster| cluster.replicas().secret());
+        let key = shared.unwrap_or(&self.own);
         let inner = [
             &[profile.len() as u64, server.len() as u64].map(u64::to_be_bytes).concat()[..],
             profile.as_bytes(),
             server.as_bytes(),
             uri.as_bytes(),
         ];
-        let inner = inner.iter().fold(Sha256::new_with_prefix(self.0), |hash, part| hash.chain_update(part));
-        let outer = Sha256::new_with_prefix(self.0).chain_update(inner.finalize()).finalize();
+        let inner = inner.iter().fold(Sha256::new_with_prefix(key), |hash, part| hash.chain_update(part));
+        let outer = Sha256::new_with_prefix(key).chain_update(inner.finalize()).finalize();
         hex(&outer[..16])
     }
 

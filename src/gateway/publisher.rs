@@ -30,7 +30,7 @@ use crate::{
     downstream::{Connection, Update},
     name::{Namespaces, RESERVED},
     pins::Pins,
-    search::{EmbedError, Embedder, Graph, Index, Settings},
+    search::{EmbedError, Embedder, Graph, Index, Settings, SharedVectors},
 };
 
 /// How often the vectors that are there so far are published while the others are made.
@@ -107,6 +107,8 @@ pub(super) struct Publisher {
     /// Whether search goes by keywords only.
     without_embedder: bool,
     embedder: Mutex<Option<Embedder>>,
+    /// The vectors that replicas share.
+    vectors: Option<Arc<dyn SharedVectors>>,
     /// The embedding of the newest catalogue.
     embedding: Mutex<Option<AbortHandle>>,
     /// The newest graph of a large catalogue, and whether one is being built.
@@ -126,6 +128,7 @@ impl Publisher {
         folder: Option<PathBuf>,
         without_embedder: bool,
         pins: Pins,
+        vectors: Option<Arc<dyn SharedVectors>>,
         life: Life,
     ) -> Arc<Publisher> {
         let own = Source {
@@ -141,6 +144,7 @@ impl Publisher {
             updates: Mutex::default(),
             without_embedder,
             embedder: Mutex::default(),
+            vectors,
             embedding: Mutex::default(),
             graph: ArcSwapOption::empty(),
             improving: AtomicBool::new(false),
@@ -173,7 +177,7 @@ impl Publisher {
     /// Starts the embedder, unless it was started or there is to be none.
     pub fn start_embedder(&self, settings: &Settings) {
         if !self.without_embedder {
-            self.embedder.lock().get_or_insert_with(|| Embedder::start(settings));
+            self.embedder.lock().get_or_insert_with(|| Embedder::sharing(settings, self.vectors.clone()));
         }
     }
 

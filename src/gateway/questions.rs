@@ -27,12 +27,14 @@ use crate::{
     answers::{self, Decision},
     audit::Approver,
     catalog::Tool,
+    cluster::Cluster,
     config::ApproveBy,
     downstream::{ELICITATION, InputRequests},
     fault::{Code, Fault},
     jobs::JobOwner,
     name,
     schema::Schema,
+    store::Replicas,
     text::{clip, hex},
 };
 
@@ -72,6 +74,7 @@ pub struct Approval {
 pub(crate) struct Questions {
     open: DashMap<String, Question>,
     approvals: DashMap<Approval, Instant>,
+    cluster: Option<Arc<Cluster>>,
 }
 
 /// The arguments of `ask_user`.
@@ -125,6 +128,11 @@ impl Approval {
     pub(super) fn of(caller: &Caller, tool: &Tool, params: &Map<String, Value>) -> Self {
         let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
         Self { tool: tool.full.clone(), hash: tool.hash.clone(), owner: caller.owner(), params: hex(&digest) }
+    }
+
+    /// What the replicas call it.
+    fn note(&self) -> String {
+        format!("approved:{}", self.key(""))
     }
 
     /// A digest of what is approved. Sessions are numbered in each process, which `nonce` tells apart.
@@ -221,11 +229,31 @@ impl AskArguments {
 }
 
 impl Questions {
+    /// No questions yet. In a cluster, a token says which replica has its question, and any replica may get the approved call.
+    pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
+        Self { cluster, ..Self::default() }
+    }
+
+    /// The replicas, where the owner of an approval is not bound to one of them.
+    fn replicas(&self, owner: &JobOwner) -> Option<&Replicas> {
+        self.cluster.as_ref().filter(|_| owner.session.is_none()).map(|cluster| &**cluster.replicas())
+    }
+
+    /// Takes the approval of a call that the user has given in the chat. It counts once, in all replicas together.
+    async fn take_approval(&self, approval: &Approval) -> bool {
+        let own = self.approvals.remove(approval).is_some_and(|(_, at)| at.elapsed() < APPROVAL_AGE);
+        match self.replicas(&approval.owner) {
+            // Without Redis, that of this replica counts.
+            Some(replicas) => replicas.take_note(&approval.note()).await.unwrap_or(own),
+            None => own,
+        }
+    }
+
     /// The `ask_user` meta-tool.
     pub async fn ask_user(&self, caller: &Caller, arguments: AskArguments) -> Result<Value, Interrupt> {
         if let Some(token) = &arguments.token {
             return Ok(match &arguments.answer {
-                Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref())?,
+                Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref()).await?,
                 None => self.still_open(token, arguments.content.is_some())?,
             });
         }
@@ -298,10 +326,7 @@ impl Questions {
         {
             return Ok(Approved::By(Approver::Session));
         }
-        if by == ApproveBy::Chat
-            && let Some((_, at)) = self.approvals.remove(&approval)
-            && at.elapsed() < APPROVAL_AGE
-        {
+        if by == ApproveBy::Chat && self.take_approval(&approval).await {
             return Ok(Approved::By(Approver::Chat));
         }
         let message = own.unwrap_or_else(|| approval_message(tool, params));
@@ -431,6 +456,7 @@ impl Questions {
             self.open.remove(&oldest);
         }
         let token = format!("ask-{}", uuid::Uuid::new_v4().simple());
+        let token = self.cluster.as_ref().map_or_else(|| token.clone(), |cluster| cluster.handle(&token));
         self.open.insert(token.clone(), question);
         token
     }
@@ -449,7 +475,7 @@ impl Questions {
     }
 
     /// Handles the answer that the model returns for a token. An unclear answer leaves the question open.
-    fn answered(
+    async fn answered(
         &self,
         caller: &Caller,
         token: &str,
@@ -478,6 +504,11 @@ impl Questions {
             }
             let name = approval.tool.clone();
             self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
+            if let Some(replicas) = self.replicas(&approval.owner)
+                && let Err(error) = replicas.put_note(&approval.note(), APPROVAL_AGE).await
+            {
+                tracing::debug!(%error, "other replicas do not know of an approval");
+            }
             self.approvals.insert(approval, Instant::now());
             answer["next_step"] =
                 json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });

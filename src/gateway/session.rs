@@ -9,6 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -53,12 +54,33 @@ pub struct Session {
     added: OnceLock<DropGuard>,
     /// Whose the links in its results are.
     pub(super) links: Links,
+    /// Grows whenever something changes that another replica would have to know.
+    changes: AtomicU64,
+    /// Shared by its requests in flight.
+    pub busy: Arc<()>,
     /// The questions to its user, which take turns.
     pub turns: Arc<QuestionTurns>,
     /// Whether nobody is there to be asked: its calls run by themselves.
     pub(super) unattended: bool,
     /// The app that makes its calls, if it is not the client itself.
     pub(super) app: Option<AppScope>,
+}
+
+/// What a session takes along to another replica.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct CarriedSession {
+    /// Tools that the user allowed for the rest of the session, with their definitions.
+    #[serde(default)]
+    approved: Vec<(Arc<str>, Arc<str>)>,
+    /// Tools that it loaded by name.
+    #[serde(default)]
+    loaded: Vec<Arc<str>>,
+    /// Servers whose instructions it was given.
+    #[serde(default)]
+    instructed: Vec<Arc<str>>,
+    /// What it has yet to be told and the store does not keep.
+    #[serde(default)]
+    notices: Vec<Value>,
 }
 
 /// What an app over a model may call in the name of a client.
@@ -197,6 +219,7 @@ impl Session {
     /// Remembers that the user allows every call of a tool with this definition for the rest of the session.
     pub(super) fn approve(&self, tool: &Arc<str>, hash: &Arc<str>) {
         self.approved.lock().insert(tool.clone(), hash.clone());
+        self.has_changed();
     }
 
     /// Whether the user has allowed every call of a tool with this definition.
@@ -206,12 +229,55 @@ impl Session {
 
     /// Remembers that these tools were loaded.
     pub fn load(&self, tools: impl IntoIterator<Item = Arc<str>>) {
-        self.loaded.lock().extend(tools);
+        let mut loaded = self.loaded.lock();
+        let before = loaded.len();
+        loaded.extend(tools);
+        if loaded.len() > before {
+            self.has_changed();
+        }
     }
 
     /// Remembers that the session gets a server's instructions. Returns whether it did not have them before.
     pub(super) fn instruct(&self, server: &Arc<str>) -> bool {
-        self.instructed.lock().insert(server.clone())
+        let is_new = self.instructed.lock().insert(server.clone());
+        if is_new {
+            self.has_changed();
+        }
+        is_new
+    }
+
+    /// Notes that something has changed that another replica would have to know.
+    pub fn has_changed(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that grows with each such change.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    /// Whether a request of it is in flight.
+    pub fn is_busy(&self) -> bool {
+        Arc::strong_count(&self.busy) > 1
+    }
+
+    /// What another replica needs to go on with it; with the notices that wait, if it ends here.
+    pub fn carried(&self, ends: bool) -> CarriedSession {
+        let approved = self.approved.lock().iter().map(|(tool, hash)| (tool.clone(), hash.clone())).collect();
+        let loaded = self.loaded();
+        let instructed = self.instructed.lock().iter().cloned().collect();
+        let notices = if ends { self.mailbox.unkept() } else { Vec::new() };
+        CarriedSession { approved, loaded, instructed, notices }
+    }
+
+    /// Goes on with a session of another replica.
+    pub fn carry_on(&self, carried: CarriedSession) {
+        self.approved.lock().extend(carried.approved);
+        self.loaded.lock().extend(carried.loaded);
+        self.instructed.lock().extend(carried.instructed);
+        for notice in carried.notices {
+            self.notify(notice);
+        }
     }
 
     /// The tools that were loaded.

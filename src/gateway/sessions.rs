@@ -6,9 +6,9 @@ use dashmap::DashMap;
 use serde_json::Value;
 
 use super::{mail::Mail, prompts_resources::Seal, session::Session};
-use crate::quotas::Account;
+use crate::{cluster::Cluster, quotas::Account};
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sessions {
     /// By number.
     open: DashMap<u64, Weak<Session>>,
@@ -17,6 +17,10 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
+    pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
+        Self { open: DashMap::new(), seal: Seal::new(cluster) }
+    }
+
     /// Opens a session under a profile. It closes with its last `Arc`.
     pub fn open(&self, profile: Option<String>, account: Arc<Account>, mail: &Arc<Mail>) -> Arc<Session> {
         let session = Session::with_mail(profile, account, mail.clone());
@@ -76,7 +80,7 @@ mod tests {
 
     #[test]
     fn sessions_end_with_their_last_owner() {
-        let sessions = Sessions::default();
+        let sessions = Sessions::new(None);
         let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
         let store = SqliteStore::new(None, retention, Clock::default());
         let mail = mail::Mail::new(Arc::new(store), Outward::closed(), Life::default());

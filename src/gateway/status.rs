@@ -95,6 +95,9 @@ pub struct ServerStatus {
     /// `session` for a server that a session has added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of: Option<&'static str>,
+    /// The replica that runs the server's program for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs_at: Option<String>,
     /// Whether the server is in a sandbox.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub sandboxed: bool,
@@ -175,7 +178,9 @@ impl Gateway {
             .map(|(name, connection)| {
                 let tools = gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len());
                 let (tools, restarts) = (Some(tools), self.metrics.restarts(name));
-                (ServerStatus { tools, restarts, ..ServerStatus::of(connection) }, connection.clone())
+                let runs_at = self.runs_at(connection);
+                let status = ServerStatus { tools, restarts, runs_at, ..ServerStatus::of(connection) };
+                (status, connection.clone())
             })
             .collect()
     }

@@ -1,9 +1,6 @@
 //! A task as answers show it.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::SystemTime,
-};
+use std::{sync::atomic::Ordering, time::SystemTime};
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,7 +13,7 @@ use crate::{
 };
 
 /// What is said of a task that is not on the disk.
-const PASSING: &str = "It is kept in memory only, until this gateway ends: the disk cannot be written.";
+const PASSING: &str = "It is kept in memory only, until this gateway ends: the store cannot be written.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -61,14 +58,11 @@ pub struct TaskSummary {
     pub next_step: Option<NextStep>,
     #[serde(skip)]
     pub since: SystemTime,
-    /// The job itself, if it is in this process's table.
-    #[serde(skip)]
-    pub job: Option<Arc<Job>>,
 }
 
 impl Job {
     /// The job as answers show it.
-    pub fn summary(self: &Arc<Self>) -> TaskSummary {
+    pub fn summary(&self) -> TaskSummary {
         let end = self.end();
         let elapsed = end.as_ref().map_or_else(|| self.began.elapsed(), |end| end.took);
         let progress = self.progress.lock().clone();
@@ -83,7 +77,6 @@ impl Job {
             error: None,
             next_step: None,
             since: self.since,
-            job: Some(self.clone()),
         }
     }
 }
@@ -110,7 +103,6 @@ impl TaskSummary {
             error: None,
             next_step: None,
             since: at_unix_ms(row.started_ms),
-            job: None,
         }
     }
 

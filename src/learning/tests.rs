@@ -5,7 +5,10 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     search::{Signals, outcomes::LIFETIME_S},
-    store::{Retention, SqliteStore},
+    store::{
+        Retention, SqliteStore,
+        tests::engines::{ROOMY, RedisServer},
+    },
 };
 
 const TOOLS: [&str; 3] = ["desk.one", "desk.two", "desk.six"];
@@ -136,4 +139,48 @@ async fn nothing_is_learned_before_it_was_recalled() {
     search(&searches, "papers quarter", [0.9, 0.8, 0.2]);
     learning.succeeded(&searches, "desk.one");
     assert!(learning.lifts(&words("papers quarter")).is_empty());
+}
+
+#[tokio::test]
+async fn replicas_learn_from_each_other_and_lose_nothing_of_their_own() {
+    let Some(server) = RedisServer::start() else { return };
+    let (clock, tasks) = (Clock::default(), TaskTracker::new());
+    let replica = async || {
+        let store = Arc::new(server.store(ROOMY, &clock));
+        let learning = Learning::new(store, clock.clone(), tasks.clone(), CancellationToken::new());
+        learning.recall().await;
+        learning
+    };
+    let read_again = async |learning: &Learning| {
+        learning.recalled.get().expect("recalled").read_again(&*learning.store).await
+    };
+    let (here, other) = (replica().await, replica().await);
+    let searches = RecentSearches::default();
+    search(&searches, "papers quarter", [0.9, 0.8, 0.2]);
+    here.succeeded(&searches, "desk.one");
+    search(&searches, "plants water", [0.9, 0.8, 0.7]);
+    let began = std::time::Instant::now();
+    while lift(&other, "papers quarter", "desk.one") == 0.0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it was not written");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        read_again(&other).await.expect("readable");
+    }
+    assert_eq!(lift(&other, "papers quarter", "desk.one"), lift(&here, "papers quarter", "desk.one"));
+
+    // What cannot be written stays, whatever is read, until it can.
+    let port = server.port;
+    drop(server);
+    other.succeeded(&searches, "desk.two");
+    assert!(read_again(&other).await.is_err());
+    assert!(
+        lift(&other, "plants water", "desk.two") > 0.0 && lift(&other, "papers quarter", "desk.one") > 0.0
+    );
+    let Some(_server) = RedisServer::start_at(port) else { return };
+    let began = std::time::Instant::now();
+    while read_again(&other).await.is_err() {
+        assert!(began.elapsed() < Duration::from_secs(20), "Redis is not found again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(lift(&other, "plants water", "desk.two") > 0.0, "its own");
+    assert_eq!(lift(&other, "papers quarter", "desk.one"), 0.0, "Redis was emptied");
 }

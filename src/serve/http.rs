@@ -4,15 +4,16 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::Body,
+    body::{Body, Bytes},
     extract::{Path, Request, State},
     middleware::Next,
     response::Response,
     routing::any,
 };
 use http::{
-    HeaderMap, HeaderValue, Method, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST},
+    Extensions, HeaderMap, HeaderValue, Method, StatusCode, Uri, Version,
+    header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST},
+    request::Parts,
     uri::Authority,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -21,23 +22,31 @@ use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
     streamable_http_server::session::local::LocalSessionManager,
 };
-use tokio::{net::TcpListener, time::timeout};
+use tokio::{
+    net::TcpListener,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     NonetServer, OfToken,
     access::{self, Access, AccessDenied},
+    carried::{CarriedSessions, HttpSessions},
+    elsewhere::{self, Incoming, OfReplica},
     held_arguments::HeldArguments,
     in_flight::Parkings,
     listen::{self, LocalAddress},
     page,
     plain_calls::{self, PlainCalls},
+    relays,
     stdio::of_client,
 };
 use crate::{
     allocator,
+    cluster::{Cluster, own_address},
     config::{Config, LimitSettings},
     gateway::Gateway,
+    store::Replica,
     wire::{
         Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
         rmcp::{is_unreadable_body, without_carrier},
@@ -46,6 +55,9 @@ use crate::{
 
 /// How long open requests may take to end after the gateway was told to stop.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How long a replica that stops goes on answering, at least: by then all others have looked who runs, and send nothing more to it.
+const LINGER: Duration = Duration::from_secs(4);
 
 /// How often it is looked whether many sessions have ended.
 const TIDY: Duration = Duration::from_secs(5);
@@ -88,6 +100,7 @@ pub async fn serve_http(
         .await
         .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
     let address = listener.local_addr()?;
+    let reached = gateway.cluster.as_ref().map(|cluster| reached_at(&config, cluster, address));
     let ending = CancellationToken::new();
     // Only for the user of this machine.
     let shown = gateway.config().gateway.page && address.ip().is_loopback();
@@ -96,34 +109,67 @@ pub async fn serve_http(
     if token.is_some() {
         gateway.calls.switch_on();
     }
-    let hosts = allowed_hosts(address, &gateway.config().gateway.allowed_hosts);
+    let mut hosts = allowed_hosts(address, &gateway.config().gateway.allowed_hosts);
+    // By which the other replicas reach this one.
+    hosts.extend(
+        reached.as_ref().and_then(|reached| Some(reached.parse::<Uri>().ok()?.authority()?.to_string())),
+    );
     let doors = Arc::new(Doors::new(&gateway, &options, address, hosts.clone(), &ending));
     tokio::spawn(doors.clone().follow());
     gateway.serves_at(&format!("http://{address}"), token.is_some());
     tokio::spawn(doors.clone().tidy());
     let beside = page::router(&gateway, token).layer(axum::middleware::from_fn(
         move |request: Request, next: Next| {
-            let allowed = is_allowed_host(&request, &hosts);
+            let allowed = is_allowed_host(request.headers(), request.extensions(), &hosts);
             async move { if allowed { next.run(request).await } else { wrong_host() } }
         },
     ));
-    let router = router(doors).merge(beside);
+    let router = router(doors.clone()).merge(relays::router(&gateway)).merge(beside);
+    if let (Some(cluster), Some(address)) = (&gateway.cluster, reached) {
+        cluster.replicas().join(this_replica(&config, cluster, address)).await;
+    }
     gateway.connect();
     gateway.keep_time();
     ready(Serving { address, page: link });
-    let end = ending.clone();
+    let (end, leaving) = (ending.clone(), doors);
     tokio::spawn(async move {
         stop.await;
+        leaving.leave().await;
         end.cancel();
     });
     let settings = gateway.clone();
     let limits = move || settings.config().limits.clone();
+    let cluster = gateway.cluster.clone();
+    let is_replica = move |from| cluster.as_ref().is_some_and(|cluster| cluster.has_replica_at(from));
     tokio::select! {
-        () = listen::serve(listener, router, limits, ending.clone()) => {}
+        () = listen::serve(listener, router, limits, is_replica, ending.clone()) => {}
         () = async { ending.cancelled().await; tokio::time::sleep(GRACE).await } => {}
     }
     gateway.stop().await;
     Ok(())
+}
+
+/// Where the other replicas reach this one.
+fn reached_at(config: &Config, cluster: &Cluster, listening: SocketAddr) -> String {
+    if let Some(address) = config.cluster.as_ref().and_then(|cluster| cluster.address.as_ref()) {
+        return address.as_str().into();
+    }
+    let own = listening.ip().is_unspecified().then(|| own_address(cluster.replicas().redis())).flatten();
+    format!("http://{}", SocketAddr::new(own.unwrap_or(listening.ip()), listening.port()))
+}
+
+/// What this replica tells the others of itself.
+fn this_replica(config: &Config, cluster: &Cluster, address: String) -> Replica {
+    let replicas = cluster.replicas();
+    Replica {
+        number: replicas.number(),
+        name: replicas.name().into(),
+        address,
+        version: env!("CARGO_PKG_VERSION").into(),
+        config: config.digest.clone(),
+        labels: config.cluster.as_ref().map(|cluster| cluster.labels.clone()).unwrap_or_default(),
+        leaving: false,
+    }
 }
 
 /// The hosts by which this address may be reached. A page of another site must not reach it through a name of its own (DNS
@@ -139,14 +185,14 @@ fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
 
 /// Whether a request names one of the hosts, or the very address that it came to, as probes of an orchestrator do: no page of
 /// another site has that.
-fn is_allowed_host(request: &Request, hosts: &[String]) -> bool {
+fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, hosts: &[String]) -> bool {
     fn plain(host: &str) -> String {
         host.trim_matches(['[', ']']).to_ascii_lowercase()
     }
-    let mut given = request.headers().get_all(HOST).iter();
+    let mut given = headers.get_all(HOST).iter();
     let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
     let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
-    let local = request.extensions().get::<LocalAddress>();
+    let local = extensions.get::<LocalAddress>();
     local.is_some_and(|local| plain(host.host()).parse() == Ok(local.0))
         || hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
             Ok(allowed) => {
@@ -169,13 +215,15 @@ fn is_open_only_where_wanted(config: &Config, address: SocketAddr) -> bool {
     config.guarded || config.gateway.allow_without_tokens || address.ip().to_canonical().is_loopback()
 }
 
-type HttpService = StreamableHttpService<NonetServer, LocalSessionManager>;
+type HttpService = StreamableHttpService<NonetServer, HttpSessions>;
 
 /// The MCP service of one profile, with its sessions.
 pub(super) struct Door {
     pub(super) service: HttpService,
     plain: Arc<PlainCalls>,
     sessions: Arc<LocalSessionManager>,
+    /// What the other replicas are told of the sessions.
+    carried: Option<Arc<CarriedSessions>>,
     /// Ends every session of it.
     end: CancellationToken,
 }
@@ -188,6 +236,8 @@ struct Doors {
     /// The profile of clients at `/mcp`.
     default: Option<String>,
     settings: StreamableHttpServerConfig,
+    /// By which it may be reached.
+    hosts: Vec<String>,
     ending: CancellationToken,
     open: Mutex<HashMap<Option<String>, Arc<Door>>>,
 }
@@ -207,21 +257,36 @@ impl Doors {
             vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
         origins.extend(own.allowed_origins.iter().cloned());
         let settings = StreamableHttpServerConfig::default()
-            .with_allowed_hosts(hosts)
+            .with_allowed_hosts(hosts.clone())
             .with_allowed_origins(origins)
             .with_max_request_body_bytes(Limits::HIGHEST.of_client.bytes);
         let (gateway, default, ending) = (gateway.clone(), options.profile.clone(), ending.clone());
-        Self { gateway, address, default, settings, ending, open: Mutex::default() }
+        Self { gateway, address, default, settings, hosts, ending, open: Mutex::default() }
     }
 
     /// Answers a request to `/mcp`, or to `/mcp/NAME`.
-    async fn enter(&self, named: Option<&str>, mut request: Request) -> Response {
+    async fn enter(&self, named: Option<&str>, request: Request) -> Response {
+        let is_http1 = request.version() <= Version::HTTP_11;
+        let mut response = self.answer(named, request).await;
+        // So that no client sends its next request just when the connection is closed.
+        let leaving = || self.gateway.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
+        if is_http1 && leaving() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+
+    async fn answer(&self, named: Option<&str>, mut request: Request) -> Response {
         let (config, door, access) = match self.door(named, request.headers()) {
             Ok(entered) => entered,
             Err(refusal) => {
                 tracing::debug!(?refusal, "a request over HTTP was not let in");
                 return refusal.response();
             }
+        };
+        let marked = match &self.gateway.cluster {
+            Some(cluster) => cluster.is_marked(request.headers_mut()),
+            None => false,
         };
         if let Some(token) = access.token {
             let account = self.gateway.account_of(access.profile.as_deref(), token.token);
@@ -230,9 +295,26 @@ impl Doors {
             request.extensions_mut().insert(token);
         }
         // It has done its work, and goes no further: not into what a session keeps, nor into a log.
-        request.headers_mut().remove(AUTHORIZATION);
+        let authorization = request.headers_mut().remove(AUTHORIZATION);
+        request.extensions_mut().insert(door.plain.clone());
+        if let Some(carried) = &door.carried {
+            request.extensions_mut().insert(carried.clone());
+        }
+        let away = self.gateway.cluster.as_ref().map(|cluster| Away {
+            cluster,
+            hosts: &self.hosts,
+            authorization,
+            marked,
+        });
         if request.method() == Method::POST {
-            return door.post(request, &config.limits).await;
+            return door.post(request, &config.limits, away).await;
+        }
+        if let Some(away) = away {
+            let (mut parts, body) = request.into_parts();
+            if let Some(response) = away.answer(&door, &mut parts, Bytes::new(), None).await {
+                return response;
+            }
+            request = Request::from_parts(parts, body);
         }
         let ends = request.method() == Method::DELETE;
         let mut response = door.service.handle(request).await.map(Body::new);
@@ -281,6 +363,29 @@ impl Doors {
         });
     }
 
+    /// Hands what it has over to the other replicas, if there are some: they know that this one stops, calls in flight end, and
+    /// sessions go on elsewhere.
+    async fn leave(&self) {
+        let Some(cluster) = &self.gateway.cluster else { return };
+        let limit = self.gateway.config().cluster.as_ref().map_or(Duration::ZERO, |cluster| cluster.drain);
+        let began = Instant::now();
+        let until = began + limit;
+        cluster.replicas().is_about_to_leave().await;
+        let carried: Vec<_> = self.open.lock().values().filter_map(|door| door.carried.clone()).collect();
+        let sessions = async {
+            for carried in carried {
+                carried.hand_over(until).await;
+            }
+        };
+        let programs = tokio::time::timeout_at(until, self.gateway.hand_programs_over());
+        let _ = futures::join!(sessions, programs);
+        while self.gateway.calls_in_flight() > 0 && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // Balancers have to notice, and connections that are kept open have to end with an answer.
+        tokio::time::sleep_until(until.min(began + LINGER)).await;
+    }
+
     /// How many sessions are open.
     async fn count(&self) -> usize {
         let all: Vec<_> = self.open.lock().values().map(|door| door.sessions.clone()).collect();
@@ -310,6 +415,9 @@ impl Doors {
         let mut reloads = self.gateway.reloads();
         while let Some(Ok(())) = self.ending.run_until_cancelled(reloads.changed()).await {
             self.close();
+            if let Some(cluster) = &self.gateway.cluster {
+                cluster.replicas().has_config(self.gateway.config().digest.clone()).await;
+            }
         }
     }
 }
@@ -322,7 +430,10 @@ impl Door {
         ending: &CancellationToken,
     ) -> Self {
         let (end, sessions) = (ending.child_token(), Arc::<LocalSessionManager>::default());
-        let (gateway, parkings) = (gateway.clone(), Parkings::default());
+        let cluster = gateway.cluster.clone();
+        let carried =
+            cluster.clone().map(|cluster| CarriedSessions::new(cluster, profile.clone(), sessions.clone()));
+        let (gateway, parkings) = (gateway.clone(), Parkings::new(cluster.as_ref()));
         let strangers = gateway.account_of_strangers(profile.as_deref());
         let handler = move || {
             let strangers = Some(strangers.clone());
@@ -330,22 +441,38 @@ impl Door {
         };
         let plain = Arc::new(PlainCalls::new(sessions.clone(), handler));
         let handlers = plain.clone();
-        let settings = settings.clone().with_cancellation_token(end.clone());
-        let service = StreamableHttpService::new(move || Ok(handlers.handler()), sessions.clone(), settings);
-        Self { service, plain, sessions, end }
+        let mut settings = settings.clone().with_cancellation_token(end.clone());
+        if let Some(carried) = &carried {
+            tokio::spawn(carried.clone().keep(end.clone()));
+            settings.session_store = Some(carried.clone());
+        }
+        let made = Arc::new(HttpSessions::new(sessions.clone(), cluster));
+        let service = StreamableHttpService::new(move || Ok(handlers.handler()), made, settings);
+        Self { service, plain, sessions, carried, end }
     }
 
     /// Answers a POST.
-    async fn post(self: Arc<Self>, mut request: Request, limits: &LimitSettings) -> Response {
+    async fn post(
+        self: Arc<Self>,
+        mut request: Request,
+        limits: &LimitSettings,
+        away: Option<Away<'_>>,
+    ) -> Response {
         // Whoever takes anything takes what the specification wants to be named.
         if request.headers().get(ACCEPT).is_none_or(|accept| accept == "*/*") {
             let both = HeaderValue::from_static("application/json, text/event-stream");
             request.headers_mut().insert(ACCEPT, both);
         }
-        let (mut request, message) = match within_bounds(request, limits).await {
+        let (mut parts, body, message) = match within_bounds(request, limits).await {
             Ok(bounded) => bounded,
             Err(refusal) => return refusal,
         };
+        if let Some(away) = away
+            && let Some(response) = away.answer(&self, &mut parts, body.clone(), message.as_ref()).await
+        {
+            return response;
+        }
+        let (request, message) = light(parts, body, message).await;
         if let Some(message) = &message {
             // Its Host and Origin count here too; with another head, rmcp alone hears of it.
             if self.plain.knows(request.headers()) {
@@ -356,7 +483,6 @@ impl Door {
             }
         }
         let head = (!self.plain.knows(request.headers())).then(|| plain_calls::judged(request.headers()));
-        request.extensions_mut().insert(self.plain.clone());
         let response = self.service.handle(request).await.map(Body::new);
         if let Some(head) = head.filter(|_| response.status().is_success()) {
             self.plain.learn(head);
@@ -377,12 +503,59 @@ fn router(doors: Arc<Doors>) -> Router {
         .layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))
 }
 
-/// A request with its whole body, if the message in it is within its bounds; else the answer. Also returns the message, unless
-/// it is no JSON or a large one.
-async fn within_bounds(
+/// Keeps the session of a request here as long as the request has it.
+#[derive(Clone)]
+struct Held(#[expect(dead_code, reason = "it is only to be dropped")] Arc<()>);
+
+/// A way to the replica that a request belongs to.
+struct Away<'a> {
+    cluster: &'a Arc<Cluster>,
+    hosts: &'a [String],
+    authorization: Option<HeaderValue>,
+    /// Whether another replica has sent the request here: it goes no further.
+    marked: bool,
+}
+
+impl Away<'_> {
+    /// Lets another replica answer a request that belongs to it. `None`: this one answers.
+    async fn answer(
+        &self,
+        door: &Door,
+        parts: &mut Parts,
+        body: Bytes,
+        message: Option<&Message>,
+    ) -> Option<Response> {
+        let session = plain_calls::session_id(&parts.headers);
+        if let Some(held) = session.and_then(|session| door.carried.as_ref()?.hold(session)) {
+            parts.extensions.insert(Held(held));
+            return None;
+        }
+        if self.marked {
+            // What it belongs to has ended or gone on elsewhere, unless nobody has it.
+            return match self.cluster.take_over(session?).await {
+                Ok(true) => None,
+                _ => Some(elsewhere::misdirected()),
+            };
+        }
+        if !elsewhere::is_of_mcp(&parts.method)
+            || !is_allowed_host(&parts.headers, &parts.extensions, self.hosts)
+        {
+            return None;
+        }
+        let request = Incoming { parts, authorization: self.authorization.as_ref(), body, message };
+        match session {
+            Some(session) => elsewhere::of_session(self.cluster, session, request).await,
+            None => elsewhere::of_handle(self.cluster, request).await,
+        }
+    }
+}
+
+/// The head and the whole body of a request, if the message in it is within its bounds; else the answer. Also returns the message,
+/// unless it is no JSON.
+pub(super) async fn within_bounds(
     request: Request,
     settings: &LimitSettings,
-) -> Result<(Request, Option<Message>), Response> {
+) -> Result<(Parts, Bytes, Option<Message>), Response> {
     let limits = settings.messages();
     let (parts, body) = request.into_parts();
     let body =
@@ -409,7 +582,7 @@ async fn within_bounds(
         Ok(message) => message,
         // rmcp says what is wrong with a body that is not JSON.
         Err(refused) if refused.fault.is_syntax() => {
-            return Ok((Request::from_parts(parts, Body::from(body)), None));
+            return Ok((parts, body, None));
         }
         Err(Refused { head, fault, .. }) => {
             return Err(refusal(StatusCode::BAD_REQUEST, head.id.as_deref(), fault.of_request()));
@@ -419,9 +592,15 @@ async fn within_bounds(
         let what = "Invalid Request: the id is neither a text nor a number of 64 bits".to_string();
         return Err(refusal(StatusCode::BAD_REQUEST, Some(&id), (-32600, what)));
     }
+    Ok((parts, body, Some(message)))
+}
+
+/// A request for rmcp, and its message unless that is large: then the arguments of a call go beside it.
+async fn light(parts: Parts, body: Bytes, message: Option<Message>) -> (Request, Option<Message>) {
+    let Some(message) = message else { return (Request::from_parts(parts, Body::from(body)), None) };
     let weight = message.weight();
     if !weight.is_large() {
-        return Ok((Request::from_parts(parts, Body::from(body)), Some(message)));
+        return (Request::from_parts(parts, Body::from(body)), Some(message));
     }
     let (held, _) = off_thread(weight, move || HeldArguments::split(&message)).await;
     let request = match held {
@@ -432,7 +611,7 @@ async fn within_bounds(
         }
         None => Request::from_parts(parts, Body::from(body)),
     };
-    Ok((request, None))
+    (request, None)
 }
 
 /// A JSON-RPC error as an answer.
@@ -464,7 +643,8 @@ fn unwrap(response: Response) -> Response {
         .headers()
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    if !events {
+    // What another replica has answered is unwrapped.
+    if !events || response.extensions().get::<OfReplica>().is_some() {
         return response;
     }
     response.map(|body| Body::new(body.map_frame(|frame| frame.map_data(without_carrier))))

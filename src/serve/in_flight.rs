@@ -24,6 +24,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    cluster::Cluster,
     downstream::{ClientChannel, InputReplies, InputRequests, LogLevel, ToClient},
     gateway::{
         Gateway,
@@ -62,6 +63,8 @@ pub(super) struct InFlight<T> {
     cancel: CancelOnDrop,
     /// Its entry among the calls that its client may cancel.
     _listed: Option<Listed>,
+    /// Its session is busy until dropped.
+    _busy: Arc<()>,
 }
 
 /// What a client has to hear before the answer.
@@ -122,11 +125,14 @@ pub(super) struct Parkings {
 }
 
 /// Requests that wait for the answers of their clients.
-pub(super) struct Parking<T>(Mutex<HashMap<String, Parked<T>>>);
+pub(super) struct Parking<T> {
+    waiting: Mutex<HashMap<String, Parked<T>>>,
+    cluster: Option<Arc<Cluster>>,
+}
 
 impl<T> Default for Parking<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self::new(None)
     }
 }
 
@@ -154,6 +160,7 @@ pub(super) struct Channels {
     /// Cancels the request.
     pub cancel: CancellationToken,
     receivers: (Option<mpsc::Receiver<Value>>, mpsc::Receiver<ToClient>),
+    busy: Arc<()>,
 }
 
 impl Channels {
@@ -168,10 +175,10 @@ impl Channels {
         let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
         let (to, toward) = mpsc::channel(TOWARD_QUEUE);
         let (declined, waits) = (Arc::default(), Arc::default());
-        let (session, turns) = (session.id, session.turns.clone());
+        let (session, turns, busy) = (session.id, session.turns.clone(), session.busy.clone());
         let asker = ClientChannel { session, to, can, declined, turns, parks, waits, log };
         let cancel = CancellationToken::new();
-        Self { progress, asker, cancel, receivers: (from_progress, toward) }
+        Self { progress, asker, cancel, receivers: (from_progress, toward), busy }
     }
 
     /// Returns a request in flight whose work has not begun.
@@ -185,7 +192,19 @@ impl Channels {
         let (progress, toward) = self.receivers;
         let (asker, cancel) = (self.asker, CancelOnDrop(self.cancel));
         let (work, held, _listed) = (Box::pin(work), None, None);
-        InFlight { what, profile, account, work, progress, toward, asker, held, cancel, _listed }
+        InFlight {
+            what,
+            profile,
+            account,
+            work,
+            progress,
+            toward,
+            asker,
+            held,
+            cancel,
+            _listed,
+            _busy: self.busy,
+        }
     }
 }
 
@@ -430,6 +449,20 @@ pub(super) async fn tell_notice(peer: &Peer<RoleServer>, notice: &Value, level: 
     tell(peer, json!({ "level": "notice", "logger": "nonet", "data": notice }), Some(level)).await;
 }
 
+impl Parkings {
+    /// Parkings whose handles say which replica of a cluster has the request.
+    pub fn new(cluster: Option<&Arc<Cluster>>) -> Self {
+        let (calls, passed) = (Parking::new(cluster.cloned()), Parking::new(cluster.cloned()));
+        Self { calls: Arc::new(calls), passed: Arc::new(passed) }
+    }
+}
+
+impl<T> Parking<T> {
+    fn new(cluster: Option<Arc<Cluster>>) -> Self {
+        Self { waiting: Mutex::default(), cluster }
+    }
+}
+
 impl<T: Send + 'static> Parking<T> {
     /// Parks a request until its client answers. Returns the request if it cannot be parked.
     fn park(
@@ -440,10 +473,11 @@ impl<T: Send + 'static> Parking<T> {
     ) -> Result<Box<InputRequiredResult>, Box<InFlight<T>>> {
         let asked: Vec<String> = requests.keys().cloned().collect();
         let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
+        let handle = self.cluster.as_ref().map_or_else(|| handle.clone(), |cluster| cluster.handle(&handle));
         let unfinished =
             json!({ "resultType": "input_required", "inputRequests": requests, "requestState": handle });
         let unfinished = match serde_json::from_value(unfinished) {
-            Ok(unfinished) if self.0.lock().len() < MAX_PARKED => unfinished,
+            Ok(unfinished) if self.waiting.lock().len() < MAX_PARKED => unfinished,
             Ok(_) => {
                 tracing::warn!("too many requests wait for their clients; a server's request was declined");
                 return Err(Box::new(open));
@@ -467,13 +501,13 @@ impl<T: Send + 'static> Parking<T> {
             }
         };
         let open = InFlight { work: Box::pin(work), ..open };
-        self.0.lock().insert(handle.clone(), Parked { request: open, reply, asked, _place: place });
+        self.waiting.lock().insert(handle.clone(), Parked { request: open, reply, asked, _place: place });
         // Weak: parked requests end with the last client that could come back for them.
         let parking = Arc::downgrade(self);
         tokio::spawn(async move {
             tokio::time::sleep(PARKED_FOR).await;
             if let Some(parking) = parking.upgrade() {
-                parking.0.lock().remove(&handle);
+                parking.waiting.lock().remove(&handle);
             }
         });
         Ok(Box::new(unfinished))
@@ -488,7 +522,7 @@ impl<T: Send + 'static> Parking<T> {
         given: Option<&InputResponses>,
     ) -> Option<Result<InFlight<T>, ErrorData>> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
-        let mut all = self.0.lock();
+        let mut all = self.waiting.lock();
         let fits =
             |parked: &Parked<T>| parked.request.what == what && parked.request.profile.as_deref() == profile;
         let fits = all.get(handle).is_some_and(fits);
@@ -570,7 +604,7 @@ mod tests {
         let parking = Arc::<Parking<u8>>::default();
         let (handle, replied) = park(&parking, "prompts/get a", None);
         tokio::time::sleep(PARKED_FOR - Duration::from_secs(1)).await;
-        assert_eq!(parking.0.lock().len(), 1);
+        assert_eq!(parking.waiting.lock().len(), 1);
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(parking.resume("prompts/get a", None, Some(&handle), None).is_some_and(|it| it.is_err()));
         assert!(replied.await.is_err(), "whoever drops the sender has declined");

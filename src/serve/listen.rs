@@ -58,11 +58,13 @@ const PING_LIMIT: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalAddress(pub IpAddr);
 
-/// Answers requests until `ending`, then waits for those that are open. `limits` are those of the moment.
+/// Answers requests until `ending`, then waits for those that are open. `limits` are those of the moment. Addresses of other replicas
+/// have no limit of their own.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
     limits: impl Fn() -> LimitSettings,
+    is_replica: impl Fn(IpAddr) -> bool,
     ending: CancellationToken,
 ) {
     let open = Arc::new(OpenConnections::default());
@@ -78,8 +80,13 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let limits = limits();
-        match open.enter(from.ip(), &limits) {
+        let mut limits = limits();
+        let mut place = open.enter(from.ip(), &limits);
+        if place.is_none() && is_replica(from.ip()) {
+            limits.connections_per_address = limits.connections;
+            place = open.enter(from.ip(), &limits);
+        }
+        match place {
             Some(place) => {
                 let served = answer(stream, router.clone(), limits.header_timeout, ending.clone());
                 tasks.spawn(async move {

@@ -117,7 +117,8 @@ fn answer(status: StatusCode, value: &Value) -> Response {
     response
 }
 
-/// Ready once every server is ready or has failed once.
+/// Ready once every server is ready or has failed once, until the gateway is about to stop. Without what the replicas share, it is
+/// ready but degraded.
 async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     let starting: Vec<String> = gateway
         .connections()
@@ -125,8 +126,19 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
         .filter(|(_, connection)| connection.settings().session.is_none() && !connection.state().settled())
         .map(|(name, _)| name.to_string())
         .collect();
-    let status = if starting.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    answer(status, &json!({ "ready": starting.is_empty(), "starting": starting }))
+    let leaving = gateway.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
+    let is_ready = starting.is_empty() && !leaving;
+    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let mut state = json!({ "ready": is_ready, "starting": starting });
+    if leaving {
+        state["stopping"] = json!(true);
+    }
+    if let Some(why) = gateway.cluster.as_ref().and_then(|cluster| cluster.replicas().trouble()) {
+        // Redis: whoever may ask here need not know where it is.
+        tracing::debug!(why, "ready without what the replicas share");
+        state["degraded"] = json!(["redis"]);
+    }
+    answer(status, &state)
 }
 
 async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {

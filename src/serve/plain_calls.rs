@@ -126,6 +126,11 @@ pub(super) fn settled(server: &NonetServer, context: &NotificationContext<RoleSe
     });
 }
 
+/// The session of a request.
+pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
+    only(headers, &SESSION_ID)
+}
+
 /// The value of a header that is there once.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();

@@ -14,8 +14,8 @@ use crate::gateway::{FollowedResource, Gateway, session::Caller};
 /// The changes of resources that wait for a slow client.
 const UPDATES_QUEUE: usize = 64;
 /// The pause before a resource gets another subscription after its connection was replaced, and the most attempts.
-const REFOLLOW: Duration = Duration::from_millis(500);
-const REFOLLOWS: usize = 60;
+pub(super) const REFOLLOW: Duration = Duration::from_millis(500);
+pub(super) const REFOLLOWS: usize = 60;
 
 /// Sends the announcements of a subscription of the stateless era until it ends.
 pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) -> Result<(), ErrorData> {

@@ -20,6 +20,8 @@ use crate::{
 
 /// The poll interval for clients, in milliseconds.
 const POLL_MS: u64 = 1_000;
+/// How long a cancelled task may take to end.
+const CANCEL_LIMIT: Duration = Duration::from_secs(2);
 /// The longest wait of one `tasks/result`.
 const RESULT_LIMIT: Duration = Duration::from_secs(24 * 3_600);
 /// The key of `_meta` for the task of a result (2025-11-25).
@@ -137,14 +139,11 @@ pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
 /// Cancels a task. A task that has ended stays as it is.
 pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
     let known_task = known(gateway, caller, id).await?;
-    match known_task.job {
-        Some(job) if known_task.state == TaskState::Running => {
-            job.cancel.cancel();
-            job.wait(Duration::from_secs(2)).await;
-            known(gateway, caller, id).await
-        }
-        _ => Ok(known_task),
+    if known_task.state != TaskState::Running {
+        return Ok(known_task);
     }
+    gateway.jobs.cancel(id, &caller.owner(), CANCEL_LIMIT).await;
+    known(gateway, caller, id).await
 }
 
 /// Returns the result of a task that has ended.
@@ -192,12 +191,11 @@ pub(super) async fn session_request(
 
 /// Waits for the end of a task and returns the result of its call.
 async fn session_result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
-    let found = known(gateway, caller, id).await?;
-    if let Some(job) = &found.job {
-        tokio::select! {
-            _ = job.wait(RESULT_LIMIT) => {}
-            () = caller.cancel.cancelled() => {}
-        }
+    known(gateway, caller, id).await?;
+    let owner = caller.owner();
+    tokio::select! {
+        () = gateway.jobs.wait(id, &owner, RESULT_LIMIT) => {}
+        () = caller.cancel.cancelled() => {}
     }
     let mut result = result(gateway, caller, id).await?;
     if let Some(fields) = result.as_object_mut() {

@@ -7,12 +7,12 @@ use std::path::Path;
 use rusqlite::{Connection, Row, Transaction, params};
 
 use super::{
-    StoreError,
+    PinStore, StoreError,
     file::{Database, DbFormat},
 };
 
 /// The bytes of all texts of a server. Beyond it, only hashes are kept.
-const MOST_TEXT: i64 = 32 << 20;
+pub(super) const MOST_TEXT: i64 = 32 << 20;
 
 const ROWS: &str = "SELECT kind, name, trusted, by_user, waiting, since_ms, told, server, trusted_text, waiting_text FROM pins";
 
@@ -68,7 +68,7 @@ impl PinKind {
         }
     }
 
-    fn of(name: &str) -> Option<Self> {
+    pub(super) fn of(name: &str) -> Option<Self> {
         [Self::Instructions, Self::Tool, Self::Prompt].into_iter().find(|kind| kind.as_str() == name)
     }
 }
@@ -280,6 +280,54 @@ impl PinsDb {
     /// Removes all pins of all configurations. Returns how many.
     pub fn forget(&self) -> Result<usize, StoreError> {
         self.database.write(|transaction| transaction.execute("DELETE FROM pins", []))
+    }
+}
+
+/// The pins of one configuration in the file.
+#[derive(Debug)]
+pub struct ConfigPins {
+    db: PinsDb,
+    config: String,
+}
+
+impl PinsDb {
+    /// The pins of a configuration, by the path of its file.
+    pub fn of_config(self, config: &str) -> ConfigPins {
+        ConfigPins { db: self, config: config.into() }
+    }
+}
+
+impl PinStore for ConfigPins {
+    fn version(&self) -> Result<i64, StoreError> {
+        self.db.version()
+    }
+
+    fn of_server(&self, server: &str) -> Result<Vec<Pin>, StoreError> {
+        self.db.of_server(&self.config, server)
+    }
+
+    fn waiting(&self, most: usize) -> Result<Vec<(Pin, PinTexts)>, StoreError> {
+        self.db.waiting(&self.config, most)
+    }
+
+    fn count_waiting(&self) -> Result<usize, StoreError> {
+        self.db.count_waiting(&self.config)
+    }
+
+    fn texts(&self, pin: &Pin) -> Result<PinTexts, StoreError> {
+        self.db.texts(&self.config, &pin.server, pin.kind, &pin.name)
+    }
+
+    fn write(&self, server: &str, writes: &[PinWrite], now_ms: u64) -> Result<(), StoreError> {
+        self.db.write(&self.config, server, writes, now_ms)
+    }
+
+    fn trust(&self, seen: &[Pin], now_ms: u64) -> Result<usize, StoreError> {
+        self.db.trust(&self.config, seen, now_ms)
+    }
+
+    fn told(&self, seen: &[Pin]) -> Result<usize, StoreError> {
+        self.db.told(&self.config, seen)
     }
 }
 

@@ -1,17 +1,23 @@
 //! The store in Redis, for replicas that share what they keep.
 //!
 //! Whatever must change together is changed by one Lua script, and has keys with one hash tag, so that a cluster has them in one
-//! slot; only the values of results lie in slots of their own (`values`). Every key has an end of life, which a gateway puts off
+//! slot; only the values of results and the vectors of tools lie in
+//! slots of their own (`values`, `vectors`). Every key has an end of life, which a gateway puts off
 //! as long as it runs. Values have the number of their format, and those of a newer Nonet are left alone.
 //!
 //! A gateway is there as long as its key `holder:NUMBER` is, which it renews more often than the key ends (`presence`).
 
+mod forget;
 mod kept;
 mod learned;
 mod link;
+mod pins;
 mod presence;
+mod rates;
 mod records;
+mod replicas;
 mod values;
+mod vectors;
 
 use std::{
     sync::Arc,
@@ -27,14 +33,24 @@ use self::{
     kept::{KeptKeys, NewEntry},
     learned::LearnedKeys,
     link::Link,
+    pins::PinKeys,
     presence::Lease,
+    rates::RateKeys,
     records::RecordKeys,
+    vectors::VectorKeys,
 };
 use super::{
-    Agenda, FactVector, Holder, JobRow, KeptCounts, Lasts, Most, NamedFigures, NewRecord, Record, RecordKind,
-    Records, Retention, Share, SharedStore, Spare, Store, StoreError, Stored,
+    Agenda, FactVector, Holder, JobRow, KeptCounts, Lasts, Most, NamedFigures, NewRecord, PinStore, Record,
+    RecordKind, Records, Retention, Share, SharedRate, SharedStore, Spare, Store, StoreError, Stored,
+    TakenRates,
 };
-use crate::{clock::Clock, search::Outcome};
+use crate::{
+    clock::Clock,
+    search::{Outcome, SharedVectors},
+};
+pub use replicas::{Claim, Held, Replica, Replicas};
+
+pub use self::forget::Forget;
 
 /// How often the life of what is kept for good is put off.
 const RENEWAL: Duration = Duration::from_secs(24 * 3600);
@@ -47,10 +63,14 @@ const RENEWAL: Duration = Duration::from_secs(24 * 3600);
 pub struct RedisStore {
     link: Arc<Link>,
     lease: Arc<Lease>,
+    replicas: Arc<Replicas>,
     prefix: String,
     kept: KeptKeys,
     records: RecordKeys,
     learned: LearnedKeys,
+    rates: RateKeys,
+    vectors: Arc<VectorKeys>,
+    pins: Arc<PinKeys>,
     /// Results and jobs that could not be written.
     spare: Spare,
     /// When the life of everything was last put off.
@@ -71,17 +91,27 @@ impl RedisStore {
         let holder = Holder::new(clock.clone());
         let spare = Spare::new(retention, holder.clone());
         let name = name.map_or_else(|| format!("{}-{}", host(), holder.number), ToOwned::to_owned);
-        let lease = Arc::new(Lease::new(link.clone(), &base, holder.number, name, clock));
+        let lease = Arc::new(Lease::new(link.clone(), &base, holder.number, name, clock.clone()));
         Self {
             kept: KeptKeys::new(link.clone(), base.clone(), prefix, lease.clone(), retention),
             records: RecordKeys::new(link.clone(), base.clone(), lease.clone()),
-            learned: LearnedKeys::new(link.clone(), base),
+            learned: LearnedKeys::new(link.clone(), base.clone()),
+            replicas: Arc::new(Replicas::new(link.clone(), base.clone(), lease.clone())),
+            pins: Arc::new(PinKeys::new(link.clone(), base.clone(), lease.clone())),
+            rates: RateKeys::new(link.clone(), base, clock.clone()),
+            vectors: Arc::new(VectorKeys::new(link.clone(), prefix, clock)),
             link,
             lease,
             prefix: prefix.into(),
             spare,
             renewed: Mutex::default(),
         }
+    }
+
+    /// Has rates wait longer for Redis: a machine that is busy with other tests must not fail one.
+    #[cfg(test)]
+    pub fn wait_for_rates(&mut self, patience: Duration) {
+        self.rates.wait_for(patience);
     }
 
     async fn put_kept(
@@ -115,6 +145,8 @@ impl RedisStore {
         }
         self.records.renew().await?;
         self.learned.renew().await?;
+        self.vectors.renew().await?;
+        self.pins.renew().await?;
         *self.renewed.lock() = Some(Instant::now());
         Ok(())
     }
@@ -170,6 +202,14 @@ impl Store for RedisStore {
         })
     }
 
+    fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, ()> {
+        Box::pin(self.kept.ask_to_cancel(id, owner))
+    }
+
+    fn to_cancel(&self) -> Stored<'_, Vec<String>> {
+        Box::pin(self.kept.to_cancel())
+    }
+
     fn sweep(&self) -> Stored<'_, ()> {
         Box::pin(async move {
             if !self.link.is_used() {
@@ -207,8 +247,28 @@ impl Store for RedisStore {
         Box::pin(async move { self.learned.add_figures(fresh).await.map(Some) })
     }
 
+    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> Stored<'a, TakenRates> {
+        Box::pin(self.rates.take(rates))
+    }
+
+    fn shared_pins(&self) -> Option<Arc<dyn PinStore>> {
+        Some(self.pins.clone())
+    }
+
+    fn shared_vectors(&self) -> Option<Arc<dyn SharedVectors>> {
+        Some(self.vectors.clone())
+    }
+
     fn leave(&self) -> Stored<'_, ()> {
-        Box::pin(self.lease.end())
+        Box::pin(async move {
+            let left = self.replicas.leave().await;
+            self.lease.end().await?;
+            left
+        })
+    }
+
+    fn replicas(&self) -> Option<Arc<Replicas>> {
+        Some(self.replicas.clone())
     }
 
     fn shared(&self) -> Option<SharedStore> {
@@ -217,6 +277,7 @@ impl Store for RedisStore {
             at: self.link.place.clone(),
             prefix: self.prefix.clone(),
             name: self.lease.name.clone(),
+            replicas: self.replicas.shown(),
             trouble: self.link.trouble(),
         })
     }

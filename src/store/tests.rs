@@ -1,8 +1,9 @@
-//! The machinery of files, mostly with the smaller of the two. What both engines do is in `kept`, `learned` and `records`.
+//! The machinery of files, mostly with the smaller of the two. What both engines do is in `kept`, `learned`, `rates` and `records`.
 
 pub mod engines;
 mod kept;
 mod learned;
+mod rates;
 mod records;
 
 use std::{fs, thread, time::Instant};

@@ -28,7 +28,7 @@ fn every_example_is_a_configuration_without_a_fault() {
     names.sort();
     assert_eq!(
         names,
-        ["analyst", "ci", "home", "laptop", "team"],
+        ["analyst", "ci", "cluster", "home", "laptop", "team"],
         "README.md and docs/configuration.md list them"
     );
 }

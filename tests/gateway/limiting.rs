@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Client, command},
+    cluster::RedisServer,
     setup::{Setup, eventually, json_of, logged},
     web::WebClient,
 };
@@ -81,6 +82,35 @@ fn each_token_and_each_profile_has_its_own_rate() {
         let status = client.answer("execute_tool", json!({ "name": "gateway.status" }));
         assert!(status["rates"].to_string().contains(rule), "{status}");
     }
+}
+
+#[test]
+fn a_rate_holds_for_all_replicas_together() {
+    let Some(redis) = RedisServer::start() else { return };
+    // On a machine that is busy with other tests, Redis may answer too late, and then each replica decides alone.
+    for turn in 0..5 {
+        let mut replicas = [(); 2].map(|()| {
+            let setup = Setup::new().server_with("shop", shop(), "rate = '5/m'");
+            let mut client = setup.toml(&format!("{}prefix = 'turn-{turn}'", redis.toml("one"))).start();
+            client.until_ready("shop");
+            client
+        });
+        let answers: Vec<Value> = (0..12).map(|n| replicas[n % 2].execute("shop.look", json!({}))).collect();
+        if replicas.iter().any(|replica| replica.stderr().contains("Redis answers late")) {
+            continue;
+        }
+        let is_refused = |answer: &&Value| answer["isError"] == true;
+        assert_eq!(answers.iter().position(|answer| is_refused(&answer)), Some(5), "{answers:?}");
+        assert_eq!(answers.iter().filter(is_refused).count(), 7, "{answers:?}");
+        for refused in &answers[5..] {
+            let fault = &json_of(refused)["error"];
+            assert_eq!(fault["code"], "rate_limited", "{refused}");
+            // One call in twelve seconds, less what the test has taken.
+            assert!(fault["retry_after_ms"].as_u64().is_some_and(|wait| wait <= 12_001), "{refused}");
+        }
+        return;
+    }
+    panic!("Redis was late each time");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Client, command},
+    cluster::RedisServer,
     setup::{Setup, eventually},
     web::{WebClient, http},
 };
@@ -96,6 +97,54 @@ fn a_changed_definition_is_held_until_the_user_trusts_it() {
     let get = client.answer("get_tool", json!({ "name": "notes.read" }));
     assert_eq!((&get["description"], get.get("change")), (&json!(PULLED), None), "{get}");
     assert_eq!(waiting(folder.path()), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_trusted_counts_for_every_replica() {
+    let Some(redis) = RedisServer::start() else { return };
+    let open = |listed: Value| {
+        let setup = Setup::new().gateway("on_change = 'hold'").server("notes", listed);
+        let mut client = setup.toml(&redis.toml("one")).start();
+        client.until_ready("notes");
+        client
+    };
+    let first = open(reader(READS));
+    let mut other = open(reader(READS));
+    // The server is updated on both machines.
+    let mut first = again(first, &reader(PULLED), json!({}));
+    assert_eq!(first.fault("notes.read", json!({}))["code"], "needs_approval");
+    assert_ne!(other.execute("notes.read", json!({}))["isError"], true, "its own has not changed");
+    let mut other = again(other, &reader(PULLED), json!({}));
+    assert_eq!(other.fault("notes.read", json!({}))["code"], "needs_approval");
+    let (here, there) = (first.folder.clone(), other.folder.clone());
+    for folder in [&here, &there] {
+        assert_eq!(waiting(folder.path()), ["notes.read"]);
+    }
+    let trusted = nonet(here.path(), &["trust", "notes.read", "--yes"]);
+    assert_eq!(trusted.status.code(), Some(0), "{trusted:?}");
+    for client in [&mut first, &mut other] {
+        eventually("each replica takes it up", || {
+            found(client, "notes.read")["state"].is_null().then_some(())
+        });
+        assert_eq!(client.answer("notes__read", json!({ "a": 1 })), json!({ "a": 1 }));
+    }
+    assert_eq!(waiting(there.path()), Vec::<String>::new());
+    // Of this machine, or of all replicas where that is asked for.
+    let forget = |arguments: &[&str]| {
+        let output = nonet(here.path(), &[&["forget"], arguments].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    assert!(forget(&[]).contains("`nonet forget --cluster` deletes that"));
+    let told = forget(&["--cluster"]);
+    assert!(told.contains("of `nonet` from Redis at 127.0.0.1:"), "{told}");
+    assert!(told.contains("nonet forget --trust --cluster"), "{told}");
+    let client = again(first, &reader("Reads in a third way"), json!({}));
+    assert_eq!(waiting(there.path()), ["notes.read"], "the trust stays");
+    drop(client);
+    forget(&["--trust", "--cluster"]);
+    assert_eq!(waiting(there.path()), Vec::<String>::new());
+    assert!(!here.path().join(".local/state/nonet/pins.db").exists(), "there is no file of its own");
 }
 
 #[test]

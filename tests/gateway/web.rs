@@ -6,7 +6,10 @@ use std::{
     io::{Read, Write},
     net::TcpStream,
     process::{Child, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
 };
 
 use serde_json::{Value, json};
@@ -182,7 +185,10 @@ impl WebClient {
     /// A client that goes on in a session of another one.
     pub fn resumed(address: &str, path: &str, session: &str, authorization: &str) -> Self {
         let (address, path, session) = (address.into(), path.into(), session.into());
-        Self { address, path, session, authorization: authorization.into(), last_id: 0 }
+        // Ids of its own: the other client may have requests in flight.
+        static RESUMED: AtomicI64 = AtomicI64::new(0);
+        let last_id = 1_000_000 * (RESUMED.fetch_add(1, Ordering::Relaxed) + 1);
+        Self { address, path, session, authorization: authorization.into(), last_id }
     }
 
     pub fn post(&self, message: &Value) -> Reply {

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 mod clients;
+mod cluster;
 mod documents;
 mod page;
 #[cfg(target_os = "linux")]
@@ -143,6 +144,14 @@ impl HttpGateway {
         // Whoever does not read the log stops the gateway at a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self { process, url, page }
+    }
+}
+
+impl HttpGateway {
+    /// Its host and port.
+    fn address(&self) -> String {
+        let rest = self.url.trim_start_matches("http://");
+        rest.split('/').next().unwrap_or_default().to_string()
     }
 }
 

@@ -15,7 +15,7 @@ use std::{
 use sha2::{Digest, Sha256};
 
 /// The key of a content.
-pub(super) type Key = [u8; 16];
+pub type Key = [u8; 16];
 
 /// Returns the key of a content: the first sixteen bytes of the SHA-256 over its parts.
 pub(super) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Key {

@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::timeout,
@@ -66,6 +67,15 @@ pub enum EmbedError {
     Failed(Arc<str>),
 }
 
+/// The vectors that several processes share. What it cannot do now it leaves out, and says why in the log.
+pub trait SharedVectors: std::fmt::Debug + Send + Sync {
+    /// Returns the vectors of a model that are there, in the order of their keys.
+    fn read<'a>(&'a self, model: &'a str, keys: &'a [Key]) -> BoxFuture<'a, Vec<Option<Arc<[f32]>>>>;
+
+    /// Writes those vectors of a model that are not there, and has all of them kept as used now.
+    fn offer<'a>(&'a self, model: &'a str, vectors: &'a [(Key, Arc<[f32]>)]) -> BoxFuture<'a, ()>;
+}
+
 /// A handle to the embedding thread. Clones share it; the thread ends with the last clone.
 #[derive(Clone)]
 pub struct Embedder {
@@ -84,6 +94,10 @@ struct Shared {
     /// Whether the model is in memory now.
     loaded: Arc<AtomicBool>,
     memory: Mutex<Memory>,
+    /// The vectors of other processes.
+    others: Option<Arc<dyn SharedVectors>>,
+    /// Whether known vectors are being offered to them.
+    offering: AtomicBool,
 }
 
 type State = Option<Result<Backend, EmbedError>>;
@@ -118,11 +132,16 @@ struct Memory {
 impl Embedder {
     /// Starts the thread and returns at once; see [`Embedder::ready`].
     pub fn start(settings: &Settings) -> Embedder {
-        Embedder::start_with(settings, IDLE)
+        Embedder::start_with(settings, None, IDLE)
+    }
+
+    /// The same, with the vectors that other processes have made.
+    pub fn sharing(settings: &Settings, others: Option<Arc<dyn SharedVectors>>) -> Embedder {
+        Embedder::start_with(settings, others, IDLE)
     }
 
     /// Starts the thread; it drops the model after `idle` without work.
-    fn start_with(settings: &Settings, idle: Duration) -> Embedder {
+    fn start_with(settings: &Settings, others: Option<Arc<dyn SharedVectors>>, idle: Duration) -> Embedder {
         let (queries, queries_in) = mpsc::channel(QUEUE);
         let (documents, documents_in) = mpsc::channel(QUEUE);
         let (load, load_in) = mpsc::channel(1);
@@ -142,7 +161,9 @@ impl Embedder {
             tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
         }
         let memory = Mutex::default();
-        Embedder { shared: Arc::new(Shared { queries, documents, load, files, state, loaded, memory }) }
+        let offering = AtomicBool::new(false);
+        let shared = Shared { queries, documents, load, files, state, loaded, memory, others, offering };
+        Embedder { shared: Arc::new(shared) }
     }
 
     /// Loads the model unless it was loaded before, waits for that, and returns its engine.
@@ -190,7 +211,8 @@ impl Embedder {
     }
 
     /// Returns a normalised vector for each passage, in order, from the first 96 tokens of each text; `None`
-    /// for a passage that cannot be embedded. Only passages in neither memory nor disk cache are embedded.
+    /// for a passage that cannot be embedded. Only passages in neither memory nor disk cache, and that no other
+    /// process has shared, are embedded.
     /// Reports done and total counts to `progress`: at once for known passages, then sixteen by sixteen.
     /// Dropping the future stops the work and keeps vectors that were reported.
     pub async fn embed_documents(
@@ -198,9 +220,14 @@ impl Embedder {
         passages: &(impl Passages + ?Sized),
         progress: impl Fn(usize, usize) + Send + Sync + 'static,
     ) -> Result<Vec<Option<Arc<[f32]>>>, EmbedError> {
-        let cache = self.cache().await;
+        let files = self.files().await;
+        let cache = files.as_ref().and_then(|files| files.cache.as_ref());
         let keys = passages.keys();
-        let mut known = self.known(&keys, cache.as_ref()).await;
+        let mut known = self.known(&keys, cache).await;
+        if let Some(files) = &files {
+            self.fetch(&keys, &mut known, files).await;
+            self.offer(&known, files);
+        }
         // Passages that stand in the list twice are done together.
         let mut times: HashMap<Key, usize> = HashMap::new();
         keys.iter().for_each(|key| *times.entry(*key).or_default() += 1);
@@ -240,10 +267,10 @@ impl Embedder {
             }
             progress(done, keys.len());
             if unsaved.len() >= SAVE_EVERY {
-                self.save(cache.as_ref(), std::mem::take(&mut unsaved)).await;
+                self.keep(files.as_ref(), std::mem::take(&mut unsaved)).await;
             }
         }
-        self.save(cache.as_ref(), unsaved).await;
+        self.keep(files.as_ref(), unsaved).await;
         if let Some(error) = unavailable {
             return Err(error);
         }
@@ -301,11 +328,6 @@ impl Embedder {
         Some(self.files().await?.fingerprint)
     }
 
-    /// Returns the model's cache; `None` without a folder or a model.
-    async fn cache(&self) -> Option<Cache> {
-        self.files().await?.cache
-    }
-
     async fn files(&self) -> Option<ModelFiles> {
         let mut files = self.shared.files.clone();
         files.wait_for(Option::is_some).await.ok().and_then(|files| files.clone())
@@ -334,6 +356,55 @@ impl Embedder {
             Err(error) => tracing::error!(%error, "reading the vector cache failed"),
         }
         known
+    }
+
+    /// Adds what other processes have made, which is then on the disk as well.
+    async fn fetch(&self, keys: &[Key], known: &mut HashMap<Key, Arc<[f32]>>, files: &ModelFiles) {
+        let Some(others) = &self.shared.others else { return };
+        let mut seen = HashSet::new();
+        let is_missing = |key: &Key| !known.contains_key(key) && seen.insert(*key);
+        let missing: Vec<Key> = keys.iter().copied().filter(is_missing).collect();
+        if missing.is_empty() {
+            return;
+        }
+        let found = others.read(&files.fingerprint, &missing).await;
+        // Vectors of different lengths cannot be compared: one would cost all others.
+        let mut length = known.values().next().map(|vector| vector.len());
+        let found: Vec<(Key, Arc<[f32]>)> = missing
+            .into_iter()
+            .zip(found)
+            .filter_map(|(key, vector)| Some((key, vector?)))
+            .filter(|(_, vector)| *length.get_or_insert(vector.len()) == vector.len())
+            .collect();
+        self.memory().documents.extend(found.iter().cloned());
+        known.extend(found.iter().cloned());
+        self.save(files.cache.as_ref(), found).await;
+    }
+
+    /// Offers what is known to the other processes, in the background.
+    fn offer(&self, known: &HashMap<Key, Arc<[f32]>>, files: &ModelFiles) {
+        let shared = self.shared.clone();
+        let Some(others) = shared.others.clone().filter(|_| !known.is_empty()) else { return };
+        // What is known later is offered with the next list.
+        if shared.offering.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let known: Vec<(Key, Arc<[f32]>)> =
+            known.iter().map(|(key, vector)| (*key, vector.clone())).collect();
+        let model = files.fingerprint.clone();
+        tokio::spawn(async move {
+            others.offer(&model, &known).await;
+            shared.offering.store(false, Ordering::Release);
+        });
+    }
+
+    /// Keeps new vectors, on the disk and for other processes.
+    async fn keep(&self, files: Option<&ModelFiles>, new: Vec<(Key, Arc<[f32]>)>) {
+        let Some(files) = files.filter(|_| !new.is_empty()) else { return };
+        if let Some(others) = &self.shared.others {
+            others.offer(&files.fingerprint, &new).await;
+        }
+        self.save(files.cache.as_ref(), new).await;
     }
 
     async fn save(&self, cache: Option<&Cache>, new: Vec<(Key, Arc<[f32]>)>) {
@@ -575,7 +646,8 @@ mod tests {
     async fn meaning_is_in_the_vectors_and_known_texts_are_not_embedded_again() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
-        let embedder = Embedder::start(&settings);
+        let others = Arc::new(Others::default());
+        let embedder = Embedder::sharing(&settings, Some(others.clone()));
         let texts = ["mail: send a message", "weather: forecast for a city", "mail: send a message"];
         let texts = || {
             texts.map(|text| Passage::new(vec![(text.to_owned(), 1.0), ("mail".to_owned(), 0.2)])).to_vec()
@@ -614,6 +686,66 @@ mod tests {
         assert_eq!(new.len(), 4);
         assert_eq!(*first_told.lock().expect("no panic"), Some((4, 4)));
         assert!(again.known_documents(&more).iter().all(Option::is_some));
+
+        // Another machine, which has nothing on its disk.
+        let elsewhere = tempfile::tempdir().expect("temporary folder");
+        let settings = Settings { cache: Some(elsewhere.path().into()), ..Settings::default() };
+        let embedder = Embedder::sharing(&settings, Some(others.clone()));
+        let known = embedder.embed_documents(&texts(), |_, _| {}).await.expect("known");
+        assert_eq!(known.into_iter().flatten().collect::<Vec<_>>(), vectors, "bit by bit");
+        assert!(!embedder.is_loaded(), "nothing was embedded");
+        let reads = others.reads.load(Ordering::Relaxed);
+        let again = Embedder::sharing(&settings, Some(others.clone()));
+        again.embed_documents(&texts(), |_, _| {}).await.expect("known");
+        assert!(!again.is_loaded());
+        assert_eq!(others.reads.load(Ordering::Relaxed), reads, "the disk comes first");
+    }
+
+    type ByModel = HashMap<(String, Key), Arc<[f32]>>;
+
+    /// What other processes have, in memory.
+    #[derive(Debug, Default)]
+    struct Others {
+        vectors: Mutex<ByModel>,
+        reads: std::sync::atomic::AtomicUsize,
+    }
+
+    impl SharedVectors for Others {
+        fn read<'a>(&'a self, model: &'a str, keys: &'a [Key]) -> BoxFuture<'a, Vec<Option<Arc<[f32]>>>> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            let vectors = self.vectors.lock().expect("no panic");
+            let found = keys.iter().map(|key| vectors.get(&(model.to_owned(), *key)).cloned()).collect();
+            Box::pin(std::future::ready(found))
+        }
+
+        fn offer<'a>(&'a self, model: &'a str, vectors: &'a [(Key, Arc<[f32]>)]) -> BoxFuture<'a, ()> {
+            let named = vectors.iter().map(|(key, vector)| ((model.to_owned(), *key), vector.clone()));
+            self.vectors.lock().expect("no panic").extend(named);
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn of_shared_vectors_those_of_another_length_are_embedded_again() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
+        let others = Arc::new(Others::default());
+        let passages =
+            ["one", "two", "three"].map(|text| Passage::new(vec![(text.to_owned(), 1.0)])).to_vec();
+        let embedder = Embedder::sharing(&settings, Some(others.clone()));
+        let model = embedder.fingerprint().await.expect("the model is compiled in");
+        let lengths = [4, 5, 4];
+        let vectors: Vec<(Key, Arc<[f32]>)> = passages
+            .iter()
+            .zip(lengths)
+            .map(|(passage, length)| (passage.key, vec![0.5; length].into()))
+            .collect();
+        others.offer(&model, &vectors).await;
+        let files = embedder.files().await.expect("the model is compiled in");
+        let mut known = HashMap::new();
+        embedder.fetch(&passages.keys(), &mut known, &files).await;
+        let found = passages.iter().map(|passage| known.contains_key(&passage.key)).collect::<Vec<_>>();
+        assert_eq!(found, [true, false, true]);
     }
 
     #[cfg(feature = "tract")]
@@ -621,7 +753,7 @@ mod tests {
     async fn an_idle_model_is_dropped_and_loaded_again() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
-        let embedder = Embedder::start_with(&settings, Duration::from_millis(1));
+        let embedder = Embedder::start_with(&settings, None, Duration::from_millis(1));
         let embed = async |text: &str| embedder.embed_queries(&[text.to_owned()]).await;
         let first = embed("rain").await.expect("the model is compiled in");
         let began = std::time::Instant::now();

@@ -1,7 +1,8 @@
 //! Document search: by meaning, by keyword and by name, fused into one order.
 //!
 //! An [`Index`] of [`Document`]s answers from keywords at once; with vectors from an [`Embedder`] it answers
-//! by meaning. This crate knows documents, not servers, tools or a protocol, and never waits for a network.
+//! by meaning. This crate knows documents, not servers, tools or a protocol, and waits for no
+//! network but behind [`SharedVectors`].
 //!
 //! ```text
 //! definition -> document -> index (keywords, trigrams, names, vectors) \
@@ -34,8 +35,9 @@ mod words;
 
 use std::{collections::HashMap, path::PathBuf};
 
+pub use cache::Key as VectorKey;
 pub use document::{Document, Passage, Passages};
-pub use embedder::{Backend, EmbedError, Embedder};
+pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};
 pub use index::Index;
 pub use outcomes::{Learned, Outcome, Outcomes};
 pub use query::Query;

@@ -450,5 +450,5 @@ impl ParkedStep {
 }
 
 fn not_kept(error: StoreError) -> Fault {
-    Fault::new(Code::Internal, format!("The state of the app cannot be kept or read: {error}"))
+    super::super::faults::of_store("The state of the app cannot be kept or read", &error)
 }

@@ -135,19 +135,16 @@ async fn task(
     arguments: &BackgroundArguments,
 ) -> Result<Value, Fault> {
     let owner = caller.owner();
-    if let Some(job) = gateway.jobs.get(id, &owner) {
-        if arguments.cancel {
-            job.cancel.cancel();
-            job.wait(CANCEL_WAIT).await;
-        } else if arguments.wait {
-            let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
-            // The wait itself must not outlive the soft deadline and become a task.
-            let deadline = caller.limits.soft_deadline;
-            let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
-            tokio::select! {
-                _ = job.wait(limit.min(most)) => {}
-                () = caller.cancel.cancelled() => {}
-            }
+    if arguments.cancel {
+        gateway.jobs.cancel(id, &owner, CANCEL_WAIT).await;
+    } else if arguments.wait {
+        let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
+        // The wait itself must not outlive the soft deadline and become a task.
+        let deadline = caller.limits.soft_deadline;
+        let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
+        tokio::select! {
+            () = gateway.jobs.wait(id, &owner, limit.min(most)) => {}
+            () = caller.cancel.cancelled() => {}
         }
     }
     let Some(task) = gateway.jobs.find(id, &owner).await else {

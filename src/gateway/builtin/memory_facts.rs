@@ -224,5 +224,5 @@ pub(super) fn full(message: String, step: NextStep) -> Fault {
 /// The fault of a store that cannot be used.
 pub(super) fn store_fault(error: &StoreError) -> Fault {
     tracing::warn!(%error, "memory");
-    Fault::new(Code::Internal, format!("Nothing was remembered or recalled: {error}."))
+    super::super::faults::of_store("Nothing was remembered or recalled", error)
 }

@@ -9,6 +9,7 @@
 -- place          BYTES:SHARE of what has ended, by id: what an entry leaves behind that has expired
 -- jobs:OWNER     ids of jobs, by their start
 -- total          bytes of all values
+-- cancel:HOLDER  ids of jobs of a gateway that are to be cancelled
 -- ended_number   of the entry that ended last
 
 local FIELDS = { 'v', 'id', 'owner', 'label', 'holder', 'state', 'started', 'ended', 'bytes', 'value', 'share', 'aged' }
@@ -159,6 +160,23 @@ function methods.job(id, owner)
     local entry = read(id)
     local is_job = entry and entry.owner == owner and redis.call('ZSCORE', base .. 'jobs:' .. owner, id)
     return is_job and { shown(entry) } or {}
+end
+
+-- Asks the gateway that runs a job to cancel it.
+function methods.ask_to_cancel(id, owner)
+    local entry = read(id)
+    if entry and entry.owner == owner and redis.call('ZSCORE', base .. 'working', id) and is_held(entry.holder) then
+        redis.call('SADD', base .. 'cancel:' .. entry.holder, id)
+        redis.call('PEXPIRE', base .. 'cancel:' .. entry.holder, 60000)
+    end
+    return 0
+end
+
+-- The jobs of this gateway that others want cancelled, each once.
+function methods.to_cancel()
+    local ids = redis.call('SMEMBERS', base .. 'cancel:' .. me)
+    redis.call('DEL', base .. 'cancel:' .. me)
+    return ids
 end
 
 function methods.counts() return { entries(), total() } end

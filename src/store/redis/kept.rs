@@ -149,6 +149,18 @@ impl KeptKeys {
         self.read(&call).await
     }
 
+    /// Asks the gateway that runs a job to cancel it.
+    pub async fn ask_to_cancel(&self, id: &str, owner: &str) -> Result<(), StoreError> {
+        let mut call = self.call("ask_to_cancel");
+        call.arg(id).arg(owner);
+        self.link.run(&call).await
+    }
+
+    /// The jobs of this gateway that others want cancelled, each once.
+    pub async fn to_cancel(&self) -> Result<Vec<String>, StoreError> {
+        self.link.run(&self.call("to_cancel")).await
+    }
+
     async fn read(&self, call: &ScriptInvocation<'_>) -> Result<Vec<JobRow>, StoreError> {
         let rows: Vec<Vec<Vec<u8>>> = self.link.run(call).await?;
         Ok(rows.into_iter().filter_map(job_of).collect())

@@ -27,6 +27,8 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// How long no call is tried after trouble, the first time. Each further time it is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+/// How long a Redis that had no memory for something counts as full.
+const FULL_FOR: Duration = Duration::from_secs(10);
 /// The most characters of an error of Redis that are passed on.
 const MOST_ERROR: usize = 200;
 
@@ -52,6 +54,11 @@ pub(super) fn script(methods: &str) -> Script {
     Script::new(&[include_str!("common.lua"), methods].join("\n"))
 }
 
+/// The same with a flag of Redis 7.
+pub(super) fn script_that_may(flag: &str, methods: &str) -> Script {
+    Script::new(&[&format!("#!lua flags={flag}"), include_str!("common.lua"), methods].join("\n"))
+}
+
 /// Warns that there are values of a newer Nonet, once.
 pub(super) fn newer_is_there() {
     static WARNED: Once = Once::new();
@@ -72,6 +79,8 @@ pub(super) struct Link {
 struct State {
     connection: Option<ConnectionManager>,
     trouble: Option<Trouble>,
+    /// When Redis last had no memory for something, and what it said.
+    full: Option<(Instant, String)>,
 }
 
 struct Trouble {
@@ -96,7 +105,9 @@ impl Link {
 
     /// Why Redis cannot be used at the moment.
     pub fn trouble(&self) -> Option<String> {
-        self.state.lock().trouble.as_ref().map(|trouble| trouble.what.clone())
+        let state = self.state.lock();
+        let full = state.full.as_ref().filter(|(at, _)| at.elapsed() < FULL_FOR);
+        state.trouble.as_ref().map(|trouble| &trouble.what).or(full.map(|(_, what)| what)).cloned()
     }
 
     /// Whether anybody has used it.
@@ -153,6 +164,9 @@ impl Link {
             });
         }
         let what = told(&error);
+        if error.code() == Some("OOM") {
+            self.state.lock().full = Some((Instant::now(), what.clone()));
+        }
         if is_away(&error) {
             let now = Instant::now();
             let mut state = self.state.lock();

@@ -14,15 +14,16 @@ use super::{super::StoreError, link::Link};
 use crate::clock::Clock;
 
 /// How long the key lasts. A gateway that ended without a word has its work taken over after that.
-const LASTS: Duration = Duration::from_secs(10);
+pub(super) const LASTS: Duration = Duration::from_secs(10);
 /// How often it is renewed.
-const BEAT: Duration = Duration::from_secs(3);
+pub(super) const BEAT: Duration = Duration::from_secs(3);
 
 /// The lease of this gateway on whatever it holds.
 #[derive(Debug)]
 pub(super) struct Lease {
     link: Arc<Link>,
     key: String,
+    holder: u32,
     number: String,
     /// The name of the replica, for people.
     pub name: String,
@@ -35,9 +36,19 @@ pub(super) struct Lease {
 impl Lease {
     /// A lease that begins when something is held.
     pub fn new(link: Arc<Link>, base: &str, number: u32, name: String, clock: Clock) -> Self {
-        let (key, number) = (format!("{base}holder:{number}"), number.to_string());
+        let (key, holder, number) = (format!("{base}holder:{number}"), number, number.to_string());
         let (is_renewed, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { link, key, number, name, clock, is_renewed, has_ended }
+        Self { link, key, holder, number, name, clock, is_renewed, has_ended }
+    }
+
+    /// The number of this gateway.
+    pub fn number(&self) -> u32 {
+        self.holder
+    }
+
+    /// Whether the gateway has let everything go.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Relaxed)
     }
 
     /// Adds the lease and the clock to a method of a script, and has the lease renewed from now on.
@@ -48,9 +59,7 @@ impl Lease {
             tokio::spawn(async move {
                 loop {
                     tokio::time::sleep(BEAT).await;
-                    let Some(lease) =
-                        lease.upgrade().filter(|lease| !lease.has_ended.load(Ordering::Relaxed))
-                    else {
+                    let Some(lease) = lease.upgrade().filter(|lease| !lease.has_ended()) else {
                         return;
                     };
                     // The link warns of trouble.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{
     super::{
-        JobState,
+        JobState, PinKind, PinStep, PinWrite,
         tests::{
             NOW,
             engines::{HOUR, ROOMY, RedisServer},
@@ -60,6 +60,18 @@ async fn fill(store: &RedisStore) {
     store.put_job(job("job-1", JobState::Working), share(), None).await.expect("written");
     store.put_outcome(numbered(1)).await.expect("written");
     store.add_figures(vec![("a.b".into(), NamedFigures::default().1)]).await.expect("written");
+    assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), TakenRates::All);
+    let pins = store.shared_pins().expect("they are shared");
+    let to = PinStep::Wait { hash: "1".into(), text: "{}".into() };
+    let write = PinWrite { kind: PinKind::Tool, name: "t".into(), to };
+    let pinned = tokio::task::spawn_blocking(move || pins.write("a", &[write], 5)).await;
+    pinned.expect("no panic").expect("written");
+    let vectors = store.shared_vectors().expect("they are shared");
+    vectors.offer("model", &[([1; 16], vec![0.5; 4].into())]).await;
+}
+
+fn rate() -> SharedRate {
+    SharedRate { name: "a".into(), interval: Duration::from_secs(60), burst: 9 }
 }
 
 #[tokio::test]
@@ -71,15 +83,16 @@ async fn every_key_has_the_prefix_and_an_end_that_is_put_off() {
     let all = keys(&mut redis);
     assert!(all.len() > 30, "{all:?}");
     for key in &all {
-        assert!(key.starts_with("nonet:{nonet}:") || key.starts_with("nonet:value:{"), "{key}");
+        let begins = ["nonet:{nonet}:", "nonet:value:{", "nonet:vector:{"];
+        assert!(begins.iter().any(|begin| key.starts_with(begin)), "{key}");
         let left: i64 = redis.pttl(key).expect("readable");
         assert!(left > 0, "{key} never ends");
     }
     // What goes by age goes by age; the rest lives on.
     let for_good = |key: &&String| {
-        ["record:", "of:", "kind:", "due", "notices", "changes:", "number", "outcome", "figure"]
+        ["record:", "of:", "kind:", "due", "notices", "changes:", "number", "outcome", "figure", "pins:"]
             .iter()
-            .any(|name| key["nonet:{nonet}:".len()..].starts_with(name))
+            .any(|name| key.strip_prefix("nonet:{nonet}:").is_some_and(|key| key.starts_with(name)))
     };
     let for_good: Vec<&String> = all.iter().filter(for_good).collect();
     assert!(for_good.len() > 25, "{for_good:?}");
@@ -414,4 +427,69 @@ async fn a_value_that_is_too_large_is_kept_here() {
     let there = other.text("r-2", "").await.expect("readable").expect("there");
     assert_eq!(there.len(), values::MOST_BYTES);
     assert_eq!(other.text("r-1", "").await.expect("readable"), None);
+}
+
+#[tokio::test]
+async fn a_rate_that_nobody_uses_ends() {
+    let Some(server) = RedisServer::start() else { return };
+    let store = open(&server);
+    for most in [61_000, 121_000] {
+        assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), TakenRates::All);
+        let left: i64 = server.raw().pttl("nonet:{nonet}:rate:a").expect("readable");
+        assert!((most - 20_000..=most).contains(&left), "{left}");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_is_late_is_asked_for_rates_again_after_a_while() {
+    let Some(server) = RedisServer::start() else { return };
+    let mut store = open(&server);
+    assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), TakenRates::All);
+    store.wait_for_rates(Duration::from_millis(50));
+    server.signal(Signal::SIGSTOP);
+    let began = Instant::now();
+    let error = store.take_rates(&[&rate()]).await.expect_err("late");
+    assert!(error.to_string().contains("answers late"), "{error}");
+    for _ in 0..100 {
+        assert!(store.take_rates(&[&rate()]).await.is_err());
+    }
+    assert!(began.elapsed() < Duration::from_secs(3), "each call has waited: {:?}", began.elapsed());
+    server.signal(Signal::SIGCONT);
+    store.wait_for_rates(Duration::from_secs(10));
+    until("it is asked again", async || store.take_rates(&[&rate()]).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn to_forget_leaves_leases_rates_trust_and_other_prefixes() {
+    let Some(server) = RedisServer::start() else { return };
+    let store = open(&server);
+    let other = RedisStore::new(server.address(), "nonet2", None, ROOMY, Clock::default());
+    fill(&store).await;
+    fill(&other).await;
+    let mut redis = server.raw();
+    redis.set::<_, _, ()>("nonet:of another program", 1).expect("written");
+    let before = keys(&mut redis);
+    let removed = store.forget(Forget::Kept).await.expect("removed");
+    let after = keys(&mut redis);
+    assert_eq!(before.len() - after.len(), removed);
+    let left: BTreeSet<&str> = after
+        .iter()
+        .filter_map(|key| key.strip_prefix("nonet:"))
+        .map(|key| key.trim_start_matches("{nonet}:").split(':').next().unwrap_or_default())
+        .collect();
+    assert_eq!(left, BTreeSet::from(["holder", "of another program", "pins", "rate"]));
+    assert!(after.iter().filter(|key| key.starts_with("nonet2:")).count() > 30, "another store");
+    assert!(store.forget(Forget::Trust).await.expect("removed") > 3);
+    assert!(!keys(&mut redis).iter().any(|key| key.starts_with("nonet:{nonet}:pins")));
+
+    // A gateway that runs goes on.
+    assert_eq!(store.of_kind(RecordKind::Watch).await.expect("readable"), []);
+    assert_eq!(
+        (store.text("r-1", "").await.expect("readable"), store.jobs("", 9).await.expect("readable")),
+        (None, vec![])
+    );
+    assert_eq!(store.outcomes().await.expect("readable"), []);
+    put(&store, watch("1")).await;
+    assert_eq!(put_result(&store, "r-1", 100).await, Lasts::AsConfigured);
+    assert_eq!(store.due(9).await.expect("readable").len(), 1);
 }

@@ -141,7 +141,9 @@ impl RedisServer {
     }
 
     pub fn store(&self, retention: Retention, clock: &Clock) -> RedisStore {
-        RedisStore::new(self.address(), "nonet", Some("here"), retention, clock.clone())
+        let mut store = RedisStore::new(self.address(), "nonet", Some("here"), retention, clock.clone());
+        store.wait_for_rates(Duration::from_secs(10));
+        store
     }
 
     /// A connection past the store.

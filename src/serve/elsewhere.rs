@@ -1,0 +1,259 @@
+//! Requests that belong to another replica: they go there as they came, and the answer comes back as it is.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::{body::Body, response::Response};
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use http::{
+    HeaderValue, Method, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER},
+    request::Parts,
+};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    cluster::{Cluster, MISDIRECTED, SendFault, Whereabouts, answered_headers},
+    fault::{Code, Fault},
+    meta,
+    store::Replica,
+    wire::{Message, MessageKind},
+};
+
+/// How long a request waits for a replica that does not answer, until its lease runs out or Redis says where a session is.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long until the next try.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The longest event that is looked at to see whether it is the answer. A longer one is.
+const MOST_LOOKED_AT: usize = 1 << 20;
+
+/// Marks an answer of another replica, which has its final form.
+#[derive(Clone, Copy)]
+pub(super) struct OfReplica;
+
+/// A request with its whole body.
+pub(super) struct Incoming<'a> {
+    pub parts: &'a Parts,
+    pub authorization: Option<&'a HeaderValue>,
+    pub body: Bytes,
+    /// The message in the body of a POST.
+    pub message: Option<&'a Message>,
+}
+
+/// Lets another replica answer a request of a session that is not in memory here. `None`: the request is to be answered here.
+pub(super) async fn of_session(
+    cluster: &Arc<Cluster>,
+    session: &str,
+    request: Incoming<'_>,
+) -> Option<Response> {
+    let until = Instant::now() + PATIENCE;
+    let mut gone = None;
+    loop {
+        let (why, replica) = match cluster.find(session, gone).await {
+            Whereabouts::Here => return None,
+            Whereabouts::Unclear(why) => (why, None),
+            Whereabouts::At(replica) => match send(cluster, &replica, &request).await {
+                Ok(response) if response.status() == MISDIRECTED => {
+                    cluster.forget(session);
+                    (format!("`{}` does not have the session any more", replica.name), None)
+                }
+                Ok(response) => return Some(response),
+                Err(SendFault::Unsent { is_gone, why }) => {
+                    gone = is_gone.then_some(replica.number).or(gone);
+                    if is_gone {
+                        continue;
+                    }
+                    (why, Some(replica))
+                }
+                Err(SendFault::Broken(why)) => match may_run_twice(request.message) {
+                    true => (why, Some(replica)),
+                    false => return Some(interrupted(&request, &replica)),
+                },
+            },
+        };
+        if Instant::now() >= until {
+            let name =
+                replica.map_or_else(String::new, |replica| format!(" at the replica `{}`", replica.name));
+            return Some(unavailable(&format!("the session{name} cannot be reached: {why}")));
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Lets the replica answer that has made a handle in a request without a session. `None`: the request is to be answered here.
+pub(super) async fn of_handle(cluster: &Arc<Cluster>, request: Incoming<'_>) -> Option<Response> {
+    let handle = handle(request.message?)?;
+    let replica = cluster.elsewhere(&handle).await?;
+    match send(cluster, &replica, &request).await {
+        Ok(response) => Some(response),
+        Err(SendFault::Unsent { .. }) => None,
+        Err(SendFault::Broken(_)) => Some(interrupted(&request, &replica)),
+    }
+}
+
+/// The handle by which a request of the stateless era goes on with an earlier one: `requestState`, or the token of a question.
+fn handle(message: &Message) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Params {
+        #[serde(rename = "requestState")]
+        state: Option<String>,
+        arguments: Option<Token>,
+    }
+    #[derive(Deserialize)]
+    struct Token {
+        #[serde(default)]
+        token: Value,
+    }
+    if message.kind() != MessageKind::Request {
+        return None;
+    }
+    let params: Params = serde_json::from_slice(message.params()?).ok()?;
+    params.state.or_else(|| match params.arguments?.token {
+        Value::String(token) => Some(token),
+        _ => None,
+    })
+}
+
+async fn send(cluster: &Arc<Cluster>, to: &Replica, request: &Incoming<'_>) -> Result<Response, SendFault> {
+    let answer = cluster.send(to, request.parts, request.authorization, request.body.clone()).await?;
+    let (status, headers) = (answer.status(), answered_headers(answer.headers()));
+    let is_stream =
+        headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let asked = request.message.filter(|message| message.kind() == MessageKind::Request);
+    let body = match asked.and_then(Message::id_text) {
+        Some(id) if is_stream => {
+            let fault = interruption(request.message, &to.name);
+            Body::from_stream(until_answered((cluster.clone(), to.number), answer.bytes_stream(), id, fault))
+        }
+        _ => Body::from_stream(answer.bytes_stream()),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response.extensions_mut().insert(OfReplica);
+    Ok(response)
+}
+
+/// Passes events on. If they break off before the answer to a request, `fault` is the answer.
+fn until_answered(
+    of: (Arc<Cluster>, u32),
+    from: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
+    id: String,
+    fault: Bytes,
+) -> impl Stream<Item = reqwest::Result<Bytes>> + Send {
+    let seen = Answered { id, rest: BytesMut::new(), is_there: false };
+    futures::stream::unfold(
+        (of, Box::pin(from), seen, Some(fault)),
+        async |(of, mut from, mut seen, mut fault)| {
+            let next = tokio::select! {
+                next = from.next() => next?,
+                () = of.0.replicas().until_gone(of.1) => return Some((Ok(fault_event(&fault.take()?)), (of, from, seen, None))),
+            };
+            // What follows a fault is not of interest any more.
+            fault.as_ref()?;
+            match next {
+                Ok(bytes) => {
+                    seen.read(&bytes);
+                    Some((Ok(bytes), (of, from, seen, fault)))
+                }
+                Err(error) if seen.is_there => {
+                    tracing::debug!(%error, "a replica ended after its answer");
+                    None
+                }
+                Err(_) => Some((Ok(fault_event(&fault.take()?)), (of, from, seen, None))),
+            }
+        },
+    )
+}
+
+/// A fault as an event. What was cut off before it is ended, so that it is not taken for a part of it.
+fn fault_event(fault: &[u8]) -> Bytes {
+    [b"\n\ndata: ", fault, b"\n\n"].concat().into()
+}
+
+/// Looks for the answer to a request in events.
+struct Answered {
+    id: String,
+    rest: BytesMut,
+    is_there: bool,
+}
+
+impl Answered {
+    fn read(&mut self, bytes: &[u8]) {
+        if self.is_there {
+            return;
+        }
+        self.rest.extend_from_slice(bytes);
+        while let Some(end) = memchr::memmem::find(&self.rest, b"\n\n") {
+            let event = self.rest.split_to(end + 2);
+            self.is_there |= event[..].split(|byte| *byte == b'\n').any(|line| {
+                line.strip_prefix(b"data:").is_some_and(|data| {
+                    Message::of(data.to_vec()).is_some_and(|message| message.answers(&self.id))
+                })
+            });
+        }
+        if self.rest.len() > MOST_LOOKED_AT {
+            self.is_there = true;
+            self.rest = BytesMut::new();
+        }
+    }
+}
+
+/// Whether a message may be sent again after it may have arrived.
+fn may_run_twice(message: Option<&Message>) -> bool {
+    let Some(message) = message.filter(|message| message.kind() == MessageKind::Request) else { return true };
+    match message.method().as_deref() {
+        Some("tools/call") => message.about().is_some_and(|tool| meta::only_reads(&tool)),
+        _ => true,
+    }
+}
+
+/// The answer to a call that was lost with its replica.
+fn interruption(message: Option<&Message>, replica: &str) -> Bytes {
+    let id = message.and_then(Message::id_text).unwrap_or_else(|| "null".into());
+    if message.and_then(Message::method).as_deref() != Some("tools/call") {
+        let why = format!("the replica `{replica}` ended before it answered; send the request again");
+        return Message::failure(&id, -32603, &why);
+    }
+    let mut fault = Fault::new(
+        Code::ServerDown,
+        format!(
+            "The replica `{replica}` of Nonet ended before it answered. The call may have taken effect: find out before you make it again, unless it is safe to make twice. Other calls are not affected."
+        ),
+    );
+    fault.retryable = true;
+    let result = fault.details(serde_json::json!({ "may_have_run": true })).to_result();
+    Bytes::from(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}"))
+}
+
+fn interrupted(request: &Incoming<'_>, replica: &Replica) -> Response {
+    tracing::warn!(replica = replica.name, "a replica ended during a call that it was sent");
+    let mut response = Response::new(Body::from(interruption(request.message, &replica.name)));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn unavailable(why: &str) -> Response {
+    tracing::warn!(why, "a request for another replica was not answered");
+    let error = Message::failure("null", -32603, &format!("{why}; try again"));
+    let mut response = Response::new(Body::from(error));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}
+
+/// The answer to a request that another replica has sent here in vain.
+pub(super) fn misdirected() -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = MISDIRECTED;
+    response
+}
+
+/// Whether a request can be of a session: of any other method, rmcp says what is wrong.
+pub(super) fn is_of_mcp(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::GET | Method::DELETE)
+}
