@@ -121,7 +121,7 @@ fn real_results() -> Vec<(String, String)> {
         "Cargo.lock",
         "Cargo.toml",
         "servers.toml",
-        "src/serve/page.html",
+        "src/serve/page/index.html",
     ]
     .map(|file| root.join(file))
     .into();

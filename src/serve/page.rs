@@ -35,8 +35,21 @@ use crate::{
     pins::WaitingPin,
 };
 
-/// The page: one file, one style, one script.
-const PAGE: &str = include_str!("page.html");
+/// The page: one document with one style and one script, put together from the files of `page/`.
+static PAGE: LazyLock<String> = LazyLock::new(|| {
+    const SCRIPTS: &str = concat!(
+        include_str!("page/base.js"),
+        include_str!("page/servers.js"),
+        include_str!("page/search.js"),
+        include_str!("page/calls.js"),
+        include_str!("page/clients.js"),
+        include_str!("page/work.js"),
+        include_str!("page/keys.js"),
+    );
+    include_str!("page/index.html")
+        .replace("/* style.css */\n", include_str!("page/style.css"))
+        .replace("/* the scripts */\n", SCRIPTS)
+});
 /// The answer to a request without the token.
 const REFUSED: &str = "the token is missing, or not that of this gateway: open the address that Nonet printed when it \
                        started, after `live page at`";
@@ -98,7 +111,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
 }
 
 async fn page() -> Response {
-    let mut response = Response::new(Body::from(PAGE));
+    let mut response = Response::new(Body::from(PAGE.as_str()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     if let Ok(policy) = HeaderValue::from_str(&POLICY) {

@@ -91,7 +91,7 @@ const { page, faults, asked } = await open(link);
 const call = await client("browser-test");
 const text = (selector) => page.locator(selector).textContent();
 const focused = (selector) => page.evaluate((selector) => document.activeElement.matches(selector), selector);
-const row = (name) => page.locator("#server-table tbody").filter({ has: page.getByRole("rowheader", { name, exact: true }) });
+const row = (name) => page.locator("#server-table tbody").filter({ has: page.getByRole("rowheader", { name, exact: true, includeHidden: true }) });
 const stateOf = (name) => row(name).locator(".state").textContent();
 const button = (name) => page.getByRole("button", { name, exact: true });
 
@@ -239,6 +239,7 @@ const CHECKS = {
     const process = async () => (await call("time.get_current_time", { timezone: "UTC" })).pid;
     const before = await process();
     assert(before > 0);
+    await page.keyboard.press("s");
     await pressTwice("Restart", "time");
     await until("another process answers", async () => ![before, undefined].includes(await process()));
     await pressTwice("Disable", "time");

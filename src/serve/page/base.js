@@ -1,0 +1,415 @@
+"use strict";
+
+// --- small things ---
+
+const $ = (id) => document.getElementById(id);
+
+/** An element: `make("td.right", { role: "cell" }, "text", child)`. Text is never read as markup. */
+function make(kind, attributes = {}, ...children) {
+  const [tag, ...classes] = kind.split(".");
+  const node = document.createElement(tag);
+  if (classes.length) node.className = classes.join(" ");
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}
+
+function makeButton(kind, label, act) {
+  const button = make(`button.${kind}`, { type: "button" }, label);
+  button.addEventListener("click", act);
+  return button;
+}
+
+function makeSvg(tag, attributes) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+function icon(name) {
+  const svg = makeSvg("svg", { class: "icon", viewBox: "0 0 16 16", "aria-hidden": "true" });
+  svg.append(makeSvg("use", { href: `#i-${name}` }));
+  return svg;
+}
+
+/** Sets what differs: what did not change is not laid out again, and stays selected. */
+function set(node, values) {
+  for (const [name, value] of Object.entries(values)) if (node[name] !== value) node[name] = value;
+}
+
+const write = (node, text) => set(typeof node === "string" ? $(node) : node, { textContent: text });
+const hide = (node, hidden) => set(typeof node === "string" ? $(node) : node, { hidden });
+
+/** Keeps as many rows as there are values, and fills each in place. */
+function fill(list, values, build) {
+  const made = (list.made ??= []);
+  while (made.length < values.length) {
+    made.push(build());
+    list.append(made.at(-1).node);
+  }
+  made.forEach((row, at) => {
+    hide(row.node, at >= values.length);
+    if (at < values.length) row.show(values[at]);
+  });
+}
+
+const ANSI = /\u001b\[[0-9;?]*[ -/]*[@-~]/g;
+// Control characters, those that turn the direction of text, and those that show nothing: a description may carry words for
+// the model that its user should not see.
+const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e0fff}]+/gu;
+
+/** What somebody else wrote: with what would be invisible made visible, and of a bounded length. */
+function said(value, most = 80) {
+  const text = String(value ?? "").slice(0, most * 4).replace(UNSEEN, (run) => {
+    const count = [...run].length;
+    return count > 1 ? `⟨${count} hidden characters⟩` : `⟨U+${run.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  });
+  return text.length > most ? text.slice(0, most) + "…" : text;
+}
+
+const whole = (n) => String(Math.round(Number(n) || 0)).replace(/\B(?=(\d{3})+$)/g, ",");
+const plural = (n, one) => `${whole(n)} ${one}${n === 1 ? "" : "s"}`;
+const short = (n) => (n >= 100 ? whole(n) : n.toFixed(1).replace(/\.0$/, ""));
+
+function bytes(n) {
+  if (!(n >= 1000)) return `${whole(n)} B`;
+  return n < 1e6 ? `${short(n / 1e3)} kB` : n < 1e9 ? `${short(n / 1e6)} MB` : `${short(n / 1e9)} GB`;
+}
+
+function micros(us) {
+  if (!(us >= 1000)) return `${whole(us)} µs`;
+  return us < 1e6 ? `${short(us / 1e3)} ms` : us < 60e6 ? `${short(us / 1e6)} s` : seconds(us / 1e6);
+}
+
+function seconds(given) {
+  const s = Math.max(0, Math.floor(Number(given) || 0));
+  const [d, h, m] = [Math.floor(s / 86400), Math.floor(s / 3600) % 24, Math.floor(s / 60) % 60];
+  return d ? `${d} d ${h} h` : h ? `${h} h ${m} min` : m > 9 ? `${m} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
+}
+
+const timeOf = (date) => [date.getHours(), date.getMinutes(), date.getSeconds()].map((n) => String(n).padStart(2, "0")).join(":");
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** Tells a screen reader, one message after the other. */
+function speak(text) {
+  const waiting = (speak.waiting ??= []);
+  if (waiting.length < 4) waiting.push(text);
+  speak.timer ||= setTimeout(function next() {
+    $("spoken").textContent = waiting.shift();
+    speak.timer = waiting.length ? setTimeout(next, 1500) : 0;
+  }, 100);
+}
+
+// --- the token and the way to the server ---
+
+const KEPT_TOKEN = "nonet-token";
+const SILENT = "Nonet does not answer.";
+let token = "";
+
+class Refused extends Error {}
+
+/** The token in a link. */
+function tokenIn(text) {
+  const given = /[#&?]token=([^&#\s]*)/.exec(text)?.[1] ?? "";
+  try { return decodeURIComponent(given); } catch { return given; }
+}
+
+/** Takes the token out of the address bar: it is not for the history, nor for a link that is passed on. */
+function takeToken() {
+  const given = tokenIn(location.hash);
+  if (given) history.replaceState(null, "", location.pathname + location.search);
+  if (given) keepToken(given);
+  // Where there is no storage, the token lives as long as the page.
+  else try { token ||= sessionStorage.getItem(KEPT_TOKEN) ?? ""; } catch {}
+  return given !== "";
+}
+
+function keepToken(given) {
+  token = given.replace(/[^\x21-\x7e]/g, "");
+  try { sessionStorage.setItem(KEPT_TOKEN, token); } catch {}
+}
+
+async function api(path, options) {
+  const sent = token;
+  const answer = await fetch(`/ui/api/${path}`, {
+    ...options, cache: "no-store", credentials: "omit", redirect: "error", headers: { "X-Nonet-Token": sent },
+  });
+  if (answer.status === 401 || answer.status === 403) {
+    if (sent === token) closeGate("Nonet does not take the token of this tab. It was started anew, perhaps: each start has its own link.");
+    throw new Refused();
+  }
+  if (!answer.ok) {
+    const told = await answer.json().catch(() => null);
+    throw new Error(said(told?.error?.message ?? `Nonet answered ${answer.status}.`, 300));
+  }
+  return answer;
+}
+
+/** What went wrong with a request, for a person. */
+const reason = (error) => (error instanceof TypeError || error.name === "AbortError" ? SILENT : error.message);
+
+function closeGate(why) {
+  keepToken("");
+  stop();
+  write("gate-why", why);
+  write("gate-place", location.origin + location.pathname);
+  hide("gate", false);
+  hide("live", true);
+  hide("views", true);
+  hide("offline", true);
+  showSummary([], "Not connected");
+  $("gate-title").focus();
+}
+
+function openGate() {
+  if (!token) return closeGate("It carries a token, so that no other page and no other user of this machine can read your calls or stop your servers.");
+  hide("gate", true);
+  hide("live", false);
+  hide("views", false);
+  running = true;
+  showView();
+  poll();
+  follow();
+}
+
+function stop() {
+  running = false;
+  clearTimeout(polling.timer);
+  polling.abort?.abort();
+  unfollow();
+}
+
+$("gate-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const given = $("gate-token").value.trim();
+  $("gate-token").value = "";
+  keepToken(tokenIn(given) || given);
+  openGate();
+});
+// A new link pasted into this tab changes the fragment alone, and loads nothing.
+addEventListener("hashchange", () => {
+  if (takeToken()) {
+    stop();
+    openGate();
+  } else showView();
+});
+
+// --- the views ---
+
+/** What a view does when it is opened and, while it is open, with each state. */
+const views = new Map([["live", {}], ["servers", {}], ["clients", {}], ["work", {}]]);
+let view = "live";
+
+/** The view that the address names as `#/servers`; the one that is open if it names none. */
+function showView() {
+  const named = location.hash.slice(2);
+  if (views.has(named)) view = named;
+  for (const name of views.keys()) hide(`view-${name}`, name !== view);
+  for (const link of $("views").children) {
+    if (link.hash === `#/${view}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  if (running) views.get(view).open?.();
+}
+
+function goTo(name) {
+  if (view === name) return;
+  location.hash = `/${name}`;
+  showView();
+}
+
+// --- the state, every two seconds ---
+
+const EVERY_MS = 2000;
+const MOST_WAIT_MS = 15_000;
+const polling = { timer: 0, abort: null, failed: 0 };
+let running = false;
+
+async function poll() {
+  clearTimeout(polling.timer);
+  polling.abort?.abort();
+  if (!running || document.hidden) return;
+  const abort = (polling.abort = new AbortController());
+  const late = setTimeout(() => abort.abort(), 10_000);
+  try {
+    const state = await (await api("state", { signal: abort.signal })).json();
+    if (polling.abort !== abort) return;
+    showState(state);
+    showWaiting(await (await api("waiting", { signal: abort.signal })).json());
+    if (polling.failed) follow();
+    polling.failed = 0;
+  } catch (error) {
+    if (polling.abort !== abort || error instanceof Refused) return;
+    polling.failed += 1;
+    if (polling.failed > 1) showSummary([], "Not connected");
+    write("offline", `${reason(error)} What is shown here may be old; this page keeps trying.`);
+  } finally {
+    clearTimeout(late);
+  }
+  if (!running) return;
+  // One answer that does not come is nothing to alarm anybody with.
+  hide("offline", polling.failed < 2);
+  $("live").classList.toggle("stale", polling.failed > 1);
+  polling.timer = setTimeout(poll, Math.min(EVERY_MS * 2 ** Math.max(0, polling.failed - 1), MOST_WAIT_MS));
+}
+
+// A hidden page asks nothing, and gives its connection back: a browser has six for one origin.
+document.addEventListener("visibilitychange", () => {
+  if (!running) return;
+  if (document.hidden) return unfollow();
+  poll();
+  follow();
+});
+
+function showState(state) {
+  const servers = state.servers ?? [];
+  const wanted = servers.filter((server) => server.state !== "disabled").length;
+  const ready = servers.filter((server) => server.state === "ready").length;
+  write("version", said(state.version, 30));
+  write("uptime", `up ${seconds(state.uptime_s)}`);
+  write("config", said(state.config, 200));
+  showSummary(servers, ready === wanted ? `All ${plural(ready, "server")} ready` : `${ready} of ${plural(wanted, "server")} ready`);
+  document.title = ready === wanted ? "Nonet" : `(${wanted - ready}) Nonet`;
+  showSaving(state);
+  showFacts(state);
+  showServers(servers);
+  showOutcomes(state.outcomes ?? {});
+  showTasks(state.tasks ?? []);
+  showClients(state.clients ?? []);
+  showKept(state.kept);
+  views.get(view).show?.(state);
+}
+
+// --- what waits for the user ---
+
+const waits = new Map(); // the shown rows, by what they are about
+
+/** One thing that waits: its words stay as they are while it is read, and a decision is about those words. */
+function makeWait(title, about, words, buttons) {
+  const row = make("li", {}, make("p.line", {}, make("strong.said", {}, title), make("span.small.soft.said", {}, about)), make("pre.said", { tabindex: "0" }, words));
+  const acts = make("div.tools", {});
+  for (const [label, path, body] of buttons(row)) acts.append(makeButton("act", label, () => decide(acts, path, body)));
+  row.append(acts);
+  return row;
+}
+
+async function decide(acts, path, body) {
+  if (acts.dataset.busy) return;
+  acts.dataset.busy = "yes";
+  try {
+    await api(path, { method: "POST", body: JSON.stringify(body()) });
+    hide("waits-fault", true);
+    speak("Done.");
+  } catch (failure) {
+    if (failure instanceof Refused) return;
+    write("waits-fault", `Not done: ${reason(failure)}`);
+    hide("waits-fault", false);
+  } finally {
+    delete acts.dataset.busy;
+  }
+  await poll();
+}
+
+function makeApproval(one) {
+  const path = `approvals/${encodeURIComponent(one.id)}`;
+  const about = `${said(one.client, 60)} · nonet approve ${said(one.id, 20)}`;
+  return makeWait(said(one.for, 120), about, said(one.question, 20_000), (row) => {
+    let input = null;
+    if (one.takes_answer) row.append(input = make("input", { type: "text", "aria-label": "Your answer", placeholder: "Your answer, in words or as the number of a choice" }));
+    const answer = () => (input?.value.trim() ? { decision: "allow", answer: input.value.trim() } : { decision: "allow" });
+    const buttons = [[one.takes_answer ? "Answer" : "Approve", path, answer]];
+    if (one.for_session) buttons.push(["Approve for the session", path, () => ({ decision: "allow_for_session" })]);
+    return [...buttons, ["Deny", path, () => ({ decision: "deny" })]];
+  });
+}
+
+function makeDefinition(one) {
+  const what = { instructions: "instructions", prompt: "prompt" }[one.kind] ?? "tool";
+  const about = one.state === "new" ? `new ${what}, not trusted yet` : `${what} changed`;
+  return makeWait(said(one.name, 120), about, said(one.difference, 20_000), () => [
+    ["Trust", "trust", () => [{ name: one.name, hash: one.hash }]],
+  ]);
+}
+
+function showWaiting(found) {
+  const rows = new Map();
+  for (const one of found.approvals ?? []) rows.set(`approval ${one.id}`, waits.get(`approval ${one.id}`) ?? makeApproval(one));
+  for (const one of found.definitions ?? []) {
+    const key = `definition ${one.name} ${one.hash}`;
+    rows.set(key, waits.get(key) ?? makeDefinition(one));
+  }
+  for (const [key, row] of waits) if (!rows.has(key)) row.remove();
+  waits.clear();
+  for (const [key, row] of rows) {
+    waits.set(key, row);
+    if (!row.isConnected) $("waits-list").append(row);
+  }
+  const all = (found.approvals ?? []).length + (found.total ?? 0);
+  if ($("waits").hidden && all > 0) speak(`${plural(all, "thing")} waits for you.`);
+  write("waits-count", String(all));
+  hide("waits", all === 0);
+}
+
+/** Each state's icon and words; its class gives the colour. */
+const STATES = new Map(Object.entries({
+  ready: ["ready", "ready"], starting: ["starting", "starting"], down: ["down", "down"], auth_required: ["key", "sign-in needed"],
+  needs_config: ["key", "needs configuration"],
+  stopped: ["stopped", "stopped"], disabled: ["disabled", "disabled"], running: ["running", "running"],
+  completed: ["ready", "completed"], failed: ["down", "failed"], cancelled: ["stopped", "cancelled"], lost: ["lost", "lost"],
+}));
+const stateWords = (state) => STATES.get(state)?.[1] ?? said(state, 30);
+
+function stateMark(node, state) {
+  if (node.state === state) return node;
+  node.state = state;
+  node.className = `state ${STATES.has(state) ? state : ""}`;
+  node.replaceChildren(icon(STATES.get(state)?.[0] ?? "lost"), make("span", {}, stateWords(state)));
+  return node;
+}
+
+/** How many are ready, and a way to each server that needs somebody. */
+function showSummary(servers, words) {
+  write("ready", words);
+  const trouble = servers.filter(({ state }) => ["down", "auth_required", "needs_config"].includes(state)).slice(0, 5);
+  const key = JSON.stringify(trouble.map(({ name, state }) => [name, state]));
+  if (showSummary.shown === key) return;
+  showSummary.shown = key;
+  $("trouble").replaceChildren(...trouble.map(({ name, state }) => {
+    const button = makeButton("chip", "", () => {
+      goTo("servers");
+      rows.get(name)?.open();
+    });
+    button.append(make("span.said", {}, said(name, 40)), " ", stateMark(make("span"), state));
+    return button;
+  }));
+}
+
+/** One sentence: what the definitions cost a client with Nonet, and without. */
+function showSaving({ saving, tools }) {
+  if (!saving) return;
+  const [all, nine] = [saving.bytes_of_all_tools / 4, saving.bytes_of_the_nine / 4];
+  const key = `${all} ${nine} ${tools}`;
+  if (showSaving.shown === key) return;
+  showSaving.shown = key;
+  const left = Math.min(99.9, 100 - (100 * nine) / Math.max(all, 1));
+  const strong = (text) => make("strong", {}, text);
+  $("sentence").replaceChildren(...(all > nine
+    ? ["Each client reads ", strong(whole(nine)), " tokens of definitions in the place of ", strong(whole(all)), ": ",
+      strong(`${left > 99 ? left.toFixed(1) : Math.floor(left)} %`), ` of them stay out of the context, and all ${plural(tools, "tool")} stay in reach.`]
+    : ["The nine meta-tools cost ", strong(whole(nine)), " tokens, the definitions of ", strong(plural(tools, "tool")), " would cost ",
+      strong(whole(all)), ": it pays with more servers."]));
+  $("saving-bar").style.width = `${Math.min(100, (100 * nine) / Math.max(all, 1))}%`;
+  write("saving-nine", `the nine: ${bytes(saving.bytes_of_the_nine)}`);
+  write("saving-all", `every definition: ${bytes(saving.bytes_of_all_tools)} (a token: 4 bytes)`);
+}
+
+function showFacts({ calls, failures, clients, tools, search = {}, mean_us: mean }) {
+  write("fact-calls", whole(calls));
+  write("fact-failures", failures ? `${whole(failures)} failed` : "none failed");
+  write("fact-gateway", mean ? micros(mean.gateway) : "–");
+  write("fact-server", mean ? `to a call; servers take ${micros(mean.server)}` : "to a call");
+  write("fact-search", search.by_meaning ? "by meaning" : "by words");
+  write("fact-indexed", search.indexed < search.of ? `${whole(search.indexed)} of ${whole(search.of)} texts indexed` : "everything is indexed");
+  write("fact-clients", whole(clients?.length));
+  write("fact-tools", `sharing ${plural(tools, "tool")}`);
+}

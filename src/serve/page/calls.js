@@ -1,0 +1,226 @@
+// --- calls as they happen ---
+
+const MOST_CALLS = 200;
+const calls = []; // shown, newest first
+const keys = new Set(); // of those shown and those waiting
+const outcomesSeen = new Set();
+const stream = { abort: null, timer: 0, failed: 0, state: "" };
+const filter = $("filter");
+let waiting = [];
+let paused = false;
+let flushing = 0;
+let failuresToTell = [];
+
+function unfollow() {
+  clearTimeout(stream.timer);
+  stream.abort?.abort();
+  stream.abort = null;
+}
+
+/** Reads the stream until it ends, then again. EventSource would, but cannot send the token in a header. */
+async function follow() {
+  unfollow();
+  if (!running || document.hidden) return;
+  const abort = (stream.abort = new AbortController());
+  try {
+    const reader = (await api("calls", { signal: abort.signal })).body.pipeThrough(new TextDecoderStream()).getReader();
+    const opened = performance.now();
+    showStreamState("live");
+    for (let rest = ""; ;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      stream.failed = 0;
+      const events = (rest + value).split(/\r?\n\r?\n/);
+      rest = events.pop();
+      if (rest.length > 1e6) break; // an event without an end
+      for (const event of events) {
+        const data = event.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n");
+        if (data) take(data, performance.now() - opened > 1000);
+      }
+    }
+  } catch (error) {
+    if (error instanceof Refused) return;
+  }
+  if (stream.abort !== abort) return;
+  abort.abort();
+  const wait = Math.min(1000 * 2 ** stream.failed, MOST_WAIT_MS) * (0.8 + 0.4 * Math.random());
+  stream.failed += 1;
+  showStreamState(`lost; trying again in ${plural(Math.ceil(wait / 1000), "second")}`);
+  stream.timer = setTimeout(follow, wait);
+}
+
+function showStreamState(state = stream.state) {
+  stream.state = state;
+  write("stream-state", paused ? `paused, ${waiting.length < MOST_CALLS ? whole(waiting.length) : `${MOST_CALLS} or more`} waiting` : state);
+}
+
+/** One event: counted at once, shown with the next frame. */
+function take(data, live) {
+  let call;
+  try { call = JSON.parse(data); } catch { return; }
+  if (typeof call?.at !== "number") return;
+  // A new connection tells the latest hundred again.
+  call.key = call.id ?? [call.at, call.session, call.tool, call.outcome, call.bytes_in, call.bytes_out, call.gateway_us, call.server_us].join(" ");
+  if (keys.has(call.key)) return;
+  keys.add(call.key);
+  call.failed = call.outcome !== "ok";
+  call.live = live;
+  outcomesSeen.add(call.outcome);
+  countInSecond(call);
+  waiting.push(call);
+  if (waiting.length > MOST_CALLS) keys.delete(waiting.shift().key);
+  if (live && call.failed) failuresToTell.push(call);
+  if (live && call.server) beat(call.server);
+  if (paused) showStreamState();
+  else flushing ||= requestAnimationFrame(flush);
+}
+
+function flush() {
+  flushing = 0;
+  const words = wordsWanted();
+  for (const call of waiting.sort((a, b) => a.at - b.at)) {
+    const older = calls.findIndex((other) => other.at <= call.at);
+    const at = older < 0 ? calls.length : older;
+    call.node = callItem(call);
+    hide(call.node, !matches(call, words));
+    $("calls").insertBefore(call.node, calls[at]?.node ?? null);
+    calls.splice(at, 0, call);
+  }
+  waiting = [];
+  for (const { node, key } of calls.splice(MOST_CALLS)) {
+    node.remove();
+    keys.delete(key);
+  }
+  showNone();
+  showStreamState();
+}
+
+function callItem({ at, live, failed, tool, outcome, client, bytes_in, bytes_out, gateway_us = 0, server_us = 0 }) {
+  const when = new Date(Math.min(Math.max(at, 0), 8e15));
+  return make(live ? "li.call.fresh" : "li.call", {},
+    make("time.when.small.soft.num", { datetime: when.toISOString() }, timeOf(when)),
+    make("span.tool.said", {}, said(tool, 120)),
+    make("span.took.small.num", {}, micros(gateway_us + server_us)),
+    make("div.under.num", {},
+      make(failed ? "span.state.bad" : "span.state.ok", {}, icon(failed ? "down" : "ready"), make("span.said", {}, said(outcome, 40))),
+      make("span.said", {}, said(client, 40) || "–"),
+      make("span", {}, bytes_out == null ? bytes(bytes_in) : `${bytes(bytes_in)} → ${bytes(bytes_out)}`),
+      make("span", {}, `Nonet ${micros(gateway_us)}${server_us ? `, server ${micros(server_us)}` : ""}`)));
+}
+
+const wordsWanted = () => filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+
+/** Each word must be there, and none of those with a minus. The word of an outcome means the outcome. */
+function matches(call, words) {
+  const text = (call.text ??= `${call.tool} ${call.server ?? ""} ${call.outcome} ${call.client}`.toLowerCase());
+  return words.every((given) => {
+    const without = given.length > 1 && given.startsWith("-");
+    const word = without ? given.slice(1) : given;
+    return without !== (outcomesSeen.has(word) ? call.outcome === word : text.includes(word));
+  });
+}
+
+function filterCalls() {
+  const words = wordsWanted();
+  for (const call of calls) hide(call.node, !matches(call, words));
+  for (const button of $("outcomes").children) button.setAttribute("aria-pressed", String(words.length === 1 && words[0] === button.value));
+  showNone();
+}
+
+function showNone() {
+  const none = calls.every((call) => call.node.hidden);
+  hide("no-calls", !none);
+  hide("calls", none);
+  write("no-calls", calls.length ? "None of the latest calls has these words." : "No call yet. What a client runs shows up here.");
+}
+
+/** A button for each outcome, which filters the calls by it. */
+function showOutcomes(outcomes) {
+  const entries = Object.entries(outcomes).sort((a, b) => b[1] - a[1]).slice(0, 12);
+  for (const [name] of entries) outcomesSeen.add(name);
+  const box = $("outcomes");
+  const order = entries.map(([name]) => name).join(" ");
+  if (showOutcomes.order !== order && !box.contains(document.activeElement)) {
+    showOutcomes.order = order;
+    box.replaceChildren(...entries.map(([name]) => {
+      const button = makeButton("chip", "", () => {
+        filter.value = filter.value.trim() === name ? "" : name;
+        filterCalls();
+      });
+      button.value = name;
+      return button;
+    }));
+    filterCalls();
+  }
+  for (const button of box.children) write(button, `${said(button.value, 40)} ${whole(outcomes[button.value])}`);
+}
+
+function pause() {
+  paused = !paused;
+  $("pause").setAttribute("aria-pressed", String(paused));
+  speak(paused ? "Calls are paused." : "Calls go on.");
+  paused ? showStreamState() : flush();
+}
+
+filter.addEventListener("input", filterCalls);
+filter.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  emptied(filter, filterCalls);
+});
+$("pause").addEventListener("click", pause);
+
+// Failures are told aloud, at most every five seconds.
+setInterval(() => {
+  if (paused || failuresToTell.length === 0) return;
+  const [{ tool, outcome }, ...others] = failuresToTell;
+  failuresToTell = [];
+  speak(others.length ? `${others.length + 1} calls failed, ${said(tool)} among them.` : `${said(tool)} failed: ${said(outcome, 40)}`);
+}, 5000);
+
+// --- the last minute, and the nine dots ---
+
+const SECONDS = 60;
+const perSecond = new Map();
+const bar = (className, at) => $("rate").appendChild(makeSvg("rect", { class: className, x: at * 5, width: 4 }));
+const bars = [];
+
+function countInSecond({ at, failed }) {
+  const second = Math.floor(at / 1000);
+  const sum = perSecond.get(second) ?? { all: 0, failed: 0 };
+  sum.all += 1;
+  sum.failed += Number(failed);
+  perSecond.set(second, sum);
+}
+
+function showRate() {
+  if (!running || document.hidden) return;
+  for (let at = bars.length; at < SECONDS; at++) bars.push({ all: bar("all", at), failed: bar("failed", at) });
+  const first = Math.floor(Date.now() / 1000) - SECONDS;
+  for (const second of perSecond.keys()) if (second < first) perSecond.delete(second);
+  const sums = bars.map((_, at) => perSecond.get(first + at) ?? { all: 0, failed: 0 });
+  const most = Math.max(4, ...sums.map((sum) => sum.all));
+  const total = { all: 0, failed: 0 };
+  sums.forEach((sum, at) => {
+    for (const which of ["all", "failed"]) {
+      const height = (40 * sum[which]) / most;
+      bars[at][which].setAttribute("y", (40 - height).toFixed(1));
+      bars[at][which].setAttribute("height", height.toFixed(1));
+      total[which] += sum[which];
+    }
+  });
+  write("rate-words", total.all ? `${plural(total.all, "call")} in the last minute, ${total.failed || "none"} failed` : "quiet for a minute");
+}
+setInterval(showRate, 1000);
+
+/** Each server has one of the nine dots, which lights up with its calls. */
+function beat(server) {
+  if (still.matches || document.hidden) return;
+  let sum = 0;
+  for (const letter of String(server).slice(0, 64)) sum = (sum * 31 + letter.codePointAt(0)) % 9973;
+  const dot = $("mark").children[sum % 9];
+  const now = performance.now();
+  if (now - (dot.lit ?? 0) < 150) return;
+  dot.lit = now;
+  dot.animate([{ opacity: 1 }, { opacity: 0.5 }], { duration: 700, easing: "ease-out" });
+}
