@@ -46,7 +46,7 @@ pub use apps::{
 pub use audit::{AuditSettings, AuditSync, OnAuditFailure};
 pub(crate) use check::{APPS_DEEP, OF_REST};
 pub use clients::{ClientLimits, ClientSettings};
-pub use cluster::{ClusterSettings, RedisUrl, ReplicaAddress};
+pub use cluster::{ClusterSettings, RedisAddresses, RedisUrl, ReplicaAddress};
 pub use endpoints::Endpoint;
 pub use expand::Sources;
 pub use fault::{ConfigFault, NotFound, Unusable};

@@ -87,7 +87,7 @@ use crate::{
     config::{Placement, ServerSettings, Transport},
     leaks::KnownSecrets,
     oauth::Vault,
-    turns::Turns,
+    turns::{SharedSlots, Turns},
     wire::rmcp::source,
 };
 
@@ -351,6 +351,8 @@ pub struct ConnectionContext {
     pub sandboxes: SandboxFolders,
     /// Where programs run that one replica of a cluster runs for all.
     pub placements: Placements,
+    /// The slots that the replicas of a cluster share.
+    pub slots: Option<Arc<dyn SharedSlots>>,
 }
 
 #[cfg(test)]
@@ -364,6 +366,7 @@ impl ConnectionContext {
             secrets: ArcSwap::default(),
             sandboxes: SandboxFolders::default(),
             placements: Placements::default(),
+            slots: None,
         }
     }
 }
@@ -416,6 +419,8 @@ pub struct Connection {
     listed: watch::Sender<Option<Arc<Listing>>>,
     /// The requests that wait for an answer.
     sent: AtomicUsize,
+    /// The slots that the replicas of a cluster share.
+    shared_slots: Option<Arc<dyn SharedSlots>>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -433,6 +438,7 @@ impl Connection {
         dial: Option<Box<Dial>>,
     ) -> Self {
         let (calls, subscriptions) = (Arc::default(), Arc::default());
+        let shared_slots = context.slots.clone();
         let placed = (settings.placement != Placement::Each).then(|| context.placements.of(&name));
         let connector: Box<dyn Connector> = match &settings.transport {
             Transport::Rest(rest) if dial.is_none() => {
@@ -443,7 +449,7 @@ impl Connection {
                 Box::new(McpServer { placed: placed.clone(), ..server })
             }
         };
-        Self { placed, ..Self::over(connector, name, settings, calls, subscriptions) }
+        Self { placed, shared_slots, ..Self::over(connector, name, settings, calls, subscriptions) }
     }
 
     /// Returns a connection that goes over a connector.
@@ -477,6 +483,7 @@ impl Connection {
             placed: None,
             listed: watch::Sender::new(None),
             sent: AtomicUsize::new(0),
+            shared_slots: None,
         }
     }
 

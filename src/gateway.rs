@@ -68,7 +68,7 @@ use crate::{
     audit::Audit,
     clock::Clock,
     cluster::Cluster,
-    config::{BearerToken, ClusterSettings, Config},
+    config::{BearerToken, ClusterSettings, Config, RedisAddresses},
     downstream::{
         Connection, ConnectionContext, Dial, Placements, Reach, SandboxFolders, Update,
         process_guard::ProcessGuard,
@@ -88,7 +88,7 @@ use crate::{
     search::Embedder,
     select::Selector,
     shell,
-    store::{Records, RedisStore, Retention, SqliteStore, Store},
+    store::{Records, RedisStore, Retention, SqliteStore, Store, Way},
 };
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
@@ -219,16 +219,7 @@ impl Gateway {
     /// Creates a gateway without starting anything: it answers at once, with only its own tools.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
-        let around = Arc::new(ConnectionContext {
-            guard: ProcessGuard::new(options.executable),
-            vault: options.state.as_deref().map(Vault::in_state),
-            login: shell::nonet("login", &config.file),
-            secrets: ArcSwap::default(),
-            sandboxes: SandboxFolders { state: options.state.clone(), config: config.file.clone() },
-            placements: Placements::default(),
-        });
         let (life, clock) = (Life::default(), options.clock);
-        let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
         let audit = auditing::open(&config, options.state.as_deref());
         let rates = ArcSwap::from_pointee(Rates::new(&config, &Rates::default()));
         let retention =
@@ -237,7 +228,17 @@ impl Gateway {
         let pins = Pins::new(options.state.clone(), &place, clock.clone());
         let in_store = place_in_store(&config.file, config.cluster.as_ref());
         let (store, records) =
-            open_store(config.cluster.as_ref(), options.state, retention, &clock, &in_store);
+            open_store(config.cluster.as_ref(), options.state.clone(), retention, &clock, &in_store);
+        let around = Arc::new(ConnectionContext {
+            guard: ProcessGuard::new(options.executable),
+            vault: options.state.as_deref().map(Vault::in_state),
+            login: shell::nonet("login", &config.file),
+            secrets: ArcSwap::default(),
+            sandboxes: SandboxFolders { state: options.state, config: config.file.clone() },
+            placements: Placements::default(),
+            slots: store.shared_slots(),
+        });
+        let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
         let cluster = store.replicas().map(|replicas| Arc::new(Cluster::new(replicas)));
         let pins = pins.sharing(store.shared_pins());
         let parked = ParkedFlows::new(records.clone(), clock.clone());
@@ -480,6 +481,21 @@ impl Gateway {
     }
 }
 
+/// Opens the store that replicas share.
+pub fn open_redis(cluster: &ClusterSettings, retention: Retention, clock: Clock) -> RedisStore {
+    let mut nodes = cluster.redis.connections();
+    let way = match (&cluster.sentinel, &cluster.redis) {
+        (Some(master), _) => Way::Sentinel {
+            sentinels: nodes,
+            master: master.clone(),
+            password: cluster.sentinel_password.as_ref().map(|password| password.expose().to_owned()),
+        },
+        (None, RedisAddresses::One(_)) => Way::Node(nodes.remove(0)),
+        (None, RedisAddresses::Several(_)) => Way::Cluster(nodes),
+    };
+    RedisStore::new(way, &cluster.prefix, cluster.name.as_deref(), retention, clock)
+}
+
 /// Opens what is kept: in the Redis of the replicas, else on the disk. Neither connects nor touches a file. `place` names the
 /// configuration.
 pub fn open_store(
@@ -490,10 +506,8 @@ pub fn open_store(
     place: &str,
 ) -> (Arc<dyn Store>, Arc<dyn Records>) {
     match cluster {
-        Some(ClusterSettings { redis, prefix, name, .. }) => {
-            let redis = redis.connection();
-            let store = RedisStore::new(redis, prefix, name.as_deref(), retention, clock.clone());
-            let store = Arc::new(store);
+        Some(cluster) => {
+            let store = Arc::new(open_redis(cluster, retention, clock.clone()));
             (store.clone(), store)
         }
         None => {

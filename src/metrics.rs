@@ -22,7 +22,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-pub use self::page::{CONTENT_TYPE, Now, ServerNow};
+pub use self::page::{CONTENT_TYPE, ClusterNow, Now, ServerNow};
 use self::{
     histogram::{Histogram, HistogramReading},
     page::MetricsPage,

@@ -47,13 +47,14 @@ use serde_json::Value;
 
 pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
 pub use pins_db::{Pin, PinKind, PinStep, PinTexts, PinWrite, PinsDb};
-pub use redis::{Claim, Forget, Held, RedisStore, Replica, Replicas};
+pub use redis::{Claim, Forget, Held, RedisStore, Replica, Replicas, Way};
 pub use sqlite::SqliteStore;
 use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb, spare::Spare};
 
 use crate::{
     clock::Clock,
     search::{Outcome, SharedVectors},
+    turns::SharedSlots,
 };
 
 /// What a method of [`Store`] or [`Records`] gives.
@@ -132,6 +133,11 @@ pub trait Store: Debug + Send + Sync {
 
     /// The vectors of tools that replicas share; none if the store belongs to one machine.
     fn shared_vectors(&self) -> Option<Arc<dyn SharedVectors>> {
+        None
+    }
+
+    /// The slots that replicas share; none if the store belongs to one machine.
+    fn shared_slots(&self) -> Option<Arc<dyn SharedSlots>> {
         None
     }
 

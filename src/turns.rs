@@ -12,6 +12,7 @@ use std::{
     },
 };
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
@@ -41,6 +42,52 @@ struct Lane {
 
 /// A slot, given back when dropped.
 pub struct Slot(Option<Arc<Turns>>);
+
+/// Slots that several processes share.
+pub trait SharedSlots: fmt::Debug + Send + Sync {
+    /// Takes one of the `most` slots with a name, if one is free. Answers within a moment.
+    fn take<'a>(&'a self, name: &'a str, most: usize) -> BoxFuture<'a, SharedTake>;
+}
+
+/// What came of taking a shared slot.
+#[derive(Debug)]
+pub enum SharedTake {
+    /// It is taken until this is dropped.
+    Taken(SharedSlot),
+    /// All are taken.
+    Full,
+    /// The processes do not reach what they share: each goes by itself.
+    Alone,
+}
+
+/// A shared slot, given back when dropped.
+pub struct SharedSlot(Option<Box<dyn FnOnce() + Send + Sync>>);
+
+impl SharedSlot {
+    /// A slot that is given back so.
+    pub fn new(give_back: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self(Some(Box::new(give_back)))
+    }
+
+    /// There is nothing to give back.
+    pub fn forget(mut self) {
+        self.0 = None;
+    }
+}
+
+impl fmt::Debug for SharedSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedSlot")
+    }
+}
+
+impl Drop for SharedSlot {
+    fn drop(&mut self) {
+        if let Some(give_back) = self.0.take() {
+            give_back();
+        }
+    }
+}
 
 /// Too many wait already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

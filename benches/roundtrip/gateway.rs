@@ -152,6 +152,39 @@ impl Drop for OverHttp {
     }
 }
 
+/// A Redis of its own; ends with it.
+pub struct Redis {
+    child: Child,
+    port: u16,
+}
+
+impl Redis {
+    /// Starts one; `None` where there is no `redis-server`, which is said.
+    pub fn start() -> Option<Self> {
+        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = free.expect("a free port").port();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+        let Ok(child) = command.stdout(Stdio::null()).spawn() else {
+            eprintln!("there is no redis-server: the cluster is left out");
+            return None;
+        };
+        Some(Self { child, port })
+    }
+
+    /// Returns the table that makes a gateway one of its replicas.
+    pub fn table(&self, name: &str) -> String {
+        format!("[cluster]\nredis = \"redis://127.0.0.1:{}\"\nname = \"{name}\"\n", self.port)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Starts FastMCP's proxy, if `python3` has it; else says that it is left out.
 pub fn fastmcp() -> Option<Peer> {
     let quiet = |command: &mut Command| {

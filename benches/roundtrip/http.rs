@@ -107,6 +107,12 @@ impl Session {
         session
     }
 
+    /// Returns the same session by another port, as a balancer would pass it on.
+    pub fn at(&self, port: u16) -> Self {
+        let (session, answer) = (self.session.clone(), Message::default());
+        Self { port, session, connections: Vec::new(), answer, request: Request::default() }
+    }
+
     /// Returns the port of the server.
     pub fn port(&self) -> u16 {
         self.port

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - `--calls`: calls of each side in the rows of small calls (5,000); the others make fewer.
-//! - `--rows`: `stdio`, `stdio-16`, `http`, `http-16`, `large`, `huge`, `handshake`, `memory`; default: all.
+//! - `--rows`: `stdio`, `stdio-16`, `http`, `http-16`, `cluster`, `large`, `huge`, `handshake`, `memory`; default: all.
 //! - `--cores`: all processes share the first N cores (Linux).
 //! - `--under "COMMAND ..."`: a profiler that runs Nonet, such as `valgrind --tool=callgrind`.
 //! - `--peers`: adds FastMCP's proxy to the rows on stdio, if `python3` has the package `fastmcp`.

@@ -6,13 +6,14 @@ use serde_json::{Value, json};
 
 use crate::{
     figures::{Row, Side},
-    gateway::{Folder, OverHttp, entry, fastmcp, memory, server, until_ready},
+    gateway::{Folder, OverHttp, Redis, entry, fastmcp, memory, server, until_ready},
     options::Options,
     stdio::Peer,
 };
 
 /// The rows, in the order of the table.
-pub const KEYS: [&str; 8] = ["stdio", "stdio-16", "http", "http-16", "large", "huge", "handshake", "memory"];
+pub const KEYS: [&str; 9] =
+    ["stdio", "stdio-16", "http", "http-16", "cluster", "large", "huge", "handshake", "memory"];
 
 /// Bytes of text in a small call.
 const SMALL: usize = 200;
@@ -93,15 +94,20 @@ struct Contender<'a> {
 }
 
 impl<'a> Contender<'a> {
-    /// Prepares a side for calls of a tool, whose arguments a gateway takes as `params` of `execute_tool`.
+    /// Prepares a side for calls of a tool.
     fn new(name: &'static str, server: &'a mut dyn Server, call: &Call) -> Self {
-        let (tool, arguments) = (call.tool, &call.arguments);
-        let params = if name == "gateway" {
-            let arguments = json!({ "name": format!("echo.{tool}"), "params": arguments });
-            json!({ "name": "execute_tool", "arguments": arguments })
-        } else {
-            json!({ "name": tool, "arguments": arguments })
-        };
+        if name == "gateway" {
+            return Self::through(name, server, call);
+        }
+        let params = json!({ "name": call.tool, "arguments": call.arguments });
+        server.prepare(Request::new(&params, call.bytes));
+        Self { name, server, took: Vec::new(), busy: Duration::ZERO }
+    }
+
+    /// The same through a gateway, which takes the tool's arguments as `params` of `execute_tool`.
+    fn through(name: &'static str, server: &'a mut dyn Server, call: &Call) -> Self {
+        let arguments = json!({ "name": format!("echo.{}", call.tool), "params": call.arguments });
+        let params = json!({ "name": "execute_tool", "arguments": arguments });
         server.prepare(Request::new(&params, call.bytes));
         Self { name, server, took: Vec::new(), busy: Duration::ZERO }
     }
@@ -136,6 +142,7 @@ pub fn measure(key: &'static str, options: &Options) -> Option<Row> {
         "stdio-16" => small_on_stdio(key, "the same, 16 in flight", options, IN_FLIGHT),
         "http" => small_over_http(key, "200-byte echo, HTTP", options, 1),
         "http-16" => small_over_http(key, "the same, 16 in flight", options, IN_FLIGHT),
+        "cluster" => return in_cluster(key, options),
         "large" => {
             let count = (options.calls / SMALL_PER_LARGE).max(5);
             sized(key, "1 MB of text, stdio", options, &Call::sized("text", LARGE, count))
@@ -198,6 +205,27 @@ fn small_over_http(key: &'static str, what: &str, options: &Options, in_flight: 
         Contender::new("gateway", &mut gateway.session, &call),
     ];
     Row { by_rate: in_flight > 1, ..row(key, what, in_turns(sides, &call)) }
+}
+
+/// What a cluster costs: the same call at a gateway by itself, at the replica that holds the session, and at one that forwards it there.
+fn in_cluster(key: &'static str, options: &Options) -> Option<Row> {
+    let redis = Redis::start()?;
+    let call = Call::small(options, 1);
+    let direct = OverHttp::echo();
+    let servers = direct.entry("echo");
+    let replica = |name| Folder::with(&format!("{}{servers}", redis.table(name)), options);
+    let (alone, one, two) = (Folder::with(&servers, options), replica("one"), replica("two"));
+    let [mut alone, mut one, two] = [alone, one, two].each_ref().map(OverHttp::nonet);
+    let mut forwarded = one.session.at(two.session.port());
+    for session in [&mut alone.session, &mut one.session, &mut forwarded] {
+        until_ready(session);
+    }
+    let sides = vec![
+        Contender::through("alone", &mut alone.session, &call),
+        Contender::through("in a cluster", &mut one.session, &call),
+        Contender::through("forwarded", &mut forwarded, &call),
+    ];
+    Some(row(key, "200-byte echo through Nonet, HTTP", in_turns(sides, &call)))
 }
 
 fn sized(key: &'static str, what: &str, options: &Options, call: &Call) -> Row {

@@ -75,9 +75,14 @@ pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow:
             }
         }
     }
-    let status = gateway.status(&Caller::default());
+    let replicas = replicas(&gateway).await;
+    let mut status = gateway.status(&Caller::default());
     let mut warnings = warnings(&gateway);
     warnings.extend(audit_warning(&status));
+    if let Some(replicas) = replicas {
+        warnings.extend(cluster_warnings(&replicas));
+        status["cluster"]["replicas"] = replicas.unwrap_or_default().into();
+    }
     let report = Report {
         file,
         faults,
@@ -178,6 +183,9 @@ impl Report {
             say!("  {fault}{}", left_out.unwrap_or_default());
         }
         self.print_servers(verbose);
+        if let Some(replicas) = self.status["cluster"]["replicas"].as_array() {
+            say!("cluster: {} running", show::count(replicas.len() as u64, "replica"));
+        }
         for (server, report) in &self.documents {
             say!("{server}: {}", of_document(report, verbose));
         }
@@ -318,6 +326,56 @@ fn audit_warning(status: &Value) -> Option<Warning> {
         message: format!("the audit log cannot be written: {error}"),
         serious: true,
     })
+}
+
+/// The replicas that run, each with whether its configuration is another one than that of the check; an error of Redis; none
+/// without a cluster.
+async fn replicas(gateway: &Gateway) -> Option<Result<Vec<Value>, String>> {
+    let cluster = gateway.cluster.as_ref()?.replicas();
+    if let Err(error) = cluster.look().await {
+        return Some(Err(error.to_string()));
+    }
+    let digest = gateway.config().digest.clone();
+    let all = cluster.known();
+    let shown = all.iter().map(|replica| {
+        json!({
+            "name": replica.name,
+            "address": replica.address,
+            "version": replica.version,
+            "leaving": replica.leaving,
+            "other_config": replica.config != digest,
+        })
+    });
+    Some(Ok(shown.collect()))
+}
+
+/// Returns what differs between the replicas that run and this check.
+fn cluster_warnings(replicas: &Result<Vec<Value>, String>) -> Vec<Warning> {
+    let warning = |serious, message| Warning { server: "[cluster]".into(), message, serious };
+    let all = match replicas {
+        Ok(all) => all,
+        Err(error) => return vec![warning(true, format!("what the replicas share cannot be read: {error}"))],
+    };
+    let text = |replica: &Value, key: &str| replica[key].as_str().unwrap_or_default().to_owned();
+    let mut warnings = Vec::new();
+    for replica in all {
+        let who = format!("the replica {} at {}", text(replica, "name"), text(replica, "address"));
+        if replica["other_config"] == true {
+            let message = format!(
+                "{who} goes by another servers.toml than this one: copy the same file to every replica; a change of \
+                 [cluster] needs a restart too"
+            );
+            warnings.push(warning(true, message));
+        }
+        let version = text(replica, "version");
+        if version != env!("CARGO_PKG_VERSION") {
+            warnings.push(warning(
+                false,
+                format!("{who} runs Nonet {version}, this is {}", env!("CARGO_PKG_VERSION")),
+            ));
+        }
+    }
+    warnings
 }
 
 /// Returns the warnings about the tools of every server.

@@ -8,7 +8,8 @@ use super::{OK, show};
 use crate::{
     clock::Clock,
     config::{self, ClusterSettings},
-    store::{self, Forget, Forgotten, PinsDb, RedisStore, Retention, Store},
+    gateway,
+    store::{self, Forget, Forgotten, PinsDb, Retention, Store},
 };
 
 /// Deletes search outcomes, figures of tools, kept results, tasks, facts and other records: watches, schedules, goals, notices. A running
@@ -72,14 +73,13 @@ fn forget_kept(folder: &Path) -> anyhow::Result<()> {
 
 /// Deletes what the replicas share.
 async fn forget_shared(cluster: &ClusterSettings, trust: bool) -> anyhow::Result<u8> {
-    let ClusterSettings { redis, prefix, name, .. } = cluster;
     // Results are not touched otherwise.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
-    let store = RedisStore::new(redis.connection(), prefix, name.as_deref(), retention, Clock::default());
+    let store = gateway::open_redis(cluster, retention, Clock::default());
     let what = if trust { Forget::Trust } else { Forget::Kept };
     let removed = store.forget(what).await?;
     let at = store.shared().map_or_else(String::new, |shared| shared.at);
-    say!("deleted {} of `{prefix}` from Redis at {at}", show::count(removed as u64, "key"));
+    say!("deleted {} of `{}` from Redis at {at}", show::count(removed as u64, "key"), cluster.prefix);
     if !trust {
         say!("kept which definitions all replicas trust; `nonet forget --trust --cluster` deletes that");
     }

@@ -4,6 +4,7 @@ use std::{
     ffi::OsStr,
     io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
+    sync::OnceLock,
     time::Duration,
 };
 
@@ -93,6 +94,22 @@ enum Form {
     Json,
 }
 
+/// The name of this replica, as JSON, once it is one.
+static REPLICA: OnceLock<String> = OnceLock::new();
+
+/// Has each entry that is JSON name this replica from now on.
+pub(super) fn of_replica(name: &str) {
+    let _ = REPLICA.set(serde_json::Value::from(name).to_string());
+}
+
+/// An entry of JSON with the name of its replica.
+fn with_replica(entry: &str, replica: Option<&String>) -> String {
+    match (replica, entry.strip_prefix('{')) {
+        (Some(replica), Some(rest)) => format!("{{\"replica\":{replica},{rest}"),
+        _ => entry.into(),
+    }
+}
+
 /// Writes each entry as one line, whatever servers and clients put into it: a name with a line end must not forge an entry, nor
 /// a terminal that shows the log obey one.
 struct OneLine<W> {
@@ -103,7 +120,10 @@ struct OneLine<W> {
 impl<W: Write> Write for OneLine<W> {
     /// The log hands over each entry in one piece.
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
-        let text = String::from_utf8_lossy(entry);
+        let mut text = String::from_utf8_lossy(entry);
+        if self.form == Form::Json {
+            text = with_replica(&text, REPLICA.get()).into();
+        }
         self.writer.write_all(in_one_line(&text, self.form).as_bytes())?;
         Ok(entry.len())
     }
@@ -262,5 +282,14 @@ mod tests {
         let line = in_one_line(&format!("{json}\n"), Form::Json);
         assert!(line.is_ascii() || !line.contains(['\u{85}', '\u{202e}']), "{line}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&line).expect("it is JSON"), json);
+    }
+
+    #[test]
+    fn an_entry_of_json_names_its_replica() {
+        let name = serde_json::Value::from("a \"b\"").to_string();
+        let entry = with_replica("{\"level\":\"INFO\"}\n", Some(&name));
+        let read: serde_json::Value = serde_json::from_str(&entry).expect("it is JSON");
+        assert_eq!(read, serde_json::json!({ "replica": "a \"b\"", "level": "INFO" }));
+        assert_eq!(with_replica("{\"level\":\"INFO\"}\n", None), "{\"level\":\"INFO\"}\n");
     }
 }

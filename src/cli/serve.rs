@@ -7,7 +7,7 @@ use std::{io::IsTerminal, path::Path, sync::Arc};
 use anyhow::Context;
 use serde_json::json;
 
-use super::{OK, connect, gateway, load_text, reload, signal};
+use super::{OK, connect, gateway, load_text, log, reload, signal};
 use crate::{
     config::Loaded,
     gateway::Gateway,
@@ -25,6 +25,9 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
         return connect::to_shared(&file, profile).await;
     }
     let gateway = gateway(loaded, true);
+    if let Some(cluster) = &gateway.cluster {
+        log::of_replica(cluster.replicas().name());
+    }
     watch(&gateway, &file);
     match http {
         Some(address) => {

@@ -49,6 +49,7 @@ pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFau
         checker.app(&pointer, app);
     }
     checker.apps_in_apps();
+    checker.cluster();
     checker.faults
 }
 
@@ -110,6 +111,20 @@ impl<'a> Checker<'a> {
             "url" => self.oauth(pointer, server),
             "openapi" | "endpoints" => self.rest(pointer, server),
             _ => {}
+        }
+    }
+
+    /// A password of Sentinels is of no use without them.
+    fn cluster(&mut self) {
+        let has = |key: &str| self.written.value.pointer(&join("/cluster", key)).is_some();
+        if has("sentinel_password") && !has("sentinel") {
+            let remedy = "Set `sentinel` to the name by which the Sentinels know the node, or remove `sentinel_password`.";
+            self.fault(
+                "/cluster/sentinel_password",
+                Side::Key,
+                "`sentinel_password` needs `sentinel`",
+                remedy,
+            );
         }
     }
 

@@ -1,10 +1,10 @@
 //! `[cluster]`: several replicas that are one gateway.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
 use reqwest::Url;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
 use super::{Secret, values::time};
@@ -14,9 +14,17 @@ use super::{Secret, values::time};
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterSettings {
-    /// The Redis 7 or Valkey 8 that has what the replicas share: one node, by `redis://`, or by `rediss://` with TLS.
-    #[schemars(with = "String", extend("format" = "redis-url"), example = &"rediss://:${REDIS_PASSWORD}@redis.example.com:6379")]
-    pub redis: RedisUrl,
+    /// The Redis 7 or Valkey 8 that has what the replicas share, by `redis://`, or by `rediss://` with TLS: one node, or a list of
+    /// nodes of a Redis Cluster, or, with `sentinel`, of Sentinels.
+    pub redis: RedisAddresses,
+    /// The name by which Sentinels know the node. `redis` then lists the Sentinels, with the node's user, password and database.
+    #[serde(default)]
+    #[schemars(length(min = 1, max = 100), example = &"mymaster")]
+    pub sentinel: Option<String>,
+    /// The password of the Sentinels, if they have one.
+    #[serde(default)]
+    #[schemars(with = "Option<String>", example = &"${SENTINEL_PASSWORD}")]
+    pub sentinel_password: Option<Secret>,
     /// What every key in Redis begins with.
     #[serde(default = "prefix")]
     #[schemars(extend("format" = "plain-name"), example = &"nonet")]
@@ -86,6 +94,59 @@ impl TryFrom<String> for ReplicaAddress {
     }
 }
 
+/// The most addresses.
+const MOST_ADDRESSES: usize = 32;
+
+/// One address of a Redis, or a list.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum RedisAddresses {
+    /// One node.
+    One(RedisUrl),
+    /// Nodes of a cluster, or Sentinels.
+    Several(Vec<RedisUrl>),
+}
+
+impl JsonSchema for RedisAddresses {
+    fn schema_name() -> Cow<'static, str> {
+        "RedisAddresses".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "type": ["string", "array"],
+            "format": "redis-url",
+            "items": { "type": "string", "format": "redis-url" },
+            "minItems": 1,
+            "maxItems": MOST_ADDRESSES,
+            "examples": ["rediss://:${REDIS_PASSWORD}@redis.example.com:6379"]
+        })
+    }
+}
+
+impl RedisAddresses {
+    fn all(&self) -> &[RedisUrl] {
+        match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Several(several) => several,
+        }
+    }
+
+    /// How to connect to each.
+    pub fn connections(&self) -> Vec<ConnectionInfo> {
+        self.all().iter().map(RedisUrl::connection).collect()
+    }
+
+    /// The passwords in the addresses.
+    pub fn passwords(&self) -> impl Iterator<Item = String> {
+        self.all().iter().filter_map(RedisUrl::password)
+    }
+}
+
 /// The address of a Redis, which may have a password. It is never shown.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -107,13 +168,11 @@ impl RedisUrl {
             .map_err(|error| format!("is not a valid address ({})", error.category()))
     }
 
-    /// How to connect.
-    pub fn connection(&self) -> ConnectionInfo {
+    fn connection(&self) -> ConnectionInfo {
         self.0.expose().into_connection_info().expect("the address was read before")
     }
 
-    /// The password, if there is one.
-    pub fn password(&self) -> Option<String> {
+    fn password(&self) -> Option<String> {
         self.connection().redis_settings().password().map(Into::into)
     }
 }

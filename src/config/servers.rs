@@ -58,8 +58,8 @@ pub struct ServerSettings {
     pub parallel: bool,
     /// Whether the server takes one call at a time, whoever makes it.
     pub serialize: bool,
-    /// The most concurrent calls on the server; further calls wait.
-    pub max_concurrency: usize,
+    /// The most concurrent calls on the server, if the file says; further calls wait.
+    pub max_concurrency: Option<usize>,
     /// How many calls of its tools may be made, whoever makes them.
     pub rate: Option<Rate>,
     /// When it gets no calls for a while.
@@ -86,10 +86,23 @@ pub struct ServerSettings {
     pub limits: Limits,
 }
 
+/// The most concurrent calls on a server of which the file says nothing.
+const CONCURRENCY: usize = 64;
+
 impl ServerSettings {
     /// Returns the most concurrent calls on the server.
     pub fn concurrency(&self) -> usize {
-        if self.serialize { 1 } else { self.max_concurrency }
+        self.stated_concurrency().unwrap_or(CONCURRENCY)
+    }
+
+    /// Returns the most concurrent calls on the server that all replicas of a cluster may have together: what the file says of a
+    /// server that all of them reach. A program belongs to its replica.
+    pub fn shared_concurrency(&self) -> Option<usize> {
+        self.stated_concurrency().filter(|_| !matches!(self.transport, Transport::Stdio { .. }))
+    }
+
+    fn stated_concurrency(&self) -> Option<usize> {
+        if self.serialize { Some(1) } else { self.max_concurrency }
     }
 
     /// Returns whether the server is a program in a sandbox.
@@ -456,9 +469,10 @@ pub(super) struct ServerTable {
     /// `true`: one call at a time, for all tools and callers, regardless of `parallel` and `max_concurrency`. Further calls
     /// wait for their turn.
     pub serialize: bool,
-    /// The most concurrent calls on the server; further calls wait for their turn.
+    /// The most concurrent calls on the server; further calls wait for their turn. In a cluster, a number that is given here holds for
+    /// all replicas together, unless the server is a program of each replica. Default: 64 for each replica.
     #[schemars(range(min = 1, max = 100_000))]
-    pub max_concurrency: usize,
+    pub max_concurrency: Option<usize>,
     /// How many calls of the server's tools may be made, whoever makes them: `"60/m"`, also per `s` and `h`, and with
     /// `burst 10` how many of them at once. Further calls are refused until there is room.
     pub rate: Option<Rate>,
@@ -520,7 +534,7 @@ impl Default for ServerTable {
             approve_by: None,
             parallel: false,
             serialize: false,
-            max_concurrency: 64,
+            max_concurrency: None,
             rate: None,
             breaker: BreakerSettings::default(),
             scope: ServerScope::default(),

@@ -186,15 +186,26 @@ fn replicas_have_an_address_that_is_not_shown() {
     assert_eq!((&*cluster.prefix, cluster.name.as_deref()), ("nonet", Some("one")));
     assert_eq!(cluster.address.as_ref().map(ReplicaAddress::as_str), Some("http://a:1"));
     assert_eq!(cluster.drain, std::time::Duration::from_secs(5));
-    let redis = cluster.redis.connection();
+    let redis = cluster.redis.connections().remove(0);
     assert_eq!(
         (redis.addr().to_string().as_str(), redis.redis_settings().db()),
         ("redis.example.com:7000", 2)
     );
-    assert_eq!(cluster.redis.password().as_deref(), Some("s3cr3t"));
+    assert_eq!(cluster.redis.passwords().collect::<Vec<_>>(), ["s3cr3t"]);
     assert!(!format!("{cluster:?}").contains("s3cr3t"));
     assert!(has_cluster("cluster.redis = 1") && !has_cluster("[servers.cluster]") && !has_cluster("["));
 
+    let text = "[cluster]\nredis = ['redis://:${TOKEN}@a:1', 'redis://b']\nsentinel = 'm'\nsentinel_password = '${TOKEN}'\n";
+    let cluster = loaded(text).config.cluster.expect("it is there");
+    assert_eq!(cluster.redis.connections().len(), 2);
+    assert!(!format!("{cluster:?}").contains("s3cr3t"));
+    check("[cluster]\nredis = []\n", &["2: cluster.redis: value has less than 1 item"]);
+    check(
+        "[cluster]\nredis = ['redis://a', 'http://a']\n",
+        &["2: cluster.redis[1]: this value is not a redis:// or rediss:// address"],
+    );
+    let lone = "3: cluster.sentinel_password: `sentinel_password` needs `sentinel`";
+    check("[cluster]\nredis = 'redis://a'\nsentinel_password = 'x'\n", &[lone]);
     check("[cluster]\n", &["1: cluster: `redis` is missing"]);
     let unknown = "2: cluster.port: unknown key";
     check("[cluster]\nport = 'a'\nredis = 'redis://a'\n", &[unknown]);

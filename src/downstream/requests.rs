@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use backon::{BackoffBuilder, ExponentialBuilder};
 use rmcp::model::CompleteRequestParams;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
@@ -17,7 +18,10 @@ use super::{
     server_requests::InputRequests,
     tasks,
 };
-use crate::{results::CallResult, turns::Slot};
+use crate::{
+    results::CallResult,
+    turns::{SharedSlot, SharedSlots, SharedTake, Slot},
+};
 
 /// The most rounds of input in one call, as in the SDKs.
 const MAX_ROUNDS: usize = 10;
@@ -27,6 +31,9 @@ const BETWEEN_ROUNDS: Duration = Duration::from_millis(200);
 /// it takes.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const MOVING: Duration = Duration::from_secs(2);
+/// How long until it is looked again whether another replica has given a slot back, at first and at most.
+const LOOK_FOR_SLOT: Duration = Duration::from_millis(10);
+const LOOK_FOR_SLOT_AT_MOST: Duration = Duration::from_millis(200);
 /// The time that supervision gets to find out why a link ended.
 const POST_MORTEM: Duration = Duration::from_millis(100);
 
@@ -69,7 +76,7 @@ impl Connection {
         wait: Duration,
     ) -> Result<CallResult, CallError> {
         let until = Instant::now() + control.timeout;
-        let _slot = self.slot(&control, until).await?;
+        let _slots = self.slot(&control, until).await?;
         let request = LinkRequest::CallTool { tool: tool.into(), arguments, as_task };
         self.asking(&control, wait, until, async {
             let result = self.with_input(request, &control, wait, until).await?;
@@ -200,15 +207,40 @@ impl Connection {
         replies.into_iter().map(|(key, reply)| Ok((key, reply.map_err(CallError::Rpc)?))).collect()
     }
 
-    /// Waits for a free slot. Clients take turns.
-    async fn slot(&self, control: &Control, until: Instant) -> Result<Slot, CallError> {
-        let busy = || CallError::Busy(self.settings().concurrency());
+    /// Waits for a free slot: of this gateway, where clients take turns, and then of all replicas.
+    async fn slot(&self, control: &Control, until: Instant) -> Result<(Slot, Option<SharedSlot>), CallError> {
+        let settings = self.settings();
+        let busy = || CallError::Busy(settings.concurrency());
+        let both = async {
+            let own = self.slots.take(control.owner).await.map_err(|_| busy())?;
+            let shared = match (&self.shared_slots, settings.shared_concurrency()) {
+                (Some(slots), Some(most)) => self.shared_slot(&**slots, most).await,
+                _ => None,
+            };
+            Ok((own, shared))
+        };
         tokio::select! {
             biased;
-            slot = self.slots.take(control.owner) => slot.map_err(|_| busy()),
+            slots = both => slots,
             () = tokio::time::sleep_until(until) => Err(busy()),
             () = control.cancel.cancelled() => Err(CallError::Cancelled),
         }
+    }
+
+    /// Waits for a free slot of all replicas. None if they go by themselves.
+    async fn shared_slot(&self, slots: &dyn SharedSlots, most: usize) -> Option<SharedSlot> {
+        // With jitter: not all replicas look at the same moment.
+        let pauses =
+            ExponentialBuilder::default().with_min_delay(LOOK_FOR_SLOT).with_max_delay(LOOK_FOR_SLOT_AT_MOST);
+        for pause in pauses.with_jitter().without_max_times().build() {
+            match slots.take(&self.name, most).await {
+                SharedTake::Taken(slot) => return Some(slot),
+                SharedTake::Alone => return None,
+                SharedTake::Full => {}
+            }
+            tokio::time::sleep(pause).await;
+        }
+        None
     }
 
     /// Returns the live link. Waits until `until` for a server that is starting or was lost.

@@ -339,8 +339,12 @@ pub(super) fn secret_values(config: &Config, connections: &Connections) -> Vec<(
             .filter_map(|url| Some(url.expose().split_once("://")?.1.split_once('/')?.1.to_owned()));
         all.extend(paths.map(|value| (of_nonet.clone(), value)));
     }
-    let password = config.cluster.as_ref().and_then(|cluster| cluster.redis.password());
-    all.extend(password.map(|password| (of_nonet.clone(), password)));
+    if let Some(cluster) = &config.cluster {
+        let of_sentinels = cluster.sentinel_password.iter().map(|password| password.expose().to_owned());
+        all.extend(
+            cluster.redis.passwords().chain(of_sentinels).map(|password| (of_nonet.clone(), password)),
+        );
+    }
     if let Some(hook) = &config.gateway.approve_webhook {
         all.extend(of_headers(&hook.headers).map(|value| (of_nonet.clone(), value)));
         let path = hook.url.expose().split_once("://").and_then(|(_, rest)| rest.split_once('/'));

@@ -45,6 +45,21 @@ pub struct Now {
     pub bytes_of_the_nine: usize,
     /// Time since the start, in seconds.
     pub uptime_s: u64,
+    /// The cluster, if this is one of its replicas.
+    pub cluster: Option<ClusterNow>,
+}
+
+/// The cluster as one of its replicas sees it, when the page is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterNow {
+    /// Replicas that ran a moment ago.
+    pub replicas: usize,
+    /// Those that are about to stop.
+    pub leaving: usize,
+    /// Those with another configuration than this one.
+    pub other_config: usize,
+    /// Whether Redis answers.
+    pub is_whole: bool,
 }
 
 /// One server, when the page is made.
@@ -155,6 +170,17 @@ impl MetricsPage {
             "Tokens that one tools/list is shorter by than a list of all tools, about",
             saved / BYTES_PER_TOKEN,
         )?;
+        if let Some(cluster) = now.cluster {
+            let states = [
+                ([("state", "running")], cluster.replicas.saturating_sub(cluster.leaving) as u64),
+                ([("state", "leaving")], cluster.leaving as u64),
+            ];
+            out.gauges("nonet_cluster_replicas", "Replicas of the cluster", states.into_iter())?;
+            let other = whole(cluster.other_config);
+            out.gauge("nonet_cluster_other_config", None, "Replicas with another configuration", other)?;
+            let up = i64::from(cluster.is_whole);
+            out.gauge("nonet_cluster_redis_up", None, "Whether what the replicas share can be used", up)?;
+        }
         out.gauge("nonet_uptime", Some(&Unit::Seconds), "Time since the start", whole(now.uptime_s))
     }
 

@@ -71,6 +71,7 @@ fn the_page_is_as_promised() {
         bytes_of_all_tools: 90_000,
         bytes_of_the_nine: 10_000,
         uptime_s: 61,
+        cluster: Some(ClusterNow { replicas: 3, leaving: 1, other_config: 1, is_whole: true }),
     });
     samples(&page);
     insta::assert_snapshot!(page);

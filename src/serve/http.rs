@@ -154,7 +154,7 @@ fn reached_at(config: &Config, cluster: &Cluster, listening: SocketAddr) -> Stri
     if let Some(address) = config.cluster.as_ref().and_then(|cluster| cluster.address.as_ref()) {
         return address.as_str().into();
     }
-    let own = listening.ip().is_unspecified().then(|| own_address(cluster.replicas().redis())).flatten();
+    let own = listening.ip().is_unspecified().then(|| own_address(&cluster.replicas().redis())).flatten();
     format!("http://{}", SocketAddr::new(own.unwrap_or(listening.ip()), listening.port()))
 }
 

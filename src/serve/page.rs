@@ -31,7 +31,7 @@ use crate::{
     config::BearerToken,
     gateway::{Gateway, SearchArguments, session::Caller},
     meta,
-    metrics::{CONTENT_TYPE, Now, ServerNow},
+    metrics::{CONTENT_TYPE, ClusterNow, Now, ServerNow},
     pins::WaitingPin,
 };
 
@@ -176,6 +176,16 @@ async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Res
         bytes_of_all_tools: saving.0,
         bytes_of_the_nine: saving.1,
         uptime_s: gateway.uptime().as_secs(),
+        cluster: gateway.cluster.as_ref().map(|cluster| {
+            let known = cluster.replicas().known();
+            let digest = gateway.config().digest.clone();
+            ClusterNow {
+                replicas: known.len(),
+                leaving: known.iter().filter(|replica| replica.leaving).count(),
+                other_config: known.iter().filter(|replica| replica.config != digest).count(),
+                is_whole: cluster.replicas().trouble().is_none(),
+            }
+        }),
     });
     let mut response = Response::new(Body::from(text));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(CONTENT_TYPE));

@@ -7,24 +7,27 @@
 //!
 //! A gateway is there as long as its key `holder:NUMBER` is, which it renews more often than the key ends (`presence`).
 
+mod brisk;
 mod forget;
 mod kept;
 mod learned;
 mod link;
+mod owed;
 mod pins;
 mod presence;
 mod rates;
 mod records;
 mod replicas;
+mod slots;
 mod values;
 mod vectors;
+mod way;
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use ::redis::ConnectionInfo;
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
@@ -33,10 +36,12 @@ use self::{
     kept::{KeptKeys, NewEntry},
     learned::LearnedKeys,
     link::Link,
+    owed::Owed,
     pins::PinKeys,
     presence::Lease,
     rates::RateKeys,
     records::RecordKeys,
+    slots::SlotKeys,
     vectors::VectorKeys,
 };
 use super::{
@@ -47,10 +52,11 @@ use super::{
 use crate::{
     clock::Clock,
     search::{Outcome, SharedVectors},
+    turns::SharedSlots,
 };
 pub use replicas::{Claim, Held, Replica, Replicas};
 
-pub use self::forget::Forget;
+pub use self::{forget::Forget, way::Way};
 
 /// How often the life of what is kept for good is put off.
 const RENEWAL: Duration = Duration::from_secs(24 * 3600);
@@ -65,14 +71,16 @@ pub struct RedisStore {
     lease: Arc<Lease>,
     replicas: Arc<Replicas>,
     prefix: String,
-    kept: KeptKeys,
+    kept: Arc<KeptKeys>,
     records: RecordKeys,
     learned: LearnedKeys,
     rates: RateKeys,
+    slots: Arc<SlotKeys>,
     vectors: Arc<VectorKeys>,
     pins: Arc<PinKeys>,
     /// Results and jobs that could not be written.
-    spare: Spare,
+    spare: Arc<Spare>,
+    owed: Arc<Owed>,
     /// When the life of everything was last put off.
     renewed: Mutex<Option<Instant>>,
 }
@@ -80,7 +88,7 @@ pub struct RedisStore {
 impl RedisStore {
     /// The store under a prefix, for the replica of this name; by default that is the host's with a number. Does not connect.
     pub fn new(
-        redis: ConnectionInfo,
+        redis: impl Into<Way>,
         prefix: &str,
         name: Option<&str>,
         retention: Retention,
@@ -89,15 +97,18 @@ impl RedisStore {
         let link = Arc::new(Link::new(redis));
         let base: Arc<str> = format!("{prefix}:{{{prefix}}}:").into();
         let holder = Holder::new(clock.clone());
-        let spare = Spare::new(retention, holder.clone());
+        let spare = Arc::new(Spare::new(retention, holder.clone()));
         let name = name.map_or_else(|| format!("{}-{}", host(), holder.number), ToOwned::to_owned);
         let lease = Arc::new(Lease::new(link.clone(), &base, holder.number, name, clock.clone()));
+        let kept = Arc::new(KeptKeys::new(link.clone(), base.clone(), prefix, lease.clone(), retention));
         Self {
-            kept: KeptKeys::new(link.clone(), base.clone(), prefix, lease.clone(), retention),
+            owed: Arc::new(Owed::new(kept.clone(), spare.clone())),
+            kept,
             records: RecordKeys::new(link.clone(), base.clone(), lease.clone()),
             learned: LearnedKeys::new(link.clone(), base.clone()),
             replicas: Arc::new(Replicas::new(link.clone(), base.clone(), lease.clone())),
             pins: Arc::new(PinKeys::new(link.clone(), base.clone(), lease.clone())),
+            slots: Arc::new(SlotKeys::new(link.clone(), base.clone(), clock.clone(), lease.number())),
             rates: RateKeys::new(link.clone(), base, clock.clone()),
             vectors: Arc::new(VectorKeys::new(link.clone(), prefix, clock)),
             link,
@@ -130,11 +141,18 @@ impl RedisStore {
         };
         match self.kept.put(&entry, &share, &bytes).await {
             Ok(()) => {
+                self.owed.remove(&entry.id);
                 self.spare.written(&entry.id).await?;
                 Ok(Lasts::AsConfigured)
             }
             Err(error @ StoreError::NewerValue { .. }) => Err(error),
-            Err(error) => self.spare.put(error, move |db| entry.put_into(db, &share, value.as_deref())).await,
+            Err(error) => {
+                let (put, quota) = (entry.clone(), share.clone());
+                let lasts =
+                    self.spare.put(error, move |db| put.put_into(db, &quota, value.as_deref())).await?;
+                self.owed.add(entry, share);
+                Ok(lasts)
+            }
         }
     }
 
@@ -265,6 +283,10 @@ impl Store for RedisStore {
             self.lease.end().await?;
             left
         })
+    }
+
+    fn shared_slots(&self) -> Option<Arc<dyn SharedSlots>> {
+        Some(self.slots.clone())
     }
 
     fn replicas(&self) -> Option<Arc<Replicas>> {

@@ -74,6 +74,18 @@ impl RedisServer {
         *self = Self::start_at(self.port, folder).expect("Redis starts again");
     }
 
+    /// The keys that match a pattern.
+    pub fn keys(&self, pattern: &str) -> Vec<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connects");
+        write!(stream, "KEYS {pattern}\r\nQUIT\r\n").expect("sent");
+        let answer = std::io::read_to_string(stream).expect("readable");
+        answer
+            .lines()
+            .filter(|line| line.contains(':') && !line.starts_with(['*', '$', '+']))
+            .map(Into::into)
+            .collect()
+    }
+
     pub fn toml(&self, name: &str) -> String {
         format!("[cluster]\nredis = \"redis://127.0.0.1:{}\"\nname = \"{name}\"\n", self.port)
     }

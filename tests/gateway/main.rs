@@ -31,6 +31,7 @@ mod catalogue;
 mod check;
 mod client_limits;
 mod cluster;
+mod cluster_limits;
 mod cluster_load;
 mod command_line;
 mod correcting;

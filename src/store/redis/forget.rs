@@ -1,6 +1,6 @@
 //! Removes what is kept under a prefix, while gateways may run.
 
-use redis::{cmd, pipe};
+use redis::cmd;
 
 use super::{super::StoreError, RedisStore};
 
@@ -8,7 +8,8 @@ use super::{super::StoreError, RedisStore};
 const AT_ONCE: usize = 500;
 
 /// What belongs to gateways that run and ends by itself, and what is trusted.
-const STAYS: [&str; 8] = ["pins:", "rate:", "holder:", "replicas", "secret", "session:", "lease:", "note:"];
+const STAYS: [&str; 9] =
+    ["pins:", "rate:", "slots:", "holder:", "replicas", "secret", "session:", "lease:", "note:"];
 
 /// What to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,25 +35,24 @@ impl RedisStore {
             None => what == Forget::Kept && others.iter().any(|other| key.starts_with(other.as_bytes())),
         };
         let pattern = format!("{}:*", escaped(prefix));
-        let (mut cursor, mut removed) = (0_u64, 0);
-        loop {
-            let mut scan = cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(AT_ONCE);
-            let ((next, keys),): ((u64, Vec<Vec<u8>>),) = self.link.send(pipe().add_command(scan)).await?;
-            let mut remove = pipe();
-            // Each by itself: they lie in several slots of a cluster.
-            keys.iter().filter(|key| is_wanted(key)).for_each(|key| {
-                remove.unlink(key.as_slice());
-            });
-            if !remove.is_empty() {
-                let gone: Vec<usize> = self.link.send(&remove).await?;
-                removed += gone.into_iter().sum::<usize>();
-            }
-            cursor = next;
-            if cursor == 0 {
-                return Ok(removed);
+        let mut removed = 0;
+        for node in self.link.nodes().await? {
+            let mut cursor = 0_u64;
+            loop {
+                let mut scan = cmd("SCAN");
+                scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(AT_ONCE);
+                let (next, keys): (u64, Vec<Vec<u8>>) = self.link.ask(&node, &scan).await?;
+                let gone: Vec<&[u8]> = keys.iter().map(Vec::as_slice).filter(|key| is_wanted(key)).collect();
+                if !gone.is_empty() {
+                    removed += self.link.unlink(&gone).await?;
+                }
+                cursor = next;
+                if cursor == 0 {
+                    break;
+                }
             }
         }
+        Ok(removed)
     }
 }
 

@@ -25,6 +25,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const READS: usize = 3;
 
 /// A result or a job to put.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NewEntry {
     pub id: String,
     pub owner: String,

@@ -8,20 +8,24 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::{
+    FutureExt,
+    future::{BoxFuture, Shared},
+};
 use parking_lot::Mutex;
 use redis::{
-    Client, ConnectionInfo, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, Script,
-    ScriptInvocation, ServerErrorKind,
-    aio::{ConnectionManager, ConnectionManagerConfig},
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, Script, ScriptInvocation,
+    ServerErrorKind, Value, cmd, from_redis_value,
 };
 
-use super::super::StoreError;
+use super::{
+    super::StoreError,
+    way::{Connection, Node, Way},
+};
 use crate::text;
 
 /// The format of what this Nonet puts, as the scripts have it.
 pub(super) const VERSION: &str = "1";
-/// How long a connection, and an answer, may take.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a call may take that makes a connection and has a script loaded.
 const LONGEST: Duration = Duration::from_secs(2);
 /// How long no call is tried after trouble, the first time. Each further time it is twice as long.
@@ -67,17 +71,22 @@ pub(super) fn newer_is_there() {
     });
 }
 
+/// A connection that is made, or has been.
+type Dialled = Shared<BoxFuture<'static, RedisResult<Connection>>>;
+
 /// A Redis.
 pub(super) struct Link {
-    client: Client,
-    /// Its host and port.
+    way: Way,
+    /// Where it is, for people.
     pub place: String,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    connection: Option<ConnectionManager>,
+    connection: Option<Dialled>,
+    /// How many connections were made, or tried.
+    dialled: usize,
     trouble: Option<Trouble>,
     /// When Redis last had no memory for something, and what it said.
     full: Option<(Instant, String)>,
@@ -97,10 +106,14 @@ impl fmt::Debug for Link {
 
 impl Link {
     /// Does not connect yet.
-    pub fn new(redis: ConnectionInfo) -> Self {
-        let place = redis.addr().to_string();
-        let client = Client::open(redis).expect("there is nothing left to parse");
-        Self { client, place, state: Mutex::default() }
+    pub fn new(way: impl Into<Way>) -> Self {
+        let way = way.into();
+        Self { place: way.to_string(), way, state: Mutex::default() }
+    }
+
+    /// The host and port of a Redis, or of a Sentinel.
+    pub fn first(&self) -> String {
+        self.way.first()
     }
 
     /// Why Redis cannot be used at the moment.
@@ -118,17 +131,62 @@ impl Link {
 
     /// Runs a method of a script.
     pub async fn run<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, StoreError> {
-        let mut connection = self.connection()?;
-        self.judge(tokio::time::timeout(LONGEST, call.invoke_async(&mut connection)).await)
+        self.on(async |connection| match connection {
+            Connection::Node(mut node) => call.invoke_async(&mut node).await,
+            Connection::Cluster(mut cluster) => call.invoke_async(&mut cluster).await,
+        })
+        .await
     }
 
-    /// Sends commands together.
+    /// Sends commands together. Their keys are in one slot.
     pub async fn send<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, StoreError> {
-        let mut connection = self.connection()?;
-        self.judge(tokio::time::timeout(LONGEST, commands.query_async(&mut connection)).await)
+        self.on(async |connection| match connection {
+            Connection::Node(mut node) => commands.query_async(&mut node).await,
+            Connection::Cluster(mut cluster) => commands.query_async(&mut cluster).await,
+        })
+        .await
     }
 
-    fn connection(&self) -> Result<ConnectionManager, StoreError> {
+    /// Removes keys, which may be in several slots. Returns how many there were.
+    pub async fn unlink(&self, keys: &[&[u8]]) -> Result<usize, StoreError> {
+        let mut unlink = cmd("UNLINK");
+        unlink.arg(keys);
+        self.on(async |connection| match connection {
+            Connection::Node(mut node) => unlink.query_async(&mut node).await,
+            Connection::Cluster(mut cluster) => unlink.query_async(&mut cluster).await,
+        })
+        .await
+    }
+
+    /// The nodes that keys are on.
+    pub async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+        self.on(async |connection| match connection {
+            Connection::Node(_) => Ok(vec![Node::Only]),
+            Connection::Cluster(cluster) => super::way::nodes(cluster).await,
+        })
+        .await
+    }
+
+    /// Asks one node.
+    pub async fn ask<T: FromRedisValue>(&self, node: &Node, question: &Cmd) -> Result<T, StoreError> {
+        self.on(async |connection| match connection {
+            Connection::Node(mut only) => question.query_async(&mut only).await,
+            Connection::Cluster(mut cluster) => {
+                let answer: Value = cluster.route_command(question.clone(), node.route()).await?;
+                from_redis_value(answer).map_err(Into::into)
+            }
+        })
+        .await
+    }
+
+    /// Does something with the connection, and notes how that went.
+    async fn on<T>(&self, act: impl AsyncFnOnce(Connection) -> RedisResult<T>) -> Result<T, StoreError> {
+        let connection = self.connection()?;
+        let whole = async move { act(connection.await?).await };
+        self.judge(tokio::time::timeout(LONGEST, whole).await)
+    }
+
+    fn connection(&self) -> Result<Dialled, StoreError> {
         let mut state = self.state.lock();
         if let Some(trouble) = state.trouble.as_ref().filter(|trouble| Instant::now() < trouble.until) {
             return Err(self.away(trouble.what.clone()));
@@ -136,14 +194,16 @@ impl Link {
         if let Some(connection) = &state.connection {
             return Ok(connection.clone());
         }
-        let config = ConnectionManagerConfig::new()
-            .set_number_of_retries(0)
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
-        match ConnectionManager::new_lazy_with_config(self.client.clone(), config) {
-            Ok(connection) => Ok(state.connection.insert(connection).clone()),
-            Err(error) => Err(self.away(told(&error))),
-        }
+        let dial = self.way.clone().dial(state.dialled);
+        state.dialled += 1;
+        // A task of its own: who waits may give up, and the next one finds the connection.
+        let dialling = tokio::spawn(dial);
+        let dialled = async move {
+            dialling
+                .await
+                .unwrap_or_else(|_| Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into()))
+        };
+        Ok(state.connection.insert(dialled.boxed().shared()).clone())
     }
 
     /// Takes an answer, or notes the trouble.
@@ -192,15 +252,18 @@ impl Link {
 
 /// Whether Redis can do nothing for anybody, rather than not do this.
 fn is_away(error: &RedisError) -> bool {
-    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, ReadOnly};
+    use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly};
     match error.kind() {
-        ErrorKind::Server(kind) => matches!(kind, BusyLoading | ClusterDown | MasterDown | ReadOnly),
+        ErrorKind::Server(kind) => matches!(kind, BusyLoading | ClusterDown | MasterDown | Moved | ReadOnly),
         ErrorKind::Extension | ErrorKind::UnexpectedReturnType => false,
         _ => true,
     }
 }
 
 fn told(error: &RedisError) -> String {
+    if error.kind() == ErrorKind::Server(ServerErrorKind::Moved) {
+        return "is a node of a Redis Cluster: write `redis` in [cluster] as a list of addresses".into();
+    }
     let verb = match error.kind() {
         ErrorKind::Io => "does not answer",
         _ => "refuses",

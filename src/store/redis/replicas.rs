@@ -129,9 +129,9 @@ impl Replicas {
         &self.lease.name
     }
 
-    /// The host and port of Redis.
-    pub fn redis(&self) -> &str {
-        &self.link.place
+    /// The host and port of a node of Redis, or of a Sentinel.
+    pub fn redis(&self) -> String {
+        self.link.first()
     }
 
     /// Why Redis cannot be used at the moment.

@@ -17,7 +17,10 @@ use super::{
     },
     *,
 };
-use crate::search::outcomes::{MOST_OUTCOMES, words};
+use crate::{
+    search::outcomes::{MOST_OUTCOMES, words},
+    turns::SharedTake,
+};
 
 fn open(server: &RedisServer) -> RedisStore {
     server.store(ROOMY, &Clock::default())
@@ -330,6 +333,7 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
     assert_eq!(put_result(&store, "r-1", 100).await, Lasts::AsConfigured);
     drop(server);
     assert_eq!(put_result(&store, "r-2", 100).await, Lasts::UntilEnd);
+    assert_eq!(put_result(&store, "r-3", 300).await, Lasts::UntilEnd);
     assert!(store.text("r-2", "").await.expect("in memory").is_some());
     let working = job("job-1", JobState::Working);
     assert_eq!(store.put_job(working.clone(), share(), None).await.expect("kept"), Lasts::UntilEnd);
@@ -342,9 +346,16 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
     assert!(store.shared().expect("shared").trouble.is_some());
 
     // It comes back, empty.
-    let Some(_server) = RedisServer::start_at(port) else { return };
+    let Some(server) = RedisServer::start_at(port) else { return };
     until("it is found again", async || store.put(watch("1"), Most::Refuse(9)).await.is_ok()).await;
     assert_eq!(store.shared().expect("shared").trouble, None);
+    let other = open(&server);
+    until("the other replicas get what was kept here", async || {
+        let text = other.text("r-3", "").await.expect("readable");
+        text.is_some_and(|text| text.len() == 300)
+            && other.job("job-1", "").await.expect("readable").is_some()
+    })
+    .await;
     assert_eq!(put_result(&store, "r-2", 200).await, Lasts::AsConfigured);
     let text = store.text("r-2", "").await.expect("readable").expect("there");
     assert_eq!(text.len(), 200, "what is in memory does not hide it");
@@ -352,7 +363,10 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
         store.job("job-1", "").await.expect("readable").is_some(),
         "what was told as kept is still there"
     );
-    assert_eq!(store.counts().await.expect("readable").expect("used").entries, 2);
+    until("nothing is kept twice", async || {
+        store.counts().await.expect("readable").expect("used").entries == 3
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -457,6 +471,40 @@ async fn a_redis_that_is_late_is_asked_for_rates_again_after_a_while() {
     server.signal(Signal::SIGCONT);
     store.wait_for_rates(Duration::from_secs(10));
     until("it is asked again", async || store.take_rates(&[&rate()]).await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn slots_are_shared_and_those_of_a_replica_that_ended_are_free_soon() {
+    let Some(server) = RedisServer::start() else { return };
+    let (one, two) = (open(&server), open(&server));
+    let (one, two) = (one.shared_slots().expect("shared"), two.shared_slots().expect("shared"));
+    let is_full = |take: &SharedTake| matches!(take, SharedTake::Full);
+    let mut taken = Vec::new();
+    until("the first answer is in time", async || matches!(one.take("warm", 9).await, SharedTake::Taken(_)))
+        .await;
+    until("the first answer is in time", async || matches!(two.take("warm", 9).await, SharedTake::Taken(_)))
+        .await;
+    for slots in [&one, &two] {
+        taken.push(slots.take("web", 2).await);
+    }
+    assert!(taken.iter().all(|take| matches!(take, SharedTake::Taken(_))), "{taken:?}");
+    assert!(is_full(&one.take("web", 2).await) && is_full(&two.take("web", 2).await));
+    assert!(
+        matches!(two.take("other", 2).await, SharedTake::Taken(_)),
+        "another server has slots of its own"
+    );
+    taken.pop();
+    until("a slot that was given back is free", async || {
+        matches!(one.take("web", 2).await, SharedTake::Taken(_))
+    })
+    .await;
+
+    // Two slots of a replica that was killed a while ago.
+    let mut redis = server.raw();
+    for slot in ["9:1", "9:2"] {
+        redis.zadd::<_, _, _, ()>("nonet:{nonet}:slots:dead", slot, 1_000).expect("written");
+    }
+    assert!(matches!(one.take("dead", 1).await, SharedTake::Taken(_)));
 }
 
 #[tokio::test]

@@ -115,17 +115,13 @@ impl RedisServer {
 
     /// None if it does not start, as when another test has taken the port.
     pub fn start_at(port: u16) -> Option<Self> {
+        Self::start_with(port, &["--save", "", "--appendonly", "no"])
+    }
+
+    /// The same with other settings.
+    pub fn start_with(port: u16, settings: &[&str]) -> Option<Self> {
         let mut command = Command::new("redis-server");
-        command.args([
-            "--port",
-            &port.to_string(),
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ]);
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]).args(settings);
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         let output = BufReader::new(process.stdout.take().expect("piped"));
         let mut lines = output.lines().map_while(Result::ok);
@@ -165,7 +161,8 @@ impl Drop for RedisServer {
     }
 }
 
-fn free_port() -> u16 {
+/// A port that nobody listens on at the moment.
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
     listener.local_addr().expect("bound").port()
 }

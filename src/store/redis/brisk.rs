@@ -1,0 +1,69 @@
+//! Questions to Redis that a call waits for a moment only. After an answer that came too late nobody asks for a while, so that a slow
+//! Redis costs a call now and then, and not every call.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use redis::{FromRedisValue, ScriptInvocation};
+
+use super::{super::StoreError, link::Link};
+
+/// How long a call waits for Redis.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How long nobody asks after an answer that came too late.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The way to Redis for what must not wait.
+#[derive(Debug)]
+pub(super) struct Brisk {
+    pub link: Arc<Link>,
+    patience: Duration,
+    /// What each replica does by itself if Redis is late, for people.
+    what: &'static str,
+    /// Until when nobody asks, after an answer that came too late.
+    paused: Mutex<Option<Instant>>,
+}
+
+impl Brisk {
+    pub fn new(link: Arc<Link>, what: &'static str) -> Self {
+        Self { link, patience: PATIENCE, what, paused: Mutex::default() }
+    }
+
+    /// Waits for Redis as long as this.
+    #[cfg(test)]
+    pub fn wait_for(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// Runs a method of a script.
+    pub async fn run<T: FromRedisValue + Send + 'static>(
+        &self,
+        call: ScriptInvocation<'static>,
+    ) -> Result<T, StoreError> {
+        if self.paused.lock().is_some_and(|until| Instant::now() < until) {
+            return Err(self.late());
+        }
+        let link = self.link.clone();
+        // A task of its own: if it is late, it makes its connection all the same, and notes the trouble.
+        let answer = tokio::spawn(async move { link.run::<T>(&call).await });
+        let Ok(answer) = tokio::time::timeout(self.patience, answer).await else {
+            let before = self.paused.lock().replace(Instant::now() + PAUSE);
+            if before.is_none() {
+                tracing::warn!(redis = %self.link.place, "Redis answers late: for now, each replica applies {} by itself", self.what);
+            }
+            return Err(self.late());
+        };
+        let answer = answer.map_err(|_| StoreError::Unusable)??;
+        if self.paused.lock().take().is_some() {
+            tracing::info!(redis = %self.link.place, "Redis answers in time: the replicas share {} again", self.what);
+        }
+        Ok(answer)
+    }
+
+    fn late(&self) -> StoreError {
+        StoreError::Away { place: self.link.place.clone(), what: "answers late".into() }
+    }
+}

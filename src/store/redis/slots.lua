@@ -1,0 +1,35 @@
+-- The slots that all replicas share: how many calls a server has at the same time.
+--
+-- slots:NAME   the slots that are taken, each with the time until which it is, in milliseconds by Redis's clock. A replica puts that
+--              time off while a slot is in use, so that the slots of one that ended are free soon. Another format would need
+--              another key.
+
+local methods = {}
+
+-- Takes one of so many slots, if one is free. Returns whether it did.
+function methods.take(ahead, life, name, most, slot)
+    local key, now = base .. 'slots:' .. name, time(tonumber(ahead))
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
+    if redis.call('ZCARD', key) >= tonumber(most) then return 0 end
+    redis.call('ZADD', key, string.format('%.0f', now + life), slot)
+    last(key, tonumber(life))
+    return 1
+end
+
+-- Puts off the ends of slots, given as name and slot. One that was free meanwhile is taken again.
+function methods.keep(ahead, life, ...)
+    local slots = { ... }
+    local until_then = string.format('%.0f', time(tonumber(ahead)) + life)
+    for at = 1, #slots, 2 do
+        local key = base .. 'slots:' .. slots[at]
+        redis.call('ZADD', key, until_then, slots[at + 1])
+        last(key, tonumber(life))
+    end
+end
+
+-- Gives a slot back.
+function methods.give(name, slot)
+    redis.call('ZREM', base .. 'slots:' .. name, slot)
+end
+
+return methods[ARGV[1]](unpack(ARGV, 2))

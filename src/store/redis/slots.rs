@@ -1,0 +1,133 @@
+//! The slots that all replicas share, in Redis: how many calls a server has at the same time. `slots.lua` has the keys.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::{FutureExt, future::BoxFuture};
+use parking_lot::Mutex;
+
+use super::{
+    brisk::Brisk,
+    link::{Link, Methods, script},
+};
+use crate::{
+    clock::Clock,
+    turns::{SharedSlot, SharedSlots, SharedTake},
+};
+
+static METHODS: Methods = Methods::new(|| script(include_str!("slots.lua")));
+
+/// How long a slot is taken unless its replica says again that it is.
+const LIFE: Duration = Duration::from_secs(15);
+/// How often replicas say so.
+const KEEP: Duration = Duration::from_secs(5);
+
+/// The slots under a prefix.
+#[derive(Debug)]
+pub(super) struct SlotKeys(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    brisk: Brisk,
+    base: Arc<str>,
+    clock: Clock,
+    /// The number of this replica.
+    holder: u32,
+    next: AtomicU64,
+    /// What this replica has taken: name and slot.
+    taken: Mutex<HashSet<(Arc<str>, String)>>,
+    /// Whether somebody keeps them.
+    is_kept: AtomicBool,
+}
+
+impl SlotKeys {
+    pub fn new(link: Arc<Link>, base: Arc<str>, clock: Clock, holder: u32) -> Self {
+        Self(Arc::new(Inner {
+            brisk: Brisk::new(link, "`max_concurrency`"),
+            base,
+            clock,
+            holder,
+            next: AtomicU64::new(1),
+            taken: Mutex::default(),
+            is_kept: AtomicBool::new(false),
+        }))
+    }
+}
+
+impl SharedSlots for SlotKeys {
+    fn take<'a>(&'a self, name: &'a str, most: usize) -> BoxFuture<'a, SharedTake> {
+        self.0.take(name, most).boxed()
+    }
+}
+
+impl Inner {
+    async fn take(self: &Arc<Self>, name: &str, most: usize) -> SharedTake {
+        let name: Arc<str> = name.into();
+        let slot = format!("{}:{}", self.holder, self.next.fetch_add(1, Ordering::Relaxed));
+        // Dropped on the way, it is given back: perhaps it was taken.
+        let given = SharedSlot::new({
+            let (slots, name, slot) = (self.clone(), name.clone(), slot.clone());
+            move || slots.give_back(name, slot)
+        });
+        let mut call = METHODS.call(&self.base, "take");
+        call.arg(self.clock.ahead_ms()).arg(LIFE.as_millis() as u64).arg(&*name).arg(most).arg(&slot);
+        match self.brisk.run::<bool>(call).await {
+            Ok(true) => {
+                self.taken.lock().insert((name, slot));
+                self.keep();
+                SharedTake::Taken(given)
+            }
+            Ok(false) => {
+                given.forget();
+                SharedTake::Full
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the calls of this replica are counted by themselves");
+                SharedTake::Alone
+            }
+        }
+    }
+
+    fn give_back(self: Arc<Self>, name: Arc<str>, slot: String) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let mut call = METHODS.call(&self.base, "give");
+        call.arg(&*name).arg(&slot);
+        self.taken.lock().remove(&(name, slot));
+        // One that is not given back ends by itself.
+        runtime.spawn(async move { self.brisk.link.run::<()>(&call).await });
+    }
+
+    /// Has what is taken kept, from now on while there is something.
+    fn keep(self: &Arc<Self>) {
+        if self.is_kept.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let slots = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(KEEP).await;
+                let Some(slots) = slots.upgrade() else { return };
+                let mut call = METHODS.call(&slots.base, "keep");
+                call.arg(slots.clock.ahead_ms()).arg(LIFE.as_millis() as u64);
+                {
+                    let taken = slots.taken.lock();
+                    if taken.is_empty() {
+                        slots.is_kept.store(false, Ordering::Release);
+                        return;
+                    }
+                    for (name, slot) in &*taken {
+                        call.arg(&**name).arg(slot);
+                    }
+                }
+                // The link warns of trouble.
+                let _ = slots.brisk.link.run::<()>(&call).await;
+            }
+        });
+    }
+}
