@@ -235,7 +235,8 @@ fn interrupted(request: &Incoming<'_>, replica: &Replica) -> Response {
     response
 }
 
-fn unavailable(why: &str) -> Response {
+/// The answer to a request of a session that cannot be reached now.
+pub(super) fn unavailable(why: &str) -> Response {
     tracing::warn!(why, "a request for another replica was not answered");
     let error = Message::failure("null", -32603, &format!("{why}; try again"));
     let mut response = Response::new(Body::from(error));

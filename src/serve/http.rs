@@ -49,7 +49,7 @@ use crate::{
     store::Replica,
     wire::{
         Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
-        rmcp::{is_unreadable_body, without_carrier},
+        rmcp::{is_unreadable_body, is_unrestored, without_carrier},
     },
 };
 
@@ -623,13 +623,19 @@ fn refusal(status: StatusCode, id: Option<&str>, (code, message): (i32, String))
     response
 }
 
-/// A body that is not JSON gets a JSON-RPC error, as the specification has it; rmcp says it in text.
+/// A body that is not JSON gets a JSON-RPC error, as the specification has it; rmcp says it in text. A session whose record cannot be
+/// read now may be there in a moment.
 async fn readable(response: Response) -> Response {
-    if response.status() != StatusCode::UNSUPPORTED_MEDIA_TYPE {
+    let told = [StatusCode::UNSUPPORTED_MEDIA_TYPE, StatusCode::INTERNAL_SERVER_ERROR];
+    if !told.contains(&response.status()) || response.extensions().get::<OfReplica>().is_some() {
         return response;
     }
     let (parts, body) = response.into_parts();
-    let body = axum::body::to_bytes(body, 4_096).await.unwrap_or_default();
+    let body = axum::body::to_bytes(body, 16 << 10).await.unwrap_or_default();
+    if is_unrestored(parts.status, &body) {
+        tracing::debug!(said = %String::from_utf8_lossy(&body), "a session of another replica was not taken up");
+        return elsewhere::unavailable("the record of the session cannot be read now");
+    }
     if !is_unreadable_body(parts.status, &body) {
         return Response::from_parts(parts, Body::from(body));
     }

@@ -23,6 +23,8 @@ use super::http::{HttpFault, said};
 pub const VERBATIM: &str = "nonet/verbatim";
 /// What rmcp's server says of a body that is not JSON-RPC, with the status 415.
 const UNREADABLE_BODY: &[u8] = b"fail to deserialize request body";
+/// What it says of a session whose record it did not get, with the status 500.
+const UNRESTORED: &[u8] = b"Encounter an error when restore session";
 /// What oauth2 says of an error that the sign-in server answers with (RFC 6749, section 5.2).
 const OAUTH_ANSWER: &str = "Server returned error response";
 /// Those that pass.
@@ -83,6 +85,11 @@ pub fn without_carrier(event: Bytes) -> Bytes {
 /// Whether an answer of rmcp's server says that the body of a request is not JSON-RPC.
 pub fn is_unreadable_body(status: StatusCode, body: &[u8]) -> bool {
     status == StatusCode::UNSUPPORTED_MEDIA_TYPE && body.starts_with(UNREADABLE_BODY)
+}
+
+/// Whether an answer of rmcp's server says that the record of a session was not to be had.
+pub fn is_unrestored(status: StatusCode, body: &[u8]) -> bool {
+    status == StatusCode::INTERNAL_SERVER_ERROR && body.starts_with(UNRESTORED)
 }
 
 /// Whether a failure is an answer of the sign-in server that asking again does not change.
@@ -241,6 +248,44 @@ mod tests {
         };
         check("{\"jsonrpc\":").await;
         check("[]").await;
+    }
+
+    #[tokio::test]
+    async fn the_server_of_rmcp_says_of_a_session_that_its_record_was_not_to_be_had() {
+        use http_body_util::{BodyExt, Full};
+        use rmcp::transport::streamable_http_server::session::{
+            SessionState, SessionStore, SessionStoreError,
+        };
+        struct Plain;
+        impl ServerHandler for Plain {}
+        struct Away;
+        #[async_trait::async_trait]
+        impl SessionStore for Away {
+            async fn load(&self, _: &str) -> Result<Option<SessionState>, SessionStoreError> {
+                Err("away".into())
+            }
+            async fn store(&self, _: &str, _: &SessionState) -> Result<(), SessionStoreError> {
+                Ok(())
+            }
+            async fn delete(&self, _: &str) -> Result<(), SessionStoreError> {
+                Ok(())
+            }
+        }
+        let mut config = rmcp::transport::StreamableHttpServerConfig::default();
+        config.session_store = Some(std::sync::Arc::new(Away));
+        let sessions = std::sync::Arc::<LocalSessionManager>::default();
+        let service = StreamableHttpService::new(|| Ok(Plain), sessions, config);
+        let request = http::Request::post("http://localhost/mcp")
+            .header("host", "localhost")
+            .header("accept", "application/json, text/event-stream")
+            .header(CONTENT_TYPE, "application/json")
+            .header("mcp-session-id", "1")
+            .header("mcp-protocol-version", "2025-06-18")
+            .body(Full::new(Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}")))
+            .expect("a request");
+        let (parts, body) = service.handle(request).await.into_parts();
+        let body = body.collect().await.expect("a body").to_bytes();
+        assert!(is_unrestored(parts.status, &body), "{}: {body:?}", parts.status);
     }
 
     /// The error that a sign-in server leads to which answers a renewal like this.
