@@ -74,7 +74,8 @@ pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow:
         }
     }
     offers.extend(clients(&config.file, &Machine::this()?)?);
-    let waiting = trust::waiting(&config.file).await?;
+    // Without a place for pins nothing is pinned.
+    let waiting = trust::waiting(&config.file).await.unwrap_or_default();
     offers.extend(waiting.into_iter().map(|name| Offer::Trust { name }));
     Ok(offers)
 }

@@ -62,11 +62,12 @@ impl Gate {
         })
     }
 
-    /// Says how to add the first server; none if the configuration has one.
+    /// Says how to add the first server; none if the configuration has one, or skills or apps to work with.
     pub fn first_server(&self) -> Option<String> {
         let config = self.config();
-        let is_empty =
+        let has_none =
             config.servers.is_empty() && config.left_out.is_empty() && self.world.connections.is_empty();
+        let is_empty = has_none && config.apps.is_empty() && config.gateway.skills.is_empty();
         let [setup, add] =
             ["setup", "add NAME -- COMMAND"].map(|command| shell::nonet(command, &config.file));
         is_empty.then(|| {
