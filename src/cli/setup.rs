@@ -162,7 +162,12 @@ fn clients(
         if clients.iter().any(|client| client.host.name == host.name) || all && !file.exists() {
             continue;
         }
-        match launch(host, target, profile, machine) {
+        // A file that cannot be edited, such as YAML in flow style, is not to stop the other clients.
+        let editable = |launch: Launch| {
+            hosts::install(host, FileScope::User, &launch, &[], machine)?;
+            Ok(launch)
+        };
+        match launch(host, target, profile, machine).and_then(editable) {
             Ok(launch) => clients.push(SetupClient { host, file, launch }),
             Err(why) if all => {
                 left_alone = true;
