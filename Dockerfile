@@ -40,6 +40,8 @@
 
 FROM rust:1-slim-trixie AS build
 WORKDIR /src
+# What `nonet --version` says; .git is not copied.
+ARG NONET_COMMIT=
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \

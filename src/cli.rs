@@ -14,12 +14,14 @@ mod audit;
 mod check;
 mod complete;
 mod connect;
+mod doctor;
 mod edit;
 mod eval;
 mod failure;
 mod forget;
 mod harden;
 mod hosts;
+mod launch;
 mod launchers;
 mod local;
 mod lock;
@@ -37,8 +39,15 @@ mod status;
 mod table;
 mod take_up;
 mod trust;
+mod version;
 
-use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    io::IsTerminal,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use self::args::{Cli, Command};
 use crate::{
@@ -206,13 +215,19 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Serve { http } => {
             run_loaded(Command::Serve { http: http.or(http_address) }, config, profile).await
         }
+        Command::Doctor { yes, verbose } => {
+            run_loaded(Command::Check { json: false, verbose, fix: true, yes }, config, profile).await
+        }
         command => run_loaded(command, config, profile).await,
     }
 }
 
 /// Runs a command that needs a usable configuration.
 async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<String>) -> anyhow::Result<u8> {
-    let file = config::find(config)?;
+    let file = match &command {
+        Command::Serve { .. } => found_or_begun(config)?,
+        _ => config::find(config)?,
+    };
     let loaded = match &command {
         Command::Check { json, .. } => match load(&file) {
             Ok(loaded) => loaded,
@@ -237,7 +252,15 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
         Command::Serve { http } => serve::run(loaded, profile, http).await,
         Command::Connect { .. } => connect::to_shared(&file, profile).await,
         Command::Shared => connect::be_shared(loaded).await,
-        Command::Check { json, verbose } => check::run(loaded, json, verbose).await,
+        Command::Check { json, verbose, fix: false, .. } => check::run(loaded, json, verbose, None).await,
+        Command::Check { verbose, yes, .. } => {
+            let mut offers = Vec::new();
+            let code = check::run(loaded, false, verbose, Some(&mut offers)).await?;
+            match doctor::run(offers, &file, doctor::Asking::here(yes)).await? {
+                true => doctor::again(file, verbose).await,
+                false => Ok(code),
+            }
+        }
         Command::Lock(args) => lock::run(loaded, &args).await,
         Command::Login(args) => tokio::select! {
             code = login::login(&loaded.config, &args) => code,
@@ -248,9 +271,26 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
     }
 }
 
-/// Reads a configuration. Prints the faults of an unusable one and returns none; fails if the profile does not exist.
+/// Returns the configuration. Without any, and if none was named, that is the user's own, as if it were empty.
+fn found_or_begun(config: Option<&Path>) -> Result<PathBuf, config::NotFound> {
+    let missing = match config::find(config) {
+        Ok(file) => return Ok(file),
+        Err(missing) => missing,
+    };
+    let Some(file) = config::user_file().filter(|_| !missing.named) else { return Err(missing) };
+    let looked_at: Vec<_> = missing.looked_at.iter().map(|path| path.display().to_string()).collect();
+    show::complain(format_args!(
+        "no servers yet: there is no {}. `nonet setup` takes over the servers of your clients, `nonet add` adds one",
+        looked_at.join(" and no ")
+    ));
+    Ok(file)
+}
+
+/// Reads a configuration; a missing one is empty. Prints the faults of an unusable one and returns none; fails if the profile
+/// does not exist.
 fn usable(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Loaded>> {
-    let loaded = match load(file) {
+    let read = if file.exists() { load(file) } else { load_text("", file) };
+    let loaded = match read {
         Ok(loaded) => loaded,
         Err(unusable) => {
             show::refuse(Code::InvalidParams, show::causes(&unusable.into()), as_json);

@@ -59,7 +59,6 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::environment::{is_usual, named_variables};
 use self::{
     breaker::Breaker,
     link::{Connector, Link},
@@ -81,6 +80,10 @@ pub use self::{
     subscriptions::ResourceSubscription,
     tap::{Held, ProgressSink},
     turns::QuestionTurns,
+};
+pub(crate) use self::{
+    child::missing_launcher,
+    environment::{is_usual, named_variables},
 };
 use crate::{
     catalog::Listing,

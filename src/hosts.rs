@@ -14,6 +14,7 @@ mod import;
 mod imported;
 mod install;
 mod join;
+mod known;
 mod names;
 mod parts;
 mod read;
@@ -23,6 +24,7 @@ mod server_edits;
 mod server_text;
 mod servers;
 mod text;
+mod yaml;
 
 use std::{
     collections::BTreeMap,
@@ -35,6 +37,7 @@ pub use change::{Applied, Change};
 pub use import::{ImportOptions, ImportSource, import, usable};
 pub use imported::{Carried, Imported, SecretStore, Variable};
 pub use install::{Launch, Present, install, present, uninstall};
+pub use known::HOSTS;
 pub use server_edits::{Removal, UnusedSecret, add_server, enable_server, remove_server};
 
 use crate::name;
@@ -58,131 +61,19 @@ pub struct Host {
     user: fn(&Machine) -> PathBuf,
     /// The file of a project, below the project's folder.
     project: Option<&'static str>,
-    /// What an entry for a program has besides `command` and `args`.
-    extra: &'static [(&'static str, &'static str)],
+    /// What a new file begins with.
+    blank: &'static str,
+    /// The key of an entry for the program.
+    program: &'static str,
+    /// What an entry for a program has besides the program and `args`, as a JSON object.
+    extra: &'static str,
     /// What `timeout` counts.
     timeout: Unit,
     /// Whether `$NAME` inside of a text is a variable.
     bare_variables: bool,
+    /// Entries for Nonet by the host's versions, for a user to paste: the file does not say which version reads it.
+    by_hand: Option<fn(&Launch) -> String>,
 }
-
-/// Every host that is known, in the order in which they are listed.
-pub static HOSTS: [Host; 8] = [
-    Host {
-        name: "claude-desktop",
-        title: "Claude Desktop",
-        aliases: &["claude", "claude-app"],
-        reload: "Quit Claude Desktop and start it again.",
-        table: "mcpServers",
-        format: FileFormat::Json,
-        user: |machine| machine.app_folder().join("Claude").join("claude_desktop_config.json"),
-        project: None,
-        extra: &[],
-        timeout: Unit::Guess,
-        bare_variables: false,
-    },
-    Host {
-        name: "claude-code",
-        title: "Claude Code",
-        aliases: &["claude-cli", "cc"],
-        reload: "Start a new session of Claude Code.",
-        table: "mcpServers",
-        format: FileFormat::Json,
-        user: |machine| {
-            machine.folder("CLAUDE_CONFIG_DIR").unwrap_or(machine.home.clone()).join(".claude.json")
-        },
-        project: Some(".mcp.json"),
-        extra: &[("type", "stdio")],
-        timeout: Unit::Milliseconds,
-        bare_variables: false,
-    },
-    Host {
-        name: "cursor",
-        title: "Cursor",
-        aliases: &[],
-        reload: "Restart Cursor, or switch the server on under Settings, MCP.",
-        table: "mcpServers",
-        format: FileFormat::Json,
-        user: |machine| machine.home.join(".cursor").join("mcp.json"),
-        project: Some(".cursor/mcp.json"),
-        extra: &[],
-        timeout: Unit::Guess,
-        bare_variables: false,
-    },
-    Host {
-        name: "vscode",
-        title: "VS Code",
-        aliases: &["vs-code", "code", "visual-studio-code", "copilot"],
-        reload: "Run \"MCP: List Servers\" in VS Code and start it.",
-        table: "servers",
-        format: FileFormat::Json,
-        user: |machine| machine.app_folder().join("Code").join("User").join("mcp.json"),
-        project: Some(".vscode/mcp.json"),
-        extra: &[("type", "stdio")],
-        timeout: Unit::Guess,
-        bare_variables: false,
-    },
-    Host {
-        name: "zed",
-        title: "Zed",
-        aliases: &["zed-editor"],
-        reload: "Zed reads the file as soon as it is saved.",
-        table: "context_servers",
-        format: FileFormat::Json,
-        // Zed keeps to ~/.config on macOS too.
-        user: |machine| match machine.os {
-            Os::Windows => machine.app_folder().join("Zed").join("settings.json"),
-            Os::Linux => machine.app_folder().join("zed").join("settings.json"),
-            Os::MacOs => machine.home.join(".config").join("zed").join("settings.json"),
-        },
-        project: Some(".zed/settings.json"),
-        // Versions before 2026 do not read an entry without it; later ones pass over it.
-        extra: &[("source", "custom")],
-        timeout: Unit::Seconds,
-        bare_variables: false,
-    },
-    Host {
-        name: "windsurf",
-        title: "Windsurf",
-        aliases: &["codeium", "cascade"],
-        reload: "Press Refresh in Windsurf's list of MCP servers.",
-        table: "mcpServers",
-        format: FileFormat::Json,
-        user: |machine| machine.home.join(".codeium").join("windsurf").join("mcp_config.json"),
-        project: None,
-        extra: &[],
-        timeout: Unit::Guess,
-        bare_variables: false,
-    },
-    Host {
-        name: "codex",
-        title: "Codex",
-        aliases: &["codex-cli", "openai-codex"],
-        reload: "Start a new session of Codex.",
-        table: "mcp_servers",
-        format: FileFormat::Toml,
-        user: |machine| {
-            machine.folder("CODEX_HOME").unwrap_or(machine.home.join(".codex")).join("config.toml")
-        },
-        project: Some(".codex/config.toml"),
-        extra: &[],
-        timeout: Unit::Seconds,
-        bare_variables: false,
-    },
-    Host {
-        name: "gemini-cli",
-        title: "Gemini CLI",
-        aliases: &["gemini", "gemini-code"],
-        reload: "Start Gemini CLI again, or run `/mcp refresh` in it.",
-        table: "mcpServers",
-        format: FileFormat::Json,
-        user: |machine| machine.home.join(".gemini").join("settings.json"),
-        project: Some(".gemini/settings.json"),
-        extra: &[],
-        timeout: Unit::Milliseconds,
-        bare_variables: true,
-    },
-];
 
 /// Finds a host by its name or one of its aliases; case, spaces and `_` do not matter.
 pub fn find(name: &str) -> Result<&'static Host, HostFault> {
@@ -208,6 +99,11 @@ impl Host {
             FileScope::User => Some((self.user)(machine)),
             FileScope::Project => self.project.map(|path| machine.current.join(path)),
         }
+    }
+
+    /// Whether its file is only read.
+    pub fn is_by_hand(&self) -> bool {
+        self.by_hand.is_some()
     }
 
     fn is_called(&self, name: &str) -> bool {
@@ -237,6 +133,14 @@ enum FileFormat {
     /// JSON; comments and commas at the end are put up with, and kept.
     Json,
     Toml,
+    /// YAML, with servers by their names or as a list of tables with a `name`.
+    Yaml(YamlServers),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum YamlServers {
+    Named,
+    Listed,
 }
 
 /// The unit of a plain `timeout`.
@@ -244,6 +148,8 @@ enum FileFormat {
 enum Unit {
     Milliseconds,
     Seconds,
+    /// Seconds up to the longest that the host takes; more are milliseconds, which it once counted.
+    SecondsUpTo(u32),
     /// Unknown: 1000 and more are milliseconds.
     Guess,
 }
@@ -307,6 +213,11 @@ impl Machine {
     /// The folder that a variable names, if it is a whole path.
     fn folder(&self, variable: &str) -> Option<PathBuf> {
         self.var(variable).map(PathBuf::from).filter(|folder| folder.is_absolute())
+    }
+
+    /// `~/.config`, where programs of the command line have their files on every system.
+    fn dot_config(&self) -> PathBuf {
+        self.folder("XDG_CONFIG_HOME").unwrap_or(self.home.join(".config"))
     }
 
     /// Where applications keep what belongs to the user.

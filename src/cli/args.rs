@@ -1,13 +1,15 @@
 //! The arguments of the command line, and the texts of `--help`.
 
+mod read;
+
 use std::{ffi::OsString, path::PathBuf};
 
 use clap::{
-    Args, CommandFactory, Parser, Subcommand,
+    Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
-    error::{ContextKind, ContextValue, ErrorKind},
 };
 
+pub(super) use self::read::read;
 use super::{add, approve, audit, lock, login, secret, setup, trust};
 use crate::{
     downstream::process_guard,
@@ -186,6 +188,24 @@ pub(super) enum Command {
         /// Show the full stderr of servers that failed, and every operation that did not become a tool
         #[arg(long, short)]
         verbose: bool,
+        /// Offer to mend what can be mended, like `nonet doctor`
+        #[arg(long, conflicts_with = "json")]
+        fix: bool,
+        /// With --fix: agree to everything that needs no answer
+        #[arg(long, short, requires = "fix")]
+        yes: bool,
+    },
+    /// Check, and offer to mend what can be mended, one thing at a time
+    ///
+    /// A missing launcher, an unset variable, a sign-in, a client's entry that leads nowhere, changed definitions. Without a
+    /// terminal it lists what it would offer.
+    Doctor {
+        /// Install launchers and mend clients' entries without asking. Values, sign-ins and trust still need you
+        #[arg(long, short)]
+        yes: bool,
+        /// Show the full stderr of servers that failed
+        #[arg(long, short)]
+        verbose: bool,
     },
     /// Have the running gateways read servers.toml now, and show what changed or why it was refused
     Reload {
@@ -219,8 +239,9 @@ pub(super) enum Command {
     Setup(setup::Wishes),
     /// Import MCP servers from a client's configuration into servers.toml
     Import {
-        /// Client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) or file (default: all
-        /// clients on this machine)
+        /// Client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline, roo-code,
+        /// continue, goose, lm-studio, opencode, copilot-cli, amazon-q, warp, kiro) or file (default: all clients on this
+        /// machine)
         source: Option<String>,
         /// Replace servers that have the same name but another command or address
         #[arg(long)]
@@ -241,7 +262,8 @@ pub(super) enum Command {
     },
     /// Add Nonet to a client's configuration, with a backup
     Install {
-        /// Client: claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli
+        /// Client: claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline, roo-code,
+        /// continue, goose, lm-studio, copilot-cli, amazon-q, warp, kiro; for opencode the entry is printed
         client: String,
         /// Use the project's file instead of the user's
         #[arg(long)]
@@ -379,34 +401,6 @@ pub(super) enum Command {
     },
 }
 
-/// Returns the command line of this process. An unusable command line ends the process with a message and exit code 2.
-pub(super) fn read() -> Cli {
-    let cli = Cli::try_parse().unwrap_or_else(|error| advised(error, std::env::args_os()).exit());
-    if let Some(option) = cli.idle() {
-        let message = format!("{option} has no effect on this command");
-        Cli::command().error(ErrorKind::ArgumentConflict, message).exit();
-    }
-    cli
-}
-
-/// Adds advice to the error of `nonet add NAME COMMAND -y`, where `--` is missing before the command.
-fn advised(mut error: clap::Error, words: impl Iterator<Item = OsString>) -> clap::Error {
-    let words: Vec<OsString> = words.skip(1).collect();
-    let commands = Cli::command();
-    let adds =
-        words.iter().find(|word| commands.find_subcommand(word).is_some()).is_some_and(|word| word == "add");
-    let mistyped = error.get(ContextKind::SuggestedArg).is_some();
-    if adds
-        && !mistyped
-        && error.kind() == ErrorKind::UnknownArgument
-        && words.iter().all(|word| word != "--")
-    {
-        let advice = "write `--` before the command: `nonet add NAME -- COMMAND ARGS`";
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
-    }
-    error
-}
-
 impl Cli {
     /// Whether the command prints for a program to read.
     pub(super) fn wants_json(&self) -> bool {
@@ -475,24 +469,4 @@ impl Cli {
 /// Reads a rule by its name; the help lists them.
 fn rule() -> impl TypedValueParser<Value = Rule> {
     PossibleValuesParser::new(Rule::ALL.map(Rule::name)).try_map(|name| name.parse::<Rule>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_without_dashes_is_advised_to_have_them() {
-        let check = |line: &str, advice: bool| {
-            let words = || line.split_whitespace();
-            let error = advised(Cli::try_parse_from(words()).unwrap_err(), words().map(OsString::from));
-            let said = error.to_string();
-            assert_eq!(said.contains("nonet add NAME -- COMMAND ARGS"), advice, "{said}");
-        };
-        check("nonet add notes npx -y notes", true);
-        check("nonet --config a.toml add notes node server.js", true);
-        check("nonet add notes --tagg x https://a.example", false);
-        check("nonet add notes -y -- npx", false);
-        check("nonet search a b", false);
-    }
 }

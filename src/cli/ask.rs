@@ -102,7 +102,7 @@ pub(super) async fn run(
             Err(other) => told(other, asked.json),
         };
     }
-    let file = crate::config::find(config)?;
+    let file = super::found_or_begun(config)?;
     if !asked.refresh
         && let Some(running) = running(&file, profile.clone()).await
     {

@@ -5,7 +5,13 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, UNUSABLE, gateway, launchers, show, signal::stopped, status};
+use super::{
+    FAILED, OK, UNUSABLE,
+    doctor::{self, Offer},
+    gateway, launchers, show,
+    signal::stopped,
+    status,
+};
 use crate::{
     catalog::Tool,
     config::{ConfigFault, Loaded, Unusable},
@@ -47,7 +53,14 @@ impl<'a> From<&'a ConfigFault> for FaultEntry<'a> {
 
 /// Checks the configuration and every server, and prints the report. Exit code 0: no problems; 1: a server failed; 2: the
 /// configuration has faults.
-pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow::Result<u8> {
+///
+/// `offers` gets what `nonet doctor` could mend.
+pub(super) async fn run(
+    loaded: Loaded,
+    as_json: bool,
+    verbose: bool,
+    offers: Option<&mut Vec<Offer>>,
+) -> anyhow::Result<u8> {
     let (faults, exposed) = (loaded.faults.clone(), loaded.warnings.clone());
     let file = loaded.config.file.clone();
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
@@ -82,6 +95,9 @@ pub(super) async fn run(loaded: Loaded, as_json: bool, verbose: bool) -> anyhow:
     if let Some(replicas) = replicas {
         warnings.extend(cluster_warnings(&replicas));
         status["cluster"]["replicas"] = replicas.unwrap_or_default().into();
+    }
+    if let Some(offers) = offers {
+        *offers = doctor::offers(&gateway, &faults).await?;
     }
     let report = Report {
         file,

@@ -8,13 +8,13 @@ use std::{
 use anyhow::Context;
 use serde_json::json;
 
-use super::{OK, show};
+use super::{OK, launch::launch, show};
 use crate::{
     config::{self, LeftOut, Loaded},
     downstream,
     hosts::{
-        self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch,
-        Machine, SecretStore, Variable,
+        self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Machine,
+        SecretStore, Variable,
     },
     keyring::{self, Keyring},
     shell,
@@ -202,16 +202,6 @@ pub(super) fn tell_secrets(imported: &Imported, dry_run: bool) {
     }
 }
 
-/// How hosts start Nonet with a configuration.
-pub(super) fn launch(target: &Path, profile: Option<&str>) -> anyhow::Result<Launch> {
-    let command = std::env::current_exe().context("the path of this program is unknown")?;
-    let mut args = vec!["--config".into(), target.display().to_string()];
-    if let Some(profile) = profile {
-        args.extend(["--profile".into(), profile.into()]);
-    }
-    Ok(Launch { command: command.display().to_string(), args })
-}
-
 /// Puts Nonet into a host's configuration, under a profile if one is named. `replace` takes out what `servers.toml`
 /// has of it.
 pub(super) fn install(
@@ -232,7 +222,7 @@ pub(super) fn install(
     };
     let carried = imported.as_ref().map(|found| found.carried(host, scope, &machine)).unwrap_or_default();
     let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
-    let change = hosts::install(host, scope, &launch(&target, profile)?, &names, &machine)?;
+    let change = hosts::install(host, scope, &launch(&target, profile, &machine)?, &names, &machine)?;
     let loaded = usable(&target, host, profile)?;
     let lost: Vec<&Carried> =
         carried.iter().filter(|carried| loaded.config.left_out.contains_key(&carried.server)).collect();

@@ -127,6 +127,18 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
     Ok(OK)
 }
 
+/// Keeps a secret in the `secrets.env` beside a configuration.
+pub(super) fn keep(name: &str, value: &str, config: &Path) -> anyhow::Result<()> {
+    let path = secrets_file::beside(config);
+    let shown = path.display();
+    let unusable = || format!("cannot use {shown}");
+    let mut file = SecretsFile::read(&path).with_context(unusable)?;
+    file.set(name, value);
+    file.write().with_context(unusable)?;
+    say!("`{name}` is in {shown}, readable only by you.");
+    Ok(())
+}
+
 /// The line that holds the secret, without its end.
 fn line(name: &str) -> anyhow::Result<String> {
     let line = if stdin().is_terminal() {

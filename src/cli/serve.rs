@@ -7,10 +7,11 @@ use std::{io::IsTerminal, path::Path, sync::Arc};
 use anyhow::Context;
 use serde_json::json;
 
-use super::{OK, connect, gateway, load_text, log, reload, signal};
+use super::{OK, connect, gateway, launch::launch, load_text, log, reload, signal};
 use crate::{
     config::Loaded,
     gateway::Gateway,
+    hosts::{Launch, Machine},
     serve::{self, HttpOptions, Serving},
 };
 
@@ -27,6 +28,10 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
     let gateway = gateway(loaded, true);
     if let Some(cluster) = &gateway.cluster {
         log::of_replica(cluster.replicas().name());
+    }
+    // The folder of a file that does not exist yet has to exist to be watched.
+    if let Some(folder) = file.parent().filter(|_| !file.exists()) {
+        let _ = std::fs::create_dir_all(folder);
     }
     watch(&gateway, &file);
     match http {
@@ -91,9 +96,10 @@ fn share(gateway: &Arc<Gateway>, file: &Path) {
 
 /// The text for a user who starts Nonet in a terminal.
 fn welcome(file: &Path) -> String {
-    let exe = std::env::current_exe().map_or_else(|_| "nonet".into(), |exe| exe.display().to_string());
     let config = std::path::absolute(file).unwrap_or_else(|_| file.into());
-    let entry = json!({ "mcpServers": { "nonet": { "command": exe, "args": ["--config", config] } } });
+    let launch = Machine::this().map_err(Into::into).and_then(|machine| launch(&config, None, &machine));
+    let launch = launch.unwrap_or_else(|_| Launch { command: "nonet".into(), args: Vec::new() });
+    let entry = json!({ "mcpServers": { "nonet": { "command": launch.command, "args": launch.args } } });
     format!(
         "Nonet {}: one MCP server in front of all of your MCP servers.\n\
          Nonet speaks MCP on stdin and stdout, so an MCP client starts it. For Claude Desktop, Cursor and\n\

@@ -37,8 +37,8 @@ const EXAMPLE: &str = r#"  [servers.memory]
 /// The arguments of a setup.
 #[derive(Debug, Args)]
 pub(super) struct Wishes {
-    /// Clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli) (default: all with a
-    /// configuration on this machine)
+    /// Clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline, roo-code, continue,
+    /// goose, lm-studio, copilot-cli, amazon-q, warp, kiro) (default: all with a configuration on this machine)
     pub clients: Vec<String>,
     /// Agree to everything without asking
     #[arg(long, short)]
@@ -162,7 +162,12 @@ fn clients(
         if clients.iter().any(|client| client.host.name == host.name) || all && !file.exists() {
             continue;
         }
-        match launch(host, target, profile, machine) {
+        // A file that cannot be edited, such as YAML in flow style, is not to stop the other clients.
+        let editable = |launch: Launch| {
+            hosts::install(host, FileScope::User, &launch, &[], machine)?;
+            Ok(launch)
+        };
+        match launch(host, target, profile, machine).and_then(editable) {
             Ok(launch) => clients.push(SetupClient { host, file, launch }),
             Err(why) if all => {
                 left_alone = true;
@@ -188,7 +193,7 @@ fn launch(
     machine: &Machine,
 ) -> anyhow::Result<Launch> {
     hosts::import(ImportSource::Users(&[host]), target, ImportOptions::default(), machine)?;
-    let wanted = commands::launch(target, profile)?;
+    let wanted = super::launch::launch(target, profile, machine)?;
     let (now, config) = match hosts::present(host, FileScope::User, machine)? {
         Present::Absent => return Ok(wanted),
         Present::Program { launch, config } => (launch, config),
@@ -203,12 +208,19 @@ fn launch(
         "its `nonet` uses another configuration; run `nonet install {}` to change that",
         host.name
     );
-    let is_gone = |command: &str| Path::new(command).is_absolute() && !Path::new(command).exists();
     match profile {
-        None if !is_gone(&now.command) => Ok(now),
-        None => Ok(Launch { command: wanted.command, args: now.args }),
+        None if !super::launch::is_lost(&now.command) => Ok(now),
+        None => Ok(mended(wanted, now.args)),
         Some(_) => Ok(wanted),
     }
+}
+
+/// How a client starts Nonet whose program is gone: as it is wanted, with the options that the client has now.
+pub(super) fn mended(wanted: Launch, now: Vec<String>) -> Launch {
+    let is_option = |arg: &String| arg.starts_with("--");
+    let mut args: Vec<String> = wanted.args.into_iter().take_while(|arg| !is_option(arg)).collect();
+    args.extend(now.into_iter().skip_while(|arg| !is_option(arg)));
+    Launch { command: wanted.command, args }
 }
 
 /// The change of a client's file, if every server works and the user agrees.
@@ -278,7 +290,7 @@ impl Setup {
 
     /// Asks all questions. Returns the changes that the user agrees to and the typed variables; none if the user refuses.
     fn ask(&self, imported: &Imported) -> anyhow::Result<Option<(Vec<ClientPlan>, Typed)>> {
-        let agree = |question: &str| agree(question, &mut io::stdin().lock(), &mut io::stderr());
+        let agree = |question: &str| agree(question, true, &mut io::stdin().lock(), &mut io::stderr());
         let secrets =
             if imported.secrets.iter().all(|kept| kept.there) { "" } else { ", and store their secrets" };
         let question = format!("Write these servers to {}{secrets}?", self.target.display());
@@ -332,16 +344,23 @@ fn ask_for_variables(imported: &Imported) -> anyhow::Result<Typed> {
     Ok(typed)
 }
 
-/// Asks a question until the answer is yes (or Enter) or no. The end of the input is an error.
-fn agree(question: &str, input: &mut impl BufRead, output: &mut impl Write) -> anyhow::Result<bool> {
+/// Asks a question until the answer is yes or no; Enter is `usual`. The end of the input is an error.
+pub(super) fn agree(
+    question: &str,
+    usual: bool,
+    input: &mut impl BufRead,
+    output: &mut impl Write,
+) -> anyhow::Result<bool> {
+    let choices = if usual { "[Y/n]" } else { "[y/N]" };
     loop {
-        write!(output, "{question} [Y/n] ")?;
+        write!(output, "{question} {choices} ")?;
         output.flush()?;
         let mut line = String::new();
         let read = input.take(LONGEST_ANSWER).read_line(&mut line).context("cannot read the answer")?;
         anyhow::ensure!(read > 0, "no answer; nothing was changed");
         match line.trim().to_lowercase().as_str() {
-            "" | "y" | "yes" => return Ok(true),
+            "" => return Ok(usual),
+            "y" | "yes" => return Ok(true),
             "n" | "no" => return Ok(false),
             _ => writeln!(output, "Please answer with y or n.")?,
         }
@@ -356,7 +375,7 @@ mod tests {
     fn a_question_is_asked_until_it_is_answered() {
         let check = |typed: &str, expected: Option<bool>, asked: usize| {
             let mut output = Vec::new();
-            let answer = agree("Go on?", &mut typed.as_bytes(), &mut output);
+            let answer = agree("Go on?", true, &mut typed.as_bytes(), &mut output);
             assert_eq!(answer.ok(), expected, "{typed}");
             let output = String::from_utf8(output).unwrap();
             assert_eq!(output.matches("Go on? [Y/n]").count(), asked, "{output}");

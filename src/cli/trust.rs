@@ -1,6 +1,7 @@
 //! `nonet trust`: what servers changed, and the user's trust in it.
 
 use std::{
+    collections::BTreeSet,
     io::{BufRead, IsTerminal, Read, Write},
     path::Path,
     time::Duration,
@@ -41,15 +42,29 @@ pub(super) struct TrustArgs {
 /// Lists what waits, or trusts it. A running gateway takes that up within a second.
 pub(super) async fn run(args: TrustArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let file = config::find(config)?;
-    let cluster = super::cluster_of(&file)?;
-    let (state, place) = (store::folder(), gateway::place_of(&file));
+    let named = file.clone();
+    with_pins(&file, move |pins| list_or_trust(pins, &args, &named)).await
+}
+
+/// The names of servers with something that waits to be trusted.
+pub(super) async fn waiting(file: &Path) -> anyhow::Result<BTreeSet<String>> {
+    let of_server = |one: &WaitingPin| one.name().split('.').next().unwrap_or_default().to_string();
+    with_pins(file, move |pins| Ok(pins.waiting(usize::MAX)?.iter().map(of_server).collect())).await
+}
+
+async fn with_pins<T: Send + 'static>(
+    file: &Path,
+    work: impl FnOnce(&Pins) -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<T> {
+    let cluster = super::cluster_of(file)?;
+    let (state, place) = (store::folder(), gateway::place_of(file));
     let pins = Pins::new(state.clone(), &place, Clock::default());
     // Results are not touched.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
     let (store, _) = gateway::open_store(cluster.as_ref(), state, retention, &Clock::default(), &place);
     let pins = pins.sharing(store.shared_pins());
     // Pins block.
-    let done = tokio::task::spawn_blocking(move || list_or_trust(&pins, &args, &file)).await?;
+    let done = tokio::task::spawn_blocking(move || work(&pins)).await?;
     let _ = store.leave().await;
     done
 }

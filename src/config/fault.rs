@@ -23,6 +23,14 @@ pub struct ConfigFault {
     pub entry: Option<String>,
 }
 
+impl ConfigFault {
+    /// The environment variables that have to be set.
+    pub fn unset_variables(&self) -> impl Iterator<Item = &str> {
+        let parts = self.message.split("; ");
+        parts.filter_map(|part| part.strip_prefix("the environment variable `")?.strip_suffix("` is not set"))
+    }
+}
+
 impl fmt::Display for ConfigFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}: ", self.file.display(), self.line, self.column)?;

@@ -16,6 +16,7 @@ use crate::{
     fault::{Code, Fault},
     name,
     search::outcomes,
+    shell,
     text::clip,
 };
 
@@ -58,6 +59,22 @@ impl Gate {
             tools: Some(0),
             last_error: Some(left_out.why()),
             ..ServerStatus::default()
+        })
+    }
+
+    /// Says how to add the first server; none if the configuration has one, or skills or apps to work with.
+    pub fn first_server(&self) -> Option<String> {
+        let config = self.config();
+        let has_none =
+            config.servers.is_empty() && config.left_out.is_empty() && self.world.connections.is_empty();
+        let is_empty = has_none && config.apps.is_empty() && config.gateway.skills.is_empty();
+        let [setup, add] =
+            ["setup", "add NAME -- COMMAND"].map(|command| shell::nonet(command, &config.file));
+        is_empty.then(|| {
+            format!(
+                "No server is configured yet, so there are only Nonet's own tools. Ask the user to run `{setup}` in a shell, \
+                 which takes over the servers of their MCP clients, or `{add}`; Nonet uses new servers at once."
+            )
         })
     }
 

@@ -250,8 +250,10 @@ impl Gateway {
         found: &Found,
         arguments: &SearchArguments,
     ) -> Option<String> {
-        let mut hints: Vec<String> = Vec::new();
-        if found.hits.is_empty() {
+        let mut hints: Vec<String> = gate.first_server().into_iter().collect();
+        if !hints.is_empty() {
+            // No other words would find more.
+        } else if found.hits.is_empty() {
             hints.push("Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into());
         } else if matches!(found.confidence, Confidence::Low) {
             let near = found.hits.first().is_some_and(|hit| hit.score >= NEAR);
@@ -494,7 +496,11 @@ impl Gate {
             push(name, &group.description, count, None);
         }
         categories.extend(self.left_out_categories());
-        json!({ "categories": categories, "total_tools": total })
+        let mut answer = json!({ "categories": categories, "total_tools": total });
+        if let Some(first) = self.first_server() {
+            answer["hint"] = json!(first);
+        }
+        answer
     }
 
     /// Returns the instructions of a server, the first time in a session.

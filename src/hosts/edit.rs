@@ -12,7 +12,7 @@ use jsonc_parser::{
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, Table, Value as Toml};
 
-use super::{FileFormat, HostFault, listed, read, text::position};
+use super::{FileFormat, HostFault, listed, read, text::position, yaml};
 use crate::config::toml_value;
 
 /// The table of servers in a host's file. Texts have `\n` line ends.
@@ -23,7 +23,7 @@ pub(super) struct HostTable<'a> {
 }
 
 /// Keys of an entry for an address; an entry for a program has none of them.
-const ADDRESS: [&str; 5] = ["url", "serverUrl", "httpUrl", "headers", "http_headers"];
+pub(super) const ADDRESS: [&str; 6] = ["url", "uri", "serverUrl", "httpUrl", "headers", "http_headers"];
 
 impl HostTable<'_> {
     /// The entries in a text, by name.
@@ -32,6 +32,8 @@ impl HostTable<'_> {
         match root.get(self.table) {
             None => Ok(Map::new()),
             Some(Value::Object(entries)) => Ok(entries.clone()),
+            Some(Value::Null) if self.is_yaml() => Ok(Map::new()),
+            Some(Value::Array(items)) if self.is_yaml() => Ok(read::named(items)),
             Some(_) => {
                 let (line, column) = self.place(text);
                 let remedy = format!(
@@ -87,6 +89,10 @@ impl HostTable<'_> {
                     }
                 }
             })?,
+            FileFormat::Yaml(servers) => {
+                let put = yaml::put(text, self.table, servers, (name, entry), there);
+                put.ok_or_else(|| self.unsafe_edit(&[name]))?
+            }
         };
         let edited = self.checked(text, edited, &[name])?;
         let entries = self.entries(&edited)?;
@@ -116,6 +122,9 @@ impl HostTable<'_> {
                     keep_comments(document, &taken);
                 }
             })?,
+            FileFormat::Yaml(_) => {
+                yaml::take(text, self.table, &names).ok_or_else(|| self.unsafe_edit(&names))?
+            }
         };
         self.checked(text, edited, &names)
     }
@@ -150,16 +159,29 @@ impl HostTable<'_> {
         let rest = |text: &str| -> Result<Value, HostFault> {
             let mut root = read::value(text, self.format, self.file)?;
             let Some(members) = root.as_object_mut() else { return Ok(root) };
-            if let Some(entries) = members.get_mut(self.table).and_then(Value::as_object_mut) {
-                entries.retain(|name, _| !edited(name));
-                if entries.is_empty() {
-                    members.shift_remove(self.table);
+            let is_empty = match members.get_mut(self.table) {
+                Some(Value::Object(entries)) => {
+                    entries.retain(|name, _| !edited(name));
+                    entries.is_empty()
                 }
+                Some(Value::Array(items)) if self.is_yaml() => {
+                    items.retain(|item| !read::name_of(item).is_some_and(&edited));
+                    items.is_empty()
+                }
+                Some(Value::Null) => self.is_yaml(),
+                _ => false,
+            };
+            if is_empty {
+                members.shift_remove(self.table);
             }
             Ok(root)
         };
         let before = rest(before)?;
         Ok(rest(after).is_ok_and(|after| after == before))
+    }
+
+    fn is_yaml(&self) -> bool {
+        matches!(self.format, FileFormat::Yaml(_))
     }
 
     fn unsafe_edit(&self, names: &[&str]) -> HostFault {
@@ -177,6 +199,7 @@ impl HostTable<'_> {
             FileFormat::Toml => read::toml(text, self.file)
                 .ok()
                 .and_then(|document| Some(document.as_table().get(self.table)?.span()?.start)),
+            FileFormat::Yaml(_) => yaml::place(text, self.table),
         };
         position(text, at.unwrap_or_default())
     }

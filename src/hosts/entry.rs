@@ -1,5 +1,6 @@
 //! Reads one server from a host's entry. Settings without an equivalent in servers.toml are reported.
 
+mod dialects;
 mod own;
 mod reach;
 
@@ -95,7 +96,7 @@ pub(super) struct Context<'a> {
 }
 
 /// Keys that servers.toml does not need.
-const IDLE: [&str; 18] = [
+const IDLE: [&str; 21] = [
     "type",
     "transport",
     "transportType",
@@ -114,6 +115,9 @@ const IDLE: [&str; 18] = [
     "isActive",
     "registryUrl",
     "dev",
+    "bundled",
+    "display_name",
+    "start_on_launch",
 ];
 /// Keys for tools that the host calls without approval. They are not a list of visible tools.
 const APPROVALS: [&str; 8] = [
@@ -158,7 +162,8 @@ pub(super) fn read(value: &Value, context: &Context) -> HostEntry {
         folder: fallback,
         input: &input,
     };
-    EntryReader { entry, context, texts, taken: IDLE.to_vec(), notes: Vec::new() }.server()
+    let common = dialects::common(entry);
+    EntryReader { entry: &common, context, texts, taken: IDLE.to_vec(), notes: Vec::new() }.server()
 }
 
 /// What VS Code shows when it asks for an input.
@@ -197,7 +202,7 @@ impl<'a> EntryReader<'a> {
                 Err(format!("servers.toml does not support the transport `{}`", shortened(&kind)))
             }
             (Some(command), url) if !http || url.is_none() => {
-                if is_nonet(command) {
+                if is_nonet(command) || fetches_nonet(command, inner) {
                     return HostEntry::Nonet;
                 }
                 if url.is_some() {
@@ -263,9 +268,8 @@ impl<'a> EntryReader<'a> {
         let milliseconds = match (unit, number) {
             (Unit::Milliseconds, _) => true,
             (Unit::Guess, Some(number)) => number >= 1000.0,
-            // Ten minutes is the longest that Zed takes; it once counted milliseconds.
-            (Unit::Seconds, Some(number)) => number > 600.0,
-            (_, None) => false,
+            (Unit::SecondsUpTo(longest), Some(number)) => number > f64::from(longest),
+            (Unit::Seconds, _) | (_, None) => false,
         };
         let written = plain.and_then(Value::as_str).and_then(|text| humantime::parse_duration(text).ok());
         let seconds = number.map(|number| if milliseconds { number / 1000.0 } else { number });
@@ -345,6 +349,19 @@ impl<'a> EntryReader<'a> {
 pub(super) fn is_nonet(command: &str) -> bool {
     let name = command.trim().rsplit(['/', '\\']).next().unwrap_or_default().to_lowercase();
     name.strip_suffix(".exe").unwrap_or(&name) == OWN_NAME
+}
+
+/// Whether an entry fetches Nonet and starts it: `npx -y nonet`, `uvx nonet@latest`.
+fn fetches_nonet(command: &str, entry: &Map<String, Value>) -> bool {
+    let name = command.trim().rsplit(['/', '\\']).next().unwrap_or_default().to_lowercase();
+    let name = name.split('.').next().unwrap_or_default();
+    let args = entry.get("args").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    // The first word that is neither an option nor a launcher is the package.
+    let launchers = ["npx", "uvx", "bunx", "pnpm", "pipx", "cmd"];
+    let others = ["/c", "dlx", "run", "exec", "x"];
+    let is_word = |arg: &&str| !arg.starts_with('-') && !launchers.contains(arg) && !others.contains(arg);
+    let package = args.into_iter().find(is_word).unwrap_or_default();
+    launchers.contains(&name) && package.split('@').next() == Some(OWN_NAME)
 }
 
 /// Returns the values of an entry that look like secrets, for masking.

@@ -49,7 +49,10 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
         }
     }
     if let ImportSource::Users(_) = source {
-        let is_users = |entry: &FoundEntry| HOSTS.iter().any(|host| host.table == entry.from.table);
+        let is_users = |entry: &FoundEntry| {
+            let table = &entry.from.table;
+            HOSTS.iter().any(|host| host.table == table)
+        };
         found.entries.retain(is_users);
         found.notes.clear();
         return Ok(found);
@@ -100,7 +103,8 @@ fn project_of(file: &Path, machine: &Machine) -> Option<PathBuf> {
     if HOSTS.iter().any(|host| (host.user)(machine) == file) {
         return None;
     }
-    let path = HOSTS.iter().filter_map(|host| host.project).find(|path| file.ends_with(path))?;
+    let paths = HOSTS.iter().filter_map(|host| host.project).filter(|path| file.ends_with(path));
+    let path = paths.max_by_key(|path| Path::new(path).components().count())?;
     file.ancestors().nth(Path::new(path).components().count()).map(Into::into)
 }
 
@@ -113,7 +117,7 @@ impl FoundEntries {
         machine: &Machine,
     ) -> Result<(), HostFault> {
         let text = Text::new(Some(bytes), file)?;
-        let root = read::value(text.plain(), read::format_of(text.plain()), file)?;
+        let root = read::value(text.plain(), read::format_of(text.plain(), file), file)?;
         let (tables, passed_over) = read::servers(&root, &machine.current);
         if passed_over > 0 {
             let note = "run the import in their project's folder";
@@ -128,11 +132,13 @@ impl FoundEntries {
             let folder = if of_project { Some(machine.current.as_path()) } else { folder.as_deref() };
             // Some table names are used by a single host.
             let host = host.or_else(|| match table.table.as_str() {
-                "context_servers" | "mcp_servers" => HOSTS.iter().find(|host| host.table == table.table),
+                "context_servers" | "mcp_servers" | "extensions" | "mcp" => {
+                    HOSTS.iter().find(|host| host.table == table.table)
+                }
                 _ => None,
             });
             let context = Context { machine, host, folder, root: &root };
-            for (name, value) in table.entries {
+            for (name, value) in table.entries.iter() {
                 self.secrets.extend(entry::secrets(value, machine));
                 let entry = self.entry(name, value, &context);
                 let from = Origin {
@@ -149,8 +155,12 @@ impl FoundEntries {
     /// Nonet over HTTP is recognised by its name, because it has no command.
     fn entry(&self, name: &str, value: &Value, context: &Context) -> HostEntry {
         match entry::read(value, context) {
-            HostEntry::Server(..) if name == OWN_NAME && value.get("command").is_none() => HostEntry::Nonet,
+            HostEntry::Server(..) if name == OWN_NAME && !is_program(value) => HostEntry::Nonet,
             entry => entry,
         }
     }
+}
+
+fn is_program(entry: &Value) -> bool {
+    ["command", "cmd"].iter().any(|key| entry.get(key).is_some())
 }

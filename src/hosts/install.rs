@@ -46,7 +46,7 @@ pub fn present(host: &Host, scope: FileScope, machine: &Machine) -> Result<Prese
     let items = entry.get("args").and_then(Value::as_array);
     let args: Option<Vec<String>> =
         items.into_iter().flatten().map(|arg| arg.as_str().map(Into::into)).collect();
-    let command = entry.get("command").and_then(Value::as_str);
+    let command = entry.get(host.program).and_then(Value::as_str);
     let (Some(command), Some(args)) = (command, args) else { return Ok(Present::Elsewhere) };
     if args.iter().any(|arg| arg.starts_with("http://") || arg.starts_with("https://")) {
         return Ok(Present::Elsewhere);
@@ -78,17 +78,26 @@ pub fn install(
     replace: &[String],
     machine: &Machine,
 ) -> Result<Change, HostFault> {
+    if let Some(entries) = host.by_hand {
+        let shown = host.file(scope, machine).unwrap_or_default();
+        let message = format!("{} reads its file in another way with each version", host.title);
+        let remedy = format!("Add the entry by hand, {}. Nothing was changed.", entries(launch));
+        return Err(HostFault::new(message, remedy).within(&shown));
+    }
     let file = HostFile::read(host, scope, machine)?;
     let servers = file.servers(host);
     let before = servers.entries(file.text.plain())?;
     let entry = entry_of(host, launch);
     let mut told = Vec::new();
     let mut text = file.text.plain().to_string();
+    if file.bytes.is_none() {
+        text.push_str(host.blank);
+    }
 
     let is_there = before.get(OWN_NAME).is_some_and(|there| {
         let same = |(key, value): (&String, &Value)| there.get(key) == Some(value);
         // Other keys belong to the user.
-        entry.iter().filter(|(key, _)| matches!(key.as_str(), "command" | "args")).all(same)
+        entry.iter().filter(|(key, _)| *key == host.program || *key == "args").all(same)
     });
     let shown = file.file.display();
     match (is_there, before.contains_key(OWN_NAME)) {
@@ -203,6 +212,12 @@ impl HostFile {
             let message = format!("{} has no servers for single projects", host.title);
             HostFault::new(message, "Leave out the project: this host has only a user file.".into())
         })?;
+        if host.by_hand.is_some() {
+            let message = format!("{} is set up by hand", host.title);
+            let remedy =
+                format!("`nonet install {0}` shows the entry, `nonet import {0}` reads the file.", host.name);
+            return Err(HostFault::new(message, remedy).within(&file));
+        }
         let real = behind_links(&file)?;
         let bytes = bytes(&real)?;
         let text = Text::new(bytes.as_deref(), &file)?;
@@ -258,10 +273,10 @@ fn secrets(servers: &HostTable, change: &Change, machine: &Machine) -> Vec<Strin
 
 /// Nonet's entry as the host writes entries.
 fn entry_of(host: &Host, launch: &Launch) -> Map<String, Value> {
-    let extra = host.extra.iter().map(|(key, value)| (key.to_string(), Value::from(*value)));
+    let extra: Map<String, Value> = serde_json::from_str(host.extra).expect("a constant of `known`");
     let own = [
-        ("command".to_string(), Value::from(launch.command.as_str())),
+        (host.program.to_string(), Value::from(launch.command.as_str())),
         ("args".into(), launch.args.clone().into()),
     ];
-    extra.chain(own).collect()
+    extra.into_iter().chain(own).collect()
 }

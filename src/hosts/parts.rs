@@ -94,6 +94,11 @@ impl TextReader<'_> {
     fn braced<'t>(&self, inside: &'t str) -> Option<(TextPart, &'t str)> {
         let (content, after) = inside.split_at(closing_brace(inside)?);
         let after = &after[1..];
+        // Continue has `${{ secrets.NAME }}`.
+        if let Some(content) = content.strip_prefix('{') {
+            let name = ["secrets.", "inputs."].iter().find_map(|kind| content.trim().strip_prefix(kind))?;
+            return Some((variable(name)?, after.strip_prefix('}')?));
+        }
         let asked = |id: &str, what: String| TextPart::Asked { id: id.into(), what };
         let folder = self.folder.to_string_lossy().into_owned();
         let home = if self.windows { "USERPROFILE" } else { "HOME" };

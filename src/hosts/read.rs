@@ -1,12 +1,12 @@
 //! Reads hosts' files: detects the format and finds the tables of servers.
 
-use std::{collections::HashSet, path::Path};
+use std::{borrow::Cow, collections::HashSet, path::Path};
 
 use jsonc_parser::{CollectOptions, ParseOptions, ast, common::Ranged, parse_to_ast};
 use serde_json::{Map, Value};
 use toml_edit::{Document, Item, TableLike, Value as Toml};
 
-use super::{FileFormat, HostFault, shortened, text::position};
+use super::{FileFormat, HostFault, YamlServers, shortened, text::position, yaml};
 
 /// Plain JSON with comments and commas at the end. What else editors put up with is a fault.
 pub(super) const JSONC: ParseOptions = ParseOptions {
@@ -26,8 +26,11 @@ pub(super) const JSONC: ParseOptions = ParseOptions {
 const TABLES: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_servers"];
 const KEEP_OFF: &str = "Fix the syntax; nothing was changed.";
 
-/// The format that a text is in. TOML begins with a key, a `#` or a `[`.
-pub(super) fn format_of(text: &str) -> FileFormat {
+/// The format that a file is in. TOML begins with a key, a `#` or a `[`, and so may YAML.
+pub(super) fn format_of(text: &str, file: &Path) -> FileFormat {
+    if file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
+        return FileFormat::Yaml(YamlServers::Named);
+    }
     let start = text.trim_start();
     if start.is_empty() || start.starts_with(['{', '/']) { FileFormat::Json } else { FileFormat::Toml }
 }
@@ -36,6 +39,7 @@ pub(super) fn format_of(text: &str) -> FileFormat {
 pub(super) fn value(text: &str, format: FileFormat, file: &Path) -> Result<Value, HostFault> {
     match format {
         FileFormat::Toml => Ok(toml_value(toml(text, file)?.as_item())),
+        FileFormat::Yaml(_) => yaml::value(text, file),
         FileFormat::Json => match json(text, file)? {
             None => Ok(Value::Object(Map::new())),
             Some(value) => {
@@ -127,7 +131,25 @@ pub(super) struct FoundTable<'a> {
     /// The path of the table, such as `mcpServers`.
     pub table: String,
     /// The entries, by the host's own names.
-    pub entries: &'a Map<String, Value>,
+    pub entries: Cow<'a, Map<String, Value>>,
+}
+
+/// The name of an item in a list of servers.
+pub(super) fn name_of(item: &Value) -> Option<&str> {
+    item.get("name")?.as_str()
+}
+
+/// A list of servers, by their names.
+pub(super) fn named(items: &[Value]) -> Map<String, Value> {
+    items.iter().filter_map(|item| Some((name_of(item)?.to_string(), item.clone()))).collect()
+}
+
+/// The entries that `is_server` finds in a table with others; none if there are none.
+fn among<'a>(table: Option<&'a Value>, is_server: fn(&Value) -> bool) -> Option<Cow<'a, Map<String, Value>>> {
+    let entries = table?.as_object()?;
+    let servers = entries.iter().filter(|(_, value)| is_server(value));
+    let servers: Map<_, _> = servers.map(|(name, value)| (name.clone(), value.clone())).collect();
+    (!servers.is_empty()).then_some(Cow::Owned(servers))
 }
 
 /// All tables of servers in a file, and how many servers were passed over because they belong to
@@ -136,7 +158,11 @@ pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<FoundTable<'a>
     let mut found = Vec::new();
     let mut passed_over = 0;
     let mut take = |table: String, value: Option<&'a Value>| {
-        let entries = value.and_then(Value::as_object);
+        let entries = match value {
+            Some(Value::Object(entries)) => Some(Cow::Borrowed(entries)),
+            Some(Value::Array(items)) => Some(Cow::Owned(named(items))),
+            _ => None,
+        };
         found.extend(entries.map(|entries| FoundTable { table, entries }));
     };
     for key in TABLES {
@@ -153,6 +179,14 @@ pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<FoundTable<'a>
             passed_over += servers.and_then(Value::as_object).map_or(0, Map::len);
         }
     }
+    // What Goose and opencode have in these tables besides programs and addresses is their own.
+    let of_goose = |value: &Value| ["cmd", "uri"].iter().any(|key| value.get(key).is_some());
+    let of_opencode =
+        |value: &Value| value.get("command").is_some_and(Value::is_array) || value.get("url").is_some();
+    for (key, is_server) in [("extensions", of_goose as fn(&Value) -> bool), ("mcp", of_opencode)] {
+        let entries = among(root.get(key), is_server);
+        found.extend(entries.map(|entries| FoundTable { table: key.into(), entries }));
+    }
     // A bare table, as READMEs of servers show it.
     let looks_like_a_server =
         |value: &Value| ["command", "url", "serverUrl", "httpUrl"].iter().any(|key| value.get(key).is_some());
@@ -161,7 +195,7 @@ pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<FoundTable<'a>
         && !entries.is_empty()
         && entries.values().all(looks_like_a_server)
     {
-        found.push(FoundTable { table: String::new(), entries });
+        found.push(FoundTable { table: String::new(), entries: Cow::Borrowed(entries) });
     }
     (found, passed_over)
 }
@@ -171,7 +205,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: &[&str]) {
-        let root = value(text, format_of(text), Path::new("f")).unwrap();
+        let root = value(text, format_of(text, Path::new("f")), Path::new("f")).unwrap();
         let (found, _) = servers(&root, Path::new("/here"));
         let found: Vec<_> = found
             .iter()
@@ -192,6 +226,9 @@ mod tests {
         check(r#"{"theme": "x", "context_servers": {"z": {}}}"#, &["context_servers: z"]);
         check(r#"{"a": 1, "a": {"b": 1, "b": 2}, "servers": {"a": {}}}"#, &["servers: a"]);
         check(r#"{"mcp": {"servers": {"old": {}}}}"#, &["mcp.servers: old"]);
+        check(r#"{"mcp": {"a": {"command": ["x"]}, "b": {"url": "y"}, "timeout": 5}}"#, &["mcp: a b"]);
+        check(r#"{"extensions": {"a": {"cmd": "x"}, "memory": {"type": "builtin"}}}"#, &["extensions: a"]);
+        check(r#"{"extensions": {"disabled": ["x"]}, "mcp": {"allowed": ["y"]}}"#, &[]);
         check("[mcp_servers.a]\ncommand = 'x'\n", &["mcp_servers: a"]);
         check("model = 'm'\nmcp_servers.a.command = 'x'\n", &["mcp_servers: a"]);
         check(r#"{"git": {"command": "x"}, "docs": {"url": "y"}}"#, &[": git docs"]);
@@ -203,7 +240,9 @@ mod tests {
 
     #[test]
     fn faults_have_their_place() {
-        let told = |text: &str| value(text, format_of(text), Path::new("f")).unwrap_err().to_string();
+        let told = |text: &str| {
+            value(text, format_of(text, Path::new("f")), Path::new("f")).unwrap_err().to_string()
+        };
         for (text, place) in [
             ("{\n  \"a\": \n}", "f:3:1: this is not JSON: unexpected close brace"),
             ("{\"a\": 1} x", "f:1:10: this is not JSON"),

@@ -30,8 +30,27 @@ fn sample(host: &str) -> &'static str {
         "windsurf" => include_str!("samples/windsurf.json"),
         "codex" => include_str!("samples/codex.toml"),
         "gemini-cli" => include_str!("samples/gemini.json"),
+        "cline" => include_str!("samples/cline.json"),
+        "roo-code" => include_str!("samples/roo_code.json"),
+        "continue" => include_str!("samples/continue.yaml"),
+        "goose" => include_str!("samples/goose.yaml"),
+        "lm-studio" => include_str!("samples/lm_studio.json"),
+        "opencode" => include_str!("samples/opencode.json"),
+        "copilot-cli" => include_str!("samples/copilot_cli.json"),
+        "amazon-q" => include_str!("samples/amazon_q.json"),
+        "warp" => include_str!("samples/warp.json"),
+        "kiro" => include_str!("samples/kiro.json"),
         other => panic!("no sample for {other}"),
     }
+}
+
+/// The hosts whose files are edited.
+fn edited_hosts() -> impl Iterator<Item = &'static Host> {
+    HOSTS.iter().filter(|host| host.by_hand.is_none())
+}
+
+fn is_yaml(host: &Host) -> bool {
+    matches!(host.format, FileFormat::Yaml(_))
 }
 
 /// A machine in a folder of its own.
@@ -142,6 +161,8 @@ fn hosts_are_found_by_what_people_type() {
         ("VS-Code", "vscode"),
         ("code", "vscode"),
         ("gemini", "gemini-cli"),
+        ("LM Studio", "lm-studio"),
+        ("roo", "roo-code"),
     ] {
         assert_eq!(find(typed).unwrap().name, name);
     }
@@ -175,4 +196,28 @@ fn files_are_where_each_system_has_them() {
         |host: &str| find(host).unwrap().file(FileScope::User, &world.machine).unwrap().display().to_string();
     assert_eq!(file("vscode"), "/conf/Code/User/mcp.json");
     assert_eq!(file("codex"), "/cx/config.toml");
+    assert_eq!(file("goose"), "/conf/goose/config.yaml");
+}
+
+#[test]
+fn files_that_moved_are_found_where_they_are() {
+    let world = World::new(Os::Linux);
+    let file = |host: &str| find(host).unwrap().file(FileScope::User, &world.machine).unwrap();
+    let home = &world.machine.home;
+    assert_eq!(file("cline"), home.join(".cline/data/settings/cline_mcp_settings.json"));
+    let older = "Code/User/globalStorage/saoudrizwan.claude-dev/settings/cline_mcp_settings.json";
+    let older = home.join(".config").join(older);
+    world.write(&older, "{}");
+    assert_eq!(file("cline"), older);
+    world.write(&home.join(".cline/data/settings/cline_mcp_settings.json"), "{}");
+    assert_eq!(file("cline"), home.join(".cline/data/settings/cline_mcp_settings.json"));
+    assert_eq!(file("lm-studio"), home.join(".lmstudio/mcp.json"));
+    let elsewhere = home.join(".cache/lm-studio");
+    world.write(&home.join(".lmstudio-home-pointer"), &format!("{}\n", elsewhere.display()));
+    assert_eq!(file("lm-studio"), home.join(".lmstudio/mcp.json"));
+    fs::create_dir_all(&elsewhere).unwrap();
+    assert_eq!(file("lm-studio"), elsewhere.join("mcp.json"));
+    assert_eq!(file("opencode"), home.join(".config/opencode/opencode.json"));
+    world.write(&home.join(".config/opencode/opencode.jsonc"), "{}");
+    assert_eq!(file("opencode"), home.join(".config/opencode/opencode.jsonc"));
 }

@@ -35,7 +35,10 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
         .into_iter()
         .flatten()
         .partition(|category| category["state"] == NEEDS_CONFIG);
-    let left_out = left_out_notice(&left_out);
+    let mut left_out = left_out_notice(&left_out);
+    if let Some(first) = gate.first_server() {
+        left_out.push_str(&format!("\n\n{first}"));
+    }
     let names: Vec<String> = there
         .into_iter()
         .map(|category| {

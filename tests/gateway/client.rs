@@ -118,10 +118,15 @@ pub fn command(folder: &Path) -> Command {
 impl Client {
     /// Runs `nonet` over a folder that holds `servers.toml`.
     pub fn over(folder: Arc<TempDir>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut child = command(folder.path())
-            .args(arguments)
+        let mut nonet = command(folder.path());
+        nonet.args(arguments).envs(variables.iter().copied());
+        Self::of(folder, &mut nonet)
+    }
+
+    /// Runs a command that starts `nonet`.
+    pub fn of(folder: Arc<TempDir>, command: &mut Command) -> Self {
+        let mut child = command
             .env("NONET_LOG", "debug")
-            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(File::create(folder.path().join("stderr")).expect("a file for stderr"))

@@ -300,6 +300,24 @@ fn a_command_line_that_cannot_be_used_exits_with_2() {
 }
 
 #[test]
+fn the_version_says_what_the_program_is_made_of() {
+    let setup = Setup::new();
+    let short = run_bare(&setup, &["-V"]);
+    let first = format!("nonet {}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(stdout(&short).trim(), first);
+    let long = run_bare(&setup, &["--version"]);
+    assert_eq!(code(&long), Some(0), "{}", stderr(&long));
+    let lines: Vec<&str> = stdout(&long).lines().collect();
+    assert_eq!((lines.len(), lines[0]), (4, first.as_str()), "{lines:?}");
+    let engine = lines[2].strip_prefix("search by meaning: ").expect("the engine");
+    assert!(engine.starts_with("tract (") || engine.starts_with("onnxruntime "), "{engine}");
+    assert!(
+        lines[1].starts_with("commit: ") && lines[3] == "model: minilm-tools.int8w (built in)",
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn schema_and_completions_are_printed() {
     let setup = Setup::new();
     let schema = json(&run(&setup, &["schema"]));

@@ -216,6 +216,32 @@ fn only_the_clients_that_are_named_are_set_up() {
 }
 
 #[test]
+fn a_file_that_cannot_be_edited_stops_no_other_client() {
+    let (home, claude, _) = home();
+    let goose = home.path().join(".config/goose/config.yaml");
+    let flow = "extensions: { a: { cmd: x, type: stdio } } # by hand\n";
+    fs::create_dir_all(goose.parent().expect("it has one")).expect("a folder");
+    fs::write(&goose, flow).expect("it can be written");
+    let set_up = nonet(&home, &["setup", "--yes"]);
+    let said = text(&set_up);
+    assert!(set_up.status.success() && said.contains("skipping Goose: "), "{said}");
+    assert_eq!(servers(&claude), ["nonet"], "{said}");
+    let named = nonet(&home, &["setup", "goose", "--yes"]);
+    assert_eq!(named.status.code(), Some(2), "{}", text(&named));
+    assert!(text(&named).contains("Edit `nonet` in `extensions` by hand"), "{}", text(&named));
+    assert_eq!(fs::read_to_string(&goose).expect("it is there"), flow);
+    // In block style it is edited, and put back as it was.
+    let block = "extensions:\n  # mine\n  memory:\n    type: builtin # of Goose\n    enabled: true\n";
+    fs::write(&goose, block).expect("it can be written");
+    let added = nonet(&home, &["setup", "goose", "--yes"]);
+    let now = fs::read_to_string(&goose).expect("it is there");
+    assert!(added.status.success() && now.starts_with(block), "{now}\n{}", text(&added));
+    assert!(now.contains("  nonet:\n    name: nonet\n    type: stdio\n"), "{now}");
+    nonet(&home, &["uninstall", "goose"]);
+    assert_eq!(fs::read_to_string(&goose).expect("it is there"), block);
+}
+
+#[test]
 fn what_cannot_be_set_up_is_told() {
     let (home, claude, cursor) = home();
     let before = files(&home);

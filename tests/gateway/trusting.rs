@@ -88,6 +88,14 @@ fn a_changed_definition_is_held_until_the_user_trusts_it() {
     assert!(unasked.status.code() == Some(1) && shown.contains("evil.example"), "{unasked:?}");
     let wrong = nonet(folder.path(), &["trust", "notes.write", "--yes"]);
     assert_eq!(wrong.status.code(), Some(1));
+    // A doctor offers to show it, and trusts nothing by itself.
+    let offered = nonet(folder.path(), &["doctor", "--yes"]);
+    let said = String::from_utf8_lossy(&offered.stdout);
+    assert!(
+        said.contains("definitions of `notes` wait for your trust; that needs you: `nonet --config "),
+        "{said}"
+    );
+    assert_eq!(waiting(folder.path()), ["notes.read"]);
     let trusted = nonet(folder.path(), &["trust", "notes.read", "--yes"]);
     assert_eq!(trusted.status.code(), Some(0), "{trusted:?}");
     eventually("the gateway takes it up", || {

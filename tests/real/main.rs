@@ -9,6 +9,7 @@ mod clients;
 mod cluster;
 mod documents;
 mod page;
+mod recording;
 #[cfg(target_os = "linux")]
 mod sandbox;
 mod session;

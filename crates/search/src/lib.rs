@@ -33,17 +33,27 @@ mod vectors;
 pub mod verbs;
 mod words;
 
-use std::{collections::HashMap, path::PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 pub use cache::Key as VectorKey;
 pub use document::{Document, Passage, Passages};
 pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};
 pub use index::Index;
+/// The name of the built-in model.
+pub use nonet_model::NAME as MODEL;
 pub use outcomes::{Learned, Outcome, Outcomes};
 pub use query::Query;
 pub use rules::{Rule, Rules};
 pub use text::fold;
 pub use vectors::Graph;
+
+/// Returns the inference engine of this process: a native library, which may be named, or else the built-in one.
+pub fn engine(library: Option<&Path>) -> Result<Backend, String> {
+    onnxruntime::engine(library).map(|engine| engine.backend.clone()).map_err(Into::into)
+}
 
 /// The sentence embedder and the index.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]

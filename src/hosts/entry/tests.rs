@@ -7,6 +7,29 @@ use serde_json::json;
 use super::*;
 use crate::hosts::{find, parts::as_plain};
 
+#[test]
+fn nonet_is_known_by_what_starts_it() {
+    let check = |entry: Value, expected: bool| {
+        let machine = crate::hosts::Machine {
+            os: Os::Linux,
+            home: "/home/me".into(),
+            current: "/work".into(),
+            env: BTreeMap::new(),
+            now: SystemTime::UNIX_EPOCH,
+        };
+        let context = Context { machine: &machine, host: None, folder: None, root: &Value::Null };
+        assert_eq!(matches!(read(&entry, &context), HostEntry::Nonet), expected, "{entry}");
+    };
+    check(json!({"command": "/opt/nonet/nonet.exe"}), true);
+    check(json!({"command": "npx", "args": ["-y", "nonet", "--config", "x"]}), true);
+    check(json!({"command": "/usr/bin/uvx", "args": ["nonet@0.1.0"]}), true);
+    check(json!({"command": "cmd", "args": ["/c", "npx", "-y", "nonet"]}), true);
+    check(json!({"cmd": "pnpm", "args": ["dlx", "nonet"]}), true);
+    check(json!({"command": ["uvx", "nonet"], "type": "local"}), true);
+    check(json!({"command": "npx", "args": ["-y", "server-memory", "nonet"]}), false);
+    check(json!({"command": "node", "args": ["nonet"]}), false);
+}
+
 fn brief(server: &HostServer) -> String {
     match &server.transport {
         Reach::Program { command, args, .. } => {

@@ -33,6 +33,9 @@ fn files_of_every_other_host_are_imported() {
         import(ImportSource::File(&file), &world.servers_toml(), ImportOptions::default(), &world.machine)
             .unwrap();
     assert_snapshot!("mcp-hub", world.told(&imported));
+    let world = World::new(Os::Linux);
+    world.host_file("opencode", include_str!("../samples/opencode_2.json"));
+    assert_snapshot!("opencode-2", world.told(&world.import_host("opencode")));
 }
 
 #[test]
@@ -246,7 +249,7 @@ fn imports_of_pieces_give_a_servers_toml_that_can_be_read() {
         let world = World::new(Os::Linux);
         // The last line that closes each server is as good a place to cut as any.
         for (at, _) in text.match_indices('\n') {
-            let closing = if host.name == "codex" { "" } else { "}}" };
+            let closing = if host.name == "codex" || is_yaml(host) { "" } else { "}}" };
             let file = world.host_file(host.name, &format!("{}{closing}", text[..at].trim_end_matches(',')));
             match import(
                 ImportSource::File(&file),

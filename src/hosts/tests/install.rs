@@ -19,9 +19,34 @@ fn variants(text: &str) -> Vec<String> {
 #[test]
 fn install_and_uninstall_leave_every_byte_as_it_was() {
     for os in SYSTEMS {
-        for host in &HOSTS {
+        for host in edited_hosts() {
             let mut texts = variants(sample(host.name));
-            let empty: &[&str] = if host.name == "codex" {
+            if is_yaml(host) {
+                texts.retain(|text| !text.contains('\t'));
+            }
+            let empty: &[&str] = if host.name == "continue" {
+                &[
+                    "",
+                    "\n",
+                    "# c\n",
+                    "\u{feff}",
+                    "name: x",
+                    "mcpServers: []\n",
+                    "mcpServers: # c\n\nrules: []\n",
+                    "mcpServers:\n- name: a\n  command: b",
+                ]
+            } else if host.name == "goose" {
+                &[
+                    "",
+                    "\n",
+                    "# c\n",
+                    "\u{feff}",
+                    "a: 1",
+                    "extensions: {} # c\n",
+                    "---\nextensions:\na: |\n  extensions:\n",
+                    "extensions:\n    a:\n        cmd: b\n\n    # c",
+                ]
+            } else if host.name == "codex" {
                 &[
                     "",
                     "\n",
@@ -82,7 +107,7 @@ fn check_there_and_back(world: &World, host: &'static Host, file: &Path, text: &
 
     let after = fs::read_to_string(file).unwrap();
     let now = entries(&after);
-    assert_eq!(now["nonet"]["command"], launch().command, "{context}");
+    assert_eq!(now["nonet"][host.program], launch().command, "{context}");
     assert_eq!(now["nonet"]["args"], json!(launch().args), "{context}");
     let kept: Vec<_> = before.keys().filter(|name| !replace && *name != "nonet").collect();
     assert_eq!(now.keys().filter(|name| *name != "nonet").collect::<Vec<_>>(), kept, "{context}");
@@ -126,14 +151,14 @@ fn beside(file: &Path) -> Vec<String> {
 #[test]
 fn installed_files_look_hand_written() {
     let mut shown = String::new();
-    for host in &HOSTS {
+    for host in edited_hosts() {
         let world = World::new(Os::Linux);
         world.host_file(host.name, sample(host.name));
         let names: Vec<String> = ["kagi", "exa", "context7", "perplexity", "GitHub"].map(Into::into).into();
         let change = install(host, FileScope::User, &launch(), &names, &world.machine).unwrap();
         shown.push_str(&world.plain(&format!("{}{}\n\n", change.diff(), change.told.join("\n"))));
     }
-    for secret in ["Zk3v", "0f0f0f0f", "ctx7sk", "ghp_"] {
+    for secret in ["Zk3v", "0f0f0f0f", "ctx7sk", "ghp_", "tvly-", "hf_01", "exa-01"] {
         assert!(!shown.contains(secret), "{secret}");
     }
     assert_snapshot!(shown);
@@ -141,7 +166,8 @@ fn installed_files_look_hand_written() {
 
 #[test]
 fn after_other_edits_only_nonet_comes_out() {
-    for name in ["cursor", "vscode", "zed", "windsurf", "codex", "gemini-cli"] {
+    let names = ["cursor", "vscode", "zed", "windsurf", "codex", "gemini-cli", "continue", "goose", "kiro"];
+    for name in names {
         let host = find(name).unwrap();
         let world = World::new(Os::Linux);
         let file = world.host_file(name, sample(name));
@@ -153,7 +179,7 @@ fn after_other_edits_only_nonet_comes_out() {
         let carried: Vec<String> = carried.into_iter().map(|carried| carried.name).collect();
         assert!(!carried.is_empty());
         install(host, FileScope::User, &launch(), &carried, &world.machine).unwrap().apply().unwrap();
-        let mark = if name == "codex" { "# edited\n" } else { "// edited\n" };
+        let mark = if name == "codex" || is_yaml(host) { "# edited\n" } else { "// edited\n" };
         let edited = mark.to_string() + &fs::read_to_string(&file).unwrap();
         fs::write(&file, &edited).unwrap();
         let change = uninstall(host, FileScope::User, &world.machine).unwrap();
@@ -251,6 +277,10 @@ fn broken_files_are_told_and_never_touched() {
         ("zed", "{\"a\": 1 \"b\": 2}"),
         ("codex", "[mcp_servers.a]\ncommand = \n"),
         ("codex", "a = 1\nmcp_servers = 'x'\n"),
+        ("goose", "extensions:\n  a: [\n"),
+        ("goose", "a: 1\nextensions: x\n"),
+        ("goose", "extensions: {nonet: {cmd: x}}\n"),
+        ("continue", "- a\n"),
     ] {
         let world = World::new(Os::Linux);
         let file = world.host_file(host, text);
@@ -270,7 +300,7 @@ fn broken_files_are_told_and_never_touched() {
 
 #[test]
 fn no_piece_of_a_file_makes_a_broken_one() {
-    for host in &HOSTS {
+    for host in edited_hosts() {
         let text = sample(host.name);
         let world = World::new(Os::Linux);
         let file = host.file(FileScope::User, &world.machine).unwrap();
@@ -282,7 +312,7 @@ fn no_piece_of_a_file_makes_a_broken_one() {
             [start.to_string(), format!("{start}{}", rest.get(7..).unwrap_or_default())]
         });
         for piece in pieces {
-            let root = read::value(&piece, read::format_of(&piece), &file);
+            let root = read::value(&piece, read::format_of(&piece, &file), &file);
             if let Ok(root) = &root {
                 let context =
                     entry::Context { machine: &world.machine, host: Some(host), folder: None, root };
@@ -338,4 +368,39 @@ fn a_file_that_changes_meanwhile_is_not_written() {
     assert!(change.apply().err().unwrap().to_string().contains("another program has just changed the file"));
     assert_eq!(fs::read_to_string(&file).unwrap(), "{\"mine\": 1}");
     assert_eq!(beside(&file), Vec::<String>::new());
+}
+
+#[test]
+fn keys_of_a_yaml_entry_are_set_and_its_other_lines_stay() {
+    for (name, there, expected) in [
+        (
+            "goose",
+            "extensions:\n  nonet: # mine\n    cmd: old\n    # why\n    uri: x\n    envs:\n      A: b\n  z:\n    cmd: z\n",
+            "extensions:\n  nonet: # mine\n    cmd: /new/nonet\n    # why\n    envs:\n      A: b\n    args: [\"a b\"]\n  z:\n    cmd: z\n",
+        ),
+        (
+            "continue",
+            "mcpServers:\n- command: old # c\n  name: nonet\n  env:\n    A: b\n# end\n",
+            "mcpServers:\n- command: /new/nonet\n  name: nonet\n  env:\n    A: b\n  args: [\"a b\"]\n# end\n",
+        ),
+    ] {
+        let host = find(name).unwrap();
+        let servers = edit::HostTable { format: host.format, table: host.table, file: Path::new("f") };
+        let entry = json!({ host.program: "/new/nonet", "args": ["a b"] });
+        let edited = servers.put(there, "nonet", entry.as_object().unwrap()).unwrap();
+        assert_eq!(edited, expected);
+        assert_eq!(servers.put(&edited, "nonet", entry.as_object().unwrap()).unwrap(), expected);
+    }
+}
+
+#[test]
+fn an_entry_to_paste_is_shown_where_the_file_depends_on_the_version() {
+    let world = World::new(Os::Linux);
+    world.host_file("opencode", sample("opencode"));
+    let host = find("opencode").unwrap();
+    let fault = install(host, FileScope::User, &launch(), &[], &world.machine).err().unwrap();
+    let told = world.plain(&fault.to_string());
+    assert!(told.contains(r#"for version 2: {"mcp":{"servers":{"nonet":{"type":"local","command":["/opt/nonet/bin/nonet","--config""#), "{told}");
+    let fault = uninstall(host, FileScope::User, &world.machine).err().unwrap().to_string();
+    assert!(fault.contains("opencode is set up by hand"), "{fault}");
 }

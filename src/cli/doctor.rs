@@ -1,0 +1,262 @@
+//! `nonet doctor`, which is `nonet check --fix`: what of a check can be mended, offered one by one.
+//!
+//! Each offer is done by the code of another command: `secret set`, `login`, `trust`, `install`.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    io::{self, IsTerminal},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::Context;
+use tokio::process::Command;
+
+use super::{
+    OK, launch, load, login, secret,
+    setup::{self, agree},
+    show, trust,
+};
+use crate::{
+    config::{Config, ConfigFault, Transport},
+    downstream::{Remedy, State, missing_launcher},
+    gateway::Gateway,
+    hosts::{self, FileScope, Host, Launch, Machine, Present},
+    shell,
+};
+
+/// How long a sign-in may take.
+const SIGN_IN: Duration = Duration::from_secs(300);
+
+/// Something that can be mended.
+pub(super) enum Offer {
+    /// A program that starts servers is not there; `install` are commands that bring it.
+    Launcher { program: String, servers: Vec<String>, install: Option<Vec<String>> },
+    /// A variable of servers.toml is not set.
+    Variable { name: String, entries: BTreeSet<String> },
+    /// A server wants a sign-in.
+    SignIn { server: String },
+    /// A client starts a Nonet, or with a configuration, that is not there.
+    Client { host: &'static Host, launch: Launch, why: String },
+    /// Definitions of a server wait to be trusted.
+    Trust { name: String },
+}
+
+/// Whether a user can be asked, and whether offers that need no answer are agreed to.
+#[derive(Clone, Copy)]
+pub(super) struct Asking {
+    pub terminal: bool,
+    pub yes: bool,
+}
+
+impl Asking {
+    pub fn here(yes: bool) -> Self {
+        Self { terminal: io::stdin().is_terminal(), yes }
+    }
+}
+
+/// Finds what can be mended.
+pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow::Result<Vec<Offer>> {
+    let config = gateway.config();
+    let mut offers = launchers(&config);
+    let mut unset: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for fault in faults {
+        for name in fault.unset_variables() {
+            unset.entry(name).or_default().extend(fault.entry.clone());
+        }
+    }
+    offers.extend(unset.into_iter().map(|(name, entries)| Offer::Variable { name: name.into(), entries }));
+    for (server, connection) in gateway.connections().iter() {
+        if let State::AuthRequired { remedy: Remedy::Login(_), .. } = connection.state() {
+            offers.push(Offer::SignIn { server: server.to_string() });
+        }
+    }
+    offers.extend(clients(&config.file, &Machine::this()?)?);
+    // Without a place for pins nothing is pinned.
+    let waiting = trust::waiting(&config.file).await.unwrap_or_default();
+    offers.extend(waiting.into_iter().map(|name| Offer::Trust { name }));
+    Ok(offers)
+}
+
+/// Finds the programs of servers that are not there.
+fn launchers(config: &Config) -> Vec<Offer> {
+    let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (name, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
+        let Transport::Stdio { command, env, .. } = &server.transport else { continue };
+        let is_name = !command.contains(['/', '\\']) && !env.contains_key("PATH");
+        if is_name && launch::on_path(command).is_none() {
+            missing.entry(command).or_default().push(name.to_string());
+        }
+    }
+    let offer = |(program, servers): (&str, Vec<String>)| Offer::Launcher {
+        program: program.into(),
+        servers,
+        install: matches!(program, "uvx" | "uv").then(pip).flatten(),
+    };
+    missing.into_iter().map(offer).collect()
+}
+
+/// The command that installs uv, if there is a pip.
+fn pip() -> Option<Vec<String>> {
+    let of = |words: &[&str]| -> Vec<String> { words.iter().map(ToString::to_string).collect() };
+    let pips: [&[&str]; 3] = [&["pip"], &["pip3"], &["python3", "-m", "pip"]];
+    let found = pips.into_iter().find(|words| launch::on_path(words[0]).is_some())?;
+    Some([of(found), of(&["install", "uv"])].concat())
+}
+
+/// Finds the clients whose entry leads nowhere.
+fn clients(file: &Path, machine: &Machine) -> anyhow::Result<Vec<Offer>> {
+    let file = std::path::absolute(file)?;
+    let wanted = launch::launch(&file, None, machine)?;
+    let mut offers = Vec::new();
+    for host in hosts::HOSTS.iter().filter(|host| !host.is_by_hand()) {
+        let is_there = host.file(FileScope::User, machine).is_some_and(|file| file.exists());
+        // A file that cannot be read is for `setup` and `install` to tell.
+        let Some(Ok(Present::Program { launch: now, config })) =
+            is_there.then(|| hosts::present(host, FileScope::User, machine))
+        else {
+            continue;
+        };
+        let gone = config.filter(|config| Path::new(config).is_absolute() && !Path::new(config).exists());
+        let (launch, what) = match (launch::is_lost(&now.command), gone) {
+            (_, Some(config)) => (wanted.clone(), config),
+            (true, None) => (setup::mended(wanted.clone(), now.args), now.command),
+            (false, None) => continue,
+        };
+        let fate =
+            if Path::new(&what).exists() { "is in a cache that may be cleared" } else { "does not exist" };
+        let why = format!("{} starts Nonet with {what}, which {fate}", host.title);
+        offers.push(Offer::Client { host, launch, why });
+    }
+    Ok(offers)
+}
+
+impl Offer {
+    /// What is wrong.
+    fn problem(&self) -> String {
+        match self {
+            Self::Launcher { program, servers, .. } => {
+                format!("{} (for {})", missing_launcher(program), servers.join(", "))
+            }
+            Self::Variable { name, entries } => {
+                let entries: Vec<_> = entries.iter().map(|entry| format!("[{entry}]")).collect();
+                format!("`{name}` is not set (for {})", entries.join(", "))
+            }
+            Self::SignIn { server } => format!("`{server}` wants a sign-in"),
+            Self::Client { why, .. } => why.clone(),
+            Self::Trust { name } => format!("definitions of `{name}` wait for your trust"),
+        }
+    }
+
+    /// What would mend it; none if only the user can.
+    fn remedy(&self, file: &Path) -> Option<String> {
+        Some(match self {
+            Self::Launcher { install, .. } => install.as_ref()?.join(" "),
+            Self::Variable { name, .. } => shell::nonet(&format!("secret set {name} --file"), file),
+            Self::SignIn { server } => shell::nonet(&format!("login {server}"), file),
+            Self::Client { host, .. } => shell::nonet(&format!("install {}", host.name), file),
+            Self::Trust { name } => shell::nonet(&format!("trust {name}"), file),
+        })
+    }
+
+    fn line(&self, file: &Path) -> String {
+        let mut line = format!("  {}", self.problem());
+        if let Some(remedy) = self.remedy(file) {
+            let _ = write!(line, ": `{remedy}`");
+        }
+        line
+    }
+
+    /// Whether it needs words of a user, not only a yes.
+    fn needs_a_person(&self) -> bool {
+        matches!(self, Self::Variable { .. } | Self::SignIn { .. } | Self::Trust { .. })
+    }
+}
+
+/// Offers what can be mended, and does what is agreed to. Returns whether anything was mended.
+pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: Asking) -> anyhow::Result<bool> {
+    if offers.is_empty() {
+        say!("\nThere is nothing that Nonet could mend.");
+        return Ok(false);
+    }
+    if !asking.terminal && !asking.yes {
+        say!("\nWhat `{}` would offer in a terminal:", shell::nonet("doctor", file));
+        offers.iter().for_each(|offer| say!("{}", offer.line(file)));
+        return Ok(false);
+    }
+    let mut mended = false;
+    for offer in &offers {
+        let Some(remedy) = offer.remedy(file) else {
+            say!("\n{}.", offer.problem());
+            continue;
+        };
+        if offer.needs_a_person() && !asking.terminal {
+            say!("\n{}; that needs you: `{remedy}`", offer.problem());
+            continue;
+        }
+        say!("\n{}.", offer.problem());
+        // These two ask by themselves: for a value, and whether to trust what is shown.
+        let asks = matches!(offer, Offer::Variable { .. } | Offer::Trust { .. });
+        let agreed = asks
+            || asking.yes
+            || agree(&format!("Run `{remedy}`?"), false, &mut io::stdin().lock(), &mut io::stderr())?;
+        if agreed {
+            match offer.mend(file).await {
+                Ok(done) => mended |= done,
+                Err(error) => show::complain(show::causes(&error)),
+            }
+        }
+    }
+    Ok(mended)
+}
+
+impl Offer {
+    async fn mend(&self, file: &Path) -> anyhow::Result<bool> {
+        match self {
+            Self::Launcher { install: None, .. } => Ok(false),
+            Self::Launcher { install: Some(words), .. } => {
+                let mut command = Command::new(&words[0]);
+                let done = command.args(&words[1..]).stdin(Stdio::null()).status().await;
+                let done = done.with_context(|| format!("`{}` does not start", words[0]))?;
+                anyhow::ensure!(done.success(), "`{}` failed ({done})", words.join(" "));
+                Ok(true)
+            }
+            Self::Variable { name, .. } => {
+                let value = rpassword::prompt_password(format!("{name} (not shown, Enter to skip): "))
+                    .context("cannot read the value")?;
+                match value.trim() {
+                    "" => Ok(false),
+                    value => secret::keep(name, value, file).map(|()| true),
+                }
+            }
+            Self::SignIn { server } => {
+                let args = login::LoginArgs {
+                    server: server.clone(),
+                    scopes: Vec::new(),
+                    no_browser: false,
+                    keyring: false,
+                    timeout: SIGN_IN,
+                };
+                Ok(login::login(&load(file)?.config, &args).await? == OK)
+            }
+            Self::Client { host, launch, .. } => {
+                let change = hosts::install(host, FileScope::User, launch, &[], &Machine::this()?)?;
+                super::hosts::finish(&change, super::hosts::apply(&change, false)?);
+                Ok(!change.is_nothing())
+            }
+            Self::Trust { name } => {
+                let names = vec![name.clone()];
+                let args = trust::TrustArgs { names, list: false, yes: false, json: false };
+                Ok(trust::run(args, Some(file)).await? == OK)
+            }
+        }
+    }
+}
+
+/// Checks again after something was mended. Returns the exit code.
+pub(super) async fn again(file: PathBuf, verbose: bool) -> anyhow::Result<u8> {
+    say!("");
+    super::check::run(load(&file)?, false, verbose, None).await
+}

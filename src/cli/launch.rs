@@ -1,0 +1,102 @@
+//! How a client is to start this Nonet: by its path, or with the command that fetched it into a cache.
+
+use std::{
+    env,
+    path::{Component, Path, PathBuf},
+};
+
+use anyhow::Context;
+
+use crate::hosts::{Launch, Machine, Os};
+
+/// Folders of caches, each with the command that puts programs there. npx and uvx may clear theirs at any time.
+const CACHES: [(&str, &str, &[&str]); 5] = [
+    ("_npx", "npx", &["-y", "nonet"]),
+    ("archive-v0", "uvx", &["nonet"]),
+    ("environments-v2", "uvx", &["nonet"]),
+    ("bunx-", "bunx", &["nonet"]),
+    ("dlx", "pnpm", &["dlx", "nonet"]),
+];
+
+/// How clients start Nonet with a configuration.
+pub(super) fn launch(target: &Path, profile: Option<&str>, machine: &Machine) -> anyhow::Result<Launch> {
+    let exe = env::current_exe().context("the path of this program is unknown")?;
+    let mut launch = match fetched_by(&exe) {
+        Some((command, args)) => fetched(command, args, machine.os),
+        None => Launch { command: exe.display().to_string(), args: Vec::new() },
+    };
+    launch.args.extend(["--config".into(), target.display().to_string()]);
+    if let Some(profile) = profile {
+        launch.args.extend(["--profile".into(), profile.into()]);
+    }
+    Ok(launch)
+}
+
+/// The command that fetched a program into a cache; none for an installed program.
+pub(super) fn fetched_by(exe: &Path) -> Option<(&'static str, &'static [&'static str])> {
+    let folders: Vec<_> = exe.components().filter(|part| matches!(part, Component::Normal(_))).collect();
+    let is_in = |name: &str| {
+        folders.iter().any(|folder| {
+            let folder = folder.as_os_str().to_string_lossy();
+            folder == name || name.ends_with('-') && folder.starts_with(name)
+        })
+    };
+    // An own folder may be called `dlx`; pnpm's is below its cache.
+    let is_cache = |name: &str| name != "dlx" || is_in("pnpm");
+    CACHES.iter().find(|(name, ..)| is_in(name) && is_cache(name)).map(|(_, command, args)| (*command, *args))
+}
+
+/// Whether a client's command is a path at which there is no program, or none that stays.
+pub(super) fn is_lost(command: &str) -> bool {
+    let file = Path::new(command);
+    file.is_absolute() && (!file.exists() || fetched_by(file).is_some())
+}
+
+/// A command by its whole path if it is found, because clients may not have the PATH of a shell.
+fn fetched(command: &str, args: &[&str], os: Os) -> Launch {
+    let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
+    // `npx` is a script there, which not every client can start.
+    if os == Os::Windows && command != "uvx" {
+        args.splice(0..0, ["/c".to_string(), command.to_string()]);
+        return Launch { command: "cmd".into(), args };
+    }
+    Launch { command: on_path(command).map_or(command.into(), |file| file.display().to_string()), args }
+}
+
+/// Finds a program on the PATH, as it is started by its name.
+pub(super) fn on_path(program: &str) -> Option<PathBuf> {
+    // Caches are passed over: npx puts a folder of its own in front.
+    let path = env::var_os("PATH")?;
+    let folders: Vec<_> = env::split_paths(&path).filter(|folder| fetched_by(folder).is_none()).collect();
+    let is_whole = !cfg!(windows) || Path::new(program).extension().is_some();
+    let name = if is_whole { program.to_string() } else { format!("{program}.exe") };
+    folders.into_iter().map(|folder| folder.join(&name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_in_a_cache_is_known_by_its_path() {
+        let check = |path: &str, expected: Option<&str>| {
+            assert_eq!(fetched_by(Path::new(path)).map(|(command, _)| command), expected, "{path}");
+        };
+        check("/home/ann/.npm/_npx/8a1f/node_modules/@nonet/linux-x64-gnu/bin/nonet", Some("npx"));
+        check("/home/ann/.cache/uv/archive-v0/Xy1/bin/nonet", Some("uvx"));
+        check("/tmp/bunx-1000-nonet@latest/node_modules/@nonet/linux-x64-gnu/bin/nonet", Some("bunx"));
+        check("/home/ann/.cache/pnpm/dlx/ab/node_modules/@nonet/linux-x64-gnu/bin/nonet", Some("pnpm"));
+        check("/home/ann/dlx/nonet", None);
+        check("/usr/lib/node_modules/nonet/node_modules/@nonet/linux-x64-gnu/bin/nonet", None);
+        check("/home/ann/.local/share/uv/tools/nonet/bin/nonet", None);
+        check("/home/ann/.cargo/bin/nonet", None);
+    }
+
+    #[test]
+    fn windows_starts_scripts_through_cmd() {
+        let npx = fetched("npx", &["-y", "nonet"], Os::Windows);
+        assert_eq!((npx.command.as_str(), npx.args.join(" ")), ("cmd", "/c npx -y nonet".into()));
+        let uvx = fetched("uvx", &["nonet"], Os::Windows);
+        assert!(uvx.command.ends_with("uvx") && uvx.args == ["nonet"], "{uvx:?}");
+    }
+}

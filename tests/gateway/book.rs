@@ -1,0 +1,134 @@
+//! The pages that people read: every link leads somewhere, and every page is in the book.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Every page of Markdown below a folder.
+fn pages(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(pages(&path));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The lines of a page outside of fenced code.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut fenced = false;
+    let mut lines = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            lines.push((number + 1, line));
+        }
+    }
+    lines
+}
+
+/// The names that links to headings have, as GitHub and mdBook make them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let headings = prose(text).into_iter().filter_map(|(_, line)| {
+        let heading = line.trim_start_matches('#');
+        (heading.len() < line.len() && heading.starts_with(' ')).then(|| heading.trim())
+    });
+    let anchors = headings.map(|heading| {
+        let letters = heading.to_lowercase().replace(' ', "-");
+        let name: String = letters.chars().filter(|c| c.is_alphanumeric() || "-_".contains(*c)).collect();
+        let count = seen.entry(name.clone()).or_default();
+        *count += 1;
+        if *count == 1 { name } else { format!("{name}-{}", *count - 1) }
+    });
+    anchors.collect()
+}
+
+/// The targets of the links of a page, with their lines. Code between backticks has none.
+fn links(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    let mut whole = String::new();
+    let mut at = Vec::new();
+    for (number, line) in prose(text) {
+        at.push((whole.len(), number));
+        let mut code = false;
+        whole.extend(line.chars().map(|c| {
+            code ^= c == '`';
+            if code { ' ' } else { c }
+        }));
+        whole.push('\n');
+    }
+    for (start, _) in whole.match_indices("](") {
+        let Some(end) = whole[start..].find(')') else { continue };
+        let target = whole[start + 2..start + end].trim();
+        let line = at.iter().rev().find(|(from, _)| *from <= start).map_or(0, |(_, line)| *line);
+        found.push((line, target.split_whitespace().next().unwrap_or_default().to_string()));
+    }
+    found
+}
+
+/// A path without `..`.
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            part => plain.push(part),
+        }
+    }
+    plain
+}
+
+#[test]
+fn every_link_between_pages_leads_somewhere() {
+    let mut all = pages(&root().join("docs"));
+    all.extend(["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| root().join(name)));
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for page in &all {
+        let text = fs::read_to_string(page).unwrap();
+        for (line, target) in links(&text) {
+            if target.contains("://") || target.starts_with("mailto:") || target.is_empty() {
+                continue;
+            }
+            count += 1;
+            let (file, anchor) = target.split_once('#').unwrap_or((&target, ""));
+            let file = if file.is_empty() { page.clone() } else { plain(&page.parent().unwrap().join(file)) };
+            let place = page.strip_prefix(root()).unwrap().display();
+            if !file.exists() {
+                faults.push(format!("{place}:{line}: there is no {target}"));
+            } else if !anchor.is_empty()
+                && file.extension().is_some_and(|extension| extension == "md")
+                && !anchors(&fs::read_to_string(&file).unwrap()).contains(anchor)
+            {
+                faults.push(format!("{place}:{line}: no heading is called #{anchor} in {}", file.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty() && count > 100, "{count} links\n{}", faults.join("\n"));
+}
+
+#[test]
+fn every_page_is_in_the_book_once() {
+    let folder = root().join("docs");
+    let summary = links(&fs::read_to_string(folder.join("SUMMARY.md")).unwrap());
+    let mut listed: Vec<PathBuf> = summary.iter().map(|(_, target)| folder.join(target)).collect();
+    listed.sort();
+    let mut there = pages(&folder);
+    there.retain(|page| !page.ends_with("SUMMARY.md"));
+    assert_eq!(listed, there);
+    let book = fs::read_to_string(root().join("book.toml")).unwrap();
+    assert!(book.contains("src = \"docs\""), "{book}");
+}

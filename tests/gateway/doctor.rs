@@ -1,0 +1,206 @@
+//! `nonet doctor`: what of a check can be mended, offered one by one.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    client::command,
+    hosts::text,
+    setup::{Setup, eventually, fake_server},
+    sign_in_service::{Manner, Service},
+};
+
+/// A script that is a program of the PATH.
+fn script(folder: &Path, name: &str, lines: &str) {
+    fs::create_dir_all(folder).expect("a folder");
+    let file = folder.join(name);
+    fs::write(&file, format!("#!/bin/sh\n{lines}\n")).expect("written");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a mode");
+}
+
+/// A machine on which much is missing: uvx, npx, a variable, a sign-in, and what a client starts.
+struct Machine {
+    setup: Setup,
+    _service: Service,
+}
+
+impl Machine {
+    fn new() -> Self {
+        let service = Service::start(Manner::default());
+        let fake = fake_server().display().to_string();
+        let asks = json!({ "tools": [{ "name": "look", "on": { "env": true } }] });
+        let setup = Setup::new()
+            .server_of(
+                "fetched",
+                &format!(
+                    "command = 'uvx'\nargs = ['--script', '{}']",
+                    json!({ "tools": [{ "name": "go" }] })
+                ),
+            )
+            .server_of("noded", "command = 'npx'\nargs = ['-y', 'x']")
+            .server_of(
+                "keyed",
+                &format!(
+                    "command = '{fake}'\nargs = ['--script', '{asks}']\nenv = {{ KEY = '${{DOCTOR_KEY}}' }}"
+                ),
+            )
+            .server_of("web", &format!("url = '{}'", service.url()));
+        setup.write();
+        let bin = setup.path("bin");
+        // A pip whose uv has an uvx that starts the scripted server.
+        let uvx = bin.join("uvx");
+        let install = format!(
+            "echo \"$@\" > '{}'\nprintf '#!/bin/sh\\nexec {fake} \"$@\"\\n' > '{}'\n/bin/chmod +x '{}'",
+            setup.path("pip.log").display(),
+            uvx.display(),
+            uvx.display()
+        );
+        script(&bin, "pip", &install);
+        fs::create_dir_all(setup.path(".cursor")).expect("a folder");
+        let entry = json!({ "command": "/gone/nonet", "args": ["--config", setup.path("servers.toml"), "--profile", "p"] });
+        fs::write(setup.path(".cursor/mcp.json"), json!({ "mcpServers": { "nonet": entry } }).to_string())
+            .expect("written");
+        Self { setup, _service: service }
+    }
+
+    fn nonet(&self) -> Command {
+        let mut nonet = command(self.setup.folder.path());
+        nonet.env("PATH", self.setup.path("bin")).env_remove("DOCTOR_KEY");
+        nonet
+    }
+
+    fn cursor(&self) -> Value {
+        let file: Value =
+            serde_json::from_slice(&fs::read(self.setup.path(".cursor/mcp.json")).expect("there"))
+                .expect("JSON");
+        file["mcpServers"]["nonet"].clone()
+    }
+
+    fn secrets(&self) -> PathBuf {
+        self.setup.path("secrets.env")
+    }
+}
+
+fn has(output: &Output, parts: &[&str]) {
+    let said = text(output);
+    for part in parts {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+}
+
+#[test]
+fn without_a_terminal_a_doctor_lists_or_does_what_needs_no_answer() {
+    let machine = Machine::new();
+    let listed = machine.nonet().args(["check", "--fix"]).stdin(Stdio::null()).output().expect("nonet runs");
+    assert_eq!(listed.status.code(), Some(2), "{}", text(&listed));
+    has(
+        &listed,
+        &[
+            "would offer in a terminal:",
+            "install uv (`pip install uv`, or your package manager) (for fetched): `pip install uv`",
+            "`npx` is not on this machine's PATH: install Node.js, which brings `npx` (for noded)\n",
+            "`DOCTOR_KEY` is not set (for [servers.keyed]): `nonet --config",
+            "secret set DOCTOR_KEY --file`",
+            "`web` wants a sign-in: `nonet --config",
+            "Cursor starts Nonet with /gone/nonet, which does not exist: `nonet --config",
+        ],
+    );
+    assert!(!machine.setup.path("pip.log").exists() && machine.cursor()["command"] == "/gone/nonet");
+
+    let done = machine.nonet().args(["doctor", "--yes"]).stdin(Stdio::null()).output().expect("nonet runs");
+    has(&done, &["that needs you: `nonet --config", "`nonet` in ", " is updated."]);
+    assert_eq!(fs::read_to_string(machine.setup.path("pip.log")).expect("it ran"), "install uv\n");
+    let entry = machine.cursor();
+    assert_eq!(entry["command"], env!("CARGO_BIN_EXE_nonet"));
+    assert_eq!(entry["args"][2], "--profile", "what the entry says stays: {entry}");
+    assert!(!machine.secrets().exists());
+    // The second check sees the new launcher.
+    let said = text(&done);
+    let last = said.rfind("fetched").map(|at| &said[at..]).expect("it is listed");
+    assert!(last.starts_with("fetched") && said.matches(" fetched  ready").count() == 1, "{said}");
+    let sound = machine.nonet().args(["check", "--fix", "--json"]).output().expect("nonet runs");
+    assert_eq!(sound.status.code(), Some(2), "{}", text(&sound));
+}
+
+#[cfg(target_os = "linux")]
+/// Runs `nonet` in a terminal of its own, which types these answers as they are asked for. Returns what it showed.
+fn in_terminal(nonet: &mut Command, answers: &[(&str, &str)]) -> String {
+    let pair = nix::pty::openpty(None, None).expect("a terminal");
+    let (mut ours, theirs) = (fs::File::from(pair.master), fs::File::from(pair.slave));
+    let end = || Stdio::from(theirs.try_clone().expect("another handle"));
+    nonet.stdin(end()).stdout(end()).stderr(end());
+    let mut child = nonet.spawn().expect("nonet starts");
+    let (sender, shown) = std::sync::mpsc::channel();
+    let mut reader = ours.try_clone().expect("another handle");
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(read) = std::io::Read::read(&mut reader, &mut bytes) {
+            if read == 0 || sender.send(String::from_utf8_lossy(&bytes[..read]).into_owned()).is_err() {
+                return;
+            }
+        }
+    });
+    let (mut all, mut from) = (String::new(), 0);
+    for (question, answer) in answers {
+        from = eventually(question, || {
+            all.extend(shown.try_iter());
+            Some(from + all[from..].find(question)? + question.len())
+        });
+        ours.write_all(format!("{answer}\n").as_bytes()).expect("typed");
+    }
+    eventually("it ends", || {
+        all.extend(shown.try_iter());
+        child.try_wait().expect("a status")
+    });
+    all.extend(shown.try_iter());
+    all
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn in_a_terminal_each_thing_is_asked_for() {
+    let machine = Machine::new();
+    // A terminal is asked for values only as the one that controls the process.
+    let mut nonet = Command::new("/usr/bin/setsid");
+    nonet.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_nonet")]);
+    let as_usual = machine.nonet();
+    nonet.args(as_usual.get_args()).arg("doctor").current_dir(machine.setup.folder.path());
+    for (name, value) in as_usual.get_envs() {
+        match value {
+            Some(value) => nonet.env(name, value),
+            None => nonet.env_remove(name),
+        };
+    }
+    let shown = in_terminal(
+        &mut nonet,
+        &[
+            ("Run `pip install uv`? [y/N]", "n"),
+            ("DOCTOR_KEY (not shown, Enter to skip):", "a-value-of-the-user"),
+            ("login web`? [y/N]", ""),
+            ("install cursor`? [y/N]", "y"),
+        ],
+    );
+    assert!(!machine.setup.path("pip.log").exists());
+    let kept = fs::read_to_string(machine.secrets()).expect("it was made");
+    assert!(kept.contains("DOCTOR_KEY=a-value-of-the-user"), "{kept}");
+    assert!(!shown.contains("a-value-of-the-user"), "{shown}");
+    assert_eq!(machine.cursor()["command"], env!("CARGO_BIN_EXE_nonet"));
+    // The second check has the server.
+    let row = shown.rfind(" keyed ").map(|at| &shown[at..]).expect("a row");
+    assert!(row.lines().next().is_some_and(|row| row.contains("ready")), "{shown}");
+}
+
+#[test]
+fn a_sound_machine_is_told_so() {
+    let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "buy", "description": "Buys" }] }));
+    setup.write();
+    let sound = command(setup.folder.path()).arg("doctor").stdin(Stdio::null()).output().expect("nonet runs");
+    has(&sound, &["There is nothing that Nonet could mend."]);
+}
