@@ -69,6 +69,7 @@ mod outside_text;
 mod outward;
 mod oversized;
 mod page;
+mod page_work;
 mod parallel;
 mod params;
 mod passing;
@@ -101,5 +102,6 @@ mod tokens;
 #[cfg(feature = "otel")]
 mod tracing;
 mod trusting;
+mod user_page;
 mod values;
 mod watching;
