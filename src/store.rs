@@ -107,7 +107,7 @@ pub trait Store: Debug + Send + Sync {
     }
 
     /// Removes a result, or a job that has ended; false if its owner has none with this id.
-    fn remove<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
         let _ = (id, owner);
         Box::pin(async { Ok(false) })
     }

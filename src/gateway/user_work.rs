@@ -198,7 +198,7 @@ impl Gateway {
             }
             (WorkKind::Result, WorkAction::Delete) => {
                 self.store
-                    .remove(id, owner)
+                    .remove_kept(id, owner)
                     .await
                     .map_err(unread)?
                     .then_some(())

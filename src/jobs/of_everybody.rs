@@ -30,7 +30,7 @@ impl Jobs {
         if of_table.as_ref().is_some_and(|job| job.is_running()) || of_table.is_none() && self.knows(id) {
             return Ok(false);
         }
-        let removed = self.store.remove(id, owner.key()).await?;
+        let removed = self.store.remove_kept(id, owner.key()).await?;
         Ok(self.table.remove(id).is_some() || removed)
     }
 }

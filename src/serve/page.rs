@@ -54,7 +54,7 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
 });
 /// The answer to a request without the token.
 const REFUSED: &str = "the token is missing, or not that of this gateway: open the address that Nonet printed when it \
-                       started, after `live page at`";
+                       started, after `live page at`, or run `nonet ui`";
 /// The header that carries the token.
 const TOKEN: &str = "x-nonet-token";
 

@@ -217,7 +217,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn remove<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
         Box::pin(async move {
             let in_memory = self.spare.remove(id, owner).await?;
             Ok(self.kept.remove_ended(id, owner).await? || in_memory)

@@ -188,7 +188,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn remove<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
         Box::pin(async move {
             let in_memory = self.spare.remove(id, owner).await?;
             let (id, owner) = (id.to_owned(), owner.to_owned());

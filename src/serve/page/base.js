@@ -242,7 +242,7 @@ async function poll() {
     if (polling.abort !== abort || error instanceof Refused) return;
     polling.failed += 1;
     if (polling.failed > 1) showSummary([], "Not connected");
-    write("offline", `${reason(error)} What is shown here may be old; this page keeps trying.`);
+    write("offline", `${reason(error)} What is shown here may be old; this page keeps trying. A gateway without clients ends by itself: \`nonet ui\` starts it again.`);
   } finally {
     clearTimeout(late);
   }
@@ -404,9 +404,9 @@ function showSaving({ saving, tools }) {
 function showFacts({ calls, failures, clients, tools, search = {}, latency = {} }) {
   write("fact-calls", whole(calls));
   write("fact-failures", failures ? `${whole(failures)} failed` : "none failed");
-  // Half of the calls took at most this: a mean would tell of the few that waited for somebody.
+  // A mean would tell of the few calls that waited for somebody.
   write("fact-gateway", latency.gateway ? micros(latency.gateway.p50_us) : "–");
-  write("fact-server", latency.server ? `to a call; servers take ${micros(latency.server.p50_us)} (medians)` : "to a call");
+  write("fact-server", latency.server ? `median; at servers ${micros(latency.server.p50_us)}` : "to a call, median");
   write("fact-search", search.by_meaning ? "by meaning" : "by words");
   write("fact-indexed", search.indexed < search.of ? `${whole(search.indexed)} of ${whole(search.of)} texts indexed` : "everything is indexed");
   write("fact-clients", whole(clients?.length));

@@ -5,8 +5,16 @@ for (const [state, look] of Object.entries({
   active: ["running", "active"], paused: ["stopped", "paused"], finished: ["ready", "finished"], waiting: ["key", "waits for an answer"],
 })) STATES.set(state, look);
 
-const clock = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-const dated = (at) => { const date = new Date(at); return at == null || isNaN(date) ? "" : clock.format(date); };
+const hour = { hour: "2-digit", minute: "2-digit" };
+const [clock, calendar] = [hour, { month: "short", day: "numeric", ...hour }].map((look) => new Intl.DateTimeFormat(undefined, look));
+
+/** A time; of another day with its date. */
+function dated(at) {
+  const date = new Date(at);
+  if (at == null || isNaN(date)) return "";
+  return (date.toDateString() === new Date().toDateString() ? clock : calendar).format(date);
+}
+
 const taskTook = (task) => (task.state === "running" ? `for ${seconds(task.elapsed_ms / 1000)}` : micros(task.elapsed_ms * 1000));
 
 /** Each kind: where its list is, and how one of it is shown. `about` is a line of facts, `acts` what its user may do. */
@@ -19,7 +27,7 @@ const WORK = [
     acts: (one) => [one.state === "running" ? "Cancel" : "Delete"],
   },
   {
-    kind: "workflow", list: "workflows", title: "Questions of workflows", hint: "the answer goes through the client that was asked",
+    kind: "workflow", list: "workflows", title: "Questions of workflows", hint: "answered through their clients",
     none: "No workflow waits for an answer.",
     id: (one) => one.id, name: (one) => one.app_id, state: () => "waiting",
     about: (one) => [one.question, `since ${dated(one.since_ms)}`], acts: () => ["Delete"],
@@ -102,7 +110,7 @@ function workRow(part, one) {
       fields.replaceChildren(...Object.entries(rest).flatMap(([name, value]) => [
         make("dt.said", {}, said(name, 40).replaceAll("_", " ")), make("dd.said", {}, said(typeof value === "string" ? value : JSON.stringify(value), 4000)),
       ]));
-      showText((result?.content ?? []).map((block) => (typeof block.text === "string" ? readable(block.text) : JSON.stringify(block, null, 2))).join("\n\n"));
+      showText(textOf(result));
     } catch (failure) {
       if (!(failure instanceof Refused)) showText(reason(failure));
     }
@@ -155,6 +163,16 @@ function workRow(part, one) {
       }));
     },
   };
+}
+
+/** A result as text: of a kept one the beginning. */
+function textOf(result) {
+  if (!result) return "";
+  if (result.content) return result.content.map((block) => (typeof block.text === "string" ? readable(block.text) : JSON.stringify(block, null, 2))).join("\n\n");
+  const { text, value, rows, total } = result;
+  const shown = typeof text === "string" ? readable(text) : JSON.stringify(value ?? rows ?? result, null, 2);
+  const left = total - (text ?? rows ?? []).length;
+  return left > 0 ? `${shown}\n… and ${whole(left)} more ${rows ? "rows" : "characters"}` : shown;
 }
 
 /** Text that is JSON, set out in lines. */

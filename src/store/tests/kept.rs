@@ -310,7 +310,7 @@ async fn results_are_listed_and_removed(engine: &Engine) {
         (("first".to_string(), String::new(), 20), ("second".to_string(), "reader".to_string(), 40));
     assert_eq!(listed().await, [second.clone(), first.clone()]);
     assert_eq!(here.store.results(1).await.expect("readable").len(), 1);
-    let remove = async |id: &str, owner: &str| here.store.remove(id, owner).await.expect("written");
+    let remove = async |id: &str, owner: &str| here.store.remove_kept(id, owner).await.expect("written");
     assert!(!remove("second", "").await, "it is another owner's");
     assert!(!remove("job", "").await, "it runs");
     assert!(remove("second", "reader").await);
