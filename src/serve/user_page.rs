@@ -49,6 +49,7 @@ impl Presence {
         Present(self.clone())
     }
 
+    #[cfg(unix)]
     pub fn count(&self) -> watch::Receiver<usize> {
         self.0.subscribe()
     }
@@ -87,11 +88,13 @@ impl UserPage {
     }
 
     /// The page of a gateway that serves HTTP, and that has one already unless others reach its address.
+    #[cfg(unix)]
     pub(super) fn beside_http(gateway: Arc<Gateway>, files: PageFiles, link: Option<String>) -> Self {
         Self { over_http: true, link: OnceCell::new_with(link), ..Self::new(gateway, files) }
     }
 
     /// The same, counting open pages among those who are here.
+    #[cfg(unix)]
     pub(super) fn with(self, presence: Presence) -> Self {
         Self { presence, ..self }
     }
