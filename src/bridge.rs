@@ -80,8 +80,8 @@ impl Far {
         match self {
             #[cfg(unix)]
             Far::Shared(place, hello) => {
-                let (reader, writer) = place.join(hello).await?;
-                Ok(LineLink::over_lines(reader, writer))
+                let joined = place.join(hello).await?;
+                Ok(LineLink::over_lines(joined.reader, joined.writer))
             }
             Far::Http(target) => LineLink::over_http(target.clone(), http::PATIENCE),
         }

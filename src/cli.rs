@@ -39,6 +39,7 @@ mod status;
 mod table;
 mod take_up;
 mod trust;
+mod ui;
 mod version;
 
 use std::{
@@ -208,6 +209,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             let wanted = logs::LogsArgs { server, lines, follow, json };
             logs::run(log_file.as_deref(), config, wanted).await
         }
+        Command::Ui(ui::UiArgs { url: Some(url), .. }) => Err(ui::of_address(&url)),
         command @ (Command::Search { .. }
         | Command::Tools { .. }
         | Command::Get { .. }
@@ -262,6 +264,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
             }
         }
         Command::Lock(args) => lock::run(loaded, &args).await,
+        Command::Ui(args) => ui::run(loaded, &args).await,
         Command::Login(args) => tokio::select! {
             code = login::login(&loaded.config, &args) => code,
             code = signal::stopped() => Ok(code),

@@ -48,6 +48,7 @@ pub mod status;
 mod ties;
 mod trusting;
 mod unmatched;
+pub mod user_work;
 mod watching;
 mod world;
 
@@ -202,17 +203,10 @@ pub struct Gateway {
     errands: Errands,
     /// Set once something looks after what is due.
     keeps_time: OnceLock<()>,
-    /// Where it serves HTTP, once it does.
-    http: OnceLock<HttpPlace>,
-}
-
-/// Where a gateway serves HTTP.
-#[derive(Clone, Debug)]
-struct HttpPlace {
-    /// The address, such as `http://127.0.0.1:8931`.
-    address: String,
-    /// Whether it has the live page.
-    has_page: bool,
+    /// Where it serves HTTP, such as `http://127.0.0.1:8931`, once it does.
+    http: OnceLock<String>,
+    /// Where the live page is, without its token.
+    page: OnceLock<String>,
 }
 
 impl Gateway {
@@ -278,6 +272,7 @@ impl Gateway {
             errands: Errands::default(),
             keeps_time: OnceLock::new(),
             http: OnceLock::new(),
+            page: OnceLock::new(),
         })
     }
 
@@ -388,12 +383,20 @@ impl Gateway {
 
     /// Notes where it serves HTTP, so that faults can name the live page and questions their answer's address.
     pub fn serves_at(&self, address: &str, has_page: bool) {
-        let _ = self.http.set(HttpPlace { address: address.into(), has_page });
+        let _ = self.http.set(address.into());
+        if has_page {
+            self.shows_page_at(address);
+        }
+    }
+
+    /// Notes where the live page is.
+    pub fn shows_page_at(&self, address: &str) {
+        let _ = self.page.set(format!("{address}/ui"));
     }
 
     /// The address of the live page, without its token: no model may have that.
-    fn page_address(&self) -> Option<String> {
-        self.http.get().filter(|place| place.has_page).map(|place| format!("{}/ui", place.address))
+    fn page_address(&self) -> Option<&str> {
+        self.page.get().map(String::as_str)
     }
 
     /// Returns the embedder, if started.

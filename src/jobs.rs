@@ -4,6 +4,7 @@
 //! A job is a future that yields a `CallToolResult`. This room has not heard of tools. Clients see a job as a task, in MCP's
 //! words.
 
+mod of_everybody;
 mod summary;
 #[cfg(test)]
 mod tests;

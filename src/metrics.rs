@@ -126,6 +126,9 @@ pub struct Spread {
     pub p95_us: u64,
 }
 
+/// The outcome of a call that waits for the user: it has not failed.
+const ASKED: &str = "needs_approval";
+
 impl Default for Metrics {
     fn default() -> Self {
         Self {
@@ -182,9 +185,9 @@ impl Metrics {
         self.tools.get(tool).map_or((0, 0), |tool| tool.outcomes.calls_and_failures())
     }
 
-    /// Calls and failures over all tools.
+    /// Calls and failures in all: those included that were refused before a tool was called, as in [`Metrics::outcomes`].
     pub fn total(&self) -> (u64, u64) {
-        self.tools.iter().fold((0, 0), |(all_calls, all_failures), tool| {
+        self.tools.iter().fold(self.refused.calls_and_failures(), |(all_calls, all_failures), tool| {
             let (calls, failures) = tool.outcomes.calls_and_failures();
             (all_calls + calls, all_failures + failures)
         })
@@ -331,8 +334,10 @@ impl OutcomeCounts {
     }
 
     fn calls_and_failures(&self) -> (u64, u64) {
-        let failures = self.others.lock().values().sum();
-        (self.ok.load(Relaxed) + failures, failures)
+        let others = self.others.lock();
+        let asked = others.get(ASKED).copied().unwrap_or_default();
+        let all: u64 = others.values().sum();
+        (self.ok.load(Relaxed) + all, all - asked)
     }
 }
 

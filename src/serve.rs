@@ -28,6 +28,7 @@ mod shared;
 mod stdio;
 mod subscriptions;
 mod tasks;
+mod user_page;
 mod verbatim;
 
 use std::{
@@ -59,6 +60,7 @@ use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::AbortOnDropHandle,
 };
+pub use user_page::UserPage;
 
 use self::{
     calls::Called,

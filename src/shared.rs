@@ -6,6 +6,7 @@
 //! What both ends say first is one line each ([`Hello`], [`Welcome`]); after it they speak MCP as over stdio.
 
 use std::{
+    fmt::{self, Debug, Formatter},
     fs::{self, File, OpenOptions, TryLockError},
     io,
     path::{Path, PathBuf},
@@ -55,12 +56,20 @@ pub struct Hello {
     /// The client's version.
     #[serde(default)]
     pub version: String,
+    /// Whether it is no client, and only asks for the page.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub page: bool,
 }
 
 impl Hello {
     /// The first line of this program, under a profile.
     pub fn new(profile: Option<String>) -> Self {
-        Self { profile, version: env!("CARGO_PKG_VERSION").into() }
+        Self { profile, version: env!("CARGO_PKG_VERSION").into(), page: false }
+    }
+
+    /// The first line of a program that asks for the page.
+    pub fn for_page() -> Self {
+        Self { page: true, ..Self::new(None) }
     }
 }
 
@@ -72,6 +81,37 @@ pub struct Welcome {
     /// Why the client is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
+    /// The page, if the other end asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<PageLink>,
+}
+
+/// How the user of the gateway gets to its page.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageLink {
+    /// The address with its token.
+    pub link: String,
+    /// A file of the user's alone that leads a browser there. It is gone after a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<PathBuf>,
+    /// Whether the gateway serves clients over HTTP.
+    #[serde(default)]
+    pub over_http: bool,
+}
+
+impl Debug for PageLink {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PageLink").field("over_http", &self.over_http).finish_non_exhaustive()
+    }
+}
+
+/// The files of the page beside the socket.
+#[derive(Clone, Debug)]
+pub struct PageFiles {
+    /// The port that the page had last.
+    pub port: PathBuf,
+    /// What a browser opens.
+    pub link: PathBuf,
 }
 
 /// The place of the shared gateway of one configuration.
@@ -116,6 +156,11 @@ impl SharedPlace {
         self.file("log")
     }
 
+    /// The files of the page; `before` is what their suffix begins with, so that two gateways have files of their own.
+    pub fn page_files(&self, before: &str) -> PageFiles {
+        PageFiles { port: self.file(&format!("{before}port")), link: self.file(&format!("{before}html")) }
+    }
+
     fn lock_file(&self, suffix: &str) -> anyhow::Result<File> {
         let path = self.file(suffix);
         files::private(OpenOptions::new().create(true).truncate(false).write(true))
@@ -127,7 +172,10 @@ impl SharedPlace {
     pub fn try_own(&self) -> anyhow::Result<Option<SharedOwner>> {
         let file = self.lock_file("owner")?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(SharedOwner { _lock: file, socket: self.socket.clone() })),
+            Ok(()) => {
+                let (socket, page) = (self.socket.clone(), self.page_files(""));
+                Ok(Some(SharedOwner { _lock: file, socket, page }))
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error).context("the shared gateway's lock"),
         }
@@ -153,6 +201,8 @@ impl SharedPlace {
 pub struct SharedOwner {
     _lock: File,
     socket: PathBuf,
+    /// The files of its page.
+    pub page: PageFiles,
 }
 
 #[cfg(unix)]
@@ -168,6 +218,16 @@ mod unix {
     pub type SocketReader = LineReader<OwnedReadHalf>;
     /// The other end for writing.
     pub type SocketWriter = OwnedWriteHalf;
+
+    /// A connection to a gateway, after the first lines.
+    pub struct JoinedGateway {
+        /// What it says.
+        pub reader: SocketReader,
+        /// What is said to it.
+        pub writer: SocketWriter,
+        /// The page, if it was asked for and the gateway knows of such questions.
+        pub page: Option<PageLink>,
+    }
 
     /// Whether the other end is of the same user.
     fn is_own(stream: &UnixStream) -> bool {
@@ -205,7 +265,7 @@ mod unix {
 
     impl SharedPlace {
         /// Connects to the gateway that is there, and starts one if there is none.
-        pub async fn join(&self, hello: &Hello) -> anyhow::Result<(SocketReader, SocketWriter)> {
+        pub async fn join(&self, hello: &Hello) -> anyhow::Result<JoinedGateway> {
             if let Some(joined) = self.find(hello).await? {
                 return Ok(joined);
             }
@@ -237,7 +297,7 @@ mod unix {
         }
 
         /// Connects to a gateway that is there and not just leaving. Starts none.
-        pub async fn find(&self, hello: &Hello) -> anyhow::Result<Option<(SocketReader, SocketWriter)>> {
+        pub async fn find(&self, hello: &Hello) -> anyhow::Result<Option<JoinedGateway>> {
             let Ok(stream) = UnixStream::connect(&self.socket).await else { return Ok(None) };
             anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();
@@ -253,11 +313,11 @@ mod unix {
                 }
             };
             match tokio::time::timeout(GREETING_LIMIT, greeted).await {
-                Ok(Some(Welcome { refused: None, version })) => {
+                Ok(Some(Welcome { refused: None, version, page })) => {
                     if version != env!("CARGO_PKG_VERSION") {
                         tracing::warn!(%version, own = env!("CARGO_PKG_VERSION"), "the shared gateway is of another version; it is replaced when all its clients have left");
                     }
-                    Ok(Some((reader, writer)))
+                    Ok(Some(JoinedGateway { reader, writer, page }))
                 }
                 Ok(Some(Welcome { refused: Some(why), .. })) => anyhow::bail!(why),
                 // It was leaving.
@@ -321,11 +381,11 @@ mod unix {
         }
     }
 
-    /// Reads what a client says first, and answers by what `judge` says of it. Its messages have at most `longest` bytes.
+    /// Reads what a client says first, and answers with what `welcome` gives. Its messages have at most `longest` bytes.
     pub async fn greet(
         stream: UnixStream,
         longest: usize,
-        judge: impl FnOnce(&Hello) -> Option<String>,
+        welcome: impl AsyncFnOnce(&Hello) -> Welcome,
     ) -> io::Result<Option<(Hello, SocketReader, SocketWriter)>> {
         if !is_own(&stream) {
             return Ok(None);
@@ -336,8 +396,7 @@ mod unix {
             return Ok(None);
         };
         let hello: Hello = serde_json::from_slice(&line)?;
-        let refused = judge(&hello);
-        let welcome = Welcome { version: env!("CARGO_PKG_VERSION").into(), refused };
+        let welcome = welcome(&hello).await;
         let mut line = serde_json::to_vec(&welcome)?;
         line.push(b'\n');
         writer.write_all(&line).await?;
@@ -349,4 +408,4 @@ mod unix {
 #[cfg(unix)]
 use unix::own;
 #[cfg(unix)]
-pub use unix::{SocketReader, SocketWriter, greet, settle, start_detached};
+pub use unix::{JoinedGateway, SocketReader, SocketWriter, greet, settle, start_detached};

@@ -101,6 +101,18 @@ pub trait Store: Debug + Send + Sync {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    /// At most `limit` results of all owners, jobs aside, the latest first. For the user of the machine.
+    fn results(&self, limit: usize) -> Stored<'_, Vec<KeptRow>> {
+        let _ = limit;
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Removes a result, or a job that has ended; false if its owner has none with this id.
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+        let _ = (id, owner);
+        Box::pin(async { Ok(false) })
+    }
+
     /// Removes what is too old, and lets the store see the time pass. Does nothing if this process has not used it yet.
     fn sweep(&self) -> Stored<'_, ()>;
 
@@ -480,6 +492,16 @@ pub enum JobState {
     },
     /// It was cancelled before it ended.
     Cancelled { ended_ms: u64 },
+}
+
+/// A kept result, without its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeptRow {
+    pub id: String,
+    pub owner: String,
+    pub bytes: u64,
+    /// When it was kept, in milliseconds since 1970.
+    pub at_ms: u64,
 }
 
 /// How much is kept.

@@ -54,8 +54,8 @@ impl RunningGateway {
         client: &'static str,
     ) -> anyhow::Result<Option<Self>> {
         let found = place.find(hello).await?;
-        Ok(found.map(|(reader, writer)| Self {
-            link: LineLink::over_lines(reader, writer),
+        Ok(found.map(|found| Self {
+            link: LineLink::over_lines(found.reader, found.writer),
             client,
             last_id: 0,
         }))

@@ -10,7 +10,7 @@ use clap::{
 };
 
 pub(super) use self::read::read;
-use super::{add, approve, audit, lock, login, secret, setup, trust};
+use super::{add, approve, audit, lock, login, secret, setup, trust, ui};
 use crate::{
     downstream::process_guard,
     sandbox::{INIT_COMMAND, SANDBOX_COMMAND},
@@ -30,6 +30,7 @@ Examples:
   nonet import && nonet install claude-desktop --replace
                                             the same for one client
   nonet status                              show the running gateway
+  nonet ui                                  open its page in the browser
   nonet search \"what time is it in Tokyo\"   find tools
   nonet call time.get_current_time '{\"timezone\": \"Asia/Tokyo\"}'
 
@@ -166,6 +167,8 @@ pub(super) enum Command {
         #[command(flatten)]
         way: Where,
     },
+    /// Open the page of this machine's shared gateway in the browser: calls, servers, clients, work
+    Ui(ui::UiArgs),
     /// Show the log of this machine's shared gateway, or the part about one server
     Logs {
         /// Show only this server: its state, calls and stderr
@@ -453,6 +456,7 @@ impl Cli {
                     | Command::Eval { .. }
                     | Command::Man { .. }
                     | Command::Logs { .. }
+                    | Command::Ui(_)
                     | Command::Completions { .. }
             )
         );

@@ -42,9 +42,12 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
             let address =
                 addresses.next().with_context(|| format!("`{address}` does not resolve to an address"))?;
             let options = HttpOptions { address, profile };
-            #[cfg(unix)]
-            share(&gateway, &file);
+            let sharing = gateway.clone();
             let ready = |serving: Serving| {
+                #[cfg(unix)]
+                share(&sharing, &file, serving.page.clone());
+                #[cfg(not(unix))]
+                drop(sharing);
                 let address = serving.address;
                 eprintln!("nonet: serving MCP at http://{address}/mcp (configuration: {})", file.display());
                 if let Some(page) = serving.page {
@@ -73,13 +76,13 @@ pub(super) fn watch(gateway: &Arc<Gateway>, file: &Path) {
 
 /// Also serves this machine's clients (`nonet connect`, `[gateway] shared`) as soon as no other gateway does.
 #[cfg(unix)]
-fn share(gateway: &Arc<Gateway>, file: &Path) {
+fn share(gateway: &Arc<Gateway>, file: &Path, page: Option<String>) {
     let (gateway, file) = (gateway.clone(), file.to_path_buf());
     tokio::spawn(async move {
         let mut told = false;
         loop {
             match crate::shared::SharedPlace::of(&file).and_then(|place| place.try_own()) {
-                Ok(Some(owner)) => return serve::accept_shared(gateway, owner).await,
+                Ok(Some(owner)) => return serve::accept_shared(gateway, owner, page).await,
                 Ok(None) if std::mem::replace(&mut told, true) => {}
                 Ok(None) => {
                     tracing::info!("another gateway of this configuration serves `nonet connect`")

@@ -84,7 +84,7 @@ pub struct GatewaySettings {
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
     pub shared_grace: Duration,
-    /// Whether the HTTP server has a live page at `/ui`, for this machine only.
+    /// Whether the gateway has a page, for this machine only: at `/ui` over HTTP, and for `nonet ui`.
     pub page: bool,
     /// Host names besides localhost that HTTP clients may use for this gateway.
     #[schemars(example = json!(["nonet.example.com"]))]

@@ -153,8 +153,8 @@ impl Gateway {
     ) -> Result<Option<WaitingApproval>, Fault> {
         let mut question = one.to_json();
         question["kind"] = json!("approval");
-        if let Some(place) = self.http.get() {
-            question["answer_url"] = json!(format!("{}/approve/{}", place.address, one.asked.address));
+        if let Some(address) = self.http.get() {
+            question["answer_url"] = json!(format!("{address}/approve/{}", one.asked.address));
         }
         let (approvals, id) = (self.approvals.clone(), one.id().to_string());
         let asking = self.servers.life.tasks.spawn(async move {

@@ -12,7 +12,7 @@ mod read_resource;
 mod runtime_server;
 mod schedule;
 mod status;
-mod watch;
+pub(super) mod watch;
 
 use std::sync::Arc;
 

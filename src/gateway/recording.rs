@@ -10,9 +10,18 @@ use super::{
     session::Caller,
 };
 use crate::{
-    catalog::Tool, clock::unix_ms, fault::Fault, figures::EndedCall, kept::settle_memory,
-    metrics::CallRecord, text::name as shown_name,
+    catalog::Tool,
+    clock::unix_ms,
+    fault::{Code, Fault},
+    figures::EndedCall,
+    kept::settle_memory,
+    metrics::CallRecord,
+    secrets::without_secrets,
+    text::{clip, name as shown_name},
 };
+
+/// The longest fault on the page, in characters.
+const MAX_FAULT: usize = 600;
 
 impl Gateway {
     /// Counts a call, logs it and exports its span. Params and content are never recorded: they may hold
@@ -55,9 +64,14 @@ impl Gateway {
                 "at": unix_ms(SystemTime::now()),
                 "client": &*caller.client,
                 "session": caller.session.id,
+                "profile": caller.session.profile,
+                "within": caller.within,
                 "tool": &*tool.full,
                 "server": &*tool.server,
+                "version": tool.version.as_str(),
                 "outcome": made.outcome,
+                "approver": made.approver,
+                "fault": made.error().and_then(|error| fault_words(error.code, error.message)),
                 "bytes_in": bytes_in,
                 "bytes_out": bytes_out,
                 "gateway_us": micros(in_gateway),
@@ -104,8 +118,11 @@ impl Gateway {
                 "at": unix_ms(SystemTime::now()),
                 "client": &*caller.client,
                 "session": caller.session.id,
+                "profile": caller.session.profile,
+                "within": caller.within,
                 "tool": tool,
                 "outcome": fault.code.as_str(),
+                "fault": fault_words(fault.code.as_str(), &fault.message),
                 "bytes_in": begun.bytes_in,
                 "gateway_us": micros(begun.at.elapsed()),
             })
@@ -123,6 +140,12 @@ impl Gateway {
         begun.span.refused(name, fault.code.as_str());
         self.audit_refused(caller, name, begun, fault).await;
     }
+}
+
+/// What the page says of a failure. Faults about params quote them, so that only their code is told.
+fn fault_words(code: &str, message: &str) -> Option<String> {
+    let is_of_params = code == Code::InvalidParams.as_str();
+    (!is_of_params && !message.is_empty()).then(|| clip(&without_secrets(message).0, MAX_FAULT))
 }
 
 fn micros(time: Duration) -> u64 {

@@ -329,8 +329,7 @@ impl Gateway {
     /// All schedules and reminders of an owner.
     pub(super) async fn schedules(&self, owner: &str) -> Result<Value, Fault> {
         let all = self.records.all(RecordKind::Schedule, owner).await.map_err(|error| not_kept(&error))?;
-        let listed: Vec<Value> =
-            all.iter().filter_map(|record| Some(listed(record, &read(record)?))).collect();
+        let listed: Vec<Value> = all.iter().filter_map(schedule_in_list).collect();
         Ok(json!({ "schedules": listed, "total": listed.len() }))
     }
 
@@ -590,6 +589,23 @@ fn tools_of<'a>(
 fn read(record: &Record) -> Option<Appointment> {
     let appointment = Appointment::deserialize(&record.body);
     appointment.inspect_err(|error| tracing::warn!(%error, id = record.id, "a schedule cannot be read")).ok()
+}
+
+/// A record as the list shows it; none if it is not a schedule.
+pub(super) fn schedule_in_list(record: &Record) -> Option<Value> {
+    Some(listed(record, &read(record)?))
+}
+
+/// The same with what it runs.
+pub(super) fn schedule_in_full(record: &Record) -> Option<Value> {
+    let appointment = read(record)?;
+    let mut shown = listed(record, &appointment);
+    match appointment.what {
+        What::Tool { params, .. } => shown["params"] = json!(params),
+        What::App { input, .. } => shown["input"] = input,
+        What::Reminder { .. } => {}
+    }
+    Some(shown)
 }
 
 fn listed(record: &Record, appointment: &Appointment) -> Value {

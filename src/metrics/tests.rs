@@ -105,7 +105,7 @@ fn counts_add_up_over_threads() {
         }
     });
     let calls = 8 * EACH;
-    assert_eq!(metrics.total(), (calls, calls / 4));
+    assert_eq!(metrics.total(), (2 * calls, calls / 4 + calls), "refused ones are among them");
     assert_eq!(metrics.of("shop.buy"), (calls / 2, calls / 4));
     assert_eq!(metrics.of("shop.list"), (calls / 2, 0));
     let expected = BTreeMap::from([("ok", calls * 3 / 4), ("timeout", calls / 4), ("forbidden", calls)]);
@@ -187,6 +187,17 @@ fn two_tools_with_one_label_are_one_series() {
     }
     let page = metrics.render(Now::default());
     assert_eq!(samples(&page)["nonet_calls_total{server=\"shop\",tool=\"buy\",outcome=\"ok\"}"], 2.0);
+}
+
+#[test]
+fn what_waits_for_the_user_has_not_failed() {
+    let metrics = Metrics::default();
+    for outcome in ["ok", "needs_approval", "tool_error"] {
+        call(&metrics, "shop", "buy", outcome, 1_000);
+    }
+    metrics.refused("needs_approval");
+    assert_eq!((metrics.of("shop.buy"), metrics.total()), ((3, 1), (4, 1)));
+    assert_eq!(metrics.outcomes().values().sum::<u64>(), metrics.total().0);
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn this_replica(config: &Config, cluster: &Cluster, address: String) -> Replica 
 
 /// The hosts by which this address may be reached. A page of another site must not reach it through a name of its own (DNS
 /// rebinding).
-fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
+pub(super) fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
     let mut hosts = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into(), "[::1]".into()];
     if !address.ip().is_unspecified() {
         hosts.push(address.ip().to_string());
@@ -185,7 +185,7 @@ fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
 
 /// Whether a request names one of the hosts, or the very address that it came to, as probes of an orchestrator do: no page of
 /// another site has that.
-fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, hosts: &[String]) -> bool {
+pub(super) fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, hosts: &[String]) -> bool {
     fn plain(host: &str) -> String {
         host.trim_matches(['[', ']']).to_ascii_lowercase()
     }
@@ -203,7 +203,7 @@ fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, hosts: &[String
         })
 }
 
-fn wrong_host() -> Response {
+pub(super) fn wrong_host() -> Response {
     let why = "this host name is not allowed: add it to `allowed_hosts` of [gateway]\n";
     let mut response = Response::new(Body::from(why));
     *response.status_mut() = StatusCode::FORBIDDEN;

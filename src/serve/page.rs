@@ -3,6 +3,8 @@
 //! The page and its figures are for the user of this machine alone: every request under `/ui/api` carries the token that
 //! Nonet prints when it starts. `/metrics` is for whoever may reach everything (`access`).
 
+mod work;
+
 use std::{
     convert::Infallible,
     sync::{Arc, LazyLock},
@@ -52,7 +54,7 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
 });
 /// The answer to a request without the token.
 const REFUSED: &str = "the token is missing, or not that of this gateway: open the address that Nonet printed when it \
-                       started, after `live page at`";
+                       started, after `live page at`, or run `nonet ui`";
 /// The header that carries the token.
 const TOKEN: &str = "x-nonet-token";
 
@@ -87,7 +89,13 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .route("/metrics", get(metrics))
         .route("/approve/{address}", post(answer_at))
         .with_state(gateway.clone());
-    let Some(token) = token.map(|token| BearerToken::new(&token)) else { return plain };
+    let Some(token) = token else { return plain };
+    plain.merge(of_user(gateway, &token))
+}
+
+/// The page, for whoever has its token.
+pub(super) fn of_user(gateway: &Arc<Gateway>, token: &str) -> Router {
+    let token = BearerToken::new(token);
     let api = Router::new()
         .route("/ui/api/state", get(state))
         .route("/ui/api/search", get(search))
@@ -96,6 +104,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
         .route("/ui/api/waiting", get(waiting))
         .route("/ui/api/approvals/{id}", post(decide))
         .route("/ui/api/trust", post(trust))
+        .merge(work::routes())
         .with_state(gateway.clone())
         .route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
             let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
@@ -107,7 +116,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
                 }
             }
         }));
-    plain.route("/ui", get(page)).merge(api)
+    Router::new().route("/ui", get(page)).merge(api)
 }
 
 async fn page() -> Response {
@@ -198,15 +207,12 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     let saving = meta::saving(&gateway);
     state["saving"] = json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1 });
     state["config"] = json!(gateway.config().file);
+    state["pid"] = json!(std::process::id());
     let clients = gateway.clients().into_iter();
     let clients = clients.map(
         |(session, client, profile)| json!({ "session": session, "client": client, "profile": profile }),
     );
     state["clients"] = json!(clients.take(100).collect::<Vec<_>>());
-    state["tasks"] = json!(gateway.jobs.all().iter().take(100).map(|job| job.summary()).collect::<Vec<_>>());
-    if let Some(kept) = gateway.kept.counts().await {
-        state["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
-    }
     answer(StatusCode::OK, &state)
 }
 

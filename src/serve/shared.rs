@@ -9,16 +9,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    net::{UnixListener, UnixStream},
-    sync::watch,
-};
+use tokio::net::{UnixListener, UnixStream};
 use tokio_util::task::TaskTracker;
 
-use super::{NonetServer, connect_soon, in_flight::Parkings, stdio};
+use super::{
+    NonetServer, connect_soon,
+    in_flight::Parkings,
+    stdio,
+    user_page::{Presence, Present, UserPage},
+};
 use crate::{
     gateway::Gateway,
-    shared::{self, Hello, START_LIMIT, SharedOwner},
+    shared::{self, Hello, START_LIMIT, SharedOwner, Welcome},
 };
 
 /// How often a gateway without clients checks whether its jobs have ended and nothing is left to run later.
@@ -27,7 +29,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Serves the clients of this machine until `stop` ends, or until there was no client for the grace time of the configuration
-/// and no job runs and nothing is to run later.
+/// and no job runs and nothing is to run later. A page that somebody looks at is a client, too.
 pub async fn serve_shared(
     gateway: Arc<Gateway>,
     owner: SharedOwner,
@@ -36,8 +38,12 @@ pub async fn serve_shared(
     let listener = owner.listen()?;
     tracing::info!(pid = std::process::id(), "the shared gateway is ready");
     connect_soon(&gateway);
-    let clients = Arc::new(Clients::default());
-    let (mut count, tasks) = (clients.count.subscribe(), TaskTracker::new());
+    // A page that is opened later shows what was before.
+    if gateway.config().gateway.page {
+        gateway.calls.switch_on();
+    }
+    let clients = Arc::new(Clients::new(UserPage::new(gateway.clone(), owner.page.clone())));
+    let (mut count, tasks) = (clients.presence.count(), TaskTracker::new());
     let left = async {
         // The client that started this gateway is about to connect.
         let _ = tokio::time::timeout(START_LIMIT, count.wait_for(|count| *count > 0)).await;
@@ -76,8 +82,9 @@ pub async fn serve_shared(
     Ok(())
 }
 
-/// Serves the clients of this machine beside others, until the gateway stops.
-pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner) {
+/// Serves the clients of this machine beside others, until the gateway stops. `page`: the address of its live page, with the
+/// token.
+pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner, page: Option<String>) {
     let listener = match owner.listen() {
         Ok(listener) => listener,
         Err(error) => {
@@ -85,7 +92,8 @@ pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner) {
             return;
         }
     };
-    let (clients, tasks) = (Arc::default(), TaskTracker::new());
+    let page = UserPage::beside_http(gateway.clone(), owner.page.clone(), page);
+    let (clients, tasks) = (Arc::new(Clients::new(page)), TaskTracker::new());
     tokio::select! {
         () = accept(&gateway, &listener, &clients, &tasks) => {}
         () = gateway.stopping().cancelled() => {}
@@ -93,34 +101,25 @@ pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner) {
 }
 
 /// The clients of the socket.
-#[derive(Default)]
 struct Clients {
-    /// How many are connected.
-    count: watch::Sender<usize>,
+    /// Those connected, and open pages.
+    presence: Presence,
+    page: UserPage,
     /// Whether one was of another version of Nonet.
     of_another_version: AtomicBool,
 }
 
-/// Counts one connected client until dropped.
-struct ConnectedClient(Arc<Clients>);
-
-impl ConnectedClient {
-    fn new(clients: &Arc<Clients>) -> Self {
-        clients.count.send_modify(|count| *count += 1);
-        Self(clients.clone())
+impl Clients {
+    fn new(page: UserPage) -> Self {
+        let presence = Presence::default();
+        Self { page: page.with(presence.clone()), presence, of_another_version: AtomicBool::default() }
     }
 
-    fn is_of(&self, version: &str) {
+    fn has_one_of(&self, version: &str) {
         // The first versions did not say theirs.
         if !version.is_empty() && version != env!("CARGO_PKG_VERSION") {
-            self.0.of_another_version.store(true, Ordering::Relaxed);
+            self.of_another_version.store(true, Ordering::Relaxed);
         }
-    }
-}
-
-impl Drop for ConnectedClient {
-    fn drop(&mut self) {
-        self.0.count.send_modify(|count| *count -= 1);
     }
 }
 
@@ -133,9 +132,9 @@ async fn accept(
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let here = ConnectedClient::new(clients);
-                let gateway = gateway.clone();
-                tasks.spawn(async move { serve_one(gateway, stream, here).await });
+                let here = clients.presence.enter();
+                let (gateway, clients) = (gateway.clone(), clients.clone());
+                tasks.spawn(async move { serve_one(gateway, stream, &clients, here).await });
             }
             Err(error) => {
                 // Too many open files, most likely: other clients may leave.
@@ -146,16 +145,29 @@ async fn accept(
     }
 }
 
-async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, here: ConnectedClient) {
+/// Answers the first line of a client.
+async fn welcome(gateway: &Gateway, clients: &Clients, hello: &Hello) -> Welcome {
+    let config = gateway.config();
+    let mut welcome = Welcome { version: env!("CARGO_PKG_VERSION").into(), ..Welcome::default() };
+    match &hello.profile {
+        _ if hello.page => match clients.page.open().await {
+            Ok(page) => welcome.page = Some(page),
+            Err(why) => welcome.refused = Some(why),
+        },
+        Some(name) if !config.profiles.contains_key(name) => {
+            let file = config.file.display();
+            welcome.refused = Some(format!("there is no [profiles.{name}] in {file}"));
+        }
+        _ => {}
+    }
+    welcome
+}
+
+async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients, _here: Present) {
     let config = gateway.config();
     let limits = config.limits.messages();
-    let known = |hello: &Hello| match &hello.profile {
-        Some(name) if !config.profiles.contains_key(name) => {
-            Some(format!("there is no [profiles.{name}] in {}", config.file.display()))
-        }
-        _ => None,
-    };
-    let (hello, reader, writer) = match shared::greet(stream, limits.of_client.bytes, known).await {
+    let welcome = async |hello: &Hello| welcome(&gateway, clients, hello).await;
+    let (hello, reader, writer) = match shared::greet(stream, limits.of_client.bytes, welcome).await {
         Ok(Some(greeted)) => greeted,
         Ok(None) => return,
         Err(error) => {
@@ -163,7 +175,11 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, here: ConnectedCli
             return;
         }
     };
-    here.is_of(&hello.version);
+    clients.has_one_of(&hello.version);
+    // It has the page, and wants nothing else.
+    if hello.page {
+        return;
+    }
     let server = NonetServer::new(gateway.clone(), hello.profile, None, Parkings::default());
     let serving = async {
         match stdio::serve(server, reader, writer, limits).await {

@@ -3,6 +3,7 @@
 //! An entry has a value or none, and may be a job. Values are in chunks (`chunks`).
 
 mod chunks;
+mod results;
 
 use std::{collections::HashMap, path::Path, time::Duration};
 
@@ -79,7 +80,7 @@ const FORMAT: DbFormat = DbFormat {
         INSERT INTO clock VALUES (0, 0)",
     ],
     set_up,
-    reads: &[JOB, VALUE, ENDED, CLOCK, chunks::READ],
+    reads: &[JOB, results::READ, VALUE, ENDED, CLOCK, chunks::READ],
     // They may be large, and their content was to be kept for a short time only.
     most_damaged: 1,
 };

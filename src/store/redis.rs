@@ -45,8 +45,8 @@ use self::{
     vectors::VectorKeys,
 };
 use super::{
-    Agenda, FactVector, Holder, JobRow, KeptCounts, Lasts, Most, NamedFigures, NewRecord, PinStore, Record,
-    RecordKind, Records, Retention, Share, SharedRate, SharedStore, Spare, Store, StoreError, Stored,
+    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptRow, Lasts, Most, NamedFigures, NewRecord, PinStore,
+    Record, RecordKind, Records, Retention, Share, SharedRate, SharedStore, Spare, Store, StoreError, Stored,
     TakenRates,
 };
 use crate::{
@@ -226,6 +226,20 @@ impl Store for RedisStore {
 
     fn to_cancel(&self) -> Stored<'_, Vec<String>> {
         Box::pin(self.kept.to_cancel())
+    }
+
+    fn results(&self, limit: usize) -> Stored<'_, Vec<KeptRow>> {
+        Box::pin(async move {
+            let results = self.kept.results(limit).await?;
+            self.spare.with_results(results, limit).await
+        })
+    }
+
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+        Box::pin(async move {
+            let in_memory = self.spare.remove(id, owner).await?;
+            Ok(self.kept.remove_ended(id, owner).await? || in_memory)
+        })
     }
 
     fn sweep(&self) -> Stored<'_, ()> {

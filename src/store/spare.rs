@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::OnceCell;
 
-use super::{Holder, JobRow, KeptCounts, KeptDb, Lasts, Retention, StoreError, run};
+use super::{Holder, JobRow, KeptCounts, KeptDb, KeptRow, Lasts, Retention, StoreError, run};
 
 /// The most bytes that are kept in memory.
 const MOST_BYTES: u64 = 64 << 20;
@@ -88,6 +88,29 @@ impl Spare {
             jobs.truncate(limit);
         }
         Ok(jobs)
+    }
+
+    /// Adds the results in memory to those of the engine, the latest first.
+    pub async fn with_results(
+        &self,
+        mut results: Vec<KeptRow>,
+        limit: usize,
+    ) -> Result<Vec<KeptRow>, StoreError> {
+        if let Some(db) = self.db() {
+            results.extend(run(db, move |db| db.results(limit)).await?);
+            results.sort_by_key(|result| std::cmp::Reverse(result.at_ms));
+            results.truncate(limit);
+        }
+        Ok(results)
+    }
+
+    /// Removes an entry that has ended; false if it is not in memory.
+    pub async fn remove(&self, id: &str, owner: &str) -> Result<bool, StoreError> {
+        let (id, owner) = (id.to_owned(), owner.to_owned());
+        match self.db() {
+            Some(db) => run(db, move |db| db.remove_ended(&id, &owner)).await,
+            None => Ok(false),
+        }
     }
 
     /// Removes what is too old.

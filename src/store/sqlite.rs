@@ -6,8 +6,9 @@ use serde_json::Value;
 use tokio::{sync::OnceCell, task::spawn_blocking};
 
 use super::{
-    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, Lasts, Most, NamedFigures, NewRecord, OutcomesDb,
-    Record, RecordKind, Records, RecordsDb, Retention, Share, Spare, Store, StoreError, Stored, run,
+    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, KeptRow, Lasts, Most, NamedFigures, NewRecord,
+    OutcomesDb, Record, RecordKind, Records, RecordsDb, Retention, Share, Spare, Store, StoreError, Stored,
+    run,
 };
 use crate::{clock::Clock, search::Outcome};
 
@@ -177,6 +178,21 @@ impl Store for SqliteStore {
             let of_file = owner.clone();
             let jobs = run(self.kept().await?, move |db| db.jobs(&of_file, limit)).await?;
             self.spare.with_jobs(jobs, owner, limit).await
+        })
+    }
+
+    fn results(&self, limit: usize) -> Stored<'_, Vec<KeptRow>> {
+        Box::pin(async move {
+            let results = run(self.kept().await?, move |db| db.results(limit)).await?;
+            self.spare.with_results(results, limit).await
+        })
+    }
+
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+        Box::pin(async move {
+            let in_memory = self.spare.remove(id, owner).await?;
+            let (id, owner) = (id.to_owned(), owner.to_owned());
+            Ok(run(self.kept().await?, move |db| db.remove_ended(&id, &owner)).await? || in_memory)
         })
     }
 

@@ -73,6 +73,7 @@ mod outside_text;
 mod outward;
 mod oversized;
 mod page;
+mod page_work;
 mod parallel;
 mod params;
 mod passing;
@@ -105,5 +106,6 @@ mod tokens;
 #[cfg(feature = "otel")]
 mod tracing;
 mod trusting;
+mod user_page;
 mod values;
 mod watching;

@@ -240,3 +240,19 @@ pub fn modern(address: &str, method: &str, mut params: Value) -> Reply {
     }
     http(address, "POST", "/mcp", &headers, &message.to_string())
 }
+
+/// The events of a stream of the page, until one has a text in it.
+pub fn first_events(address: &str, path: &str, token: &str, last: &str) -> Vec<Value> {
+    let mut stream = TcpStream::connect(address).expect("nonet listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    let head = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nX-Nonet-Token: {token}\r\n\r\n");
+    stream.write_all(head.as_bytes()).expect("nonet reads");
+    let (mut text, mut piece) = (String::new(), [0; 4_096]);
+    while !text.contains(last) || !text.ends_with('\n') {
+        let count = stream.read(&mut piece).expect("nonet answers");
+        assert!(count > 0, "it ended: {text}");
+        text.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.filter_map(|data| serde_json::from_str(data).ok()).collect()
+}

@@ -1,11 +1,12 @@
 // Drives the live page of a running gateway in Chromium.
 //
 //     page.mjs LINK CHROMIUM                      checks it; exits with 1 when a check fails
-//     page.mjs LINK CHROMIUM --pictures FOLDER    page.png and page-dark.png, of what it shows now
+//     page.mjs LINK CHROMIUM --pictures FOLDER    VIEW-WIDTH-THEME.png of each view, at three widths and in both themes
 //
 // LINK is the page's address with its token. playwright-core and axe-core are in $NONET_REAL/node. Starts
 // nothing but the browser; the gateway has the servers that `page.rs` writes: `weather` is down, and
-// `time.get_current_time` takes 30 ms and answers with the id of its process, `time.convert_time` fails.
+// `time.get_current_time` takes 30 ms and answers with the id of its process, `time.convert_time` fails, `git.git_show` hangs, and
+// `memory.read_graph` answers with more than a client gets at once.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -55,6 +56,16 @@ async function client(name) {
   };
 }
 
+/** Leaves work of each kind. */
+async function leaveWork(call) {
+  await call("gateway.background_run", { name: "git.git_show", params: { repo_path: "/srv/shop", revision: "main" } });
+  await call("gateway.watch_start", { name: "time.get_current_time", params: { timezone: "Asia/Tokyo" }, interval: 600, label: "The time in Tokyo" });
+  await call("gateway.remind", { when: "in 2h", message: "Ask for the review of the release notes" });
+  await call("gateway.remember", { content: "The release goes out on the first Tuesday of a month", tags: ["release"] });
+  await call("gateway.remember", { content: "The till of the shop speaks UTC", tags: ["shop"] });
+  await call("memory.read_graph", {});
+}
+
 // --- the browser ---
 
 const browser = await chromium.launch({ executablePath });
@@ -73,15 +84,34 @@ async function open(address, look = {}) {
   return { page, faults, asked };
 }
 
+const VIEWS = ["live", "servers", "clients", "work"];
+
 if (option === "--pictures") {
-  for (const [colorScheme, file] of [["light", "page.png"], ["dark", "page-dark.png"]]) {
-    const { page } = await open(link, { colorScheme });
-    await until("calls are shown", () => page.locator(".call:visible").count());
-    await page.locator("#query").fill("read a file");
-    await until("something is found", () => page.locator(".hit:visible").count());
-    await page.keyboard.press("ArrowDown");
-    await until("the rate is drawn", () => page.locator(".rate .all").count());
-    await page.screenshot({ path: path.join(folder, file) });
+  const call = await client("claude-desktop");
+  await leaveWork(call);
+  for (let count = 0; count < 12; count++) {
+    await call("time.get_current_time", { timezone: "Asia/Tokyo" });
+    if (count % 3 === 0) await call("filesystem.read_text_file", { path: `notes/${count}.md` });
+    if (count % 4 === 0) await call("github.search_issues", { q: "is:open label:bug" });
+    if (count % 6 === 0) await call("time.convert_time", { source_timezone: "UTC", time: "12:00", target_timezone: "Mars/Olympus" });
+  }
+  for (const [width, height] of [[1440, 900], [1024, 900], [360, 760]]) {
+    for (const colorScheme of ["light", "dark"]) {
+      const { page } = await open(link, { colorScheme, viewport: { width, height } });
+      await until("calls are shown", () => page.locator(".call:visible").count());
+      await page.locator("#query").fill("read a file");
+      await until("something is found", () => page.locator(".hit:visible").count());
+      await page.keyboard.press("ArrowDown");
+      await until("the rate is drawn", () => page.locator(".rate .all").count());
+      for (const view of VIEWS) {
+        await page.locator(`#views a[href="#/${view}"]`).click();
+        if (view === "work") await until("work is shown", () => page.locator("#work-fact .rows li").count());
+        await page.evaluate(() => { document.activeElement.blur(); scrollTo(0, 0); });
+        await pause(300);
+        await page.screenshot({ path: path.join(folder, `${view}-${width}-${colorScheme}.png`) });
+      }
+      await page.context().close();
+    }
   }
   await browser.close();
   process.exit();
@@ -111,6 +141,36 @@ async function accessible(where, on = page) {
   const grave = violations.filter(({ impact }) => ["serious", "critical"].includes(impact));
   const told = grave.map(({ id, help, nodes }) => `${where}: ${id}, ${help}: ${nodes.map((node) => `${node.target} ${node.failureSummary}`).join("\n  ")}`);
   assert.deepEqual(told, []);
+}
+
+/** By Tab through all that is shown. */
+async function tabThrough() {
+  await page.evaluate(() => {
+    globalThis.reached = [];
+    // From the top.
+    document.body.tabIndex = -1;
+    document.body.focus();
+    document.body.removeAttribute("tabindex");
+  });
+  for (let count = 0; count < 200; count++) {
+    await page.keyboard.press("Tab");
+    const again = await page.evaluate(() => {
+      const node = document.activeElement;
+      if (node === document.body || globalThis.reached.includes(node)) return true;
+      if (getComputedStyle(node).outlineStyle === "none") throw new Error(`no outline: ${node.outerHTML}`);
+      globalThis.reached.push(node);
+      return false;
+    });
+    if (again) break;
+  }
+  const { missing, disorder } = await page.evaluate(() => {
+    const { reached } = globalThis;
+    const all = [...document.querySelectorAll("a[href], button:not([tabindex='-1']), input, [tabindex='0']")].filter((node) => node.checkVisibility() && node.getClientRects().length);
+    const behind = (node, at) => at > 0 && !(reached[at - 1].compareDocumentPosition(node) & Node.DOCUMENT_POSITION_FOLLOWING);
+    const tell = (nodes) => nodes.map((node) => node.outerHTML.slice(0, 120));
+    return { missing: tell(all.filter((node) => !reached.includes(node))), disorder: tell(reached.filter(behind)) };
+  });
+  assert.deepEqual([missing, disorder], [[], []]);
 }
 
 const CHECKS = {
@@ -206,33 +266,69 @@ const CHECKS = {
     assert(!(await page.locator("dialog#keys").isVisible()), "Esc takes them away");
   },
 
-  async "Tab reaches everything, in the order of the page, and shows where it is"() {
-    await page.evaluate(() => {
-      globalThis.reached = [];
-      // From the top.
-      document.body.tabIndex = -1;
-      document.body.focus();
-      document.body.removeAttribute("tabindex");
-    });
-    for (let count = 0; count < 200; count++) {
-      await page.keyboard.press("Tab");
-      const again = await page.evaluate(() => {
-        const node = document.activeElement;
-        if (node === document.body || globalThis.reached.includes(node)) return true;
-        if (getComputedStyle(node).outlineStyle === "none") throw new Error(`no outline: ${node.outerHTML}`);
-        globalThis.reached.push(node);
-        return false;
-      });
-      if (again) break;
+  async "a call opens with everything but its params"() {
+    await page.keyboard.press("f");
+    await page.keyboard.type("convert_time");
+    await page.keyboard.press("ArrowDown");
+    assert(await focused(".call .tool"), "the arrow goes into the list");
+    await page.keyboard.press("Enter");
+    const about = await page.locator(".about-call").textContent();
+    assert.match(about, /Clientbrowser-test, session \d+Servertime/);
+    assert.match(about, /Size.*params \d+ B.*Faultthere is no such zone/);
+    assert(!about.includes("Mars/Olympus"), "the params are nowhere");
+    await accessible("an open call");
+    await page.keyboard.press("Enter");
+    assert.equal(await page.locator(".about-call").count(), 0);
+    await page.keyboard.press("f");
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("Escape");
+  },
+
+  async "what clients left is seen, opened, ended and forgotten in the view of work"() {
+    await leaveWork(call);
+    await page.keyboard.press("w");
+    assert(await focused("#work-task-title"), "w goes to the work");
+    const item = (kind, name) => page.locator(`#work-${kind} li`).filter({ hasText: name });
+    const openOne = async (kind, name, part) => {
+      await item(kind, name).locator("button.more").focus();
+      await page.keyboard.press("Enter");
+      await until(`${name} shows ${part}`, async () => (await item(kind, name).locator(".details").textContent()).includes(part));
+    };
+    const gone = (kind, name) => until(`${name} is gone`, async () => (await item(kind, name).count()) === 0);
+    await until("the task is there", () => item("task", "git.git_show").count());
+    await openOne("task", "git.git_show", "staterunning");
+    await openOne("watch", "The time in Tokyo", "Asia/Tokyo");
+    await openOne("schedule", "Ask for the review", "next run");
+    await openOne("result", "B · kept", "xxxx");
+    await openOne("fact", "first Tuesday", "release");
+    await accessible("work");
+    await tabThrough();
+    await pressTwice("Cancel", "git.git_show");
+    await until("it is cancelled", async () => (await item("task", "git.git_show").locator(".state").textContent()) === "cancelled");
+    await pressTwice("Delete", "git.git_show");
+    await gone("task", "git.git_show");
+    for (const [label, state] of [["Pause", "paused"], ["Resume", "active"]]) {
+      await button(`${label} The time in Tokyo`).focus();
+      await page.keyboard.press("Enter");
+      await until(`it is ${state}`, async () => (await item("watch", "The time in Tokyo").locator(".state").textContent()) === state);
     }
-    const { missing, disorder } = await page.evaluate(() => {
-      const { reached } = globalThis;
-      const all = [...document.querySelectorAll("a[href], button, input, [tabindex='0']")].filter((node) => node.checkVisibility() && node.getClientRects().length);
-      const behind = (node, at) => at > 0 && !(reached[at - 1].compareDocumentPosition(node) & Node.DOCUMENT_POSITION_FOLLOWING);
-      const tell = (nodes) => nodes.map((node) => node.outerHTML.slice(0, 120));
-      return { missing: tell(all.filter((node) => !reached.includes(node))), disorder: tell(reached.filter(behind)) };
-    });
-    assert.deepEqual([missing, disorder], [[], []]);
+    await pressTwice("Delete", "The time in Tokyo");
+    await gone("watch", "The time in Tokyo");
+    await pressTwice("Delete", "Ask for the review of the release notes");
+    await gone("schedule", "Ask for the review");
+    await page.getByLabel("Find a fact").focus();
+    await page.keyboard.type("first Tuesday");
+    await until("the best fact is the first", async () => /first Tuesday/.test(await page.locator("#work-fact li").first().textContent()));
+    await pressTwice("Delete", "The till of the shop speaks UTC");
+    await gone("fact", "The till");
+    await page.getByLabel("Find a fact").focus();
+    await page.keyboard.press("Escape");
+    await until("the other stays", () => item("fact", "first Tuesday").count());
+    await page.locator('#views a[href="#/live"]').click();
+  },
+
+  async "Tab reaches everything, in the order of the page, and shows where it is"() {
+    await tabThrough();
   },
 
   async "a server is restarted, held and let go"() {
@@ -267,10 +363,15 @@ const CHECKS = {
   },
 
   async "nothing sticks out on a small screen"() {
-    await page.setViewportSize({ width: 360, height: 740 });
-    const width = await page.evaluate(() => document.documentElement.scrollWidth);
-    assert(width <= 360, `${width} pixels of 360`);
-    await accessible("a small screen");
+    for (const wide of [1280, 360]) {
+      await page.setViewportSize({ width: wide, height: 740 });
+      for (const view of VIEWS) {
+        await page.locator(`#views a[href="#/${view}"]`).click();
+        const width = await page.evaluate(() => document.documentElement.scrollWidth);
+        assert(width <= wide, `${view}: ${width} pixels of ${wide}`);
+        await accessible(`${view}, ${wide} pixels wide`);
+      }
+    }
   },
 
   async "it asks nobody but its gateway, and nothing goes wrong on it"() {

@@ -31,6 +31,8 @@ fn scripted(server: &str) -> Value {
     let tools = lines.filter(|tool| tool["server"] == server).map(|tool| {
         let on = match tool["name"].as_str() {
             Some("convert_time") => json!({ "error": "there is no such zone" }),
+            Some("git_show") => json!({ "hang": true }),
+            Some("read_graph") => json!({ "text": "x".repeat(200_000) }),
             _ => json!({ "counter": true, "delay_ms": 30 }),
         };
         let (name, description, schema) = (&tool["name"], &tool["description"], &tool["input_schema"]);
@@ -65,13 +67,13 @@ fn the_live_page_works_in_a_browser() {
     write_servers(folder.path());
     let gateway = HttpGateway::start(folder.path());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/page.mjs");
-    let output = Command::new("node")
-        .arg(script)
-        .arg(&gateway.page)
-        .arg(chromium)
-        .env("NONET_REAL", real)
-        .output()
-        .unwrap();
+    let mut command = Command::new("node");
+    command.arg(script).arg(&gateway.page).arg(chromium).env("NONET_REAL", real);
+    // For the docs: pictures instead of checks.
+    if let Some(folder) = std::env::var_os("NONET_PICTURES") {
+        command.arg("--pictures").arg(folder);
+    }
+    let output = command.output().unwrap();
     let told = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&told));
 }

@@ -158,6 +158,25 @@ impl ParkedFlows {
         }
     }
 
+    /// At most `most` workflows of all owners that wait, the latest first. For the user of the machine.
+    pub async fn in_list(&self, most: usize) -> Result<Vec<Value>, Fault> {
+        let all = self.records.of_kind(RecordKind::Parked).await.map_err(not_kept)?;
+        // Parts belong to other records.
+        let waiting = all.iter().rev().filter(|record| self.age(record) < millis(AGE)).filter_map(shown);
+        Ok(waiting.take(most).collect())
+    }
+
+    /// One of them with its input; none if there is none.
+    pub async fn in_full(&self, owner: &str, id: &str) -> Result<Option<Value>, Fault> {
+        let record = self.records.get(RecordKind::Parked, owner, id).await.map_err(not_kept)?;
+        Ok(record.and_then(|record| {
+            let mut flow = shown(&record)?;
+            flow["choices"] = record.body["ask"]["choices"].clone();
+            flow["input"] = record.body["input"].clone();
+            Some(flow)
+        }))
+    }
+
     /// Removes what has waited too long.
     async fn drop_expired(&self, owner: &str) {
         let before = self.clock.unix_ms().saturating_sub(millis(AGE)).saturating_add(1);
@@ -447,6 +466,20 @@ impl ParkedStep {
             ..ActionResult::of(self.name, self.result)
         }
     }
+}
+
+/// A workflow as a list shows it; none for a part of one.
+fn shown(record: &Record) -> Option<Value> {
+    let body = &record.body;
+    let (app, question) = (body["app_id"].as_str()?, body["ask"]["question"].as_str()?);
+    Some(json!({
+        "id": record.id,
+        "owner": record.owner,
+        "app_id": app,
+        "step": body["step"],
+        "question": question,
+        "since_ms": record.put_ms,
+    }))
 }
 
 fn not_kept(error: StoreError) -> Fault {

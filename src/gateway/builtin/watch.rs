@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use futures::FutureExt;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
@@ -89,11 +90,7 @@ pub(super) const PAUSE: OwnTool = OwnTool {
     aliases: ID,
     run: |gateway, caller, params| {
         async move {
-            let pause = |watch: &mut Watch, due: Option<u64>| {
-                watch.pause();
-                due.filter(|_| watch.state == WatchState::Active)
-            };
-            let (record, watch) = gateway.change_watch(caller.owner().key(), &given(params)?, pause).await?;
+            let (record, watch) = pause(gateway, caller.owner().key(), &given(params)?).await?;
             let mut shown = summary(&record, &watch);
             if watch.state == WatchState::Paused {
                 shown["next_step"] = json!(watch_call("resume", &record.id));
@@ -112,7 +109,7 @@ pub(super) const RESUME: OwnTool = OwnTool {
     required: &["watcher_id"],
     access: Access::Reversible,
     aliases: ID,
-    run: |gateway, caller, params| async move { resume(gateway, caller, &given(params)?).await }.boxed(),
+    run: |gateway, caller, params| async move { resumed(gateway, caller, &given(params)?).await }.boxed(),
 };
 
 pub(super) const STATUS: OwnTool = OwnTool {
@@ -126,7 +123,7 @@ pub(super) const STATUS: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let (record, watch) = gateway.watch_of(caller.owner().key(), &given(params)?).await?;
-            answer(status(&record, &watch))
+            answer(in_full(&record, &watch))
         }
         .boxed()
     },
@@ -192,7 +189,25 @@ fn answer(value: Value) -> Result<Value, Fault> {
     }
 }
 
-async fn resume(gateway: &Arc<Gateway>, caller: &Caller, id: &str) -> Result<Value, Fault> {
+/// Makes no more checks.
+pub(in crate::gateway) async fn pause(
+    gateway: &Gateway,
+    owner: &str,
+    id: &str,
+) -> Result<(Record, Watch), Fault> {
+    let pause = |watch: &mut Watch, due: Option<u64>| {
+        watch.pause();
+        due.filter(|_| watch.state == WatchState::Active)
+    };
+    gateway.change_watch(owner, id, pause).await
+}
+
+/// Goes on with the checks.
+pub(in crate::gateway) async fn resume(
+    gateway: &Gateway,
+    owner: &str,
+    id: &str,
+) -> Result<(Record, Watch), Fault> {
     let now_ms = gateway.clock.unix_ms();
     let resume = |watch: &mut Watch, due: Option<u64>| {
         if !watch.resume() {
@@ -202,7 +217,11 @@ async fn resume(gateway: &Arc<Gateway>, caller: &Caller, id: &str) -> Result<Val
         let last = watch.history.back().map_or(now_ms, |check| check.at_ms);
         Some((last + watch.interval_s * 1_000).clamp(now_ms, now_ms + watch.interval_s * 1_000))
     };
-    let (record, watch) = gateway.change_watch(caller.owner().key(), id, resume).await?;
+    gateway.change_watch(owner, id, resume).await
+}
+
+async fn resumed(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, Fault> {
+    let (record, watch) = resume(gateway, caller.owner().key(), id).await?;
     let mut shown = summary(&record, &watch);
     gateway.note_end(&mut shown);
     shown["next_step"] = json!(watch_call("status", &record.id));
@@ -234,6 +253,11 @@ async fn history(
     answer(json!({ "watcher_id": record.id, "checks": checks, "total": watch.counts.checks }))
 }
 
+/// A record as the list shows it; none if it is not a watch.
+pub(in crate::gateway) fn in_list(record: &Record) -> Option<Value> {
+    Some(summary(record, &Watch::deserialize(&record.body).ok()?))
+}
+
 /// A watch as the list shows it.
 fn summary(record: &Record, watch: &Watch) -> Value {
     let mut shown = json!({ "watcher_id": record.id });
@@ -253,7 +277,7 @@ fn summary(record: &Record, watch: &Watch) -> Value {
 }
 
 /// A watch as its status shows it.
-fn status(record: &Record, watch: &Watch) -> Value {
+pub(in crate::gateway) fn in_full(record: &Record, watch: &Watch) -> Value {
     let mut shown = summary(record, watch);
     shown["params"] = json!(watch.params);
     if watch.max_checks > 0 {

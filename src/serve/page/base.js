@@ -135,7 +135,7 @@ async function api(path, options) {
     ...options, cache: "no-store", credentials: "omit", redirect: "error", headers: { "X-Nonet-Token": sent },
   });
   if (answer.status === 401 || answer.status === 403) {
-    if (sent === token) closeGate("Nonet does not take the token of this tab. It was started anew, perhaps: each start has its own link.");
+    if (sent === token) closeGate("Nonet does not take the token of this tab. It was started anew, perhaps: each start has its own link, which `nonet ui` opens.");
     throw new Refused();
   }
   if (!answer.ok) {
@@ -242,7 +242,7 @@ async function poll() {
     if (polling.abort !== abort || error instanceof Refused) return;
     polling.failed += 1;
     if (polling.failed > 1) showSummary([], "Not connected");
-    write("offline", `${reason(error)} What is shown here may be old; this page keeps trying.`);
+    write("offline", `${reason(error)} What is shown here may be old; this page keeps trying. A gateway without clients ends by itself: \`nonet ui\` starts it again.`);
   } finally {
     clearTimeout(late);
   }
@@ -274,9 +274,7 @@ function showState(state) {
   showFacts(state);
   showServers(servers);
   showOutcomes(state.outcomes ?? {});
-  showTasks(state.tasks ?? []);
   showClients(state.clients ?? []);
-  showKept(state.kept);
   views.get(view).show?.(state);
 }
 
@@ -403,11 +401,12 @@ function showSaving({ saving, tools }) {
   write("saving-all", `every definition: ${bytes(saving.bytes_of_all_tools)} (a token: 4 bytes)`);
 }
 
-function showFacts({ calls, failures, clients, tools, search = {}, mean_us: mean }) {
+function showFacts({ calls, failures, clients, tools, search = {}, latency = {} }) {
   write("fact-calls", whole(calls));
   write("fact-failures", failures ? `${whole(failures)} failed` : "none failed");
-  write("fact-gateway", mean ? micros(mean.gateway) : "–");
-  write("fact-server", mean ? `to a call; servers take ${micros(mean.server)}` : "to a call");
+  // A mean would tell of the few calls that waited for somebody.
+  write("fact-gateway", latency.gateway ? micros(latency.gateway.p50_us) : "–");
+  write("fact-server", latency.server ? `median; at servers ${micros(latency.server.p50_us)}` : "to a call, median");
   write("fact-search", search.by_meaning ? "by meaning" : "by words");
   write("fact-indexed", search.indexed < search.of ? `${whole(search.indexed)} of ${whole(search.of)} texts indexed` : "everything is indexed");
   write("fact-clients", whole(clients?.length));

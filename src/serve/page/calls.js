@@ -1,6 +1,7 @@
 // --- calls as they happen ---
 
 const MOST_CALLS = 200;
+const ASKED = "needs_approval";
 const calls = []; // shown, newest first
 const keys = new Set(); // of those shown and those waiting
 const outcomesSeen = new Set();
@@ -63,7 +64,8 @@ function take(data, live) {
   call.key = call.id ?? [call.at, call.session, call.tool, call.outcome, call.bytes_in, call.bytes_out, call.gateway_us, call.server_us].join(" ");
   if (keys.has(call.key)) return;
   keys.add(call.key);
-  call.failed = call.outcome !== "ok";
+  // What waits for its user has not failed.
+  call.failed = !["ok", ASKED].includes(call.outcome);
   call.live = live;
   outcomesSeen.add(call.outcome);
   countInSecond(call);
@@ -91,22 +93,73 @@ function flush() {
     node.remove();
     keys.delete(key);
   }
+  reachOne();
   showNone();
   showStreamState();
 }
 
-function callItem({ at, live, failed, tool, outcome, client, bytes_in, bytes_out, gateway_us = 0, server_us = 0 }) {
+function callItem(call) {
+  const { at, live, failed, tool, outcome, client, bytes_in, bytes_out, gateway_us = 0, server_us = 0 } = call;
   const when = new Date(Math.min(Math.max(at, 0), 8e15));
+  const asked = outcome === ASKED;
+  const more = makeButton("tool", "", () => openCall(call, more));
+  more.append(make("span.said", {}, said(tool, 120)));
+  more.setAttribute("aria-expanded", "false");
+  more.tabIndex = -1;
   return make(live ? "li.call.fresh" : "li.call", {},
-    make("time.when.small.soft.num", { datetime: when.toISOString() }, timeOf(when)),
-    make("span.tool.said", {}, said(tool, 120)),
+    make("time.when.small.soft.num", { datetime: when.toISOString() }, timeOf(when)), more,
     make("span.took.small.num", {}, micros(gateway_us + server_us)),
     make("div.under.num", {},
-      make(failed ? "span.state.bad" : "span.state.ok", {}, icon(failed ? "down" : "ready"), make("span.said", {}, said(outcome, 40))),
+      make(`span.state.${failed ? "bad" : asked ? "starting" : "ok"}`, {}, icon(failed ? "down" : asked ? "key" : "ready"), make("span.said", {}, said(outcome, 40))),
       make("span.said", {}, said(client, 40) || "–"),
       make("span", {}, bytes_out == null ? bytes(bytes_in) : `${bytes(bytes_in)} → ${bytes(bytes_out)}`),
       make("span", {}, `Nonet ${micros(gateway_us)}${server_us ? `, server ${micros(server_us)}` : ""}`)));
 }
+
+/** Everything that is known of a call. Its params and its result are not recorded. */
+function openCall(call, more) {
+  const yes = more.getAttribute("aria-expanded") !== "true";
+  more.setAttribute("aria-expanded", String(yes));
+  if (!yes) return call.node.querySelector(".about-call").remove();
+  const when = new Date(Math.min(Math.max(call.at, 0), 8e15));
+  const within = (call.within ?? []).map((app) => said(app, 60)).join(", ");
+  const facts = [
+    ["Ended", when.toLocaleString()],
+    ["Client", `${said(call.client, 80) || "without a name"}, session ${said(call.session, 20)}${call.profile ? `, profile ${said(call.profile, 40)}` : ""}`],
+    ["Server", call.server ? said(call.server, 80) : "none: it was refused before"],
+    ["Definition", said(call.version, 80)],
+    ["Inside of", within],
+    ["Approved by", { form: "you, in a form", chat: "you, in the chat", session: "you, for the session", page: "you, on this page", command: "you, with nonet approve", webhook: "the webhook" }[call.approver] ?? said(call.approver, 40)],
+    ["Time", `${micros(call.gateway_us)} in Nonet${call.server_us ? `, ${micros(call.server_us)} at the server` : ""}`],
+    ["Size", `params ${bytes(call.bytes_in)}${call.bytes_out == null ? ", no result" : `, result ${bytes(call.bytes_out)}`}`],
+    [call.outcome === ASKED ? "Waits" : "Fault", call.outcome === "invalid_params" ? "the params do not fit; its words quote them, and are not recorded" : said(call.fault, 700)],
+  ].filter(([, value]) => value);
+  const only = (label, words) => makeButton("chip", label, () => { filter.value = words; filterCalls(); });
+  call.node.append(make("div.about-call", {},
+    make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd.said", {}, value)])),
+    make("div.tools", {}, only("Only this tool", said(call.tool, 120)), only("Only this outcome", said(call.outcome, 40)),
+      ...(call.client && !/\s/.test(call.client) ? [only("Only this client", said(call.client, 60))] : [])),
+    make("p.small.soft", {}, "Params and results of calls are not recorded here.")));
+}
+
+/** One of the calls can be reached by Tab, the others by arrows. */
+function reachOne(wanted) {
+  const shown = calls.filter((call) => !call.node.hidden).map((call) => call.node.querySelector(".tool"));
+  const one = wanted ?? shown.find((button) => button === document.activeElement) ?? shown[0];
+  for (const { node } of calls) set(node.querySelector(".tool"), { tabIndex: node.contains(one) ? 0 : -1 });
+  return shown;
+}
+
+$("calls").addEventListener("keydown", (event) => {
+  const button = event.target.closest(".tool");
+  const step = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity }[event.key];
+  if (!button || !step) return;
+  event.preventDefault();
+  const shown = reachOne(button);
+  const next = shown[Math.min(Math.max(shown.indexOf(button) + step, 0), shown.length - 1)];
+  reachOne(next);
+  next.focus();
+});
 
 const wordsWanted = () => filter.value.toLowerCase().split(/\s+/).filter(Boolean);
 
@@ -123,6 +176,7 @@ function matches(call, words) {
 function filterCalls() {
   const words = wordsWanted();
   for (const call of calls) hide(call.node, !matches(call, words));
+  reachOne();
   for (const button of $("outcomes").children) button.setAttribute("aria-pressed", String(words.length === 1 && words[0] === button.value));
   showNone();
 }
@@ -164,6 +218,10 @@ function pause() {
 
 filter.addEventListener("input", filterCalls);
 filter.addEventListener("keydown", (event) => {
+  if (event.key === "ArrowDown") {
+    event.preventDefault();
+    return reachOne()[0]?.focus();
+  }
   if (event.key !== "Escape") return;
   event.preventDefault();
   emptied(filter, filterCalls);

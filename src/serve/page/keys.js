@@ -13,6 +13,7 @@ const SINGLE = new Map(Object.entries({
   "/": () => { goTo("live"); query.focus(); query.select(); },
   p: pause,
   f: () => { goTo("live"); filter.focus(); },
+  w: () => { goTo("work"); $("work-task-title").focus(); },
   s: () => { goTo("servers"); $("server-table").querySelector("button")?.focus(); },
   "?": () => $("keys").showModal(),
 }));

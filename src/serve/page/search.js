@@ -86,6 +86,9 @@ function wordsOf({ words = [] }) {
   return words.slice(0, 8).map((word) => said(word.word ?? word, 30) + (word.for ? ` for ${said(word.for, 30)}` : "")).join(", ");
 }
 
+/** A text that was cut, up to its last sentence, else its last whole word. */
+const ended = (text) => (/(…|\.{3})$/.test(text) ? /^(.{40,}?[.!?])\s[^.!?]*(…|\.{3})$/s.exec(text)?.[1] ?? text.replace(/\s+\S*(…|\.{3})$/, " …") : text);
+
 function showHit(hit, result, most) {
   const { risk, state, explain = {} } = result;
   hit.result = result;
@@ -95,7 +98,7 @@ function showHit(hit, result, most) {
   set(hit.state, { hidden: !state || state === "ready", textContent: `server: ${stateWords(state)}` });
   hide(hit.named, explain.name !== true);
   write(hit.score, typeof result.score === "number" ? result.score.toFixed(2) : "");
-  write(hit.what, said(result.description, 600));
+  write(hit.what, ended(said(result.description, 600)));
   write(hit.signature, said(result.signature, 400));
 
   const reasons = signalsOf(result).map(([name, worth]) => {

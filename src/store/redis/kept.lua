@@ -162,6 +162,32 @@ function methods.job(id, owner)
     return is_job and { shown(entry) } or {}
 end
 
+-- Results of all owners, the latest first.
+function methods.results(limit)
+    local found, at = {}, 0
+    limit = tonumber(limit)
+    while #found < limit do
+        local ids = redis.call('ZREVRANGE', base .. 'ended', at, at + 99)
+        if #ids == 0 then break end
+        for _, id in ipairs(ids) do
+            local entry = read(id)
+            if entry and entry.holder == '0' and #found < limit then
+                found[#found + 1] = { entry.id, entry.owner, entry.bytes, entry.aged }
+            end
+        end
+        at = at + 100
+    end
+    return found
+end
+
+-- Removes what has ended: whether it was there, and its value.
+function methods.remove_ended(id, owner)
+    local entry = read(id)
+    if not entry or entry.owner ~= owner or entry.state == 'working' then return { 0, gone } end
+    drop(entry)
+    return { 1, gone }
+end
+
 -- Asks the gateway that runs a job to cancel it.
 function methods.ask_to_cancel(id, owner)
     local entry = read(id)

@@ -6,7 +6,7 @@ use redis::{ScriptInvocation, pipe};
 use serde_json::Value;
 
 use super::{
-    super::{JobRow, JobState, KeptCounts, KeptDb, Retention, Share, StoreError},
+    super::{JobRow, JobState, KeptCounts, KeptDb, KeptRow, Retention, Share, StoreError},
     link::{Link, Methods, VERSION, newer_is_there, script},
     presence::Lease,
     values::{MOST_BYTES, Values},
@@ -148,6 +148,29 @@ impl KeptKeys {
         let mut call = self.call("jobs");
         call.arg(owner).arg(limit.min(MOST_ENTRIES));
         self.read(&call).await
+    }
+
+    /// At most `limit` results of all owners, the latest first.
+    pub async fn results(&self, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
+        let mut call = self.call("results");
+        call.arg(limit.min(MOST_ENTRIES));
+        let rows: Vec<(String, String, u64, f64)> = self.link.run(&call).await?;
+        let shown = |(id, owner, bytes, at_ms): (String, String, u64, f64)| KeptRow {
+            id,
+            owner,
+            bytes,
+            at_ms: at_ms.max(0.0) as u64,
+        };
+        Ok(rows.into_iter().map(shown).collect())
+    }
+
+    /// Removes an entry of an owner that has ended; false if there is none.
+    pub async fn remove_ended(&self, id: &str, owner: &str) -> Result<bool, StoreError> {
+        let mut call = self.call("remove_ended");
+        call.arg(id).arg(owner);
+        let (found, gone): (u8, Vec<(String, usize)>) = self.link.run(&call).await?;
+        self.remove(gone).await;
+        Ok(found == 1)
     }
 
     /// Asks the gateway that runs a job to cancel it.

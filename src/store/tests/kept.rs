@@ -19,6 +19,7 @@ with_both_engines![
     an_entry_is_shown_to_its_owner_only,
     jobs_are_listed_newest_first,
     gateways_put_at_once,
+    results_are_listed_and_removed,
 ];
 
 /// The share of a client.
@@ -292,4 +293,31 @@ async fn gateways_put_at_once(engine: &Engine) {
     }
     assert_eq!(counts(&gateways[0]).await.entries, 60);
     assert_eq!(gateways[0].store.jobs("", 100).await.expect("readable").len(), 60);
+}
+
+async fn results_are_listed_and_removed(engine: &Engine) {
+    let here = engine.gateway();
+    put(&here, "first", 20).await;
+    let lasts = here.store.put_result("second", "reader", mine(), Arc::new(value(40))).await;
+    assert_eq!(lasts.expect("written"), Lasts::AsConfigured);
+    let running = job("job", JobState::Working);
+    put_job(&here, &running, None).await;
+    let listed = async || {
+        let rows = here.store.results(10).await.expect("readable");
+        rows.into_iter().map(|row| (row.id, row.owner, row.bytes)).collect::<Vec<_>>()
+    };
+    let (first, second) =
+        (("first".to_string(), String::new(), 20), ("second".to_string(), "reader".to_string(), 40));
+    assert_eq!(listed().await, [second.clone(), first.clone()]);
+    assert_eq!(here.store.results(1).await.expect("readable").len(), 1);
+    let remove = async |id: &str, owner: &str| here.store.remove_kept(id, owner).await.expect("written");
+    assert!(!remove("second", "").await, "it is another owner's");
+    assert!(!remove("job", "").await, "it runs");
+    assert!(remove("second", "reader").await);
+    assert!(!remove("second", "reader").await);
+    assert_eq!(listed().await, [first]);
+    put_job(&here, &job("job", JobState::Done { ended_ms: 2, failed: false }), Some(value(10))).await;
+    assert!(remove("job", "").await);
+    assert_eq!(job_of(&here, "job").await, None);
+    assert_eq!(here.store.counts().await.expect("readable").map(|counts| counts.entries), Some(1));
 }

@@ -1,0 +1,136 @@
+//! `nonet ui`: the page of this machine's shared gateway, in the browser.
+
+use std::path::Path;
+
+use clap::Args;
+
+use super::{OK, serve, signal};
+use crate::{
+    config::Loaded,
+    serve::UserPage,
+    shared::{PageLink, SharedPlace},
+};
+
+/// The variables of which one is set where a browser can be shown.
+#[cfg(all(unix, not(target_os = "macos")))]
+const DISPLAYS: [&str; 4] = ["BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"];
+
+/// The arguments of the page.
+#[derive(Debug, Args)]
+pub(super) struct UiArgs {
+    /// Print the link without opening a browser
+    #[arg(long)]
+    pub no_browser: bool,
+    /// Serve the page from a gateway in this process until Ctrl-C, instead of the shared gateway's
+    #[arg(long)]
+    pub here: bool,
+    /// Not for this command: a gateway over HTTP prints the link of its own page
+    #[arg(long, value_name = "URL", hide = true, conflicts_with_all = ["no_browser", "here"])]
+    pub url: Option<String>,
+}
+
+/// Refuses an address of a gateway: its page is not for other machines.
+pub(super) fn of_address(url: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "the gateway at {url} does not give the link of its page to other programs: `nonet serve --http` prints it on stderr when \
+         it starts, after `live page at`. On the machine that it runs on, `nonet ui` without `--url` finds it, too"
+    )
+}
+
+/// Shows the page, and starts the gateway that has it if none runs.
+pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
+    let config = &loaded.config;
+    let file = config.file.clone();
+    anyhow::ensure!(
+        config.gateway.page,
+        "the page is switched off: take `page = false` out of [gateway] in {}",
+        file.display()
+    );
+    let place = SharedPlace::of(&file)?;
+    if args.here || cfg!(not(unix)) {
+        return here(loaded, &place, args).await;
+    }
+    let page = ask(&place).await?;
+    if !config.gateway.shared && !page.over_http {
+        eprintln!(
+            "nonet: this page shows the shared gateway. Clients that start `nonet` run gateways of their own, until `shared = true` \
+             is in [gateway] of {}",
+            file.display()
+        );
+    }
+    show(page, args).await;
+    Ok(OK)
+}
+
+/// Asks the shared gateway for its page, and starts that gateway if none runs.
+#[cfg(unix)]
+async fn ask(place: &SharedPlace) -> anyhow::Result<PageLink> {
+    use anyhow::Context;
+
+    use crate::shared::Hello;
+    let joined = place.join(&Hello::for_page()).await?;
+    joined.page.with_context(|| {
+        "the running gateway is of an older version, which has no page for `nonet ui`: end its clients, and the next one \
+         starts the new version"
+    })
+}
+
+#[cfg(not(unix))]
+async fn ask(_place: &SharedPlace) -> anyhow::Result<PageLink> {
+    anyhow::bail!("a shared gateway is not supported on this system yet")
+}
+
+/// Serves the page from a gateway of this process until the user ends it.
+async fn here(loaded: Loaded, place: &SharedPlace, args: &UiArgs) -> anyhow::Result<u8> {
+    let file = loaded.config.file.clone();
+    let gateway = super::gateway(loaded, true);
+    serve::watch(&gateway, &file);
+    gateway.connect();
+    gateway.keep_time();
+    let page = UserPage::new(gateway.clone(), place.page_files("here."));
+    let code = match page.open().await {
+        Ok(link) => {
+            eprintln!("nonet: the page is served until Ctrl-C");
+            show(link, args).await;
+            Ok(signal::stopped().await)
+        }
+        Err(why) => Err(anyhow::anyhow!(why)),
+    };
+    // A second Ctrl-C does not wait for slow servers.
+    tokio::select! {
+        () = gateway.stop() => code,
+        code = signal::stopped() => Ok(code),
+    }
+}
+
+/// Prints the link, and opens a browser.
+async fn show(page: PageLink, args: &UiArgs) {
+    say!("{}", page.link);
+    if args.no_browser {
+        return;
+    }
+    let Some(file) = page.file.filter(|_| has_display()) else {
+        eprintln!("nonet: there is no browser to open here: open the link in one");
+        return;
+    };
+    // In a thread of its own: a browser in the terminal blocks. It gets the name of a file, for others see its arguments.
+    let opened = tokio::task::spawn_blocking(move || open(&file)).await;
+    match opened {
+        Ok(Ok(())) => eprintln!("nonet: the page opens in your browser; if it does not, open the link above"),
+        Ok(Err(error)) => eprintln!("nonet: cannot open a browser ({error}): open the link in one"),
+        Err(_) => {}
+    }
+}
+
+fn open(file: &Path) -> std::io::Result<()> {
+    let name = file.to_str().ok_or_else(|| std::io::Error::other("its file has no name in Unicode"))?;
+    webbrowser::open(name)
+}
+
+/// Whether there is something that a browser can be shown on.
+fn has_display() -> bool {
+    #[cfg(all(unix, not(target_os = "macos")))]
+    return DISPLAYS.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
+    #[cfg(not(all(unix, not(target_os = "macos"))))]
+    true
+}

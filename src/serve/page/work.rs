@@ -1,0 +1,88 @@
+//! What the page shows of the work of all clients, and what its user does about it.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{Path, Query, State},
+    response::Response,
+    routing::{get, post},
+};
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{answer, done};
+use crate::{
+    fault::{Code, Fault},
+    gateway::{
+        Gateway,
+        user_work::{WorkAction, WorkItem, WorkKind},
+    },
+};
+
+/// The routes of the view.
+pub(super) fn routes() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/ui/api/work", get(work))
+        .route("/ui/api/facts", get(facts))
+        .route("/ui/api/work/{kind}/{id}", get(one))
+        .route("/ui/api/work/{kind}/{id}/{action}", post(act))
+}
+
+#[derive(Deserialize)]
+struct Asked {
+    #[serde(default)]
+    q: String,
+    /// The profile of the clients that it belongs to.
+    #[serde(default)]
+    owner: String,
+}
+
+async fn work(State(gateway): State<Arc<Gateway>>) -> Response {
+    told(gateway.user_work().await)
+}
+
+async fn facts(State(gateway): State<Arc<Gateway>>, Query(asked): Query<Asked>) -> Response {
+    told(gateway.user_facts(&asked.q).await)
+}
+
+async fn one(
+    State(gateway): State<Arc<Gateway>>,
+    Path((kind, id)): Path<(WorkKind, String)>,
+    Query(asked): Query<Asked>,
+) -> Response {
+    told(gateway.work_in_full(WorkItem { kind, owner: &asked.owner, id: &id }).await)
+}
+
+async fn act(
+    State(gateway): State<Arc<Gateway>>,
+    Path((kind, id, action)): Path<(WorkKind, String, WorkAction)>,
+    Query(asked): Query<Asked>,
+) -> Response {
+    match gateway.act_on_work(WorkItem { kind, owner: &asked.owner, id: &id }, action).await {
+        Ok(()) => {
+            let about = json!({ "action": action, "kind": kind, "id": id, "owner": asked.owner });
+            tracing::info!(%about, "requested on the live page");
+            gateway.audit_event("page", || about);
+            done()
+        }
+        Err(fault) => refused(&fault),
+    }
+}
+
+fn told(found: Result<Value, Fault>) -> Response {
+    match found {
+        Ok(found) => answer(StatusCode::OK, &found),
+        Err(fault) => refused(&fault),
+    }
+}
+
+fn refused(fault: &Fault) -> Response {
+    let status = match fault.code {
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::InvalidParams => StatusCode::BAD_REQUEST,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    answer(status, &fault.to_value())
+}

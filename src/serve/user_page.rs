@@ -1,0 +1,211 @@
+//! The page of a gateway that serves its clients on a socket: asked for by `nonet ui`, at a port of this machine.
+//!
+//! The token never is an argument of a program: others on the machine see those. A browser is started with the name of a file
+//! that only its user can read, and that leads to the link.
+
+use std::{
+    fs, io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{body::Body, extract::Request, middleware::Next, response::Response};
+use http::StatusCode;
+use http_body_util::BodyExt;
+use tokio::{
+    net::TcpListener,
+    sync::{Notify, OnceCell, watch},
+};
+
+use super::{
+    http::{allowed_hosts, is_allowed_host, wrong_host},
+    listen, page,
+};
+use crate::{
+    files,
+    gateway::Gateway,
+    shared::{PageFiles, PageLink},
+};
+
+/// The port of the page, and how many after it are tried if others have it.
+const PORT: u16 = 8930;
+const MORE_PORTS: u16 = 10;
+/// How long the file for a browser is there, and how long the gateway waits for the page at least.
+const COMING: Duration = Duration::from_secs(60);
+/// The stream that an open page reads.
+const STREAM: &str = "/ui/api/calls";
+
+/// Who is here, so that the gateway stays: clients, and pages that somebody looks at.
+#[derive(Clone, Default)]
+pub(super) struct Presence(Arc<watch::Sender<usize>>);
+
+/// Counts one of them until dropped.
+pub(super) struct Present(Presence);
+
+impl Presence {
+    pub fn enter(&self) -> Present {
+        self.0.send_modify(|count| *count += 1);
+        Present(self.clone())
+    }
+
+    #[cfg(unix)]
+    pub fn count(&self) -> watch::Receiver<usize> {
+        self.0.subscribe()
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// The page of a gateway, which is served from the first time that somebody asks for it.
+pub struct UserPage {
+    gateway: Arc<Gateway>,
+    files: PageFiles,
+    presence: Presence,
+    /// Its address with the token.
+    link: OnceCell<String>,
+    /// Whether the gateway serves clients over HTTP.
+    over_http: bool,
+    /// Tells when a page was opened.
+    opened: Arc<Notify>,
+}
+
+impl UserPage {
+    /// The page of a gateway without one, with these files.
+    pub fn new(gateway: Arc<Gateway>, files: PageFiles) -> Self {
+        Self {
+            gateway,
+            files,
+            presence: Presence::default(),
+            link: OnceCell::new(),
+            over_http: false,
+            opened: Arc::default(),
+        }
+    }
+
+    /// The page of a gateway that serves HTTP, and that has one already unless others reach its address.
+    #[cfg(unix)]
+    pub(super) fn beside_http(gateway: Arc<Gateway>, files: PageFiles, link: Option<String>) -> Self {
+        Self { over_http: true, link: OnceCell::new_with(link), ..Self::new(gateway, files) }
+    }
+
+    /// The same, counting open pages among those who are here.
+    #[cfg(unix)]
+    pub(super) fn with(self, presence: Presence) -> Self {
+        Self { presence, ..self }
+    }
+
+    /// The way to the page, which is served from now on; or why there is none. For a minute the gateway waits for a browser.
+    pub async fn open(&self) -> Result<PageLink, String> {
+        let config = self.gateway.config();
+        if !config.gateway.page {
+            let file = config.file.display();
+            return Err(format!("the page is switched off: take `page = false` out of [gateway] in {file}"));
+        }
+        let link = self.link.get_or_try_init(|| self.serve()).await;
+        let link = link.map_err(|error| format!("the page cannot be served at 127.0.0.1: {error}"))?;
+        let file = match files::replace_private(&self.files.link, redirect(link).as_bytes()) {
+            Ok(()) => Some(self.files.link.clone()),
+            Err(error) => {
+                tracing::warn!(%error, "no file for a browser");
+                None
+            }
+        };
+        let (here, opened) = (self.presence.enter(), self.opened.clone());
+        let (stop, file_there) = (self.gateway.stopping().clone(), file.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = opened.notified() => {}
+                () = tokio::time::sleep(COMING) => {}
+                () = stop.cancelled() => {}
+            }
+            if let Some(file) = file_there {
+                let _ = fs::remove_file(file);
+            }
+            drop(here);
+        });
+        Ok(PageLink { link: link.clone(), file, over_http: self.over_http })
+    }
+
+    /// Serves the page, and nothing else, until the gateway stops. Returns its address with the token.
+    async fn serve(&self) -> io::Result<String> {
+        let listener = self.listen().await?;
+        let address = listener.local_addr()?;
+        let token = uuid::Uuid::new_v4().simple().to_string();
+        let hosts = allowed_hosts(address, &[]);
+        let (presence, opened) = (self.presence.clone(), self.opened.clone());
+        let router = page::of_user(&self.gateway, &token).layer(axum::middleware::from_fn(
+            move |request: Request, next: Next| {
+                let allowed = is_allowed_host(request.headers(), request.extensions(), &hosts);
+                let (presence, opened) = (presence.clone(), opened.clone());
+                async move {
+                    let is_stream = request.uri().path() == STREAM;
+                    match allowed {
+                        false => wrong_host(),
+                        true => {
+                            let response = next.run(request).await;
+                            if is_stream && response.status() == StatusCode::OK {
+                                opened.notify_waiters();
+                                return while_open(response, presence.enter());
+                            }
+                            response
+                        }
+                    }
+                }
+            },
+        ));
+        self.gateway.calls.switch_on();
+        self.gateway.shows_page_at(&format!("http://{address}"));
+        let settings = self.gateway.clone();
+        let limits = move || settings.config().limits.clone();
+        let ending = self.gateway.stopping().clone();
+        tokio::spawn(listen::serve(listener, router, limits, |_| false, ending));
+        tracing::info!(%address, "the page is served");
+        Ok(page::link(address, &token))
+    }
+
+    /// Listens at the port of the last time, else at the first free one.
+    async fn listen(&self) -> io::Result<TcpListener> {
+        let last = fs::read_to_string(&self.files.port).ok().and_then(|port| port.trim().parse().ok());
+        let mut failed = None;
+        for port in last.into_iter().chain(PORT..PORT + MORE_PORTS).chain([0]) {
+            match TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await {
+                Ok(listener) => {
+                    let port = listener.local_addr()?.port();
+                    if last != Some(port)
+                        && let Err(error) =
+                            files::replace_private(&self.files.port, port.to_string().as_bytes())
+                    {
+                        tracing::debug!(%error, "the port of the page is not remembered");
+                    }
+                    return Ok(listener);
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
+    }
+}
+
+/// A document that leads to the link. Its link is of letters, digits and what no markup is made of.
+fn redirect(link: &str) -> String {
+    format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\
+         <meta http-equiv=\"refresh\" content=\"0;url={link}\"><title>Nonet</title>\
+         <p><a href=\"{link}\">Open Nonet's page</a></p></html>\n"
+    )
+}
+
+/// A response that keeps somebody here until its end.
+fn while_open(response: Response, here: Present) -> Response {
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _ = &here;
+            frame
+        }))
+    })
+}

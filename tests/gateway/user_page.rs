@@ -1,0 +1,212 @@
+//! `nonet ui`: the page of the gateway that clients on stdio share.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Output, Stdio},
+    sync::{Mutex, MutexGuard},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    client::command,
+    setup::{Setup, eventually},
+    web::{Reply, http},
+};
+
+/// One test at a time: the ports are the same for all.
+static PORTS: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    PORTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn shop(gateway: &str) -> Setup {
+    let script = json!({ "tools": [{ "name": "buy", "description": "Buys a thing" }] });
+    Setup::new().server("shop", script).gateway(gateway)
+}
+
+fn ui(folder: &Path, arguments: &[&str]) -> Output {
+    command(folder).arg("ui").args(arguments).stdin(Stdio::null()).output().expect("nonet runs")
+}
+
+/// The link that a command has printed.
+fn link(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    String::from_utf8_lossy(&output.stdout).trim().to_string()
+}
+
+/// The address and the token of a link.
+fn parts(link: &str) -> (String, String) {
+    let (address, token) = link.split_once("/ui#token=").unwrap_or_else(|| panic!("no link: {link}"));
+    (address.trim_start_matches("http://").into(), token.into())
+}
+
+fn get(link: &str, path: &str) -> Reply {
+    let (address, token) = parts(link);
+    http(&address, "GET", path, &[("X-Nonet-Token", &token)], "")
+}
+
+/// The process of the gateway that has a page.
+fn gateway(link: &str) -> i32 {
+    let state: Value = serde_json::from_str(&get(link, "/ui/api/state").body).expect("JSON");
+    state["pid"].as_i64().and_then(|pid| pid.try_into().ok()).unwrap_or_else(|| panic!("no pid: {state}"))
+}
+
+fn is_there(link: &str) -> bool {
+    TcpStream::connect(parts(link).0).is_ok()
+}
+
+/// Follows the calls, as an open page does.
+fn look_at(link: &str) -> TcpStream {
+    let (address, token) = parts(link);
+    let mut stream = TcpStream::connect(&address).expect("the gateway listens");
+    let request = format!("GET /ui/api/calls HTTP/1.1\r\nHost: {address}\r\nX-Nonet-Token: {token}\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("it reads");
+    let mut head = [0; 15];
+    stream.read_exact(&mut head).expect("it answers");
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
+    stream
+}
+
+/// The files beside the socket.
+fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder.join(".local/state/nonet/shared")).expect("a folder").flatten();
+    all.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(suffix)).collect()
+}
+
+#[test]
+fn everybody_gets_one_page_at_a_port_that_stays() {
+    let _alone = alone();
+    let mut client = shop("shared = true\nshared_grace = '100ms'").start();
+    client.until_ready("shop");
+    let folder = client.folder.clone();
+    let first = link(&ui(folder.path(), &["--no-browser"]));
+    assert_eq!(link(&ui(folder.path(), &["--no-browser"])), first);
+    let (address, token) = parts(&first);
+    assert!(address.starts_with("127.0.0.1:") && token.len() >= 32, "{first}");
+    assert!(http(&address, "GET", "/ui", &[], "").body.contains("<title>Nonet</title>"));
+    let state: Value = serde_json::from_str(&get(&first, "/ui/api/state").body).expect("JSON");
+    assert_eq!(state["clients"].as_array().map(Vec::len), Some(1), "{state}");
+    // The page is for its user, and there is nothing else.
+    assert_eq!(http(&address, "GET", "/ui/api/state", &[], "").status, 401);
+    assert_eq!(http(&address, "GET", "/ui", &[("host", "evil.example")], "").status, 403);
+    for path in ["/mcp", "/metrics", "/healthz"] {
+        assert_eq!(http(&address, "GET", path, &[("X-Nonet-Token", &token)], "").status, 404, "{path}");
+    }
+    for log in files(folder.path(), ".log") {
+        let log = fs::read_to_string(log).expect("a log");
+        assert!(log.contains("the page is served") && !log.contains(&token), "{log}");
+    }
+    // A gateway that was killed leaves nothing that is in the way of the next one.
+    let before = gateway(&first);
+    kill(Pid::from_raw(before), Signal::SIGKILL).expect("it can be killed");
+    eventually("it is gone", || (!is_there(&first)).then_some(()));
+    let next = link(&ui(folder.path(), &["--no-browser"]));
+    assert_eq!(parts(&next).0, address, "the port stays");
+    assert_ne!(parts(&next).1, token, "each gateway has a token of its own");
+    assert_ne!(gateway(&next), before);
+    kill(Pid::from_raw(gateway(&next)), Signal::SIGTERM).expect("it can be ended");
+}
+
+#[test]
+fn a_gateway_stays_as_long_as_somebody_looks_at_its_page() {
+    let _alone = alone();
+    let setup = shop("shared_grace = '100ms'");
+    setup.write();
+    let output = ui(&setup.path(""), &["--no-browser"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("`shared = true`"), "clients have gateways of their own: {said}");
+    let link = link(&output);
+    let page = look_at(&link);
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    assert!(is_there(&link), "a page is open");
+    drop(page);
+    eventually("the gateway ends", || (!is_there(&link)).then_some(()));
+    assert!(files(&setup.path(""), ".html").is_empty());
+}
+
+#[test]
+fn a_browser_gets_the_token_by_way_of_a_private_file() {
+    let _alone = alone();
+    let setup = shop("shared = true\nshared_grace = '100ms'");
+    setup.write();
+    let browser = setup.path("browser");
+    fs::write(&browser, "#!/bin/sh\necho \"$@\" > opened\n").expect("it can be written");
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).expect("it can be run");
+    let output = command(&setup.path("")).arg("ui").env("BROWSER", &browser).output().expect("nonet runs");
+    let link = link(&output);
+    let opened = eventually("the browser is started", || {
+        fs::read_to_string(setup.path("opened")).ok().filter(|opened| opened.ends_with('\n'))
+    });
+    assert!(!opened.contains(&parts(&link).1), "others see the arguments of a program: {opened}");
+    let file = PathBuf::from(opened.trim().trim_start_matches("file://"));
+    assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+    assert!(fs::read_to_string(&file).expect("readable").contains(&format!("content=\"0;url={link}\"")));
+    let _page = look_at(&link);
+    eventually("the file is gone", || (!file.exists()).then_some(()));
+    kill(Pid::from_raw(gateway(&link)), Signal::SIGTERM).expect("it can be ended");
+}
+
+#[test]
+fn a_gateway_over_http_has_one_page() {
+    let _alone = alone();
+    let site = shop("").serve();
+    let printed = eventually("the link is printed", || {
+        let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
+        Some(text.split_once("live page at ")?.1.lines().next()?.trim().to_string())
+    });
+    // The socket is there a moment later.
+    eventually("it is found", || (link(&ui(site.folder.path(), &["--no-browser"])) == printed).then_some(()));
+}
+
+#[test]
+fn a_page_of_its_own_process_ends_with_it() {
+    let _alone = alone();
+    let setup = shop("");
+    setup.write();
+    let mut child = command(&setup.path(""))
+        .args(["ui", "--here", "--no-browser"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("nonet starts");
+    let mut printed = String::new();
+    let stdout = child.stdout.take().expect("it is piped");
+    BufReader::new(stdout).read_line(&mut printed).expect("a line");
+    let link = printed.trim();
+    eventually("the server is ready", || {
+        let state: Value = serde_json::from_str(&get(link, "/ui/api/state").body).expect("JSON");
+        (state["servers"][0]["state"] == "ready").then_some(())
+    });
+    kill(Pid::from_raw(child.id().try_into().expect("a pid")), Signal::SIGINT).expect("it can be ended");
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
+    assert!(!is_there(link));
+}
+
+#[test]
+fn what_has_no_page_is_told() {
+    let check = |gateway: &str, arguments: &[&str], parts: &[&str]| {
+        let setup = shop(gateway);
+        setup.write();
+        let output = ui(&setup.path(""), arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*output.stdout), (Some(2), &b""[..]), "{said}");
+        for part in parts {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    };
+    check("", &["--url", "http://host:8931/mcp"], &["`nonet serve --http`", "live page at"]);
+    check("page = false", &[], &["`page = false`", "servers.toml"]);
+    check("", &["--profile", "reader"], &["--profile has no effect"]);
+}
