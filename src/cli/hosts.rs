@@ -78,25 +78,15 @@ pub(super) fn with_secrets(
     has_secrets: fn(&Imported) -> bool,
 ) -> anyhow::Result<(Imported, Option<Keyring>)> {
     let limit = if stdin().is_terminal() { keyring::ATTENDED } else { keyring::UNATTENDED };
-    let keyring = Keyring::system(limit);
-    let manner = match secrets {
-        Secrets::Variables => ImportOptions { replace, ..ImportOptions::default() },
-        Secrets::Keyring => ImportOptions { replace, keyring: Some(&keyring), file: false },
-        Secrets::Kept => ImportOptions { replace, keyring: None, file: true },
-    };
-    let mut imported = work(manner)?;
-    if secrets == Secrets::Kept && has_secrets(&imported) {
-        match hosts::usable(&keyring) {
-            Ok(()) => {
-                let manner = ImportOptions { keyring: Some(&keyring), ..manner };
-                imported = work(manner)?;
-                return Ok((imported, Some(keyring)));
-            }
-            Err(keyring::Error::Missing(_)) => {}
-            Err(error) => imported.notes.push(format!("{error}, so it is not used")),
+    match secrets {
+        Secrets::Kept => Ok(hosts::keeping_secrets(limit, replace, work, has_secrets)?),
+        Secrets::Keyring => {
+            let keyring = Keyring::system(limit);
+            let imported = work(ImportOptions { replace, keyring: Some(&keyring), file: false })?;
+            Ok((imported, Some(keyring)))
         }
+        Secrets::Variables => Ok((work(ImportOptions { replace, ..ImportOptions::default() })?, None)),
     }
-    Ok((imported, (secrets == Secrets::Keyring).then_some(keyring)))
 }
 
 /// What a user names: a host, else a file. A host's name is never a file in the current folder.
@@ -204,12 +194,7 @@ pub(super) fn tell_secrets(imported: &Imported, dry_run: bool) {
 
 /// How hosts start Nonet with a configuration.
 pub(super) fn launch(target: &Path, profile: Option<&str>) -> anyhow::Result<Launch> {
-    let command = std::env::current_exe().context("the path of this program is unknown")?;
-    let mut args = vec!["--config".into(), target.display().to_string()];
-    if let Some(profile) = profile {
-        args.extend(["--profile".into(), profile.into()]);
-    }
-    Ok(Launch { command: command.display().to_string(), args })
+    Launch::of(target, profile).context("the path of this program is unknown")
 }
 
 /// Puts Nonet into a host's configuration, under a profile if one is named. `replace` takes out what `servers.toml`

@@ -1,6 +1,9 @@
 //! Adds Nonet to a host's file and removes it again.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Map, Value};
 
@@ -20,6 +23,18 @@ pub struct Launch {
     pub command: String,
     /// Its arguments, such as `--config FILE`.
     pub args: Vec<String>,
+}
+
+impl Launch {
+    /// This program with a configuration, under a profile if one is named.
+    pub fn of(config: &Path, profile: Option<&str>) -> io::Result<Self> {
+        let command = std::env::current_exe()?;
+        let mut args = vec!["--config".into(), config.display().to_string()];
+        if let Some(profile) = profile {
+            args.extend(["--profile".into(), profile.into()]);
+        }
+        Ok(Self { command: command.display().to_string(), args })
+    }
 }
 
 /// Nonet's own entry in a host's file.
@@ -66,6 +81,13 @@ struct HostFile {
     real: PathBuf,
     bytes: Option<Vec<u8>>,
     text: Text,
+}
+
+/// Returns Nonet's entry as a text that a host's file could be, to be copied.
+pub fn entry_text(host: &Host, launch: &Launch) -> Result<String, HostFault> {
+    let table = HostTable { format: host.format, table: host.table, file: Path::new(host.name) };
+    let text = table.put("", OWN_NAME, &entry_of(host, launch))?;
+    Ok(text.trim().to_string())
 }
 
 /// Works out a host's file with Nonet in it. `replace` are the servers that come out of the file
