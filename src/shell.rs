@@ -75,7 +75,7 @@ mod tests {
         check("run 'My Files' \"a \\\"b\\\"\" c\\ d", &["run", "My Files", "a \"b\"", "c d"]);
         check("x '' a'b'c", &["x", "", "abc"]);
         check(r"C:\tools\run.exe --at=C:\x", &[r"C:\tools\run.exe", r"--at=C:\x"]);
-        check("it's' fine'", &["its fine"]);
+        check("it's' fine", &["its", "fine"]);
         assert!(words("a 'b").is_err());
     }
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     answer,
-    servers::{blocking, read, wrong},
+    servers::{MAX_BODY, blocking, read, wrong},
 };
 use crate::{
     gateway::{Gateway, place_of},
@@ -23,8 +23,6 @@ use crate::{
     text::clip,
 };
 
-/// The longest body, in bytes.
-const MAX_BODY: usize = 4 << 10;
 /// The longest difference that is shown, in characters.
 const MOST_SHOWN: usize = 60_000;
 

@@ -193,7 +193,7 @@ function shownOutcome({ name, server, done, tried, notes = [] }) {
 /** The text of a server's table in servers.toml, to be changed by hand. */
 function serverEditor(name, shown, back) {
   const area = lines(10, { "aria-label": `The lines of ${shown} in servers.toml` });
-  const faults = make("ul.fault.said", { role: "alert", hidden: "" });
+  const faults = make("div.fault.said", { role: "alert", hidden: "" });
   const place = make("p.small.soft.said");
   const save = make("button.main", { type: "submit" }, "Save");
   const node = make("form.editor", { hidden: "" }, place, area, faults, make("div.acts.left", {}, save, makeButton("", "Cancel", close)));
@@ -207,7 +207,7 @@ function serverEditor(name, shown, back) {
   }
 
   function tell(found) {
-    faults.replaceChildren(...found.map(({ line, message }) => make("li", {}, `${line ? `Line ${line + first - 1}: ` : ""}${said(message, 1000)}`)));
+    faults.replaceChildren(...found.map(({ line, message }) => make("p", {}, `${line ? `Line ${line + first - 1}: ` : ""}${said(message, 1000)}`)));
     hide(faults, !found.length);
     const line = found.find((fault) => fault.line)?.line;
     if (!line) return;

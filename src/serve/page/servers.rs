@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The longest body, in bytes.
-const MAX_BODY: usize = 512 << 10;
+pub(super) const MAX_BODY: usize = 512 << 10;
 /// How many servers are added at once.
 const MOST_ADDED: usize = 50;
 

@@ -149,7 +149,7 @@ function paramField(name, schema, required) {
     value() {
       const text = input.value;
       if (choices) return text === "" ? undefined : choices[Number(text)];
-      if (text === "" && !(required && type === "string")) return undefined;
+      if (text === "") return undefined;
       if (type === "string") return text;
       if (type === "json") return JSON.parse(text);
       const number = Number(text);

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     answer,
-    servers::{read, wrong},
+    servers::{MAX_BODY, read, wrong},
 };
 use crate::{
     fault::{Code, Fault},
@@ -26,8 +26,6 @@ use crate::{
     text::clip,
 };
 
-/// The longest body, in bytes.
-const MAX_BODY: usize = 1 << 20;
 /// The name of the page's user among the clients.
 const CLIENT: &str = "live page";
 /// How long a call may take before it goes on as a task, and how long it waits for an approval.
