@@ -53,7 +53,7 @@ function serverRow(name) {
   const meaning = make("p.small.soft", {}, "Enable, Disable, Edit and Remove are kept in servers.toml. Stop until restart holds until Start is pressed, or Nonet restarts.");
   const editor = serverEditor(name, shown, () => edit.focus());
   const tools = serverTools(name, shown);
-  const [login, toOpen] = [copyLine("Or run in a terminal: "), copyLine("Open to sign in: ")];
+  const [login, toOpen] = [copyLine("In a terminal: "), copyLine("Open to sign in: ")];
   const signIn = makeButton("main", "Sign in", async () => {
     // Opened before the answer: a window that opens later is a pop-up to the browser.
     const tab = window.open("about:blank");
@@ -127,7 +127,8 @@ function serverRow(name) {
     const off = server.state === "disabled";
     hide(hold, off || leftOut || server.state === "held");
     hide(signInPart, !server.login);
-    login.show(server.login);
+    // A left-out server names the command that completes it.
+    login.show(server.login ?? (leftOut ? /`(nonet [^`]+)`/.exec(server.last_error)?.[1] : ""));
     if (!server.login) toOpen.show("");
     tools.show(server.tools ?? 0);
     const facts = off ? ["disabled in servers.toml"] : leftOut ? ["never started"] : [server.restarts ? plural(server.restarts, "restart") : "never restarted"];
