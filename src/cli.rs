@@ -21,7 +21,6 @@ mod failure;
 mod forget;
 mod harden;
 mod hosts;
-mod launch;
 mod launchers;
 mod local;
 mod lock;
@@ -57,10 +56,9 @@ use crate::{
     downstream::process_guard,
     fault::Code,
     gateway::{Gateway, Options},
-    keyring::{self, Keyring},
     sandbox,
     search::eval::Measure,
-    select, store, variables,
+    select, store,
 };
 
 /// The command succeeded.
@@ -336,8 +334,7 @@ fn load_text(text: &str, file: &Path) -> Result<Loaded, config::Unusable> {
 
 /// Reads with this process's environment and this system's keyring.
 fn load_sources<T>(read: impl FnOnce(Sources<'_>) -> T) -> T {
-    let keyring = Keyring::system(keyring::UNATTENDED);
-    read(Sources { env: &variables::var, keyring: &|name| keyring.get(name) })
+    Sources::of_this_machine(read)
 }
 
 fn or_none(names: &[&str]) -> String {

@@ -15,6 +15,7 @@ mod imported;
 mod install;
 mod join;
 mod known;
+mod launch;
 mod names;
 mod parts;
 mod read;
@@ -24,6 +25,7 @@ mod server_edits;
 mod server_text;
 mod servers;
 mod text;
+mod typed;
 mod yaml;
 
 use std::{
@@ -34,11 +36,16 @@ use std::{
 };
 
 pub use change::{Applied, Change};
-pub use import::{ImportOptions, ImportSource, import, usable};
-pub use imported::{Carried, Imported, SecretStore, Variable};
-pub use install::{Launch, Present, install, present, uninstall};
+pub use import::{ImportOptions, ImportSource, import, keeping_secrets, usable};
+pub use imported::{Carried, ImportRow, Imported, SecretStore, Variable};
+pub use install::{Present, entry_text, install, present, uninstall};
 pub use known::HOSTS;
-pub use server_edits::{Removal, UnusedSecret, add_server, enable_server, remove_server};
+pub use launch::{Launch, is_lost, on_path};
+pub use server_edits::{
+    Removal, ServerTable, TableEdit, TableFault, Unedited, UnusedSecret, add_server, edit_table,
+    enable_server, remove_server, server_table,
+};
+pub use typed::{TypedLabels, TypedServer};
 
 use crate::name;
 
@@ -93,6 +100,13 @@ pub fn find(name: &str) -> Result<&'static Host, HostFault> {
 }
 
 impl Host {
+    /// Whether the host is on this machine: its file is there, or the folder that the file would be in.
+    pub fn is_found(&self, machine: &Machine) -> bool {
+        let file = (self.user)(machine);
+        let own_folder = file.parent().filter(|folder| *folder != machine.home);
+        file.exists() || own_folder.is_some_and(Path::exists)
+    }
+
     /// The file in which the host keeps its servers; none if it has no file of that scope.
     pub fn file(&self, scope: FileScope, machine: &Machine) -> Option<PathBuf> {
         match scope {

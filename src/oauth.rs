@@ -6,6 +6,7 @@
 //! which no token of that client can be renewed.
 
 mod callback;
+mod place;
 mod sign_in;
 mod vault;
 
@@ -28,6 +29,7 @@ use rmcp::transport::auth::{
 use self::vault::Stamp;
 pub use self::{
     callback::{Callback, CameBack},
+    place::SignInPlace,
     sign_in::{SignIn, SignInError, SignInRequest},
     vault::{KeptRecord, SignInRecord, Vault, VaultEntry, VaultError},
 };

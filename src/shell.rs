@@ -22,6 +22,33 @@ pub fn word(text: &str) -> String {
     }
 }
 
+/// The words of a command line, with quotes and `\\` before a space, a quote or another one. Nothing is expanded.
+pub fn words(line: &str) -> Result<Vec<String>, &'static str> {
+    let (mut words, mut word): (Vec<String>, Option<String>) = (Vec::new(), None);
+    let mut quote = None;
+    let mut rest = line.chars().peekable();
+    while let Some(c) = rest.next() {
+        let escaped = rest.peek().copied().filter(|next| match quote {
+            None => next.is_whitespace() || "'\"\\".contains(*next),
+            Some(quote) => quote == '"' && "\"\\".contains(*next),
+        });
+        match (c, quote) {
+            ('\\', _) if escaped.is_some() => {
+                word.get_or_insert_default().extend(rest.next());
+            }
+            (c, Some(open)) if c == open => quote = None,
+            ('\'' | '"', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    if quote.is_some() { Err("a quote is not closed") } else { Ok(words) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +61,21 @@ mod tests {
         check("My Files", "'My Files'");
         check("it's; rm -rf $HOME", "'it'\\''s; rm -rf $HOME'");
         check("", "''");
+    }
+
+    #[test]
+    fn a_command_line_is_split_as_a_shell_splits_it() {
+        let check = |line: &str, expected: &[&str]| {
+            assert_eq!(words(line).expect("it is closed"), expected, "{line}");
+            let again: Vec<String> = expected.iter().map(|text| word(text)).collect();
+            assert_eq!(words(&again.join(" ")).expect("it is closed"), expected, "{line}");
+        };
+        check("", &[]);
+        check("npx -y  @scope/server", &["npx", "-y", "@scope/server"]);
+        check("run 'My Files' \"a \\\"b\\\"\" c\\ d", &["run", "My Files", "a \"b\"", "c d"]);
+        check("x '' a'b'c", &["x", "", "abc"]);
+        check(r"C:\tools\run.exe --at=C:\x", &[r"C:\tools\run.exe", r"--at=C:\x"]);
+        check("it's' fine", &["its", "fine"]);
+        assert!(words("a 'b").is_err());
     }
 }

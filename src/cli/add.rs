@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{
     config::{self, Loaded},
-    downstream::{Remedy, State},
-    hosts::{self, Imported, Machine, SecretStore},
+    downstream::State,
+    gateway::Tried,
+    hosts::{self, Imported, Machine, SecretStore, TypedLabels, TypedServer},
     shell,
 };
 
@@ -85,19 +86,6 @@ pub(super) enum TransportKind {
     Sse,
 }
 
-/// How a server did when it was started.
-#[derive(Debug, PartialEq, Eq)]
-enum Started {
-    /// It has listed this many tools.
-    Ready(usize),
-    /// It answers, and wants a sign-in.
-    SignIn(Option<String>),
-    /// It does not work: what it said.
-    Failed(String),
-    /// The configuration would leave it out: why, and what to do.
-    LeftOut(String),
-}
-
 /// Adds a server. Exit code 1: the server does not start, and nothing was written.
 pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
@@ -132,7 +120,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
             }
         }
     };
-    let failed = matches!(started, Some(Started::Failed(_) | Started::LeftOut(_)));
+    let failed = matches!(started, Some(Tried::Failed(_) | Tried::LeftOut(_)));
     let applied = if args.dry_run || failed { None } else { Some(added.apply()?) };
     let report = Report { args, file: &file, added: &added, started, notes };
     let Some(applied) = applied else {
@@ -154,11 +142,6 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
 
 /// The entry for servers.toml, with relative paths of this folder made absolute.
 fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Result<Map<String, Value>> {
-    let mut entry = Map::new();
-    let mut set = |key: &str, value: Value| drop(entry.insert(key.into(), value));
-    if let Some(description) = &args.description {
-        set("description", json!(description));
-    }
     if let Some(url) = &args.url {
         // A password may be in the address, so no more of it is shown than a word.
         let is_address = url.starts_with("http://") || url.starts_with("https://") || url.starts_with("${");
@@ -169,93 +152,25 @@ fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Resu
             shell::word(&args.name),
             shell::word(&crate::text::clip(url, 60))
         );
-        set("url", json!(url));
     }
-    if let Some(kind) = args.transport {
-        set("transport", json!(if kind == TransportKind::Sse { "sse" } else { "http" }));
-    }
-    if let Some(document) = &args.openapi {
-        set("openapi", json!(absolute(document, folder)));
-    }
-    if let Some(base_url) = &args.base_url {
-        set("base_url", json!(base_url));
-    }
-    if let Some((command, arguments)) = args.command.split_first() {
-        let is_path = command.contains(['/', '\\']);
-        set("command", json!(if is_path { absolute(command, folder) } else { command.clone() }));
-        if !arguments.is_empty() {
-            set("args", json!(arguments));
-        }
-        // The gateway that starts the server may run in another folder.
-        if let Some(path) = arguments.iter().find(|argument| is_relative_path(argument, folder)) {
-            set("cwd", json!(literal(&folder.display().to_string())));
-            notes.push(format!("`cwd` is this folder, because `{path}` is a path in it."));
-        }
-    }
-    let env = pairs("--env", "NAME=value", '=', &args.env, str::eq)?;
-    if !env.is_empty() {
-        set("env", Value::Object(env));
-    }
-    let headers = pairs("--header", "Name: value", ':', &args.header, str::eq_ignore_ascii_case)?;
-    if !headers.is_empty() {
-        set("headers", Value::Object(headers));
-    }
-    if !args.tags.is_empty() {
-        set("tags", json!(args.tags));
-    }
-    Ok(entry)
-}
-
-/// Reads names and values. The values may be secrets, so no message contains them.
-fn pairs(
-    option: &str,
-    form: &str,
-    separator: char,
-    given: &[String],
-    same: fn(&str, &str) -> bool,
-) -> anyhow::Result<Map<String, Value>> {
-    let mut pairs = Map::new();
-    for given in given {
-        let (name, value) = given
-            .split_once(separator)
-            .filter(|(name, _)| !name.trim().is_empty())
-            .ok_or_else(|| anyhow::anyhow!("`{option}` needs `{form}`"))?;
-        let (name, value) = match separator {
-            ':' => (name.trim(), value.trim()),
-            _ => (name, value),
-        };
-        anyhow::ensure!(!pairs.keys().any(|known| same(known, name)), "`{option} {name}` is given twice");
-        pairs.insert(name.into(), value.into());
-    }
-    Ok(pairs)
-}
-
-/// A path as it is found from every folder. Addresses, `~` and variables stay.
-fn absolute(path: &str, folder: &Path) -> String {
-    if path.contains("://") || path.starts_with(['~', '$']) || Path::new(path).is_absolute() {
-        return path.into();
-    }
-    let joined = folder.join(path.strip_prefix("./").unwrap_or(path));
-    literal(&joined.display().to_string())
-}
-
-fn is_relative_path(argument: &str, folder: &Path) -> bool {
-    !argument.is_empty()
-        && !argument.starts_with(['-', '$', '~'])
-        && Path::new(argument).is_relative()
-        && folder.join(argument).exists()
-}
-
-/// A text in which servers.toml finds no variable.
-fn literal(text: &str) -> String {
-    text.replace("${", "$${")
+    let typed = TypedServer {
+        description: args.description.as_deref(),
+        url: args.url.as_deref(),
+        transport: args.transport.map(|kind| if kind == TransportKind::Sse { "sse" } else { "http" }),
+        openapi: args.openapi.as_deref(),
+        base_url: args.base_url.as_deref(),
+        command: &args.command,
+        env: &args.env,
+        headers: &args.header,
+        tags: &args.tags,
+    };
+    typed.entry(folder, TypedLabels { env: "--env", headers: "--header" }, notes).map_err(anyhow::Error::msg)
 }
 
 /// Starts one server of a configuration. The exit code if the user interrupts it.
-async fn start(loaded: Loaded, name: &str) -> Result<Started, u8> {
-    if let Some(left_out) = loaded.config.left_out.get(name) {
-        let faults = left_out.faults.iter().map(|fault| format!("{}. {}", fault.message, fault.remedy));
-        return Ok(Started::LeftOut(faults.collect::<Vec<_>>().join(" ")));
+async fn start(loaded: Loaded, name: &str) -> Result<Tried, u8> {
+    if let Some(tried) = Tried::left_out(&loaded.config, name) {
+        return Ok(tried);
     }
     let gateway = super::gateway(loaded, false);
     gateway.ends_with_client();
@@ -266,15 +181,9 @@ async fn start(loaded: Loaded, name: &str) -> Result<Started, u8> {
         code = stopped() => Err(code),
     };
     let state = gateway.connections().get(name).map(|connection| connection.state());
-    let started = started.map(|()| match state {
-        Some(State::Ready { .. }) => {
-            let snapshot = gateway.snapshot();
-            Started::Ready(snapshot.catalog.servers().get(name).map_or(0, |entry| entry.tools.len()))
-        }
-        Some(State::AuthRequired { remedy: Remedy::Login(login), .. }) => Started::SignIn(Some(login)),
-        Some(State::AuthRequired { error, .. } | State::Down { error, .. }) => Started::Failed(error),
-        Some(State::Starting) => Started::Failed("it did not start in time".into()),
-        Some(State::Stopped) | None => Started::Failed("it was not started".into()),
+    let started = started.map(|()| {
+        let listed = || gateway.snapshot().catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
+        Tried::of(state.unwrap_or(State::Stopped), listed)
     });
     tokio::select! {
         () = gateway.stop() => started,
@@ -288,7 +197,7 @@ struct Report<'a> {
     file: &'a PathBuf,
     added: &'a Imported,
     /// None if the server was not started.
-    started: Option<Started>,
+    started: Option<Tried>,
     notes: Vec<String>,
 }
 
@@ -296,17 +205,17 @@ impl Report<'_> {
     fn tell_start(&self) {
         let name = &self.args.name;
         match &self.started {
-            Some(Started::Ready(tools)) => {
+            Some(Tried::Ready(tools)) => {
                 say!("`{name}` starts and has {}.", show::count(*tools as u64, "tool"))
             }
-            Some(Started::SignIn(login)) => {
+            Some(Tried::SignIn(login)) => {
                 let run = login.as_ref().map(|login| format!(": run `{login}`")).unwrap_or_default();
                 say!("`{name}` answers and needs a sign-in{run}");
             }
-            Some(Started::Failed(error)) => {
+            Some(Tried::Failed(error)) => {
                 show::complain(format_args!("`{name}` does not start: {}", show::failure(error, true)));
             }
-            Some(Started::LeftOut(why)) => {
+            Some(Tried::LeftOut(why)) => {
                 show::complain(format_args!("`{name}` cannot start: {why}"));
             }
             None => say!("`{name}` was not started (--no-check)."),
@@ -353,24 +262,10 @@ impl Report<'_> {
             "secrets": self.added.secrets,
             "variables": variables,
         });
-        match &self.started {
-            Some(Started::Ready(tools)) => {
-                answer["state"] = json!("ready");
-                answer["tools"] = json!(tools);
-            }
-            Some(Started::SignIn(login)) => {
-                answer["state"] = json!("auth_required");
-                answer["login"] = json!(login);
-            }
-            Some(Started::Failed(error)) => {
-                answer["state"] = json!("down");
-                answer["last_error"] = json!(error);
-            }
-            Some(Started::LeftOut(why)) => {
-                answer["state"] = json!("needs_config");
-                answer["last_error"] = json!(why);
-            }
-            None => {}
+        if let (Some(answer), Some(Value::Object(started))) =
+            (answer.as_object_mut(), self.started.as_ref().map(Tried::json))
+        {
+            answer.extend(started);
         }
         if self.added.secrets.iter().any(|kept| kept.store == SecretStore::File) {
             answer["secrets_file"] = json!(self.added.secrets_file());

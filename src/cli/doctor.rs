@@ -15,7 +15,7 @@ use anyhow::Context;
 use tokio::process::Command;
 
 use super::{
-    OK, launch, load, login, secret,
+    OK, load, login, secret,
     setup::{self, agree},
     show, trust,
 };
@@ -86,7 +86,7 @@ fn launchers(config: &Config) -> Vec<Offer> {
     for (name, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
         let Transport::Stdio { command, env, .. } = &server.transport else { continue };
         let is_name = !command.contains(['/', '\\']) && !env.contains_key("PATH");
-        if is_name && launch::on_path(command).is_none() {
+        if is_name && hosts::on_path(command).is_none() {
             missing.entry(command).or_default().push(name.to_string());
         }
     }
@@ -102,14 +102,14 @@ fn launchers(config: &Config) -> Vec<Offer> {
 fn pip() -> Option<Vec<String>> {
     let of = |words: &[&str]| -> Vec<String> { words.iter().map(ToString::to_string).collect() };
     let pips: [&[&str]; 3] = [&["pip"], &["pip3"], &["python3", "-m", "pip"]];
-    let found = pips.into_iter().find(|words| launch::on_path(words[0]).is_some())?;
+    let found = pips.into_iter().find(|words| hosts::on_path(words[0]).is_some())?;
     Some([of(found), of(&["install", "uv"])].concat())
 }
 
 /// Finds the clients whose entry leads nowhere.
 fn clients(file: &Path, machine: &Machine) -> anyhow::Result<Vec<Offer>> {
     let file = std::path::absolute(file)?;
-    let wanted = launch::launch(&file, None, machine)?;
+    let wanted = Launch::of(&file, None, machine)?;
     let mut offers = Vec::new();
     for host in hosts::HOSTS.iter().filter(|host| !host.is_by_hand()) {
         let is_there = host.file(FileScope::User, machine).is_some_and(|file| file.exists());
@@ -120,7 +120,7 @@ fn clients(file: &Path, machine: &Machine) -> anyhow::Result<Vec<Offer>> {
             continue;
         };
         let gone = config.filter(|config| Path::new(config).is_absolute() && !Path::new(config).exists());
-        let (launch, what) = match (launch::is_lost(&now.command), gone) {
+        let (launch, what) = match (hosts::is_lost(&now.command), gone) {
             (_, Some(config)) => (wanted.clone(), config),
             (true, None) => (setup::mended(wanted.clone(), now.args), now.command),
             (false, None) => continue,

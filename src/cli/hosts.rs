@@ -8,12 +8,12 @@ use std::{
 use anyhow::Context;
 use serde_json::json;
 
-use super::{OK, launch::launch, show};
+use super::{OK, show};
 use crate::{
     config::{self, LeftOut, Loaded},
     downstream,
     hosts::{
-        self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Machine,
+        self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch, Machine,
         SecretStore, Variable,
     },
     keyring::{self, Keyring},
@@ -78,25 +78,15 @@ pub(super) fn with_secrets(
     has_secrets: fn(&Imported) -> bool,
 ) -> anyhow::Result<(Imported, Option<Keyring>)> {
     let limit = if stdin().is_terminal() { keyring::ATTENDED } else { keyring::UNATTENDED };
-    let keyring = Keyring::system(limit);
-    let manner = match secrets {
-        Secrets::Variables => ImportOptions { replace, ..ImportOptions::default() },
-        Secrets::Keyring => ImportOptions { replace, keyring: Some(&keyring), file: false },
-        Secrets::Kept => ImportOptions { replace, keyring: None, file: true },
-    };
-    let mut imported = work(manner)?;
-    if secrets == Secrets::Kept && has_secrets(&imported) {
-        match hosts::usable(&keyring) {
-            Ok(()) => {
-                let manner = ImportOptions { keyring: Some(&keyring), ..manner };
-                imported = work(manner)?;
-                return Ok((imported, Some(keyring)));
-            }
-            Err(keyring::Error::Missing(_)) => {}
-            Err(error) => imported.notes.push(format!("{error}, so it is not used")),
+    match secrets {
+        Secrets::Kept => Ok(hosts::keeping_secrets(limit, replace, work, has_secrets)?),
+        Secrets::Keyring => {
+            let keyring = Keyring::system(limit);
+            let imported = work(ImportOptions { replace, keyring: Some(&keyring), file: false })?;
+            Ok((imported, Some(keyring)))
         }
+        Secrets::Variables => Ok((work(ImportOptions { replace, ..ImportOptions::default() })?, None)),
     }
-    Ok((imported, (secrets == Secrets::Keyring).then_some(keyring)))
 }
 
 /// What a user names: a host, else a file. A host's name is never a file in the current folder.
@@ -222,7 +212,7 @@ pub(super) fn install(
     };
     let carried = imported.as_ref().map(|found| found.carried(host, scope, &machine)).unwrap_or_default();
     let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
-    let change = hosts::install(host, scope, &launch(&target, profile, &machine)?, &names, &machine)?;
+    let change = hosts::install(host, scope, &Launch::of(&target, profile, &machine)?, &names, &machine)?;
     let loaded = usable(&target, host, profile)?;
     let lost: Vec<&Carried> =
         carried.iter().filter(|carried| loaded.config.left_out.contains_key(&carried.server)).collect();

@@ -4,15 +4,13 @@ use std::{io::IsTerminal, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
-use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{FAILED, OK};
 use crate::{
-    config::{Config, Grant, OAuth, ServerSettings, Transport},
+    config::{Config, Grant, ServerSettings},
     gateway::last_seen,
-    keyring,
-    oauth::{Callback, KeptRecord, SignIn, SignInError, SignInRecord, SignInRequest, Vault, VaultEntry},
+    oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest, Vault},
     store,
 };
 
@@ -33,14 +31,6 @@ pub(super) struct LoginArgs {
     /// How long to wait for the sign-in
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
-}
-
-/// A server with a sign-in.
-struct Remote<'a> {
-    url: &'a str,
-    headers: HeaderMap,
-    oauth: &'a OAuth,
-    entry: VaultEntry,
 }
 
 /// Signs in to a server. Exit code 1: the sign-in failed.
@@ -73,10 +63,7 @@ pub(super) async fn login(config: &Config, args: &LoginArgs) -> anyhow::Result<u
     let allowed = record.credentials.granted_scopes.join(", ");
     let renews = record.renews();
     let entry = &remote.entry;
-    // A gateway that is renewing the old tokens must not overwrite the new ones.
-    let lock = entry.lock().await?;
-    entry.write(&KeptRecord { record, in_keyring }, keyring::ATTENDED)?;
-    drop(lock);
+    entry.keep(record, in_keyring).await?;
     callback.close().await;
     if let (Some(folder), Some(settings)) = (config.embedder.cache_folder(), settings(config, server)) {
         last_seen::forget_failure(&folder, server, settings);
@@ -94,7 +81,7 @@ pub(super) async fn login(config: &Config, args: &LoginArgs) -> anyhow::Result<u
 
 /// Runs the sign-in until the browser returns.
 async fn sign_in(
-    remote: &Remote<'_>,
+    remote: &SignInPlace<'_>,
     args: &LoginArgs,
     before: Option<&SignInRecord>,
     callback: &mut Callback,
@@ -200,7 +187,7 @@ fn settings<'a>(config: &'a Config, server: &str) -> Option<&'a ServerSettings> 
 }
 
 /// Returns what is needed to sign in to a server of the configuration.
-fn remote<'a>(config: &'a Config, server: &str) -> anyhow::Result<Remote<'a>> {
+fn remote<'a>(config: &'a Config, server: &str) -> anyhow::Result<SignInPlace<'a>> {
     let Some(settings) = settings(config, server) else {
         let known = config.servers.iter().filter(|(_, settings)| settings.transport.sign_in().is_some());
         let known: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
@@ -210,25 +197,7 @@ fn remote<'a>(config: &'a Config, server: &str) -> anyhow::Result<Remote<'a>> {
             super::or_none(&known)
         );
     };
-    let Some((url, headers, oauth)) = settings.transport.sign_in() else {
-        anyhow::bail!(match &settings.transport {
-            Transport::Stdio { .. } => format!(
-                "`{server}` is a program and takes its credentials from `env`; only servers with a `url` have a sign-in"
-            ),
-            Transport::Rest(rest) if rest.base_url.is_none() => format!(
-                "`{server}` has no `base_url`; a REST service needs one for a sign-in, so that no document decides where \
-                 tokens go"
-            ),
-            _ => format!(
-                "`{server}` sends the `Authorization` of its `headers`; remove that header to sign in"
-            ),
-        });
-    };
     let state =
         store::folder().context("there is no home folder to store the sign-in in; set XDG_STATE_HOME")?;
-    let headers = headers.iter().filter_map(|(name, value)| {
-        Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value.expose()).ok()?))
-    });
-    let entry = Vault::in_state(&state).entry(server, url);
-    Ok(Remote { url, headers: headers.collect(), oauth, entry })
+    SignInPlace::of(server, settings, &Vault::in_state(&state)).map_err(anyhow::Error::msg)
 }

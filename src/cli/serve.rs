@@ -7,7 +7,7 @@ use std::{io::IsTerminal, path::Path, sync::Arc};
 use anyhow::Context;
 use serde_json::json;
 
-use super::{OK, connect, gateway, launch::launch, load_text, log, reload, signal};
+use super::{OK, connect, gateway, load_text, log, reload, signal};
 use crate::{
     config::Loaded,
     gateway::Gateway,
@@ -100,8 +100,8 @@ fn share(gateway: &Arc<Gateway>, file: &Path, page: Option<String>) {
 /// The text for a user who starts Nonet in a terminal.
 fn welcome(file: &Path) -> String {
     let config = std::path::absolute(file).unwrap_or_else(|_| file.into());
-    let launch = Machine::this().map_err(Into::into).and_then(|machine| launch(&config, None, &machine));
-    let launch = launch.unwrap_or_else(|_| Launch { command: "nonet".into(), args: Vec::new() });
+    let launch = Machine::this().ok().and_then(|machine| Launch::of(&config, None, &machine).ok());
+    let launch = launch.unwrap_or_else(|| Launch { command: "nonet".into(), args: Vec::new() });
     let entry = json!({ "mcpServers": { "nonet": { "command": launch.command, "args": launch.args } } });
     format!(
         "Nonet {}: one MCP server in front of all of your MCP servers.\n\

@@ -193,7 +193,7 @@ fn launch(
     machine: &Machine,
 ) -> anyhow::Result<Launch> {
     hosts::import(ImportSource::Users(&[host]), target, ImportOptions::default(), machine)?;
-    let wanted = super::launch::launch(target, profile, machine)?;
+    let wanted = Launch::of(target, profile, machine)?;
     let (now, config) = match hosts::present(host, FileScope::User, machine)? {
         Present::Absent => return Ok(wanted),
         Present::Program { launch, config } => (launch, config),
@@ -209,7 +209,7 @@ fn launch(
         host.name
     );
     match profile {
-        None if !super::launch::is_lost(&now.command) => Ok(now),
+        None if !hosts::is_lost(&now.command) => Ok(now),
         None => Ok(mended(wanted, now.args)),
         Some(_) => Ok(wanted),
     }

@@ -1,6 +1,9 @@
 //! `${VAR}`, `${VAR:-default}`, `${keyring:NAME}` and the escape `$${` in the texts of a config.
 
-use crate::keyring;
+use crate::{
+    keyring::{self, Keyring},
+    variables,
+};
 
 /// What answers for the environment.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -21,6 +24,12 @@ impl Sources<'_> {
     /// No variables and no keyring.
     pub const NONE: Sources<'static> =
         Sources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
+
+    /// Reads with this process's environment and this system's keyring, which nobody may be there to unlock.
+    pub fn of_this_machine<T>(read: impl FnOnce(Sources<'_>) -> T) -> T {
+        let keyring = Keyring::system(keyring::UNATTENDED);
+        read(Sources { env: &variables::var, keyring: &|name| keyring.get(name) })
+    }
 }
 
 /// Why a text could not be expanded.

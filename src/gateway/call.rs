@@ -28,6 +28,7 @@ use super::{
 use crate::{
     audit::{Approver, AuditedCall},
     catalog::{GATEWAY, Kind, SKILLS, Tool},
+    config::ApproveBy,
     downstream::{BESIDE, CallError, Control, Declined, ProgressSink},
     fault::{Code, Fault, NextStep},
     figures::CallFailure,
@@ -324,7 +325,10 @@ impl Gateway {
         let is_rated = asked.is_some();
         if let Some((rule, written)) = asked {
             // Nobody is asked about a call that would be refused.
-            let by = gate.approve_by(tool.at());
+            let by = match caller.approved_elsewhere {
+                true => ApproveBy::User,
+                false => gate.approve_by(tool.at()),
+            };
             if !self.was_rated(caller, &tool, &reading.params, by).await {
                 self.take_rate(caller, &tool).await?;
             }

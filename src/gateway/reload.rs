@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use self::losses::losses;
+pub(super) use self::losses::losses;
 use super::{Changes, Gateway};
 use crate::{
     config::{self, BearerToken, Config, Loaded, Unusable},
@@ -51,6 +51,16 @@ struct KnownTexts {
     refused: Option<(String, Vec<String>)>,
 }
 
+/// What became of a text of the file.
+pub(super) enum TextState {
+    /// It is in use.
+    Used,
+    /// It loses this.
+    Refused(Vec<String>),
+    /// It was not read, or another one has been read since.
+    Unread,
+}
+
 impl Texts {
     /// Accepts a text, whatever it loses.
     pub fn accept(&self, hash: String) {
@@ -62,6 +72,23 @@ impl Texts {
     /// Returns what the text in the file loses, if it was refused for that.
     pub fn refused(&self) -> Option<Vec<String>> {
         self.0.lock().refused.as_ref().map(|(_, lost)| lost.clone())
+    }
+
+    /// Accepts a text as a change of the one in use; of no other.
+    pub fn accept_edit(&self, before: &str, after: String) {
+        if self.0.lock().used.as_deref() == Some(before) {
+            self.accept(after);
+        }
+    }
+
+    /// Returns what became of a text.
+    pub fn state_of(&self, hash: &str) -> TextState {
+        let known = self.0.lock();
+        match &known.refused {
+            Some((refused, lost)) if refused == hash => TextState::Refused(lost.clone()),
+            _ if known.used.as_deref() == Some(hash) => TextState::Used,
+            _ => TextState::Unread,
+        }
     }
 
     /// Whether the user has accepted a text. Their word is good once.
@@ -220,9 +247,9 @@ impl Gateway {
             }
             return notice;
         }
-        self.texts.use_it(hash);
         let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
         let changes = self.reload(loaded.config).await;
+        self.texts.use_it(hash);
         if changes == Changes::default() && faults.is_empty() {
             tracing::info!("configuration reloaded; nothing changed");
             return json!({ "kind": "config_unchanged" });

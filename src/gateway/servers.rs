@@ -14,6 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     gate::Gate,
+    inspect::secrets_of,
     session::Caller,
     unmatched::Reported,
     world::{Changes, Connections, Transition, World},
@@ -195,6 +196,24 @@ impl Servers {
             });
         }
         (changes, ended)
+    }
+
+    /// Masks what servers write by the secrets of a configuration that is only being tried as well, until the next reload.
+    pub fn mask_by(&self, config: &Config) {
+        let secrets = secrets_of(config, &self.world().connections);
+        self.around.secrets.store(Arc::new(secrets));
+    }
+
+    /// Starts a server that is in nobody's world, until it is retired. Its list goes to `updates`.
+    pub fn trial(
+        &self,
+        name: Arc<str>,
+        settings: &ServerSettings,
+        updates: &mpsc::Sender<Update>,
+    ) -> Arc<Connection> {
+        let connection = self.connection(name, settings);
+        self.supervise(&connection, updates);
+        connection
     }
 
     /// Adds a server of a session, if `may` says that there is room for it, and starts it.

@@ -363,6 +363,8 @@ pub struct Caller {
     pub asker: Option<ClientChannel>,
     /// Whether Nonet asks nothing of its own by it: nobody waits, or much runs at the same time.
     pub unasked: bool,
+    /// Whether no answer in a chat approves its calls: nobody reads one. The live page, `nonet approve` or a webhook decide.
+    pub approved_elsewhere: bool,
     /// `_meta` that is passed on to servers.
     pub meta: Map<String, Value>,
     /// What its client stands.

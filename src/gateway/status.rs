@@ -229,7 +229,7 @@ impl Gateway {
             let (stderr, marks) = (connection.stderr_tail(), marked.take(MOST_MARKED).collect());
             status.live = Some(LiveStatus { stderr, marks, calls, failures, uptime_s });
             if connection.is_held() {
-                status.state = "disabled";
+                status.state = "held";
             }
             status
         });

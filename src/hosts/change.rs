@@ -59,6 +59,12 @@ impl Change {
         text(&self.before).zip(text(&self.after))
     }
 
+    /// A digest of it: two changes with the same one do the same to the same text.
+    pub fn digest(&self) -> String {
+        let part = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(receipt::digest).unwrap_or_default();
+        format!("{}-{}", part(&self.before), part(&self.after))
+    }
+
     pub(super) fn new(
         file: &Path,
         before: Option<Vec<u8>>,

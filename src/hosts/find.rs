@@ -13,6 +13,9 @@ use super::{
     text::{self, Text},
 };
 
+/// What stands for the file of a text without one.
+const PASTED: &str = "the text";
+
 /// What the files hold.
 pub(super) struct FoundEntries {
     pub entries: Vec<FoundEntry>,
@@ -39,8 +42,14 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
         ImportSource::Host(host) => files_of(host, machine),
         ImportSource::All => HOSTS.iter().flat_map(|host| files_of(host, machine)).collect(),
         ImportSource::Users(hosts) => hosts.iter().map(|host| ((host.user)(machine), Some(*host))).collect(),
+        ImportSource::Text(..) => Vec::new(),
     };
     let mut found = FoundEntries { entries: Vec::new(), notes: Vec::new(), secrets: Vec::new() };
+    if let ImportSource::Text(text, without) = source {
+        found.read(text.as_bytes(), Path::new(PASTED), None, machine)?;
+        found.entries.retain(|entry| !without.contains(&entry.name));
+        return Ok(found);
+    }
     let mut read = Vec::new();
     for (file, host) in &files {
         if let Some(bytes) = text::bytes(file)? {

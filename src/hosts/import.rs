@@ -1,6 +1,6 @@
 //! From the files of hosts into servers.toml, server by server.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use super::{
     Change, Host, HostFault, Machine, Os,
@@ -26,6 +26,8 @@ pub enum ImportSource<'a> {
     Users(&'a [&'static Host]),
     /// One file, of whatever host.
     File(&'a Path),
+    /// A text as such a file has it, without the servers of these names in it.
+    Text(&'a str, &'a [String]),
 }
 
 /// How servers are taken over. Secrets that go nowhere become variables that the user sets.
@@ -70,10 +72,7 @@ pub fn import(
         return Err(unusable(&error));
     }
     let Joining { doc, mine, variables, secrets, .. } = joining;
-    let is_new = |row: &ImportRow| {
-        matches!(row.done, Done::Added { .. } | Done::AddedAs { .. } | Done::Replaced { .. })
-    };
-    let added = rows.iter().any(is_new);
+    let added = rows.iter().any(|row| row.done.is_new());
     let after = match added {
         true => Some(text.with(&doc.checked(text.plain(), servers_toml, &mine)?)),
         false => before.clone(),
@@ -91,6 +90,30 @@ pub fn import(
         );
     }
     Ok(assembled(variables, secrets, rows, notes, change, manner, file.clone()))
+}
+
+/// Works out new servers whose secrets are kept: in the keyring where there is one, else in `secrets.env`. The keyring, which
+/// may take as long as `limit`, is only asked where there are secrets; it is returned if it is used.
+pub fn keeping_secrets(
+    limit: Duration,
+    replace: bool,
+    work: impl Fn(ImportOptions<'_>) -> Result<Imported, HostFault>,
+    has_secrets: fn(&Imported) -> bool,
+) -> Result<(Imported, Option<Keyring>), HostFault> {
+    let options = ImportOptions { replace, keyring: None, file: true };
+    let mut imported = work(options)?;
+    if has_secrets(&imported) {
+        let keyring = Keyring::system(limit);
+        match usable(&keyring) {
+            Ok(()) => {
+                imported = work(ImportOptions { keyring: Some(&keyring), ..options })?;
+                return Ok((imported, Some(keyring)));
+            }
+            Err(keyring::Error::Missing(_)) => {}
+            Err(error) => imported.notes.push(format!("{error}, so it is not used")),
+        }
+    }
+    Ok((imported, None))
 }
 
 /// Puts a result together.

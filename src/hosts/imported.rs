@@ -104,6 +104,11 @@ pub enum Done {
 }
 
 impl Done {
+    /// Whether it was put into servers.toml.
+    pub fn is_new(&self) -> bool {
+        matches!(self, Self::Added { .. } | Self::AddedAs { .. } | Self::Replaced { .. })
+    }
+
     /// The server's name in servers.toml, if it is there.
     pub fn server(&self) -> Option<&str> {
         match self {

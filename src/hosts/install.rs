@@ -5,22 +5,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{
-    Change, FileScope, Host, HostFault, Machine, OWN_NAME,
+    Change, FileScope, Host, HostFault, Launch, Machine, OWN_NAME,
     change::Afterwards,
     edit::HostTable,
     entry, listed,
     receipt::{self, Receipt, Removed},
     text::{Text, behind_links, bytes},
 };
-
-/// How a host is to start Nonet.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// The program as an absolute path: hosts may not search the shell's PATH.
-    pub command: String,
-    /// Its arguments, such as `--config FILE`.
-    pub args: Vec<String>,
-}
 
 /// Nonet's own entry in a host's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +57,13 @@ struct HostFile {
     real: PathBuf,
     bytes: Option<Vec<u8>>,
     text: Text,
+}
+
+/// Returns Nonet's entry as a text that a host's file could be, to be copied.
+pub fn entry_text(host: &Host, launch: &Launch) -> Result<String, HostFault> {
+    let table = HostTable { format: host.format, table: host.table, file: Path::new(host.name) };
+    let text = table.put("", OWN_NAME, &entry_of(host, launch))?;
+    Ok(text.trim().to_string())
 }
 
 /// Works out a host's file with Nonet in it. `replace` are the servers that come out of the file

@@ -1,6 +1,8 @@
 //! Edits of single servers of servers.toml: add, remove, switch on and off. Everything else in the file stays byte for byte.
 //! Each edit is verified by reading the result, and nothing is written before it is applied.
 
+mod table;
+
 use std::{collections::BTreeSet, path::Path};
 
 use serde_json::{Map, Value};
@@ -27,6 +29,8 @@ use crate::{
     name::{self, ServerName},
     secrets_file::SecretsFile,
 };
+
+pub use table::{ServerTable, TableEdit, TableFault, Unedited, edit_table, server_table};
 
 /// A servers.toml without a server, and what the server leaves behind.
 pub struct Removal {

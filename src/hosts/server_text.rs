@@ -29,6 +29,23 @@ pub(super) fn without(text: &str, name: &str) -> Option<String> {
     Some(left)
 }
 
+/// The one run of lines that a server has, with its sub-tables and the comments right above it. None if its lines are in several
+/// places, or if it is a value on one line.
+pub(super) fn lines_of(text: &str, name: &str) -> Option<Range<usize>> {
+    let mut blocks = Layout::of(text)?.blocks(name);
+    blocks.pop().filter(|_| blocks.is_empty())
+}
+
+/// Puts other lines in the place of a run of lines, with the line ends of the text.
+pub(super) fn with_lines(text: &str, lines: Range<usize>, new: &str) -> String {
+    let end = line_ends(text);
+    let mut new = new.replace("\r\n", "\n").trim_matches('\n').replace('\n', end);
+    if lines.end < text.len() || text.ends_with('\n') {
+        new.push_str(end);
+    }
+    replaced(text, lines, &new)
+}
+
 /// Sets `enabled` of a server.
 pub(super) fn switched(text: &str, name: &str, enabled: bool) -> Option<String> {
     let layout = Layout::of(text)?;

@@ -3,6 +3,9 @@
 //! The page and its figures are for the user of this machine alone: every request under `/ui/api` carries the token that
 //! Nonet prints when it starts. `/metrics` is for whoever may reach everything (`access`).
 
+mod clients;
+mod servers;
+mod tools;
 mod work;
 
 use std::{
@@ -42,6 +45,8 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
     const SCRIPTS: &str = concat!(
         include_str!("page/base.js"),
         include_str!("page/servers.js"),
+        include_str!("page/forms.js"),
+        include_str!("page/tools.js"),
         include_str!("page/search.js"),
         include_str!("page/calls.js"),
         include_str!("page/clients.js"),
@@ -49,7 +54,10 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
         include_str!("page/keys.js"),
     );
     include_str!("page/index.html")
-        .replace("/* style.css */\n", include_str!("page/style.css"))
+        .replace(
+            "/* style.css */\n",
+            concat!(include_str!("page/style.css"), include_str!("page/manage.css")),
+        )
         .replace("/* the scripts */\n", SCRIPTS)
 });
 /// The answer to a request without the token.
@@ -100,11 +108,13 @@ pub(super) fn of_user(gateway: &Arc<Gateway>, token: &str) -> Router {
         .route("/ui/api/state", get(state))
         .route("/ui/api/search", get(search))
         .route("/ui/api/calls", get(calls))
-        .route("/ui/api/servers/{name}/{action}", post(act))
         .route("/ui/api/waiting", get(waiting))
         .route("/ui/api/approvals/{id}", post(decide))
         .route("/ui/api/trust", post(trust))
         .merge(work::routes())
+        .merge(servers::routes())
+        .merge(tools::routes())
+        .merge(clients::routes())
         .with_state(gateway.clone())
         .route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
             let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
@@ -208,6 +218,7 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     state["saving"] = json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1 });
     state["config"] = json!(gateway.config().file);
     state["pid"] = json!(std::process::id());
+    state["switched_off"] = json!(gateway.switched_off());
     let clients = gateway.clients().into_iter();
     let clients = clients.map(
         |(session, client, profile)| json!({ "session": session, "client": client, "profile": profile }),
@@ -387,26 +398,4 @@ fn done() -> Response {
     let mut done = Response::new(Body::empty());
     *done.status_mut() = StatusCode::NO_CONTENT;
     done
-}
-
-async fn act(State(gateway): State<Arc<Gateway>>, Path((name, action)): Path<(String, String)>) -> Response {
-    let connections = gateway.connections();
-    let Some(connection) = connections.get(name.as_str()) else {
-        return answer(
-            StatusCode::NOT_FOUND,
-            &json!({ "error": { "message": format!("there is no server `{name}`") } }),
-        );
-    };
-    match action.as_str() {
-        "restart" => connection.restart(),
-        "disable" => connection.hold(),
-        "enable" => connection.release(),
-        _ => {
-            let message = format!("`{action}` is none of restart, disable, enable");
-            return answer(StatusCode::NOT_FOUND, &json!({ "error": { "message": message } }));
-        }
-    }
-    tracing::info!(server = %name, action, "requested on the live page");
-    gateway.audit_event("page", || json!({ "server": name, "action": action }));
-    done()
 }

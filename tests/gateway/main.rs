@@ -64,6 +64,7 @@ mod left_out;
 mod limiting;
 mod lists;
 mod load;
+mod managing;
 mod many_calls;
 mod model_apps;
 mod names;

@@ -92,11 +92,11 @@ fn a_server_is_restarted_held_and_let_go_from_the_page() {
         let answer = client.answer("execute_tool", json!({ "name": "shop.who" }));
         (answer["pid"].is_u64() && answer["pid"] != before).then_some(())
     });
-    assert_eq!(act("disable").status, 204);
-    eventually("it is held", || (state() == "disabled").then_some(()));
+    assert_eq!(act("hold").status, 204);
+    eventually("it is held", || (state() == "held").then_some(()));
     let fault = client.answer("execute_tool", json!({ "name": "shop.who" }));
     assert_eq!(fault["error"]["code"], "server_down", "{fault}");
-    assert_eq!(act("enable").status, 204);
+    assert_eq!(act("release").status, 204);
     eventually("it is ready", || (state() == "ready").then_some(()));
     assert!(who(&mut client).is_u64());
     assert_eq!(act("explode").status, 404);

@@ -44,7 +44,7 @@ fn begin(folder: &Path, arguments: &[&str]) -> (Child, String) {
 }
 
 /// Follows an address as a browser does: the status and the text of the page where it ends.
-fn browse(address: &str) -> (u16, String) {
+pub fn browse(address: &str) -> (u16, String) {
     let client = reqwest::Client::builder().no_proxy().build().expect("a client");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {

@@ -9,6 +9,7 @@
 // `memory.read_graph` answers with more than a client gets at once.
 
 import assert from "node:assert/strict";
+import fs from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
 
@@ -124,6 +125,18 @@ const focused = (selector) => page.evaluate((selector) => document.activeElement
 const row = (name) => page.locator("#server-table tbody").filter({ has: page.getByRole("rowheader", { name, exact: true, includeHidden: true }) });
 const stateOf = (name) => row(name).locator(".state").textContent();
 const button = (name) => page.getByRole("button", { name, exact: true });
+
+/** What is in a file of the gateway's home, which is the folder of its configuration. */
+const home = async () => path.dirname(await text("#config"));
+const toml = async () => fs.readFileSync(path.join(await home(), "servers.toml"), "utf8");
+
+/** Opens the row of a server, in its view. */
+async function opened(name) {
+  await page.locator("#views a", { hasText: "Servers" }).click();
+  const more = row(name).locator("tr.main button.more");
+  if ((await more.getAttribute("aria-expanded")) === "false") await more.click();
+  return row(name).locator(".details");
+}
 
 /** By keyboard, as all of it. A second press within a third of a second is taken for a double click. */
 async function pressTwice(label, name) {
@@ -338,14 +351,129 @@ const CHECKS = {
     await page.keyboard.press("s");
     await pressTwice("Restart", "time");
     await until("another process answers", async () => ![before, undefined].includes(await process()));
-    await pressTwice("Disable", "time");
-    await until("it is held", async () => (await stateOf("time")) === "disabled");
+    await opened("time");
+    await pressTwice("Stop until restart", "time");
+    await until("it is held", async () => (await stateOf("time")) === "stopped until restart");
     const fault = await call("time.get_current_time", { timezone: "UTC" });
     assert.equal(fault.error?.code, "server_down");
-    await button("Enable time").focus();
+    await button("Start time").focus();
     await page.keyboard.press("Enter");
     await until("it is ready again", async () => (await stateOf("time")) === "ready");
     assert((await process()) > 0);
+  },
+
+  async "a server is added from a form once it starts"() {
+    await page.locator("#views a", { hasText: "Servers" }).click();
+    await page.locator("#add-open").click();
+    const form = page.getByRole("form", { name: "Add a server" });
+    await form.getByLabel("Name", { exact: true }).fill("extra");
+    await form.getByLabel("Command line").fill("no-such-program-of-nonet --flag");
+    await form.getByLabel("Tags").fill("one, two");
+    await page.keyboard.press("Enter");
+    await until("it tells why it does not start", async () => /no-such-program-of-nonet/.test(await form.locator(".outcome").textContent()));
+    assert(!(await toml()).includes("servers.extra"), "nothing is written");
+    await accessible("a server that does not start");
+    const [, fake, script] = /command = "(.*)"\nargs = \["--script-file", "(.*memory.json)"\]/.exec(await toml());
+    await form.getByLabel("Command line").fill(`'${fake}' --script-file '${script}'`);
+    await page.keyboard.press("Enter");
+    await until("it is added", async () => /Added to servers.toml: extra/.test(await text("#news")));
+    await until("it is ready", async () => (await stateOf("extra")) === "ready");
+    assert.match(await toml(), /\[servers.extra\]\ncommand = [^\n]*\nargs = [^\n]*\ntags = \["one", "two"\]/);
+
+    await page.locator("#add-open").click();
+    await form.getByText("JSON of a client").click();
+    const servers = { second: { command: fake, args: ["--script-file", script] }, broken: { command: "no-such-program-of-nonet" } };
+    await form.getByLabel("Servers as a client's file has them").fill(JSON.stringify({ mcpServers: servers }));
+    await form.getByRole("button", { name: "Start it, then add it" }).click();
+    await until("one of them does not start", async () => (await form.locator(".outcome .state.down").count()) === 1);
+    await form.getByRole("button", { name: "Add the others" }).click();
+    await until("the other is ready", async () => (await row("second").count()) && (await stateOf("second")) === "ready");
+    assert(!(await toml()).includes("broken"), "only the other is written");
+  },
+
+  async "the text of a server is edited, and a fault shows its line"() {
+    const details = await opened("extra");
+    await button("Edit extra").click();
+    const area = details.getByLabel("The lines of extra in servers.toml");
+    await until("the text is there", async () => /\[servers.extra\]/.test(await area.inputValue()));
+    const before = await area.inputValue();
+    await area.fill(`${before.trimEnd()}\ntimeout = "soon"\n`);
+    await details.getByRole("button", { name: "Save" }).click();
+    await until("the fault is there", async () => /Line \d+: `timeout`: `soon` must be a time/.test(await details.locator(".fault").textContent()));
+    assert.equal(await area.evaluate((area) => area.value.slice(area.selectionStart, area.selectionEnd)), 'timeout = "soon"');
+    await accessible("a fault in the editor");
+    await area.fill(`${before.trimEnd()}\ntimeout = "30s"\n`);
+    await details.getByRole("button", { name: "Save" }).click();
+    await until("it is saved", async () => /extra is changed/.test(await text("#news")));
+    assert((await toml()).includes('timeout = "30s"'));
+  },
+
+  async "disabling is kept in the file, and removing too"() {
+    await pressTwice("Disable", "extra");
+    await until("it is disabled", async () => (await stateOf("extra")) === "disabled");
+    assert.match(await toml(), /\[servers.extra\]\nenabled = false/);
+    await button("Enable extra").focus();
+    await page.keyboard.press("Enter");
+    await until("it is ready again", async () => (await stateOf("extra")) === "ready");
+    for (const name of ["extra", "second"]) {
+      await opened(name);
+      await pressTwice("Remove", name);
+      await until("it is gone", async () => (await row(name).count()) === 0);
+    }
+    assert(!/servers.(extra|second)/.test(await toml()));
+  },
+
+  async "a tool is looked at and tried"() {
+    const details = await opened("time");
+    await until("its tools are listed", async () => (await details.locator(".tool-row").count()) === 2);
+    await details.getByRole("button", { name: "convert_time" }).click();
+    const card = details.locator(".tool-card:visible");
+    await card.getByText("What it takes, as JSON Schema").click();
+    assert.match(await card.locator("details pre").textContent(), /"source_timezone"/);
+    const form = card.getByRole("form", { name: "Try time.convert_time" });
+    await form.getByRole("button", { name: "Call it" }).click();
+    assert.match(await form.getByRole("status").textContent(), /source_timezone is required/);
+    for (const [param, value] of [["source_timezone", "UTC"], ["time", "12:00"], ["target_timezone", "Mars/Olympus"]]) {
+      await form.getByLabel(`${param} required`).fill(value);
+    }
+    await form.getByRole("button", { name: "Call it" }).click();
+    await until("it has answered", async () => /there is no such zone/.test(await form.locator(".output").textContent()));
+    await accessible("a tool");
+  },
+
+  async "a call that a rule wants approved waits on the page"() {
+    const details = await opened("memory");
+    await details.getByRole("button", { name: "delete_entities" }).click();
+    const form = details.getByRole("form", { name: "Try memory.delete_entities" });
+    await form.getByLabel("entityNames").fill('["one"]');
+    await form.getByRole("button", { name: "Call it" }).click();
+    await page.locator("#waits").getByText("memory.delete_entities", { exact: true }).waitFor();
+    await accessible("an approval");
+    await page.locator("#waits").getByRole("button", { name: "Approve", exact: true }).click();
+    await until("it has answered", async () => /"pid": \d+/.test(await form.locator(".output").textContent()));
+  },
+
+  async "Nonet is put into the file of a client and taken out"() {
+    const folder = path.join(await home(), ".cursor");
+    const file = path.join(folder, "mcp.json");
+    const before = '{\n  "mcpServers": {}\n}\n';
+    fs.mkdirSync(folder);
+    fs.writeFileSync(file, before);
+    await page.locator("#views a", { hasText: "Clients" }).click();
+    const host = page.locator(".host").filter({ has: page.getByText("Cursor", { exact: true }) });
+    await button("Install Nonet in Cursor").click();
+    await until("the change is shown", async () => /\+ *"nonet"/.test(await host.locator(".diff").textContent()));
+    assert.equal(fs.readFileSync(file, "utf8"), before);
+    await accessible("a change of a client's file");
+    await host.getByRole("button", { name: "Apply" }).click();
+    await until("it is there", async () => (await host.locator(".tag").textContent()) === "uses this Nonet");
+    assert.match(fs.readFileSync(file, "utf8"), /"nonet": \{/);
+    await button("Entry to copy for Cursor").click();
+    assert.match(await host.locator(".entry pre:visible").textContent(), /"mcpServers"/);
+    await button("Uninstall Nonet from Cursor").click();
+    await host.getByRole("button", { name: "Apply" }).click();
+    await until("it is gone", async () => (await host.locator(".tag").textContent()) === "without Nonet");
+    assert.equal(fs.readFileSync(file, "utf8"), before);
   },
 
   async "light and dark are both readable"() {
@@ -357,7 +485,10 @@ const CHECKS = {
     for (const colorScheme of ["light", "dark"]) {
       await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
       paper[colorScheme] = await page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
-      await accessible(colorScheme);
+      for (const view of ["Servers", "Clients", "Work", "Live"]) {
+        await page.locator("#views a", { hasText: view }).click();
+        await accessible(`${view}, ${colorScheme}`);
+      }
     }
     assert.notEqual(paper.light, paper.dark);
   },
@@ -376,7 +507,8 @@ const CHECKS = {
 
   async "it asks nobody but its gateway, and nothing goes wrong on it"() {
     assert.deepEqual(asked.filter((url) => !url.startsWith(`${origin}/ui`) && !url.startsWith("data:")), []);
-    assert.deepEqual(faults, []);
+    // Browsers tell of each answer that refuses, here of the faults in the editor.
+    assert.deepEqual(faults.filter((fault) => !/status of 422/.test(fault)), []);
   },
 
   async "a wrong token shows the way in"() {

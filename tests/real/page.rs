@@ -56,6 +56,7 @@ fn write_servers(folder: &Path) {
     }
     let said = ["reading stations.json", "<img src=//example.com/x onerror=alert(1)>no station answers"];
     add("weather", json!({ "exit_at_start": 3, "stderr_lines": said }));
+    config += "[policies.careful]\ntools = [\"memory.delete_*\"]\npolicy = \"approve\"\n";
     fs::write(folder.join("servers.toml"), config).unwrap();
 }
 

@@ -12,7 +12,7 @@ const MANY: usize = 3;
 const NAMED: usize = 5;
 
 /// Returns what the new configuration loses, in words that name the keys.
-pub(super) fn losses(old: &Config, new: &Config) -> Vec<String> {
+pub(in crate::gateway) fn losses(old: &Config, new: &Config) -> Vec<String> {
     let mut lost = Vec::new();
     if old.guarded && !new.guarded {
         lost.push("all tokens, so that every request over HTTP would come in".into());

@@ -264,3 +264,76 @@ fn the_files_mode_and_its_link_stay() {
     assert_eq!(fs::metadata(&real).unwrap().permissions().mode() & 0o777, 0o640);
     assert!(!fs::read_to_string(&real).unwrap().contains("servers.files"));
 }
+
+#[test]
+fn the_lines_of_a_server_are_edited_and_nothing_else() {
+    let check = |before: &str, shown: &str, new: &str, after: &str| {
+        let place = Place::new(Some(before));
+        let table = server_table(&place.file(), "a").unwrap();
+        assert_eq!(table.text, shown, "{before:?}");
+        let is_shown = |whole: &str| whole == table.whole;
+        let edit = edit_table(&place.file(), "a", new, is_shown, Sources::NONE, &place.machine).unwrap();
+        edit.change.apply().unwrap();
+        assert_eq!(place.text(), after, "{before:?}");
+    };
+    let a = "[servers.a]\ncommand = 'x'";
+    let b = "[servers.b]\nurl = 'https://b.example'\n";
+    check(
+        &format!("{a}\n\n{b}"),
+        &format!("{a}\n"),
+        "# Mine.\n[servers.a]\ncommand='y'\n\n",
+        &format!("# Mine.\n[servers.a]\ncommand='y'\n\n{b}"),
+    );
+    // The last line of a file need not have an end.
+    check(&format!("{b}\n# A.\n{a}"), &format!("# A.\n{a}"), a, &format!("{b}\n{a}"));
+    check(
+        "[servers.a]\r\ncommand = 'x'\r\n[servers.a.tools.t]\r\nrisk = 'low'\r\n\r\n[gateway]\r\n",
+        "[servers.a]\ncommand = 'x'\n[servers.a.tools.t]\nrisk = 'low'\n",
+        "[servers.a]\ncommand = 'y'\n",
+        "[servers.a]\r\ncommand = 'y'\r\n\r\n[gateway]\r\n",
+    );
+}
+
+#[test]
+fn a_text_that_is_not_taken_tells_the_line() {
+    let before = "# The file.\n\n[servers.a]\ncommand = 'x'\n\n[servers.b]\ncommand = 'b'\n";
+    let place = Place::new(Some(before));
+    let refuse =
+        |text: &str| match edit_table(&place.file(), "a", text, |_| true, Sources::NONE, &place.machine) {
+            Err(Unedited::Faults(faults)) => {
+                let told =
+                    faults.iter().map(|fault| format!("{}: {}", fault.line.unwrap_or(0), fault.message));
+                told.collect::<Vec<_>>().join("\n")
+            }
+            Err(Unedited::Stale(fault)) => fault.to_string(),
+            Ok(_) => panic!("it was taken: {text}"),
+        };
+    let check = |text: &str, expected: &str| {
+        let told = refuse(text);
+        assert!(told.starts_with(expected), "{text:?}: {told}");
+    };
+    check("[servers.a]\ncommand = 'x'\ncomand = 'y'", "3: `comand`: unknown key");
+    check("# One.\n[servers.a]\ncommand = \n", "3: this is not TOML: ");
+    check(
+        "[servers.a]\ncommand = '${NO_SUCH}'",
+        "2: `command`: the environment variable `NO_SUCH` is not set",
+    );
+    check("", "0: the text has no `[servers.a]`");
+    check(
+        "[servers.a]\ncommand = 'x'\n[servers.c]\ncommand = 'c'",
+        "0: the text says something of more than",
+    );
+    check("[servers.a]\ncommand = 'x'\n[servers.b]\ncommand = 'c'", "");
+    assert_eq!(place.text(), before);
+    let stale = edit_table(&place.file(), "a", "", |_| false, Sources::NONE, &place.machine);
+    assert!(matches!(stale, Err(Unedited::Stale(_))));
+
+    for text in [
+        "servers = { a = { command = 'x' } }\n",
+        "[servers.a]\ncommand = 'x'\n[servers.b]\ncommand = 'b'\n[servers.a.tools.t]\nrisk = 'low'\n",
+    ] {
+        let place = Place::new(Some(text));
+        let fault = server_table(&place.file(), "a").unwrap_err();
+        assert!(fault.remedy.starts_with("Edit `servers.a` in the file"), "{text}: {fault}");
+    }
+}

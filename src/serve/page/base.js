@@ -140,7 +140,7 @@ async function api(path, options) {
   }
   if (!answer.ok) {
     const told = await answer.json().catch(() => null);
-    throw new Error(said(told?.error?.message ?? `Nonet answered ${answer.status}.`, 300));
+    throw Object.assign(new Error(said(told?.error?.message ?? `Nonet answered ${answer.status}.`, 1000)), { faults: told?.error?.faults });
   }
   return answer;
 }
@@ -263,7 +263,7 @@ document.addEventListener("visibilitychange", () => {
 
 function showState(state) {
   const servers = state.servers ?? [];
-  const wanted = servers.filter((server) => server.state !== "disabled").length;
+  const wanted = servers.filter((server) => server.state !== "held").length;
   const ready = servers.filter((server) => server.state === "ready").length;
   write("version", said(state.version, 30));
   write("uptime", `up ${seconds(state.uptime_s)}`);
@@ -272,7 +272,8 @@ function showState(state) {
   document.title = ready === wanted ? "Nonet" : `(${wanted - ready}) Nonet`;
   showSaving(state);
   showFacts(state);
-  showServers(servers);
+  const off = (state.switched_off ?? []).map((name) => ({ name, state: "disabled" }));
+  showServers([...servers, ...off].sort((a, b) => (a.name < b.name ? -1 : 1)));
   showOutcomes(state.outcomes ?? {});
   showClients(state.clients ?? []);
   views.get(view).show?.(state);
@@ -352,7 +353,7 @@ function showWaiting(found) {
 const STATES = new Map(Object.entries({
   ready: ["ready", "ready"], starting: ["starting", "starting"], down: ["down", "down"], auth_required: ["key", "sign-in needed"],
   needs_config: ["key", "needs configuration"],
-  stopped: ["stopped", "stopped"], disabled: ["disabled", "disabled"], running: ["running", "running"],
+  stopped: ["stopped", "stopped"], disabled: ["disabled", "disabled"], held: ["stopped", "stopped until restart"], running: ["running", "running"],
   completed: ["ready", "completed"], failed: ["down", "failed"], cancelled: ["stopped", "cancelled"], lost: ["lost", "lost"],
 }));
 const stateWords = (state) => STATES.get(state)?.[1] ?? said(state, 30);

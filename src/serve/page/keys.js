@@ -19,7 +19,7 @@ const SINGLE = new Map(Object.entries({
 }));
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.defaultPrevented) return;
-  if (!running || !singleKeys.checked || $("keys").open || event.target.closest?.("input")) return;
+  if (!running || !singleKeys.checked || $("keys").open || event.target.closest?.("input, textarea, select")) return;
   const act = SINGLE.get(event.key);
   if (!act) return;
   event.preventDefault();

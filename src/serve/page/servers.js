@@ -33,24 +33,56 @@ function serverRow(name) {
   more.setAttribute("aria-controls", id);
   const mark = make("span");
   const error = make("span.error.said");
-  const [up, tools, made, failed] = ["span", "span", "span", "span.failed"].map((kind) => make(kind));
+  const [up, toolCount, made, failed] = ["span", "span", "span", "span.failed"].map((kind) => make(kind));
   // Stopping something takes two presses; starting it takes one.
+  const once = (label, what, done) => {
+    const button = makeButton("", label, () => act(what, done));
+    button.setAttribute("aria-label", `${label} ${shown}`);
+    return button;
+  };
   const restart = twice("Restart", shown, () => act("restart", "restarts"));
   const disable = twice("Disable", shown, () => act("disable", "is disabled"));
-  const enable = makeButton("", "Enable", () => act("enable", "starts"));
-  enable.setAttribute("aria-label", `Enable ${shown}`);
-  const acts = make("div.acts", {}, restart, disable, enable);
+  const enable = once("Enable", "enable", "is enabled");
+  const start = once("Start", "release", "starts");
+  const acts = make("div.acts", {}, restart, start, disable, enable);
+  const edit = makeButton("", "Edit", () => editor.open());
+  edit.setAttribute("aria-label", `Edit ${shown}`);
+  const hold = twice("Stop until restart", shown, () => act("hold", "is stopped until Nonet restarts"));
+  const remove = twice("Remove", shown, () => act("remove", "is removed"));
+  const more2 = make("div.acts.left", {}, edit, hold, remove);
+  const meaning = make("p.small.soft", {}, "Enable, Disable, Edit and Remove are kept in servers.toml. Stop until restart holds until Start is pressed, or Nonet restarts.");
+  const editor = serverEditor(name, shown, () => edit.focus());
+  const tools = serverTools(name, shown);
+  const [login, toOpen] = [copyLine("In a terminal: "), copyLine("Open to sign in: ")];
+  const signIn = makeButton("main", "Sign in", async () => {
+    // Opened before the answer: a window that opens later is a pop-up to the browser.
+    const tab = window.open("about:blank");
+    try {
+      const { address } = await (await api(`servers/${encodeURIComponent(name)}/login`, { method: "POST" })).json();
+      if (!/^https?:/.test(address)) throw new Error("The sign-in server gave no address to open.");
+      if (tab) {
+        tab.opener = null;
+        tab.location = address;
+      } else toOpen.show(address);
+      speak("The sign-in opens in another tab.");
+    } catch (failure) {
+      tab?.close();
+      write(lastError, reason(failure));
+    }
+  });
+  signIn.setAttribute("aria-label", `Sign in to ${shown}`);
+  const signInPart = make("div.acts.left", {}, signIn);
 
   const about = make("p.small.soft.num");
   const lastError = make("p.small.said");
   const heading = make("p.small.soft");
   const stderr = make("pre.said", { tabindex: 0, role: "group", "aria-label": `stderr of ${shown}` });
   const detailsRow = make("tr.details-row", { role: "row", id, hidden: "" },
-    make("td", { role: "cell", colspan: 6 }, make("div.details", {}, about, lastError, heading, stderr)));
+    make("td", { role: "cell", colspan: 6 }, make("div.details", {}, about, lastError, signInPart, toOpen.node, login.node, more2, meaning, editor.node, tools.node, heading, stderr)));
   const body = make("tbody", { role: "rowgroup" },
     make("tr.main", { role: "row" },
       make("th.who", { role: "rowheader", scope: "row" }, more), cell("td.how", mark, error),
-      cell("td.right.num.up", up), cell("td.right.num.tools-count", tools), cell("td.right.num.calls-count", made, " ", failed), cell("td.do", acts)),
+      cell("td.right.num.up", up), cell("td.right.num.tools-count", toolCount), cell("td.right.num.calls-count", made, " ", failed), cell("td.do", acts)),
     detailsRow);
 
   let last = null;
@@ -61,16 +93,21 @@ function serverRow(name) {
     more.setAttribute("aria-expanded", String(yes));
     hide(detailsRow, !yes);
     if (yes && last) showDetails(last);
+    if (!yes) tools.close();
   }
 
   async function act(what, done) {
     if (busy) return;
     busy = true;
-    const held = acts.contains(document.activeElement);
-    for (const button of acts.children) button.setAttribute("aria-disabled", "true");
+    const held = acts.contains(document.activeElement) || more2.contains(document.activeElement);
+    const buttons = [...acts.children, ...more2.children];
+    for (const button of buttons) button.setAttribute("aria-disabled", "true");
     try {
-      await api(`servers/${encodeURIComponent(name)}/${what}`, { method: "POST" });
+      const answer = await api(`servers/${encodeURIComponent(name)}/${what}`, { method: "POST" });
+      const told = answer.status === 204 ? {} : await answer.json();
       speak(`${shown} ${done}.`);
+      const notes = [...(told.trouble ? [told.trouble] : []), ...(told.notes ?? [])];
+      if (notes.length || what === "remove") showNews(`${shown} ${done}.`, notes);
     } catch (failure) {
       if (failure instanceof Refused) return;
       notDone = `Could not ${what} ${shown}: ${reason(failure)}`;
@@ -78,22 +115,29 @@ function serverRow(name) {
       speak(notDone);
     } finally {
       busy = false;
-      for (const button of acts.children) button.removeAttribute("aria-disabled");
+      for (const button of buttons) button.removeAttribute("aria-disabled");
     }
     await poll();
     // The button that was pressed may be gone.
-    if (held && document.activeElement === document.body) more.focus();
+    if (held && document.activeElement === document.body) (more.isConnected ? more : $("add-open")).focus();
   }
 
   function showDetails(server) {
-    const facts = server.state === "needs_config" ? ["never started"] : [server.restarts ? plural(server.restarts, "restart") : "never restarted"];
+    const leftOut = server.state === "needs_config";
+    const off = server.state === "disabled";
+    hide(hold, off || leftOut || server.state === "held");
+    hide(signInPart, !server.login);
+    // A left-out server names the command that completes it.
+    login.show(server.login ?? (leftOut ? /`(nonet [^`]+)`/.exec(server.last_error)?.[1] : ""));
+    if (!server.login) toOpen.show("");
+    tools.show(server.tools ?? 0);
+    const facts = off ? ["disabled in servers.toml"] : leftOut ? ["never started"] : [server.restarts ? plural(server.restarts, "restart") : "never restarted"];
     if (server.started_ms != null) facts.unshift(`started in ${micros(server.started_ms * 1000)}`);
     if (server.version) facts.unshift(server.era ? `speaks MCP ${said(server.version, 30)} (${said(server.era, 20)})` : `speaks ${said(server.version, 30)}`);
     const marks = (server.marks ?? []).slice(0, 5).map((mark) => `${said(mark.tool, 80)} ${said(mark.what, 80)} (${said(mark.where, 60)})`);
     if (marks.length) facts.push(`to look at: ${marks.join(", ")}${server.marks.length > 5 ? `, and ${server.marks.length - 5} more` : ""}`);
     if (server.calls_running) facts.push(`${plural(server.calls_running, "call")} running`);
     write(about, facts.join(" · "));
-    const leftOut = server.state === "needs_config";
     write(lastError, server.last_error ? `${leftOut ? "Left out:" : "Last error:"} ${said(server.last_error, 2000)}` : "");
     const lines = (server.stderr ?? []).slice(-100).map((line) => said(String(line).replace(ANSI, ""), 500)).join("\n");
     hide(stderr, lines === "");
@@ -111,15 +155,14 @@ function serverRow(name) {
     stateMark(mark, server.state);
     write(error, notDone || why);
     write(up, server.state === "ready" && server.uptime_s != null ? seconds(server.uptime_s) : "–");
-    write(tools, whole(server.tools));
+    write(toolCount, whole(server.tools));
     write(made, whole(server.calls));
     write(failed, server.failures ? `${whole(server.failures)} failed` : "");
     const off = server.state === "disabled";
-    // Only a changed file brings it in.
-    const leftOut = server.state === "needs_config";
-    hide(restart, off || leftOut);
-    hide(disable, off || leftOut);
-    hide(enable, !off || leftOut);
+    hide(restart, off || server.state === "needs_config" || server.state === "held");
+    hide(start, server.state !== "held");
+    hide(disable, off);
+    hide(enable, !off);
     if (!detailsRow.hidden) showDetails(server);
   }
 

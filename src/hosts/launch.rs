@@ -1,13 +1,20 @@
 //! How a client is to start this Nonet: by its path, or with the command that fetched it into a cache.
 
 use std::{
-    env,
+    env, io,
     path::{Component, Path, PathBuf},
 };
 
-use anyhow::Context;
+use super::{Machine, Os};
 
-use crate::hosts::{Launch, Machine, Os};
+/// How a host is to start Nonet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// The program as an absolute path: hosts may not search the shell's PATH.
+    pub command: String,
+    /// Its arguments, such as `--config FILE`.
+    pub args: Vec<String>,
+}
 
 /// Folders of caches, each with the command that puts programs there. npx and uvx may clear theirs at any time.
 const CACHES: [(&str, &str, &[&str]); 5] = [
@@ -18,22 +25,24 @@ const CACHES: [(&str, &str, &[&str]); 5] = [
     ("dlx", "pnpm", &["dlx", "nonet"]),
 ];
 
-/// How clients start Nonet with a configuration.
-pub(super) fn launch(target: &Path, profile: Option<&str>, machine: &Machine) -> anyhow::Result<Launch> {
-    let exe = env::current_exe().context("the path of this program is unknown")?;
-    let mut launch = match fetched_by(&exe) {
-        Some((command, args)) => fetched(command, args, machine.os),
-        None => Launch { command: exe.display().to_string(), args: Vec::new() },
-    };
-    launch.args.extend(["--config".into(), target.display().to_string()]);
-    if let Some(profile) = profile {
-        launch.args.extend(["--profile".into(), profile.into()]);
+impl Launch {
+    /// This program with a configuration, under a profile if one is named.
+    pub fn of(config: &Path, profile: Option<&str>, machine: &Machine) -> io::Result<Self> {
+        let exe = env::current_exe()?;
+        let mut launch = match fetched_by(&exe) {
+            Some((command, args)) => fetched(command, args, machine.os),
+            None => Self { command: exe.display().to_string(), args: Vec::new() },
+        };
+        launch.args.extend(["--config".into(), config.display().to_string()]);
+        if let Some(profile) = profile {
+            launch.args.extend(["--profile".into(), profile.into()]);
+        }
+        Ok(launch)
     }
-    Ok(launch)
 }
 
 /// The command that fetched a program into a cache; none for an installed program.
-pub(super) fn fetched_by(exe: &Path) -> Option<(&'static str, &'static [&'static str])> {
+fn fetched_by(exe: &Path) -> Option<(&'static str, &'static [&'static str])> {
     let folders: Vec<_> = exe.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     let is_in = |name: &str| {
         folders.iter().any(|folder| {
@@ -47,7 +56,7 @@ pub(super) fn fetched_by(exe: &Path) -> Option<(&'static str, &'static [&'static
 }
 
 /// Whether a client's command is a path at which there is no program, or none that stays.
-pub(super) fn is_lost(command: &str) -> bool {
+pub fn is_lost(command: &str) -> bool {
     let file = Path::new(command);
     file.is_absolute() && (!file.exists() || fetched_by(file).is_some())
 }
@@ -64,7 +73,7 @@ fn fetched(command: &str, args: &[&str], os: Os) -> Launch {
 }
 
 /// Finds a program on the PATH, as it is started by its name.
-pub(super) fn on_path(program: &str) -> Option<PathBuf> {
+pub fn on_path(program: &str) -> Option<PathBuf> {
     // Caches are passed over: npx puts a folder of its own in front.
     let path = env::var_os("PATH")?;
     let folders: Vec<_> = env::split_paths(&path).filter(|folder| fetched_by(folder).is_none()).collect();

@@ -1,0 +1,96 @@
+//! What the user of the page sees of a server's tools: every tool, those included that a rule hides, with the rule.
+
+use serde_json::{Value, json};
+
+use super::{Gateway, session::Caller};
+use crate::{catalog::Tool, policy::Verdict};
+
+/// How many tools one list has, and how much of a description it looks at.
+const TOOLS_AT_ONCE: usize = 100;
+const LONGEST: usize = 400;
+
+impl Gateway {
+    /// Returns tools of a server from a place in its list on, whose names or descriptions have all of these words; none if no
+    /// such server has listed tools.
+    pub async fn tools_of(&self, server: &str, words: &str, from: usize) -> Option<Value> {
+        self.recall_figures().await;
+        let gate = self.gate(&Caller::default().session);
+        let entry = gate.catalog().servers().get(server)?;
+        let words: Vec<String> = words.split_whitespace().take(8).map(str::to_lowercase).collect();
+        let has_words = |tool: &&std::sync::Arc<Tool>| {
+            let is_in = |text: &str, word: &String| text.to_lowercase().contains(word);
+            words.iter().all(|word| is_in(&tool.name, word) || is_in(&tool.description, word))
+        };
+        let found: Vec<_> =
+            entry.tools.iter().filter_map(|full| gate.catalog().get(full)).filter(has_words).collect();
+        let shown = found.iter().skip(from).take(TOOLS_AT_ONCE).map(|tool| {
+            let mut row = json!({
+                "name": &*tool.name,
+                "full": &*tool.full,
+                "description": first_sentence(&tool.summary(LONGEST)),
+                "risk": tool.risk,
+            });
+            self.tell_policy(&gate.verdict(tool), &mut row);
+            self.tell_figures(tool, &mut row);
+            row
+        });
+        Some(json!({ "total": found.len(), "all": entry.tools.len(), "tools": shown.collect::<Vec<_>>() }))
+    }
+
+    /// Returns everything about one tool, by its full name.
+    pub async fn tool_card(&self, full: &str) -> Option<Value> {
+        self.recall_figures().await;
+        let gate = self.gate(&Caller::default().session);
+        let tool = gate.catalog().get(full)?;
+        let mut card = json!({
+            "name": &*tool.full,
+            "server": &*tool.server,
+            "title": tool.title,
+            "description": tool.description,
+            "risk": tool.risk,
+            "read_only": tool.read_only,
+            "input_schema": tool.schema.raw(),
+            "output_schema": tool.definition.get("outputSchema"),
+            "aliases": tool.aliases,
+            "tags": tool.tags,
+            "state": gate.trouble(&tool.server),
+        });
+        self.tell_policy(&gate.verdict(tool), &mut card);
+        self.tell_figures(tool, &mut card);
+        Some(card)
+    }
+
+    async fn recall_figures(&self) {
+        if self.config().gateway.learn {
+            self.figures.recall().await;
+        }
+    }
+
+    fn tell_policy(&self, verdict: &Verdict, row: &mut Value) {
+        let (policy, rule) = match verdict {
+            Verdict::Allow => ("allow", None),
+            Verdict::Approve(rule) => ("approve", Some(rule)),
+            Verdict::Deny(rule) => ("deny", Some(rule)),
+        };
+        row["policy"] = json!(policy);
+        if let Some(rule) = rule {
+            row["rule"] = json!(rule);
+        }
+    }
+
+    fn tell_figures(&self, tool: &Tool, row: &mut Value) {
+        if tool.session.is_none()
+            && let (Some(row), Ok(Value::Object(figures))) = (
+                row.as_object_mut(),
+                serde_json::to_value(self.figures.of(&tool.own_full(), "", &tool.version)),
+            )
+        {
+            row.extend(figures);
+        }
+    }
+}
+
+/// The first sentence of a description.
+fn first_sentence(text: &str) -> &str {
+    text.split_inclusive(". ").next().unwrap_or_default().trim_end()
+}

@@ -1,0 +1,217 @@
+//! Servers that are tried before they are written into servers.toml, and edits of the file that wait until it is in use.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{
+    Gateway,
+    reload::{TextState, losses},
+};
+use crate::{
+    config::{Config, ServerSettings},
+    downstream::{Remedy, State, Update, likely_cause},
+    hosts::Change,
+    reloads::text_hash,
+    shell,
+    text::clip,
+};
+
+/// How long the gateway may take to take up a changed file.
+const TAKE_UP: Duration = Duration::from_secs(10);
+/// The interval between looks at it.
+const LOOK: Duration = Duration::from_millis(30);
+/// How long a server may take to start at most, and how long it may take to stop.
+const LONGEST_START: Duration = Duration::from_secs(120);
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How many lines of stderr are told, and how long they may be.
+const STDERR_LINES: usize = 12;
+const STDERR_LINE: usize = 300;
+
+/// How a server did when it was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// It has listed this many tools.
+    Ready(usize),
+    /// It answers, and wants a sign-in: the command.
+    SignIn(Option<String>),
+    /// It does not work: what it said.
+    Failed(String),
+    /// The configuration would leave it out: why, and what to do.
+    LeftOut(String),
+}
+
+impl Tried {
+    /// Of a state; `listed` counts the tools of a server that is ready.
+    pub fn of(state: State, listed: impl FnOnce() -> usize) -> Self {
+        match state {
+            State::Ready { .. } => Self::Ready(listed()),
+            State::AuthRequired { remedy: Remedy::Login(login), .. } => Self::SignIn(Some(login)),
+            State::AuthRequired { error, .. } | State::Down { error, .. } => Self::Failed(error),
+            State::Starting => Self::Failed("it did not start in time".into()),
+            State::Stopped => Self::Failed("it was not started".into()),
+        }
+    }
+
+    /// Of a server that a configuration leaves out.
+    pub fn left_out(config: &Config, name: &str) -> Option<Self> {
+        let left_out = config.left_out.get(name)?;
+        let faults = left_out.faults.iter().map(|fault| format!("{}. {}", fault.message, fault.remedy));
+        Some(Self::LeftOut(faults.collect::<Vec<_>>().join(" ")))
+    }
+
+    /// Whether the server would be of no use as it is.
+    pub fn has_failed(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::LeftOut(_))
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        match self {
+            Self::Ready(tools) => json!({ "state": "ready", "tools": tools }),
+            Self::SignIn(login) => json!({ "state": "auth_required", "login": login }),
+            Self::Failed(error) => json!({ "state": "down", "last_error": error }),
+            Self::LeftOut(why) => json!({ "state": "needs_config", "last_error": why }),
+        }
+    }
+}
+
+impl Gateway {
+    /// Starts servers of a configuration that is not in use, all at once, and stops them again. Nobody sees them meanwhile.
+    /// Returns how each did, in words with its last lines of stderr where it failed.
+    pub async fn try_servers(&self, config: &Config, names: &[String]) -> Vec<(String, Value)> {
+        self.servers.mask_by(config);
+        join_all(names.iter().map(async |name| {
+            let settings = config.servers.iter().find(|(known, _)| known.as_str() == name);
+            let tried = match (Tried::left_out(config, name), settings) {
+                (Some(left_out), _) => left_out.json(),
+                (None, Some((_, settings))) if !settings.enabled => json!({ "state": "disabled" }),
+                (None, Some((_, settings))) => self.try_server(name, settings).await,
+                (None, None) => Tried::Failed("it is not in the configuration".into()).json(),
+            };
+            (name.clone(), tried)
+        }))
+        .await
+    }
+
+    async fn try_server(&self, name: &str, settings: &ServerSettings) -> Value {
+        let (updates, mut listed) = mpsc::channel(8);
+        let connection = self.servers.trial(name.into(), settings, &updates);
+        drop(updates);
+        let counted = tokio::spawn(async move {
+            let mut tools = 0;
+            while let Some(update) = listed.recv().await {
+                if let Update::Listed { listing: Some(listing), published, .. } = update {
+                    tools = listing.tools.len();
+                    let _ = published.send(());
+                }
+            }
+            tools
+        });
+        let mut states = connection.watch();
+        let limit = settings.start_timeout.min(LONGEST_START);
+        let settled = tokio::time::timeout(limit, states.wait_for(State::settled)).await.is_ok();
+        let state = if settled { connection.state() } else { State::Starting };
+        let stderr = connection.stderr_tail();
+        connection.retired().cancel();
+        let stopped = states.wait_for(|state| matches!(state, State::Stopped));
+        let _ = tokio::time::timeout(STOP_LIMIT, stopped).await;
+        let tools = match tokio::time::timeout(STOP_LIMIT, counted).await {
+            Ok(Ok(tools)) => tools,
+            _ => 0,
+        };
+        let tried = Tried::of(state, || tools);
+        let mut told = tried.json();
+        if let Tried::Failed(error) = &tried {
+            if let Some(cause) = likely_cause(error) {
+                told["likely_cause"] = json!(cause);
+            }
+            let tail = stderr.iter().rev().take(STDERR_LINES).rev().map(|line| clip(line, STDERR_LINE));
+            told["stderr"] = tail.collect();
+        }
+        told
+    }
+
+    /// Whether servers.toml can be edited from here: why not, if it cannot.
+    pub fn uneditable(&self) -> Option<String> {
+        let file = self.config().file.clone();
+        if !file.is_file() {
+            return Some(format!(
+                "{} is not there, so there is nothing to edit. Create it, or start Nonet with `--config FILE`.",
+                file.display()
+            ));
+        }
+        if std::fs::OpenOptions::new().append(true).open(&file).is_err() {
+            return Some(format!(
+                "{} cannot be written to by Nonet. Make it writable, or edit it where it comes from.",
+                file.display()
+            ));
+        }
+        self.texts.refused().map(|lost| {
+            format!(
+                "servers.toml has changes that this gateway refuses, because they lose {}. Take them back, or accept them with \
+                 `{}`; then try again.",
+                lost.join("; "),
+                shell::nonet("reload --accept", &file)
+            )
+        })
+    }
+
+    /// Refuses a configuration that loses what protects.
+    pub fn refuse_losses(&self, new: &Config) -> Result<(), String> {
+        let lost = losses(&self.config(), new);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "Nothing was written, because this would lose {}. If you mean it, edit {} and run `{}`.",
+            lost.join("; "),
+            self.config().file.display(),
+            shell::nonet("reload --accept", &self.config().file)
+        ))
+    }
+
+    /// Takes the user's word for a change of the text in use, which may be of the only server.
+    pub fn accept_edit(&self, change: &Change) {
+        if let Some((before, after)) = change.texts() {
+            self.texts.accept_edit(&text_hash(before), text_hash(after));
+        }
+    }
+
+    /// Waits until a written change is in use. Otherwise returns why it is not.
+    pub async fn taken_up(&self, change: &Change) -> Result<(), String> {
+        let Some((_, after)) = change.texts() else { return Ok(()) };
+        let hash = text_hash(after);
+        let look = async {
+            loop {
+                match self.texts.state_of(&hash) {
+                    TextState::Used => return Ok(()),
+                    TextState::Refused(lost) => return Err(lost),
+                    TextState::Unread => tokio::time::sleep(LOOK).await,
+                }
+            }
+        };
+        match tokio::time::timeout(TAKE_UP, look).await {
+            Ok(Ok(())) => {
+                self.published().await;
+                Ok(())
+            }
+            Ok(Err(lost)) => {
+                Err(format!("The file is written, but refused, because it loses {}.", lost.join("; ")))
+            }
+            Err(_) => Err(format!(
+                "The file is written, but the gateway has not taken it up yet; `{}` reports why.",
+                shell::nonet("logs", &self.config().file)
+            )),
+        }
+    }
+
+    /// The names of the servers that servers.toml has switched off.
+    pub fn switched_off(&self) -> Vec<Arc<str>> {
+        let config = self.config();
+        let off = config.servers.iter().filter(|(_, settings)| !settings.enabled);
+        off.map(|(name, _)| name.as_str().into()).collect()
+    }
+}

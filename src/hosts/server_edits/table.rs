@@ -1,0 +1,142 @@
+//! The text of one server in servers.toml, to be shown and edited by hand: checked before it is written.
+
+use std::path::Path;
+
+use super::{ServersFile, server_text};
+use crate::{
+    config::{self, ConfigFault, Loaded, Sources, Unusable, written_key},
+    hosts::{Change, HostFault, Machine, server_text::TABLE, text::position},
+};
+
+/// The text of one server: its table, its sub-tables and the comments right above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerTable {
+    /// The text, with `\n` line ends.
+    pub text: String,
+    /// Its first line in the file, from 1.
+    pub line: usize,
+    /// The whole text of the file that it is in.
+    pub whole: String,
+}
+
+/// An edited servers.toml that can be used.
+pub struct TableEdit {
+    /// The new servers.toml.
+    pub change: Change,
+    /// What it says.
+    pub loaded: Loaded,
+}
+
+/// What is wrong with an edited text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableFault {
+    /// The line in the edited text, from 1; none if the fault has no place in it.
+    pub line: Option<usize>,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// Why a text was not taken.
+#[derive(Debug)]
+pub enum Unedited {
+    /// The file has changed since it was shown.
+    Stale(HostFault),
+    /// It has faults.
+    Faults(Vec<TableFault>),
+}
+
+impl From<HostFault> for TableFault {
+    fn from(fault: HostFault) -> Self {
+        Self { line: None, message: fault.to_string() }
+    }
+}
+
+/// Reads the text of a server.
+pub fn server_table(servers_toml: &Path, name: &str) -> Result<ServerTable, HostFault> {
+    let toml = ServersFile::read(servers_toml)?;
+    toml.known(name)?;
+    let written = toml.text.written();
+    let lines = server_text::lines_of(written, name).ok_or_else(|| by_hand(name, servers_toml))?;
+    let line = line_at(written, lines.start);
+    let text = written.get(lines).unwrap_or_default().replace("\r\n", "\n");
+    Ok(ServerTable { text, line, whole: written.into() })
+}
+
+/// Works out a servers.toml in which a server has another text. `whole` is the text of the file as it was shown: one that
+/// has changed since is a fault. So is a text that says something of anything but the server.
+pub fn edit_table(
+    servers_toml: &Path,
+    name: &str,
+    text: &str,
+    is_shown: impl Fn(&str) -> bool,
+    sources: Sources,
+    machine: &Machine,
+) -> Result<TableEdit, Unedited> {
+    let one = |fault: HostFault| Unedited::Faults(vec![TableFault::from(fault)]);
+    let toml = ServersFile::read(servers_toml).map_err(one)?;
+    toml.known(name).map_err(one)?;
+    let written = toml.text.written();
+    if !is_shown(written) {
+        let remedy = "Nothing was written. Open the editor again to see the text as it is now.";
+        let fault = HostFault::new("the file has changed since its text was shown".into(), remedy.into());
+        return Err(Unedited::Stale(fault.within(servers_toml)));
+    }
+    let lines = server_text::lines_of(written, name).ok_or_else(|| one(by_hand(name, servers_toml)))?;
+    let first = line_at(written, lines.start);
+    let count = text.replace("\r\n", "\n").trim_matches('\n').lines().count();
+    let here = |line: usize| line.checked_sub(first).map(|line| line + 1).filter(|line| *line <= count);
+    let after = server_text::with_lines(written, lines, text);
+    if let Err(fault) = toml_edit::Document::parse(after.as_str()) {
+        let (line, _) = position(&after, fault.span().unwrap_or_default().start);
+        let message = fault.message().lines().collect::<Vec<_>>().join(", ");
+        let message = format!("this is not TOML: {message}. Nothing was written.");
+        return Err(Unedited::Faults(vec![TableFault { line: here(line), message }]));
+    }
+    let entries = toml.table().entries(&after).map_err(one)?;
+    let wanted = entries.get(name).ok_or_else(|| {
+        let message = format!("the text has no `[{TABLE}.{}]`", written_key(name));
+        let remedy = "A server keeps its name; to rename it, add another one and remove this one.";
+        one(HostFault::new(message, remedy.into()))
+    })?;
+    let after = toml.verified(after.clone(), name, Some(wanted)).map_err(|_| {
+        let message = format!("the text says something of more than `[{TABLE}.{}]`", written_key(name));
+        one(HostFault::new(message, "Nothing was written; edit other parts in the file.".into()))
+    })?;
+    let entry = format!("{TABLE}.{}", written_key(name));
+    let told = |fault: &ConfigFault| {
+        let key = fault.key.strip_prefix(&entry).map_or(&*fault.key, |key| key.trim_start_matches('.'));
+        let key = if key.is_empty() { String::new() } else { format!("`{key}`: ") };
+        TableFault { line: here(fault.line), message: format!("{key}{}. {}", fault.message, fault.remedy) }
+    };
+    let is_of_it = |fault: &&ConfigFault| {
+        fault.entry.as_ref().is_none_or(|of| *of == entry || *of == format!("{TABLE}.{name}"))
+            && fault.file == servers_toml
+    };
+    let loaded = match config::load_text(&after, servers_toml, sources) {
+        Ok(loaded) => loaded,
+        Err(unusable @ Unusable::Unreadable { .. }) => {
+            return Err(Unedited::Faults(vec![TableFault { line: None, message: unusable.to_string() }]));
+        }
+        Err(Unusable::Faults(faults)) => {
+            let fatal = faults.iter().filter(|fault| fault.entry.is_none());
+            return Err(Unedited::Faults(fatal.map(told).collect()));
+        }
+    };
+    let faults: Vec<TableFault> = loaded.faults.iter().filter(is_of_it).map(told).collect();
+    if !faults.is_empty() {
+        return Err(Unedited::Faults(faults));
+    }
+    let mut change = toml.change(&after, machine);
+    change.told = vec![format!("[{entry}] is changed in {}.", servers_toml.display())];
+    Ok(TableEdit { change, loaded })
+}
+
+fn line_at(text: &str, at: usize) -> usize {
+    position(text, at).0
+}
+
+fn by_hand(name: &str, file: &Path) -> HostFault {
+    let message =
+        format!("the lines of `{name}` are in several places of the file, or in one line of its own");
+    HostFault::new(message, format!("Edit `{TABLE}.{}` in the file.", written_key(name))).within(file)
+}

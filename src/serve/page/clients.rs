@@ -1,0 +1,144 @@
+//! The page's view of clients on this machine: whether Nonet is in their files, and what puts it there or takes it out.
+
+use std::{path::PathBuf, sync::Arc};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Path, State},
+    response::Response,
+    routing::get,
+};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    answer,
+    servers::{MAX_BODY, blocking, read, wrong},
+};
+use crate::{
+    gateway::{Gateway, place_of},
+    hosts::{self, Change, FileScope, HOSTS, Host, HostFault, Launch, Machine, Present},
+    text::clip,
+};
+
+/// The longest difference that is shown, in characters.
+const MOST_SHOWN: usize = 60_000;
+
+pub(super) fn routes() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/ui/api/hosts", get(list))
+        .route("/ui/api/hosts/{name}/{action}", get(show).post(apply))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+}
+
+/// How clients start Nonet with the configuration of this gateway.
+fn launch(gateway: &Gateway) -> Result<Launch, Response> {
+    let file = gateway.config().file.clone();
+    let file = std::path::absolute(&file).unwrap_or(file);
+    Machine::this()
+        .map_err(std::io::Error::other)
+        .and_then(|machine| Launch::of(&file, None, &machine))
+        .map_err(|_| wrong(StatusCode::INTERNAL_SERVER_ERROR, "The path of this program is unknown."))
+}
+
+async fn list(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response> {
+    let launch = launch(&gateway)?;
+    let own = place_of(&gateway.config().file);
+    let rows = blocking(move || {
+        let machine = Machine::this()?;
+        Ok(HOSTS.iter().map(|host| row(host, &launch, &own, &machine)).collect::<Vec<_>>())
+    });
+    Ok(answer(StatusCode::OK, &json!({ "hosts": rows.await? })))
+}
+
+fn row(host: &'static Host, launch: &Launch, own: &str, machine: &Machine) -> Value {
+    let mut row = json!({
+        "name": host.name,
+        "title": host.title,
+        "file": host.file(FileScope::User, machine),
+        "found": host.is_found(machine),
+        "reload": host.reload,
+        "entry": hosts::entry_text(host, launch).unwrap_or_default(),
+    });
+    match hosts::present(host, FileScope::User, machine) {
+        Ok(Present::Absent) => row["nonet"] = json!("absent"),
+        Ok(Present::Elsewhere) => row["nonet"] = json!("elsewhere"),
+        Ok(Present::Program { config, .. }) => {
+            // Without a file, the entry means the user's own.
+            let file = config.as_deref().map(PathBuf::from).or_else(crate::config::user_file);
+            let is_own = file.is_some_and(|file| place_of(&file) == own);
+            row["nonet"] = json!(if is_own { "here" } else { "other" });
+            row["config"] = json!(config);
+        }
+        Err(fault) => row["fault"] = json!(fault.to_string()),
+    }
+    row
+}
+
+/// What would be done to a client's file.
+fn change(name: &str, action: &str, launch: &Launch) -> Result<Change, HostFault> {
+    let (host, machine) = (hosts::find(name)?, Machine::this()?);
+    match action {
+        "install" => hosts::install(host, FileScope::User, launch, &[], &machine),
+        _ => hosts::uninstall(host, FileScope::User, &machine),
+    }
+}
+
+fn known_action(action: &str) -> Result<(), Response> {
+    match action {
+        "install" | "uninstall" => Ok(()),
+        _ => Err(wrong(StatusCode::NOT_FOUND, format!("`{action}` is none of install, uninstall"))),
+    }
+}
+
+async fn show(
+    State(gateway): State<Arc<Gateway>>,
+    Path((name, action)): Path<(String, String)>,
+) -> Result<Response, Response> {
+    known_action(&action)?;
+    let launch = launch(&gateway)?;
+    let change = blocking(move || change(&name, &action, &launch)).await?;
+    let told = json!({
+        "file": change.file,
+        "told": change.told,
+        "nothing": change.is_nothing(),
+        "diff": clip(&change.diff(), MOST_SHOWN),
+        "digest": change.digest(),
+    });
+    Ok(answer(StatusCode::OK, &told))
+}
+
+/// The change that the page has shown, by its digest.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ApplyWanted {
+    digest: String,
+}
+
+async fn apply(
+    State(gateway): State<Arc<Gateway>>,
+    Path((name, action)): Path<(String, String)>,
+    body: Bytes,
+) -> Result<Response, Response> {
+    known_action(&action)?;
+    let ApplyWanted { digest } = read(&body)?;
+    let launch = launch(&gateway)?;
+    let (client, done) = (name.clone(), action.clone());
+    let applied = blocking(move || {
+        let change = change(&name, &action, &launch)?;
+        if change.digest() != digest {
+            return Ok(None);
+        }
+        Ok(Some((change.apply()?, change.told)))
+    });
+    let Some((applied, told)) = applied.await? else {
+        let message =
+            "The client's file has changed since the difference was shown. Nothing was written; look again.";
+        return Err(wrong(StatusCode::CONFLICT, message));
+    };
+    tracing::info!(client, action = done, "requested on the live page");
+    gateway.audit_event("page", || json!({ "client": client, "action": done }));
+    Ok(answer(StatusCode::OK, &json!({ "told": told, "file": applied.file, "backup": applied.backup })))
+}

@@ -1,0 +1,253 @@
+// --- what a person does to servers: adding and editing them ---
+
+/** What was done, above the servers, with what is left to do. */
+function showNews(title, notes = []) {
+  write("news-title", title);
+  $("news-list").replaceChildren(...notes.map((note) => make("li.said", {}, said(note, 600))));
+  hide("news", false);
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    speak("Copied.");
+  } catch {
+    speak("The browser does not let this page copy. Select the text.");
+  }
+}
+
+/** A command for a terminal, with a button that copies it. */
+function copyLine(before) {
+  const code = make("code.said");
+  const node = make("p.copy.small", { hidden: "" }, before, code, " ", makeButton("chip", "Copy", () => copy(code.textContent)));
+  return {
+    node,
+    show(command) {
+      hide(node, !command);
+      write(code, said(command, 2000));
+    },
+  };
+}
+
+let fieldCount = 0;
+/** A labelled field: `more` is a hint under it. */
+function field(label, input, more = "") {
+  input.id = `field-${++fieldCount}`;
+  const parts = [make("label", { for: input.id }, label), input];
+  if (more) {
+    parts.push(make("span.small.soft", { id: `${input.id}-hint` }, more));
+    input.setAttribute("aria-describedby", `${input.id}-hint`);
+  }
+  return make("div.field", {}, ...parts);
+}
+const plain = { autocomplete: "off", autocapitalize: "off", spellcheck: "false" };
+const oneLine = (attributes = {}) => make("input", { type: "text", ...plain, ...attributes });
+const lines = (rows, attributes = {}) => make("textarea.mono", { rows, ...plain, ...attributes });
+
+// The form to add servers: four ways to say what a server is.
+const adding = (() => {
+  const form = $("add");
+  const WAYS = [["command", "Program"], ["url", "Address"], ["openapi", "OpenAPI"], ["json", "JSON of a client"]];
+  const name = oneLine({ placeholder: "memory", maxlength: 64 });
+  const command = oneLine({ class: "mono", placeholder: "npx -y @modelcontextprotocol/server-memory" });
+  const url = oneLine({ class: "mono", placeholder: "https://example.com/mcp", inputmode: "url" });
+  const openapi = oneLine({ class: "mono", placeholder: "https://petstore.example/openapi.json" });
+  const baseUrl = oneLine({ class: "mono", inputmode: "url" });
+  const env = lines(2, { placeholder: "NAME=value" });
+  const headers = lines(2, { placeholder: "Authorization: Bearer ${TOKEN}" });
+  const description = oneLine();
+  const tags = oneLine();
+  const text = lines(9, { placeholder: '{"mcpServers": {"memory": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}}}' });
+  const secret = "One to a line. What looks like a secret goes into the keyring or secrets.env; ${VAR} stays a variable.";
+  const parts = [
+    [field("Name", name, "a-z, 0-9 and single - or _ between them"), "command url openapi"],
+    [field("Command line", command), "command"],
+    [field("Address", url), "url"],
+    [field("OpenAPI document", openapi, "A file or an address"), "openapi"],
+    [field("Address of the service", baseUrl, "If it is not the one in the document"), "openapi"],
+    [field("Variables", env, secret), "command"],
+    [field("Headers", headers, secret), "url openapi"],
+    [field("Description", description, "What it is for, in a few words: helps search"), "command url openapi"],
+    [field("Tags", tags, "With commas between them"), "command url openapi"],
+    [field("Servers as a client's file has them", text, "One or more. Secrets go into the keyring or secrets.env."), "json"],
+  ];
+  for (const [node] of parts.slice(7, 9)) node.classList.add("half");
+  const ways = WAYS.map(([way, label]) => {
+    const input = make("input", { type: "radio", name: "way", value: way });
+    input.addEventListener("change", () => choose(way));
+    return make("label.way", {}, input, label);
+  });
+  const go = make("button.main", { type: "submit" });
+  const anyway = makeButton("", "Add without starting", () => send({ check: false }));
+  const rest = makeButton("", "Add the others", () => send({ without }));
+  const cancel = makeButton("", "Cancel", () => close());
+  const fault = make("p.fault.said", { role: "alert", hidden: "" });
+  const outcome = make("ul.outcome");
+  form.append(make("fieldset.ways", {}, make("legend.unseen", {}, "What it is"), ...ways), ...parts.map(([node]) => node), fault, outcome,
+    make("div.acts.left", {}, go, rest, anyway, cancel));
+  let way = "command";
+  let busy = false;
+  let without = [];
+
+  function choose(chosen) {
+    way = chosen;
+    for (const [node, of] of parts) hide(node, !of.split(" ").includes(way));
+    for (const label of ways) label.firstChild.checked = label.firstChild.value === way;
+    tell("", []);
+  }
+
+  function tell(message, servers) {
+    write(fault, message);
+    hide(fault, !message);
+    outcome.replaceChildren(...servers.map(shownOutcome));
+    without = servers.filter(({ failed }) => failed).map(({ name }) => name);
+    hide(anyway, !without.length);
+    hide(rest, way !== "json" || !without.length || !servers.some(({ failed, new: added }) => added && !failed));
+  }
+
+  const split = (area) => area.value.split("\n").map((line) => line.trim()).filter(Boolean);
+
+  function wanted() {
+    if (way === "json") return ["servers/import", { text: text.value }];
+    const body = { name: name.value, description: description.value, tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean) };
+    if (way === "command") Object.assign(body, { command: command.value, env: split(env) });
+    if (way === "url") Object.assign(body, { url: url.value, headers: split(headers) });
+    if (way === "openapi") Object.assign(body, { openapi: openapi.value, base_url: baseUrl.value, headers: split(headers) });
+    return ["servers", body];
+  }
+
+  function look() {
+    form.setAttribute("aria-busy", String(busy));
+    write(go, busy ? "Starting …" : "Start it, then add it");
+    for (const button of [go, anyway, rest]) button.disabled = busy;
+  }
+
+  async function send(more = {}) {
+    if (busy) return;
+    busy = true;
+    tell("", []);
+    look();
+    speak("The server is being tried.");
+    try {
+      const [path, body] = wanted();
+      const done = await (await api(path, { method: "POST", body: JSON.stringify({ ...body, ...more }) })).json();
+      if (done.written) {
+        const added = done.servers.filter((server) => server.new).map(({ server }) => said(server));
+        const tools = done.servers.filter(({ tried }) => tried?.state === "ready").map(({ server, tried }) => `${said(server)} has ${plural(tried.tools, "tool")}.`);
+        const skipped = done.servers.filter((server) => !server.new).map((server) => `${said(server.name)}: ${said(server.done, 200)}`);
+        form.reset();
+        close();
+        showNews(`Added to servers.toml: ${added.join(", ")}.`, [done.trouble, ...tools, ...skipped, ...done.secrets, ...done.notes].filter(Boolean));
+        speak(`Added ${added.join(", ")}.`);
+        await poll();
+      } else {
+        const failed = done.servers.some((server) => server.failed);
+        tell(failed ? "Nothing was written, because this does not start:" : "There is nothing to add:", done.servers);
+      }
+    } catch (failure) {
+      if (!(failure instanceof Refused)) tell(reason(failure), []);
+    } finally {
+      busy = false;
+      look();
+    }
+  }
+
+  function open() {
+    hide(form, false);
+    $("add-open").setAttribute("aria-expanded", "true");
+    hide("news", true);
+    (way === "json" ? text : name).focus();
+  }
+
+  function close() {
+    hide(form, true);
+    $("add-open").setAttribute("aria-expanded", "false");
+    tell("", []);
+    $("add-open").focus();
+  }
+
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send();
+  });
+  form.addEventListener("keydown", (event) => { if (event.key === "Escape" && !busy) close(); });
+  $("add-open").addEventListener("click", () => (form.hidden ? open() : close()));
+  choose(way);
+  look();
+  return { open };
+})();
+
+/** How one new server did. */
+function shownOutcome({ name, server, done, tried, notes = [] }) {
+  const item = make("li", {}, make("div.line", {}, make("strong.said.mono", {}, said(server ?? name)),
+    tried ? stateMark(make("span"), tried.state) : make("span.soft.said", {}, said(done, 300))));
+  if (tried?.state === "ready") item.append(make("p.small.soft", {}, plural(tried.tools, "tool")));
+  for (const words of [tried?.last_error, tried?.likely_cause, tried?.login && `Sign in with ${tried.login}`, ...notes]) if (words) item.append(make("p.small.said", {}, said(words, 2000)));
+  if (tried?.stderr?.length) {
+    const tail = tried.stderr.map((line) => said(String(line).replace(ANSI, ""), 300)).join("\n");
+    item.append(make("pre.said", { tabindex: 0, role: "group", "aria-label": `stderr of ${said(name)}` }, tail));
+  }
+  return item;
+}
+
+/** The text of a server's table in servers.toml, to be changed by hand. */
+function serverEditor(name, shown, back) {
+  const area = lines(10, { "aria-label": `The lines of ${shown} in servers.toml` });
+  const faults = make("div.fault.said", { role: "alert", hidden: "" });
+  const place = make("p.small.soft.said");
+  const save = make("button.main", { type: "submit" }, "Save");
+  const node = make("form.editor", { hidden: "" }, place, area, faults, make("div.acts.left", {}, save, makeButton("", "Cancel", close)));
+  const path = `servers/${encodeURIComponent(name)}/text`;
+  let hash = "";
+  let first = 1;
+
+  function close() {
+    hide(node, true);
+    back();
+  }
+
+  function tell(found) {
+    faults.replaceChildren(...found.map(({ line, message }) => make("p", {}, `${line ? `Line ${line + first - 1}: ` : ""}${said(message, 1000)}`)));
+    hide(faults, !found.length);
+    const line = found.find((fault) => fault.line)?.line;
+    if (!line) return;
+    const rows = area.value.split("\n");
+    const start = rows.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+    area.focus();
+    area.setSelectionRange(start, start + rows[line - 1].length);
+  }
+
+  async function open() {
+    try {
+      const now = await (await api(path)).json();
+      [area.value, hash, first] = [now.text, now.hash, now.line];
+      area.rows = Math.min(24, Math.max(5, now.text.split("\n").length + 1));
+      write(place, `${said(now.file, 300)}, from line ${now.line} on. It is checked before it is written.`);
+      tell([]);
+      hide(node, false);
+      area.focus();
+      area.setSelectionRange(0, 0);
+    } catch (failure) {
+      write(place, reason(failure));
+      hide(node, false);
+    }
+  }
+
+  node.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    save.disabled = true;
+    try {
+      const done = await (await api(path, { method: "POST", body: JSON.stringify({ text: area.value, hash }) })).json();
+      close();
+      showNews(done.written ? `${shown} is changed in servers.toml.` : "Nothing was changed.", [done.trouble].filter(Boolean));
+      speak(`${shown} is changed.`);
+      await poll();
+    } catch (failure) {
+      if (!(failure instanceof Refused)) tell(failure.faults ?? [{ message: reason(failure) }]);
+    } finally {
+      save.disabled = false;
+    }
+  });
+  node.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+  return { node, open };
+}

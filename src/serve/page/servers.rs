@@ -1,0 +1,399 @@
+//! The page's view of servers: what a person does to them, kept in servers.toml or until the gateway restarts.
+
+use std::{path::PathBuf, sync::Arc};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Path, State},
+    response::Response,
+    routing::{get, post},
+};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{answer, done, unreadable};
+use crate::{
+    config::Sources,
+    gateway::Gateway,
+    hosts::{
+        self, Change, HostFault, ImportSource, Imported, Machine, SecretStore, TableFault, TypedLabels,
+        TypedServer, Unedited,
+    },
+    keyring,
+    reloads::text_hash,
+    shell,
+};
+
+/// The longest body, in bytes.
+pub(super) const MAX_BODY: usize = 512 << 10;
+/// How many servers are added at once.
+const MOST_ADDED: usize = 50;
+
+pub(super) fn routes() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/ui/api/servers", post(add))
+        .route("/ui/api/servers/import", post(import))
+        .route("/ui/api/servers/{name}/text", get(text).post(edit))
+        .route("/ui/api/servers/{name}/{action}", post(act))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+}
+
+/// An answer with what is wrong.
+pub(super) fn wrong(status: StatusCode, message: impl std::fmt::Display) -> Response {
+    answer(status, &json!({ "error": { "message": message.to_string() } }))
+}
+
+pub(super) fn unfit(message: impl std::fmt::Display) -> Response {
+    wrong(StatusCode::BAD_REQUEST, message)
+}
+
+/// The body of a request.
+pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Response> {
+    serde_json::from_slice(body).map_err(|error| unreadable(&error))
+}
+
+/// Does work that blocks.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, HostFault> + Send + 'static,
+) -> Result<T, Response> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(unfit),
+        Err(_) => Err(wrong(StatusCode::INTERNAL_SERVER_ERROR, "This could not be done.")),
+    }
+}
+
+/// The servers.toml, if it can be edited.
+fn editable(gateway: &Gateway) -> Result<PathBuf, Response> {
+    match gateway.uneditable() {
+        Some(why) => Err(wrong(StatusCode::CONFLICT, why)),
+        None => Ok(gateway.config().file.clone()),
+    }
+}
+
+/// A server from the form.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct AddWanted {
+    name: String,
+    command: String,
+    url: String,
+    openapi: String,
+    base_url: String,
+    env: Vec<String>,
+    headers: Vec<String>,
+    tags: Vec<String>,
+    description: String,
+    /// Whether it is started first.
+    check: bool,
+}
+
+impl Default for AddWanted {
+    fn default() -> Self {
+        let (name, command, url, openapi, base_url, description) = Default::default();
+        let (env, headers, tags) = Default::default();
+        Self { name, command, url, openapi, base_url, env, headers, tags, description, check: true }
+    }
+}
+
+async fn add(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
+    let wanted: AddWanted = read(&body)?;
+    let file = editable(&gateway)?;
+    let command = shell::words(&wanted.command).map_err(|why| unfit(format!("The command line: {why}.")))?;
+    let ways = [!command.is_empty(), !wanted.url.is_empty(), !wanted.openapi.is_empty()];
+    if ways.iter().filter(|way| **way).count() != 1 {
+        return Err(unfit("A server has a command line, or an address, or an OpenAPI document."));
+    }
+    if !wanted.url.is_empty() && !wanted.url.contains("://") && !wanted.url.starts_with("${") {
+        return Err(unfit(
+            "The address begins with `http://` or `https://`. A program goes into the command line.",
+        ));
+    }
+    let given = |text: &'_ str| (!text.is_empty()).then(|| text.to_string());
+    let [url, openapi, base_url, description] =
+        [&wanted.url, &wanted.openapi, &wanted.base_url, &wanted.description].map(|text| given(text.trim()));
+    let typed = TypedServer {
+        description: description.as_deref(),
+        url: url.as_deref(),
+        transport: None,
+        openapi: openapi.as_deref(),
+        base_url: base_url.as_deref(),
+        command: &command,
+        env: &wanted.env,
+        headers: &wanted.headers,
+        tags: &wanted.tags,
+    };
+    let mut notes = Vec::new();
+    let folder = file.parent().map(PathBuf::from).unwrap_or_default();
+    let labels = TypedLabels { env: "Variables", headers: "Headers" };
+    let entry = typed.entry(&folder, labels, &mut notes).map_err(|why| unfit(format!("{why}.")))?;
+    let name = wanted.name.trim().to_string();
+    let imported = blocking(move || {
+        let machine = Machine::this()?;
+        let work =
+            |options: hosts::ImportOptions<'_>| hosts::add_server(&file, &name, &entry, options, &machine);
+        let new = |added: &Imported| !added.secrets.is_empty();
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, new)?.0)
+    });
+    added(&gateway, imported.await?, wanted.check, notes).await
+}
+
+/// The text of a client's file, as its servers are documented.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ImportWanted {
+    text: String,
+    /// The servers in it that are passed over.
+    #[serde(default)]
+    without: Vec<String>,
+    #[serde(default = "yes")]
+    check: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+async fn import(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
+    let ImportWanted { text, without, check } = read(&body)?;
+    let file = editable(&gateway)?;
+    let imported = blocking(move || {
+        let machine = Machine::this()?;
+        let source = ImportSource::Text(&text, &without);
+        let work = |options: hosts::ImportOptions<'_>| hosts::import(source, &file, options, &machine);
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, Imported::has_secrets)?.0)
+    });
+    let imported = imported.await?;
+    if imported.rows.is_empty() {
+        return Err(unfit(
+            "There is no server in the text. It looks like {\"mcpServers\": {\"NAME\": {...}}}.",
+        ));
+    }
+    if imported.rows.len() > MOST_ADDED {
+        return Err(unfit(format!("{MOST_ADDED} servers are the most to add at once.")));
+    }
+    added(&gateway, imported, check, Vec::new()).await
+}
+
+/// Writes new servers into the file once they have started; tells how each did.
+async fn added(
+    gateway: &Arc<Gateway>,
+    imported: Imported,
+    check: bool,
+    mut notes: Vec<String>,
+) -> Result<Response, Response> {
+    let imported = Arc::new(imported);
+    let new = |row: &&hosts::ImportRow| row.done.is_new();
+    let names: Vec<String> =
+        imported.rows.iter().filter(new).filter_map(|row| row.done.server().map(Into::into)).collect();
+    let mut tried = Vec::new();
+    if check && !names.is_empty() {
+        let preview = imported.clone();
+        let loaded = blocking(move || Ok(Sources::of_this_machine(|sources| preview.preview(sources))));
+        let loaded = loaded.await?.map_err(unfit)?;
+        tried = gateway.try_servers(&loaded.config, &names).await;
+    }
+    let has_failed = |told: &Value| ["down", "needs_config"].iter().any(|state| told["state"] == *state);
+    let failed = tried.iter().any(|(_, told)| has_failed(told));
+    let rows: Vec<Value> = imported
+        .rows
+        .iter()
+        .map(|row| {
+            let server = row.done.server();
+            let mut told = json!({
+                "name": row.name, "server": server, "done": row.done.to_string(), "new": row.done.is_new(), "notes": row.notes,
+            });
+            if let Some((_, tried)) = tried.iter().find(|(name, _)| Some(name.as_str()) == server) {
+                told["tried"] = tried.clone();
+                told["failed"] = json!(has_failed(tried));
+            }
+            told
+        })
+        .collect();
+    notes.extend(imported.notes.iter().cloned());
+    let file = imported.change.file.clone();
+    for variable in imported.variables.iter().filter(|variable| !variable.set) {
+        let set = shell::nonet(&format!("secret set {} --file", variable.name), &file);
+        notes.push(format!("`{}` is not set: `{set}`", variable.name));
+    }
+    let places = imported.secrets.iter().map(|kept| match kept.store {
+        SecretStore::Keyring => format!("`{}` goes into the keyring", kept.name),
+        SecretStore::File => format!("`{}` goes into {}", kept.name, imported.secrets_file().display()),
+    });
+    let secrets: Vec<String> = places.collect();
+    let written = !failed && !names.is_empty();
+    let mut told = json!({ "written": written, "servers": rows, "notes": notes, "secrets": secrets });
+    if written {
+        let apply = imported.clone();
+        blocking(move || apply.apply()).await?;
+        tell(gateway, "add", &names.join(", "));
+        if let Err(why) = gateway.taken_up(&imported.change).await {
+            told["trouble"] = json!(why);
+        }
+    }
+    Ok(answer(StatusCode::OK, &told))
+}
+
+fn tell(gateway: &Gateway, action: &str, server: &str) {
+    tracing::info!(server, action, "requested on the live page");
+    gateway.audit_event("page", || json!({ "server": server, "action": action }));
+}
+
+/// Whether a server is known here: connected, switched off or left out.
+fn is_known(gateway: &Gateway, name: &str) -> bool {
+    let config = gateway.config();
+    config.servers.keys().any(|server| server.as_str() == name) || config.left_out.contains_key(name)
+}
+
+fn unknown(name: &str) -> Response {
+    wrong(StatusCode::NOT_FOUND, format!("there is no server `{name}`"))
+}
+
+/// The text of one server in the file, with the hash of the whole.
+async fn text(State(gateway): State<Arc<Gateway>>, Path(name): Path<String>) -> Result<Response, Response> {
+    if !is_known(&gateway, &name) {
+        return Err(unknown(&name));
+    }
+    let file = gateway.config().file.clone();
+    let shown = file.clone();
+    let table = blocking(move || hosts::server_table(&file, &name)).await?;
+    let told =
+        json!({ "text": table.text, "line": table.line, "hash": text_hash(&table.whole), "file": shown });
+    Ok(answer(StatusCode::OK, &told))
+}
+
+/// Another text for a server, and the hash of the file that it was made from.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EditWanted {
+    text: String,
+    hash: String,
+}
+
+async fn edit(
+    State(gateway): State<Arc<Gateway>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Response, Response> {
+    let EditWanted { text, hash } = read(&body)?;
+    if !is_known(&gateway, &name) {
+        return Err(unknown(&name));
+    }
+    let file = editable(&gateway)?;
+    let server = name.clone();
+    let edited = blocking(move || {
+        let machine = Machine::this()?;
+        let is_shown = |whole: &str| text_hash(whole) == hash;
+        let edit =
+            |sources: Sources<'_>| hosts::edit_table(&file, &server, &text, is_shown, sources, &machine);
+        Ok(Sources::of_this_machine(edit))
+    });
+    let edit = match edited.await? {
+        Ok(edit) => edit,
+        Err(Unedited::Stale(fault)) => return Err(wrong(StatusCode::CONFLICT, fault)),
+        Err(Unedited::Faults(faults)) => {
+            let message = faults.first().map_or_else(String::new, |fault| fault.message.clone());
+            let fault = |fault: &TableFault| json!({ "line": fault.line, "message": fault.message });
+            let faults: Vec<Value> = faults.iter().take(20).map(fault).collect();
+            let told = json!({ "error": { "message": message, "faults": faults } });
+            return Err(answer(StatusCode::UNPROCESSABLE_ENTITY, &told));
+        }
+    };
+    gateway.refuse_losses(&edit.loaded.config).map_err(|why| wrong(StatusCode::CONFLICT, why))?;
+    write(&gateway, edit.change, "edit", &name, Vec::new()).await
+}
+
+/// Applies a change of the file, and waits until the gateway has taken it up.
+async fn write(
+    gateway: &Arc<Gateway>,
+    change: Change,
+    action: &str,
+    server: &str,
+    notes: Vec<String>,
+) -> Result<Response, Response> {
+    let change = Arc::new(change);
+    let apply = change.clone();
+    let applied = blocking(move || apply.apply()).await?;
+    let mut told = json!({
+        "told": change.told, "notes": notes, "backup": applied.backup, "written": applied.file.is_some(),
+    });
+    if applied.file.is_some() {
+        tell(gateway, action, server);
+        if let Err(why) = gateway.taken_up(&change).await {
+            told["trouble"] = json!(why);
+        }
+    }
+    Ok(answer(StatusCode::OK, &told))
+}
+
+/// Does something to a server: to its connection until the gateway restarts, or in the file.
+async fn act(
+    State(gateway): State<Arc<Gateway>>,
+    Path((name, action)): Path<(String, String)>,
+) -> Result<Response, Response> {
+    match action.as_str() {
+        "restart" | "hold" | "release" => {
+            let connections = gateway.connections();
+            let connection = connections.get(name.as_str()).ok_or_else(|| unknown(&name))?;
+            match action.as_str() {
+                "restart" => connection.restart(),
+                "hold" => connection.hold(),
+                _ => connection.release(),
+            }
+            tell(&gateway, &action, &name);
+            Ok(done())
+        }
+        "login" => match gateway.begin_sign_in(&name).await {
+            Ok(address) => {
+                tell(&gateway, &action, &name);
+                Ok(answer(StatusCode::OK, &json!({ "address": address })))
+            }
+            Err(why) => Err(wrong(StatusCode::CONFLICT, why)),
+        },
+        "enable" | "disable" => {
+            if !is_known(&gateway, &name) {
+                return Err(unknown(&name));
+            }
+            let (file, server, enabled) = (editable(&gateway)?, name.clone(), action == "enable");
+            let change =
+                blocking(move || hosts::enable_server(&file, &server, enabled, &Machine::this()?)).await?;
+            if !enabled {
+                gateway.accept_edit(&change);
+            }
+            if let Some(connection) = gateway.connections().get(name.as_str()).filter(|_| enabled) {
+                connection.release();
+            }
+            write(&gateway, change, &action, &name, Vec::new()).await
+        }
+        "remove" => {
+            if !is_known(&gateway, &name) {
+                return Err(unknown(&name));
+            }
+            let (file, server) = (editable(&gateway)?, name.clone());
+            let place = file.clone();
+            let removal = blocking(move || hosts::remove_server(&file, &server, &Machine::this()?)).await?;
+            let mut notes = Vec::new();
+            if !removal.named_in.is_empty() {
+                notes.push(format!("Still named in {}; remove the name there.", removal.named_in.join(", ")));
+            }
+            for entry in &removal.left_out {
+                notes.push(format!("[{entry}] is left out as long as it names `{name}`."));
+            }
+            for secret in &removal.unused {
+                let option = if secret.store == SecretStore::File { " --file" } else { "" };
+                let remove = shell::nonet(&format!("secret remove {}{option}", secret.name), &place);
+                notes.push(format!(
+                    "No server uses the secret `{}` any more: `{remove}` deletes it.",
+                    secret.name
+                ));
+            }
+            gateway.accept_edit(&removal.change);
+            write(&gateway, removal.change, "remove", &name, notes).await
+        }
+        _ => Err(wrong(
+            StatusCode::NOT_FOUND,
+            format!("`{action}` is none of restart, hold, release, login, enable, disable, remove"),
+        )),
+    }
+}

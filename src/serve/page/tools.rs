@@ -1,0 +1,150 @@
+//! The tools of a server on the page: lists, one tool, and a call of it by the user of the page.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Path, Query, State},
+    response::Response,
+    routing::{get, post},
+};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::{
+    answer,
+    servers::{MAX_BODY, read, wrong},
+};
+use crate::{
+    fault::{Code, Fault},
+    gateway::{Gateway, Interrupt, call::Request, session::Session},
+    text::clip,
+};
+
+/// The name of the page's user among the clients.
+const CLIENT: &str = "live page";
+/// How long a call may take before it goes on as a task, and how long it waits for an approval.
+const PATIENCE: Duration = Duration::from_secs(120);
+const APPROVAL: Duration = Duration::from_secs(900);
+/// The longest answer that is shown, in characters.
+const MOST_SHOWN: usize = 60_000;
+
+pub(super) fn routes() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/ui/api/servers/{name}/tools", get(list))
+        .route("/ui/api/tools/{full}", get(card))
+        .route("/ui/api/tools/{full}/call", post(call))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+}
+
+#[derive(Deserialize)]
+#[serde(default)]
+#[derive(Default)]
+struct ListWanted {
+    q: String,
+    from: usize,
+}
+
+async fn list(
+    State(gateway): State<Arc<Gateway>>,
+    Path(name): Path<String>,
+    Query(wanted): Query<ListWanted>,
+) -> Response {
+    match gateway.tools_of(&name, &wanted.q, wanted.from).await {
+        Some(tools) => answer(StatusCode::OK, &tools),
+        None => wrong(StatusCode::NOT_FOUND, format!("no server `{name}` has listed tools")),
+    }
+}
+
+async fn card(State(gateway): State<Arc<Gateway>>, Path(full): Path<String>) -> Response {
+    match gateway.tool_card(&full).await {
+        Some(card) => answer(StatusCode::OK, &card),
+        None => wrong(StatusCode::NOT_FOUND, format!("there is no tool `{full}`")),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallWanted {
+    #[serde(default)]
+    params: Map<String, Value>,
+}
+
+/// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
+async fn call(
+    State(gateway): State<Arc<Gateway>>,
+    Path(full): Path<String>,
+    body: Bytes,
+) -> Result<Response, Response> {
+    let CallWanted { params } = read(&body)?;
+    let mut caller = gateway.caller(Session::new(None), CLIENT);
+    caller.limits.soft_deadline = PATIENCE;
+    caller.limits.max_result_bytes = MOST_SHOWN;
+    caller.local = true;
+    caller.approved_elsewhere = true;
+    // The call ends with the request.
+    let _end = caller.cancel.clone().drop_guard();
+    let began = Instant::now();
+    loop {
+        let request = Request { name: full.clone(), params: json!(params), ..Request::default() };
+        let ended = gateway.execute(&caller, request).await;
+        let told = match ended {
+            Ok(result) => {
+                let is_error = result.is_error();
+                json!({ "failed": is_error, "text": shown(&result.into_tree().await) })
+            }
+            Err(Interrupt::Fault(fault)) if waits(&fault) && began.elapsed() < APPROVAL => continue,
+            Err(Interrupt::Fault(fault)) => {
+                json!({ "failed": true, "code": fault.code, "text": words(&fault) })
+            }
+            Err(Interrupt::Refused(error)) => json!({ "failed": true, "text": error.message }),
+            Err(Interrupt::Task(job)) => {
+                json!({ "failed": false, "text": format!("{:#}", json!(job.summary())) })
+            }
+        };
+        return Ok(answer(StatusCode::OK, &told));
+    }
+}
+
+/// Whether the user has yet to decide. The same call, made again, waits for that.
+fn waits(fault: &Fault) -> bool {
+    fault.code == Code::NeedsApproval
+        && fault.details.as_ref().is_some_and(|details| details.get("approval").is_some())
+}
+
+fn words(fault: &Fault) -> String {
+    let details = fault.details.as_ref().map(|details| format!("\n\n{details:#}")).unwrap_or_default();
+    clip(&format!("{}{details}", fault.message), MOST_SHOWN)
+}
+
+/// A result for a person: JSON laid out, other blocks in a word.
+fn shown(result: &Value) -> String {
+    let block = |block: &Value| match (block["type"].as_str(), block["text"].as_str()) {
+        (_, Some(text)) => match serde_json::from_str::<Value>(text) {
+            Ok(value @ (Value::Object(_) | Value::Array(_))) => format!("{value:#}"),
+            _ => text.to_string(),
+        },
+        (Some(kind @ ("image" | "audio")), None) => {
+            let bytes = block["data"].as_str().map_or(0, |data| data.len() * 3 / 4);
+            format!("({kind}, {}, {bytes} bytes)", block["mimeType"].as_str().unwrap_or("of an unknown type"))
+        }
+        _ => format!("{block:#}"),
+    };
+    let mut parts: Vec<String> = result["content"].as_array().into_iter().flatten().map(block).collect();
+    if parts.is_empty()
+        && let Some(value) = result.get("structuredContent")
+    {
+        parts.push(format!("{value:#}"));
+    }
+    let text = parts.join("\n\n");
+    let count = text.chars().count();
+    match count > MOST_SHOWN {
+        true => format!("{}\n\n({count} characters in all)", clip(&text, MOST_SHOWN)),
+        false => text,
+    }
+}

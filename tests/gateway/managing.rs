@@ -1,0 +1,350 @@
+//! What a person does on the live page to servers, tools and clients, as the page asks for it over HTTP.
+
+use std::{fs, thread};
+
+use serde_json::{Value, json};
+
+use crate::{
+    setup::{Setup, eventually, fake_server},
+    sign_in_service::{Manner, Service},
+    signing_in::browse,
+    web::{Site, http},
+};
+
+const KEY: &str = "ghp_0123456789abcdefghijABCDEFGHIJ456789";
+
+/// A gateway with a page, and what the page may do.
+struct Page {
+    site: Site,
+    token: String,
+}
+
+impl Page {
+    fn of(setup: Setup) -> Self {
+        let site = setup.serve();
+        let token = eventually("the address of the page is printed", || {
+            let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
+            Some(text.split_once("/ui#token=")?.1.lines().next()?.trim().to_string())
+        });
+        Self { site, token }
+    }
+
+    /// Of a gateway whose shop is open.
+    fn of_shop() -> Self {
+        let page = Self::of(shop());
+        eventually("`shop` is ready", || (page.server("shop")["state"] == "ready").then_some(()));
+        page
+    }
+
+    fn ask(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
+        let path = format!("/ui/api/{path}");
+        let reply = http(&self.site.address, method, &path, &[("X-Nonet-Token", &self.token)], body);
+        (reply.status, serde_json::from_str(&reply.body).unwrap_or_default())
+    }
+
+    fn get(&self, path: &str) -> Value {
+        let (status, told) = self.ask("GET", path, "");
+        assert_eq!(status, 200, "{path}: {told}");
+        told
+    }
+
+    fn post(&self, path: &str, body: Value) -> (u16, Value) {
+        self.ask("POST", path, &body.to_string())
+    }
+
+    fn server(&self, name: &str) -> Value {
+        let state = self.get("state");
+        let found = state["servers"].as_array().expect("a list").iter().find(|server| server["name"] == name);
+        found.cloned().unwrap_or_default()
+    }
+
+    fn file(&self) -> String {
+        fs::read_to_string(self.site.folder.path().join("servers.toml")).expect("it is there")
+    }
+
+    /// The command line of a scripted server.
+    fn scripted(&self, script: &Value) -> String {
+        let file = self.site.folder.path().join("more.json");
+        fs::write(&file, script.to_string()).expect("it can be written");
+        format!("'{}' --script-file '{}'", fake_server().display(), file.display())
+    }
+}
+
+fn message(told: &Value) -> &str {
+    told["error"]["message"].as_str().unwrap_or_else(|| panic!("no fault: {told}"))
+}
+
+fn shop() -> Setup {
+    let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
+    let tools = json!([
+        { "name": "buy", "description": "Buys things.\n\nMany of them.", "input_schema": schema },
+        { "name": "pay", "description": "Pays" },
+    ]);
+    Setup::new()
+        .server("shop", json!({ "tools": tools }))
+        .toml("# Who pays.\n[servers.shop.tools.pay]\npolicy = 'approve'\n\n[servers.off]\ncommand = 'no-such-program'\nenabled = false")
+}
+
+#[test]
+fn what_the_page_does_takes_the_token_and_json() {
+    let page = Page::of_shop();
+    let before = page.file();
+    for (method, path) in [
+        ("POST", "servers"),
+        ("POST", "servers/import"),
+        ("GET", "servers/shop/text"),
+        ("POST", "servers/shop/text"),
+        ("POST", "servers/shop/remove"),
+        ("GET", "servers/shop/tools"),
+        ("GET", "tools/shop.buy"),
+        ("POST", "tools/shop.buy/call"),
+        ("GET", "hosts"),
+        ("GET", "hosts/cursor/install"),
+        ("POST", "hosts/cursor/install"),
+    ] {
+        for headers in [&[][..], &[("X-Nonet-Token", "guess")]] {
+            let reply = http(&page.site.address, method, &format!("/ui/api/{path}"), headers, "{}");
+            assert_eq!(reply.status, 401, "{method} {path}");
+        }
+        if method == "POST" && path != "servers/shop/remove" {
+            for body in ["", "{", "[1]", r#"{"unknown": 1}"#] {
+                let (status, told) = page.ask(method, path, body);
+                assert!(status == 400 && !message(&told).is_empty(), "{path} {body}: {status} {told}");
+            }
+            // All of it is read: an answer to a body that is cut off may be lost.
+            let (status, _) = page.ask(method, path, &" ".repeat((512 << 10) + 1));
+            assert_eq!(status, 413, "{path}");
+        }
+    }
+    for path in ["servers/nobody/text", "servers/nobody/tools", "tools/shop.nothing"] {
+        assert_eq!(page.ask("GET", path, "").0, 404, "{path}");
+    }
+    for action in ["remove", "enable", "disable", "restart", "hold"] {
+        assert_eq!(page.ask("POST", &format!("servers/nobody/{action}"), "").0, 404, "{action}");
+    }
+    assert_eq!(page.file(), before);
+}
+
+#[test]
+fn a_server_is_added_once_it_has_started() {
+    let page = Page::of_shop();
+    let before = page.file();
+    let said = format!("no account for {KEY}");
+    let broken = page.scripted(&json!({ "stderr_lines": [said], "exit_at_start": 3 }));
+    let wanted = json!({ "name": "bank", "command": broken, "env": [format!("API_TOKEN={KEY}")] });
+    let (status, told) = page.post("servers", wanted);
+    assert!(!told.to_string().contains(KEY), "{told}");
+    let tried = &told["servers"][0]["tried"];
+    assert_eq!((status, &told["written"], &tried["state"]), (200, &json!(false), &json!("down")), "{told}");
+    assert!(tried["stderr"].to_string().contains("no account"), "{told}");
+    assert_eq!(page.file(), before);
+
+    let works = page.scripted(&json!({ "tools": [{ "name": "look", "on": { "env": true } }] }));
+    let wanted = json!({
+        "name": "bank", "command": works, "env": [format!("API_TOKEN={KEY}"), "PLACE=${HOME}/bank"],
+        "tags": ["money"], "description": "Money",
+    });
+    let (status, told) = page.post("servers", wanted.clone());
+    assert_eq!((status, &told["written"], &told["trouble"]), (200, &json!(true), &Value::Null), "{told}");
+    assert_eq!(told["servers"][0]["tried"], json!({ "state": "ready", "tools": 1 }), "{told}");
+    let now = page.file();
+    assert!(now.contains("[servers.bank]\ndescription = \"Money\"") && !now.contains(KEY), "{now}");
+    assert!(now.starts_with(before.trim_end()), "the rest stays byte for byte: {now}");
+    eventually("`bank` is ready", || (page.server("bank")["state"] == "ready").then_some(()));
+    let (_, called) = page.post("tools/bank.look/call", json!({}));
+    let text = called["text"].as_str().expect("text");
+    assert!(text.contains("\"API_TOKEN\": \"***\"") && !text.contains(KEY), "{called}");
+
+    let (status, told) = page.post("servers", wanted);
+    assert!(status == 400 && message(&told).contains("there is already a server `bank`"), "{told}");
+    for (body, why) in [
+        (json!({ "name": "x" }), "A server has a command line"),
+        (json!({ "name": "x", "command": "a 'b" }), "a quote is not closed"),
+        (json!({ "name": "x", "url": "example.com" }), "The address begins with"),
+        (json!({ "name": "X y", "command": "a" }), "is not a server name"),
+        (json!({ "name": "x", "command": "a", "env": [KEY] }), "`Variables` needs `NAME=value`"),
+    ] {
+        let (status, told) = page.post("servers", body);
+        assert!(status == 400 && message(&told).contains(why), "{told}");
+        assert!(!told.to_string().contains(KEY), "{told}");
+    }
+}
+
+#[test]
+fn servers_are_added_as_clients_write_them() {
+    let page = Page::of_shop();
+    let before = page.file();
+    let script = page.site.folder.path().join("good.json");
+    fs::write(&script, json!({ "tools": [{ "name": "look" }] }).to_string()).expect("it can be written");
+    let good =
+        json!({ "command": fake_server(), "args": ["--script-file", script], "env": { "API_TOKEN": KEY } });
+    let text = json!({ "mcpServers": { "good": good, "bad": { "command": "no-such-program-of-nonet" } } })
+        .to_string();
+    let (status, told) = page.post("servers/import", json!({ "text": text }));
+    assert_eq!((status, &told["written"]), (200, &json!(false)), "{told}");
+    let failed = told["servers"].as_array().expect("a list").iter().map(|row| row["failed"].clone());
+    assert_eq!(failed.collect::<Vec<_>>(), [json!(false), json!(true)], "{told}");
+    assert_eq!(page.file(), before);
+
+    let (_, told) = page.post("servers/import", json!({ "text": text, "without": ["bad"] }));
+    assert_eq!(told["written"], true, "{told}");
+    let now = page.file();
+    assert!(now.contains("[servers.good]") && !now.contains("bad") && !now.contains(KEY), "{now}");
+    eventually("`good` is ready", || (page.server("good")["state"] == "ready").then_some(()));
+    for text in ["{}", "no JSON {", "{\"mcpServers\": []}"] {
+        let (status, told) = page.post("servers/import", json!({ "text": text }));
+        assert_eq!(status, 400, "{text}: {told}");
+    }
+}
+
+#[test]
+fn the_text_of_a_server_is_checked_before_it_is_written() {
+    let page = Page::of_shop();
+    let before = page.file();
+    let shown = page.get("servers/off/text");
+    let (text, hash) = (shown["text"].as_str().expect("text"), &shown["hash"]);
+    assert_eq!(text, "[servers.off]\ncommand = 'no-such-program'\nenabled = false\n", "{shown}");
+    let save =
+        |text: &str, hash: &Value| page.post("servers/off/text", json!({ "text": text, "hash": hash }));
+    for (wrong, line, why) in [
+        ("[servers.off]\ncommand = 'x'\ntimeout = 'soon'\n", json!(3), "`timeout`: `soon` must be a time"),
+        ("[servers.off]\ncommand = \n", json!(2), "this is not TOML"),
+        ("[servers.other]\ncommand = 'x'\n", Value::Null, "has no `[servers.off]`"),
+        ("[servers.off]\ncommand = 'x'\n[profiles.open]\n", Value::Null, "of more than `[servers.off]`"),
+    ] {
+        let (status, told) = save(wrong, hash);
+        let fault = &told["error"]["faults"][0];
+        assert_eq!((status, &fault["line"]), (422, &line), "{wrong}: {told}");
+        assert!(fault["message"].as_str().is_some_and(|text| text.contains(why)), "{wrong}: {told}");
+    }
+    assert_eq!(page.file(), before);
+    let new = "# Later.\n[servers.off]\ncommand = 'no-such-program' # soon\nenabled = false\ntags = ['x']";
+    let (status, told) = save(new, hash);
+    assert_eq!((status, &told["written"], &told["trouble"]), (200, &json!(true), &Value::Null), "{told}");
+    assert_eq!(page.file(), before.replace(text, &format!("{new}\n")));
+    let (status, told) = save(new, hash);
+    assert!(status == 409 && message(&told).contains("has changed since"), "{told}");
+
+    // What protects is not lost by an edit.
+    let shown = page.get("servers/shop/text");
+    let weak = shown["text"].as_str().expect("text").replace("'approve'", "'allow'");
+    let (status, told) = page.post("servers/shop/text", json!({ "text": weak, "hash": shown["hash"] }));
+    assert!(status == 409 && message(&told).contains("would lose `servers.shop.tools.pay.policy`"), "{told}");
+}
+
+#[test]
+fn a_server_is_switched_off_in_the_file_and_removed() {
+    let page = Page::of_shop();
+    let act = |server: &str, action: &str| page.ask("POST", &format!("servers/{server}/{action}"), "");
+    assert_eq!(page.get("state")["switched_off"], json!(["off"]));
+    assert_eq!(act("shop", "hold").0, 204);
+    eventually("it is held", || (page.server("shop")["state"] == "held").then_some(()));
+    assert!(!page.file().contains("[servers.shop]\nenabled"));
+    assert_eq!(act("shop", "release").0, 204);
+    // The only server that runs: the user means it.
+    let (status, told) = act("shop", "disable");
+    assert_eq!((status, &told["written"], &told["trouble"]), (200, &json!(true), &Value::Null), "{told}");
+    assert_eq!(page.get("state")["switched_off"], json!(["off", "shop"]));
+    assert!(page.file().contains("enabled = false"));
+    let (_, told) = act("shop", "enable");
+    assert_eq!(told["trouble"], Value::Null, "{told}");
+    eventually("it is ready again", || (page.server("shop")["state"] == "ready").then_some(()));
+    let (status, told) = act("off", "remove");
+    assert_eq!((status, &told["trouble"]), (200, &Value::Null), "{told}");
+    assert!(!page.file().contains("servers.off"), "{}", page.file());
+    assert_eq!(page.get("state")["switched_off"], json!([]));
+
+    #[cfg(unix)]
+    {
+        fs::remove_file(page.site.folder.path().join("servers.toml")).expect("it is there");
+        let (status, told) = act("shop", "remove");
+        assert!(status == 409 && message(&told).contains("is not there"), "{told}");
+    }
+}
+
+#[test]
+fn a_tool_is_looked_at_and_tried() {
+    let page = Page::of_shop();
+    let listed = page.get("servers/shop/tools?from=0");
+    assert_eq!(
+        (&listed["total"], &listed["tools"][0]["description"]),
+        (&json!(2), &json!("Buys things.")),
+        "{listed}"
+    );
+    assert_eq!(
+        (&listed["tools"][1]["policy"], &listed["tools"][1]["rule"]),
+        (&json!("approve"), &json!("servers.shop.tools.pay.policy"))
+    );
+    assert_eq!(page.get("servers/shop/tools?q=many+things")["tools"][0]["name"], "buy");
+    let card = page.get("tools/shop.buy");
+    assert_eq!(card["description"], "Buys things.\n\nMany of them.", "{card}");
+    assert_eq!(card["input_schema"]["required"], json!(["n"]), "{card}");
+    let (_, called) = page.post("tools/shop.buy/call", json!({ "params": { "n": 2 } }));
+    assert_eq!((&called["failed"], &called["text"]), (&json!(false), &json!("{\n  \"n\": 2\n}")), "{called}");
+    let (_, called) = page.post("tools/shop.buy/call", json!({ "params": { "n": "x" } }));
+    assert_eq!((&called["failed"], &called["code"]), (&json!(true), &json!("invalid_params")), "{called}");
+    assert_eq!(page.get("tools/shop.buy")["calls"], 1);
+
+    // What a rule wants approved waits on the page.
+    for (decision, failed) in [("allow", false), ("deny", true)] {
+        let called = thread::scope(|scope| {
+            let call = scope.spawn(|| page.post("tools/shop.pay/call", json!({ "params": { "sum": 5 } })));
+            let id = eventually("it waits", || {
+                page.get("waiting")["approvals"][0]["id"].as_str().map(String::from)
+            });
+            let (status, _) = page.post(&format!("approvals/{id}"), json!({ "decision": decision }));
+            assert_eq!(status, 204);
+            call.join().expect("it ends").1
+        });
+        assert_eq!(called["failed"], failed, "{called}");
+    }
+}
+
+#[test]
+fn nonet_is_put_into_the_file_of_a_client_and_taken_out() {
+    let page = Page::of_shop();
+    let folder = page.site.folder.path().join(".cursor");
+    fs::create_dir(&folder).expect("it can be made");
+    let before = "{\n  // Mine.\n  \"mcpServers\": {}\n}\n";
+    fs::write(folder.join("mcp.json"), before).expect("it can be written");
+    let host = |name: &str| {
+        let hosts = page.get("hosts");
+        let found = hosts["hosts"].as_array().expect("a list").iter().find(|host| host["name"] == name);
+        found.cloned().expect("a known client")
+    };
+    let cursor = host("cursor");
+    assert_eq!((&cursor["found"], &cursor["nonet"]), (&json!(true), &json!("absent")), "{cursor}");
+    assert!(cursor["entry"].as_str().is_some_and(|entry| entry.contains("\"mcpServers\"")), "{cursor}");
+    assert!(host("codex")["entry"].as_str().is_some_and(|entry| entry.starts_with("[mcp_servers.nonet]")));
+    let shown = page.get("hosts/cursor/install");
+    assert!(shown["diff"].as_str().is_some_and(|diff| diff.contains("+    \"nonet\"")), "{shown}");
+    let file = || fs::read_to_string(folder.join("mcp.json")).expect("it is there");
+    assert_eq!(file(), before, "nothing is written before it is applied");
+    let (status, told) = page.post("hosts/cursor/install", json!({ "digest": "another" }));
+    assert!(status == 409 && message(&told).contains("look again"), "{told}");
+    let (status, told) = page.post("hosts/cursor/install", json!({ "digest": shown["digest"] }));
+    assert!(status == 200 && told["backup"].is_string(), "{told}");
+    assert_eq!(host("cursor")["nonet"], "here");
+    let shown = page.get("hosts/cursor/uninstall");
+    assert_eq!(page.post("hosts/cursor/uninstall", json!({ "digest": shown["digest"] })).0, 200);
+    assert_eq!(file(), before, "byte for byte");
+    assert_eq!(page.ask("GET", "hosts/nobody/install", "").0, 400);
+    assert_eq!(page.ask("GET", "hosts/cursor/explode", "").0, 404);
+}
+
+#[test]
+fn a_sign_in_begins_on_the_page() {
+    nonet::wire::web::crypto();
+    let service = Service::start(Manner::default());
+    let page = Page::of(
+        Setup::new().server_of("web", &format!("url = '{}'", service.url())).server("shop", json!({})),
+    );
+    eventually("it wants a sign-in", || (page.server("web")["state"] == "auth_required").then_some(()));
+    let (status, told) = page.ask("POST", "servers/web/login", "");
+    assert_eq!(status, 200, "{told}");
+    let (status, shown) = browse(told["address"].as_str().expect("an address"));
+    assert_eq!((status, shown.contains("Signed in")), (200, true), "{shown}");
+    eventually("it is ready", || (page.server("web")["state"] == "ready").then_some(()));
+    let (status, told) = page.ask("POST", "servers/shop/login", "");
+    assert!(status == 409 && message(&told).contains("takes its credentials from `env`"), "{told}");
+}
