@@ -11,8 +11,7 @@ use crate::{
     shared::{PageLink, SharedPlace},
 };
 
-/// The variables of which one is set where a browser can be shown.
-#[cfg(all(unix, not(target_os = "macos")))]
+/// The variables of which one is set where a browser can be shown, on systems that may have no display.
 const DISPLAYS: [&str; 4] = ["BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"];
 
 /// The arguments of the page.
@@ -129,8 +128,6 @@ fn open(file: &Path) -> std::io::Result<()> {
 
 /// Whether there is something that a browser can be shown on.
 fn has_display() -> bool {
-    #[cfg(all(unix, not(target_os = "macos")))]
-    return DISPLAYS.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()));
-    #[cfg(not(all(unix, not(target_os = "macos"))))]
-    true
+    let needs_one = cfg!(all(unix, not(target_os = "macos")));
+    !needs_one || DISPLAYS.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
 }
