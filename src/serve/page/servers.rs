@@ -1,5 +1,8 @@
 //! The page's view of servers: what a person does to them, kept in servers.toml or until the gateway restarts.
 
+// An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
+#![allow(clippy::result_large_err)]
+
 use std::{path::PathBuf, sync::Arc};
 
 use axum::{
