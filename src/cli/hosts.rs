@@ -13,8 +13,8 @@ use crate::{
     config::{self, LeftOut, Loaded},
     downstream,
     hosts::{
-        self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch, Machine,
-        SecretStore, Variable,
+        self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch,
+        Machine, SecretStore, Variable,
     },
     keyring::{self, Keyring},
     shell,
