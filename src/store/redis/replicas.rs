@@ -25,6 +25,9 @@ static METHODS: Methods = Methods::new(|| script_that_may("allow-oom", include_s
 pub const SESSION_LIFE: Duration = Duration::from_secs(3_600);
 /// How often it is looked at most who runs, beside the beat.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// How long a call waits for another replica until it is looked whether that one still runs, and how often then, for all calls together.
+const WAITED: Duration = Duration::from_secs(2);
+const LOOK_WAITING: Duration = Duration::from_millis(400);
 /// How long a replica that does not answer has to be silent in Redis as well until it counts as ended: longer than its beat.
 const SILENT: Duration = Duration::from_secs(4);
 /// The number of no replica.
@@ -274,10 +277,26 @@ impl Replicas {
 
     /// Ends when a replica does not run any more, as far as Redis says.
     pub async fn until_gone(&self, number: u32) {
+        let began = Instant::now();
         while self.known.load().iter().any(|replica| replica.number == number) {
             tokio::time::sleep(LOOK_AGAIN).await;
+            if began.elapsed() > WAITED && self.may_look() {
+                // The link warns of trouble.
+                let _ = self.look().await;
+            }
         }
     }
+
+    /// Whether nobody has looked who runs for a moment. Who asks is the one who looks.
+    fn may_look(&self) -> bool {
+        let mut looked = self.looked.lock();
+        let is_old = looked.is_none_or(|looked| looked.elapsed() >= LOOK_WAITING);
+        if is_old {
+            *looked = Some(Instant::now());
+        }
+        is_old
+    }
+
 
     /// Keeps the record of a session that this replica holds.
     pub async fn put_session(&self, id: &str, body: &[u8]) -> Result<(), StoreError> {
