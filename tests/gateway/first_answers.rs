@@ -38,10 +38,13 @@ fn again(gateway: &str) -> Client {
 
 #[test]
 fn the_instructions_count_the_tools_of_servers() {
-    let mut client = again("");
-    let answer = client.initialize("2025-11-25", json!({}));
-    let text = answer["result"]["instructions"].as_str().expect("instructions");
-    assert!(text.contains("5 tools by now"), "{text}");
+    // The handshake waits for nothing, so on a busy machine the lists of the last run may come after it.
+    let counts = || {
+        let answer = again("").initialize("2025-11-25", json!({}));
+        let text = answer["result"]["instructions"].as_str().expect("instructions");
+        text.contains("5 tools by now")
+    };
+    assert!((0..10).any(|_| counts()), "the tools of the last run are not counted");
 
     let setup = Setup::new().server("slow", json!({ "start_delay_ms": 60_000 }));
     let answer = setup.start_silently().initialize("2025-11-25", json!({}));
