@@ -94,7 +94,8 @@ pub(super) async fn run(
     warnings.extend(audit_warning(&status));
     if let Some(replicas) = replicas {
         warnings.extend(cluster_warnings(&replicas));
-        status["cluster"]["replicas"] = replicas.unwrap_or_default().into();
+        // Unknown is not none.
+        status["cluster"]["replicas"] = replicas.map_or(Value::Null, Value::from);
     }
     if let Some(offers) = offers {
         *offers = doctor::offers(&gateway, &faults).await?;

@@ -1,6 +1,9 @@
 //! What holds for all replicas together, and what tells them apart.
 
 use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -11,7 +14,7 @@ use crate::{
     client::command,
     cluster::RedisServer,
     inside::serve_script,
-    setup::Setup,
+    setup::{Setup, eventually},
     web::{WebClient, http},
 };
 
@@ -78,5 +81,55 @@ fn check_and_metrics_tell_what_differs_between_replicas() {
     drop(redis);
     let (code, told) = check(&["check"]);
     assert!(told.contains("[cluster]: what the replicas share cannot be read"), "{told}");
+    assert!(!told.contains("replicas running"), "unknown is not none: {told}");
     assert_eq!(code, Some(1));
+}
+
+/// A certificate for this machine, and the one that has signed it. None where there is no `openssl`.
+fn certificates(folder: &Path) -> Option<()> {
+    fs::write(folder.join("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1").expect("written");
+    let steps = [
+        "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.pem",
+        "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout key.pem -out request.pem",
+        "x509 -req -in request.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out cert.pem",
+    ];
+    for step in steps {
+        let mut openssl = Command::new("openssl");
+        let made = openssl.args(step.split(' ')).current_dir(folder).output().ok()?;
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+    Some(())
+}
+
+#[test]
+fn redis_over_tls_has_to_show_a_certificate_that_is_trusted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    if RedisServer::start().is_none() || certificates(folder.path()).is_none() {
+        return eprintln!("SKIPPED: there is no redis-server, or no openssl");
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    drop(listener);
+    let mut redis = Command::new("redis-server");
+    redis.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    redis.args(["--tls-cert-file", "cert.pem", "--tls-key-file", "key.pem", "--tls-ca-cert-file", "ca.pem"]);
+    redis.args(["--tls-auth-clients", "no", "--requirepass", "pw"]).current_dir(folder.path());
+    let mut redis = redis.stdout(Stdio::null()).spawn().expect("Redis starts");
+    eventually("Redis listens", || std::net::TcpStream::connect(("127.0.0.1", port)).ok());
+
+    let toml = format!("[cluster]\nredis = \"rediss://:${{REDIS_PASSWORD}}@localhost:{port}\"\n");
+    let setup = Setup::new().toml(&toml).server("shop", json!({ "tools": [{ "name": "echo" }] }));
+    setup.write();
+    let check = |trusted: &str| {
+        let mut nonet = command(setup.folder.path());
+        nonet.env("REDIS_PASSWORD", "pw").env("SSL_CERT_FILE", folder.path().join(trusted));
+        let output = nonet.arg("check").output().expect("nonet runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let (trusted, other) = (check("ca.pem"), check("nobody.pem"));
+    let _ = redis.kill();
+    let _ = redis.wait();
+    assert!(trusted.contains("cluster: 0 replicas running"), "{trusted}");
+    assert!(!trusted.contains("[cluster]:"), "{trusted}");
+    assert!(other.contains("[cluster]: what the replicas share cannot be read"), "{other}");
 }

@@ -297,7 +297,6 @@ impl Replicas {
         is_old
     }
 
-
     /// Keeps the record of a session that this replica holds.
     pub async fn put_session(&self, id: &str, body: &[u8]) -> Result<(), StoreError> {
         let mut call = METHODS.call(&self.base, "put_session");
