@@ -53,7 +53,9 @@ impl RedisServer {
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
         match &folder {
-            Some(folder) => command.args(["--appendonly", "yes", "--dir"]).arg(folder.path()),
+            Some(folder) => {
+                command.args(["--appendonly", "yes", "--appendfsync", "always", "--dir"]).arg(folder.path())
+            }
             None => command.args(["--appendonly", "no"]),
         };
         let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;

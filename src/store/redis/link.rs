@@ -182,7 +182,12 @@ impl Link {
     /// Does something with the connection, and notes how that went.
     async fn on<T>(&self, act: impl AsyncFnOnce(Connection) -> RedisResult<T>) -> Result<T, StoreError> {
         let connection = self.connection()?;
-        let whole = async move { act(connection.await?).await };
+        let whole = async move {
+            match connection.await {
+                Ok(connection) => act(connection).await.map_err(Failure::Answer),
+                Err(error) => Err(Failure::Connection(error)),
+            }
+        };
         self.judge(tokio::time::timeout(LONGEST, whole).await)
     }
 
@@ -207,16 +212,20 @@ impl Link {
     }
 
     /// Takes an answer, or notes the trouble.
-    fn judge<T>(&self, answer: Result<RedisResult<T>, tokio::time::error::Elapsed>) -> Result<T, StoreError> {
-        let error = match answer {
+    fn judge<T>(
+        &self,
+        answer: Result<Result<T, Failure>, tokio::time::error::Elapsed>,
+    ) -> Result<T, StoreError> {
+        let (error, is_connected) = match answer {
             Ok(Ok(answer)) => {
                 if self.state.lock().trouble.take().is_some() {
                     tracing::info!(redis = %self.place, "Redis answers again");
                 }
                 return Ok(answer);
             }
-            Ok(Err(error)) => error,
-            Err(_) => std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
+            Ok(Err(Failure::Answer(error))) => (error, true),
+            Ok(Err(Failure::Connection(error))) => (error, false),
+            Err(_) => (std::io::Error::from(std::io::ErrorKind::TimedOut).into(), false),
         };
         if error.code() == Some("NEWER") {
             return Err(StoreError::NewerValue {
@@ -227,7 +236,7 @@ impl Link {
         if error.code() == Some("OOM") {
             self.state.lock().full = Some((Instant::now(), what.clone()));
         }
-        if is_away(&error) {
+        if !is_connected || is_away(&error) {
             let now = Instant::now();
             let mut state = self.state.lock();
             state.connection = None;
@@ -248,6 +257,13 @@ impl Link {
     fn away(&self, what: String) -> StoreError {
         StoreError::Away { place: self.place.clone(), what }
     }
+}
+
+/// What failed.
+enum Failure {
+    /// No connection was made: whatever Redis said, it can do nothing for anybody.
+    Connection(RedisError),
+    Answer(RedisError),
 }
 
 /// Whether Redis can do nothing for anybody, rather than not do this.

@@ -113,20 +113,28 @@ impl Inner {
             loop {
                 tokio::time::sleep(KEEP).await;
                 let Some(slots) = slots.upgrade() else { return };
-                let mut call = METHODS.call(&slots.base, "keep");
-                call.arg(slots.clock.ahead_ms()).arg(LIFE.as_millis() as u64);
-                {
+                let kept: Vec<(Arc<str>, String)> = {
                     let taken = slots.taken.lock();
                     if taken.is_empty() {
                         slots.is_kept.store(false, Ordering::Release);
                         return;
                     }
-                    for (name, slot) in &*taken {
-                        call.arg(&**name).arg(slot);
-                    }
+                    taken.iter().cloned().collect()
+                };
+                let mut call = METHODS.call(&slots.base, "keep");
+                call.arg(slots.clock.ahead_ms()).arg(LIFE.as_millis() as u64);
+                for (name, slot) in &kept {
+                    call.arg(&**name).arg(slot);
                 }
                 // The link warns of trouble.
                 let _ = slots.brisk.link.run::<()>(&call).await;
+                // One that was given back meanwhile may have been taken again by that.
+                for (name, slot) in kept {
+                    let is_taken = slots.taken.lock().contains(&(name.clone(), slot.clone()));
+                    if !is_taken {
+                        slots.clone().give_back(name, slot);
+                    }
+                }
             }
         });
     }

@@ -408,6 +408,13 @@ async fn a_redis_that_refuses_is_told_with_its_words() {
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut redis).expect("no replica any more");
     until("it is found again", async || store.put(watch("3"), Most::Refuse(9)).await.is_ok()).await;
 
+    // Another connection is refused, with an answer or without.
+    let late = open(&server);
+    config(&mut redis, "maxclients", "1");
+    assert!(late.agenda().await.is_err(), "there is no room");
+    config(&mut redis, "maxclients", "1000");
+    until("it connects again", async || late.agenda().await.is_ok()).await;
+
     config(&mut redis, "requirepass", "s3cr3t");
     let stranger = open(&server);
     let error = stranger.agenda().await.expect_err("no password");
