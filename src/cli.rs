@@ -225,7 +225,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
 /// Runs a command that needs a usable configuration.
 async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<String>) -> anyhow::Result<u8> {
     let file = match &command {
-        Command::Serve { .. } => found_or_begun(config)?,
+        Command::Serve { .. } | Command::Ui(_) => found_or_begun(config)?,
         _ => config::find(config)?,
     };
     let loaded = match &command {

@@ -17,6 +17,7 @@ mod credentials;
 mod direct;
 mod environment;
 mod handshake;
+mod history;
 mod http;
 mod legacy_sse;
 mod likely_cause;
@@ -61,6 +62,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     breaker::Breaker,
+    history::History,
     link::{Connector, Link},
     mcp::McpServer,
     process_guard::ProcessGuard,
@@ -70,6 +72,7 @@ use self::{
 };
 pub use self::{
     breaker::{BreakerNews, BreakerStatus, Resting},
+    history::{HistoryEntry, HistoryKind},
     likely_cause::likely_cause,
     placement::{Holder, Place, Placed, Placements, Relayed},
     program::run_program,
@@ -401,6 +404,8 @@ pub struct Connection {
     connector: Box<dyn Connector>,
     /// The live link. Set while the server takes requests.
     link: ArcSwapOption<Arc<dyn Link>>,
+    /// What happened to the server lately.
+    history: Arc<History>,
     /// Why the last link ended.
     last_end: Mutex<String>,
     /// Ends a backoff early.
@@ -440,7 +445,7 @@ impl Connection {
         context: Arc<ConnectionContext>,
         dial: Option<Box<Dial>>,
     ) -> Self {
-        let (calls, subscriptions) = (Arc::default(), Arc::default());
+        let (calls, subscriptions, history) = (Arc::default(), Arc::default(), Arc::default());
         let shared_slots = context.slots.clone();
         let placed = (settings.placement != Placement::Each).then(|| context.placements.of(&name));
         let connector: Box<dyn Connector> = match &settings.transport {
@@ -449,10 +454,10 @@ impl Connection {
             }
             _ => {
                 let server = McpServer::new(&name, &settings, context, dial, &calls, &subscriptions);
-                Box::new(McpServer { placed: placed.clone(), ..server })
+                Box::new(McpServer { placed: placed.clone(), history: Arc::clone(&history), ..server })
             }
         };
-        Self { placed, shared_slots, ..Self::over(connector, name, settings, calls, subscriptions) }
+        Self { placed, shared_slots, history, ..Self::over(connector, name, settings, calls, subscriptions) }
     }
 
     /// Returns a connection that goes over a connector.
@@ -474,6 +479,7 @@ impl Connection {
             state: watch::Sender::new(State::Starting),
             connector,
             link: ArcSwapOption::empty(),
+            history: Arc::default(),
             last_end: Mutex::default(),
             kick: Notify::new(),
             retired: CancellationToken::new(),
@@ -527,6 +533,21 @@ impl Connection {
     /// Returns the last lines of the server's stderr, without secrets.
     pub fn stderr_tail(&self) -> Vec<String> {
         self.connector.stderr_tail()
+    }
+
+    /// Returns what happened to the server lately, oldest first, without secrets.
+    pub fn history(&self) -> Vec<HistoryEntry> {
+        let mut entries = self.history.entries();
+        for entry in &mut entries {
+            entry.text = self.connector.mask(&entry.text);
+        }
+        entries
+    }
+
+    /// Enters a state, and notes it in the history.
+    fn enter(&self, state: State) {
+        self.history.entered(&state);
+        self.state.send_replace(state);
     }
 
     /// Returns what became of the document that describes the server, if one does.

@@ -156,6 +156,20 @@ pub struct Options {
     pub clock: Clock,
 }
 
+/// How a gateway serves its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Serves {
+    /// One client, on stdin and stdout.
+    Stdio,
+    /// Clients over HTTP.
+    Http,
+    /// The clients of this machine, on a socket.
+    Shared,
+    /// The live page only.
+    Page,
+}
+
 /// All servers, and the operations that clients may ask for.
 pub struct Gateway {
     /// The servers and their configuration.
@@ -211,12 +225,19 @@ pub struct Gateway {
     http: OnceLock<String>,
     /// Where the live page is, without its token.
     page: OnceLock<String>,
+    /// The folder of what outlives it, if it has one.
+    pub state: Option<PathBuf>,
+    /// Its name among the gateways of this user.
+    pub id: Box<str>,
+    /// How it serves its clients, once it does.
+    pub serves: OnceLock<Serves>,
 }
 
 impl Gateway {
     /// Creates a gateway without starting anything: it answers at once, with only its own tools.
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
+        let state = options.state.clone();
         let (life, clock) = (Life::default(), options.clock);
         let audit = auditing::open(&config, options.state.as_deref());
         let rates = ArcSwap::from_pointee(Rates::new(&config, &Rates::default()));
@@ -277,6 +298,9 @@ impl Gateway {
             keeps_time: OnceLock::new(),
             http: OnceLock::new(),
             page: OnceLock::new(),
+            state,
+            id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
+            serves: OnceLock::new(),
         })
     }
 

@@ -43,7 +43,7 @@ pub use known::HOSTS;
 pub use launch::{Launch, is_lost, on_path};
 pub use server_edits::{
     Removal, ServerTable, TableEdit, TableFault, Unedited, UnusedSecret, add_server, edit_table,
-    enable_server, remove_server, server_table,
+    enable_server, remove_server, server_table, set_tool_policy,
 };
 pub use typed::{TypedLabels, TypedServer};
 

@@ -74,7 +74,7 @@ use crate::{
     downstream::LogLevel,
     fault::Fault,
     gateway::{
-        FollowedResource, Gateway, inquiry,
+        FollowedResource, Gateway, Serves, inquiry,
         session::{AsTask, Caller, Session},
     },
     meta::{self, Answer},
@@ -108,6 +108,7 @@ pub async fn serve_stdio(
     gateway.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
+    offer_page(&gateway, Serves::Stdio);
     let server = NonetServer::new(gateway.clone(), profile, None, Parkings::default());
     tokio::pin!(stop);
     let running = tokio::select! {
@@ -132,6 +133,14 @@ pub async fn serve_stdio(
     };
     gateway.stop().await;
     served
+}
+
+/// Shows the gateway on the pages of this user's other gateways, after [`HEAD_START`].
+fn offer_page(gateway: &Arc<Gateway>, serves: Serves) {
+    #[cfg(unix)]
+    page::gateways::offer(gateway, serves);
+    #[cfg(not(unix))]
+    let _ = gateway.serves.set(serves);
 }
 
 /// Starts the servers after the handshake, or after [`HEAD_START`].

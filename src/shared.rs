@@ -5,6 +5,9 @@
 //! start a gateway holds the lock `start` meanwhile, so that of two who want it at once one starts it and the other finds it.
 //! What both ends say first is one line each ([`Hello`], [`Welcome`]); after it they speak MCP as over stdio.
 
+#[cfg(unix)]
+mod page_sockets;
+
 use std::{
     fmt::{self, Debug, Formatter},
     fs::{self, File, OpenOptions, TryLockError},
@@ -128,7 +131,12 @@ pub struct SharedPlace {
 impl SharedPlace {
     /// The place for a configuration file. Makes the folder, which only its user can look into.
     pub fn of(config: &Path) -> anyhow::Result<Self> {
-        let config = fs::canonicalize(config).with_context(|| format!("`{}`", config.display()))?;
+        let whole = match (config.exists(), config.parent(), config.file_name()) {
+            // The file comes with the first server.
+            (false, Some(folder), Some(name)) => fs::canonicalize(folder).map(|folder| folder.join(name)),
+            _ => fs::canonicalize(config),
+        };
+        let config = whole.with_context(|| format!("`{}`", config.display()))?;
         let folder = store::folder().context("there is no home folder for the shared gateway's socket")?;
         let folder = folder.join("shared");
         files::private_folder(&folder)
@@ -230,7 +238,7 @@ mod unix {
     }
 
     /// Whether the other end is of the same user.
-    fn is_own(stream: &UnixStream) -> bool {
+    pub(super) fn is_own(stream: &UnixStream) -> bool {
         stream.peer_cred().is_ok_and(|peer| peer.uid() == nix::unistd::geteuid().as_raw())
     }
 
@@ -406,6 +414,8 @@ mod unix {
 }
 
 #[cfg(unix)]
-use unix::own;
+pub use page_sockets::{PageSocket, PageSockets};
 #[cfg(unix)]
 pub use unix::{JoinedGateway, SocketReader, SocketWriter, greet, settle, start_detached};
+#[cfg(unix)]
+use unix::{is_own, own};

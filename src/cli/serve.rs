@@ -29,10 +29,6 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
     if let Some(cluster) = &gateway.cluster {
         log::of_replica(cluster.replicas().name());
     }
-    // The folder of a file that does not exist yet has to exist to be watched.
-    if let Some(folder) = file.parent().filter(|_| !file.exists()) {
-        let _ = std::fs::create_dir_all(folder);
-    }
     watch(&gateway, &file);
     match http {
         Some(address) => {
@@ -66,8 +62,16 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
     Ok(OK)
 }
 
+/// Makes the folder of a file that does not exist yet: it is to be watched.
+pub(super) fn make_folder(file: &Path) {
+    if let Some(folder) = file.parent().filter(|_| !file.exists()) {
+        let _ = std::fs::create_dir_all(folder);
+    }
+}
+
 /// Applies changes of the configuration file from now on.
 pub(super) fn watch(gateway: &Arc<Gateway>, file: &Path) {
+    make_folder(file);
     let file = file.to_path_buf();
     let read = file.clone();
     let desk = reload::desk(&file);

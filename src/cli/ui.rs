@@ -45,15 +45,17 @@ pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
         "the page is switched off: take `page = false` out of [gateway] in {}",
         file.display()
     );
+    serve::make_folder(&file);
     let place = SharedPlace::of(&file)?;
-    if args.here || cfg!(not(unix)) {
+    // Without a file there is nothing that clients could share.
+    if args.here || cfg!(not(unix)) || !file.exists() {
         return here(loaded, &place, args).await;
     }
     let page = ask(&place).await?;
     if !config.gateway.shared && !page.over_http {
         eprintln!(
-            "nonet: this page shows the shared gateway. Clients that start `nonet` run gateways of their own, until `shared = true` \
-             is in [gateway] of {}",
+            "nonet: clients that start `nonet` run gateways of their own, which the page lists at its top; `shared = true` in \
+             [gateway] of {} gives them one gateway",
             file.display()
         );
     }

@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{ConnectionContext, credentials::mask, environment};
+use super::{ConnectionContext, credentials::mask, environment, history::History};
 use crate::{
     config::{Globs, SandboxSettings},
     sandbox::{self, Spec},
@@ -106,6 +106,8 @@ pub struct Program<'a> {
     pub sandbox: Option<&'a SandboxSettings>,
     /// Whether its home folder in a sandbox outlives it.
     pub lasts: bool,
+    /// Takes the lines of its stderr.
+    pub history: &'a Arc<History>,
 }
 
 /// The helper that starts the program in its sandbox.
@@ -182,7 +184,8 @@ impl Child {
         let tail = Tail::default();
         let reading = process.stderr.take().map(|stderr| {
             let (server, secrets) = (program.server.clone(), program.secrets.clone());
-            tokio::spawn(drain(stderr, server, secrets, context.clone(), tail.clone()))
+            let history = program.history.clone();
+            tokio::spawn(drain(stderr, server, secrets, context.clone(), tail.clone(), history))
         });
         let missing = || io::Error::other("the process has no pipes");
         let stdout = process.stdout.take().ok_or_else(missing)?;
@@ -271,6 +274,7 @@ async fn drain(
     secrets: Arc<[String]>,
     context: Arc<ConnectionContext>,
     tail: Tail,
+    history: Arc<History>,
 ) {
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -296,6 +300,7 @@ async fn drain(
             _ => {}
         }
         tail.push(&text);
+        history.wrote(&text);
     }
 }
 

@@ -82,6 +82,7 @@ impl McpServer {
                     cwd: cwd.as_deref(),
                     sandbox: sandbox.as_deref(),
                     lasts: self.lasts,
+                    history: &self.history,
                 })?;
                 *self.tail.lock() = Some(child.tail().clone());
                 return self.greet(Box::new(stdout), Box::new(stdin), Some(child), silence).await;

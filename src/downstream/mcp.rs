@@ -28,6 +28,7 @@ use super::{
     credentials::Credentials,
     deepest,
     direct::{DirectCalls, NotCalled},
+    history::History,
     link::{Connector, Input, Link, LinkRequest, Lost, RequestError, Revision, SignInNeeded},
     listing::{ChangeStream, list},
     placement::{Place, Placed, Relayed},
@@ -66,6 +67,8 @@ pub(super) struct McpServer {
     pub habits: Mutex<Habits>,
     /// The stderr of the last process.
     pub tail: Mutex<Option<Tail>>,
+    /// Takes the lines of every process.
+    pub history: Arc<History>,
     /// Where the program runs, if one replica of a cluster runs it for all.
     pub placed: Option<Arc<Placed>>,
 }
@@ -100,6 +103,7 @@ impl McpServer {
             limits: settings.limits,
             habits: Mutex::default(),
             tail: Mutex::default(),
+            history: Arc::default(),
             placed: None,
         }
     }

@@ -37,6 +37,7 @@ pub async fn run_program(
         cwd: None,
         sandbox: None,
         lasts: true,
+        history: &Arc::default(),
     };
     let (mut child, mut stdout, mut stdin) =
         Child::spawn(&program, context).map_err(|error| match error.kind() {

@@ -52,16 +52,16 @@ impl Connection {
         loop {
             let mut enabled = self.enabled.subscribe();
             if !*enabled.borrow_and_update() {
-                self.state.send_replace(State::Stopped);
+                self.enter(State::Stopped);
                 tokio::select! {
                     _ = enabled.wait_for(|enabled| *enabled) => {}
                     () = stop.cancelled() => break,
                 }
-                self.state.send_replace(State::Starting);
+                self.enter(State::Starting);
             }
             if let Some(placed) = &self.placed {
                 if !matches!(placed.get(), Place::Here | Place::At(_)) {
-                    self.state.send_replace(State::Starting);
+                    self.enter(State::Starting);
                 }
                 tokio::select! {
                     () = placed.known() => {}
@@ -93,7 +93,7 @@ impl Connection {
                     waits = backoff();
                     // What has failed was at another place.
                     self.breaker.reset();
-                    self.state.send_replace(State::Starting);
+                    self.enter(State::Starting);
                     continue;
                 }
             };
@@ -102,7 +102,7 @@ impl Connection {
             }
             let is_unsigned = matches!(state, State::AuthRequired { .. });
             self.report(&state, &updates).await;
-            self.state.send_replace(state);
+            self.enter(state);
             tokio::select! {
                 () = sleep(wait) => {}
                 () = self.connector.sign_in_changed(), if is_unsigned => {}
@@ -116,7 +116,7 @@ impl Connection {
                 () = stop.cancelled() => break,
             }
         }
-        self.state.send_replace(State::Stopped);
+        self.enter(State::Stopped);
     }
 
     /// Waits until no request waits for an answer.
@@ -183,7 +183,7 @@ impl Connection {
                 sign_in
             }
             Lost::Moved { drains } => {
-                self.state.send_replace(State::Starting);
+                self.enter(State::Starting);
                 if drains {
                     tokio::select! {
                         _ = timeout(DRAIN, self.answered()) => {}
@@ -245,7 +245,7 @@ impl Connection {
                 let Revision { version, era } = link.revision();
                 let (took, since) = (started.elapsed(), Instant::now());
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");
-                self.state.send_replace(State::Ready { version, era, took, since });
+                self.enter(State::Ready { version, era, took, since });
                 if self.was_ready.swap(true, Ordering::Relaxed) {
                     let _ = updates.send(Update::Reconnected { server: self.name.clone() }).await;
                 }

@@ -1,9 +1,11 @@
 //! What the user of the page sees of a server's tools: every tool, those included that a rule hides, with the rule.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::{Gateway, session::Caller};
-use crate::{catalog::Tool, policy::Verdict};
+use crate::{catalog::Tool, config::Policy, policy::Verdict};
 
 /// How many tools one list has, and how much of a description it looks at.
 const TOOLS_AT_ONCE: usize = 100;
@@ -17,7 +19,7 @@ impl Gateway {
         let gate = self.gate(&Caller::default().session);
         let entry = gate.catalog().servers().get(server)?;
         let words: Vec<String> = words.split_whitespace().take(8).map(str::to_lowercase).collect();
-        let has_words = |tool: &&std::sync::Arc<Tool>| {
+        let has_words = |tool: &&Arc<Tool>| {
             let is_in = |text: &str, word: &String| text.to_lowercase().contains(word);
             words.iter().all(|word| is_in(&tool.name, word) || is_in(&tool.description, word))
         };
@@ -55,9 +57,28 @@ impl Gateway {
             "tags": tool.tags,
             "state": gate.trouble(&tool.server),
         });
+        if let Some(own) = self.own_policy(tool) {
+            card["own_policy"] = json!(own);
+        }
         self.tell_policy(&gate.verdict(tool), &mut card);
         self.tell_figures(tool, &mut card);
         Some(card)
+    }
+
+    /// Returns where servers.toml has the policy of a tool: the names of its server and of the tool there. None for tools that are
+    /// of no server of servers.toml.
+    pub fn tool_in_config(&self, full: &str) -> Option<(String, String)> {
+        let gate = self.gate(&Caller::default().session);
+        let tool = gate.catalog().get(full)?;
+        self.own_policy(tool)?;
+        Some((tool.server.to_string(), tool.own.to_string()))
+    }
+
+    /// Returns a tool's own policy, if it has one; none for a tool that is of no server of servers.toml.
+    fn own_policy(&self, tool: &Tool) -> Option<Option<Policy>> {
+        let settings = self.connections().get(&*tool.server)?.settings();
+        let own = settings.tools.get(&*tool.own).and_then(|own| own.policy);
+        settings.session.is_none().then_some(own)
     }
 
     async fn recall_figures(&self) {

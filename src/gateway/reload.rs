@@ -174,17 +174,23 @@ impl Gateway {
                 }
             };
             let (post, mut answered) = open_post(desk, &mut watcher).await;
-            let begun = file.clone();
-            if let Ok(Ok(text)) = tokio::task::spawn_blocking(move || config::read_text(&begun)).await {
-                self.texts.use_it(text_hash(&text));
+            let begun = self.config().digest.clone();
+            let current = file.clone();
+            let current = tokio::task::spawn_blocking(move || config::read_text(&current)).await;
+            // The file may have changed between its first reading and the watch.
+            let mut is_changed = matches!(&current, Ok(Ok(text)) if text_hash(text) != begun);
+            if !begun.is_empty() {
+                self.texts.use_it(begun);
             }
             let read = Arc::new(read);
             loop {
-                tokio::select! {
-                    event = events.recv() => if event.is_none() { return },
-                    // The secret may complete a left-out server.
-                    () = keyring::answered_late() => {}
-                    () = self.servers.life.stop.cancelled() => return,
+                if !std::mem::take(&mut is_changed) {
+                    tokio::select! {
+                        event = events.recv() => if event.is_none() { return },
+                        // The secret may complete a left-out server.
+                        () = keyring::answered_late() => {}
+                        () = self.servers.life.stop.cancelled() => return,
+                    }
                 }
                 while let Ok(Some(())) = tokio::time::timeout(QUIET, events.recv()).await {}
                 let (read, file, asked) = (read.clone(), file.clone(), post.clone());

@@ -136,14 +136,18 @@ impl Gateway {
 
     /// Whether servers.toml can be edited from here: why not, if it cannot.
     pub fn uneditable(&self) -> Option<String> {
-        let file = self.config().file.clone();
-        if !file.is_file() {
-            return Some(format!(
-                "{} is not there, so there is nothing to edit. Create it, or start Nonet with `--config FILE`.",
-                file.display()
-            ));
+        let config = self.config();
+        let file = &config.file;
+        if !file.exists() {
+            // The first server makes the file. One that went away is not begun anew: its other servers would be lost.
+            return (!config.servers.is_empty()).then(|| {
+                format!(
+                    "{} is not there any more. Put it back, or start Nonet with `--config FILE`.",
+                    file.display()
+                )
+            });
         }
-        if std::fs::OpenOptions::new().append(true).open(&file).is_err() {
+        if std::fs::OpenOptions::new().append(true).open(file).is_err() {
             return Some(format!(
                 "{} cannot be written to by Nonet. Make it writable, or edit it where it comes from.",
                 file.display()
@@ -154,7 +158,7 @@ impl Gateway {
                 "servers.toml has changes that this gateway refuses, because they lose {}. Take them back, or accept them with \
                  `{}`; then try again.",
                 lost.join("; "),
-                shell::nonet("reload --accept", &file)
+                shell::nonet("reload --accept", file)
             )
         })
     }

@@ -129,8 +129,8 @@ impl Gateway {
         )
     }
 
-    /// One piece of work in full; of a result as much as can be shown.
-    pub async fn work_in_full(&self, item: WorkItem<'_>) -> Result<Value, Fault> {
+    /// One piece of work in full; of a kept result as much as can be shown, from `offset` on.
+    pub async fn work_in_full(&self, item: WorkItem<'_>, offset: u64) -> Result<Value, Fault> {
         let WorkItem { kind, owner, id } = item;
         match kind {
             WorkKind::Task => {
@@ -155,7 +155,7 @@ impl Gateway {
                 record.map(|record| record.body).ok_or_else(|| not_there(id))
             }
             WorkKind::Result => {
-                let query = Map::from_iter([("ref".to_string(), json!(id))]);
+                let query = Map::from_iter([("ref".into(), json!(id)), ("offset".into(), json!(offset))]);
                 Ok(json!({ "result": self.kept.fetch(&user(owner), query, SHOWN).await? }))
             }
             WorkKind::Workflow => {

@@ -51,12 +51,10 @@ pub struct Applied {
 }
 
 impl Change {
-    /// The texts before and after it, if the file was there and stays.
+    /// Returns the texts before and after the change, if the file stays. A new file had no text.
     pub fn texts(&self) -> Option<(&str, &str)> {
-        fn text(bytes: &Option<Vec<u8>>) -> Option<&str> {
-            std::str::from_utf8(bytes.as_deref()?).ok()
-        }
-        text(&self.before).zip(text(&self.after))
+        let before = std::str::from_utf8(self.before.as_deref().unwrap_or_default()).ok()?;
+        Some((before, std::str::from_utf8(self.after.as_deref()?).ok()?))
     }
 
     /// A digest of it: two changes with the same one do the same to the same text.

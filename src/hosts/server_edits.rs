@@ -30,7 +30,7 @@ use crate::{
     secrets_file::SecretsFile,
 };
 
-pub use table::{ServerTable, TableEdit, TableFault, Unedited, edit_table, server_table};
+pub use table::{ServerTable, TableEdit, TableFault, Unedited, edit_table, server_table, set_tool_policy};
 
 /// A servers.toml without a server, and what the server leaves behind.
 pub struct Removal {

@@ -36,7 +36,7 @@ use super::{
     held_arguments::HeldArguments,
     in_flight::Parkings,
     listen::{self, LocalAddress},
-    page,
+    offer_page, page,
     plain_calls::{self, PlainCalls},
     relays,
     stdio::of_client,
@@ -45,7 +45,7 @@ use crate::{
     allocator,
     cluster::{Cluster, own_address},
     config::{Config, LimitSettings},
-    gateway::Gateway,
+    gateway::{Gateway, Serves},
     store::Replica,
     wire::{
         Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
@@ -117,6 +117,7 @@ pub async fn serve_http(
     let doors = Arc::new(Doors::new(&gateway, &options, address, hosts.clone(), &ending));
     tokio::spawn(doors.clone().follow());
     gateway.serves_at(&format!("http://{address}"), token.is_some());
+    offer_page(&gateway, Serves::Http);
     tokio::spawn(doors.clone().tidy());
     let beside = page::router(&gateway, token).layer(axum::middleware::from_fn(
         move |request: Request, next: Next| {

@@ -4,6 +4,8 @@
 //! Nonet prints when it starts. `/metrics` is for whoever may reach everything (`access`).
 
 mod clients;
+pub(super) mod gateways;
+mod questions;
 mod servers;
 mod tools;
 mod work;
@@ -15,7 +17,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::{Path, Query, Request, State},
     middleware::Next,
@@ -30,6 +32,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast::error::RecvError;
 
+use self::questions::OpenQuestions;
 use super::access;
 use crate::{
     approvals::{Decision, Undecided, Verdict, WaitingApproval},
@@ -44,6 +47,7 @@ use crate::{
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     const SCRIPTS: &str = concat!(
         include_str!("page/base.js"),
+        include_str!("page/gateways.js"),
         include_str!("page/servers.js"),
         include_str!("page/forms.js"),
         include_str!("page/tools.js"),
@@ -64,7 +68,7 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
 const REFUSED: &str = "the token is missing, or not that of this gateway: open the address that Nonet printed when it \
                        started, after `live page at`, or run `nonet ui`";
 /// The header that carries the token.
-const TOKEN: &str = "x-nonet-token";
+pub(super) const TOKEN: &str = "x-nonet-token";
 
 /// The longest silence of a stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -104,7 +108,25 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
 /// The page, for whoever has its token.
 pub(super) fn of_user(gateway: &Arc<Gateway>, token: &str) -> Router {
     let token = BearerToken::new(token);
-    let api = Router::new()
+    let api = api(gateway);
+    #[cfg(unix)]
+    let api = api.route_layer(axum::middleware::from_fn_with_state(gateway.clone(), gateways::pass_on));
+    let api = api.route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
+        let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
+        let known = given.is_some_and(|given| BearerToken::new(given) == token);
+        async move {
+            match known {
+                true => next.run(request).await,
+                false => answer(StatusCode::UNAUTHORIZED, &json!({ "error": { "message": REFUSED } })),
+            }
+        }
+    }));
+    Router::new().route("/ui", get(page)).merge(api)
+}
+
+/// What the page asks, for whoever may ask it.
+fn api(gateway: &Arc<Gateway>) -> Router {
+    Router::new()
         .route("/ui/api/state", get(state))
         .route("/ui/api/search", get(search))
         .route("/ui/api/calls", get(calls))
@@ -112,21 +134,13 @@ pub(super) fn of_user(gateway: &Arc<Gateway>, token: &str) -> Router {
         .route("/ui/api/approvals/{id}", post(decide))
         .route("/ui/api/trust", post(trust))
         .merge(work::routes())
+        .merge(gateways::routes())
+        .merge(questions::routes())
         .merge(servers::routes())
         .merge(tools::routes())
         .merge(clients::routes())
+        .layer(Extension(Arc::new(OpenQuestions::default())))
         .with_state(gateway.clone())
-        .route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
-            let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
-            let known = given.is_some_and(|given| BearerToken::new(given) == token);
-            async move {
-                match known {
-                    true => next.run(request).await,
-                    false => answer(StatusCode::UNAUTHORIZED, &json!({ "error": { "message": REFUSED } })),
-                }
-            }
-        }));
-    Router::new().route("/ui", get(page)).merge(api)
 }
 
 async fn page() -> Response {
@@ -276,8 +290,11 @@ fn event(call: &Value) -> Result<Bytes, Infallible> {
     Ok(Bytes::from(format!("data: {call}\n\n")))
 }
 
-/// What waits for the user: approvals, and definitions to trust.
-async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
+/// What waits for the user: approvals, definitions to trust, and questions of the page's own calls.
+async fn waiting(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(questions): Extension<Arc<OpenQuestions>>,
+) -> Response {
     let approvals = match gateway.approvals.waiting().await {
         Ok(waiting) => waiting.iter().map(WaitingApproval::to_json).collect::<Vec<_>>(),
         Err(error) => return failed(error),
@@ -287,7 +304,12 @@ async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
             let definitions: Vec<Value> = pins.iter().map(WaitingPin::to_json).collect();
             answer(
                 StatusCode::OK,
-                &json!({ "approvals": approvals, "definitions": definitions, "total": total }),
+                &json!({
+                    "approvals": approvals,
+                    "definitions": definitions,
+                    "total": total,
+                    "questions": questions.waiting(),
+                }),
             )
         }
         Err(why) => failed(why),

@@ -15,11 +15,11 @@ use tokio_util::task::TaskTracker;
 use super::{
     NonetServer, connect_soon,
     in_flight::Parkings,
-    stdio,
+    offer_page, stdio,
     user_page::{Presence, Present, UserPage},
 };
 use crate::{
-    gateway::Gateway,
+    gateway::{Gateway, Serves},
     shared::{self, Hello, START_LIMIT, SharedOwner, Welcome},
 };
 
@@ -38,6 +38,7 @@ pub async fn serve_shared(
     let listener = owner.listen()?;
     tracing::info!(pid = std::process::id(), "the shared gateway is ready");
     connect_soon(&gateway);
+    offer_page(&gateway, Serves::Shared);
     // A page that is opened later shows what was before.
     if gateway.config().gateway.page {
         gateway.calls.switch_on();

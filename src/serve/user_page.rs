@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     files,
-    gateway::Gateway,
+    gateway::{Gateway, Serves},
     shared::{PageFiles, PageLink},
 };
 
@@ -158,6 +158,8 @@ impl UserPage {
                 }
             },
         ));
+        // Unless it serves clients as well.
+        let _ = self.gateway.serves.set(Serves::Page);
         self.gateway.calls.switch_on();
         self.gateway.shows_page_at(&format!("http://{address}"));
         let settings = self.gateway.clone();

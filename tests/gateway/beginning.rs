@@ -1,13 +1,24 @@
 //! Nonet without any servers.toml, and Nonet that npx or uvx has put into a cache.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::Stdio,
+    sync::Arc,
+};
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 
 use crate::{
     client::Client,
     hosts::{nonet, program, text},
     setup::{eventually, fake_server},
+    web::http,
 };
 
 #[test]
@@ -40,6 +51,32 @@ fn without_a_file_nonet_serves_no_servers_and_says_how_to_add_one() {
     client.until_ready("notes");
     let found = client.answer("search_tools", json!({ "query": "look" }));
     assert!(!found["hint"].to_string().contains("nonet setup"), "{found}");
+}
+
+#[test]
+fn the_first_server_can_be_added_on_the_page() {
+    let home = Arc::new(tempfile::tempdir().expect("a temporary folder"));
+    let mut ui =
+        program(&home).args(["ui", "--no-browser"]).stdout(Stdio::piped()).spawn().expect("nonet starts");
+    let mut link = String::new();
+    BufReader::new(ui.stdout.take().expect("piped")).read_line(&mut link).expect("a link");
+    let (address, token) = link.trim().split_once("/ui#token=").expect("a link with a token");
+    let address = address.strip_prefix("http://").expect("an address");
+    let script = home.path().join("script.json");
+    fs::write(&script, json!({ "tools": [{ "name": "look" }] }).to_string()).expect("written");
+    let command = format!("'{}' --script-file '{}'", fake_server().display(), script.display());
+    let body = json!({ "name": "notes", "command": command }).to_string();
+    let reply = http(address, "POST", "/ui/api/servers", &[("X-Nonet-Token", token)], &body);
+    let told: Value = serde_json::from_str(&reply.body).unwrap_or_default();
+    let state = http(address, "GET", "/ui/api/state", &[("X-Nonet-Token", token)], "");
+    kill(Pid::from_raw(ui.id() as i32), Signal::SIGTERM).expect("it runs");
+    ui.wait().expect("it ends");
+    assert_eq!((reply.status, &told["written"]), (200, &json!(true)), "{}", reply.body);
+    assert_eq!(told.get("trouble"), None, "{told}");
+    let state: Value = serde_json::from_str(&state.body).expect("JSON");
+    assert_eq!(state["servers"][0]["name"], "notes", "{state}");
+    let file = fs::read_to_string(home.path().join(".config/nonet/servers.toml")).expect("it is there");
+    assert!(file.contains("[servers.notes]"), "{file}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
     setup::{Setup, eventually, fake_server},
     sign_in_service::{Manner, Service},
     signing_in::browse,
-    web::{Site, http},
+    web::{Site, WebClient, http},
 };
 
 const KEY: &str = "ghp_0123456789abcdefghijABCDEFGHIJ456789";
@@ -98,6 +98,10 @@ fn what_the_page_does_takes_the_token_and_json() {
         ("GET", "servers/shop/tools"),
         ("GET", "tools/shop.buy"),
         ("POST", "tools/shop.buy/call"),
+        ("POST", "tools/shop.buy/policy"),
+        ("POST", "questions/1"),
+        ("GET", "servers/shop/history"),
+        ("GET", "gateways"),
         ("GET", "hosts"),
         ("GET", "hosts/cursor/install"),
         ("POST", "hosts/cursor/install"),
@@ -116,7 +120,9 @@ fn what_the_page_does_takes_the_token_and_json() {
             assert_eq!(status, 413, "{path}");
         }
     }
-    for path in ["servers/nobody/text", "servers/nobody/tools", "tools/shop.nothing"] {
+    for path in
+        ["servers/nobody/text", "servers/nobody/tools", "servers/nobody/history", "tools/shop.nothing"]
+    {
         assert_eq!(page.ask("GET", path, "").0, 404, "{path}");
     }
     for action in ["remove", "enable", "disable", "restart", "hold"] {
@@ -298,6 +304,96 @@ fn a_tool_is_looked_at_and_tried() {
         });
         assert_eq!(called["failed"], failed, "{called}");
     }
+}
+
+#[test]
+fn a_tool_gets_a_policy_that_is_kept_in_the_file() {
+    let page = Page::of_shop();
+    let before = page.file();
+    let policy = || page.get("tools/shop.buy");
+    let set = |policy: Value| {
+        let (status, told) = page.post("tools/shop.buy/policy", json!({ "policy": policy }));
+        assert_eq!((status, told.get("trouble")), (200, None), "{told}");
+    };
+    let found = policy();
+    assert_eq!((&found["policy"], &found["own_policy"]), (&json!("allow"), &Value::Null), "{found}");
+    set(json!("approve"));
+    assert!(page.file().contains("[servers.shop.tools.buy]\npolicy = \"approve\"\n"), "{}", page.file());
+    assert!(page.file().contains("# Who pays.\n[servers.shop.tools.pay]"), "{}", page.file());
+    let found = policy();
+    assert_eq!((&found["policy"], &found["own_policy"]), (&json!("approve"), &json!("approve")), "{found}");
+    let mut client = WebClient::new(&page.site.address, "/mcp");
+    let fault = client.answer("execute_tool", json!({ "name": "shop.buy", "params": { "n": 1 } }));
+    assert_eq!(fault["error"]["code"], "needs_approval", "{fault}");
+    // A rule that becomes less strict is what the user of the page wants.
+    set(json!("allow"));
+    let done = client.call("execute_tool", json!({ "name": "shop.buy", "params": { "n": 1 } }));
+    assert_ne!(done["isError"], true, "{done}");
+    set(Value::Null);
+    assert_eq!(page.file(), before);
+    let (status, told) = page.post("tools/gateway.status/policy", json!({ "policy": "deny" }));
+    assert_eq!(status, 404, "{told}");
+    let (status, told) = page.post("tools/shop.buy/policy", json!({ "policy": "maybe" }));
+    assert!(status == 400 && message(&told).contains("approve"), "{told}");
+}
+
+#[test]
+fn a_server_has_a_history_of_its_states_and_its_stderr() {
+    let said = format!("no account for {KEY}");
+    let script = json!({ "stderr_lines": ["the bank opens", said], "exit_at_start": 3 });
+    let page = Page::of(Setup::new().server("bank", script));
+    let entries = eventually("it is down", || {
+        let told = page.get("servers/bank/history")["entries"].clone();
+        told.to_string().contains("down: ").then_some(told)
+    });
+    let kinds: Vec<&str> =
+        entries.as_array().expect("a list").iter().filter_map(|entry| entry["kind"].as_str()).collect();
+    assert!(kinds.contains(&"stderr") && kinds.contains(&"state"), "{entries}");
+    assert!(
+        entries.to_string().contains("the bank opens") && !entries.to_string().contains(KEY),
+        "{entries}"
+    );
+    assert!(entries[0]["at_ms"].as_u64().is_some_and(|at| at > 1_700_000_000_000), "{entries}");
+}
+
+#[test]
+fn a_server_that_asks_during_a_try_is_answered_on_the_page() {
+    let form = json!({
+        "type": "object", "required": ["size"],
+        "properties": { "size": { "type": "string", "enum": ["small", "large"] }, "count": { "type": "integer", "minimum": 1 } },
+    });
+    let asks =
+        json!({ "name": "order", "on": { "elicit": { "message": "Which size?", "requestedSchema": form } } });
+    let page = Page::of(Setup::new().server("shop", json!({ "tools": [asks] })));
+    eventually("`shop` is ready", || (page.server("shop")["state"] == "ready").then_some(()));
+    let question = || eventually("it asks", || page.get("waiting")["questions"].get(0).cloned());
+    let answer = |id: &Value, body: Value| page.post(&format!("questions/{id}"), body);
+    thread::scope(|scope| {
+        let call = scope.spawn(|| page.post("tools/shop.order/call", json!({})));
+        let asked = question();
+        assert_eq!((&asked["for"], &asked["form"]), (&json!("shop.order"), &form), "{asked}");
+        assert!(
+            asked["message"].as_str().is_some_and(|text| text.contains("`shop` asks: Which size?")),
+            "{asked}"
+        );
+        let (status, told) =
+            answer(&asked["id"], json!({ "action": "accept", "content": { "size": "huge" } }));
+        assert!(status == 400 && message(&told).contains("size"), "{told}");
+        let (status, _) =
+            answer(&asked["id"], json!({ "action": "accept", "content": { "size": "large", "count": 2 } }));
+        assert_eq!(status, 204);
+        let (status, told) = call.join().expect("no panic");
+        assert_eq!((status, &told["failed"]), (200, &json!(false)), "{told}");
+        assert!(told["text"].as_str().is_some_and(|text| text.contains("large")), "{told}");
+        assert_eq!(answer(&asked["id"], json!({ "action": "cancel" })).0, 404);
+        assert_eq!(page.get("waiting")["questions"], json!([]));
+    });
+    thread::scope(|scope| {
+        let call = scope.spawn(|| page.post("tools/shop.order/call", json!({})));
+        assert_eq!(answer(&question()["id"], json!({ "action": "decline" })).0, 204);
+        let (_, told) = call.join().expect("no panic");
+        assert!(told["text"].as_str().is_some_and(|text| text.contains("decline")), "{told}");
+    });
 }
 
 #[test]

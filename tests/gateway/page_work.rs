@@ -100,6 +100,15 @@ fn what_clients_left_is_seen_opened_and_ended() {
     assert_eq!(desk.get(&format!("work/schedule/{reminder}"))["job_id"], reminder);
     let shown = desk.get(&format!("work/result/{kept}")).to_string();
     assert!(shown.contains("xxxx") && shown.len() < 30_000, "{} bytes", shown.len());
+    // All of it, piece by piece.
+    let (mut whole, mut offset, mut total) = (0, json!(0), 0);
+    while offset.is_u64() {
+        let piece = desk.get(&format!("work/result/{kept}?offset={offset}"))["result"].take();
+        total = piece["total"].as_u64().expect("a size") as usize;
+        whole += piece["text"].as_str().expect("text").len();
+        offset = piece["next_step"]["arguments"]["params"]["offset"].clone();
+    }
+    assert!(total >= 100_000 && whole == total, "{whole} of {total}");
 
     // Reading changes nothing, and what is not to be done is refused.
     assert_eq!(desk.send("GET", &format!("work/task/{task}/cancel")).status, 405);

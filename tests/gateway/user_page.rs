@@ -195,6 +195,52 @@ fn a_page_of_its_own_process_ends_with_it() {
 }
 
 #[test]
+fn one_page_shows_the_gateways_of_all_clients() {
+    let _alone = alone();
+    let mut client = shop("shared_grace = '100ms'").start();
+    client.until_ready("shop");
+    let folder = client.folder.clone();
+    let link = link(&ui(folder.path(), &["--no-browser"]));
+    let _page = look_at(&link);
+    let all = || -> Value {
+        let told = serde_json::from_str(&get(&link, "/ui/api/gateways").body).expect("JSON");
+        let Value::Object(mut told) = told else { panic!("no object: {told}") };
+        told.remove("gateways").expect("a list")
+    };
+    let found = eventually("the client's gateway is there", || Some(all()).filter(|all| all[1].is_object()));
+    assert_eq!((&found[0]["serves"], &found[1]["serves"]), (&json!("shared"), &json!("stdio")), "{found}");
+    assert_eq!((&found[0]["clients"], &found[1]["clients"][0]), (&json!([]), &json!("test")), "{found}");
+    let (address, token) = parts(&link);
+    let id = found[1]["id"].as_str().expect("an id").to_string();
+    let of_client = |method: &str, path: &str| {
+        let headers = [("X-Nonet-Token", &*token), ("X-Nonet-Gateway", &*id)];
+        http(&address, method, path, &headers, "")
+    };
+    let state: Value = serde_json::from_str(&of_client("GET", "/ui/api/state").body).expect("JSON");
+    assert_eq!(state["pid"], found[1]["pid"], "{state}");
+    assert_ne!(state["pid"], gateway(&link), "the page itself has another");
+    // What is done there is done to that gateway.
+    assert_eq!(of_client("POST", "/ui/api/servers/shop/hold").status, 204);
+    eventually("it is held", || (client.fault_code("shop.buy")? == "server_down").then_some(()));
+    // No token, no way on; and no id leads out of the folder.
+    assert_eq!(http(&address, "GET", "/ui/api/state", &[("X-Nonet-Gateway", &*id)], "").status, 401);
+    for other in ["../../../evil", "nobody"] {
+        let reply = http(
+            &address,
+            "GET",
+            "/ui/api/state",
+            &[("X-Nonet-Token", &*token), ("X-Nonet-Gateway", other)],
+            "",
+        );
+        assert_eq!(reply.status, 410, "{other}: {reply:?}");
+    }
+    client.leave();
+    client.ended();
+    eventually("it is off the list", || (all().as_array()?.len() == 1).then_some(()));
+    assert_eq!(of_client("GET", "/ui/api/state").status, 410);
+}
+
+#[test]
 fn what_has_no_page_is_told() {
     let check = |gateway: &str, arguments: &[&str], parts: &[&str]| {
         let setup = shop(gateway);

@@ -6,10 +6,12 @@
 // LINK is the page's address with its token. playwright-core and axe-core are in $NONET_REAL/node. Starts
 // nothing but the browser; the gateway has the servers that `page.rs` writes: `weather` is down, and
 // `time.get_current_time` takes 30 ms and answers with the id of its process, `time.convert_time` fails, `git.git_show` hangs, and
-// `memory.read_graph` answers with more than a client gets at once.
+// `memory.read_graph` answers with more than a client gets at once, and `filesystem.list_allowed_directories` asks a question.
+// $NONET is the program, of which a second gateway is started over stdio.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
+import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
 import path from "node:path";
 
@@ -313,6 +315,11 @@ const CHECKS = {
     await openOne("watch", "The time in Tokyo", "Asia/Tokyo");
     await openOne("schedule", "Ask for the review", "next run");
     await openOne("result", "B · kept", "xxxx");
+    const kept = item("result", "B · kept");
+    const shown = async () => (await kept.locator(".details pre").textContent()).length;
+    const before = await shown();
+    await kept.getByRole("button", { name: "Read on" }).click();
+    await until("more of it is there", async () => (await shown()) > before + 5_000);
     await openOne("fact", "first Tuesday", "release");
     await accessible("work");
     await tabThrough();
@@ -439,6 +446,70 @@ const CHECKS = {
     await form.getByRole("button", { name: "Call it" }).click();
     await until("it has answered", async () => /there is no such zone/.test(await form.locator(".output").textContent()));
     await accessible("a tool");
+  },
+
+  async "a tool gets a policy, which is kept in the file"() {
+    const details = await opened("git");
+    await details.getByRole("button", { name: "git_commit" }).click();
+    const form = details.getByRole("form", { name: "Policy of git.git_commit" });
+    await form.getByLabel("Policy in servers.toml").selectOption("approve");
+    await form.getByRole("button", { name: "Save" }).click();
+    await until("its tag says so", async () => /asks you first/.test(await details.locator(".tool-row").filter({ hasText: "git_commit" }).locator(".tags").textContent()));
+    assert.match(await toml(), /\[servers.git.tools.git_commit\]\npolicy = "approve"/);
+    await accessible("a policy");
+    await form.getByLabel("Policy in servers.toml").selectOption("");
+    await form.getByRole("button", { name: "Save" }).click();
+    await until("it is gone", async () => !(await toml()).includes("git_commit"));
+  },
+
+  async "a server has a history"() {
+    const details = await opened("weather");
+    await details.getByText("History: its states").click();
+    await until("it went down", async () => /down: .*exit code 3/.test(await details.locator(".history").textContent()));
+    assert.match(await details.locator(".history").textContent(), /\d\d:\d\d:\d\d reading stations.json/);
+    await accessible("a history");
+  },
+
+  async "a question of a server that is tried is answered on the page"() {
+    const details = await opened("filesystem");
+    await details.getByRole("button", { name: "list_allowed_directories" }).click();
+    const form = details.getByRole("form", { name: "Try filesystem.list_allowed_directories" });
+    await form.getByRole("button", { name: "Call it" }).click();
+    const asked = page.locator("#waits-list li").filter({ hasText: "`filesystem` asks: Which folders?" });
+    await asked.waitFor();
+    assert.equal(await asked.getByLabel("Folders").evaluate((select) => select.selectedOptions[0].textContent), "mine");
+    await accessible("a question");
+    await asked.getByLabel("depth").fill("none");
+    await asked.getByRole("button", { name: "Send" }).click();
+    await until("what is wrong is shown", async () => /depth is not a number/.test(await text("#waits-fault")));
+    await asked.getByLabel("depth").fill("3");
+    await asked.getByRole("button", { name: "Send" }).click();
+    await until("it has answered", async () => /"depth": ?3/.test(await form.locator(".output").textContent()));
+    assert.match(await form.locator(".output").textContent(), /"which": ?"mine"/);
+  },
+
+  async "the page shows the gateway of another client, until that ends"() {
+    const folder = await home();
+    const environment = { ...process.env, HOME: folder };
+    delete environment.XDG_STATE_HOME;
+    const other = spawn(process.env.NONET, ["--config", path.join(folder, "servers.toml")], { env: environment, stdio: ["pipe", "pipe", "ignore"] });
+    other.stdout.resume();
+    const send = (message) => other.stdin.write(`${JSON.stringify({ jsonrpc: "2.0", ...message })}\n`);
+    send({ id: 1, method: "initialize", params: { protocolVersion: "2025-06-18", capabilities: {}, clientInfo: { name: "an-editor", version: "1" } } });
+    send({ method: "notifications/initialized" });
+    send({ id: 2, method: "tools/call", params: { name: "list_categories", arguments: {} } });
+    const { page } = await open(link);
+    const choice = page.getByLabel("Gateway to show");
+    const option = choice.locator("option").filter({ hasText: "an-editor" });
+    await until("both gateways are there", () => option.count());
+    await accessible("two gateways", page);
+    await choice.selectOption(await option.getAttribute("value"));
+    await until("the other one is shown", async () => /an-editor/.test(await page.locator("#clients").textContent()));
+    assert.match(await choice.evaluate((select) => select.selectedOptions[0].textContent), /an-editor/);
+    other.stdin.end();
+    await until("the page goes back to its own", async () => /has ended/.test(await page.locator("#ended").textContent()));
+    await until("it shows its own client", async () => /browser-test/.test(await page.locator("#clients").textContent()));
+    await page.context().close();
   },
 
   async "a call that a rule wants approved waits on the page"() {

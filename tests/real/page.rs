@@ -33,6 +33,13 @@ fn scripted(server: &str) -> Value {
             Some("convert_time") => json!({ "error": "there is no such zone" }),
             Some("git_show") => json!({ "hang": true }),
             Some("read_graph") => json!({ "text": "x".repeat(200_000) }),
+            Some("list_allowed_directories") => json!({ "elicit": {
+                "message": "Which folders?",
+                "requestedSchema": { "type": "object", "required": ["which"], "properties": {
+                    "which": { "type": "string", "title": "Folders", "enum": ["all", "mine"], "default": "mine" },
+                    "depth": { "type": "integer", "minimum": 1 },
+                } },
+            } }),
             _ => json!({ "counter": true, "delay_ms": 30 }),
         };
         let (name, description, schema) = (&tool["name"], &tool["description"], &tool["input_schema"]);
@@ -64,14 +71,18 @@ fn write_servers(folder: &Path) {
 fn the_live_page_works_in_a_browser() {
     let Some(real) = installed() else { return };
     let Some(chromium) = chromium() else { return };
-    let folder = tempfile::tempdir().unwrap();
+    let pictures = std::env::var_os("NONET_PICTURES");
+    // The path of the configuration is in the pictures.
+    let named = || tempfile::Builder::new().prefix("nonet").rand_bytes(0).tempdir();
+    let folder = if pictures.is_some() { named() } else { tempfile::tempdir() };
+    let folder = folder.unwrap();
     write_servers(folder.path());
     let gateway = HttpGateway::start(folder.path());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/page.mjs");
     let mut command = Command::new("node");
-    command.arg(script).arg(&gateway.page).arg(chromium).env("NONET_REAL", real);
+    command.arg(script).arg(&gateway.page).arg(chromium).env("NONET_REAL", real).env("NONET", NONET);
     // For the docs: pictures instead of checks.
-    if let Some(folder) = std::env::var_os("NONET_PICTURES") {
+    if let Some(folder) = pictures {
         command.arg("--pictures").arg(folder);
     }
     let output = command.output().unwrap();

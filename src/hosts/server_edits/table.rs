@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{ServersFile, server_text};
 use crate::{
-    config::{self, ConfigFault, Loaded, Sources, Unusable, written_key},
+    config::{self, ConfigFault, Loaded, Policy, Sources, Unusable, written_key},
     hosts::{Change, HostFault, Machine, server_text::TABLE, text::position},
 };
 
@@ -139,4 +139,93 @@ fn by_hand(name: &str, file: &Path) -> HostFault {
     let message =
         format!("the lines of `{name}` are in several places of the file, or in one line of its own");
     HostFault::new(message, format!("Edit `{TABLE}.{}` in the file.", written_key(name))).within(file)
+}
+
+/// Works out a servers.toml in which a tool of a server has this policy in `[servers.SERVER.tools.TOOL]`; with none, other rules
+/// decide. The change is nothing if the tool's policy is as wanted.
+pub fn set_tool_policy(
+    servers_toml: &Path,
+    server: &str,
+    tool: &str,
+    policy: Option<Policy>,
+    sources: Sources,
+    machine: &Machine,
+) -> Result<TableEdit, Unedited> {
+    let one = |fault: HostFault| Unedited::Faults(vec![TableFault::from(fault)]);
+    let table = server_table(servers_toml, server).map_err(one)?;
+    let text =
+        with_policy(&table.text, server, tool, policy).ok_or_else(|| one(by_hand(server, servers_toml)))?;
+    edit_table(servers_toml, server, &text, |whole| whole == table.whole, sources, machine)
+}
+
+/// Returns the text of a server with a policy of one tool; none if the text is not that of a server's tables.
+fn with_policy(text: &str, server: &str, tool: &str, policy: Option<Policy>) -> Option<String> {
+    let policy = policy.map(|policy| match policy {
+        Policy::Allow => "allow",
+        Policy::Approve => "approve",
+        Policy::Deny => "deny",
+    });
+    let mut doc: toml_edit::DocumentMut = text.parse().ok()?;
+    let server = doc.get_mut(TABLE)?.get_mut(server)?.as_table_like_mut()?;
+    let is_inline = server.get("tools").is_some_and(toml_edit::Item::is_value);
+    if let Some(policy) = policy {
+        let mut tools = toml_edit::Table::new();
+        tools.set_implicit(true);
+        let tools = server.entry("tools").or_insert(toml_edit::Item::Table(tools));
+        let new = match is_inline {
+            true => toml_edit::value(toml_edit::InlineTable::new()),
+            false => toml_edit::table(),
+        };
+        let own = tools.as_table_like_mut()?.entry(tool).or_insert(new);
+        own.as_table_like_mut()?.insert("policy", toml_edit::value(policy));
+        if let Some(inline) = tools.as_inline_table_mut() {
+            inline.fmt();
+        }
+    } else if let Some(tools) = server.get_mut("tools").and_then(toml_edit::Item::as_table_like_mut)
+        && let Some(own) = tools.get_mut(tool).and_then(toml_edit::Item::as_table_like_mut)
+    {
+        own.remove("policy");
+        if own.is_empty() {
+            tools.remove(tool);
+        }
+        if tools.is_empty() {
+            server.remove("tools");
+        }
+    }
+    Some(doc.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, policy: Option<Policy>, expected: &str) {
+        assert_eq!(with_policy(text, "files", "write_file", policy).as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn a_tool_gets_a_policy_and_loses_it_again() {
+        let plain = "# The project.\n[servers.files]\ncommand = \"files\" # here\n";
+        let approved = "# The project.\n[servers.files]\ncommand = \"files\" # here\n\n[servers.files.tools.write_file]\npolicy = \"approve\"\n";
+        check(plain, Some(Policy::Approve), approved);
+        check(approved, Some(Policy::Deny), &approved.replace("approve\"", "deny\""));
+        check(approved, None, plain);
+        check(plain, None, plain);
+    }
+
+    #[test]
+    fn what_else_is_said_of_the_tool_stays() {
+        let text = "[servers.files]\ncommand = \"files\"\n[servers.files.tools.write_file]\naliases = [\"save\"] # ours\npolicy = \"deny\"\n[servers.files.tools.read_file]\nrisk = \"low\"\n";
+        check(text, Some(Policy::Allow), &text.replace("deny", "allow"));
+        check(text, None, &text.replace("policy = \"deny\"\n", ""));
+    }
+
+    #[test]
+    fn inline_tables_stay_inline() {
+        check(
+            "[servers.files]\ntools = { read_file = { risk = \"low\" } }\n",
+            Some(Policy::Deny),
+            "[servers.files]\ntools = { read_file = { risk = \"low\" }, write_file = { policy = \"deny\" } }\n",
+        );
+    }
 }

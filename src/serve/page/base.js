@@ -103,8 +103,12 @@ function speak(text) {
 // --- the token and the way to the server ---
 
 const KEPT_TOKEN = "nonet-token";
+const KEPT_GATEWAY = "nonet-gateway";
 const SILENT = "Nonet does not answer.";
 let token = "";
+/** The gateway that is shown, by its id: empty for the one that serves the page, null before anybody has chosen. */
+let gateway = null;
+try { gateway = sessionStorage.getItem(KEPT_GATEWAY); } catch {}
 
 class Refused extends Error {}
 
@@ -129,11 +133,24 @@ function keepToken(given) {
   try { sessionStorage.setItem(KEPT_TOKEN, token); } catch {}
 }
 
-async function api(path, options) {
+function keepGateway(id, why = "") {
+  try {
+    sessionStorage.setItem(KEPT_GATEWAY, id);
+    sessionStorage.setItem(`${KEPT_GATEWAY}-why`, why);
+  } catch {}
+}
+
+/** Whether a choice survives a reload of the page. */
+function canKeepGateway() {
+  try { sessionStorage.setItem(`${KEPT_GATEWAY}-why`, ""); return true; } catch { return false; }
+}
+
+/** Asks the gateway that is shown; `here`: the one that serves the page. */
+async function api(path, { here = false, ...options } = {}) {
   const sent = token;
-  const answer = await fetch(`/ui/api/${path}`, {
-    ...options, cache: "no-store", credentials: "omit", redirect: "error", headers: { "X-Nonet-Token": sent },
-  });
+  const headers = { "X-Nonet-Token": sent, ...(gateway && !here ? { "X-Nonet-Gateway": gateway } : {}) };
+  const answer = await fetch(`/ui/api/${path}`, { ...options, cache: "no-store", credentials: "omit", redirect: "error", headers });
+  if (answer.status === 410 && gateway) chooseGateway("", "The gateway that was shown here has ended.");
   if (answer.status === 401 || answer.status === 403) {
     if (sent === token) closeGate("Nonet does not take the token of this tab. It was started anew, perhaps: each start has its own link, which `nonet ui` opens.");
     throw new Refused();
@@ -170,11 +187,13 @@ function openGate() {
   showView();
   poll();
   follow();
+  loadGateways();
 }
 
 function stop() {
   running = false;
   clearTimeout(polling.timer);
+  clearTimeout(gateways.timer);
   polling.abort?.abort();
   unfollow();
 }
@@ -259,6 +278,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) return unfollow();
   poll();
   follow();
+  loadGateways();
 });
 
 function showState(state) {
@@ -330,8 +350,29 @@ function makeDefinition(one) {
   ]);
 }
 
+/** A question of a server, during a call that was made on the page. */
+function makeQuestion(one) {
+  const path = `questions/${encodeURIComponent(one.id)}`;
+  return makeWait(said(one.for, 120), one.url ? "asks you to open an address" : "asks you", said(one.message, 20_000), (row) => {
+    if (one.url) row.append(make("p.small.mono.said", {}, said(one.url, 2000)));
+    const required = new Set(one.form?.required ?? []);
+    const fields = Object.entries(one.form?.properties ?? {}).map(([name, of]) => [name, paramField(name, of, required.has(name), true)]);
+    row.append(...fields.map(([, field]) => field.node));
+    const accept = () => {
+      if (one.url) {
+        if (!/^https?:/.test(one.url)) throw new Error("This address is not one to open.");
+        window.open(one.url, "_blank", "noopener,noreferrer");
+        return { action: "accept" };
+      }
+      return { action: "accept", content: paramsOf(fields, required) };
+    };
+    return [[one.url ? "Open it" : "Send", path, accept], ["Decline", path, () => ({ action: "decline" })]];
+  });
+}
+
 function showWaiting(found) {
   const rows = new Map();
+  for (const one of found.questions ?? []) rows.set(`question ${one.id}`, waits.get(`question ${one.id}`) ?? makeQuestion(one));
   for (const one of found.approvals ?? []) rows.set(`approval ${one.id}`, waits.get(`approval ${one.id}`) ?? makeApproval(one));
   for (const one of found.definitions ?? []) {
     const key = `definition ${one.name} ${one.hash}`;
@@ -343,7 +384,7 @@ function showWaiting(found) {
     waits.set(key, row);
     if (!row.isConnected) $("waits-list").append(row);
   }
-  const all = (found.approvals ?? []).length + (found.total ?? 0);
+  const all = (found.approvals ?? []).length + (found.questions ?? []).length + (found.total ?? 0);
   if ($("waits").hidden && all > 0) speak(`${plural(all, "thing")} waits for you.`);
   write("waits-count", String(all));
   hide("waits", all === 0);

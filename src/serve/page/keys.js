@@ -27,5 +27,12 @@ addEventListener("keydown", (event) => {
 });
 
 takeToken();
+// Why the page shows another gateway than before.
+try {
+  const why = sessionStorage.getItem(`${KEPT_GATEWAY}-why`);
+  write("ended", why ?? "");
+  hide("ended", !why);
+  if (why) keepGateway(gateway);
+} catch {}
 // The first frame first, then what it shows.
 requestAnimationFrame(() => setTimeout(openGate));

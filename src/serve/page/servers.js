@@ -21,6 +21,31 @@ function showServers(servers) {
   });
 }
 
+/** What happened to a server lately: its states and what it wrote to stderr, with times. Read when it is opened. */
+function serverHistory(name, shown) {
+  const list = make("ol");
+  const box = make("div.history", { tabindex: 0, role: "group", "aria-label": `History of ${shown}` }, list);
+  const again = makeButton("chip", "Read again", () => load());
+  const node = make("details.small", { hidden: "" }, make("summary", {}, "History: its states and its stderr, with times"), box, again);
+  node.addEventListener("toggle", () => { if (node.open) load(); });
+  async function load() {
+    try {
+      const { entries } = await (await api(`servers/${encodeURIComponent(name)}/history`)).json();
+      list.replaceChildren(...entries.map(({ at_ms: at, kind, text }) => make(`li.${kind === "state" ? "event" : "written"}`, {},
+        make("time.soft.num", { datetime: new Date(at).toISOString() }, timeOf(new Date(at))), " ", make("span.said", {}, said(String(text).replace(ANSI, ""), 4000)))));
+      if (!entries.length) list.replaceChildren(make("li.soft", {}, "Nothing yet."));
+      box.scrollTop = box.scrollHeight;
+    } catch (failure) {
+      if (!(failure instanceof Refused)) list.replaceChildren(make("li.said", {}, reason(failure)));
+    }
+  }
+  return {
+    node,
+    show: (there) => hide(node, !there),
+    close() { node.open = false; },
+  };
+}
+
 /** The row of a server, made once and kept up to date. */
 function serverRow(name) {
   const shown = said(name);
@@ -76,9 +101,10 @@ function serverRow(name) {
   const about = make("p.small.soft.num");
   const lastError = make("p.small.said");
   const heading = make("p.small.soft");
+  const history = serverHistory(name, shown);
   const stderr = make("pre.said", { tabindex: 0, role: "group", "aria-label": `stderr of ${shown}` });
   const detailsRow = make("tr.details-row", { role: "row", id, hidden: "" },
-    make("td", { role: "cell", colspan: 6 }, make("div.details", {}, about, lastError, signInPart, toOpen.node, login.node, more2, meaning, editor.node, tools.node, heading, stderr)));
+    make("td", { role: "cell", colspan: 6 }, make("div.details", {}, about, lastError, signInPart, toOpen.node, login.node, more2, meaning, editor.node, tools.node, heading, stderr, history.node)));
   const body = make("tbody", { role: "rowgroup" },
     make("tr.main", { role: "row" },
       make("th.who", { role: "rowheader", scope: "row" }, more), cell("td.how", mark, error),
@@ -93,7 +119,9 @@ function serverRow(name) {
     more.setAttribute("aria-expanded", String(yes));
     hide(detailsRow, !yes);
     if (yes && last) showDetails(last);
-    if (!yes) tools.close();
+    if (yes) return;
+    tools.close();
+    history.close();
   }
 
   async function act(what, done) {
@@ -131,6 +159,7 @@ function serverRow(name) {
     login.show(server.login ?? (leftOut ? /`(nonet [^`]+)`/.exec(server.last_error)?.[1] : ""));
     if (!server.login) toOpen.show("");
     tools.show(server.tools ?? 0);
+    history.show(!off && !leftOut);
     const facts = off ? ["disabled in servers.toml"] : leftOut ? ["never started"] : [server.restarts ? plural(server.restarts, "restart") : "never restarted"];
     if (server.started_ms != null) facts.unshift(`started in ${micros(server.started_ms * 1000)}`);
     if (server.version) facts.unshift(server.era ? `speaks MCP ${said(server.version, 30)} (${said(server.era, 20)})` : `speaks ${said(server.version, 30)}`);

@@ -39,6 +39,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
         .route("/ui/api/servers", post(add))
         .route("/ui/api/servers/import", post(import))
         .route("/ui/api/servers/{name}/text", get(text).post(edit))
+        .route("/ui/api/servers/{name}/history", get(history))
         .route("/ui/api/servers/{name}/{action}", post(act))
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
@@ -68,7 +69,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 }
 
 /// The servers.toml, if it can be edited.
-fn editable(gateway: &Gateway) -> Result<PathBuf, Response> {
+pub(super) fn editable(gateway: &Gateway) -> Result<PathBuf, Response> {
     match gateway.uneditable() {
         Some(why) => Err(wrong(StatusCode::CONFLICT, why)),
         None => Ok(gateway.config().file.clone()),
@@ -253,6 +254,16 @@ fn unknown(name: &str) -> Response {
     wrong(StatusCode::NOT_FOUND, format!("there is no server `{name}`"))
 }
 
+/// What happened to a server lately: its states and its stderr.
+async fn history(
+    State(gateway): State<Arc<Gateway>>,
+    Path(name): Path<String>,
+) -> Result<Response, Response> {
+    let connections = gateway.connections();
+    let connection = connections.get(name.as_str()).ok_or_else(|| unknown(&name))?;
+    Ok(answer(StatusCode::OK, &json!({ "entries": connection.history() })))
+}
+
 /// The text of one server in the file, with the hash of the whole.
 async fn text(State(gateway): State<Arc<Gateway>>, Path(name): Path<String>) -> Result<Response, Response> {
     if !is_known(&gateway, &name) {
@@ -292,23 +303,27 @@ async fn edit(
             |sources: Sources<'_>| hosts::edit_table(&file, &server, &text, is_shown, sources, &machine);
         Ok(Sources::of_this_machine(edit))
     });
-    let edit = match edited.await? {
-        Ok(edit) => edit,
-        Err(Unedited::Stale(fault)) => return Err(wrong(StatusCode::CONFLICT, fault)),
-        Err(Unedited::Faults(faults)) => {
-            let message = faults.first().map_or_else(String::new, |fault| fault.message.clone());
-            let fault = |fault: &TableFault| json!({ "line": fault.line, "message": fault.message });
-            let faults: Vec<Value> = faults.iter().take(20).map(fault).collect();
-            let told = json!({ "error": { "message": message, "faults": faults } });
-            return Err(answer(StatusCode::UNPROCESSABLE_ENTITY, &told));
-        }
-    };
+    let edit = edited.await?.map_err(|unedited| not_edited(&unedited))?;
     gateway.refuse_losses(&edit.loaded.config).map_err(|why| wrong(StatusCode::CONFLICT, why))?;
     write(&gateway, edit.change, "edit", &name, Vec::new()).await
 }
 
+/// Says why a text was not taken.
+pub(super) fn not_edited(unedited: &Unedited) -> Response {
+    match unedited {
+        Unedited::Stale(fault) => wrong(StatusCode::CONFLICT, fault),
+        Unedited::Faults(faults) => {
+            let message = faults.first().map_or_else(String::new, |fault| fault.message.clone());
+            let fault = |fault: &TableFault| json!({ "line": fault.line, "message": fault.message });
+            let faults: Vec<Value> = faults.iter().take(20).map(fault).collect();
+            let told = json!({ "error": { "message": message, "faults": faults } });
+            answer(StatusCode::UNPROCESSABLE_ENTITY, &told)
+        }
+    }
+}
+
 /// Applies a change of the file, and waits until the gateway has taken it up.
-async fn write(
+pub(super) async fn write(
     gateway: &Arc<Gateway>,
     change: Change,
     action: &str,

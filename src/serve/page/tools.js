@@ -75,22 +75,58 @@ function toolRow(tool) {
     open.setAttribute("aria-expanded", String(yes));
     hide(card, !yes);
     hide(line, yes);
-    if (!yes || card.firstChild) return;
+    if (yes && !card.firstChild) await load();
+  });
+  async function load() {
     try {
-      card.append(...toolCard(await (await api(`tools/${encodeURIComponent(tool.full)}`)).json()));
+      const found = await (await api(`tools/${encodeURIComponent(tool.full)}`)).json();
+      tags.replaceChildren(riskTag(found), ...policyTag(found));
+      const held = card.contains(document.activeElement);
+      card.replaceChildren(...toolCard(found, load));
+      if (held) card.querySelector("select")?.focus();
     } catch (failure) {
       if (!(failure instanceof Refused)) card.replaceChildren(make("p.small.said", {}, reason(failure)));
     }
-  });
+  }
   open.append(icon("more"), make("span.said", {}, said(tool.name, 160)));
   open.setAttribute("aria-expanded", "false");
   const card = make("div.tool-card", { hidden: "" });
   const line = make("p.small.soft.said", {}, said(tool.description, 200));
-  return make("li.tool-row", {}, make("div.line", {}, open, riskTag(tool), ...policyTag(tool), make("span.small.soft.num.end", {}, figuresOf(tool))), line, card);
+  const tags = make("span.tags", {}, riskTag(tool), ...policyTag(tool));
+  return make("li.tool-row", {}, make("div.line", {}, open, tags, make("span.small.soft.num.end", {}, figuresOf(tool))), line, card);
 }
 
-/** One tool: everything of it, and a form to try it. */
-function toolCard(tool) {
+/** The policy of one tool, as servers.toml has it. */
+function policyForm(tool, reload) {
+  const WAYS = [["", "as other rules say"], ["allow", "goes through"], ["approve", "asks you first"], ["deny", "not allowed"]];
+  const now = tool.own_policy ?? "";
+  const select = make("select", {}, ...WAYS.map(([value, words]) => make("option", { value }, words)));
+  select.value = now;
+  const save = make("button", { type: "submit" }, "Save");
+  save.disabled = true;
+  const state = make("span.small.soft.said", { role: "status" });
+  select.addEventListener("change", () => { save.disabled = select.value === now; });
+  const form = make("form.policy", { "aria-label": `Policy of ${said(tool.name)}` }, field("Policy in servers.toml", select), save, state);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    save.disabled = true;
+    write(state, "Saving …");
+    try {
+      const body = JSON.stringify({ policy: select.value || null });
+      const { trouble } = await (await api(`tools/${encodeURIComponent(tool.name)}/policy`, { method: "POST", body })).json();
+      write(state, trouble ?? "");
+      if (!trouble) await reload();
+      speak(trouble ?? "Saved.");
+    } catch (failure) {
+      save.disabled = false;
+      write(state, `Not saved: ${reason(failure)}`);
+    }
+  });
+  return form;
+}
+
+/** One tool: everything of it, and a form to try it. `reload` shows it again. */
+function toolCard(tool, reload) {
   const rules = {
     allow: "Calls go through by themselves.", approve: `You are asked before each call: ${said(tool.rule, 200)}.`,
     deny: `No client may call it: ${said(tool.rule, 200)}.`,
@@ -101,6 +137,7 @@ function toolCard(tool) {
     make("p.small.soft.said", {}, facts.filter(Boolean).join(" · ")),
     make("p.small.said", {}, rules[tool.policy] ?? ""),
   ];
+  if ("own_policy" in tool) parts.push(policyForm(tool, reload));
   if (tool.last_error) parts.push(make("p.small.said", {}, `Last error: ${said(tool.last_error.message || tool.last_error.code, 300)}`));
   parts.push(schemaPart("What it takes, as JSON Schema", tool.input_schema));
   if (tool.output_schema) parts.push(schemaPart("What it answers, as JSON Schema", tool.output_schema));
@@ -124,23 +161,34 @@ function kindOf(schema = {}) {
   if ("const" in schema) return { type: "enum", of: [schema.const] };
   const ways = (schema.anyOf ?? schema.oneOf ?? []).filter((way) => way?.type !== "null");
   if (!schema.type && ways.length === 1) return kindOf(ways[0]);
+  // Values with a title for each (2025-11-25).
+  if (ways.length > 1 && ways.every((way) => way && "const" in way)) return { type: "enum", of: ways.map((way) => way.const), titles: ways.map((way) => way.title) };
   const types = [schema.type ?? []].flat().filter((type) => type !== "null");
+  if (types[0] === "array" && kindOf(schema.items).type === "enum") return { ...kindOf(schema.items), type: "several" };
   return { type: types.length === 1 && ["string", "number", "integer", "boolean"].includes(types[0]) ? types[0] : "json" };
 }
 
-/** A field for one param: its node, and its value; undefined where nothing was given. */
-function paramField(name, schema, required) {
-  const { type, of } = kindOf(schema);
+/** A field for one param: its node, and its value; undefined where nothing was given. `filled`: its default is given already. */
+function paramField(name, schema, required, filled = false) {
+  const { type, of, titles = schema?.enumNames ?? [] } = kindOf(schema);
   const choices = type === "boolean" ? [true, false] : of;
   const hint = said(schema?.description, 400);
-  const label = [make("span.mono.said", {}, said(name, 80)), make("span.small.soft", {}, ` ${required ? "required" : type === "enum" ? "" : type}`)];
+  const title = filled && schema?.title ? make("span.said", {}, said(schema.title, 200)) : make("span.mono.said", {}, said(name, 80));
+  const label = [title, make("span.small.soft", {}, ` ${required ? "required" : choices ? "" : type}`)];
   let input;
   if (choices) {
-    input = make("select", {}, make("option", { value: "" }, "–"), ...choices.map((choice, at) => make("option", { value: at }, said(typeof choice === "string" ? choice : JSON.stringify(choice), 100))));
+    const options = choices.map((choice, at) => make("option", { value: at }, said(titles[at] ?? (typeof choice === "string" ? choice : JSON.stringify(choice)), 100)));
+    input = type === "several" ? make("select", { multiple: "", size: Math.min(options.length, 6) }, ...options) : make("select", {}, make("option", { value: "" }, "–"), ...options);
   } else if (type === "json") input = lines(2, { placeholder: [schema?.type].flat().includes("array") ? "[]" : "JSON" });
   else if (type === "string") input = make("textarea", { rows: 1, ...plain });
   else input = oneLine({ inputmode: type === "integer" ? "numeric" : "decimal" });
-  if (schema?.default !== undefined) input.placeholder = said(JSON.stringify(schema.default), 60);
+  const byDefault = schema?.default;
+  if (byDefault !== undefined) input.placeholder = said(JSON.stringify(byDefault), 60);
+  if (filled && byDefault !== undefined) {
+    const given = [byDefault].flat();
+    if (type === "several") for (const option of input.options) option.selected = given.includes(choices[option.value]);
+    else input.value = choices ? choices.indexOf(byDefault) : typeof byDefault === "string" ? byDefault : JSON.stringify(byDefault);
+  }
   if (required) input.setAttribute("aria-required", "true");
   const node = field("", input, hint);
   node.firstChild.replaceChildren(...label);
@@ -148,6 +196,10 @@ function paramField(name, schema, required) {
     node, input,
     value() {
       const text = input.value;
+      if (type === "several") {
+        const chosen = [...input.selectedOptions].map((option) => choices[option.value]);
+        return chosen.length || required ? chosen : undefined;
+      }
       if (choices) return text === "" ? undefined : choices[Number(text)];
       if (text === "") return undefined;
       if (type === "string") return text;
@@ -157,6 +209,24 @@ function paramField(name, schema, required) {
       return number;
     },
   };
+}
+
+/** The params that were given in fields: pairs of a name and its field. The first field that cannot be read gets the focus. */
+function paramsOf(fields, required) {
+  const given = [];
+  for (const [name, one] of fields) {
+    one.input.removeAttribute("aria-invalid");
+    try {
+      const value = one.value();
+      if (value === undefined && required.has(name)) throw new Error("is required");
+      if (value !== undefined) given.push([name, value]);
+    } catch (fault) {
+      one.input.setAttribute("aria-invalid", "true");
+      one.input.focus();
+      throw new Error(`${said(name)} ${fault instanceof SyntaxError ? "is not JSON" : fault.message}.`);
+    }
+  }
+  return Object.fromEntries(given);
 }
 
 function tryForm(tool) {
@@ -184,30 +254,12 @@ function tryForm(tool) {
   hide(stop, true);
   hide(ask, true);
 
-  function params() {
-    if (whole) return JSON.parse(all.value);
-    const given = [];
-    for (const [name, one] of fields) {
-      one.input.removeAttribute("aria-invalid");
-      try {
-        const value = one.value();
-        if (value === undefined && required.has(name)) throw new Error("is required");
-        if (value !== undefined) given.push([name, value]);
-      } catch (fault) {
-        one.input.setAttribute("aria-invalid", "true");
-        one.input.focus();
-        throw new Error(`${said(name)} ${fault instanceof SyntaxError ? "is not JSON" : fault.message}.`);
-      }
-    }
-    return Object.fromEntries(given);
-  }
-
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     if (abort) return;
     let body;
     try {
-      body = JSON.stringify({ params: params() });
+      body = JSON.stringify({ params: whole ? JSON.parse(all.value) : paramsOf(fields, required) });
     } catch (fault) {
       return write(state, fault instanceof SyntaxError ? "The params are not JSON." : fault.message);
     }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{DefaultBodyLimit, Path, Query, State},
     response::Response,
     routing::{get, post},
@@ -15,14 +15,18 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     answer,
-    servers::{MAX_BODY, read, wrong},
+    questions::OpenQuestions,
+    servers::{MAX_BODY, blocking, editable, not_edited, read, write, wrong},
 };
 use crate::{
+    config::{Policy, Sources},
     fault::{Code, Fault},
     gateway::{Gateway, Interrupt, call::Request, session::Session},
+    hosts::{self, Machine},
     text::clip,
 };
 
@@ -39,6 +43,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
         .route("/ui/api/servers/{name}/tools", get(list))
         .route("/ui/api/tools/{full}", get(card))
         .route("/ui/api/tools/{full}/call", post(call))
+        .route("/ui/api/tools/{full}/policy", post(set_policy))
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
@@ -70,6 +75,35 @@ async fn card(State(gateway): State<Arc<Gateway>>, Path(full): Path<String>) -> 
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct PolicyWanted {
+    /// None: other rules decide.
+    policy: Option<Policy>,
+}
+
+/// Sets the policy of one tool in servers.toml. The user of the page means it, even where it makes a rule less strict.
+async fn set_policy(
+    State(gateway): State<Arc<Gateway>>,
+    Path(full): Path<String>,
+    body: Bytes,
+) -> Result<Response, Response> {
+    let PolicyWanted { policy } = read(&body)?;
+    let unset = || wrong(StatusCode::NOT_FOUND, format!("`{full}` is of no server in servers.toml"));
+    let (server, tool) = gateway.tool_in_config(&full).ok_or_else(unset)?;
+    let file = editable(&gateway)?;
+    let named = server.clone();
+    let edited = blocking(move || {
+        let machine = Machine::this()?;
+        let edit =
+            |sources: Sources<'_>| hosts::set_tool_policy(&file, &named, &tool, policy, sources, &machine);
+        Ok(Sources::of_this_machine(edit))
+    });
+    let change = edited.await?.map_err(|unedited| not_edited(&unedited))?.change;
+    gateway.accept_edit(&change);
+    write(&gateway, change, "policy", &server, Vec::new()).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct CallWanted {
     #[serde(default)]
     params: Map<String, Value>,
@@ -78,11 +112,18 @@ struct CallWanted {
 /// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
 async fn call(
     State(gateway): State<Arc<Gateway>>,
+    Extension(questions): Extension<Arc<OpenQuestions>>,
     Path(full): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
     let CallWanted { params } = read(&body)?;
-    let mut caller = gateway.caller(Session::new(None), CLIENT);
+    let session = Session::new(None);
+    let (asker, asking) = questions.channel(&session, &full);
+    let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
+    let mut caller = gateway.caller(session, CLIENT);
+    caller.asker = Some(asker);
+    // Approvals wait on the page as those of every client do.
+    caller.unasked = true;
     caller.limits.soft_deadline = PATIENCE;
     caller.limits.max_result_bytes = MOST_SHOWN;
     caller.local = true;

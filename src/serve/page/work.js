@@ -96,7 +96,11 @@ function workRow(part, one) {
   const [mark, about, acts, failed] = ["span", "span.said", "div.acts", "p.small.bad.said"].map((kind) => make(kind));
   const fields = make("dl.fields");
   const words = make("pre.said", { tabindex: "0", role: "group", "aria-label": `Text of ${shown}` });
-  const details = make("div.details", { id: place, hidden: "" }, fields, words);
+  const further = makeButton("chip", "Read on", () => readOn());
+  further.setAttribute("aria-label", `Read on in ${shown}`);
+  const details = make("div.details", { id: place, hidden: "" }, fields, words, make("div.acts.left", {}, further));
+  let next = null;
+  let read = "";
   const node = make("li", {}, make("div.row", {}, make("div", {}, more, make("p.line.small.soft.num", {}, mark, about)), acts), failed, details);
 
   async function open(yes) {
@@ -105,19 +109,43 @@ function workRow(part, one) {
     if (!yes) return;
     fields.replaceChildren();
     showText("Reading …");
+    showNext(null);
     try {
       const { result, next_step, ...rest } = await (await api(path())).json();
       fields.replaceChildren(...Object.entries(rest).flatMap(([name, value]) => [
         make("dt.said", {}, said(name, 40).replaceAll("_", " ")), make("dd.said", {}, said(typeof value === "string" ? value : JSON.stringify(value), 4000)),
       ]));
-      showText(textOf(result));
+      read = textOf(result);
+      showText(read + restOf(result));
+      showNext(result);
     } catch (failure) {
       if (!(failure instanceof Refused)) showText(reason(failure));
     }
   }
 
-  function showText(text) {
-    write(words, said(text, 30_000));
+  /** Whether a kept result goes on, and where. */
+  function showNext(result) {
+    const { ref, offset } = result?.next_step?.arguments?.params ?? {};
+    next = ref ? { ref, offset: offset ?? 0 } : null;
+    hide(further, !next);
+  }
+
+  async function readOn() {
+    const { ref, offset } = next;
+    try {
+      const { result } = await (await api(`work/result/${encodeURIComponent(ref)}?owner=${encodeURIComponent(owner)}&offset=${offset}`)).json();
+      // The preview of a task's result makes way for the result itself. Only rows begin with a line of their own.
+      read = offset ? `${read}${result.rows ? "\n" : ""}${textOf(result)}` : textOf(result);
+      showText(read + restOf(result), 400_000);
+      showNext(result);
+      if (!next) words.focus();
+    } catch (failure) {
+      if (!(failure instanceof Refused)) speak(reason(failure));
+    }
+  }
+
+  function showText(text, most = 30_000) {
+    write(words, said(text, most));
     hide(words, text === "");
   }
 
@@ -169,10 +197,16 @@ function workRow(part, one) {
 function textOf(result) {
   if (!result) return "";
   if (result.content) return result.content.map((block) => (typeof block.text === "string" ? readable(block.text) : JSON.stringify(block, null, 2))).join("\n\n");
-  const { text, value, rows, total } = result;
-  const shown = typeof text === "string" ? readable(text) : JSON.stringify(value ?? rows ?? result, null, 2);
-  const left = total - (text ?? rows ?? []).length;
-  return left > 0 ? `${shown}\n… and ${whole(left)} more ${rows ? "rows" : "characters"}` : shown;
+  const { text, value, rows, next_step: more } = result;
+  // A piece of JSON is not JSON.
+  if (typeof text === "string") return more || result.offset ? text : readable(text);
+  return JSON.stringify(value ?? rows ?? result, null, 2);
+}
+
+/** How much of a kept result is not shown yet. */
+function restOf({ next_step: more, total, rows } = {}) {
+  const left = total - (more?.arguments?.params?.offset ?? total);
+  return left > 0 ? `\n… and ${whole(left)} more ${rows ? "rows" : "bytes"}` : "";
 }
 
 /** Text that is JSON, set out in lines. */

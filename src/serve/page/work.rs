@@ -37,6 +37,9 @@ struct Asked {
     /// The profile of the clients that it belongs to.
     #[serde(default)]
     owner: String,
+    /// Where to read on in a kept result: a row of an array, else a byte of the text.
+    #[serde(default)]
+    offset: u64,
 }
 
 async fn work(State(gateway): State<Arc<Gateway>>) -> Response {
@@ -52,7 +55,7 @@ async fn one(
     Path((kind, id)): Path<(WorkKind, String)>,
     Query(asked): Query<Asked>,
 ) -> Response {
-    told(gateway.work_in_full(WorkItem { kind, owner: &asked.owner, id: &id }).await)
+    told(gateway.work_in_full(WorkItem { kind, owner: &asked.owner, id: &id }, asked.offset).await)
 }
 
 async fn act(

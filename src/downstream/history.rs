@@ -1,0 +1,154 @@
+//! What happened to a server lately: its states and the lines of its stderr, with their times.
+
+use std::{collections::VecDeque, time::SystemTime};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+
+use super::State;
+use crate::{clock::unix_ms, secrets::without_secrets, text::clip};
+
+/// The most entries of one server, and the most bytes of their texts.
+const MAX_ENTRIES: usize = 200;
+const MAX_BYTES: usize = 32 << 10;
+/// The longest text of an entry, in characters.
+const LONGEST: usize = 500;
+/// Lines of stderr within this time are shown as one entry: a secret may have several lines.
+const TOGETHER_MS: u64 = 1_000;
+
+/// What an entry is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HistoryKind {
+    /// A change of the server's state.
+    State,
+    /// Lines that the server wrote to stderr.
+    Stderr,
+}
+
+/// An entry of a server's history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HistoryEntry {
+    /// Milliseconds since 1970.
+    pub at_ms: u64,
+    /// What the entry is about.
+    pub kind: HistoryKind,
+    /// The state with its error, or the lines.
+    pub text: String,
+}
+
+/// The latest entries of one server. The oldest ones make room for new ones.
+#[derive(Debug, Default)]
+pub struct History(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: VecDeque<HistoryEntry>,
+    bytes: usize,
+}
+
+impl History {
+    /// Adds a state, unless it is the last one that was added.
+    pub(super) fn entered(&self, state: &State) {
+        let text = match state {
+            State::Down { error, .. } | State::AuthRequired { error, .. } => {
+                format!("{}: {error}", state.as_str())
+            }
+            _ => state.as_str().to_string(),
+        };
+        let text = clip(&text, LONGEST);
+        let mut kept = self.0.lock();
+        let last = kept.entries.iter().rev().find(|entry| entry.kind == HistoryKind::State);
+        if last.is_none_or(|last| last.text != text) {
+            kept.push(now(), HistoryKind::State, text);
+        }
+    }
+
+    /// Adds a line of stderr, whose known secrets are masked already.
+    pub(super) fn wrote(&self, line: &str) {
+        self.0.lock().push(now(), HistoryKind::Stderr, clip(line, LONGEST));
+    }
+
+    /// Returns the entries, oldest first, without what looks like a secret.
+    pub fn entries(&self) -> Vec<HistoryEntry> {
+        let mut shown: Vec<HistoryEntry> = Vec::new();
+        for entry in &self.0.lock().entries {
+            match shown.last_mut() {
+                Some(last)
+                    if (last.kind, entry.kind) == (HistoryKind::Stderr, HistoryKind::Stderr)
+                        && entry.at_ms.saturating_sub(last.at_ms) < TOGETHER_MS =>
+                {
+                    last.text.push('\n');
+                    last.text.push_str(&entry.text);
+                }
+                _ => shown.push(entry.clone()),
+            }
+        }
+        for entry in &mut shown {
+            entry.text = without_secrets(&entry.text).0;
+        }
+        shown
+    }
+}
+
+impl Kept {
+    fn push(&mut self, at_ms: u64, kind: HistoryKind, text: String) {
+        self.bytes += text.len();
+        self.entries.push_back(HistoryEntry { at_ms, kind, text });
+        while self.entries.len() > MAX_ENTRIES || self.bytes > MAX_BYTES {
+            let Some(oldest) = self.entries.pop_front() else { break };
+            self.bytes -= oldest.text.len();
+        }
+    }
+}
+
+fn now() -> u64 {
+    unix_ms(SystemTime::now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(history: &History) -> Vec<String> {
+        history.entries().into_iter().map(|entry| entry.text).collect()
+    }
+
+    fn down(error: &str) -> State {
+        State::Down { error: error.into(), retry_at: tokio::time::Instant::now() }
+    }
+
+    #[test]
+    fn states_are_added_when_they_change() {
+        let history = History::default();
+        for state in
+            [State::Starting, down("exit code 3"), down("exit code 3"), down("killed"), State::Starting]
+        {
+            history.entered(&state);
+        }
+        assert_eq!(texts(&history), ["starting", "down: exit code 3", "down: killed", "starting"]);
+    }
+
+    #[test]
+    fn a_flood_of_stderr_stays_bounded() {
+        let history = History::default();
+        history.entered(&State::Starting);
+        for _ in 0..10_000 {
+            history.wrote(&"x".repeat(10_000));
+        }
+        history.entered(&State::Stopped);
+        let kept = texts(&history);
+        assert!(kept.iter().map(String::len).sum::<usize>() < MAX_BYTES + 2 * MAX_ENTRIES);
+        assert_eq!(kept.last().map(String::as_str), Some("stopped"));
+    }
+
+    #[test]
+    fn a_secret_of_several_lines_is_masked() {
+        let history = History::default();
+        let key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7\n-----END PRIVATE KEY-----";
+        history.wrote("reading the key");
+        key.lines().for_each(|line| history.wrote(line));
+        let shown = texts(&history).join("\n");
+        assert!(shown.starts_with("reading the key") && !shown.contains("MIIEvQ"), "{shown}");
+    }
+}

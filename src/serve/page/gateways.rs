@@ -1,0 +1,197 @@
+//! The gateways of this user on one page: each answers the page's requests on a socket of its own, and the gateway that serves
+//! the page passes on what is meant for another.
+
+use std::sync::Arc;
+
+use axum::{Router, extract::State, response::Response, routing::get};
+use http::{HeaderMap, StatusCode};
+use serde_json::{Value, json};
+
+use super::answer;
+use crate::gateway::{Gateway, Serves};
+
+/// The header that names the gateway that a request is meant for.
+pub(super) const GATEWAY: &str = "x-nonet-gateway";
+
+pub(super) fn routes() -> Router<Arc<Gateway>> {
+    Router::new().route("/ui/api/gateway", get(about)).route("/ui/api/gateways", get(all))
+}
+
+/// Says which gateway this is, to the others.
+async fn about(State(gateway): State<Arc<Gateway>>) -> Response {
+    answer(StatusCode::OK, &own(&gateway))
+}
+
+fn own(gateway: &Gateway) -> Value {
+    let clients = gateway.clients();
+    let mut names: Vec<String> = clients.into_iter().map(|(_, client, _)| client).take(20).collect();
+    names.dedup();
+    json!({
+        "id": gateway.id,
+        "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "serves": gateway.serves.get(),
+        "config": gateway.config().file,
+        "clients": names,
+        "servers": gateway.config().servers.len(),
+        "uptime_s": gateway.uptime().as_secs(),
+    })
+}
+
+/// Lists the gateways of this user: the one that serves the page first.
+async fn all(State(gateway): State<Arc<Gateway>>) -> Response {
+    let mut found = vec![own(&gateway)];
+    #[cfg(unix)]
+    found.extend(sockets::others(&gateway).await);
+    answer(StatusCode::OK, &json!({ "gateways": found }))
+}
+
+/// Returns the gateway that a request is meant for, if it is another one.
+fn other(gateway: &Gateway, headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(GATEWAY)?.to_str().ok()?;
+    (!id.is_empty() && id != &*gateway.id).then(|| id.to_string())
+}
+
+#[cfg(unix)]
+pub(in crate::serve) use sockets::offer;
+#[cfg(unix)]
+pub(super) use sockets::pass_on;
+
+#[cfg(unix)]
+mod sockets {
+    use std::time::Duration;
+
+    use anyhow::Context;
+    use axum::{body::Body, extract::Request, middleware::Next};
+    use futures::future::join_all;
+    use http::{HeaderValue, header::HOST};
+    use hyper::{client, server, service::service_fn};
+    use hyper_util::rt::TokioIo;
+    use tokio::time::{sleep, timeout};
+    use tokio_util::task::TaskTracker;
+    use tower_service::Service;
+
+    use super::*;
+    use crate::{
+        serve::{
+            HEAD_START,
+            page::{TOKEN, api, failed, servers::wrong},
+        },
+        shared::PageSockets,
+    };
+
+    /// How long another gateway may take to say which one it is.
+    const PATIENCE: Duration = Duration::from_secs(1);
+    /// The pause after a connection that could not be accepted.
+    const NO_ROOM: Duration = Duration::from_millis(500);
+    /// The longest answer about a gateway, in bytes.
+    const MAX_ABOUT: usize = 64 << 10;
+
+    fn sockets(gateway: &Gateway) -> anyhow::Result<PageSockets> {
+        PageSockets::of(gateway.state.as_deref().context("this gateway keeps nothing on the disk")?)
+    }
+
+    /// Answers the pages of this user's other gateways, until the gateway stops.
+    pub(in crate::serve) fn offer(gateway: &Arc<Gateway>, serves: Serves) {
+        let _ = gateway.serves.set(serves);
+        let gateway = gateway.clone();
+        tokio::spawn(async move {
+            // The handshake first.
+            sleep(HEAD_START).await;
+            let listening = sockets(&gateway).and_then(|sockets| Ok(sockets.listen(&gateway.id)?));
+            let socket = match listening {
+                Ok(socket) => socket,
+                Err(error) => {
+                    tracing::debug!("other gateways' pages cannot show this gateway: {error:#}");
+                    return;
+                }
+            };
+            let router = api(&gateway).layer(axum::middleware::from_fn_with_state(gateway.clone(), seen));
+            let (tasks, ending) = (TaskTracker::new(), gateway.stopping().clone());
+            while let Some(accepted) = ending.run_until_cancelled(socket.accept()).await {
+                let stream = match accepted {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection of a page was not accepted");
+                        sleep(NO_ROOM).await;
+                        continue;
+                    }
+                };
+                let (router, ending) = (router.clone(), ending.clone());
+                let service = service_fn(move |request| {
+                    let mut router = router.clone();
+                    router.call(request)
+                });
+                let serving =
+                    server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                tasks.spawn(async move { ending.run_until_cancelled(serving).await.map(drop) });
+            }
+        });
+    }
+
+    /// Lets a page see this gateway, unless its page is switched off.
+    async fn seen(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
+        if !gateway.config().gateway.page {
+            let file = gateway.config().file.display().to_string();
+            let why = format!("The page is switched off: `page = false` is in [gateway] of {file}.");
+            return wrong(StatusCode::FORBIDDEN, why);
+        }
+        // From the first look on; until then, a gateway without a page records no calls.
+        gateway.calls.switch_on();
+        next.run(request).await
+    }
+
+    /// Returns what the other gateways say of themselves.
+    pub(super) async fn others(gateway: &Gateway) -> Vec<Value> {
+        let Ok(sockets) = sockets(gateway) else { return Vec::new() };
+        let ids = sockets.ids().into_iter().filter(|id| id != &*gateway.id);
+        let told = join_all(ids.map(|id| {
+            let sockets = &sockets;
+            async move { timeout(PATIENCE, about(sockets, &id)).await.ok().flatten() }
+        }));
+        let mut told: Vec<Value> = told.await.into_iter().flatten().collect();
+        told.sort_by_key(|one| one["uptime_s"].as_u64());
+        told
+    }
+
+    async fn about(sockets: &PageSockets, id: &str) -> Option<Value> {
+        let request = Request::builder().uri("/ui/api/gateway").body(Body::empty()).ok()?;
+        let response = send(sockets, id, request).await.ok().filter(|response| response.status() == 200)?;
+        let bytes = axum::body::to_bytes(response.into_body(), MAX_ABOUT).await.ok()?;
+        let told: Value = serde_json::from_slice(&bytes).ok()?;
+        (told["id"] == *id).then_some(told)
+    }
+
+    /// Answers a request of the page, or passes it on to the gateway that it is meant for.
+    pub(in crate::serve::page) async fn pass_on(
+        State(gateway): State<Arc<Gateway>>,
+        request: Request,
+        next: Next,
+    ) -> Response {
+        let Some(id) = other(&gateway, request.headers()) else { return next.run(request).await };
+        let sockets = match sockets(&gateway) {
+            Ok(sockets) => sockets,
+            Err(error) => return failed(format!("{error:#}")),
+        };
+        match send(&sockets, &id, request).await {
+            Ok(response) => response,
+            Err(error) => {
+                tracing::debug!("a request of the page was not passed on: {error:#}");
+                wrong(StatusCode::GONE, "That gateway has ended.")
+            }
+        }
+    }
+
+    async fn send(sockets: &PageSockets, id: &str, mut request: Request) -> anyhow::Result<Response> {
+        let (mut sender, connection) =
+            client::conn::http1::handshake(TokioIo::new(sockets.connect(id).await?)).await?;
+        // Ends with the response.
+        tokio::spawn(connection);
+        let headers = request.headers_mut();
+        for name in [TOKEN, GATEWAY] {
+            headers.remove(name);
+        }
+        headers.insert(HOST, HeaderValue::from_static("nonet"));
+        Ok(sender.send_request(request).await?.map(Body::new))
+    }
+}
