@@ -29,7 +29,7 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
     if let Some(cluster) = &gateway.cluster {
         log::of_replica(cluster.replicas().name());
     }
-    // The folder of a file that does not exist yet has to exist to be watched.
+    // To be watched, the folder of a not yet existing file must exist.
     if let Some(folder) = file.parent().filter(|_| !file.exists()) {
         let _ = std::fs::create_dir_all(folder);
     }
@@ -97,7 +97,7 @@ fn share(gateway: &Arc<Gateway>, file: &Path, page: Option<String>) {
     });
 }
 
-/// The text for a user who starts Nonet in a terminal.
+/// Returns the text for a user who starts Nonet in a terminal.
 fn welcome(file: &Path) -> String {
     let config = std::path::absolute(file).unwrap_or_else(|_| file.into());
     let launch = Machine::this().ok().and_then(|machine| Launch::of(&config, None, &machine).ok());
