@@ -1,5 +1,5 @@
-//! Says which commit a program is built from: NONET_COMMIT, else what git says of the folder, else `unknown`. A debug build does
-//! not ask git, because each commit would build it anew.
+//! Sets the commit that a program is built from: NONET_COMMIT, else git's answer for the folder, else `unknown`. A debug build
+//! does not ask git, because each commit would trigger a rebuild.
 
 use std::{env, process::Command};
 
@@ -13,7 +13,7 @@ fn main() {
     println!("cargo::rustc-env=NONET_BUILT_FROM={commit}");
 }
 
-/// The commit of a clone of this repository; none in a folder that only lies in another one.
+/// Returns the commit of a clone of this repository; none in a folder that is only inside another one.
 fn of_git() -> Option<String> {
     let folder = env::var("CARGO_MANIFEST_DIR").ok()?;
     let top = git(&["rev-parse", "--show-cdup"])?;

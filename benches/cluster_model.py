@@ -21,16 +21,16 @@ import time
 SCRIPTS = pathlib.Path(__file__).parent.parent / "src" / "store" / "redis"
 BASE = "nonet-model:{nonet-model}:"
 
-# What the source says (presence.rs, replicas.rs, link.rs, agenda.rs, carried.rs), in seconds.
+# The source's values (presence.rs, replicas.rs, link.rs, agenda.rs, carried.rs), in seconds.
 BEAT, LEASE, PATIENCE, AGENDA, TOUCH = 3, 10, 1, 1, 60
 TOUCHED_AT_ONCE = 500
 
-# What `--measure` printed: microseconds of Redis for each call of a method, by the number that it grows with.
+# The output of `--measure`: microseconds of Redis per call of a method, by the number that the cost grows with.
 LOOK_US = {3: 23, 100: 210, 1_000: 2_719, 10_000: 38_724}          # by replicas
 AGENDA_US = {0: 32, 100: 414, 1_000: 4_655, 10_000: 60_367}       # by errands that other replicas hold
 JOIN_US = 22
-TOUCH_US = 3.9                                                     # for each session
-# What a replica tells of itself, and what a session with one plain client weighs: bytes.
+TOUCH_US = 3.9                                                     # per session
+# The size of a replica's announcement, and of a session with one plain client, in bytes.
 TOLD_BYTES = 190
 SESSION_REDIS_BYTES, SESSION_REPLICA_BYTES = 667, 105_000
 
@@ -49,12 +49,12 @@ class Load:
     def __init__(self, replicas, sessions=0, errands=0):
         self.replicas = replicas
         self.look_us = between(LOOK_US, replicas)
-        # A replica reads what is due in order of time, until it finds something of its own: of K among N, after N / (K + 1).
+        # A replica reads due items in order of time until it finds one of its own: of K among N, after N / (K + 1).
         self.agenda_us = between(AGENDA_US, errands / (errands / replicas + 1))
         beats, agendas = replicas / BEAT, replicas / AGENDA
         of_each = sessions / replicas
         touches = replicas * -(-of_each // TOUCHED_AT_ONCE) / TOUCH
-        # By the names of `INFO commandstats`: a method is one EVALSHA, whatever it calls within Redis.
+        # By the names of `INFO commandstats`: a method counts as one EVALSHA, whatever it calls within Redis.
         self.commands = {
             "evalsha": 2 * beats + agendas + touches,
             "exists": beats * replicas + agendas,
@@ -73,7 +73,7 @@ class Load:
     def simulate(self, seconds=30):
         """Beats and agendas of replicas in turn at a Redis that does one thing at a time. Returns the share of beats that no answer
         came to in time, and the replicas that others took for dead at any moment."""
-        # The golden ratio spreads the beginnings evenly, whatever their number.
+        # The golden ratio spreads the start times evenly, whatever their number.
         phases = [(index * 0.6180339887) % 1 for index in range(self.replicas)]
         queue = [(phase * BEAT, index, True) for index, phase in enumerate(phases)]
         queue += [(phase * AGENDA, index, False) for index, phase in enumerate(phases)]
@@ -86,7 +86,7 @@ class Load:
             begins = max(free, at)
             heapq.heappush(queue, (at + (BEAT if is_beat else AGENDA), index, is_beat))
             if begins - at > PATIENCE:
-                # It has been given up, but Redis reads it all the same: most of the cost remains.
+                # The replica no longer waits for it, but Redis runs it all the same: most of the cost remains.
                 late += is_beat
                 beats += is_beat
                 free = begins + work
@@ -220,7 +220,7 @@ def measure(port):
         }, separators=(",", ":"))
 
     redis.clear()
-    # There is one script call before the counting begins.
+    # One script call precedes the counting.
     redis.call("EVALSHA", replicas, 1, BASE, "look", 1)
     for count in (3, 100, 1_000, 10_000):
         redis.clear()

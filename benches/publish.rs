@@ -1,5 +1,5 @@
-//! What it costs to publish a catalogue of a hundred servers: from nothing, and when one of them adds a tool. Each part on
-//! its own and all of them; the vectors are made up.
+//! The cost of publishing a catalogue of a hundred servers: from scratch, and when one server adds a tool. Measures each
+//! part separately and all together; the vectors are made up.
 //!
 //! `cargo bench --bench publish`
 
@@ -19,7 +19,7 @@ const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 const SERVERS: usize = 100;
 /// The width of a vector.
 const WIDTH: usize = 384;
-/// Vectors in the graph: building a larger one takes minutes.
+/// Vectors in the graph: building a larger graph takes minutes.
 const IN_GRAPH: usize = 500;
 
 fn main() {
@@ -32,7 +32,7 @@ fn config() -> Config {
     config.expect("it is usable").config
 }
 
-/// `size` tools: the recorded ones over and over, each time with other words.
+/// Returns `size` tools: the recorded ones repeated, with different words each time.
 fn sources(size: usize) -> Vec<Source> {
     let lines = include_str!("../tests/data/tools.jsonl").lines();
     let recorded: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
@@ -50,7 +50,7 @@ fn sources(size: usize) -> Vec<Source> {
     (0..SERVERS).map(server).collect()
 }
 
-/// The same with one more tool at the server in the middle.
+/// Adds one tool to the server in the middle.
 fn with_one_more(sources: &[Source]) -> Vec<Source> {
     let mut sources = sources.to_vec();
     let changed = &mut sources[SERVERS / 2];
@@ -64,7 +64,7 @@ fn names(sources: &[Source]) -> Arc<Namespaces> {
     Arc::new(Namespaces::new(sources.iter().map(|source| &*source.server)))
 }
 
-/// What is measured: `before` and `after` a tool is added, with the documents of both.
+/// A case: `before` and `after` a tool is added, with the documents of both.
 struct Case {
     config: Config,
     before: Snapshot,
@@ -130,7 +130,7 @@ mod one_tool_more {
         bencher.bench(|| case.before.index.updated(case.documents.clone(), &case.config.embedder));
     }
 
-    /// Vectors that are known, and their places in a graph.
+    /// Measures known vectors, and their places in a graph.
     #[divan::bench(args = SIZES)]
     fn vectors(bencher: Bencher<'_, '_>, size: usize) {
         let case = case(size);

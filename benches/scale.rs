@@ -1,14 +1,13 @@
-//! What grows with the catalogue: building, memory, searching, and what the graph (HNSW) finds of what exact search
-//! finds; as a table on stdout and as a plot.
+//! What grows with the catalogue: build time, memory, search time, and the recall of the graph (HNSW) relative to exact
+//! search; as a table on stdout and as a plot.
 //!
 //! ```sh
 //! cargo bench --bench scale -- [--sizes 500,1000,...] [--plot FILE.svg] [TOOLS.jsonl,QUERIES.jsonl ...]
 //! ```
 //!
-//! Tools are those of the files (without files: the recorded ones of `tests/data`), embedded for real. Where a size asks for
-//! more, each further one is a mix of two of them: the name of one under a server of its own, the description of both,
-//! and a vector between theirs, nearer to the first. Requests are those of the files, one text each. Times are without
-//! embedding.
+//! Tools come from the files (without files: the recorded ones in `tests/data`), with real embeddings. For larger sizes,
+//! each further tool is a mix of two: the name of one under its own server, the description of both, and a vector between
+//! theirs, nearer to the first. Requests come from the files, one text each. Times exclude embedding.
 
 use std::{
     fs,
@@ -23,7 +22,7 @@ use serde_json::Value;
 
 /// Requests for each figure.
 const REQUESTS: usize = 200;
-/// Sizes beyond which a graph is built and compared with exact search.
+/// From this size on, a graph is built and compared with exact search.
 const GRAPH_FROM: usize = 3_000;
 
 struct Arguments {
@@ -39,7 +38,7 @@ struct Item {
     vector: Arc<[f32]>,
 }
 
-/// The figures of one size; times in milliseconds but for `build_s` and `graph_s`.
+/// The figures of one size; times in milliseconds, except `build_s` and `graph_s`.
 #[derive(Default)]
 struct Row {
     tools: usize,
@@ -94,7 +93,7 @@ fn arguments() -> Arguments {
                 arguments.sizes = sizes.split(',').map(|size| size.parse().expect("a number")).collect();
             }
             "--plot" => arguments.plot = Some(given.next().expect("a file after --plot").into()),
-            // Cargo says that this is a bench.
+            // Cargo passes this flag to benches.
             "--bench" => {}
             pair => {
                 let (tools, queries) = pair.split_once(',').expect("TOOLS.jsonl,QUERIES.jsonl");
@@ -148,7 +147,7 @@ async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
     (items, requests)
 }
 
-/// `size` tools: the real ones, then mixes of two.
+/// Returns `size` tools: the real ones, then mixes of two.
 fn catalogue(items: &[Item], size: usize) -> Vec<Item> {
     let mut all: Vec<Item> = items.iter().take(size).cloned().collect();
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
@@ -202,7 +201,7 @@ fn measure(items: &[Item], requests: &[Query], size: usize) -> Row {
     row
 }
 
-/// Half of the searches took no longer than the first, nineteen in twenty no longer than the second.
+/// Returns the median and the 95th percentile of the search times.
 fn times(index: &Index, requests: &[Query]) -> [f64; 2] {
     let mut times: Vec<Duration> = requests
         .iter()
@@ -216,7 +215,7 @@ fn times(index: &Index, requests: &[Query]) -> [f64; 2] {
     [0.5, 0.95].map(|share| times[((times.len() - 1) as f64 * share) as usize].as_secs_f64() * 1_000.0)
 }
 
-/// The share of the ten nearest by vector alone that the graph finds.
+/// Returns the share of the exact ten nearest by vector that the graph finds.
 fn recall(exact: &Index, graph: &Index, requests: &[Query]) -> f64 {
     let nearest = |index: &Index, request: &Query| -> Vec<usize> {
         let found = index.search(&request.vector_only(), 10, &|_| true, &Boosts::new());
@@ -230,7 +229,7 @@ fn recall(exact: &Index, graph: &Index, requests: &[Query]) -> f64 {
     shared as f64 / (10 * requests.len()) as f64
 }
 
-/// Resident memory of this process, where /proc tells it.
+/// Returns the resident memory of this process, if /proc reports it.
 fn memory_mb() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();

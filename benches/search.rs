@@ -1,5 +1,5 @@
-//! A search without its embedding, by size of the catalogue: the recorded tool lists, repeated under
-//! other server names, with random unit vectors in the place of embedded texts.
+//! A search without its embedding, by catalogue size: the recorded tool lists, repeated under other server
+//! names, with random unit vectors instead of embedded texts.
 //!
 //! `cargo bench --bench search`
 
@@ -37,7 +37,7 @@ fn documents(count: usize) -> Vec<Document> {
         .collect()
 }
 
-/// A unit vector that depends on `seed` alone (xorshift).
+/// Returns a unit vector that depends only on `seed` (xorshift).
 fn vector(seed: usize) -> Arc<[f32]> {
     let mut state = (seed as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let values: Vec<f32> = (0..WIDTH)
@@ -83,7 +83,7 @@ fn build_without_vectors(bencher: divan::Bencher<'_, '_>, size: usize) {
         .bench_values(|documents| Index::new(documents, &Settings::default()));
 }
 
-/// Facts of a user, found as `gateway.recall` finds them.
+/// Returns an index of a user's facts, searched as by `gateway.recall`.
 fn facts(count: usize) -> Index {
     let settings = Settings { rules: Rules::prose(), hnsw_above: usize::MAX, ..Settings::default() };
     let fact = |(number, tool): (usize, Document)| {

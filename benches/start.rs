@@ -1,9 +1,8 @@
-//! What a client waits for at the start: the handshake, beside servers that are slow or dead; the same through a shared
-//! gateway; and with a large catalogue the first search by meaning, and the memory afterwards.
+//! What a client waits for at the start: the handshake, beside slow or dead servers; the same through a shared gateway; and
+//! with a large catalogue the first search by meaning, with the memory afterwards.
 //!
 //! `cargo bench --bench start [-- STARTS]`. The last part needs an engine for search by meaning (the feature `tract`, or ONNX
-//! Runtime). The first run with the large catalogue embeds 3,000 tools, which takes a minute;
-//! what is measured is the second.
+//! Runtime). The first run with the large catalogue embeds 3,000 tools, which takes a minute; the second run is measured.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -31,7 +30,7 @@ fn main() {
     write(folder, "", &format!("{slow}{dead}"));
     report("five servers that take 1 to 5 s, one that never answers", starts, || Nonet::start(folder));
 
-    // In a folder of its own: the gateway leaves by itself, a moment after its last client.
+    // In a separate folder: the gateway exits by itself, a moment after its last client.
     let apart = folder.join("shared");
     std::fs::create_dir(&apart).expect("a writable folder");
     write(&apart, "shared = true\nshared_grace = '200ms'", &slow);
@@ -98,7 +97,7 @@ fn report(what: &str, starts: usize, start: impl Fn() -> Nonet) {
     );
 }
 
-/// The resident memory of a process in kB.
+/// Returns the resident memory of a process in kB.
 fn resident(child: &Child) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
@@ -165,7 +164,7 @@ impl Drop for Nonet {
     }
 }
 
-/// A server that takes its time, with this many tools.
+/// Runs a slow server with this many tools.
 fn server(delay: u64, tools: usize) {
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let message: Value = serde_json::from_str(&line).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! What a check of a watch costs beside its call and the store: reading what is known, deciding, writing it down.
+//! The cost of a watch's check, apart from its call and the store: reading the record, deciding, serializing the
+//! result.
 //!
 //! `cargo bench --bench watch`
 
@@ -10,7 +11,7 @@ fn main() {
     divan::main();
 }
 
-/// The result of a tool: a list of so many rows.
+/// Returns a tool result: a list with this many rows.
 fn value(rows: usize) -> Value {
     (0..rows).map(|row| json!({ "id": row, "title": format!("row {row}"), "open": row % 2 == 0 })).collect()
 }
@@ -19,7 +20,7 @@ fn finding(value: &Value) -> Finding {
     Finding::Value { seen: Seen::new(value, value.to_string().len() < 2_000, 1), is_met: false }
 }
 
-/// A watch with a full history, as the store has it.
+/// Returns a watch with a full history, as in the store.
 fn kept() -> String {
     let mut watch = Watch { tool: "files.read_file".into(), interval_s: 30, ..Watch::default() };
     for rows in 0..HISTORY {

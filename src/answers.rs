@@ -1,8 +1,8 @@
 //! What people answer in a chat: a yes, a no, choices, the fields of a form, in the languages of user interfaces.
 //!
-//! An answer is read only if all of it is understood: whoever says "yes, but only the first file" has not agreed to the
-//! call that was asked about. What is not understood is for the caller to ask again. This room knows words and JSON, and
-//! nothing of questions, tokens or clients.
+//! Reads an answer only if every word is understood: "yes, but only the first file" does not approve the call in
+//! question. The caller repeats the question after an unclear answer. This room knows words and JSON; it knows nothing
+//! about questions, tokens or clients.
 
 mod choices;
 mod decision;
@@ -19,7 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::schema::bare;
 
-/// How many wrappers around an answer are opened.
+/// How many nested wrappers around an answer are opened.
 const MAX_WRAPPERS: usize = 4;
 /// Keys of an object that holds nothing but the answer.
 const WRAPPERS: &[&str] = &[
@@ -39,11 +39,11 @@ const WRAPPERS: &[&str] = &[
     "values",
 ];
 
-/// The answer, out of text that is JSON and of what models wrap it in.
+/// Returns the answer itself: parses JSON in text, and removes the wrappers that models add.
 pub fn opened(answer: &Value) -> Value {
     opened_beside(answer, &|_| false)
 }
-/// The same where some keys are fields of a form.
+/// Does the same where some keys are fields of a form.
 fn opened_beside(answer: &Value, known: &dyn Fn(&str) -> bool) -> Value {
     let mut value = parsed(answer);
     for _ in 0..MAX_WRAPPERS {
@@ -53,7 +53,7 @@ fn opened_beside(answer: &Value, known: &dyn Fn(&str) -> bool) -> Value {
     }
     value
 }
-/// What an object wraps, if that is an answer: the result of an elicitation, or a single key that says so.
+/// Returns the content of an elicitation result, or the value of a single wrapper key.
 fn unwrapped(fields: &Map<String, Value>, known: &dyn Fn(&str) -> bool) -> Option<Value> {
     if let (Some(action), Some(content @ Value::Object(_))) = (fields.get("action"), fields.get("content"))
         && action == "accept"
@@ -68,7 +68,7 @@ fn unwrapped(fields: &Map<String, Value>, known: &dyn Fn(&str) -> bool) -> Optio
         _ => None,
     }
 }
-/// An object or a list out of a text that is one.
+/// Parses a text that holds a JSON object or array.
 fn parsed(value: &Value) -> Value {
     let text = value.as_str().map(str::trim).filter(|text| text.starts_with(['{', '[']));
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| value.clone())

@@ -1,7 +1,8 @@
-//! Approvals that wait for the user outside of the chat: the live page, `nonet approve` and a webhook decide them.
+//! Approvals that wait for the user outside the chat: the live page, `nonet approve` or a webhook decides them.
 //!
-//! An approval is a record, so that the process that decides need not be the gateway that asks. It belongs to a key, which the
-//! gateway makes of whatever the user approves, and is good once. This room knows records, and nothing of tools or clients.
+//! An approval is a record, so the process that decides does not have to be the gateway that asks. An approval belongs
+//! to a key, which the gateway derives from whatever the user approves, and works once. This room knows records; it
+//! knows nothing about tools or clients.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,14 +16,14 @@ use crate::{
     store::{Most, NewRecord, Record, RecordKind, Records, StoreError},
 };
 
-/// How long an approval waits, for the user and then for its call.
+/// How long an approval waits, first for the user and then for its call.
 pub const AGE: Duration = Duration::from_secs(900);
-/// How many approvals of an owner wait at most.
+/// How many approvals may wait for one owner.
 const MOST: usize = 50;
-/// How often a call that waits looks for the decision of another process.
+/// How often a waiting call checks for a decision by another process.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What the user says.
+/// The user's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -37,38 +38,38 @@ pub enum Verdict {
 /// A decision, and where it was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What the user says.
+    /// The user's verdict.
     pub verdict: Verdict,
-    /// The answer to a question that is no yes or no.
+    /// The answer to a question that is not a yes-or-no question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
     /// Where it was made: `page`, `command` or `webhook`.
     pub by: String,
 }
 
-/// What the user is asked.
+/// The question that the user decides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Asked {
-    /// What may be approved, as a digest: the call, its definition, its params and its session.
+    /// The digest of whatever is approved: the call, its definition, its params and its session.
     pub key: String,
     /// The whole question.
     pub question: String,
-    /// The tool or the app that waits.
+    /// The waiting tool or app.
     pub subject: String,
-    /// The rule that asks.
+    /// The rule that requires the approval.
     pub rule: String,
     /// The client.
     pub client: String,
     /// Whether a yes can hold for the rest of the session.
     pub lasting: bool,
-    /// Whether it may be answered in words, as a step of a workflow may.
+    /// Whether the question accepts an answer in words, as a step of a workflow may.
     pub takes_answer: bool,
-    /// What the one-time address of the answer ends with; empty without one.
+    /// The last part of the one-time address for the answer; empty without an address.
     pub address: String,
-    /// The servers.toml of the gateway that asks; set when it is asked.
+    /// The servers.toml of the gateway that asks. [`Approvals::ask`] sets it.
     pub config: String,
-    /// What the user has decided.
+    /// The user's decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub decision: Option<Decision>,
 }
@@ -77,29 +78,29 @@ pub struct Asked {
 #[derive(Clone, Debug)]
 pub struct WaitingApproval {
     record: Record,
-    /// What is asked.
+    /// The question.
     pub asked: Asked,
-    /// How long it waits yet.
+    /// The remaining time.
     pub left: Duration,
 }
 
-/// The approvals that wait, of one configuration.
+/// The waiting approvals of one configuration.
 #[derive(Debug)]
 pub struct Approvals {
     records: Arc<dyn Records>,
     clock: Clock,
     config: String,
-    /// Different for each process: sessions are numbered in each.
+    /// Different for each process, because each process numbers its own sessions.
     pub nonce: String,
     decided: Notify,
 }
 
-/// Why nothing was decided.
+/// Why no decision was made.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Undecided {
     /// No approval with this id waits.
     Unknown,
-    /// It cannot be answered like this.
+    /// The approval does not accept such an answer.
     Unfit(&'static str),
     /// The store failed.
     Failed(String),
@@ -118,12 +119,12 @@ impl std::fmt::Display for Undecided {
 }
 
 impl WaitingApproval {
-    /// The id that people type.
+    /// Returns the id, which is short enough to type.
     pub fn id(&self) -> &str {
         &self.record.id
     }
 
-    /// The approval for people and programs.
+    /// Returns the approval as JSON, for people and programs.
     pub fn to_json(&self) -> Value {
         json!({
             "id": self.id(),
@@ -138,20 +139,20 @@ impl WaitingApproval {
         })
     }
 
-    /// What the user has decided.
+    /// Returns the user's decision, if there is one.
     pub fn decision(&self) -> Option<&Decision> {
         self.asked.decision.as_ref()
     }
 }
 
 impl Approvals {
-    /// The approvals of a configuration, which is named by its path.
+    /// Opens the approvals of a configuration, which is identified by its path.
     pub fn new(records: Arc<dyn Records>, clock: Clock, config: &str) -> Self {
         let nonce = uuid::Uuid::new_v4().simple().to_string();
         Self { records, clock, config: config.into(), nonce, decided: Notify::new() }
     }
 
-    /// Reads a record; none if its time is over, or if it is of another configuration.
+    /// Reads a record. Returns `None` if it has expired or belongs to another configuration.
     fn read(&self, record: Record) -> Option<WaitingApproval> {
         let asked = Asked::deserialize(&record.body).ok()?;
         let age = Duration::from_millis(self.clock.unix_ms().saturating_sub(record.put_ms));
@@ -159,39 +160,39 @@ impl Approvals {
         (asked.config == self.config).then_some(WaitingApproval { record, asked, left })
     }
 
-    /// Every approval, decided or not.
+    /// Returns every approval, decided or not.
     async fn every(&self) -> Result<Vec<WaitingApproval>, StoreError> {
         let records = self.records.of_kind(RecordKind::Approval).await?;
         Ok(records.into_iter().filter_map(|record| self.read(record)).collect())
     }
 
-    /// The approvals that nobody has decided yet, oldest first.
+    /// Returns the undecided approvals, oldest first.
     pub async fn waiting(&self) -> Result<Vec<WaitingApproval>, StoreError> {
         let mut all = self.every().await?;
         all.retain(|one| one.decision().is_none());
         Ok(all)
     }
 
-    /// The approval of a key.
+    /// Returns the approval with this key.
     pub async fn of_key(&self, owner: &str, key: &str) -> Result<Option<WaitingApproval>, StoreError> {
         let records = self.records.all(RecordKind::Approval, owner).await?;
         Ok(records.into_iter().filter_map(|record| self.read(record)).find(|one| one.asked.key == key))
     }
 
-    /// The id of the approval that waits for an answer at a one-time address.
+    /// Returns the id of the approval that expects an answer at this one-time address.
     pub async fn at_address(&self, address: &str) -> Result<Option<String>, StoreError> {
         let waiting = self.waiting().await?;
         let found = waiting.iter().find(|one| !address.is_empty() && one.asked.address == address);
         Ok(found.map(|one| one.id().to_string()))
     }
 
-    /// Asks. Returns the approval; none if too many of the owner wait.
+    /// Adds an approval and returns it; `None` if too many approvals of the owner wait.
     pub async fn ask(&self, owner: &str, asked: Asked) -> Result<Option<WaitingApproval>, StoreError> {
         let before = self.clock.unix_ms().saturating_sub(millis(AGE));
         self.records.drop_old(RecordKind::Approval, owner, before).await?;
         let asked = Asked { config: self.config.clone(), ..asked };
         let id = uuid::Uuid::new_v4().simple().to_string();
-        // Short enough to be typed; a few wait at a time.
+        // Short enough to type, because only a few approvals wait at a time.
         let id = id.get(..8).unwrap_or(&id).to_string();
         let record = NewRecord {
             owner: owner.into(),
@@ -206,7 +207,7 @@ impl Approvals {
         Ok(record.and_then(|record| self.read(record)))
     }
 
-    /// Decides an approval that waits. Of several decisions the first counts.
+    /// Decides a waiting approval. Of several decisions the first one counts.
     pub async fn decide(&self, id: &str, decision: Decision) -> Result<WaitingApproval, Undecided> {
         let failed = |error: StoreError| Undecided::Failed(error.to_string());
         let waiting = self.waiting().await.map_err(failed)?;
@@ -230,7 +231,7 @@ impl Approvals {
         }
     }
 
-    /// Waits until an approval is decided, for at most `limit`, and returns it as it is then; none if it is gone.
+    /// Waits up to `limit` for a decision and returns the approval in its new state; `None` if the approval is gone.
     pub async fn wait(
         &self,
         mut one: WaitingApproval,
@@ -254,7 +255,7 @@ impl Approvals {
         Ok(Some(one))
     }
 
-    /// Uses up a decided approval. Of several calls one gets it.
+    /// Consumes a decided approval. Of several calls only one gets it.
     pub async fn take(&self, one: WaitingApproval) -> Result<bool, StoreError> {
         self.records.remove(one.record).await
     }

@@ -1,4 +1,4 @@
-//! Holds the table of rooms in ARCHITECTURE.md to the `use` lines of the code, and the rooms to having no circles.
+//! Checks ARCHITECTURE.md's table of rooms against the `use` lines of the code, and that rooms form no cycles.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The room of a source file; none for tests, the root of the crate and the program.
+/// Returns the room of a source file; none for tests, the crate root and the program.
 fn room(src: &Path, file: &Path) -> Option<String> {
     let inside = file.strip_prefix(src).ok()?;
     let is_test = inside.iter().any(|part| part == "tests" || part == "tests.rs");
@@ -28,14 +28,14 @@ fn room(src: &Path, file: &Path) -> Option<String> {
     (!is_test && !["lib", "main", "architecture"].contains(&first)).then(|| first.to_string())
 }
 
-/// The code of a file, without comments and without the tests at its end.
+/// Returns the code of a file, without comments and without the tests at its end.
 fn code(file: &Path) -> String {
     let text = fs::read_to_string(file).expect("readable");
     let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default();
     text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n")
 }
 
-/// The names behind `crate::` in a piece of code: of paths, and of the first level of `use crate::{...}`.
+/// Returns the names after `crate::` in the code: in paths, and on the first level of `use crate::{...}`.
 fn names(code: &str) -> BTreeSet<String> {
     let word = |text: &str| -> String {
         text.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
@@ -62,7 +62,7 @@ fn names(code: &str) -> BTreeSet<String> {
             }
         }
     }
-    // Behind a last comma there is no name.
+    // A trailing comma has no name after it.
     found.remove("");
     found
 }
@@ -84,7 +84,7 @@ fn uses() -> Uses {
     uses
 }
 
-/// The table of rooms: a row has the room in code quotes, what it is, and the rooms that it uses.
+/// Parses the table of rooms: a row has the room in code quotes, its purpose, and the rooms that it uses.
 fn documented() -> Uses {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md");
     let text = fs::read_to_string(file).expect("readable");
@@ -116,7 +116,7 @@ fn the_table_of_rooms_is_what_the_code_uses() {
 #[test]
 fn no_rooms_use_each_other_in_a_circle() {
     let mut left = uses();
-    // Rooms that use none of those left go, until nothing goes.
+    // Removes rooms that use no remaining room, until none is left to remove.
     while let Some(leaf) = left.iter().find(|(_, used)| used.is_empty()).map(|(room, _)| room.clone()) {
         left.remove(&leaf);
         for used in left.values_mut() {

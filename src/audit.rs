@@ -1,11 +1,11 @@
-//! The audit log: a line for each call and for what changes whom is trusted, apart from the log for people.
+//! The audit log: a line for each call and for each change of trust, separate from the log for people.
 //!
-//! Lines are JSON in files that only grow. Each has the hash of the line before, so that a line that is edited, removed or
-//! moved is found by [`verify`]. A call hands its entry to the queue of a thread (`writer`) and waits for nothing, unless
-//! the settings want its line on the disk first. Room in the queue is set aside when a call begins, so that a call that is
-//! sent has its line however it ends; a call that is dropped has one too.
+//! Lines are JSON in append-only files. Each line holds the hash of the line before, so [`verify`] finds lines that
+//! were edited, removed or moved. A call puts its entry into the queue of the writer thread (`writer`) and does not
+//! wait, unless the settings require its line on disk first. A call reserves room in the queue when it begins, so a
+//! call that is sent has its line however it ends, even if it is dropped.
 //!
-//! Knows nothing of the gateway: what a line says is given to it.
+//! Knows nothing about the gateway: callers supply the content of each line.
 
 mod files;
 mod line;
@@ -48,28 +48,28 @@ use crate::{
 
 /// The folder of the files in the state folder.
 pub const FOLDER: &str = "audit";
-/// The calls in flight and the lines that wait to be written.
+/// How many calls in flight and unwritten lines the queue holds.
 const QUEUE: usize = 16_384;
-/// How much of a hash of params is kept, in bytes.
+/// How many bytes of a hash of params are kept.
 const PARAMS_HASH: usize = 16;
-/// The most bytes of params that a line is made of.
+/// The largest part of the params that a line is made from, in bytes.
 const MAX_PARAMS: usize = 16 << 10;
-/// How long calls in flight and the last lines may hold up the end.
+/// How long calls in flight and the last lines may delay the end.
 const STOP_LIMIT: Duration = Duration::from_secs(3);
-/// How long a call that began may take to end when the gateway stops, and how often that is looked at.
+/// How long a call in flight may take to end when the gateway stops, and how often that is checked.
 const WIND_UP: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// What the gateway and the writer share.
 struct Shared {
     settings: AuditSettings,
-    /// The gateway, as its lines name it.
+    /// The name of the gateway in its lines.
     gateway: String,
     /// Values that params must not show.
     secrets: ArcSwap<Vec<String>>,
     failing: AtomicBool,
     error: Mutex<Option<String>>,
-    /// Entries without room that no line has told of yet, and those that one has.
+    /// Entries that had no room: those that no line has reported yet, and those already reported.
     lost: AtomicU64,
     lost_ever: AtomicU64,
     lines: AtomicU64,
@@ -79,13 +79,13 @@ struct Shared {
 }
 
 impl Shared {
-    /// Notes why lines cannot be written. Returns whether that is new.
+    /// Records why lines cannot be written. Returns whether the failure is new.
     fn fails(&self, error: String) -> bool {
         *self.error.lock() = Some(error);
         !self.failing.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes that lines are written. Returns whether that is new.
+    /// Records that lines are written. Returns whether that ends a failure.
     fn works_again(&self) -> bool {
         let was_failing = self.failing.load(Ordering::Relaxed) && self.failing.swap(false, Ordering::AcqRel);
         if was_failing {
@@ -106,7 +106,7 @@ pub struct Audit {
     key: Hmac<Sha256>,
 }
 
-/// How the log is, for the status.
+/// The state of the log, for the status.
 #[derive(Debug, Serialize)]
 pub struct AuditStatus {
     /// `ok`, or `failing`.
@@ -127,15 +127,16 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Audit {
-    /// Opens the log of a gateway. `state` is Nonet's state folder, and `about` what the first line says of the gateway.
-    /// Nothing is written before [`Audit::begins`] or the first entry; faults are told then, and to each call.
+    /// Opens the log of a gateway. `state` is Nonet's state folder; `about` is what the first line says about the
+    /// gateway. Writes nothing before [`Audit::begins`] or the first entry, so faults are reported only then, and to
+    /// each call.
     pub fn open(
         settings: AuditSettings,
         state: Option<&Path>,
         about: Map<String, Value>,
     ) -> io::Result<Self> {
         let folder = settings.folder.clone().or_else(|| Some(state?.join(FOLDER)));
-        // Without the key of the folder, params of this run cannot be compared with those of others.
+        // Without the folder's key, params of this run cannot be compared with params of other runs.
         let key = folder.as_deref().and_then(|folder| files::key(folder).ok());
         let key = key.unwrap_or_else(|| {
             let mut key = [0; files::KEY];
@@ -179,7 +180,7 @@ impl Audit {
         self.shared.secrets.store(Arc::new(secrets));
     }
 
-    /// Begins a call. It has its line when it has ended, or is dropped.
+    /// Begins a call. Its line is written when the call ends or is dropped.
     pub fn call(&self, entry: Entry, params: &Value) -> AuditedCall {
         self.shared.open_calls.fetch_add(1, Ordering::Relaxed);
         let permit = self.sender.clone().try_reserve_owned().ok();
@@ -194,9 +195,9 @@ impl Audit {
         }
     }
 
-    /// The params of a call as its line has them.
+    /// Returns the params of a call as its line shows them.
     pub fn params(&self, params: &Value) -> Params {
-        /// A hash that takes what is written to it.
+        /// A hash that can be written to.
         struct Hashed(Hmac<Sha256>);
         impl io::Write for Hashed {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -208,7 +209,7 @@ impl Audit {
             }
         }
         let mut hashed = Hashed(self.key.clone());
-        // Neither a hash nor memory refuses anything.
+        // Writing to a hash or to memory cannot fail.
         let _ = serde_json::to_writer(&mut hashed, params);
         let hash = hex(&hashed.0.finalize().into_bytes()[..PARAMS_HASH]);
         let text = self.shared.settings.params.then(|| {
@@ -219,7 +220,7 @@ impl Audit {
         Params { hash, text }
     }
 
-    /// Writes that something has happened beside a call.
+    /// Writes an event that is not a call.
     pub fn event(&self, event: &'static str, about: Value) {
         let about = match about {
             Value::Object(about) => about,
@@ -235,7 +236,7 @@ impl Audit {
     ///
     /// # Errors
     ///
-    /// Why its line could not be written, if the settings refuse calls then.
+    /// Why lines cannot be written, if the settings refuse calls in that case.
     pub fn admits(&self) -> Result<(), String> {
         if self.shared.settings.on_failure == OnAuditFailure::Continue {
             return Ok(());
@@ -249,7 +250,7 @@ impl Audit {
         }
     }
 
-    /// Returns how the log is.
+    /// Returns the state of the log.
     pub fn status(&self) -> AuditStatus {
         let shared = &self.shared;
         AuditStatus {
@@ -261,7 +262,7 @@ impl Audit {
         }
     }
 
-    /// Ends the log. Waits a moment for calls in flight and for the last lines to be on the disk.
+    /// Ends the log. Waits briefly for calls in flight, and until the last lines are on disk.
     pub async fn stop(&self) {
         let began = Instant::now();
         while self.shared.open_calls.load(Ordering::Relaxed) > 0 && began.elapsed() < WIND_UP {
@@ -299,17 +300,17 @@ impl std::fmt::Debug for AuditedCall {
 }
 
 impl AuditedCall {
-    /// What its line says so far.
+    /// Returns the line's content so far.
     pub fn entry(&mut self) -> Option<&mut Entry> {
         self.entry.as_deref_mut()
     }
 
-    /// Leaves the call without a line: it is none, or its line is written by something else.
+    /// Drops the line of the call: it turned out not to be a call, or something else writes its line.
     pub fn forget(mut self) {
         self.entry = None;
     }
 
-    /// Ends the call with this outcome. If the settings want that, waits until its line is on the disk.
+    /// Ends the call with this outcome. Waits until the line is on disk if the settings require that.
     pub async fn end(mut self, outcome: &'static str) {
         let waits = self.shared.settings.sync == AuditSync::Always;
         let (written, receipt) = if waits { Some(oneshot::channel()).unzip() } else { (None, None) };
@@ -319,7 +320,7 @@ impl AuditedCall {
                 permit.send(message);
                 false
             }
-            // There was no room when it began. The answer waits until there is.
+            // The queue was full when the call began. The answer waits for room.
             None if self.shared.settings.on_failure == OnAuditFailure::Refuse => {
                 self.sender.send(message).await.is_err()
             }
@@ -343,7 +344,7 @@ impl AuditedCall {
 
 impl Drop for AuditedCall {
     fn drop(&mut self) {
-        // Its client has left, or it has panicked.
+        // The client has left, or the call has panicked.
         let outcome = if std::thread::panicking() { "internal" } else { "cancelled" };
         if let Some(message) = self.message(outcome, None) {
             let lost = match self.permit.take() {

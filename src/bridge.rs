@@ -1,9 +1,9 @@
-//! A client on stdin and stdout of this process, joined to a gateway that others use too: `nonet connect`, and `nonet` itself
-//! where `[gateway] shared` is set.
+//! Joins a client on this process's stdin and stdout to a gateway that other clients share: `nonet connect`, and `nonet`
+//! itself where `[gateway] shared` is set.
 //!
-//! Messages pass both ways byte for byte. The bridge remembers what it takes to reconnect when the gateway was lost (it crashed
-//! or was restarted): the requests in flight, the client's handshake, and what the client has subscribed to. The client gets an
-//! error for what was in flight, and goes on with the new gateway in the same session.
+//! Messages pass both ways byte for byte. So that it can reconnect when the gateway crashes or restarts, the bridge remembers
+//! the requests in flight, the client's handshake, and the client's subscriptions. The client gets an error for each request
+//! in flight and continues the same session with the new gateway.
 
 mod http;
 mod ledger;
@@ -31,23 +31,23 @@ use tokio::{
 use crate::shared::{Hello, SharedPlace};
 use crate::wire::{Backlog, Head, Limits, Line, LineReader, Message, MessageFault, Waiting};
 
-/// How many messages wait on their way, each way.
+/// How many messages may wait in each direction.
 const QUEUE: usize = 64;
-/// How long answers that are still awaited may take when the client has left.
+/// How long to wait for outstanding answers after the client has left.
 const DRAIN: Duration = Duration::from_secs(2);
 /// How long a new gateway may take to answer the repeated handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
-/// A link that held this long was a good one.
+/// A link that lasted this long counts as good.
 const HELD: Duration = Duration::from_secs(10);
-/// How many links in a row may be lost sooner than that.
+/// How many links in a row may be lost sooner than [`HELD`].
 const MAX_LOSSES: u32 = 6;
-/// How long is waited after the first of them; twice as long after each further one.
+/// The delay after the first loss; it doubles after each further one.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The longest message of a client, in bytes. The gateway has its own limit.
+/// The longest message from a client, in bytes. The gateway has its own limit.
 const LONGEST: usize = Limits::HIGHEST.of_client.bytes;
 /// How many bytes may wait for a client that does not read.
 const UNREAD: usize = 64 << 20;
-/// The code of errors that the bridge itself answers with (JSON-RPC's range for servers).
+/// The code of the bridge's own errors (in JSON-RPC's range for servers).
 const LOST: i32 = -32000;
 
 /// The other side.
@@ -55,15 +55,15 @@ pub enum Far {
     /// The shared gateway of this machine, which is started if it is not there.
     #[cfg(unix)]
     Shared(SharedPlace, Hello),
-    /// A gateway behind a URL, over streamable HTTP.
+    /// A gateway at a URL, over streamable HTTP.
     Http(Target),
 }
 
-/// Lines to the other side and back. It is lost when no more come back.
+/// Lines to the other side and back. The link is lost when no more lines come back.
 struct LineLink {
     to: mpsc::Sender<Bytes>,
     from: mpsc::Receiver<Back>,
-    /// What moves them; ends with the link.
+    /// The tasks that move the lines. They end with the link.
     tasks: JoinSet<()>,
 }
 
@@ -107,7 +107,7 @@ impl LineLink {
         Self { to, from, tasks }
     }
 
-    /// `patience`: how long a gateway that cannot be reached is tried.
+    /// Returns a link over HTTP. `patience` is how long to keep trying a gateway that cannot be reached.
     fn over_http(target: Target, patience: Duration) -> anyhow::Result<Self> {
         let (to, to_send) = mpsc::channel(QUEUE);
         let (received, from) = mpsc::channel(QUEUE);
@@ -168,22 +168,22 @@ struct Bridge {
     ledger: Ledger,
     /// Messages for the other side that it has not taken yet.
     held: VecDeque<Bytes>,
-    /// A message of the client that is too long, until its end says whose it is.
+    /// A message from the client that is too long, kept until its end gives its id.
     too_long: Option<Head>,
-    /// Lines for the client, each with its share of the backlog: a client that writes much before it reads is not stopped
-    /// from writing at once, but nothing more is read from either side while that much waits for it.
+    /// Lines for the client, each with its share of the backlog. A client may write a lot before it reads, but once this much
+    /// is unread, neither side is read any further.
     out: mpsc::UnboundedSender<(Bytes, Waiting)>,
     backlog: Backlog,
 }
 
-/// Joins a client on stdin and stdout to the other side until it leaves or `stop` ends. Fails if the other side cannot be
-/// reached, or is lost again and again.
+/// Joins a client on stdin and stdout to the other side until the client leaves or `stop` resolves. Fails if the other side
+/// cannot be reached or is lost repeatedly.
 pub async fn run(far: Far, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
     let (out, lines) = mpsc::unbounded_channel();
     let writing = tokio::spawn(write_out(lines, writer));
     let joined = join(far, LineReader::new(reader, LONGEST), out, stop).await;
-    // What it was told last.
+    // Let the last messages reach the client.
     let _ = tokio::time::timeout(DRAIN, writing).await;
     joined
 }
@@ -228,7 +228,7 @@ async fn join<R: AsyncRead + Unpin>(
 }
 
 impl Bridge {
-    /// Passes messages, on one link after the other, until the client has left: the last link.
+    /// Passes messages, over one link after another, until the client has left. Returns the last link.
     async fn keep_passing<R: AsyncRead + Unpin>(
         &mut self,
         client: &mut LineReader<R>,
@@ -256,7 +256,7 @@ impl Bridge {
         }
     }
 
-    /// Passes messages both ways until one of them ends.
+    /// Passes messages both ways until one side ends.
     async fn pass<R: AsyncRead + Unpin>(
         &mut self,
         client: &mut LineReader<R>,
@@ -278,7 +278,7 @@ impl Bridge {
                     (Ok(place), Some(line)) => place.send(line),
                     (_, line) => {
                         self.held.extend(line);
-                        // What is still on its way back counts.
+                        // Messages still on their way back count.
                         while let Some(back) = link.from.recv().await {
                             self.take(back)?;
                         }
@@ -308,7 +308,7 @@ impl Bridge {
         self.out.send((line, waiting)).ok().context("the client does not read any more")
     }
 
-    /// Answers a request that is too long, once its end has come.
+    /// Answers a request that is too long, once its end has arrived.
     fn refuse(&mut self, tail: &str) -> anyhow::Result<()> {
         let Some(head) = self.too_long.take().map(|head| head.with_tail(tail)) else { return Ok(()) };
         let fault = MessageFault::TooLong(LONGEST);
@@ -316,7 +316,7 @@ impl Bridge {
         match (head.asks(), head.id) {
             (_, None) => Ok(()),
             (true, Some(id)) => self.write(error(&id, code, &message)),
-            // The gateway that asked must not wait for the answer.
+            // The gateway that asked must not wait for this answer.
             (false, Some(id)) => {
                 let answer = error(&id, LOST, &format!("the client's answer is {fault}"));
                 self.held.extend(self.ledger.sent(answer));
@@ -325,14 +325,14 @@ impl Bridge {
         }
     }
 
-    /// Answers the requests that were in flight when the link was lost, and takes back what the gateway asked. Requests that
-    /// were not sent yet stay.
+    /// Answers the requests that were in flight when the link was lost, and withdraws the gateway's own requests. Requests
+    /// not sent yet stay queued.
     fn give_up_awaited(&mut self) -> anyhow::Result<()> {
         self.ledger.losses += 1;
         for id in std::mem::take(&mut self.ledger.asked).into_keys() {
             self.write(cancel(&id))?;
         }
-        // Answers to the gateway that is gone.
+        // Drop answers to the lost gateway.
         self.held.retain(|line| Message::of(line.clone()).is_none_or(|message| message.method().is_some()));
         let held: BTreeSet<String> =
             self.held.iter().filter_map(|line| Message::of(line.clone())?.id_text()).collect();
@@ -345,7 +345,7 @@ impl Bridge {
         lost.iter().try_for_each(|id| self.write(error(id, LOST, &message)))
     }
 
-    /// Answers everything that awaits an answer: there will be none.
+    /// Answers every outstanding request with an error.
     fn give_up(&mut self, why: &str) {
         let unanswered =
             self.ledger.initialize.take().filter(|(_, _, answered)| !answered).map(|(_, id, _)| id);
@@ -355,7 +355,8 @@ impl Bridge {
         }
     }
 
-    /// Repeats the client's handshake on a new link, as far as it had come. `false` if the new link is lost as well.
+    /// Repeats the client's handshake on a new link, as far as the client had got. Returns `false` if the new link is lost as
+    /// well.
     async fn repeat_handshake(&mut self, link: &mut LineLink) -> anyhow::Result<bool> {
         let Some((line, id, answered)) = self.ledger.initialize.clone() else { return Ok(true) };
         self.held.retain(|held| *held != line);
@@ -391,7 +392,7 @@ impl Bridge {
         Ok(true)
     }
 
-    /// Hands on the answers that are still awaited when the client has left.
+    /// Passes on the answers that are still outstanding when the client has left.
     async fn drain(&mut self, link: LineLink) {
         let LineLink { to, mut from, mut tasks } = link;
         let answers = async {
@@ -403,7 +404,7 @@ impl Bridge {
             }
             anyhow::Ok(())
         };
-        // A client that left does not mind.
+        // The client has left, so a timeout does no harm.
         let _ = tokio::time::timeout(DRAIN, answers).await;
         drop(to);
         let ended = async {
@@ -414,18 +415,18 @@ impl Bridge {
     }
 }
 
-/// Whether a line is the answer to the request with this id.
+/// Returns whether a line answers the request with this id.
 fn answers(line: &Bytes, id: &str) -> bool {
     Message::of(line.clone()).is_some_and(|message| message.answers(id))
 }
 
-/// A JSON-RPC error as a line. `id` as it is in the request.
+/// Returns a JSON-RPC error as a line. `id` is written as in the request.
 fn error(id: &str, code: i32, message: &str) -> Bytes {
     as_line(&Message::failure(id, code, message))
 }
 
-/// A message as a line: the line breaks of JSON that was written over several lines are white space, since in its strings
-/// they are escaped.
+/// Returns a message as one line. Line breaks in JSON are white space outside strings and escaped inside them, so dropping
+/// them is safe.
 fn as_line(message: &[u8]) -> Bytes {
     let mut line = match message.trim_ascii() {
         message if message.contains(&b'\n') => {

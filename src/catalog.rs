@@ -1,7 +1,7 @@
-//! The catalogue: every tool that is known, under every name that it answers to.
+//! The catalogue: every known tool, under every name that leads to it.
 //!
-//! Immutable; the gateway replaces it whole. What it holds depends on the listings alone, never on
-//! the order in which they came.
+//! Immutable; the gateway replaces it whole. The catalogue depends only on the listings, never on the order in which they
+//! arrived.
 
 mod build;
 mod changes;
@@ -36,7 +36,7 @@ use crate::{
     text::{clean, clip},
 };
 
-/// How much of what a server says of itself is kept, in characters.
+/// How many characters of a server's own description are kept.
 const ABOUT: usize = 300;
 /// The server name of Nonet's own tools.
 pub const GATEWAY: &str = "gateway";
@@ -44,9 +44,9 @@ pub const GATEWAY: &str = "gateway";
 pub const SKILLS: &str = "skills";
 /// The category of apps.
 pub const APPS: &str = "apps";
-/// How many candidates are described at once.
+/// How many candidates are described in one answer.
 const MOST_DESCRIBED: usize = 5;
-/// Names in an "unknown" or "ambiguous" answer.
+/// How many names an "unknown" or "ambiguous" answer suggests.
 const SUGGESTIONS: usize = 5;
 
 /// What an entry of the catalogue is.
@@ -63,7 +63,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What the entries of a category are.
+    /// Returns the kind of a category's entries.
     fn of(server: &str) -> Self {
         match server {
             SKILLS => Self::Skill,
@@ -72,7 +72,7 @@ impl Kind {
         }
     }
 
-    /// The category that has all of this kind; none for tools.
+    /// Returns the category for entries of this kind; `None` for tools.
     pub fn category(self) -> Option<&'static str> {
         match self {
             Self::Tool => None,
@@ -82,26 +82,27 @@ impl Kind {
     }
 }
 
-/// One tool of one server, or something that is found and called like one: a skill or an app.
+/// One tool of one server, or something found and called like a tool: a skill or an app.
 #[derive(Clone, Debug)]
 pub struct Tool {
     /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
     pub server: Arc<str>,
     /// What it is.
     pub kind: Kind,
-    /// The server whose prompt it is.
+    /// The server that has the prompt, if the entry is one.
     pub of: Option<Arc<str>>,
-    /// The tool's name: as its server gave it, or as the configuration renames it.
+    /// The tool's name: the server's own, or the configuration's new one.
     pub name: Arc<str>,
-    /// The name that its server calls it by.
+    /// The server's own name for it.
     pub own: Arc<str>,
     /// `server.tool`.
     pub full: Arc<str>,
     /// `server__tool`, fit for the strictest API.
     pub wire: Arc<str>,
-    /// Whether its server is exposed under its own names: then it is listed as the server defines it.
+    /// Whether its server exposes its tools under their own names; then the tool is listed as the server defines it.
     pub verbatim: bool,
-    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28): those who see its schema.
+    /// Whether clients over HTTP repeat some of its params in headers (`x-mcp-header`, 2026-07-28). Only clients that see its
+    /// schema do.
     pub mirrored: bool,
     /// Its title, if it has one.
     pub title: String,
@@ -109,66 +110,65 @@ pub struct Tool {
     pub description: String,
     /// The definition as the server listed it, verbatim.
     pub definition: Arc<Value>,
-    /// The definition with what the configuration puts right, under the server's own name.
+    /// The definition with the configuration's corrections, under the server's own name.
     pub listed: Arc<Value>,
     /// Its input schema.
     pub schema: Schema,
     /// What a call can do at worst.
     pub risk: Risk,
-    /// Whether the server says that a call changes nothing.
+    /// Whether the server declares it read-only.
     pub read_only: bool,
-    /// Whether calls may run beside other calls of the same server.
+    /// Whether calls may run concurrently with other calls to the same server.
     pub parallel: bool,
-    /// Whether its server takes calls of it only as tasks (`execution.taskSupport`, 2025-11-25).
+    /// Whether its server accepts calls to it only as tasks (`execution.taskSupport`, 2025-11-25).
     pub as_task: bool,
-    /// What the configuration says of calls.
+    /// The configuration's policy for its calls.
     pub policy: Policy,
-    /// The key of the configuration that says so.
+    /// The key of the configuration that sets the policy.
     pub policy_rule: String,
-    /// The rule that hides it, if one does: then it is not found, not listed, and not called.
+    /// The rule that hides it, if any: a hidden tool is not found, not listed, and not called.
     pub blocked: Option<String>,
     /// Other names from the configuration.
     pub aliases: Vec<String>,
-    /// Tags of its server and its own.
+    /// Its server's tags and its own.
     pub tags: Vec<String>,
-    /// The session that its server belongs to, if it does.
+    /// The session that its server belongs to, if any.
     pub session: Option<u64>,
-    /// Words for search that a REST service's document has for it, and the tags of a session's server. Profiles do not choose
-    /// by them.
+    /// Words for search from a REST service's document, and the tags of a session's server. Profiles do not select by them.
     pub search_tags: Vec<String>,
-    /// Params of calls to copy, from the configuration; all of them fit.
+    /// Example params for calls, from the configuration; all of them are valid.
     pub examples: Vec<Map<String, Value>>,
-    /// Why further examples do not fit, each with its place in the list.
+    /// Why other examples are invalid, each with its place in the list.
     pub misfits: Vec<(usize, String)>,
-    /// Twelve hex digits that change with the definition as clients see it.
+    /// Twelve hex digits of a hash of the definition as clients see it.
     pub version: String,
-    /// The hash of its definition as the server lists it: 64 hex digits. Approvals are bound to it.
+    /// The hash of its definition as the server lists it: 64 hex digits. Approvals refer to it.
     pub hash: Arc<str>,
-    /// How its definition differs from the one that the user trusts, if it does.
+    /// How its definition differs from the trusted one, if it does.
     pub change: Option<Arc<DefinitionChange>>,
     /// `name(param: type, ...)`.
     pub signature: String,
-    /// What is noticeable in its definition, once somebody has asked.
+    /// The findings in its definition, computed on first use.
     marks: OnceLock<Findings>,
-    /// The length of its definition as JSON, once somebody has asked.
+    /// The length of its definition as JSON, computed on first use.
     bytes: OnceLock<usize>,
     keys: Keys,
 }
 
-/// What a tool is looked up by, beside its names.
+/// What a tool is looked up by, besides its names.
 #[derive(Clone, Debug)]
 struct Keys {
-    /// Its wire name where nothing clashes, and where something does.
+    /// Its wire name without a clash, and with one.
     plain: Arc<str>,
     hashed: Arc<str>,
-    /// Its full name, its own and its wire name, folded.
+    /// Its full name, its own name and its wire name, folded.
     full: Arc<str>,
     own: Arc<str>,
     wire: Arc<str>,
 }
 
 impl Tool {
-    /// The description cut to one short paragraph for lists, at most `max` characters.
+    /// Returns the description cut to one short paragraph for lists, at most `max` characters.
     pub fn summary(&self, max: usize) -> String {
         let text = if self.description.is_empty() { &self.title } else { &self.description };
         let first = text.trim().split("\n\n").next().unwrap_or_default();
@@ -181,62 +181,62 @@ impl Tool {
         *self.bytes.get_or_init(|| json_len(&self.definition))
     }
 
-    /// Whether the server says that a second call with the same params changes nothing more.
+    /// Returns whether the server declares that a repeated call with the same params has no further effect.
     pub fn is_repeatable(&self) -> bool {
         let idempotent = self.definition.get("annotations").and_then(|all| all.get("idempotentHint"));
-        // Nobody has trusted what a changed definition promises.
+        // A changed definition's promises are not trusted yet.
         self.read_only || self.change.is_none() && idempotent == Some(&Value::Bool(true))
     }
 
-    /// A call of this tool that can be copied: required parameters stand as placeholders.
+    /// Returns an example call of this tool, with placeholders for the required parameters.
     pub fn call(&self) -> Value {
         self.call_with(&self.schema.example())
     }
 
-    /// A call of this tool with these params.
+    /// Returns a call of this tool with these params.
     pub fn call_with(&self, params: &Map<String, Value>) -> Value {
         let (meta_tool, arguments) = self.meta_call(params);
         json!({ "tool": meta_tool, "arguments": arguments })
     }
 
-    /// Whether it is a tool of a server: not one of Nonet's own, and neither a skill nor an app.
+    /// Returns whether it is a server's tool: not one of Nonet's own, not a skill, and not an app.
     pub fn is_of_server(&self) -> bool {
         self.kind == Kind::Tool && &*self.server != GATEWAY
     }
 
-    /// Whether `[policies]` hold for it. Of what is no server's tool, they hold for what can do harm by itself.
+    /// Returns whether `[policies]` apply to it: to every server's tool, and to any other entry that can do harm by itself.
     pub fn obeys_policies(&self) -> bool {
         self.is_of_server() || self.risk == Risk::High
     }
 
-    /// The server that a call of it reaches: of a prompt the one that has it.
+    /// Returns the server that its calls reach: for a prompt, the server that has it.
     pub fn at(&self) -> &Arc<str> {
         self.of.as_ref().unwrap_or(&self.server)
     }
 
-    /// The change for which its calls wait until the user trusts it.
+    /// Returns the change that holds its calls until the user trusts it.
     pub fn held(&self) -> Option<&Arc<DefinitionChange>> {
         self.change.as_ref().filter(|change| change.is_held())
     }
 
-    /// Its full name under the server's own name, which stays when the configuration renames it.
+    /// Returns its full name with the server's own name for the tool, which stays the same when the configuration renames it.
     pub fn own_full(&self) -> Arc<str> {
         if self.is_renamed() { name::full_name(&self.server, &self.own).into() } else { self.full.clone() }
     }
 
-    /// Whether the configuration renames it.
+    /// Returns whether the configuration renames it.
     pub fn is_renamed(&self) -> bool {
         self.own != self.name
     }
 
-    /// The tool as something to be found.
+    /// Returns the tool as a document for search.
     pub fn document(&self, server_description: &str) -> Document {
         let mut terms: Vec<String> =
             self.aliases.iter().chain(&self.tags).chain(&self.search_tags).cloned().collect();
         if self.is_renamed() {
             terms.push(self.own.to_string());
         }
-        // `skills` and `apps` say nothing of what is in them; a prompt is about what its server is about.
+        // `skills` and `apps` say nothing about the entry; a prompt shares its server's subject.
         let group: &str = match self.kind {
             Kind::Tool => &self.server,
             Kind::Skill | Kind::App => self.of.as_deref().unwrap_or_default(),
@@ -254,24 +254,24 @@ impl Tool {
     }
 }
 
-/// What a caller sees of the tools and servers when a name is looked up.
+/// What a caller sees when a name is looked up.
 #[derive(Clone, Copy)]
 pub struct Sight<'a> {
     /// Whether the caller may use a tool.
     pub seen: &'a dyn Fn(&Tool) -> bool,
     /// The names of all servers.
     pub names: &'a Namespaces,
-    /// Whether a server is there for the caller: it is not another session's.
+    /// Whether a server exists for the caller: it does not belong to another session.
     pub is_there: &'a dyn Fn(&str) -> bool,
 }
 
-/// What a name can mean by the server that it names.
+/// What a name can mean, given the server that it names.
 struct Meant<'a> {
-    /// The servers that it names; empty if it names none.
+    /// The servers that the name names; empty if it names none.
     servers: Vec<Arc<str>>,
-    /// Of a skill: the servers whose prompt it names.
+    /// For a skill, the servers whose prompt it names.
     of: Vec<Arc<str>>,
-    /// What is behind the name of the server.
+    /// The rest of the name, after the server's.
     rest: &'a str,
     sight: Sight<'a>,
 }
@@ -316,13 +316,13 @@ pub struct Listing {
     /// The server's instructions or description, from its handshake.
     #[serde(default)]
     pub about: String,
-    /// What is known of the trust in these definitions.
+    /// The trust state of these definitions.
     #[serde(skip)]
     pub trust: Arc<ServerTrust>,
 }
 
 impl Listing {
-    /// The same, with the definitions of an earlier list where they did not change.
+    /// Returns this listing with the earlier listing's definitions where they did not change.
     pub fn sharing(mut self, before: &Listing) -> Listing {
         let known: HashMap<&str, &Arc<Value>> =
             before.tools.iter().filter_map(|tool| Some((own_name(tool)?, tool))).collect();
@@ -335,14 +335,14 @@ impl Listing {
         self
     }
 
-    /// Whether prompts and resources are those of another list.
+    /// Returns whether prompts and resources equal another listing's.
     fn offers_the_same(&self, other: &Listing) -> bool {
         (&self.prompts, &self.resources, &self.templates)
             == (&other.prompts, &other.resources, &other.templates)
     }
 }
 
-/// One server's list, with what the configuration says of the server; nothing for Nonet's own categories.
+/// One server's listing with the server's settings; no settings for Nonet's own categories.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
@@ -353,52 +353,53 @@ pub struct Source {
     pub settings: Option<Arc<ServerSettings>>,
 }
 
-/// Full names by something else, while a catalogue is made.
+/// Full names by another key, while a catalogue is built.
 type Lists = HashMap<Arc<str>, Vec<Arc<str>>>;
 
 /// One server's part of the catalogue.
 #[derive(Clone, Debug, Default)]
 pub struct ServerEntry {
-    /// What it is for: from the configuration, else from the server.
+    /// What the server is for: from the configuration, else from the server.
     pub description: String,
-    /// Whether it is exposed under its own names.
+    /// Whether its tools are exposed under their own names.
     pub verbatim: bool,
-    /// Its visible tools' full names, in order.
+    /// Full names of its visible tools, in order.
     pub tools: Vec<Arc<str>>,
-    /// How many of its tools the configuration keeps out.
+    /// How many of its tools the configuration hides.
     pub kept_out: usize,
-    /// The session that it belongs to, if it does.
+    /// The session that the server belongs to, if any.
     pub session: Option<u64>,
     /// Its prompts, resources and the rest, verbatim.
     pub listing: Arc<Listing>,
 }
 
-/// Every tool that is known. A clone shares the tools.
+/// Every known tool. A clone shares the tools.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     tools: Tools,
     by_wire: SharedMap<Arc<str>, Arc<Tool>>,
-    /// Tools of verbatim servers by their own names, where those are theirs alone or theirs first.
+    /// Tools of verbatim servers by their own names, where no other tool has the name or a better claim to it.
     by_own: SharedMap<Arc<str>, Arc<Tool>>,
-    /// Tools whose own name leads elsewhere or nowhere, by full name, with the server whose name it is, or another that has it.
+    /// Tools whose own name leads elsewhere or nowhere, by full name, with the server that owns the name or another one that
+    /// uses it.
     clashes: BTreeMap<Arc<str>, Arc<str>>,
     by_fold: FullNames,
     by_bare: FullNames,
-    /// Renamed tools by the full name and the hashed wire name that they would have otherwise.
+    /// Renamed tools by the full name and the hashed wire name that they would otherwise have.
     by_old: SharedMap<Arc<str>, Arc<Tool>>,
-    /// How many tools have a wire name, as their plain or their hashed one.
+    /// How many tools use each wire name, plain or hashed.
     uses: Uses,
     /// Whether several servers give the same full name.
     is_shadowed: bool,
     servers: BTreeMap<Arc<str>, Arc<ServerEntry>>,
     passed: Arc<PromptsResources>,
     names: Arc<Namespaces>,
-    /// What it was made of.
+    /// The parts that the catalogue was built from.
     parts: BTreeMap<Arc<str>, Arc<Part>>,
     policies: BTreeMap<String, PolicyRule>,
 }
 
-/// What comes of one source by itself.
+/// The part of the catalogue that depends on one source only.
 #[derive(Clone, Debug)]
 struct Part {
     source: Source,
@@ -409,7 +410,7 @@ struct Part {
 }
 
 impl Part {
-    /// A part of the catalogue; of the part `before`, what stays the same stays. `same_rules`: that was made with the same
+    /// Builds a part, and reuses what has not changed since the part `before`. `same_rules`: `before` was built with the same
     /// policies.
     fn new(
         source: Source,
@@ -439,7 +440,7 @@ impl Part {
                 tracing::warn!(tool = %name::full_name(server, name), "the server lists this tool twice; the first counts");
                 continue;
             }
-            // `Arc`s are compared by what they hold only where they are not the same.
+            // `Arc`s are compared by content only where the pointers differ.
             let trust = source.listing.trust.tools.get(name);
             let same_trust =
                 |old: &Tool| old.change.as_ref() == trust.and_then(|trust| trust.change.as_ref());
@@ -477,15 +478,16 @@ impl ServerEntry {
 }
 
 impl Catalog {
-    /// Joins lists into one catalogue. `policies` are those of the whole configuration, by name.
+    /// Joins listings into one catalogue. `policies` are the whole configuration's, by name.
     pub fn new(sources: impl IntoIterator<Item = Source>, policies: &BTreeMap<String, PolicyRule>) -> Self {
         let sources: Vec<Source> = sources.into_iter().collect();
         let names = Arc::new(Namespaces::new(sources.iter().map(|source| &*source.server)));
         Self::default().updated(sources, policies, &names)
     }
 
-    /// The catalogue of these sources: the same as a new one. What comes of a list that this one has (the same `Arc`) under the
-    /// same settings, and of a definition that did not change, is taken over. `names` are those of all configured servers, with
+    /// Returns the catalogue of these sources, equal to a new one. An unchanged listing (the same `Arc`) under the same
+    /// settings, and an unchanged definition, are reused. `names` are the names of all configured servers, with or without a
+    /// listing.
     /// or without a list.
     pub fn updated(
         &self,
@@ -504,7 +506,7 @@ impl Catalog {
         changed.unwrap_or_else(|| self.joined(parts, policies, names))
     }
 
-    /// The catalogue of these parts, with all tables new.
+    /// Returns the catalogue of these parts, with all tables rebuilt.
     fn joined(
         &self,
         mut parts: BTreeMap<Arc<str>, Arc<Part>>,
@@ -551,7 +553,7 @@ impl Catalog {
         catalog
     }
 
-    /// Lets the name that a renamed tool has at its server lead to the tool, in every form.
+    /// Keeps a renamed tool reachable by the name that it has at its server, in every form.
     fn keep_old_name(&mut self, tool: &Arc<Tool>, by_fold: &mut Lists, by_bare: &mut Lists) {
         let full = name::full_name(&tool.server, &tool.own);
         let Wire { plain, hashed } = Wire::new(&tool.server, &tool.own);
@@ -564,7 +566,7 @@ impl Catalog {
         self.by_old.insert(hashed.into(), tool.clone());
     }
 
-    /// All that it answers with, in an order.
+    /// Returns everything that the catalogue answers with, in a stable order.
     #[cfg(test)]
     pub(crate) fn picture(&self) -> String {
         let names = |map: &FullNames| format!("{:?}", map.iter().collect::<BTreeMap<_, _>>());
@@ -590,7 +592,7 @@ impl Catalog {
         format!("{}{}{maps:#?}{:?}", each.collect::<String>(), servers.collect::<String>(), self.clashes)
     }
 
-    /// The prompts and resources of all servers; those of this catalogue where they are the same.
+    /// Returns the prompts and resources of all servers; this catalogue's own if they are unchanged.
     fn passed_of(&self, parts: &BTreeMap<Arc<str>, Arc<Part>>, names: &Namespaces) -> Arc<PromptsResources> {
         let offers = || {
             let parts = parts.iter().map(|(server, part)| (server, &part.source.listing, &part.entry));
@@ -616,8 +618,8 @@ impl Catalog {
         if is_same { self.passed.clone() } else { Arc::new(PromptsResources::new(offers(), names)) }
     }
 
-    /// Gives verbatim tools their own names. No tool takes a name that leads elsewhere, and of several that have the same one
-    /// none does: which of them a client means is not known.
+    /// Gives verbatim tools their own names. No tool takes a name that leads elsewhere. If several tools have the same name,
+    /// none takes it, because the client's choice is unknown.
     fn give_own_names(&mut self) {
         let tools: Vec<Arc<Tool>> = self.tools.values().cloned().collect();
         tools.iter().for_each(|tool| self.give_own_name(tool));
@@ -641,8 +643,8 @@ impl Catalog {
         }
     }
 
-    /// Returns whose name a tool's own name is, if it is not its own: a server's that it begins with or whose tool it spells, or
-    /// Nonet's.
+    /// Returns the owner of a tool's own name, if that is not the tool itself: the server that the name begins with, the
+    /// server whose tool the name spells, or Nonet.
     fn holder(&self, tool: &Tool) -> Option<Arc<str>> {
         let named = self.names.named(&tool.name);
         if !named.is_empty() {
@@ -653,10 +655,10 @@ impl Catalog {
         }
         let spelled = self.by_fold.get(&tool.keys.own).into_iter().flat_map(|names| names.iter());
         let spelled = spelled.map(|full| &self.tools[full]);
-        // What a session has for itself changes nothing for others.
+        // A session's own servers change nothing for others.
         let mut others = spelled.filter(|other| other.session.is_none() || other.session == tool.session);
         let other = others.find(|other| other.server != tool.server).map(|other| other.server.clone());
-        // What is listed by its own name leads to it: not while that may be a tool of a server without a list.
+        // A tool listed by its own name is reached by it, so the name must not possibly belong to a server without a listing.
         let is_unlisted =
             |server: &&Arc<str>| !name::RESERVED.contains(&&***server) && !self.servers.contains_key(*server);
         other.or_else(|| {
@@ -665,17 +667,17 @@ impl Catalog {
         })
     }
 
-    /// Returns whose name the own name of a tool is, if only its full name and its wire name lead to it.
+    /// Returns the owner of a tool's own name, if only the tool's full name and wire name lead to the tool.
     pub fn clash(&self, full: &str) -> Option<&Arc<str>> {
         self.clashes.get(full)
     }
 
-    /// Says of each tool whose own name leads elsewhere whose name that is.
+    /// Returns each tool whose own name leads elsewhere, with the owner of that name.
     pub fn clashes(&self) -> impl Iterator<Item = (&Arc<Tool>, &Arc<str>)> {
         self.clashes.iter().filter_map(|(full, holder)| Some((self.tools.get(full)?, holder)))
     }
 
-    /// Warns of tools whose name is taken, unless that was so `before`.
+    /// Warns about tools whose name is taken, unless it was already taken `before`.
     pub fn warn_of_clashes(&self, before: &Self) {
         for (tool, holder) in self.clashes() {
             let full = &tool.full;
@@ -690,17 +692,17 @@ impl Catalog {
         }
     }
 
-    /// Returns every tool by full name, those that are kept out included.
+    /// Returns every tool by full name, hidden ones included.
     pub fn tools(&self) -> impl Iterator<Item = &Arc<Tool>> {
         self.tools.values()
     }
 
-    /// The tools that may be seen, by full name.
+    /// Returns the visible tools, by full name.
     pub fn visible(&self) -> impl Iterator<Item = &Arc<Tool>> {
         self.tools.values().filter(|tool| tool.blocked.is_none())
     }
 
-    /// Every server with its description and tools, by name.
+    /// Returns every server with its description and tools, by name.
     pub fn servers(&self) -> &BTreeMap<Arc<str>, Arc<ServerEntry>> {
         &self.servers
     }
@@ -710,22 +712,23 @@ impl Catalog {
         &self.passed
     }
 
-    /// The tool with exactly this full name.
+    /// Returns the tool with exactly this full name.
     pub fn get(&self, full: &str) -> Option<&Arc<Tool>> {
         self.tools.get(full)
     }
 
-    /// The tool with this full name, or whose server's own name makes it.
+    /// Returns the tool with this full name, or the renamed tool whose server's own name makes it.
     pub fn get_renamed(&self, full: &str) -> Option<&Arc<Tool>> {
         self.tools.get(full).or_else(|| self.by_old.get(full))
     }
 
-    /// The tool with exactly this wire name.
+    /// Returns the tool with exactly this wire name.
     pub fn by_wire(&self, wire: &str) -> Option<&Arc<Tool>> {
         self.by_wire.get(wire)
     }
 
-    /// The name that a tool is listed under: its own if its server is verbatim and the name is not taken, else its wire name.
+    /// Returns the name that a tool is listed under: its own if its server is verbatim and the name is free, else its wire
+    /// name.
     pub fn listed_name<'a>(&self, tool: &'a Tool) -> &'a Arc<str> {
         match self.by_own.get(&tool.name) {
             Some(own) if own.full == tool.full => &tool.name,
@@ -733,22 +736,22 @@ impl Catalog {
         }
     }
 
-    /// The verbatim tool that is listed under exactly this name.
+    /// Returns the verbatim tool that is listed under exactly this name.
     pub fn by_own_name(&self, name: &str) -> Option<&Arc<Tool>> {
         self.by_own.get(name)
     }
 
-    /// The tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a
-    /// bare `b`, in any case, `-` and `_` alike. Never a guess: two candidates are a fault.
+    /// Returns the tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a bare `b`, in any
+    /// case, with `-` and `_` alike. Never guesses: two candidates are a fault.
     pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
         self.resolve_among(given, Sight { seen: &|_| true, names: &self.names, is_there: &|_| true })
     }
 
-    /// The same for a caller who may see some of the tools only: no other is named in a fault, and one that is not seen is
-    /// meant only if nothing else can be.
+    /// Resolves a name like [`Catalog::resolve`] for a caller who may see only some of the tools. A fault names no other
+    /// tool, and a name means an unseen tool only if nothing else fits.
     ///
-    /// The server that is named comes first: what begins with the name of a server is that server's, known or not, and what
-    /// spells a tool of one server is never a tool that another server gave that name.
+    /// The named server comes first: a name that begins with a server's name belongs to that server, known or not, and a name
+    /// that spells one server's tool is never another server's tool of that name.
     pub fn resolve_among(&self, given: &str, sight: Sight<'_>) -> Result<&Arc<Tool>, Fault> {
         let seen = |tool: &Tool| tool.blocked.is_none() && (sight.seen)(tool);
         // A tool's own name may begin or end with white space.
@@ -777,10 +780,10 @@ impl Catalog {
             if names.iter().any(|full| seen(&self.tools[*full])) {
                 names.retain(|full| seen(&self.tools[*full]));
             } else {
-                // Which of several is refused makes no difference.
+                // Which of several hidden tools is refused makes no difference.
                 names.truncate(1);
             }
-            // A skill or an app never stands in the way of a tool.
+            // A skill or an app never shadows a tool.
             if names.iter().any(|full| self.tools[*full].kind == Kind::Tool) {
                 names.retain(|full| self.tools[*full].kind == Kind::Tool);
             }
@@ -793,14 +796,14 @@ impl Catalog {
                 (many, _) => return Err(self.ambiguous(given, many)),
             }
         }
-        // What took another's name is not offered for it.
+        // A tool that took another's name is not suggested for it.
         let is_named = |tool: &Tool| !meant.servers.is_empty() && meant.may_be(tool);
         let is_offered =
             |tool: &Tool| seen(tool) && (is_named(tool) || !self.clashes.contains_key(&tool.full));
         Err(self.unknown(given, &is_offered))
     }
 
-    /// Returns a server whose tool a folded name may mean, whose list is not known, if the name names no other.
+    /// Returns a server without a known listing that may own a folded name, if the name names no other server.
     fn unlisted_owner<'a>(&self, folded: &'a str, meant: &Meant<'a>) -> Option<&'a Arc<str>> {
         let is_unlisted = |server: &&Arc<str>| {
             (meant.sight.is_there)(server)
@@ -810,7 +813,7 @@ impl Catalog {
         meant.sight.names.implied(folded).find(is_unlisted).filter(|_| meant.servers.is_empty())
     }
 
-    /// Returns the full names of the tools that a name may be a spelling of.
+    /// Returns the full names of the tools that a name may spell.
     fn spelled<'a>(&'a self, name: &str, meant: &Meant<'_>) -> Vec<&'a Arc<str>> {
         let fold = name::fold(name);
         let by = |map: &'a FullNames| {
@@ -850,7 +853,7 @@ impl Catalog {
         fault.next("get_tool", json!({ "names": names })).suggest(candidates)
     }
 
-    /// The fault of a name that no tool has which is `seen`, with the nearest names.
+    /// Returns the fault for a name that no `seen` tool has, with the nearest names.
     pub fn unknown(&self, given: &str, seen: &dyn Fn(&Tool) -> bool) -> Fault {
         let given = given.trim();
         let given = name::without_client_prefix(given).unwrap_or(given);
@@ -882,8 +885,8 @@ impl Catalog {
     }
 }
 
-/// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name depends on which of them
-/// came first. Returns the full names that several servers give, with the first of those servers, which has the name.
+/// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name depends on their order.
+/// Returns the full names that several servers give, each with the first of those servers, which owns the name.
 fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<Part>>) -> (HashMap<Arc<str>, Arc<str>>, Uses) {
     let mut first: HashMap<Arc<str>, &Arc<str>> = HashMap::new();
     let mut shadowed: HashMap<Arc<str>, Arc<str>> = HashMap::new();
@@ -907,7 +910,7 @@ fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<Part>>) -> (HashMap<Arc<st
         if uses.get(&keys.plain) == Some(&1) { keys.plain.clone() } else { keys.hashed.clone() }
     };
     for part in parts.values_mut() {
-        // A part is copied only if one of its tools gets another name.
+        // A part is copied only if one of its tools gets another wire name.
         if part.tools.iter().all(|tool| tool.wire == wire(tool)) {
             continue;
         }
@@ -924,7 +927,7 @@ fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<Part>>) -> (HashMap<Arc<st
     (shadowed, uses)
 }
 
-/// A folded name; the other one where both are the same.
+/// Returns a folded name; a clone of `other` if both are equal.
 fn folded(name: &str, other: &Arc<str>) -> Arc<str> {
     let fold = name::fold(name);
     if fold == **other { other.clone() } else { fold.into() }

@@ -1,8 +1,9 @@
-//! Chat completions in the form of OpenAI's API: a conversation goes to an endpoint, and the model's next message comes back.
+//! Chat completions in the format of OpenAI's API: a conversation goes to an endpoint, and the model's next message comes
+//! back.
 //!
-//! An endpoint may answer with one JSON object or with events, whatever was requested. This room knows HTTP and JSON, and
-//! nothing of servers, sessions or what a call does. A key goes to its endpoint and nowhere else: no error and no text of a
-//! model contains it.
+//! An endpoint may answer with one JSON object or with events, whichever was requested. This room knows HTTP and JSON, but
+//! nothing of servers, sessions or the effects of calls. A key goes only to its endpoint: no error and no text from a model
+//! contains it.
 
 use std::{error::Error, time::Duration};
 
@@ -31,7 +32,7 @@ mod gather;
 
 use gather::Gathering;
 
-/// The longest answer that is read, in bytes.
+/// The longest answer that is accepted, in bytes.
 const MAX_ANSWER: usize = 8 << 20;
 /// How much of a refusal is read, in bytes, and for how long.
 const MAX_REFUSAL: usize = 64 << 10;
@@ -43,17 +44,17 @@ const RETRIES: usize = 3;
 /// The waits before a request is sent again: the first, the longest, and the longest that an endpoint may ask for.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Keys from this length on are masked; shorter ones are words that local endpoints ignore.
+/// Keys of at least this length are masked; shorter ones are words that local endpoints ignore.
 const MASKED: usize = 6;
 
-/// A conversation, up to the message that the model is asked for.
+/// A conversation, up to the message that the model is to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Chat<'a> {
-    /// What the model is told first; may be empty.
+    /// The system prompt; may be empty.
     pub system: &'a str,
     pub messages: &'a [ChatMessage],
     pub tools: &'a [ChatTool],
-    /// The most tokens of the answer.
+    /// The limit on the answer's tokens.
     pub max_tokens: Option<u32>,
 }
 
@@ -80,12 +81,12 @@ pub struct ChatTool {
     pub parameters: Value,
 }
 
-/// A message of the model.
+/// A message from the model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
     pub text: String,
     pub calls: Vec<ChatCall>,
-    /// What cut it off, if something did.
+    /// What cut it off, if anything did.
     pub cut_by: Option<&'static str>,
     /// The model's reasoning, which some endpoints want back with the results of its calls.
     pub reasoning: Option<String>,
@@ -98,12 +99,12 @@ pub struct ChatCall {
     pub name: String,
     /// The arguments as the model wrote them; may not be JSON.
     pub arguments: String,
-    /// What the endpoint wants back with the call, such as a signature.
+    /// Data that the endpoint expects back with the call, such as a signature.
     pub extra: Option<Value>,
 }
 
 impl ChatCall {
-    /// The arguments as JSON. A call without arguments has none.
+    /// Parses the arguments as JSON. A call may have none.
     pub fn read(&self) -> Result<Value, serde_json::Error> {
         match self.arguments.trim() {
             "" => Ok(json!({})),
@@ -112,7 +113,7 @@ impl ChatCall {
     }
 }
 
-/// Why a model has not answered.
+/// Why a model did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChatError {
     /// The endpoint refuses the key.
@@ -121,7 +122,7 @@ pub enum ChatError {
     /// The endpoint answered with another status that is not a success.
     #[error("{text}")]
     Status { status: StatusCode, text: String, retry_after: Option<Duration> },
-    /// The request, or its answer, broke off.
+    /// The request or its answer was interrupted.
     #[error("{0}")]
     Broken(String),
     /// The answer is too long.
@@ -133,7 +134,7 @@ pub enum ChatError {
 }
 
 impl ChatError {
-    /// Whether the same request may succeed in a moment.
+    /// Returns whether the same request may succeed shortly.
     fn is_passing(&self) -> bool {
         match self {
             Self::Broken(_) => true,
@@ -169,7 +170,7 @@ impl From<HttpFault> for ChatError {
     }
 }
 
-/// A model behind an address.
+/// A model at an address.
 #[derive(Clone)]
 pub struct ChatEndpoint {
     http: Endpoint,
@@ -179,7 +180,7 @@ pub struct ChatEndpoint {
 }
 
 impl ChatEndpoint {
-    /// `base_url` is the address up to `/chat/completions`. Nothing is sent yet.
+    /// Prepares requests to `base_url`, the address up to `/chat/completions`. Sends nothing yet.
     pub fn new(base_url: &str, model: &str, key: Option<Secret>) -> Result<Self, ChatError> {
         let mut url = address(base_url)?;
         if !url.path().trim_end_matches('/').ends_with("/chat/completions")
@@ -190,12 +191,13 @@ impl ChatEndpoint {
         Ok(Self { http: Endpoint::new(None)?, url, model: model.into(), key })
     }
 
-    /// The address as it may be shown.
+    /// Returns the address in a form that may be shown.
     pub fn place(&self) -> String {
         web::place(self.url.as_str())
     }
 
-    /// Asks the model for its next message. Sends the request again while the endpoint is busy, or as the endpoint wants it.
+    /// Asks the model for its next message. Repeats the request while the endpoint is busy, or in the form that the endpoint
+    /// accepts.
     pub async fn complete(&self, chat: Chat<'_>) -> Result<Completion, ChatError> {
         let mut waits = ExponentialBuilder::default()
             .with_min_delay(BACKOFF.0)
@@ -209,7 +211,7 @@ impl ChatEndpoint {
                 Ok(completion) => return Ok(self.masked(completion)),
                 Err(error) => error,
             };
-            // Newer models of OpenAI refuse the name that all other endpoints know.
+            // OpenAI's newer models reject the parameter name that all other endpoints know.
             if chat.max_tokens.is_some()
                 && matches!(&error, ChatError::Status { status, text, .. }
                     if *status == StatusCode::BAD_REQUEST && text.contains("max_completion_tokens"))
@@ -267,14 +269,14 @@ impl ChatEndpoint {
             }
             gathering.add(&self.clean(data))?;
         }
-        // Some endpoints end the stream instead.
+        // Some endpoints end the stream instead of sending `[DONE]`.
         match gathering.has_ended() {
             true => gathering.finish(),
             false => Err(ChatError::Broken("its answer broke off".into())),
         }
     }
 
-    /// What the endpoint says instead of an answer.
+    /// Reads the error that the endpoint sent instead of an answer.
     async fn refused(&self, reply: HttpReply) -> ChatError {
         let (status, retry_after) = (reply.status, reply.retry_after());
         let body = timeout(REFUSAL_LIMIT, reply.body(MAX_REFUSAL)).await;
@@ -290,10 +292,10 @@ impl ChatEndpoint {
         }
     }
 
-    /// Bytes of an answer without the key, before anything of them is cut out to be shown.
+    /// Returns the bytes of an answer without the key. To be called before any of them are cut out to be shown.
     fn clean(&self, body: Bytes) -> Bytes {
         let Some(key) = self.maskable() else { return body };
-        // JSON may write any character in another way.
+        // JSON may escape any character.
         let is_escaped = [&b"\\/"[..], b"\\u"].iter().any(|escape| memmem::find(&body, escape).is_some());
         let plain = is_escaped.then(|| serde_json::from_slice::<Value>(&body).ok()).flatten();
         let body = plain.map_or(body, |value| value.to_string().into());
@@ -305,7 +307,7 @@ impl ChatEndpoint {
         String::from_utf8_lossy(&body).replace(in_json, "***").replace(key, "***").into()
     }
 
-    /// A message without the key, which may have come in pieces.
+    /// Returns a message without the key, which may have arrived in pieces.
     fn masked(&self, mut completion: Completion) -> Completion {
         let Some(key) = self.maskable() else { return completion };
         let calls = completion.calls.iter_mut();
@@ -316,13 +318,13 @@ impl ChatEndpoint {
         completion
     }
 
-    /// The key, if it is one that is masked.
+    /// Returns the key, if it is long enough to be masked.
     fn maskable(&self) -> Option<&str> {
         self.key.as_ref().map(|key| key.expose()).filter(|key| key.len() >= MASKED)
     }
 }
 
-/// The body of a request. `renamed`: the limit on tokens has its newer name.
+/// Returns the body of a request. `renamed`: use the newer name for the token limit.
 fn body(model: &str, chat: Chat<'_>, renamed: bool) -> Value {
     let system = (!chat.system.is_empty()).then(|| json!({ "role": "system", "content": chat.system }));
     let messages: Vec<Value> = system.into_iter().chain(chat.messages.iter().map(message)).collect();
@@ -361,7 +363,7 @@ fn message(message: &ChatMessage) -> Value {
 }
 
 fn call(call: &ChatCall) -> Value {
-    // Endpoints refuse a conversation in which arguments are not JSON; the result of the call says that they were not.
+    // Endpoints reject a conversation whose arguments are not JSON; the call's result says that they were not.
     let arguments = if call.read().is_ok_and(|read| read.is_object()) { call.arguments.trim() } else { "{}" };
     let arguments = if arguments.is_empty() { "{}" } else { arguments };
     let mut written = json!({
@@ -375,7 +377,7 @@ fn call(call: &ChatCall) -> Value {
     written
 }
 
-/// The text of an error object: `{error: {message}}`, `{error: text}` or `{message}`.
+/// Returns the text of an error object: `{error: {message}}`, `{error: text}` or `{message}`.
 fn error_text(body: &Value) -> Option<String> {
     let error = body.get("error").filter(|error| !error.is_null()).unwrap_or(body);
     let text = error.as_str().or_else(|| error.get("message")?.as_str())?;

@@ -118,7 +118,7 @@ pub fn main() -> ExitCode {
             UNUSABLE
         }
     };
-    // The terminal has echoed `^C` in the prompt's line.
+    // The terminal has echoed `^C` on the prompt's line.
     if code == signal::INTERRUPTED && std::io::stderr().is_terminal() {
         eprintln!();
     }
@@ -127,7 +127,7 @@ pub fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Runs the commands with which the gateway starts helper processes, and prepares the process of a shared gateway.
+/// Runs the commands of helper processes, which the gateway starts, and prepares the process of a shared gateway.
 fn helper_process(cli: &Cli) -> Option<ExitCode> {
     match cli.command.as_ref()? {
         Command::Guard => process_guard::run(std::io::stdin()),
@@ -272,7 +272,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
     }
 }
 
-/// Returns the configuration. Without any, and if none was named, that is the user's own, as if it were empty.
+/// Returns the configuration file. If none exists and none was named, returns the user's own, as if it were empty.
 fn found_or_begun(config: Option<&Path>) -> Result<PathBuf, config::NotFound> {
     let missing = match config::find(config) {
         Ok(file) => return Ok(file),
@@ -319,7 +319,7 @@ fn load(file: &Path) -> Result<Loaded, config::Unusable> {
     load_sources(|sources| config::load(file, sources))
 }
 
-/// The `[cluster]` of a file. A file without that table need not be usable.
+/// Returns the `[cluster]` table of a file. A file without that table need not be valid.
 fn cluster_of(file: &Path) -> Result<Option<config::ClusterSettings>, config::Unusable> {
     match config::read_text(file) {
         Ok(text) if config::has_cluster(&text) => Ok(load_text(&text, file)?.config.cluster),
@@ -327,12 +327,12 @@ fn cluster_of(file: &Path) -> Result<Option<config::ClusterSettings>, config::Un
     }
 }
 
-/// The same of a text that was read from a file.
+/// Reads a configuration from the text of a file.
 fn load_text(text: &str, file: &Path) -> Result<Loaded, config::Unusable> {
     load_sources(|sources| config::load_text(text, file, sources))
 }
 
-/// Reads with this process's environment and this system's keyring.
+/// Runs `read` with this process's environment and this system's keyring.
 fn load_sources<T>(read: impl FnOnce(Sources<'_>) -> T) -> T {
     Sources::of_this_machine(read)
 }

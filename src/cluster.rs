@@ -1,7 +1,8 @@
-//! Replicas of a gateway: which of them holds a session or a handle, and the way of a request to it.
+//! Replicas of a gateway: finds the replica that holds a session or a handle, and forwards requests to it.
 //!
-//! Any replica takes any request. One that belongs to another replica goes there over HTTP as it came, and is judged there as if it had
-//! come from its client; a mark, which only replicas can make, says that it goes no further. Knows HTTP, but nothing of MCP.
+//! Any replica accepts any request. A request that belongs to another replica is forwarded there over HTTP unchanged, and is
+//! checked there as if its client had sent it. A mark, which only replicas can make, stops it from being forwarded again.
+//! This room knows HTTP, but nothing of MCP.
 
 use std::{
     net::{IpAddr, UdpSocket},
@@ -20,11 +21,12 @@ use crate::{
     wire::web,
 };
 
-/// Says that a request comes from another replica.
+/// Marks a request from another replica.
 pub const MARK: HeaderName = HeaderName::from_static("x-nonet-replica");
-/// The status of a replica that does not have the session of a marked request: 421, Misdirected Request (RFC 9110, section 15.5.20).
+/// The answer of a replica that does not have the session of a marked request: 421, Misdirected Request (RFC 9110, section
+/// 15.5.20).
 pub const MISDIRECTED: StatusCode = StatusCode::MISDIRECTED_REQUEST;
-/// Headers that are of one connection (RFC 9110, section 7.6.1), and those that the client of a request makes anew.
+/// Hop-by-hop headers (RFC 9110, section 7.6.1), and headers that the HTTP client sets itself.
 const OF_CONNECTION: [HeaderName; 8] = [
     header::CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -35,7 +37,7 @@ const OF_CONNECTION: [HeaderName; 8] = [
     header::HOST,
     header::CONTENT_LENGTH,
 ];
-/// How many sessions are remembered that are not held by the replica in their id.
+/// How many sessions are remembered whose holder is not the replica in their id.
 const MOST_MOVED: usize = 100_000;
 /// How long a replica may take to accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
@@ -47,48 +49,48 @@ const SEAL: usize = 24;
 pub struct Cluster {
     replicas: Arc<Replicas>,
     client: reqwest::Client,
-    /// Sessions that are not held by the replica in their id, by their id.
+    /// Sessions whose holder is not the replica in their id, by id.
     moved: DashMap<Box<str>, u32>,
 }
 
 /// Where a session is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whereabouts {
-    /// At this replica, or nowhere.
+    /// At this replica, or at none.
     Here,
-    /// At another one that runs.
+    /// At another running replica.
     At(Replica),
-    /// Redis has to say, and does not answer: why.
+    /// Only Redis knows, and Redis does not answer: why.
     Unclear(String),
 }
 
-/// Why a replica has no answer to a request.
+/// Why a replica did not answer a request.
 #[derive(Debug)]
 pub enum SendFault {
-    /// It got nothing of it.
+    /// The replica received nothing of it.
     Unsent {
-        /// Whether nothing listens there any more: its process has ended.
+        /// Whether nothing listens at the address any more: the replica's process has ended.
         is_gone: bool,
         why: String,
     },
-    /// It may have got it.
+    /// The replica may have received it.
     Broken(String),
 }
 
 impl Cluster {
-    /// Nothing is sent yet.
+    /// Returns the cluster. Sends nothing yet.
     pub fn new(replicas: Arc<Replicas>) -> Self {
-        // Fails only without the means of TLS.
+        // Fails only if TLS cannot be set up.
         let client = web::builder().connect_timeout(CONNECT_LIMIT).build().unwrap_or_default();
         Self { replicas, client, moved: DashMap::new() }
     }
 
-    /// The replicas.
+    /// Returns the replicas.
     pub fn replicas(&self) -> &Arc<Replicas> {
         &self.replicas
     }
 
-    /// Whether another replica runs at an address.
+    /// Returns whether another replica runs at an address.
     pub fn has_replica_at(&self, address: IpAddr) -> bool {
         let (own, address) = (self.replicas.number(), address.to_canonical());
         self.replicas.known().iter().filter(|replica| replica.number != own).any(|replica| {
@@ -100,15 +102,15 @@ impl Cluster {
 
     fn sealed(&self, purpose: &str, text: &str) -> Option<String> {
         let secret = self.replicas.secret()?;
-        // Twice, so that nothing can be added to the text (RFC 2104 says why).
+        // Hashed twice against length extension (RFC 2104).
         let inner =
             Sha256::new_with_prefix(secret).chain_update(purpose).chain_update(":").chain_update(text);
         let outer = Sha256::new_with_prefix(secret).chain_update(inner.finalize()).finalize();
         Some(hex(&outer)[..SEAL].to_owned())
     }
 
-    /// A new handle that says which replica has it, as every other one can see and nobody else can make up: `BASE-NUMBER-SEAL`. Only
-    /// the base before Redis has answered once.
+    /// Returns a new handle that names its replica, readable by every replica and forgeable by nobody else:
+    /// `BASE-NUMBER-SEAL`. Only the base until Redis has answered once.
     pub fn handle(&self, base: &str) -> String {
         let named = format!("{base}-{:x}", self.replicas.number());
         match self.sealed("handle", &named) {
@@ -117,24 +119,24 @@ impl Cluster {
         }
     }
 
-    /// The number of the replica that has made a handle.
+    /// Returns the number of the replica that made a handle.
     pub fn maker(&self, handle: &str) -> Option<u32> {
         let (named, seal) = handle.rsplit_once('-')?;
         let (_, number) = named.rsplit_once('-')?;
         let number = u32::from_str_radix(number, 16).ok()?;
-        // Compared as hashes, so that the time says nothing of how much was right.
+        // Hashes are compared, so that timing reveals nothing about the seal.
         let is_good = Sha256::digest(self.sealed("handle", named)?) == Sha256::digest(seal);
         is_good.then_some(number)
     }
 
-    /// Another replica that has made a handle and runs.
+    /// Returns the replica that made a handle, if it is another one and is running.
     pub async fn elsewhere(&self, handle: &str) -> Option<Replica> {
         let number = self.maker(handle).filter(|number| *number != self.replicas.number())?;
         self.replicas.get(number).await
     }
 
-    /// Finds a session that this replica does not have in memory. `gone` is a replica that does not run any more, whatever its lease
-    /// says. Unless this replica is about to stop, it becomes the holder of a session that nobody holds.
+    /// Finds a session that this replica does not have in memory. `gone` is a replica that no longer runs, whatever its lease
+    /// says. Unless this replica is about to stop, it becomes the holder of an unheld session.
     pub async fn find(&self, session: &str, gone: Option<u32>) -> Whereabouts {
         let own = self.replicas.number();
         let last = self.moved.get(session).map(|number| *number).or_else(|| self.maker(session));
@@ -151,7 +153,7 @@ impl Cluster {
                     self.note(session, number);
                     Whereabouts::At(replica)
                 }
-                // It holds the session as long as its lease lasts, but does not say where it is.
+                // That replica holds the session until its lease expires, but has no address.
                 None => Whereabouts::Unclear("the replica that holds the session is starting or gone".into()),
             },
             Ok(Held::Here(_)) => {
@@ -159,14 +161,14 @@ impl Cluster {
                 Whereabouts::Here
             }
             Ok(Held::Unknown) => match last.filter(|number| *number != own && Some(*number) != gone) {
-                // Redis may have lost it; who has it writes it again.
+                // Redis may have lost the entry; the holder will write it again.
                 Some(number) => match self.replicas.get_anew(number).await {
                     Some(replica) => Whereabouts::At(replica),
                     None => Whereabouts::Here,
                 },
                 None => Whereabouts::Here,
             },
-            // This one is about to stop: any other takes the session over.
+            // This replica is about to stop, so any other one takes over the session.
             Ok(Held::Free) => {
                 let known = self.replicas.known();
                 let other = known
@@ -179,13 +181,13 @@ impl Cluster {
         }
     }
 
-    /// Takes a session over that came by a marked request; false if another replica has it, or it does not exist.
+    /// Takes over the session of a marked request. Returns false if another replica has it, or if it does not exist.
     pub async fn take_over(&self, session: &str) -> Result<bool, StoreError> {
         let held = self.replicas.claim_session(session, None, !self.replicas.is_leaving()).await?;
         Ok(matches!(held, Held::Here(_)))
     }
 
-    /// Remembers where a session is.
+    /// Remembers a session's holder.
     fn note(&self, session: &str, holder: u32) {
         if self.moved.len() >= MOST_MOVED {
             self.moved.clear();
@@ -193,29 +195,29 @@ impl Cluster {
         self.moved.insert(session.into(), holder);
     }
 
-    /// Forgets where a session was: its holder says that it is not there.
+    /// Forgets a session's holder, which has reported that it does not have the session.
     pub fn forget(&self, session: &str) {
         self.note(session, self.replicas.number());
     }
 
-    /// Takes the mark off a request. Returns whether it was good.
+    /// Removes the mark from a request. Returns whether it was valid.
     pub fn is_marked(&self, headers: &mut HeaderMap) -> bool {
         let Some(given) = headers.remove(&MARK) else { return false };
         self.sealed("mark", "").is_some_and(|mark| Sha256::digest(given.as_bytes()) == Sha256::digest(mark))
     }
 
-    /// What a request of a replica has, by which the others know it; none before Redis has answered once.
+    /// Returns the mark by which the other replicas recognize this one's requests; `None` until Redis has answered once.
     pub fn mark(&self) -> Option<HeaderValue> {
         HeaderValue::from_str(&self.sealed("mark", "")?).ok()
     }
 
-    /// Whether nothing listens any more where a replica was.
+    /// Returns whether nothing listens at a replica's address any more.
     pub async fn is_gone(&self, replica: &Replica) -> bool {
         let asked = self.post(replica, "/healthz", Method::GET, HeaderMap::new(), Bytes::new()).await;
         matches!(asked, Err(SendFault::Unsent { is_gone: true, .. }))
     }
 
-    /// Sends a request to another replica as it came.
+    /// Forwards a request to another replica unchanged.
     pub async fn send(
         &self,
         to: &Replica,
@@ -252,7 +254,7 @@ impl Cluster {
         let sending = self.client.request(method, url).headers(headers).body(body).send();
         let sent = tokio::select! {
             sent = sending => sent,
-            // Its machine may be gone, which nobody says.
+            // The replica's machine may be gone, in which case no error ever arrives.
             () = self.replicas.until_gone(to.number) => {
                 return Err(SendFault::Broken("its lease has run out".into()));
             }
@@ -267,7 +269,7 @@ impl Cluster {
     }
 }
 
-/// Whether nothing listens at an address.
+/// Returns whether an error means that nothing listens at the address.
 fn is_refused(error: &reqwest::Error) -> bool {
     let mut at: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = at {
@@ -281,7 +283,7 @@ fn is_refused(error: &reqwest::Error) -> bool {
     false
 }
 
-/// The headers of an answer of a replica, as its client gets them.
+/// Returns the headers of a replica's answer, as the client gets them.
 pub fn answered_headers(headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
     for name in OF_CONNECTION.iter().filter(|name| **name != header::CONTENT_LENGTH) {
@@ -290,7 +292,8 @@ pub fn answered_headers(headers: &HeaderMap) -> HeaderMap {
     headers
 }
 
-/// The address of this machine by which Redis sees it, and so the other replicas most likely do. Sends nothing.
+/// Returns the address that this machine uses towards Redis, which most likely reaches it from the other replicas too. Sends
+/// nothing.
 pub fn own_address(redis: &str) -> Option<IpAddr> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     if socket.connect(redis).is_err() {

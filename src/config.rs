@@ -1,10 +1,9 @@
-//! `servers.toml`: read, check everything, hand out a [`Config`] or every fault at once.
+//! `servers.toml`: reads it, checks everything, and returns a [`Config`] or every fault at once.
 //!
-//! The types are the truth. Their JSON Schema (also printed by `nonet schema`) is what a file is
-//! validated against; serde reads what is left of it. One road: `read` (TOML to JSON, remembering
-//! lines; `${VAR}`, `${keyring:NAME}`) -> `explain` and `check` (faults) -> faulty entries taken out -> types.
-//! This room touches the file and `secrets.env` beside it, and nothing else: no network, no process. The keyring is the
-//! caller's.
+//! The types are the source of truth. Their JSON Schema (also printed by `nonet schema`) validates a file; serde reads
+//! what remains valid. The pipeline: `read` (TOML to JSON with line numbers; `${VAR}`, `${keyring:NAME}`) -> `explain`
+//! and `check` (faults) -> faulty entries removed -> types. This room touches only the file and the `secrets.env` beside
+//! it: no network, no process. The keyring is the caller's.
 
 mod apps;
 mod audit;
@@ -86,47 +85,47 @@ pub(crate) use values::time::LONGEST as LONGEST_TIME;
 
 /// The name of the file.
 pub const FILE_NAME: &str = "servers.toml";
-/// The key of [`GatewaySettings::allow_without_tokens`], which asks for none.
+/// The key of [`GatewaySettings::allow_without_tokens`], which requires no tokens.
 const WITHOUT_TOKENS: &str = "allow_without_tokens";
-/// The largest file that is read.
+/// The largest file accepted, in bytes.
 const MAX_BYTES: usize = 4 << 20;
 
-/// A whole config. Every value in it is checked; every path in it is absolute.
+/// A whole config. All its values are checked, and all its paths absolute.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The file it came from.
+    /// The config's file.
     pub file: PathBuf,
     /// The SHA-256 of the file's text, as hex digits.
     pub digest: String,
     /// The gateway itself.
     pub gateway: GatewaySettings,
-    /// The audit log, if there is one.
+    /// The audit log, if any.
     pub audit: Option<AuditSettings>,
-    /// The replicas that this gateway is one of, if there are any.
+    /// The cluster that this gateway is a replica of, if any.
     pub cluster: Option<ClusterSettings>,
-    /// Whether the file has bearer tokens, even in an entry that is left out: then every request over HTTP needs a token.
+    /// Whether the file has bearer tokens, even in a left-out entry: then every HTTP request needs a token.
     pub guarded: bool,
-    /// How much one token or session may have at the same time; a profile may say otherwise.
+    /// What one token or session may use at the same time, unless a profile overrides it.
     pub quotas: Quotas,
     /// Limits of messages and connections.
     pub limits: LimitSettings,
-    /// The sandbox of servers without a key of their own.
+    /// The sandbox of servers without their own setting.
     pub sandbox: Option<SandboxSettings>,
     /// The sentence embedder and the index.
     pub embedder: search::Settings,
-    /// The servers, also those with `enabled = false`.
+    /// The servers, including disabled ones.
     pub servers: BTreeMap<ServerName, ServerSettings>,
-    /// The servers that are left out for faults of their own, by the name that the file gives them.
+    /// The servers left out because of their own faults, by their names in the file.
     pub left_out: BTreeMap<String, LeftOut>,
-    /// The same for apps.
+    /// The apps left out because of their own faults.
     pub left_out_apps: BTreeMap<String, LeftOut>,
     /// Groups of tools, in addition to one per server.
     pub categories: BTreeMap<String, Category>,
-    /// What single clients may see.
+    /// What particular clients may see.
     pub profiles: BTreeMap<String, Profile>,
     /// What happens when certain tools are called.
     pub policies: BTreeMap<String, PolicyRule>,
-    /// Limits of clients: the built-in table with the file's entries.
+    /// The limits of clients: the built-in table, updated by the file.
     pub clients: BTreeMap<String, ClientSettings>,
     /// The apps that `call_app` runs.
     pub apps: BTreeMap<String, App>,
@@ -142,7 +141,7 @@ pub struct KnownToken {
 }
 
 impl Config {
-    /// What the file says that a server or a group is for.
+    /// Returns the file's description of a server or a group.
     pub fn about(&self, name: &str) -> Option<&str> {
         let server = self.servers.iter().find(|(server, _)| server.as_str() == name);
         match server {
@@ -151,7 +150,7 @@ impl Config {
         }
     }
 
-    /// Returns the token of the configuration that this one is.
+    /// Returns the configuration's entry for a token.
     pub fn known_token(&self, token: BearerToken) -> Option<KnownToken> {
         let profiles =
             self.profiles.iter().map(|(name, profile)| (format!("profiles.{name}"), &profile.tokens));
@@ -168,9 +167,9 @@ impl Config {
 pub struct Loaded {
     /// The usable part. A profile or category may name a server that was left out.
     pub config: Config,
-    /// Why entries were left out, by line; each names its `entry`. A fault of `secrets.env` has none.
+    /// Why entries were left out, by line; each fault names its `entry`, except a fault of `secrets.env`.
     pub faults: Vec<ConfigFault>,
-    /// Problems that cost no entry: secrets that others can read.
+    /// Problems without consequences for entries: secrets that others can read.
     pub warnings: Vec<ConfigFault>,
 }
 
@@ -181,20 +180,20 @@ impl Loaded {
     }
 }
 
-/// Reads and checks a file. `sources` answer for the environment and the keyring; a variable that the environment does
-/// not have is looked for in `secrets.env` beside the file.
+/// Reads and checks a file. `sources` supply the environment and the keyring; a variable missing in the environment is
+/// looked up in `secrets.env` beside the file.
 pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
     let text = read_text(file).map_err(|source| Unusable::Unreadable { file: file.into(), source })?;
     load_text(&text, file, sources)
 }
 
-/// Returns the text of a file, which need not be one that can be used.
+/// Returns the text of a file, even of an unusable one.
 pub fn read_text(file: &Path) -> io::Result<String> {
     let bytes = files::read_at_most(file, MAX_BYTES)?;
     String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
 }
 
-/// Checks a text that was read from a file, with the `secrets.env` beside it. `sources` are those of [`load`].
+/// Checks the text of a file, with the `secrets.env` beside it. `sources` are as for [`load`].
 pub fn load_text(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
     let path = secrets_file::beside(file);
     let at = |line: usize, message: String, remedy: String| ConfigFault {
@@ -238,7 +237,7 @@ pub fn parse(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Unusab
     parse_with(text, file, sources, &SecretsFile::default())
 }
 
-/// The same with the variables of a `secrets.env`.
+/// Checks a text with the variables of a `secrets.env`.
 pub fn parse_with(
     text: &str,
     file: &Path,
@@ -262,12 +261,12 @@ pub fn parse_with(
     Ok(Loaded { config, faults, warnings: Vec::new() })
 }
 
-/// Whether a text has a `[cluster]`, which may have faults.
+/// Whether a text has a `[cluster]` table, even a faulty one.
 pub fn has_cluster(text: &str) -> bool {
     toml_edit::Document::parse(text).is_ok_and(|document| document.as_table().contains_key("cluster"))
 }
 
-/// A text with its `${VAR}`s filled in, or why not, and what to do.
+/// Expands the `${VAR}`s of a text, or returns the reason and the remedy.
 pub fn expand(text: &str, sources: Sources) -> Result<String, String> {
     expand::expand(text, sources).map_err(|troubles| {
         let told: Vec<String> =
@@ -276,8 +275,8 @@ pub fn expand(text: &str, sources: Sources) -> Result<String, String> {
     })
 }
 
-/// The file to use: the one that was asked for, else `./servers.toml`, else `nonet/servers.toml` in
-/// `$XDG_CONFIG_HOME` or `~/.config`.
+/// Returns the file to use: the requested one, else `./servers.toml`, else `nonet/servers.toml` in `$XDG_CONFIG_HOME` or
+/// `~/.config`.
 pub fn find(explicit: Option<&Path>) -> Result<PathBuf, NotFound> {
     let looked_at = match explicit {
         Some(file) => vec![file.into()],
@@ -318,7 +317,7 @@ fn places(env: Env) -> Vec<PathBuf> {
     places
 }
 
-/// Turns what was written into types, leaving out what has a fault.
+/// Converts the written values into types, leaving out faulty entries.
 struct Assembler<'a> {
     paths: Paths,
     written: &'a Written,
@@ -381,19 +380,19 @@ impl Assembler<'_> {
         }
     }
 
-    /// A table such as `[gateway]`: its default if it has a fault, which is fatal anyway.
+    /// Returns a table such as `[gateway]`: its default if it has a fault, which is fatal anyway.
     fn table<T: DeserializeOwned + Default>(&mut self, name: &str) -> T {
         self.written_table(name).unwrap_or_default()
     }
 
-    /// A table such as `[cluster]`; none if it is not there, or has a fault.
+    /// Returns a table such as `[cluster]`; none if it is missing or faulty.
     fn written_table<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
         let faulty = self.faults.iter().any(|fault| fault.entry.is_none() && fault.key.starts_with(name));
         let value = self.written.value.get(name).filter(|_| !faulty)?;
         self.read(&join("", name), value)
     }
 
-    /// The entries of a table such as `[servers.*]` that have no fault.
+    /// Returns the valid entries of a table such as `[servers.*]`.
     fn entries<T: DeserializeOwned>(&mut self, name: &str) -> BTreeMap<String, T> {
         let none = Map::new();
         let table = self.written.value.get(name).and_then(Value::as_object).unwrap_or(&none);
@@ -411,7 +410,7 @@ impl Assembler<'_> {
         entries
     }
 
-    /// The schema has been passed, so serde fails on next to nothing (`1.0` where `1` is meant).
+    /// Deserializes a value. After the schema check, serde fails on next to nothing (`1.0` where `1` is meant).
     fn read<T: DeserializeOwned>(&mut self, pointer: &str, value: &Value) -> Option<T> {
         T::deserialize(value)
             .map_err(|error| {

@@ -1,10 +1,9 @@
 //! The servers that Nonet calls: one supervised connection each.
 //!
-//! A connection connects, lists, announces the list, watches for changes, and connects again when
-//! it is lost. It knows its own server and nothing of the other servers, of the catalogue or of the
-//! clients. Supervision (`supervise`, `requests`, `subscriptions`) knows a server only as a
-//! [`Connector`] and its [`Link`]: MCP over rmcp (`mcp`, `connect`), or requests to a REST service
-//! (`rest`). This room and `serve` are the two that speak rmcp.
+//! A connection connects, lists its tools, announces the list, watches for changes, and reconnects when it is lost. It knows
+//! its own server, but not the other servers, the catalogue or the clients. Supervision (`supervise`, `requests`,
+//! `subscriptions`) knows a server only as a [`Connector`] and its [`Link`]: MCP over rmcp (`mcp`, `connect`), or requests to
+//! a REST service (`rest`). This room and `serve` are the only two that speak rmcp.
 
 // Logging is deprecated in the newest revision (SEP-2577); servers of older revisions still do it.
 #![allow(deprecated)]
@@ -124,7 +123,7 @@ pub enum State {
         /// When the list was published.
         since: Instant,
     },
-    /// Lost or never reached.
+    /// Lost, or never reached.
     Down {
         /// What went wrong, and what to do.
         error: String,
@@ -142,7 +141,7 @@ pub enum State {
     Stopped,
 }
 
-/// How the user gives a server the sign-in that it requires.
+/// How the user gives a server the required sign-in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// By running this command.
@@ -153,7 +152,7 @@ pub enum Remedy {
     Headers,
     /// By the key or header that the service's document names.
     AsDocumented,
-    /// By a server of its own for this host, to which the credentials of the service do not go.
+    /// By a separate server entry for this host, which does not get the service's credentials.
     OtherHost(String),
 }
 
@@ -168,7 +167,7 @@ impl Remedy {
 }
 
 impl State {
-    /// Returns the state in one word, as answers show it.
+    /// Returns the state as one word, for answers.
     pub fn as_str(&self) -> &'static str {
         match self {
             State::Starting => "starting",
@@ -179,7 +178,7 @@ impl State {
         }
     }
 
-    /// Returns whether the first attempt to connect is over.
+    /// Returns whether the first attempt to connect has finished.
     pub fn settled(&self) -> bool {
         !matches!(self, State::Starting)
     }
@@ -200,10 +199,10 @@ pub enum CallError {
     /// The caller gave up.
     #[error("cancelled")]
     Cancelled,
-    /// The server had its maximum of concurrent calls all the time.
+    /// The server was at its maximum of concurrent calls until the time ran out.
     #[error("{0} calls are running")]
     Busy(usize),
-    /// The server, or the tool, gets no calls for a while.
+    /// The server or the tool is cut off for a while.
     #[error("it gets no calls for now")]
     Resting(Resting),
     /// The server answered with a protocol error.
@@ -212,13 +211,13 @@ pub enum CallError {
     /// The server's answer is not a result.
     #[error("{0}")]
     Unreadable(String),
-    /// The arguments make no request.
+    /// The arguments do not make a valid request.
     #[error("{0}")]
     Params(String),
     /// The request may not be sent.
     #[error("{0}")]
     NotSent(String),
-    /// The server does not allow the call with the credentials that it was given.
+    /// The server does not allow the call with the credentials it received.
     #[error("{error}")]
     NotAllowed {
         /// What the server said.
@@ -226,33 +225,33 @@ pub enum CallError {
         /// What the user has to do.
         remedy: Remedy,
     },
-    /// The server takes no more calls for a while.
+    /// The server accepts no more calls for a while.
     #[error("{error}")]
     RateLimited {
         /// What the server said.
         error: String,
-        /// How long it takes none, if it said so.
+        /// How long that lasts, if the server said so.
         wait: Option<Duration>,
     },
-    /// The server failed, or the way to it.
+    /// The server, or the way to it, failed.
     #[error("{error}")]
     Upstream {
         /// What went wrong.
         error: String,
         /// When to call again, if the server said so.
         wait: Option<Duration>,
-        /// Whether the call may have taken effect, and a second one more.
+        /// Whether the call may have taken effect, so that a repeat could do it twice.
         is_open: bool,
-        /// Whether the server itself has answered: it is there, and this call failed in it.
+        /// Whether the server itself answered: it is reachable, and only this call failed.
         is_answer: bool,
     },
 }
 
-/// The `_meta` key of what belongs beside the result of a call: the `headers` of the response that are wanted, and the
-/// `next_step` to the next page.
+/// The `_meta` key for additions to a call's result: the response `headers` that are wanted, and the `next_step` for the next
+/// page.
 pub const BESIDE: &str = "nonet/beside";
 
-/// What became of a REST service's document.
+/// The outcome of reading a REST service's document.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct DocumentReport {
     /// Where it is; none if every endpoint is written by hand.
@@ -260,7 +259,7 @@ pub struct DocumentReport {
     pub document: Option<String>,
     /// The number of operations that became tools.
     pub operations: usize,
-    /// The operations that no tool was made of, each with the reason.
+    /// The operations that did not become tools, each with the reason.
     pub left_out: Vec<String>,
     /// The patterns in `operations` that match none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -270,7 +269,7 @@ pub struct DocumentReport {
 /// The conditions of one call.
 #[derive(Debug, Default)]
 pub struct Control {
-    /// The hard limit. When it is over, the call ends with a cancellation to the server.
+    /// The hard limit. When it expires, the call ends with a cancellation to the server.
     pub timeout: Duration,
     /// Ends the call early, with a cancellation to the server.
     pub cancel: CancellationToken,
@@ -282,12 +281,12 @@ pub struct Control {
     pub asker: Option<ClientChannel>,
     /// The number of the client that takes its turn at the server.
     pub owner: u64,
-    /// What large results of the call take. To be held as long as they are.
+    /// The memory that large results of the call take. Hold it as long as the results.
     pub held: Held,
 }
 
 impl Control {
-    /// Why the request was given up, for its server.
+    /// Returns the reason for giving up the request, for the server.
     fn why_given_up(&self) -> &'static str {
         match self.cancel.is_cancelled() {
             true => "the client cancelled",
@@ -305,7 +304,7 @@ pub enum Update {
         server: Arc<str>,
         /// The number of the connection.
         connection: u64,
-        /// The session that the server belongs to, if it does.
+        /// The session that the server belongs to, if any.
         session: Option<u64>,
         /// The new list; absent if it could not be read again.
         listing: Option<Listing>,
@@ -330,12 +329,12 @@ pub enum Update {
     Barrier(oneshot::Sender<()>),
 }
 
-/// Whether a variable stays in the gateway's own environment. Servers get the others from a copy.
+/// Returns whether a variable stays in the gateway's own environment. Servers get the others from a copy.
 pub(crate) fn is_own_variable(name: &str, value: &str) -> bool {
     environment::is_own(name, value)
 }
 
-/// Opens a pair of byte streams to a server that is not a child process; called for each connection.
+/// Opens a pair of byte streams to a server that is not a child process. Called once per connection.
 pub type Dial =
     dyn Fn() -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>) + Send + Sync;
 
@@ -345,17 +344,17 @@ const LONGEST_QUEUE: usize = 4_096;
 /// What all connections of a gateway share.
 #[derive(Debug)]
 pub struct ConnectionContext {
-    /// Ends the child processes of a gateway that was killed.
+    /// Ends the child processes if the gateway is killed.
     pub guard: ProcessGuard,
     /// The store of sign-ins, if sign-ins are kept.
     pub vault: Option<Vault>,
     /// The command that signs in to a server, up to its name.
     pub login: String,
-    /// The secrets of all servers: none of them may be in what any server writes on stderr.
+    /// The secrets of all servers, which are masked in every server's stderr.
     pub secrets: ArcSwap<KnownSecrets>,
-    /// Where sandboxes are, and what they hide.
+    /// The sandboxes' folders, and the files that they hide.
     pub sandboxes: SandboxFolders,
-    /// Where programs run that one replica of a cluster runs for all.
+    /// Where the programs run that one replica of a cluster runs for all.
     pub placements: Placements,
     /// The slots that the replicas of a cluster share.
     pub slots: Option<Arc<dyn SharedSlots>>,
@@ -363,7 +362,7 @@ pub struct ConnectionContext {
 
 #[cfg(test)]
 impl ConnectionContext {
-    /// What connections share in a test.
+    /// Returns the shared context for a test.
     pub fn without_guard() -> Self {
         Self {
             guard: ProcessGuard::new(None),
@@ -377,10 +376,10 @@ impl ConnectionContext {
     }
 }
 
-/// What the sandboxes of a gateway have to do with its own files.
+/// The gateway's own files, as far as sandboxes are concerned.
 #[derive(Clone, Debug, Default)]
 pub struct SandboxFolders {
-    /// The state folder, which has the home folders of sandboxed servers.
+    /// The state folder, which contains the home folders of sandboxed servers.
     pub state: Option<PathBuf>,
     /// The configuration file.
     pub config: PathBuf,
@@ -394,11 +393,11 @@ pub struct Connection {
     pub id: u64,
     /// The server's settings. Those that decide how the server is reached never change.
     settings: ArcSwap<ServerSettings>,
-    /// Held by one call at a time, where calls must not overlap.
+    /// Held by one call at a time, for servers whose calls must not overlap.
     pub one_at_a_time: Arc<Turns>,
     /// One slot for each concurrent call.
     slots: Arc<Turns>,
-    /// Cuts off what keeps failing.
+    /// Cuts off a server or tool that keeps failing.
     breaker: Breaker,
     state: watch::Sender<State>,
     connector: Box<dyn Connector>,
@@ -412,18 +411,18 @@ pub struct Connection {
     kick: Notify,
     /// Cancelled when the server is no longer wanted.
     retired: CancellationToken,
-    /// Whether the server should be connected; the user may hold it.
+    /// Whether the server should be connected. The user may put it on hold.
     enabled: watch::Sender<bool>,
     restart: Notify,
     was_ready: AtomicBool,
     /// The clients of the calls in flight.
     calls: Arc<OpenCalls>,
-    /// The level of the server's log that clients want, if one has asked.
+    /// The log level that clients have asked for, if any has.
     log_level: Mutex<Option<LogLevel>>,
     subscriptions: Arc<Subscriptions>,
     /// Where the program runs, if one replica of a cluster runs it for all.
     placed: Option<Arc<Placed>>,
-    /// What the server has listed last, for other replicas.
+    /// The server's last list, for other replicas.
     listed: watch::Sender<Option<Arc<Listing>>>,
     /// The requests that wait for an answer.
     sent: AtomicUsize,
@@ -460,7 +459,7 @@ impl Connection {
         Self { placed, shared_slots, history, ..Self::over(connector, name, settings, calls, subscriptions) }
     }
 
-    /// Returns a connection that goes over a connector.
+    /// Returns a connection that uses a connector.
     fn over(
         connector: Box<dyn Connector>,
         name: Arc<str>,
@@ -501,7 +500,7 @@ impl Connection {
         self.settings.load_full()
     }
 
-    /// Returns whether a server with these settings is reached in the same way, so that it needs no new connection.
+    /// Returns whether a server with these settings is reached the same way, so that it needs no new connection.
     pub fn is_reached_by(&self, other: &ServerSettings) -> bool {
         let own = self.settings();
         own.transport == other.transport
@@ -550,7 +549,7 @@ impl Connection {
         self.state.send_replace(state);
     }
 
-    /// Returns what became of the document that describes the server, if one does.
+    /// Returns the outcome of reading the server's document, if it has one.
     pub fn document(&self) -> Option<DocumentReport> {
         self.connector.document()
     }
@@ -562,27 +561,27 @@ impl Connection {
         self.kick.notify_one();
     }
 
-    /// Returns what gets no calls for a while, if anything does.
+    /// Returns what is cut off at the moment, if anything.
     pub fn resting(&self) -> Option<BreakerStatus> {
         self.breaker.status()
     }
 
-    /// Returns whether that has changed since it was last asked.
+    /// Returns whether the breaker has changed since the last query.
     pub fn has_breaker_news(&self) -> bool {
         self.breaker.has_news()
     }
 
-    /// Takes what has changed of that since it was last asked.
+    /// Takes the breaker's changes since the last query.
     pub fn breaker_news(&self) -> Vec<BreakerNews> {
         self.breaker.news()
     }
 
-    /// Returns whether the user holds the server.
+    /// Returns whether the user has put the server on hold.
     pub fn is_held(&self) -> bool {
         !*self.enabled.borrow()
     }
 
-    /// Keeps the server disconnected until it is released or the configuration is read again.
+    /// Keeps the server disconnected until it is released or the configuration is reloaded.
     pub fn hold(&self) {
         self.enabled.send_replace(false);
     }
@@ -612,7 +611,7 @@ impl Connection {
         self.placed.as_ref()
     }
 
-    /// Watches what the server has listed last, if the program has a place.
+    /// Watches the server's last list, if the program has a place.
     pub fn listed(&self) -> watch::Receiver<Option<Arc<Listing>>> {
         self.listed.subscribe()
     }

@@ -19,7 +19,7 @@ pub enum Code {
     ServerStarting,
     ServerDown,
     AuthRequired,
-    /// A rule forbids this caller the tool.
+    /// A rule forbids this caller to use the tool.
     Forbidden,
     /// The user must approve the call first.
     NeedsApproval,
@@ -53,7 +53,7 @@ impl Code {
         Code::Internal,
     ];
 
-    /// The code that is written so.
+    /// Parses a code.
     pub fn of(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|code| code.as_str() == text)
     }
@@ -77,8 +77,8 @@ impl Code {
         }
     }
 
-    /// Returns the call that helps with every fault of this kind, if there is one. A cancelled call needs none,
-    /// and the messages of argument faults already say what to do.
+    /// Returns the call that helps with every fault of this kind, if any. A cancelled call needs none, and the
+    /// messages of argument faults already name the remedy.
     fn next_step(self) -> Option<NextStep> {
         match self {
             Code::UnknownTool
@@ -120,10 +120,10 @@ impl NextStep {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fault {
     pub code: Code,
-    /// What happened, where, and what to do, in a sentence or two.
+    /// What happened, where, and the remedy, in a sentence or two.
     pub message: String,
     pub retryable: bool,
-    /// When to retry, in milliseconds from now.
+    /// The delay before a retry, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ pub struct Fault {
     /// Names that may have been meant, best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub did_you_mean: Vec<String>,
-    /// More for the model: the parameter list, the server's error data.
+    /// Further details for the model: the parameter list, the server's error data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Box<Value>>,
     /// The server's own JSON-RPC error, if it refused the call with one.

@@ -1,9 +1,9 @@
-//! What is known of each tool from its calls: how many there were, how many failed, how long the last ones took, and the last
+//! Figures about each tool: how many calls there were, how many failed, how long the latest ones took, and the last
 //! error.
 //!
-//! Counting a call takes one lock of its tool, in memory. What was counted is written a few seconds later, many tools at a
-//! time, and added to what other gateways have counted. Counts and times are of all owners; the last error of an owner may
-//! hold something of its call, so only the same owner gets to see it. Knows tools by their names only.
+//! Counting a call takes the lock of one tool, in memory. A few seconds later, the counts of many tools are written at
+//! once and added to the counts of other gateways. Counts and times cover all owners. The last error may quote the
+//! owner's call, so only the same owner sees it. This room knows tools only by their names.
 
 mod cost;
 #[cfg(test)]
@@ -31,13 +31,13 @@ use crate::{
     text::clip,
 };
 
-/// How long after a call its figures are written; those of further calls go with them.
+/// How long after a call its figures are written, together with the figures of later calls.
 const WRITE_AFTER: Duration = Duration::from_secs(3);
-/// How long an answer waits for what the store has.
+/// How long an answer waits for the store's figures.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How many tools have figures in memory. Those that were not called for the longest time go first.
+/// How many tools have figures in memory. The least recently called tools are dropped first.
 const MOST_TOOLS: usize = 10_000;
-/// The longest message of an error that is shown, and the longest one that is searched for secrets, in characters.
+/// The longest error message that is shown, and the longest one that is searched for secrets, in characters.
 const MESSAGE: usize = 200;
 const LONGEST_ERROR: usize = 1_000;
 
@@ -50,32 +50,32 @@ pub struct Figures {
     stop: CancellationToken,
 }
 
-/// What the task that writes needs.
+/// The state that the writing task needs.
 #[derive(Debug)]
 struct Shared {
-    /// None if figures end with the process.
+    /// `None` if figures end with the process.
     store: Option<Arc<dyn Store>>,
     clock: Clock,
-    /// By full name, under the server's own name of the tool.
+    /// By full name, built from the server's own name of the tool.
     tools: DashMap<Arc<str>, Arc<Mutex<Entry>>>,
-    /// The tools with figures that were not written.
+    /// The tools with unwritten figures.
     unwritten: Mutex<Vec<Arc<str>>>,
-    /// Whether a task is going to write them.
+    /// Whether a write is scheduled.
     is_due: AtomicBool,
     /// Whether the last write failed.
     failing: AtomicBool,
-    /// Held while figures are read or written: what comes back later is newer.
+    /// Held while figures are read or written, so that later figures are newer.
     turn: tokio::sync::Mutex<()>,
 }
 
 /// The figures of one tool.
 #[derive(Debug, Default)]
 struct Entry {
-    /// As the store had them last.
+    /// The figures as last stored.
     kept: ToolFigures,
-    /// On their way to the store.
+    /// Figures being written to the store.
     leaving: ToolFigures,
-    /// Of calls since then.
+    /// Figures of later calls.
     fresh: ToolFigures,
 }
 
@@ -88,10 +88,10 @@ impl Entry {
     }
 }
 
-/// A call that has reached its server and has ended.
+/// A finished call that reached its server.
 #[derive(Clone, Copy, Debug)]
 pub struct EndedCall<'a> {
-    /// Whose call it was.
+    /// The owner of the call.
     pub owner: &'a str,
     /// The version of the tool's definition.
     pub version: &'a str,
@@ -106,11 +106,11 @@ pub struct EndedCall<'a> {
 pub struct CallFailure<'a> {
     /// `tool_error` for the server's own `isError`, or the code of a fault.
     pub code: &'static str,
-    /// The first line of its message. May hold secrets.
+    /// The first line of the error message. It may contain secrets.
     pub message: &'a str,
 }
 
-/// What a caller is told of a tool that has been called. Only what is known is present.
+/// A tool's figures as a caller sees them. Only known figures are present.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ToolReport {
     pub calls: u64,
@@ -125,18 +125,19 @@ pub struct ToolReport {
     pub last_error: Option<ErrorReport>,
 }
 
-/// What a caller is told of its last error.
+/// The last error as the same caller sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ErrorReport {
     pub code: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// As RFC 3339.
+    /// In RFC 3339.
     pub at: String,
 }
 
 impl Figures {
-    /// Figures of a store; without one they end with the process. They are written by `tasks`, the last ones at `stop`.
+    /// Creates figures over a store; without a store they end with the process. A task of `tasks` writes them, the last
+    /// ones at `stop`.
     pub fn new(
         store: Option<Arc<dyn Store>>,
         clock: Clock,
@@ -155,19 +156,19 @@ impl Figures {
         Self { shared: Arc::new(shared), recalled: OnceCell::new(), tasks, stop }
     }
 
-    /// Reads what was counted before, if it has not been read. Does not wait for a store that hangs.
+    /// Reads the stored figures if they have not been read. Does not wait for a store that hangs.
     pub async fn recall(&self) {
         let read = async || self.shared.recall().await;
         let _ = tokio::time::timeout(PATIENCE, self.recalled.get_or_init(read)).await;
     }
 
-    /// Counts a call of the tool with this full name. Runs on the way of every call.
+    /// Counts a call of the tool with this full name. Runs within every call.
     pub fn record(&self, tool: &Arc<str>, call: &EndedCall<'_>) {
         let shared = &self.shared;
         let known = shared.tools.get(tool).map(|entry| entry.clone());
         let entry = match known {
             Some(entry) => entry,
-            // Makes room when it writes; until then twice as many have to do.
+            // The next write makes room; until then the table may hold twice as many tools.
             None if shared.tools.len() >= 2 * MOST_TOOLS => return,
             None => shared.tools.entry(tool.clone()).or_default().clone(),
         };
@@ -192,7 +193,7 @@ impl Figures {
         }
     }
 
-    /// What is known of a tool, with the last error that this owner had of this version; none before the first call.
+    /// Returns the figures of a tool, with this owner's last error for this version; `None` before the first call.
     pub fn of(&self, tool: &str, owner: &str, version: &str) -> Option<ToolReport> {
         let mut all = self.shared.tools.get(tool)?.lock().all();
         let last_error = all.errors.remove(owner).filter(|error| error.version == version);
@@ -210,20 +211,20 @@ impl Figures {
         })
     }
 
-    /// What a call of a tool costs; medium if that is not known.
+    /// Returns the cost of a call; medium if it is unknown.
     pub fn cost(&self, tool: &str) -> Cost {
         let entry = self.shared.tools.get(tool);
         entry.and_then(|entry| Cost::after(&entry.lock().all().recent)).unwrap_or_default()
     }
 }
 
-/// In milliseconds, rounded; the shortest time is one.
+/// Returns a time in milliseconds, rounded, at least 1.
 fn whole_ms(time: Duration) -> u64 {
     let ms = (time.as_micros() + 500) / 1_000;
     u64::try_from(ms).unwrap_or(u64::MAX).max(1)
 }
 
-/// A message as it is shown and kept.
+/// Prepares a message for display and storage.
 fn shown(message: &str) -> String {
     clip(without_secrets(message).0.trim(), MESSAGE)
 }
@@ -238,7 +239,7 @@ fn count(figures: &mut ToolFigures, call: &EndedCall<'_>, at_ms: u64) {
     };
     figures.failures += 1;
     figures.recent.failed();
-    // Secrets are left out when it is read or written: this runs on the way of the call.
+    // Secrets are removed when the message is read or written, because this code runs within the call.
     let (code, message, version) = (code.into(), clip(message, LONGEST_ERROR), call.version.into());
     figures.put_error(call.owner.into(), LastError { code, message, version, at_ms });
 }
@@ -253,14 +254,14 @@ impl Shared {
         }
     }
 
-    /// Notes what the store has of a tool.
+    /// Records the stored figures of a tool.
     fn is_kept(&self, (tool, figures): NamedFigures) {
         let entry = self.tools.entry(tool).or_default().clone();
         let mut entry = entry.lock();
         (entry.kept, entry.leaving) = (figures, ToolFigures::default());
     }
 
-    /// Writes what was not written, and makes room.
+    /// Writes the unwritten figures, and makes room.
     async fn write(&self) {
         let _turn = self.turn.lock().await;
         let tools = std::mem::take(&mut *self.unwritten.lock());
@@ -273,7 +274,7 @@ impl Shared {
                 entry.kept.add(leaving);
             }),
             Err(error) => {
-                // They go with those of the next call.
+                // These figures are written with those of the next call.
                 self.settle(names.iter().cloned(), |entry| {
                     let fresh = std::mem::take(&mut entry.fresh);
                     entry.fresh = std::mem::take(&mut entry.leaving);
@@ -295,7 +296,7 @@ impl Shared {
         Ok(kept)
     }
 
-    /// Takes the fresh figures of a tool, as they are to be kept.
+    /// Takes the new figures of a tool, ready to be stored.
     fn leave(&self, tool: Arc<str>) -> Option<NamedFigures> {
         let entry = self.tools.get(&tool)?.clone();
         let mut fresh = {
@@ -320,7 +321,7 @@ impl Shared {
         }
     }
 
-    /// Forgets the tools beyond the bound, but for those whose figures were not written.
+    /// Drops the tools beyond the limit, except those with unwritten figures.
     fn make_room(&self) {
         let too_many = self.tools.len().saturating_sub(MOST_TOOLS);
         if too_many == 0 {

@@ -1,7 +1,7 @@
-//! What must hold for bytes from outside, whatever they are: the fuzz targets of `fuzz/` and the property tests at the end call
-//! the same checks. Only built for them.
+//! Invariants for arbitrary outside bytes: the fuzz targets in `fuzz/` and the property tests at the end share these checks.
+//! Compiled only for them.
 //!
-//! A check panics where something does not hold.
+//! A check panics if an invariant is violated.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// How long a line or an event may be here, in bytes: short, so that the way of those that are longer is taken too.
+/// The length limit of a line or an event here, in bytes: short, so that overlong input is covered too.
 const SHORT: usize = 64;
 
 const LIMITS: Limits = Limits::HIGHEST;
@@ -40,14 +40,14 @@ impl Expectations for Awaited {
     }
 }
 
-/// A message is what a parser of JSON finds in it, and taking it never fails.
+/// Checks that a message matches what a JSON parser finds in it, and that reading it never fails.
 pub fn envelope(bytes: &[u8]) {
     let _ = Head::of(bytes);
     let Ok(message) = Message::within(Bytes::copy_from_slice(bytes), LIMITS.of_server) else {
         return inbox(bytes);
     };
     let _ = (message.kind(), message.about(), message.cancels(), message.version(), message.agreed_version());
-    // The scan lets through what is not JSON inside of a member; whoever parses it finds out.
+    // The scan accepts invalid JSON inside a member; whoever parses the member finds out.
     if let Ok(Value::Object(parsed)) = serde_json::from_slice::<Value>(bytes) {
         let part =
             |part: Option<&[u8]>| part.map(|part| serde_json::from_slice::<Value>(part).expect("JSON"));
@@ -55,7 +55,7 @@ pub fn envelope(bytes: &[u8]) {
         assert_eq!(part(message.result()).as_ref(), parsed.get("result"));
         assert_eq!(part(message.error()).as_ref(), parsed.get("error"));
         assert_eq!(message.method().as_deref(), parsed.get("method").and_then(Value::as_str));
-        // Numbers that no integer holds stay as they were written.
+        // Numbers that fit no integer stay as written.
         if !parsed.get("id").is_some_and(Value::is_f64) {
             let id = parsed.get("id").filter(|id| !id.is_null()).map(Value::to_string);
             assert_eq!(message.id_text(), id);
@@ -81,7 +81,7 @@ fn inbox(bytes: &[u8]) {
     }
 }
 
-/// Lines and events are the same however the bytes arrive, and none is longer than its limit.
+/// Checks that lines and events do not depend on how the bytes arrive, and that none exceeds its limit.
 pub fn events(bytes: &[u8]) {
     let Some((first, bytes)) = bytes.split_first() else { return };
     let cut = usize::from(*first).min(bytes.len());
@@ -91,10 +91,10 @@ pub fn events(bytes: &[u8]) {
         let mut events = EventReader::new(from, SHORT);
         let mut all = Vec::new();
         while let Some(event) = events.next(judge).now_or_never().expect("all bytes are there") {
-            // The beginning of data that is too long depends on how it arrived.
+            // The start of overlong data depends on how it arrived.
             let data = match event.data {
                 Data::Whole(data) => {
-                    // What arrived at once is taken as it is.
+                    // Data that arrived at once is accepted as it is.
                     assert!(data.len() <= bytes.len());
                     Some(data)
                 }
@@ -105,7 +105,7 @@ pub fn events(bytes: &[u8]) {
         all
     };
     let whole = read(Box::new(bytes));
-    // An event is cut off by its limit where it arrives in pieces, so that only the others can be compared.
+    // An overlong event is cut off if it arrives in pieces, so only the others can be compared.
     if bytes.len() <= SHORT {
         assert_eq!(read(Box::new(head.chain(tail))), whole);
     }
@@ -122,7 +122,7 @@ pub fn events(bytes: &[u8]) {
 
 type Parts<'a> = Box<dyn tokio::io::AsyncRead + Unpin + 'a>;
 
-/// Templates are filled once, only where there are any, and never with what a value says of itself.
+/// Checks that templates are filled exactly once, and never from text within a value.
 pub fn templates(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned()));
@@ -143,7 +143,7 @@ pub fn templates(bytes: &[u8]) {
         .expect("every path in an absent value leads to null");
 }
 
-/// Each tool is found by its names, no two share one, and no name makes a lookup fail.
+/// Checks that each tool is found by its names, that no two share a name, and that no name makes a lookup fail.
 pub fn names(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.lines();
@@ -188,7 +188,7 @@ pub fn names(bytes: &[u8]) {
     }
 }
 
-/// Params that are taken fit their schema, and so does a corrected call that says so.
+/// Checks that accepted params fit their schema, and so does a corrected call that claims to.
 pub fn schema(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let Some((schema, params)) = text.split_once('\n') else { return };
@@ -225,7 +225,7 @@ pub fn schema(bytes: &[u8]) {
     }
 }
 
-/// A file is read or refused with faults that can be shown.
+/// Checks that a file is read, or refused with faults that can be shown.
 pub fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let env = |name: &str| (name == "HOME").then(|| "/home/ann".to_string());
@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
 
-    /// JSON whose texts are likely to mean something.
+    /// Generates JSON whose texts are likely to mean something.
     fn json(words: &'static [&'static str]) -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
             Just(Value::Null),
@@ -275,12 +275,12 @@ mod tests {
         })
     }
 
-    /// A schema and params, as `schema` takes them.
+    /// Encodes a schema and params as input for `schema`.
     fn lines(schema: &Value, params: &Value) -> Vec<u8> {
         format!("{schema}\n{params}").into_bytes()
     }
 
-    /// Bytes made of pieces that the readers look for.
+    /// Generates bytes from pieces that the readers look for.
     fn pieces(words: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             4 => select(words).prop_map(|word| word.as_bytes().to_vec()),

@@ -138,7 +138,7 @@ pub struct Indexing {
     pub failed: bool,
 }
 
-/// What a gateway is started with beside its configuration.
+/// Start options beside the configuration.
 #[derive(Default)]
 pub struct Options {
     /// Nonet's own executable, which guards child processes and runs jq filters in a separate process; `None`
@@ -152,7 +152,7 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// The folder of the store (learned outcomes, kept results); without it, both end with the process.
     pub state: Option<PathBuf>,
-    /// The clock that says what is due; a test can move it.
+    /// The clock for due times; a test can move it.
     pub clock: Clock,
 }
 
@@ -175,7 +175,7 @@ pub struct Gateway {
     /// The servers and their configuration.
     servers: Servers,
     sessions: Sessions,
-    /// What tokens have at the same time.
+    /// What each token uses at present.
     accounts: Accounts,
     /// Open questions and the approvals already given.
     pub(crate) questions: Questions,
@@ -183,18 +183,18 @@ pub struct Gateway {
     pub approvals: Arc<Approvals>,
     /// Counters for `/metrics`.
     pub metrics: Metrics,
-    /// Background calls.
+    /// Background jobs.
     pub jobs: Arc<Jobs>,
     /// Finished calls.
     pub calls: Feed,
     /// The audit log, if the configuration wants one.
     audit: Option<Audit>,
-    /// How many calls may be made.
+    /// The rates of calls.
     rates: ArcSwap<Rates>,
-    /// What is known of the servers: the catalogue and its index.
+    /// The snapshot: the catalogue and its index.
     publisher: Arc<Publisher>,
     learning: Learning,
-    /// What is known of each tool from its calls.
+    /// Figures about each tool, from its calls.
     figures: Figures,
     /// Facts, goals and tasks.
     memory: Memory,
@@ -204,26 +204,26 @@ pub struct Gateway {
     guides: Guides,
     /// The texts of servers.toml: in use, refused, accepted.
     texts: Texts,
-    /// Workflows that wait for the user.
+    /// Workflows that wait for their user's answer.
     parked: ParkedFlows,
-    /// The way of notices to people.
+    /// Sends notices to people.
     outward: Outward,
-    /// Where everything is kept.
+    /// The store.
     store: Arc<dyn Store>,
-    /// This replica among the others, if it has some.
+    /// This replica's part in the cluster, if there is one.
     pub cluster: Option<Arc<Cluster>>,
-    /// What is left for later, or to be remembered.
+    /// Records for later, and records to remember.
     records: Arc<dyn Records>,
     /// Notices that must arrive.
     mail: Arc<Mail>,
     clock: Clock,
     /// Watches and schedules in flight.
     errands: Errands,
-    /// Set once something looks after what is due.
+    /// Set once due records are handled.
     keeps_time: OnceLock<()>,
-    /// Where it serves HTTP, such as `http://127.0.0.1:8931`, once it does.
+    /// Its HTTP address, such as `http://127.0.0.1:8931`, once it serves HTTP.
     http: OnceLock<String>,
-    /// Where the live page is, without its token.
+    /// The address of the live page without its token.
     page: OnceLock<String>,
     /// The folder of what outlives it, if it has one.
     pub state: Option<PathBuf>,
@@ -262,7 +262,7 @@ impl Gateway {
         let pins = pins.sharing(store.shared_pins());
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
-        // Who wants nothing learned from calls wants none of them on the disk either.
+        // A user who wants nothing learned from calls wants no figures of calls on disk either.
         let kept_in = config.gateway.learn.then(|| store.clone());
         let figures = Figures::new(kept_in, clock.clone(), life.tasks.clone(), life.stop.clone());
         let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
@@ -409,7 +409,7 @@ impl Gateway {
         self.servers.since.elapsed()
     }
 
-    /// Notes where it serves HTTP, so that faults can name the live page and questions their answer's address.
+    /// Records its HTTP address, so that faults can name the live page, and questions the address for their answer.
     pub fn serves_at(&self, address: &str, has_page: bool) {
         let _ = self.http.set(address.into());
         if has_page {
@@ -417,12 +417,12 @@ impl Gateway {
         }
     }
 
-    /// Notes where the live page is.
+    /// Records the address of the live page.
     pub fn shows_page_at(&self, address: &str) {
         let _ = self.page.set(format!("{address}/ui"));
     }
 
-    /// The address of the live page, without its token: no model may have that.
+    /// Returns the address of the live page without its token, which no model may see.
     fn page_address(&self) -> Option<&str> {
         self.page.get().map(String::as_str)
     }
@@ -453,7 +453,7 @@ impl Gateway {
         Account::of_strangers(profile, self.config().quotas(profile))
     }
 
-    /// Adds notices to an answer: `own` of this very call, and what waits for the caller's session or owner.
+    /// Adds notices to an answer: `own` for this very call, then the notices queued for the caller's session or owner.
     pub async fn deliver(&self, caller: &Caller, answer: &mut CallResult, own: Vec<Value>) {
         self.mail.deliver(caller, answer, own).await;
     }
@@ -470,7 +470,7 @@ impl Gateway {
         Caller { session, account, client: client.into(), limits, ..Caller::default() }
     }
 
-    /// Waits until each server is ready or has failed once, for at most `limit`.
+    /// Waits up to `limit` until each server is ready or has failed once.
     pub async fn settled(&self, limit: Duration) {
         self.servers.settled(limit).await;
     }
@@ -485,7 +485,7 @@ impl Gateway {
         self.publisher.searchable().await;
     }
 
-    /// Waits until the catalogue has everything that the servers have listed so far.
+    /// Waits until the catalogue contains everything that the servers have listed so far.
     pub async fn published(&self) {
         // Before the servers are started, no other list is pending.
         if !*self.servers.started().borrow() {
@@ -500,8 +500,7 @@ impl Gateway {
         }
     }
 
-    /// Waits until search by meaning covers everything that the servers have listed so far, for at most
-    /// `limit`.
+    /// Waits up to `limit` until search by meaning covers everything that the servers have listed so far.
     pub async fn indexed(&self, limit: Duration) {
         let covered = async {
             self.published().await;
@@ -527,8 +526,8 @@ pub fn open_redis(cluster: &ClusterSettings, retention: Retention, clock: Clock)
     RedisStore::new(way, &cluster.prefix, cluster.name.as_deref(), retention, clock)
 }
 
-/// Opens what is kept: in the Redis of the replicas, else on the disk. Neither connects nor touches a file. `place` names the
-/// configuration.
+/// Opens the store: the Redis of the replicas, or a file on disk. Neither connects nor touches a file. `place`
+/// identifies the configuration.
 pub fn open_store(
     cluster: Option<&ClusterSettings>,
     state: Option<PathBuf>,
@@ -548,12 +547,13 @@ pub fn open_store(
     }
 }
 
-/// The configuration as the store knows it: that of all replicas, or a file.
+/// Returns the name of a configuration in the store: one name for all replicas, or the name of the file.
 pub fn place_in_store(file: &Path, cluster: Option<&ClusterSettings>) -> String {
     cluster.map_or_else(|| place_of(file), |cluster| format!("cluster {}", cluster.prefix))
 }
 
-/// A configuration file as other gateways of it know it, however its path was written.
+/// Returns a configuration file's name in the store. All gateways of the file get the same name, however its path was
+/// written.
 pub fn place_of(file: &Path) -> String {
     let place = file.canonicalize().or_else(|_| std::path::absolute(file));
     place.unwrap_or_else(|_| file.into()).display().to_string()

@@ -1,10 +1,9 @@
 //! Hosts: the applications that MCP clients run in, and the files in which they keep their servers.
 //!
-//! [`import`] brings servers from such a file into servers.toml; [`install`] puts Nonet into a
-//! host's file, [`uninstall`] takes it out again. [`add_server`], [`remove_server`] and [`enable_server`] edit single servers of
-//! servers.toml. Each works out a [`Change`] first, to be shown or applied. This room knows files and text, the keyring that it is given, and `secrets.env`: it touches no
-//! network, starts no process, and asks a [`Machine`] for everything that differs from one computer
-//! to the next.
+//! [`import`] brings servers from such a file into servers.toml; [`install`] adds Nonet to a host's file, [`uninstall`] removes
+//! it. [`add_server`], [`remove_server`] and [`enable_server`] edit single servers of servers.toml. Each returns a [`Change`], to
+//! be shown or applied. This room knows files and text, its keyring argument, and `secrets.env`. It uses no network, starts no
+//! process, and asks a [`Machine`] for everything that differs between computers.
 
 mod change;
 mod edit;
@@ -54,13 +53,13 @@ pub const OWN_NAME: &str = "nonet";
 
 /// An application that knows MCP servers from a file.
 pub struct Host {
-    /// What users call it on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What its makers call it.
+    /// The name given by its makers.
     pub title: &'static str,
     /// Other names for it.
     pub aliases: &'static [&'static str],
-    /// What makes it read its file again.
+    /// How to make the host reread its file.
     pub reload: &'static str,
     /// The key of the table of servers.
     table: &'static str,
@@ -68,17 +67,17 @@ pub struct Host {
     user: fn(&Machine) -> PathBuf,
     /// The file of a project, below the project's folder.
     project: Option<&'static str>,
-    /// What a new file begins with.
+    /// The initial content of a new file.
     blank: &'static str,
-    /// The key of an entry for the program.
+    /// The key of a program in an entry.
     program: &'static str,
-    /// What an entry for a program has besides the program and `args`, as a JSON object.
+    /// Further keys of a program's entry, besides the program and `args`, as a JSON object.
     extra: &'static str,
-    /// What `timeout` counts.
+    /// The unit of `timeout`.
     timeout: Unit,
-    /// Whether `$NAME` inside of a text is a variable.
+    /// Whether `$NAME` within a text is a variable.
     bare_variables: bool,
-    /// Entries for Nonet by the host's versions, for a user to paste: the file does not say which version reads it.
+    /// Entries for Nonet by host version, for the user to paste: the file does not say which version reads it.
     by_hand: Option<fn(&Launch) -> String>,
 }
 
@@ -100,14 +99,14 @@ pub fn find(name: &str) -> Result<&'static Host, HostFault> {
 }
 
 impl Host {
-    /// Whether the host is on this machine: its file is there, or the folder that the file would be in.
+    /// Whether the host is on this machine: its file exists, or the file's folder does.
     pub fn is_found(&self, machine: &Machine) -> bool {
         let file = (self.user)(machine);
         let own_folder = file.parent().filter(|folder| *folder != machine.home);
         file.exists() || own_folder.is_some_and(Path::exists)
     }
 
-    /// The file in which the host keeps its servers; none if it has no file of that scope.
+    /// Returns the host's file of servers; none if it has no file of that scope.
     pub fn file(&self, scope: FileScope, machine: &Machine) -> Option<PathBuf> {
         match scope {
             FileScope::User => Some((self.user)(machine)),
@@ -115,7 +114,7 @@ impl Host {
         }
     }
 
-    /// Whether its file is only read.
+    /// Whether the host's file is only read.
     pub fn is_by_hand(&self) -> bool {
         self.by_hand.is_some()
     }
@@ -125,14 +124,14 @@ impl Host {
     }
 }
 
-/// Hosts differ by name.
+/// Prints the name, by which hosts differ.
 impl fmt::Debug for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
     }
 }
 
-/// Whose file: one for all projects of a user, or one inside of a project.
+/// Whose file: a user's, for all projects, or a project's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileScope {
     /// The user's own file.
@@ -144,7 +143,7 @@ pub enum FileScope {
 /// How a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FileFormat {
-    /// JSON; comments and commas at the end are put up with, and kept.
+    /// JSON; comments and trailing commas are accepted, and kept.
     Json,
     Toml,
     /// YAML, with servers by their names or as a list of tables with a `name`.
@@ -162,9 +161,9 @@ enum YamlServers {
 enum Unit {
     Milliseconds,
     Seconds,
-    /// Seconds up to the longest that the host takes; more are milliseconds, which it once counted.
+    /// Seconds up to the host's maximum; larger values are milliseconds, its former unit.
     SecondsUpTo(u32),
-    /// Unknown: 1000 and more are milliseconds.
+    /// Unknown: values from 1000 on are milliseconds.
     Guess,
 }
 
@@ -185,7 +184,7 @@ pub struct Machine {
     pub os: Os,
     /// The user's home folder.
     pub home: PathBuf,
-    /// The current folder: that of the project, and what relative paths are relative to.
+    /// The current folder: the project's folder, and the base of relative paths.
     pub current: PathBuf,
     /// The environment variables.
     pub env: BTreeMap<String, String>,
@@ -194,7 +193,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The machine that this runs on.
+    /// Describes this machine.
     pub fn this() -> Result<Self, HostFault> {
         let os = match std::env::consts::OS {
             "windows" => Os::Windows,
@@ -215,7 +214,7 @@ impl Machine {
         Ok(Self { os, home, current, env, now: SystemTime::now() })
     }
 
-    /// An environment variable. Windows does not look at the case of its name.
+    /// Returns an environment variable. Windows ignores the case of its name.
     fn var(&self, name: &str) -> Option<&str> {
         let same = |key: &str| match self.os {
             Os::Windows => key.eq_ignore_ascii_case(name),
@@ -224,17 +223,17 @@ impl Machine {
         self.env.iter().find(|(key, _)| same(key)).map(|(_, value)| value.as_str())
     }
 
-    /// The folder that a variable names, if it is a whole path.
+    /// Returns the folder in a variable, if it is an absolute path.
     fn folder(&self, variable: &str) -> Option<PathBuf> {
         self.var(variable).map(PathBuf::from).filter(|folder| folder.is_absolute())
     }
 
-    /// `~/.config`, where programs of the command line have their files on every system.
+    /// Returns `~/.config`, where command-line programs keep their files on every system.
     fn dot_config(&self) -> PathBuf {
         self.folder("XDG_CONFIG_HOME").unwrap_or(self.home.join(".config"))
     }
 
-    /// Where applications keep what belongs to the user.
+    /// Returns the folder of applications' user data.
     fn app_folder(&self) -> PathBuf {
         match self.os {
             Os::Linux => self.folder("XDG_CONFIG_HOME").unwrap_or(self.home.join(".config")),
@@ -247,9 +246,9 @@ impl Machine {
 /// A failure: what happened, where, and the remedy.
 #[derive(Debug)]
 pub struct HostFault {
-    /// The file it is about.
+    /// The affected file.
     pub file: Option<PathBuf>,
-    /// Line and column in it, from 1.
+    /// Line and column in the file, from 1.
     pub at: Option<(usize, usize)>,
     /// What is wrong, without a full stop.
     pub message: String,
@@ -295,7 +294,7 @@ impl std::error::Error for HostFault {
     }
 }
 
-/// Shortens an outside text for a line.
+/// Shortens an outside text to fit a line.
 fn shortened(text: &str) -> String {
     let mut shown: String = text.chars().filter(|c| !c.is_control()).take(60).collect();
     if shown.len() < text.len() {
@@ -304,7 +303,7 @@ fn shortened(text: &str) -> String {
     shown
 }
 
-/// `a`, `b` and `c` in code quotes.
+/// Lists names in code quotes: `a`, `b` and `c`.
 fn listed<T: AsRef<str>>(names: &[T]) -> String {
     names.iter().map(|name| format!("`{}`", shortened(name.as_ref()))).collect::<Vec<_>>().join(", ")
 }

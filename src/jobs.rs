@@ -1,8 +1,8 @@
-//! Calls that go on in the background: a bounded table of running and finished jobs, and the store's jobs of earlier runs and
-//! other gateways.
+//! Calls that continue in the background: a bounded table of running and finished jobs, and the store's jobs of earlier
+//! runs and other gateways.
 //!
-//! A job is a future that yields a `CallToolResult`. This room has not heard of tools. Clients see a job as a task, in MCP's
-//! words.
+//! A job is a future that yields a `CallToolResult`. This room knows nothing about tools. Clients see a job as a task,
+//! MCP's word for it.
 
 mod of_everybody;
 mod summary;
@@ -35,47 +35,47 @@ use crate::{
     store::{JobRow, JobState, Lasts, Share, Store, StoreError},
 };
 
-/// How many jobs the table holds. Above it ended ones leave, the oldest of the client that has the most; if so many are
-/// running, no new work begins.
+/// How many jobs the table holds. Beyond that, finished jobs are dropped: the oldest of the client with the most. If
+/// this many jobs are running, no new work may begin.
 const MAX_JOBS: usize = 2_000;
-/// How long the answer that gives a handle waits for the store.
+/// How long an answer with a handle waits for the store.
 const RECORD_WAIT: Duration = Duration::from_secs(5);
-/// How long until a task of another gateway is looked at again, at first and at most.
+/// How long until a task of another gateway is checked again, at first and at most.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LAST_LOOK: Duration = Duration::from_secs(1);
-/// How many jobs of the store are read to find those of gateways that have ended.
+/// How many jobs of the store are read to find those of ended gateways.
 const MAX_EARLIER: usize = 1_000;
 
-/// How a job ended.
+/// The end of a job.
 #[derive(Clone, Debug)]
 pub struct JobEnd {
     pub state: TaskState,
     pub took: Duration,
-    /// Its result, unless the store has it.
+    /// The result, unless the store has it.
     pub value: Option<Arc<Value>>,
 }
 
-/// Who owns a job. A client sees its own jobs only, with one exception: of two clients of this machine's user, one may use a
-/// handle of the other.
+/// The owner of a job. A client sees only its own jobs, with one exception: clients of this machine's user may use each
+/// other's handles.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct JobOwner {
-    /// The session that started it; none where requests belong to no session.
+    /// The session that started the job; `None` if requests belong to no session.
     pub session: Option<u64>,
-    /// The profile that it was started under.
+    /// The profile under which the job was started.
     pub profile: Option<String>,
-    /// Whether its client is one of this machine's user. Such a client may have restarted since.
+    /// Whether its client belongs to this machine's user. Such a client may have restarted since.
     pub local: bool,
-    /// Whose quotas it counts against.
+    /// The account whose quotas the job uses.
     pub account: Arc<Account>,
 }
 
 impl JobOwner {
-    /// The owner as the store knows it: the profile, or an empty string without one.
+    /// Returns the owner as the store knows it: the profile, or an empty string without one.
     pub fn key(&self) -> &str {
         self.profile.as_deref().unwrap_or_default()
     }
 
-    /// The part of the store that the owner may fill.
+    /// Returns the part of the store that the owner may fill.
     pub fn share(&self) -> Share {
         Share { of: self.account.name().clone(), bytes: self.account.quotas().kept_bytes }
     }
@@ -86,18 +86,18 @@ impl JobOwner {
     }
 }
 
-/// Reports how far a job has come, if that is known.
+/// Reports the progress of a job, if it is known.
 pub type Progress = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 
-/// What a job is started with.
+/// The data that a job starts with.
 pub struct Start {
-    /// What it runs, for people.
+    /// What runs, for people.
     pub label: String,
     pub owner: JobOwner,
     pub began: Instant,
     pub cancel: CancellationToken,
     pub progress: Progress,
-    /// Its place in the quota of its owner, which it has until it ends.
+    /// Its place in the owner's quota, held until the job ends.
     pub place: Option<Place>,
 }
 
@@ -108,15 +108,15 @@ pub struct Job {
     owner: JobOwner,
     began: Instant,
     since: SystemTime,
-    /// None once the job has ended.
+    /// `None` once the job has ended.
     progress: Mutex<Option<Progress>>,
     /// How many calls wait for its result.
     waiting: AtomicUsize,
-    /// Whether the store was told of its start, or has refused.
+    /// Whether the store has recorded or refused its start.
     recorded: watch::Sender<bool>,
-    /// Whether the store keeps its last state until this gateway ends only, or not at all.
+    /// Whether the last state ends with this gateway, because the store keeps it only in memory or not at all.
     is_passing: AtomicBool,
-    /// None while the job is running.
+    /// `None` while the job is running.
     end: watch::Sender<Option<JobEnd>>,
 }
 
@@ -127,12 +127,12 @@ impl fmt::Debug for Job {
 }
 
 impl Job {
-    /// How the job ended, if it has.
+    /// Returns how the job ended, if it has.
     pub fn end(&self) -> Option<JobEnd> {
         self.end.borrow().clone()
     }
 
-    /// Waits at most `limit` for the end. None: the job is still running.
+    /// Waits up to `limit` for the end. Returns `None` if the job is still running.
     pub async fn wait(&self, limit: Duration) -> Option<JobEnd> {
         let _waiting = Waiting::new(&self.waiting);
         let mut end = self.end.subscribe();
@@ -140,7 +140,7 @@ impl Job {
         self.end()
     }
 
-    /// Waits until the store has the job, so that whoever gets its handle finds it even if this gateway is killed.
+    /// Waits until the store has the job, so that a client with its handle finds it even if this gateway is killed.
     pub async fn recorded(&self) {
         let mut recorded = self.recorded.subscribe();
         if tokio::time::timeout(RECORD_WAIT, recorded.wait_for(|recorded| *recorded)).await.is_err() {
@@ -148,12 +148,12 @@ impl Job {
         }
     }
 
-    /// Notes the outcome of a write.
+    /// Records the outcome of a write.
     fn kept(&self, outcome: &Result<Lasts, StoreError>) {
         self.is_passing.store(!matches!(outcome, Ok(Lasts::AsConfigured)), Ordering::Release);
     }
 
-    /// Whether a call waits for the result, and so learns of the end.
+    /// Whether a call waits for the result, and so learns about the end.
     pub fn is_awaited(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
@@ -173,8 +173,8 @@ impl Job {
         }
     }
 
-    /// Ends the job with the outcome of its work. The job counts as ended only when its result is in the store, so that
-    /// whoever reads of the end finds the result.
+    /// Ends the job with the outcome of its work. The job counts as ended only when its result is in the store, so a
+    /// client that learns about the end finds the result.
     async fn finish(&self, value: CallResult, store: &dyn Store, clock: &Clock) {
         let took = self.began.elapsed();
         let ended_ms = clock.unix_ms();
@@ -183,7 +183,7 @@ impl Job {
             true => (TaskState::Failed, JobState::Done { ended_ms, failed: true }),
             false => (TaskState::Completed, JobState::Done { ended_ms, failed: false }),
         };
-        // It may hold on to results.
+        // The closure may hold on to results.
         *self.progress.lock() = None;
         let value = Arc::new(value.into_tree().await);
         let kept = store.put_job(self.row(stored), self.owner.share(), Some(value.clone())).await;
@@ -199,7 +199,7 @@ impl Job {
     }
 }
 
-/// Counts a call that waits.
+/// Counts a waiting call.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
@@ -220,24 +220,24 @@ pub struct Jobs {
     store: Arc<dyn Store>,
     clock: Clock,
     table: DashMap<String, Arc<Job>>,
-    /// How many of the table are running.
+    /// How many jobs in the table are running.
     running: Arc<AtomicUsize>,
     most: usize,
 }
 
 impl Jobs {
-    /// An empty table over a store.
+    /// Creates an empty table over a store.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
         Self { store, clock, table: DashMap::new(), running: Arc::default(), most: MAX_JOBS }
     }
 
-    /// A handle for a job that is to be started.
+    /// Creates a handle for a job that is about to start.
     pub fn new_id() -> String {
         format!("job-{}", &uuid::Uuid::new_v4().simple().to_string()[..12])
     }
 
-    /// Takes over work that runs in a task of its own. A panic in the work becomes a result that says so. Calls `announce`
-    /// once the job has ended. Work that was begun is never refused: [`Jobs::has_room`] says whether new work may begin.
+    /// Takes over work that runs in its own task. A panic in the work becomes an error result. Calls `announce` once
+    /// the job has ended. Work in progress is never refused: [`Jobs::has_room`] says whether new work may begin.
     pub fn adopt(
         &self,
         start: Start,
@@ -247,7 +247,7 @@ impl Jobs {
         self.adopt_as(Self::new_id(), start, running, announce)
     }
 
-    /// The same under a handle that was made before.
+    /// Does the same under an existing handle.
     pub fn adopt_as(
         &self,
         id: String,
@@ -295,7 +295,7 @@ impl Jobs {
         job
     }
 
-    /// Whether new work may begin: work that may become a job later, too.
+    /// Whether new work may begin, including work that may become a job later.
     pub fn has_room(&self) -> Result<(), Exhausted> {
         match self.running.load(Ordering::Acquire) >= self.most {
             true => Err(Exhausted::Gateway(self.most)),
@@ -303,7 +303,7 @@ impl Jobs {
         }
     }
 
-    /// Makes room for one more job, at the cost of jobs that have ended: the oldest of the client that has the most of them.
+    /// Makes room for one more job by dropping finished ones: the oldest of the client with the most.
     fn make_room(&self) {
         if self.table.len() < self.most {
             return;
@@ -326,23 +326,23 @@ impl Jobs {
         }
     }
 
-    /// The job with this handle, if it is in the table and `owner` may see it.
+    /// Returns the job with this handle, if it is in the table and `owner` may see it.
     pub fn get(&self, id: &str, owner: &JobOwner) -> Option<Arc<Job>> {
         self.table.get(id).map(|job| job.clone()).filter(|job| job.owner.shows(owner))
     }
 
-    /// Whether the table has a job with this handle, whoever owns it.
+    /// Whether the table has a job with this handle, regardless of its owner.
     pub fn knows(&self, id: &str) -> bool {
         self.table.contains_key(id)
     }
 
-    /// The task with this handle, if `owner` may see it: a job of the table, or one that the store has from an earlier run,
-    /// from another gateway, or because it left the table.
+    /// Returns the task with this handle, if `owner` may see it: a job in the table, or a job that only the store has,
+    /// because it is from an earlier run or another gateway, or was dropped from the table.
     pub async fn find(&self, id: &str, owner: &JobOwner) -> Option<TaskSummary> {
         if let Some(job) = self.get(id, owner) {
             return Some(job.summary());
         }
-        // A hidden job of the table is another client's.
+        // A hidden job in the table belongs to another client.
         if self.knows(id) {
             return None;
         }
@@ -350,7 +350,7 @@ impl Jobs {
         Some(TaskSummary::stored(row, self.clock.unix_ms()))
     }
 
-    /// Waits at most `limit` for the end of a task that `owner` may see. One of another gateway is looked at again and again.
+    /// Waits up to `limit` for the end of a task that `owner` may see. A task of another gateway is polled.
     pub async fn wait(&self, id: &str, owner: &JobOwner, limit: Duration) {
         if let Some(job) = self.get(id, owner) {
             job.wait(limit).await;
@@ -366,7 +366,8 @@ impl Jobs {
         }
     }
 
-    /// Cancels a task that `owner` may see and waits at most `limit` for its end. One of another replica is cancelled by that.
+    /// Cancels a task that `owner` may see, and waits up to `limit` for its end. If the task runs on another replica,
+    /// asks that replica to cancel it.
     pub async fn cancel(&self, id: &str, owner: &JobOwner, limit: Duration) {
         if let Some(job) = self.get(id, owner) {
             job.cancel.cancel();
@@ -378,12 +379,12 @@ impl Jobs {
         self.wait(id, owner, limit).await;
     }
 
-    /// Cancels what other replicas want cancelled.
+    /// Cancels the jobs that other replicas asked to cancel.
     pub async fn cancel_for_others(&self) {
         if self.running.load(Ordering::Acquire) == 0 {
             return;
         }
-        // Redis is away: it was warned of.
+        // The warning came when Redis went away.
         for id in self.store.to_cancel().await.unwrap_or_default() {
             if let Some(job) = self.table.get(&id) {
                 job.cancel.cancel();
@@ -391,18 +392,18 @@ impl Jobs {
         }
     }
 
-    /// How many jobs are running.
+    /// Returns how many jobs are running.
     pub fn running(&self) -> usize {
         self.table.iter().filter(|job| job.is_running()).count()
     }
 
-    /// All jobs of the table, newest first: for the user of the machine, not for clients.
+    /// Returns all jobs in the table, newest first: for the user of the machine, not for clients.
     pub fn all(&self) -> Vec<Arc<Job>> {
         self.newest_first(|_| true)
     }
 
-    /// The jobs of a session, newest first. None without a session: a client that knows a handle may use it, and no client
-    /// learns of others.
+    /// Returns the jobs of a session, newest first. Returns none without a session: a client that knows a handle may
+    /// use it, but must not learn about other jobs.
     pub fn list(&self, owner: &JobOwner) -> Vec<Arc<Job>> {
         let is_same = |job: &Job| job.owner.session == owner.session && job.owner.profile == owner.profile;
         self.newest_first(|job| owner.session.is_some() && is_same(job))
@@ -415,7 +416,7 @@ impl Jobs {
         jobs
     }
 
-    /// At most `limit` tasks of gateways that have ended, newest first; none without a session, as for [`Jobs::list`].
+    /// Returns up to `limit` tasks of ended gateways, newest first; none without a session, as in [`Jobs::list`].
     pub async fn earlier(&self, owner: &JobOwner, limit: usize) -> Vec<TaskSummary> {
         if owner.session.is_none() {
             return Vec::new();
@@ -426,7 +427,7 @@ impl Jobs {
     }
 }
 
-/// The result of work that panicked.
+/// Builds the result of work that panicked.
 pub fn panicked() -> Value {
     let message =
         "Nonet itself failed during this call; the log has the reason. Other calls are not affected.";

@@ -1,7 +1,7 @@
-//! Results that outlive their calls: kept when they are too large to show, read on piece by piece, used in params.
+//! Results that outlive their calls: kept when they are too large to show, read piece by piece, and used in params.
 //!
-//! The store has the results; this room gives them references, previews and pages. Going through a large result blocks, so
-//! that work happens away from the threads that answer. Knows owners and budgets, nothing of sessions.
+//! The store holds the results; this room adds references, previews and pages. Processing a large result blocks, so
+//! that work runs away from the threads that answer. This room knows owners and budgets, but no sessions.
 
 #[cfg(test)]
 mod tests;
@@ -20,15 +20,15 @@ use crate::{
     template::{self, Filled, Named, Source},
 };
 
-/// From this size of a result on, in bytes, memory is given back to the system after the result was handled.
+/// From this size on, in bytes, memory is given back to the system after a result was handled.
 const LARGE: usize = 4 << 20;
 /// How long writing a large result to its client may take.
 const WRITE_TIME: Duration = Duration::from_secs(1);
 
-/// When to run a filter again that did not get its turn.
+/// When to retry a filter that did not get its turn.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
 
-/// The kept results, those of jobs included.
+/// The kept results, including those of jobs.
 #[derive(Debug)]
 pub struct KeptResults {
     store: Arc<dyn Store>,
@@ -36,7 +36,7 @@ pub struct KeptResults {
     selector: Selector,
 }
 
-/// Where a result is kept. Displays as words for an answer.
+/// Where a result is kept. Displays as text for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptAs {
     pub reference: String,
@@ -44,7 +44,7 @@ pub struct KeptAs {
 }
 
 impl KeptAs {
-    /// How long it is kept, where that is not as configured.
+    /// Returns how long the result is kept, if that differs from the configuration.
     pub fn passing(&self) -> Option<&'static str> {
         (self.lasts == Lasts::UntilEnd).then_some(results::PASSING)
     }
@@ -61,7 +61,7 @@ impl fmt::Display for KeptAs {
 }
 
 impl KeptResults {
-    /// The results of a store, read with a selector of jq filters.
+    /// Creates the kept results of a store, with a selector for jq filters.
     pub fn new(store: Arc<dyn Store>, jobs: Arc<Jobs>, selector: Selector) -> Self {
         Self { store, jobs, selector }
     }
@@ -92,32 +92,32 @@ impl KeptResults {
         blocking(move || results::read(body, &query, budget)).await?
     }
 
-    /// Applies a jq filter to the value of a result, when it is its owner's turn.
+    /// Applies a jq filter to the value of a result when it is the owner's turn.
     pub async fn select(&self, owner: &JobOwner, filter: &str, whole: Whole) -> Result<Value, SelectError> {
         let mut failed = None;
         for reading in whole.readings(filter) {
             match self.selector.select(owner.account.id, filter, reading).await {
                 Ok(value) => return Ok(value),
-                // The error of the first reading is about the value that was shown.
+                // The first reading's error refers to the value that was shown.
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
         Err(failed.unwrap_or_else(|| SelectError::Failed(filter.into(), "there is no value".into())))
     }
 
-    /// Whether a jq filter on JSON text, which asks something, says yes.
+    /// Whether a jq filter holds for JSON text.
     pub async fn holds(&self, owner: &JobOwner, filter: &str, json: String) -> Result<bool, SelectError> {
         Ok(select::holds(&self.selector.outputs(owner.account.id, filter, json).await?))
     }
 
-    /// Why a text is not a jq filter; none if it is one.
+    /// Returns why a text is not a jq filter; `None` if it is one.
     pub async fn syntax_error(&self, owner: &JobOwner, filter: &str) -> Option<SelectError> {
         let outputs = self.selector.outputs(owner.account.id, filter, "null".into()).await;
         outputs.err().filter(|error| matches!(error, SelectError::Syntax(..)))
     }
 
-    /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; else keeps it and returns a preview with
-    /// its reference.
+    /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; otherwise keeps the result and
+    /// returns a preview with its reference.
     pub async fn fit(
         &self,
         owner: &JobOwner,
@@ -155,15 +155,15 @@ impl KeptResults {
         Ok(KeptAs { reference, lasts })
     }
 
-    /// Removes what is too old.
+    /// Removes expired results.
     pub async fn sweep(&self) {
         if let Err(error) = self.store.sweep().await {
             tracing::debug!(%error, "expired entries were not removed");
         }
     }
 
-    /// The result of a task that has ended, as the call itself would have given it. A result that does not fit into `budget`
-    /// bytes becomes a preview, with the task's handle as its reference.
+    /// Returns the result of a finished task, just as the call itself would have. A result that does not fit into
+    /// `budget` bytes becomes a preview, with the task's handle as its reference.
     pub async fn of_task(&self, owner: &JobOwner, id: &str, budget: usize) -> Result<Value, Fault> {
         let text = self.text(owner, id).await?;
         let id = id.to_string();
@@ -178,8 +178,8 @@ impl KeptResults {
         .await?
     }
 
-    /// Puts kept results in the place of the `{{ref:ID.path}}` templates of `params`; none if there are no such templates.
-    /// Other templates stay as they are.
+    /// Replaces the `{{ref:ID.path}}` templates in `params` with kept results; `None` if there are no such templates.
+    /// Other templates stay unchanged.
     pub async fn fill(&self, owner: &JobOwner, params: &Value) -> Result<Option<Filled>, Fault> {
         let references = self.references(owner, params).await?;
         if references.0.is_empty() {
@@ -189,8 +189,8 @@ impl KeptResults {
         filled.map(Some).map_err(|error| Fault::new(Code::NotFound, error.to_string()))
     }
 
-    /// The kept results that templates in `params` name. Text in braces that does not look like one of our references is
-    /// somebody else's.
+    /// Returns the kept results that templates in `params` name. Text in braces that does not look like one of our
+    /// references is not a template of ours.
     pub async fn references(&self, owner: &JobOwner, params: &Value) -> Result<References, Fault> {
         let mut found = BTreeMap::new();
         for id in template::references(params).into_iter().filter(|id| results::is_reference(id)) {
@@ -202,18 +202,18 @@ impl KeptResults {
         Ok(References(found))
     }
 
-    /// How much is kept; none if nothing was kept or read in this run.
+    /// Returns how much is kept; `None` if nothing was kept or read in this run.
     pub async fn counts(&self) -> Option<KeptCounts> {
         self.store.counts().await.ok()?
     }
 
-    /// The value of a kept result.
+    /// Returns the value of a kept result.
     async fn whole(&self, owner: &JobOwner, reference: &str) -> Result<Whole, Fault> {
         let text = self.text(owner, reference).await?;
         blocking(move || Whole::read(&text)).await
     }
 
-    /// A kept result, or the result of a job, as JSON text.
+    /// Returns a kept result, or the result of a job, as JSON text.
     async fn text(&self, owner: &JobOwner, id: &str) -> Result<String, Fault> {
         match self.jobs.get(id, owner).map(|job| job.end()) {
             Some(Some(JobEnd { value: Some(value), .. })) => {
@@ -238,7 +238,7 @@ impl KeptResults {
 pub struct References(BTreeMap<String, Arc<Source>>);
 
 impl References {
-    /// What a name in a template stands for.
+    /// Returns the value behind a name in a template.
     pub fn named(&self, name: &str) -> Named {
         match name.strip_prefix("ref:").and_then(|id| self.0.get(id)) {
             Some(value) => Named::Value(value.clone()),
@@ -247,7 +247,7 @@ impl References {
     }
 }
 
-/// Gives memory back to the system after a large result has gone out, or was read.
+/// Gives memory back to the system after a large result was sent or read.
 pub fn settle_memory(bytes: usize) {
     if bytes >= LARGE {
         tokio::spawn(async {
@@ -257,14 +257,14 @@ pub fn settle_memory(bytes: usize) {
     }
 }
 
-/// Does long work away from the threads that answer.
+/// Runs blocking work away from the threads that answer.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
     let failed =
         |_| Fault::new(Code::Internal, "Nonet failed while it read a kept result; the log has the reason.");
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
-/// The fault for a filter that did not get its turn.
+/// Builds the fault for a filter that did not get its turn.
 fn busy(error: &SelectError) -> Fault {
     Fault::new(Code::RateLimited, format!("{error}.")).retry_after(BUSY_RETRY)
 }

@@ -1,8 +1,8 @@
-//! Secrets in the keyring of the user's system: the Keychain of macOS, the Credential Manager of Windows, elsewhere a
-//! Secret Service such as GNOME Keyring or KWallet.
+//! Secrets in the keyring of the user's system: macOS's Keychain, Windows's Credential Manager, elsewhere a Secret
+//! Service such as GNOME Keyring or KWallet.
 //!
-//! Knows names and texts, nothing of what they are for. A keyring that is locked asks its user, who may not be there, so
-//! every access runs on a thread of its own and is waited for a limited time.
+//! Knows names and texts, not their purpose. A locked keyring asks its user, who may be absent, so every access runs on
+//! its own thread, within a time limit.
 
 use std::{
     env,
@@ -16,30 +16,30 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-/// The service that every secret is kept under; its name is the user.
+/// The service of every secret; the secret's name is the user.
 pub const SERVICE: &str = "nonet";
 /// The variable that switches the keyring off, with the value `off`.
 pub const SWITCH: &str = "NONET_KEYRING";
-/// The limit of an access where no user may be there to unlock the keyring.
+/// The time limit of an access if the user may be absent.
 pub const UNATTENDED: Duration = Duration::from_secs(3);
-/// The limit of an access for a user who has just typed a command.
+/// The time limit of an access on behalf of a user who has just typed a command.
 pub const ATTENDED: Duration = Duration::from_secs(120);
 
-/// The longest text that an entry takes, in units of UTF-16. Windows has 2,560 bytes for it.
+/// The longest text of an entry, in UTF-16 units. Windows allows 2,560 bytes.
 const LONGEST: usize = if cfg!(windows) { 1_200 } else { usize::MAX };
-/// The beginning of an entry whose text is in other entries.
+/// The start of an entry whose text is split over other entries.
 const PARTS: &str = "\u{1}parts ";
 
 /// Why a secret cannot be read or stored.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// There is no keyring, or it cannot be reached.
+    /// There is no keyring, or it is unreachable.
     #[error("there is no keyring here ({0})")]
     Missing(String),
-    /// It is locked, did not answer in time, or does not let Nonet in.
+    /// The keyring is locked, did not answer in time, or denies Nonet access.
     #[error("the keyring is locked or refuses ({0})")]
     Locked(String),
-    /// It has no secret of that name.
+    /// The keyring has no secret of that name.
     #[error("the keyring has no secret `{0}`")]
     NoSecret(String),
     /// Something else went wrong.
@@ -48,7 +48,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn remedy(&self) -> String {
         match self {
             Self::Missing(_) => {
@@ -64,7 +64,7 @@ impl Error {
     }
 }
 
-/// Access to a keyring for one task, such as reading a configuration. The limit is for all accesses together.
+/// Access to a keyring for one task, such as reading a configuration. The time limit covers all accesses together.
 #[derive(Clone)]
 pub struct Keyring {
     shared: Arc<KeyringState>,
@@ -74,19 +74,19 @@ pub struct Keyring {
 struct KeyringState {
     open: Box<OpenStore>,
     store: OnceLock<Arc<CredentialStore>>,
-    /// The rest of the limit, or why the keyring is no longer asked.
+    /// The remaining time, or why the keyring is no longer asked.
     left: Mutex<Result<Duration, Error>>,
 }
 
 type OpenStore = dyn Fn() -> keyring_core::Result<Arc<CredentialStore>> + Send + Sync;
 
 impl Keyring {
-    /// Returns the keyring of this system, which the first access opens.
+    /// Returns this system's keyring, which the first access opens.
     pub fn system(limit: Duration) -> Self {
         Self::new(open, limit)
     }
 
-    /// Returns another keyring.
+    /// Wraps another keyring.
     pub fn new(
         open: impl Fn() -> keyring_core::Result<Arc<CredentialStore>> + Send + Sync + 'static,
         limit: Duration,
@@ -101,7 +101,7 @@ impl Keyring {
         self.run(name, read)
     }
 
-    /// Stores a secret, or replaces the one of that name.
+    /// Stores a secret, replacing any existing one of that name.
     pub fn set(&self, name: &str, value: &str) -> Result<(), Error> {
         let (value, longest) = (value.to_string(), self.longest);
         self.run(name, move |store, name| write(store, name, &value, longest))
@@ -138,7 +138,7 @@ impl Keyring {
         });
         let rest = limit.checked_sub(begun.elapsed()).ok_or_else(late);
         *left = match &result {
-            // The user is asked once, not for each secret. macOS asks for each, and the user may refuse a single one.
+            // Ask the user once, not for each secret. macOS asks for each, and the user may refuse a single one.
             Err(error @ Error::Locked(_)) if cfg!(not(target_os = "macos")) => Err(error.clone()),
             _ => rest,
         };
@@ -156,7 +156,7 @@ impl KeyringState {
     }
 }
 
-/// Signals an answer of a keyring after the limit: the user has unlocked it.
+/// Signals an answer of a keyring after the time limit: the user has unlocked it.
 static LATE: LazyLock<Notify> = LazyLock::new(Notify::new);
 
 /// Waits for the late answer of a keyring.
@@ -164,7 +164,7 @@ pub async fn answered_late() {
     LATE.notified().await;
 }
 
-/// Whether a secret can have this name: the rule is that of variables.
+/// Whether a secret can have this name: the rule for variables applies.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty()
         && !name.starts_with(|c: char| c.is_ascii_digit())
@@ -202,7 +202,7 @@ fn read(store: &CredentialStore, name: &str) -> keyring_core::Result<String> {
     }
 }
 
-/// The parts first, so that at no moment an entry names parts that are not there.
+/// Writes the parts first, so that an entry never names missing parts.
 fn write(store: &CredentialStore, name: &str, value: &str, longest: usize) -> keyring_core::Result<()> {
     let own = entry(store, name)?;
     let before = match own.get_password() {
@@ -239,14 +239,14 @@ fn remove(store: &CredentialStore, name: &str) -> keyring_core::Result<()> {
     Ok(())
 }
 
-/// Returns the names of the entries with the parts of a text, if the text is in parts.
+/// Returns the names of the entries that hold a split text; none for a whole text.
 fn parts(text: &str, name: &str) -> Option<Vec<String>> {
     let (count, tag) = text.strip_prefix(PARTS)?.split_once(' ')?;
     let count: usize = count.parse().ok()?;
     Some((1..=count).map(|number| format!("{name}/{tag}/{number}")).collect())
 }
 
-/// Splits a text into pieces that fit into an entry.
+/// Splits a text into pieces that each fit into an entry.
 fn pieces(text: &str, longest: usize) -> Vec<String> {
     let mut pieces = vec![String::new()];
     let mut units = 0;
@@ -263,15 +263,15 @@ fn pieces(text: &str, longest: usize) -> Vec<String> {
     pieces
 }
 
-/// Translates an error of the keyring, without any content.
+/// Translates a keyring's error, without secret content.
 fn explained(error: keyring_core::Error, name: &str) -> Error {
     use keyring_core::Error as Cause;
     match &error {
         Cause::NoEntry => Error::NoSecret(name.into()),
         Cause::NoStorageAccess(_) => Error::Locked(detail(&error)),
-        // macOS says in many ways that the user did not agree, and next to nothing else goes wrong there.
+        // macOS has many errors for a refusal by the user, and next to no other errors.
         Cause::PlatformFailure(_) if cfg!(target_os = "macos") => Error::Locked(detail(&error)),
-        // Where a prompt was refused while a secret was to be stored.
+        // A refused prompt while storing a secret.
         Cause::PlatformFailure(cause) if is_refusal(&cause.to_string()) => Error::Locked(detail(&error)),
         Cause::Ambiguous(_) => Error::Failed(format!("it has more than one secret `{name}`")),
         Cause::BadEncoding(_) | Cause::BadDataFormat(..) => Error::Failed(format!("`{name}` is not text")),
@@ -287,7 +287,7 @@ fn detail(error: &keyring_core::Error) -> String {
     use keyring_core::Error as Cause;
     match error {
         Cause::PlatformFailure(cause) | Cause::NoStorageAccess(cause) => match cause.to_string() {
-            // What the Secret Service says of a session that nobody has logged in to.
+            // The Secret Service's error for a session without a login.
             text if text.contains("result not returned") => "it has no default keyring yet".into(),
             text => text,
         },
@@ -302,7 +302,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A keyring of its own for a test, with these secrets.
+    /// Returns a test keyring with these secrets.
     pub(crate) fn holding(secrets: &[(&str, &str)]) -> Keyring {
         let store: Arc<CredentialStore> = mock::Store::new().expect("a store");
         let keyring = Keyring::new(move || Ok(store.clone()), Duration::from_secs(60));
@@ -310,7 +310,7 @@ pub(crate) mod tests {
         keyring
     }
 
-    /// A keyring that does not exist.
+    /// Returns a keyring that does not exist.
     pub(crate) fn missing() -> Keyring {
         Keyring::new(|| Err(unsupported("no bus")), Duration::from_secs(60))
     }

@@ -1,8 +1,9 @@
-//! What must not be in a text, and what is not what it seems: secrets of the configuration, keys by their form, card numbers;
-//! and text that reads like instructions to a model.
+//! Finds what must not be in a text: configured secrets, keys by their format, and card numbers. Also finds text that reads
+//! like instructions to a model.
 //!
-//! Knows text and JSON values, not servers: whoever asks says which secrets there are, and what is done about what is found.
-//! Every text is read once for all triggers (a word, the beginning of a key); only what is around a trigger is looked at again.
+//! This room knows text and JSON values, not servers: the caller supplies the secrets and decides what to do about findings.
+//! Every text is read once for all triggers (a word, the beginning of a key); only the text around a trigger is examined
+//! further.
 
 mod cards;
 mod injections;
@@ -19,9 +20,9 @@ pub use self::known::{KnownSecrets, is_strong};
 use self::{injections::FAMILIES, keys::FORMATS};
 use crate::{json::any_text, text, words::Words};
 
-/// What stands in the place of a secret.
+/// Replaces a secret.
 pub const MASK: &str = "***";
-/// The most findings that are told of one value; the rest is counted.
+/// The maximum number of findings listed per value; the rest are counted.
 pub const MOST: usize = 20;
 /// The longest excerpt of a finding, in characters.
 const EXCERPT: usize = 120;
@@ -31,16 +32,16 @@ const SHORTEST: usize = 8;
 /// A secret in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leak {
-    /// A secret of the configuration: of this server, or of several.
+    /// A configured secret, of one or several servers.
     Known(Arc<[Arc<str>]>),
-    /// A key, by its form: what it is.
+    /// A key, by its format; holds the name of the format.
     Key(&'static str),
     /// A card number.
     Card,
 }
 
 impl Leak {
-    /// What it is, in a few words.
+    /// Returns a short description.
     pub fn what(&self) -> String {
         match self {
             Self::Known(of) => {
@@ -52,7 +53,7 @@ impl Leak {
         }
     }
 
-    /// What kind it is, for a count.
+    /// Returns the kind, for a count.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Known(_) => "known",
@@ -62,40 +63,39 @@ impl Leak {
     }
 }
 
-/// Something that was found in a value.
+/// Something found in a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding<T> {
-    /// What it is.
+    /// The kind of finding.
     pub what: T,
-    /// Where, as a path: `content[0].text`.
+    /// The place, as a path: `content[0].text`.
     pub place: String,
-    /// What reads like instructions, or what is hidden, as one line; empty for a secret.
+    /// The suspicious or hidden text, as one line; empty for a secret.
     pub text: String,
 }
 
-/// What was found in a value: the first [`MOST`] of each, one of each owner of a known secret, and how many
-/// there are.
+/// The findings in a value: the first [`MOST`] of each kind, one per owner of a known secret, and the counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Secrets.
     pub leaks: Vec<Finding<Leak>>,
-    /// How many.
+    /// The number of secrets.
     pub leak_count: usize,
-    /// How many of them are secrets of the configuration.
+    /// How many of them are configured secrets.
     pub known_count: usize,
-    /// What reads like instructions to a model, or is hidden from people.
+    /// Text that reads like instructions to a model, or is hidden from people.
     pub marks: Vec<Finding<&'static str>>,
-    /// How many.
+    /// The number of marks.
     pub mark_count: usize,
 }
 
 impl Findings {
-    /// Whether nothing was found.
+    /// Returns whether nothing was found.
     pub fn is_empty(&self) -> bool {
         self.leak_count == 0 && self.mark_count == 0
     }
 
-    /// What reads like instructions or is hidden, for an answer: what it is, where, and how it begins.
+    /// Returns the marks for an answer: the kind, the place, and the beginning of each.
     pub fn marks_shown(&self) -> Value {
         let shown = |mark: &Finding<&'static str>| {
             let mut shown = json!({ "what": mark.what, "where": mark.place });
@@ -108,20 +108,20 @@ impl Findings {
     }
 }
 
-/// What to look for.
+/// What to search for.
 #[derive(Clone, Copy, Debug)]
 pub struct Search<'a> {
-    /// The secrets of the configuration.
+    /// The configured secrets.
     pub known: &'a KnownSecrets,
-    /// Whether to look for keys by their form and for card numbers.
+    /// Whether to search for keys by their format and for card numbers.
     pub keys: bool,
-    /// Whether to look for instructions to a model.
+    /// Whether to search for instructions to a model.
     pub instructions: bool,
-    /// Whether the texts are a definition, which has no reason to speak of some things.
+    /// Whether the texts are a definition, where some subjects are suspicious in themselves.
     pub definition: bool,
 }
 
-/// What a trigger is about.
+/// The subject of a trigger.
 #[derive(Clone, Copy)]
 enum Trigger {
     Key(usize),
@@ -134,8 +134,8 @@ struct Triggers {
     kinds: Vec<Trigger>,
 }
 
-/// The beginnings of what is invisible and never belongs in a result: tags and selectors of the supplement, and overrides of
-/// the direction. What else is hidden occurs on honest web pages.
+/// First bytes of invisible characters that never belong in a result: tags, supplementary variation selectors, and
+/// bidirectional overrides. Other hidden characters occur on honest web pages.
 const HIDDEN: [&[u8]; 8] = [
     b"\xf3\xa0\x80",
     b"\xf3\xa0\x81",
@@ -167,7 +167,7 @@ static TRIGGERS: LazyLock<Triggers> = LazyLock::new(|| {
     Triggers { words: Words::new(&patterns), kinds }
 });
 
-/// What was found in one text.
+/// The findings in one text.
 #[derive(Debug, Default)]
 struct InText {
     leaks: Vec<(Range<usize>, Leak)>,
@@ -175,22 +175,22 @@ struct InText {
 }
 
 impl Search<'_> {
-    /// Looks at every text of a value, keys of objects included.
+    /// Searches every text of a value, including object keys.
     pub fn of_value(&self, value: &Value) -> Findings {
         let mut findings = Findings::default();
         self.walk(value, &mut Vec::new(), &mut findings);
         findings
     }
 
-    /// Looks at every text of an object.
+    /// Searches every text of an object.
     pub fn of_fields(&self, fields: &Map<String, Value>) -> Findings {
         let (mut findings, mut path) = (Findings::default(), Vec::new());
         self.walk_fields(fields, &mut path, &mut findings);
         findings
     }
 
-    /// Whether there is anything in the texts of JSON, keys included. Takes the bytes of pictures for text as well, so what is
-    /// found may not be there for [`Self::of_value`].
+    /// Returns whether the texts of JSON, including keys, contain a finding. Also reads the bytes of images as text, so
+    /// [`Self::of_value`] may not confirm the finding.
     pub fn finds_in_json(&self, json: &[u8]) -> bool {
         any_text(json, |text| {
             let found = self.look(text);
@@ -198,7 +198,7 @@ impl Search<'_> {
         })
     }
 
-    /// Looks at a single text, which is called `place`.
+    /// Searches a single text, named `place`.
     pub fn of_text(&self, text: &str, place: &str, findings: &mut Findings) {
         self.note(text, findings, || place.to_owned());
     }
@@ -239,7 +239,7 @@ impl Search<'_> {
         findings.known_count += found.leaks.iter().filter(|(_, leak)| matches!(leak, Leak::Known(_))).count();
         findings.mark_count += found.marks.len();
         for (_, what) in found.leaks {
-            // However much there is: whose secrets were found decides what may go where.
+            // Without a limit: the owners of the secrets decide where the text may go.
             let is_new = findings.leaks.len() < MOST
                 || matches!(what, Leak::Known(_)) && findings.leaks.iter().all(|one| one.what != what);
             if is_new {
@@ -254,7 +254,7 @@ impl Search<'_> {
         }));
     }
 
-    /// Looks at one text. The ranges are in order; a key may overlap a known secret.
+    /// Searches one text. The ranges are in order; a key may overlap a known secret.
     fn look(&self, text: &str) -> InText {
         let mut found = InText::default();
         if text.len() < SHORTEST {
@@ -270,7 +270,7 @@ impl Search<'_> {
         }
         in_order(&mut found.leaks);
         in_order(&mut found.marks);
-        // What looks like a key never hides a secret of the configuration; it adds nothing if it is inside of one.
+        // An apparent key never hides a configured secret, and adds nothing inside one.
         found.leaks.retain(|(range, _)| {
             let at = known.partition_point(|(of, _)| of.end < range.end);
             known.get(at).is_none_or(|(of, _)| of.start > range.start)
@@ -282,7 +282,7 @@ impl Search<'_> {
 
     fn look_around(&self, text: &str, found: &mut InText) {
         let triggers = &*TRIGGERS;
-        // How far each family has been looked for: what lies in the same window is looked at once.
+        // The end of the text already examined per family, so that overlapping windows are examined once.
         let mut seen = [0; FAMILIES.len()];
         let mut seen_hidden = 0;
         triggers.words.find(text.as_bytes(), &mut |word, hit| match triggers.kinds[word] {
@@ -309,7 +309,7 @@ impl Search<'_> {
         });
     }
 
-    /// Replaces every secret in a value; says how many there were.
+    /// Replaces every secret in a value. Returns how many there were.
     pub fn redact(&self, value: &mut Value) -> usize {
         match value {
             Value::String(text) => match self.redacted(text) {
@@ -342,7 +342,7 @@ impl Search<'_> {
         }
     }
 
-    /// Returns a text without its secrets, and how many it had; `None` if it has none.
+    /// Returns a text with its secrets masked, and their number; `None` if it has none.
     pub fn redacted(&self, text: &str) -> Option<(String, usize)> {
         let found = Search { instructions: false, ..*self }.look(text).leaks;
         if found.is_empty() {
@@ -361,13 +361,13 @@ impl Search<'_> {
     }
 }
 
-/// A step into a value.
+/// A step of a path into a value.
 enum Step<'v> {
     Key(&'v str),
     At(usize),
 }
 
-/// Returns a path as people write it.
+/// Returns a path in the form shown to people.
 fn written(path: &[Step]) -> String {
     let mut out = String::new();
     for step in path {
@@ -384,7 +384,7 @@ fn written(path: &[Step]) -> String {
     out
 }
 
-/// Returns the key of an image's or a sound's bytes: they are no text.
+/// Returns the key of an image's or sound's bytes, which are not text.
 fn bytes_of(fields: &Map<String, Value>) -> Option<&str> {
     match fields.get("type").and_then(Value::as_str) {
         Some("image" | "audio") => Some("data"),
@@ -392,7 +392,7 @@ fn bytes_of(fields: &Map<String, Value>) -> Option<&str> {
     }
 }
 
-/// Sorts what was found; of what overlaps, the first and longest stays.
+/// Sorts the findings; of overlapping ones, keeps the first and longest.
 fn in_order<T>(found: &mut Vec<(Range<usize>, T)>) {
     if found.len() < 2 {
         return;
@@ -406,7 +406,7 @@ fn in_order<T>(found: &mut Vec<(Range<usize>, T)>) {
     });
 }
 
-/// Returns what was found as one line; hidden ASCII is spelled out.
+/// Returns a finding as one line, with hidden ASCII spelled out.
 fn excerpt(found: &str) -> String {
     let spelled: String = found
         .chars()

@@ -1,8 +1,8 @@
-//! Learning from outcomes: which tool was called with success after which search. On this machine, or by all replicas.
+//! Learning from outcomes: which tool was called successfully after which search, on this machine or on all replicas.
 //!
-//! A session remembers its last searches ([`RecentSearches`]). A successful call counts for the words of the last search that
-//! found the tool. [`Learning`] keeps these outcomes, and lifts the tool a little when the same words are searched again
-//! (`search/outcomes.rs`). Knows tools by their names only.
+//! A session remembers its latest searches ([`RecentSearches`]). A successful call counts for the words of the latest
+//! search that found the tool. [`Learning`] keeps these outcomes and lifts the tool a little when the same words are
+//! searched again (`search/outcomes.rs`). This room knows tools only by their names.
 
 #[cfg(test)]
 mod tests;
@@ -28,18 +28,18 @@ use crate::{
 
 /// How long after a search a call still counts as its outcome.
 const FOLLOWED_WITHIN: Duration = Duration::from_secs(10 * 60);
-/// The share of the best fit from which on a tool counts as found. Calls of other tools were not searched for.
+/// The share of the best score from which a tool counts as found. Calls of other tools are not outcomes of the search.
 const FITS: f32 = 0.5;
-/// Searches of a session that are remembered; a model searches once per step.
+/// How many searches a session remembers; a model searches once per step.
 const MAX_SEARCHES: usize = 8;
-/// How often replicas read what others have learned.
+/// How often replicas read outcomes of other replicas.
 const READ_AGAIN: Duration = Duration::from_secs(60);
-/// Outcomes that wait to be written. While the queue is full, further ones are kept in memory only.
+/// How many outcomes wait to be written. While the queue is full, further outcomes are kept only in memory.
 const QUEUE: usize = 64;
-/// Outcomes of this process that are remembered until they are written.
+/// How many unwritten outcomes of this process are remembered.
 const MOST_OWN: usize = 1_000;
 
-/// What was learned, in memory and in the store.
+/// The learned outcomes, in memory and in the store.
 #[derive(Debug)]
 pub struct Learning {
     store: Arc<dyn Store>,
@@ -52,20 +52,19 @@ pub struct Learning {
 #[derive(Debug)]
 struct Recollection {
     outcomes: Mutex<Outcomes>,
-    /// The last ones of this process that are not in the store yet.
+    /// The latest outcomes of this process that are not in the store yet.
     own: Mutex<VecDeque<Outcome>>,
-    /// To the one writer of the store.
+    /// The channel to the store's only writer.
     unwritten: mpsc::Sender<Outcome>,
 }
 
 impl Learning {
-    /// Learns into a store. One of `tasks` writes the outcomes one after the other, until `stop`, and then those that still
-    /// wait.
+    /// Learns into a store. One of `tasks` writes the outcomes in order until `stop`, and then the queued ones.
     pub fn new(store: Arc<dyn Store>, clock: Clock, tasks: TaskTracker, stop: CancellationToken) -> Self {
         Self { store, clock, tasks, stop, recalled: OnceCell::new() }
     }
 
-    /// Reads what was learned before, if it has not been read. Until then nothing is learned.
+    /// Reads earlier outcomes, if they have not been read. Until then nothing is learned.
     pub async fn recall(&self) {
         let read = async || {
             let warn = |error: &_| tracing::warn!(%error, "what earlier searches led to cannot be read");
@@ -83,13 +82,13 @@ impl Learning {
         self.recalled.get_or_init(read).await;
     }
 
-    /// What each tool gains for the words of a request, and from which words.
+    /// Returns each tool's bonus for the words of a request, and the words that earned the bonus.
     pub fn lifts(&self, words: &[String]) -> HashMap<Arc<str>, Learned> {
         let Some(recalled) = self.recalled.get() else { return HashMap::new() };
         recalled.outcomes.lock().boosts(words, self.clock.unix_secs())
     }
 
-    /// Counts a successful call for the search that it followed, if it followed one.
+    /// Counts a successful call as the outcome of an earlier search, if there is one.
     pub fn succeeded(&self, searches: &RecentSearches, tool: &str) {
         let Some(recalled) = self.recalled.get() else { return };
         let Some(led) = searches.led_to(tool) else { return };
@@ -109,7 +108,7 @@ impl Learning {
 }
 
 impl Recollection {
-    /// Notes an outcome of this process.
+    /// Records an outcome of this process.
     fn note(&self, outcome: Outcome) {
         let mut own = self.own.lock();
         if own.len() == MOST_OWN {
@@ -118,9 +117,9 @@ impl Recollection {
         own.push_back(outcome);
     }
 
-    /// Reads what others have learned meanwhile. What this process has learned and not written counts as well.
+    /// Reads new outcomes of other replicas, and adds this process's unwritten ones.
     async fn read_again(&self, store: &dyn Store) -> Result<(), StoreError> {
-        // Some may be written while the store is read.
+        // Some outcomes may be written while the store is read.
         let mut all: Vec<Outcome> = self.own.lock().iter().cloned().collect();
         all.extend(store.outcomes().await?);
         let mut outcomes = self.outcomes.lock();
@@ -130,7 +129,7 @@ impl Recollection {
     }
 }
 
-/// Reads again and again what other replicas have learned.
+/// Reads outcomes of other replicas periodically.
 async fn follow(store: Arc<dyn Store>, recalled: Weak<Recollection>, stop: CancellationToken) {
     loop {
         tokio::select! {
@@ -168,29 +167,29 @@ async fn write(
     }
 }
 
-/// The last searches of a session, whose outcome may still come.
+/// The latest searches of a session, which still wait for an outcome.
 #[derive(Debug, Default)]
 pub struct RecentSearches(Mutex<VecDeque<RecentSearch>>);
 
 #[derive(Debug)]
 struct RecentSearch {
     words: Vec<String>,
-    /// The full names of the tools that it found and that were not called since.
+    /// The full names of the tools that it found and that have not been called since.
     found: Vec<Arc<str>>,
-    /// The tool that was shown first, until any of them is called.
+    /// The tool shown first, until one of the tools is called.
     first: Option<Arc<str>>,
     at: Instant,
 }
 
-/// What a successful call says of a search before it.
+/// The outcome of a search, by a successful call.
 struct Led {
     words: Vec<String>,
-    /// The tool that was shown first, if another one was called.
+    /// The tool shown first, if another tool was called.
     passed_over: Option<Arc<str>>,
 }
 
 impl RecentSearches {
-    /// Remembers a search by its words and hits. `name` gives the full name of a hit's tool.
+    /// Remembers a search by its words and hits. `name` returns the full name of a hit's tool.
     pub fn remember(&self, words: Vec<String>, hits: &[Hit], name: impl Fn(&Hit) -> Option<Arc<str>>) {
         if words.is_empty() {
             return;
@@ -199,7 +198,7 @@ impl RecentSearches {
         let fit = |hit: &Hit| if hit.exact { 1.0 } else { hit.signals.fit() };
         let enough = hits.iter().map(fit).fold(0.0, f32::max) * FITS;
         let found = hits.iter().filter(|hit| fit(hit) >= enough).filter_map(&name).collect();
-        // Of a request for several things the first hit belongs to one of them only.
+        // In a request for several things, the first hit fits only one of them.
         let first = hits.first().filter(|hit| hit.part.is_none()).and_then(&name);
         let mut searches = self.0.lock();
         if searches.len() == MAX_SEARCHES {
@@ -208,7 +207,7 @@ impl RecentSearches {
         searches.push_back(RecentSearch { words, found, first, at: Instant::now() });
     }
 
-    /// What a call of this tool says of the last search that found it; counted once.
+    /// Returns the outcome of the latest search that found this tool; each search counts once per tool.
     fn led_to(&self, tool: &str) -> Option<Led> {
         self.0.lock().iter_mut().rev().find_map(|search| search.led_to(tool))
     }

@@ -1,6 +1,6 @@
 //! Nonet: one MCP server in front of all of a user's MCP servers.
 //!
-//! [`gateway`] is the place to begin; ARCHITECTURE.md has the map.
+//! Start at [`gateway`]; ARCHITECTURE.md has the map.
 
 mod aliases;
 pub mod answers;
@@ -59,7 +59,7 @@ pub mod watches;
 pub mod wire;
 mod workflow;
 
-// Crates of their own (crates/), under the names of rooms.
+// Separate crates (crates/), under the names of rooms.
 pub use nonet_base::{allocator, clock, files, json, persistent, text, variables, words};
 pub use nonet_schema as schema;
 pub use nonet_search as search;

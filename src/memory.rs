@@ -1,8 +1,8 @@
-//! What models ask Nonet to remember: facts to find again, and the goal and the tasks of their work.
+//! What models ask Nonet to remember: facts to find again, and the goal and tasks of their work.
 //!
-//! Facts belong to a user and profile; [`Memory`] finds them by the same search as tools. The goal and the tasks are on a
-//! [`Desk`]: in the store for clients of this machine, whose next session goes on with them, else in the session. The room
-//! knows owners as strings, and neither clients nor tools.
+//! Facts belong to a user and profile; [`Memory`] finds them with the same search as tools. The goal and the tasks are
+//! on a [`Desk`]: in the store for clients of this machine, so that their next session continues with them, else in the
+//! session. This room knows owners as strings; it knows no clients or tools.
 
 mod desk;
 mod facts;
@@ -26,7 +26,7 @@ use crate::{
     store::Records,
 };
 
-/// Facts of all owners that are kept in memory; the owners that used theirs longest ago go first.
+/// How many facts of all owners are kept in memory; facts of the least recently active owners are dropped first.
 const MOST_IN_MEMORY: usize = 2 * MOST_FACTS;
 
 /// Facts, goals and tasks.
@@ -37,12 +37,12 @@ pub struct Memory {
     settings: Settings,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// The facts of the owners that used theirs, latest last.
+    /// The facts of active owners, the most recent last.
     shelves: Arc<Mutex<Vec<Arc<Shelf>>>>,
 }
 
 impl Memory {
-    /// Remembers in a store. Vectors are made by one of `tasks` for each owner, until `stop`.
+    /// Creates a memory over a store. One of `tasks` per owner makes vectors, until `stop`.
     pub fn new(
         records: Arc<dyn Records>,
         clock: Clock,
@@ -50,12 +50,12 @@ impl Memory {
         tasks: TaskTracker,
         stop: CancellationToken,
     ) -> Self {
-        // A quota of facts is compared one by one within milliseconds.
+        // Comparing all facts of one quota takes only milliseconds.
         let settings = Settings { rules: Rules::prose(), hnsw_above: usize::MAX, ..embedder.clone() };
         Self { records, clock, settings, tasks, stop, shelves: Arc::default() }
     }
 
-    /// The shelf of an owner, which is the latest used from now on.
+    /// Returns the shelf of an owner, and marks it as the most recently used.
     fn shelf(&self, owner: &str) -> Arc<Shelf> {
         let mut shelves = self.shelves.lock();
         let at = shelves.iter().position(|shelf| shelf.owner == owner);
@@ -71,7 +71,7 @@ impl Memory {
         shelf
     }
 
-    /// Indexes what has changed on a shelf in the background, and makes the missing vectors.
+    /// Updates a shelf's index in the background, and makes the missing vectors.
     fn catch_up(&self, shelf: &Arc<Shelf>, embedder: Option<&Embedder>) {
         if shelf.begin_catching_up() {
             let (records, shelf, stop) = (self.records.clone(), shelf.clone(), self.stop.clone());

@@ -1,7 +1,7 @@
 //! The nine meta-tools: what a client sees of Nonet, and the way from a `tools/call` to an operation.
 //!
-//! The definitions are constant: clients cache prompts on them. Any other name that is called is routed as if the call were
-//! an `execute_tool`.
+//! The definitions are constant, because clients cache prompts based on them. A call of any other name is routed as if
+//! it were an `execute_tool`.
 
 mod arguments;
 mod instructions;
@@ -32,28 +32,28 @@ use crate::{
 /// The meta-tools, in the order of `tools/list`.
 pub const NAMES: [&str; 9] = crate::name::META_TOOLS;
 
-/// What a call of a meta-tool comes to.
+/// The outcome of a meta-tool's call.
 #[derive(Debug)]
 pub enum Answer {
     /// The result of the call.
     Result(CallResult),
-    /// It goes on as a task, which the client follows.
+    /// The call continues as a task, which the client follows.
     Task(Arc<Job>),
-    /// The server's own error, where its answer is passed on as it is.
+    /// The server's own error, if its answer is passed on unchanged.
     Refused(Box<ErrorData>),
 }
 
-/// Whether a meta-tool changes nothing, however often it is called.
+/// Whether a meta-tool changes nothing.
 pub fn only_reads(tool: &str) -> bool {
     matches!(tool, "search_tools" | "get_tool" | "list_categories" | "browse_category")
 }
 
-/// The nine definitions, as `tools/list` gives them.
+/// Returns the nine definitions as `tools/list` shows them.
 pub fn definitions() -> Vec<Value> {
     META.iter().map(|tool| tool.definition.clone()).collect()
 }
 
-/// The bytes of JSON that the definitions of all servers' tools take, and those of the nine.
+/// Returns the size of the definitions of all servers' tools and of the nine, as bytes of JSON.
 pub fn saving(gateway: &Gateway) -> (usize, usize) {
     static NINE: LazyLock<usize> = LazyLock::new(|| definitions().iter().map(json_len).sum());
     (gateway.snapshot().bytes(), *NINE)
@@ -102,7 +102,7 @@ pub async fn call(
         Err(Interrupt::Task(job)) => return Answer::Task(job),
         Err(Interrupt::Refused(error)) => return Answer::Refused(error),
     };
-    // Nobody reads an answer to a cancelled request.
+    // A cancelled request has no reader for its answer.
     if !caller.cancel.is_cancelled() && !verbatim {
         gateway.deliver(caller, &mut result, notices).await;
     }
@@ -129,7 +129,7 @@ mod tests {
         insta::assert_json_snapshot!(all);
     }
 
-    /// Every array has `items`; no combinators.
+    /// Checks that every array has `items`, and that there are no combinators.
     fn check_plain(schema: &Value) {
         if let Value::Object(fields) = schema {
             assert!(!fields.contains_key("anyOf") && !fields.contains_key("oneOf"));

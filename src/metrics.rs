@@ -1,10 +1,9 @@
 //! Counts calls, bytes, times and restarts, and shows them: a few figures for `gateway.status`, all of
 //! them as a page for Prometheus.
 //!
-//! [`Metrics::record`] runs once per call: it finds the tool's entry, which holds everything else that
-//! is to be counted, and adds to atomics there. Labels are made when the page is. Every label is a name
-//! out of the configuration or the catalogue, or a code out of the source, never a text of a client. This
-//! room does not look at the gateway: what it cannot count itself it is given in [`Now`].
+//! [`Metrics::record`] runs once per call: it finds the tool's entry, which holds all of its counters, and adds to atomics
+//! there. Labels are built when the page is. Every label is a configured or catalogued name, or a code from the source, never
+//! a client's text. This room does not read the gateway: figures that it cannot count itself are passed in through [`Now`].
 
 mod histogram;
 mod page;
@@ -28,15 +27,15 @@ use self::{
     page::MetricsPage,
 };
 
-/// How many tools are told apart. Tools called for the first time after that are counted together, by server.
+/// How many tools are counted separately. Tools called for the first time after that are counted together, by server.
 const MAX_TOOLS: usize = 10_000;
-/// The label of those.
+/// The label for tools beyond [`MAX_TOOLS`].
 const OTHER: &str = "_other";
 
-/// Bounds of the buckets for times in Nonet, in microseconds.
+/// Bucket bounds for times in Nonet, in microseconds.
 const GATEWAY_US: &[u64] =
     &[25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000];
-/// The same for times in a server: up to five minutes.
+/// Bucket bounds for times in a server, up to five minutes.
 const SERVER_US: &[u64] = &[
     1_000,
     2_500,
@@ -55,13 +54,13 @@ const SERVER_US: &[u64] = &[
     60_000_000,
     300_000_000,
 ];
-/// The same for searches.
+/// Bucket bounds for searches.
 const SEARCH_US: &[u64] = &[
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000,
 ];
 
-/// One call that has ended.
+/// One finished call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallRecord<'a> {
     /// The server of the tool.
@@ -76,27 +75,27 @@ pub struct CallRecord<'a> {
     pub bytes_out: usize,
     /// Time spent in Nonet.
     pub in_gateway: Duration,
-    /// Time spent in the server; zero if no server took part, and then no server's times count it.
+    /// Time spent in the server; zero if no server was called, and then the call is left out of servers' times.
     pub in_server: Duration,
 }
 
-/// Server, kind of what was found, and what was done.
+/// The server, the kind of finding, and the action taken.
 type FoundKey = (Arc<str>, &'static str, &'static str);
 
-/// All that is counted.
+/// All counters.
 #[derive(Debug)]
 pub struct Metrics {
     /// By full name; for tools beyond [`MAX_TOOLS`] by the name of the server, which no full name equals.
     tools: DashMap<Arc<str>, Arc<ToolCounts>>,
     servers: DashMap<Arc<str>, Arc<ServerCounts>>,
     refused: OutcomeCounts,
-    /// Secrets and instructions on their way.
+    /// Secrets and instructions found in transit.
     found: Mutex<BTreeMap<FoundKey, u64>>,
     gateway: Histogram,
     search: Histogram,
 }
 
-/// How times are spread; only what was observed is there.
+/// Latencies; a part without observations is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Latency {
     /// Of calls, in Nonet.
@@ -117,16 +116,16 @@ impl Latency {
     }
 }
 
-/// Two quantiles, as near as the buckets tell them. What is above all buckets counts as the highest bound.
+/// Two quantiles, as exact as the buckets allow. Times above all buckets count as the highest bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Spread {
-    /// Half took at most this long, in microseconds.
+    /// Half of the times are at most this long, in microseconds.
     pub p50_us: u64,
-    /// Of twenty, nineteen took at most this long, in microseconds.
+    /// Nineteen of twenty are at most this long, in microseconds.
     pub p95_us: u64,
 }
 
-/// The outcome of a call that waits for the user: it has not failed.
+/// The outcome of a call that waits for the user, which is not a failure.
 const ASKED: &str = "needs_approval";
 
 impl Default for Metrics {
@@ -155,37 +154,37 @@ impl Metrics {
         }
     }
 
-    /// Counts a call that no tool was called for.
+    /// Counts a call that was refused before a tool was found.
     pub fn refused(&self, outcome: &'static str) {
         self.refused.add(outcome);
     }
 
-    /// Counts a secret, or instructions, on the way to a server or from it. `done`: what was done about it.
+    /// Counts a secret or instructions in transit to or from a server. `done` is the action taken.
     pub fn found(&self, server: &Arc<str>, kind: &'static str, done: &'static str) {
         *self.found.lock().entry((server.clone(), kind, done)).or_default() += 1;
     }
 
-    /// Counts a search, and how long it took.
+    /// Counts a search and its duration.
     pub fn searched(&self, took: Duration) {
         self.search.observe(took);
     }
 
-    /// Counts that a server was started or connected again after it was lost.
+    /// Counts a server's restart, or its reconnection after a loss.
     pub fn restarted(&self, server: &Arc<str>) {
         self.server(server).restarts.fetch_add(1, Relaxed);
     }
 
-    /// How often a server was lost and reached again.
+    /// Returns how many times a server was lost and reached again.
     pub fn restarts(&self, server: &str) -> u64 {
         self.servers.get(server).map_or(0, |server| server.restarts.load(Relaxed))
     }
 
-    /// Calls and failures of one tool, by its full name.
+    /// Returns one tool's calls and failures, by its full name.
     pub fn of(&self, tool: &str) -> (u64, u64) {
         self.tools.get(tool).map_or((0, 0), |tool| tool.outcomes.calls_and_failures())
     }
 
-    /// Calls and failures in all: those included that were refused before a tool was called, as in [`Metrics::outcomes`].
+    /// Returns the total of calls and failures. Includes calls refused before a tool was found, as in [`Metrics::outcomes`].
     pub fn total(&self) -> (u64, u64) {
         self.tools.iter().fold(self.refused.calls_and_failures(), |(all_calls, all_failures), tool| {
             let (calls, failures) = tool.outcomes.calls_and_failures();
@@ -193,7 +192,7 @@ impl Metrics {
         })
     }
 
-    /// How calls ended, those included that were refused before a tool was called.
+    /// Returns the number of calls by outcome, including calls refused before a tool was found.
     pub fn outcomes(&self) -> BTreeMap<&'static str, u64> {
         let mut all = self.refused.counts();
         for tool in &self.tools {
@@ -204,13 +203,13 @@ impl Metrics {
         all
     }
 
-    /// Mean time of a call in Nonet, and of those that a server took part in, in the server: in microseconds.
+    /// Returns the mean time of a call in Nonet, and in the server for calls that reached one, in microseconds.
     pub fn mean_us(&self) -> Option<(u64, u64)> {
         let gateway = self.gateway.read().mean_us()?;
         Some((gateway, self.in_servers().mean_us().unwrap_or_default()))
     }
 
-    /// The median of times and their 95th percentile.
+    /// Returns the medians and 95th percentiles.
     pub fn latency(&self) -> Latency {
         let spread = |times: HistogramReading| {
             times.quantile_us(50).zip(times.quantile_us(95)).map(|(p50_us, p95_us)| Spread { p50_us, p95_us })
@@ -222,9 +221,9 @@ impl Metrics {
         }
     }
 
-    /// The page for Prometheus, in the text format of OpenMetrics: serve it as [`CONTENT_TYPE`].
+    /// Returns the page for Prometheus, in OpenMetrics text format: serve it as [`CONTENT_TYPE`].
     pub fn render(&self, now: Now) -> String {
-        // A server that was never lost has a zero, so that the first restart shows as one.
+        // A server that was never lost has a zero, so that the first restart shows up as one.
         for name in now.servers.keys() {
             self.server(name);
         }
@@ -278,7 +277,7 @@ impl Metrics {
     }
 }
 
-/// What is counted of one tool.
+/// One tool's counters.
 #[derive(Debug)]
 struct ToolCounts {
     name: Arc<str>,
@@ -286,7 +285,7 @@ struct ToolCounts {
     outcomes: OutcomeCounts,
 }
 
-/// What is counted of one server.
+/// One server's counters.
 #[derive(Debug)]
 struct ServerCounts {
     name: Arc<str>,
@@ -308,7 +307,7 @@ impl ServerCounts {
     }
 }
 
-/// How often something ended in which way. Nearly everything ends with `ok`, which takes no lock.
+/// Counts by outcome. Nearly everything ends with `ok`, which takes no lock.
 #[derive(Debug, Default)]
 struct OutcomeCounts {
     ok: AtomicU64,

@@ -118,7 +118,7 @@ fn nearest_server_name(name: &str) -> String {
     out
 }
 
-/// Joins server and tool to a full name: `server.tool`, with the tool's own name as its server gave it.
+/// Joins a server and a tool's own name into a full name: `server.tool`.
 pub fn full_name(server: &str, tool: &str) -> String {
     format!("{server}.{tool}")
 }
@@ -150,7 +150,7 @@ impl Wire {
     }
 }
 
-/// How clients present a server's tools to the model: `mcp__<server>__<tool>`, here for Nonet's own.
+/// Prefixes that clients put before a server's tools for the model: `mcp__<server>__<tool>`, here with Nonet as the server.
 const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
 
 /// Strips the prefix that a client puts before Nonet's tool names; `None` without such a prefix.
@@ -186,7 +186,7 @@ pub fn words(identifier: &str) -> Vec<String> {
     for (at, c) in chars.iter().enumerate() {
         let before = at.checked_sub(1).map(|at| chars[at]);
         let after = chars.get(at + 1);
-        // `readFile`, and the last capital of `HTMLFile`.
+        // Splits `readFile`, and `HTMLFile` before its last capital.
         let begins = c.is_uppercase()
             && before.is_some_and(|before| {
                 before.is_lowercase()
@@ -208,7 +208,7 @@ pub fn words(identifier: &str) -> Vec<String> {
 
 /// Returns up to `limit` candidates similar to `name`, best first.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit: usize) -> Vec<&'a str> {
-    // A name of a megabyte is not a typo of ours.
+    // A name of a megabyte is not a typo.
     let wanted: String = fold(name).chars().take(200).collect();
     let mut scored: Vec<(f64, &str)> = candidates
         .map(|candidate| {
@@ -216,7 +216,7 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit:
             let own = folded.split_once('_').map_or(folded.as_str(), |(_, own)| own);
             let mut near =
                 strsim::jaro_winkler(&wanted, &folded).max(strsim::jaro_winkler(&wanted, own) * 0.99);
-            // Jaro's window vanishes on very short names; there, one typo counts as near.
+            // Jaro's window vanishes on very short names, so one typo counts as near there.
             if wanted.len() <= 5 && strsim::damerau_levenshtein(&wanted, own) <= 1 {
                 near = near.max(0.8);
             }
@@ -244,7 +244,7 @@ pub fn split_given(given: &str) -> Option<(&str, &str)> {
 pub fn meta_tool(name: &str) -> Option<&'static str> {
     let name = name.trim();
     let own = without_client_prefix(name).unwrap_or(name);
-    // No meta-tool's name is longer, however it is spelled.
+    // No spelling of a meta-tool's name is longer.
     if own.len() > MAX_WIRE {
         return None;
     }
@@ -253,18 +253,18 @@ pub fn meta_tool(name: &str) -> Option<&'static str> {
     META_TOOLS.into_iter().find(|meta_tool| meta_tool.replace('_', "") == plain)
 }
 
-/// What is between the parts of a name, and before a name that a model has cut from something longer.
+/// Separators between the parts of a name, and before a name that a model has cut from a longer one.
 const SEPARATORS: [char; 5] = ['_', '.', ':', '/', ' '];
-/// How many prefixes of clients a name may have.
+/// The maximum number of client prefixes on a name.
 const MOST_PREFIXES: usize = 4;
 
-/// The names of servers, by the spellings that a name may begin with. What a server calls its tools never takes a name that
-/// begins with another server's.
+/// The names of servers, by the spellings that a name may begin with. A server's tool never takes a name that begins with
+/// another server's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces(HashMap<String, Vec<Arc<str>>>);
 
 impl Namespaces {
-    /// The namespaces of these servers, and those of Nonet itself.
+    /// Returns the namespaces of these servers and of Nonet itself.
     pub fn new<'a>(servers: impl IntoIterator<Item = &'a str>) -> Self {
         let mut spelled: HashMap<String, Vec<Arc<str>>> = HashMap::new();
         for server in servers.into_iter().chain(RESERVED) {
@@ -276,12 +276,12 @@ impl Namespaces {
         Self(spelled)
     }
 
-    /// Returns the servers that a name names by a separator: `good` for `good.echo`, `Good/echo` and
-    /// `mcp__nonet__good__echo`. Several where their names differ in punctuation only, and none is spelled exactly; empty if
-    /// the name names no server.
+    /// Returns the servers that a name gives before a separator: `good` for `good.echo`, `Good/echo` and
+    /// `mcp__nonet__good__echo`. Returns several if their names differ only in punctuation and none matches exactly; empty if
+    /// the name gives no server.
     pub fn named(&self, given: &str) -> &[Arc<str>] {
         let mut rest = given.trim();
-        // Prefixes of prefixes, to an end.
+        // Prefixes may be nested, up to a limit.
         for _ in 0..MOST_PREFIXES {
             let found = self.behind_prefix(rest, MOST_PREFIXES);
             if !found.is_empty() {
@@ -297,7 +297,7 @@ impl Namespaces {
         &[]
     }
 
-    /// Returns the servers that a name names behind the prefix of a client, else as it is.
+    /// Returns the servers that a name gives after a client prefix, else in the name as it is.
     fn behind_prefix(&self, given: &str, most: usize) -> &[Arc<str>] {
         let given = given.trim_start_matches(SEPARATORS);
         let inner = without_client_prefix(given).filter(|_| most > 0);
@@ -315,12 +315,12 @@ impl Namespaces {
         exact.map_or(&known[..], |at| &known[at..=at])
     }
 
-    /// Returns the servers that are spelled like this.
+    /// Returns the servers spelled like this.
     pub fn spelled(&self, server: &str) -> &[Arc<str>] {
         self.0.get(&fold(server)).map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the servers that a folded name may name, whatever its separators were: `good` and `good_one` for
+    /// Returns the servers that a folded name may give, whatever the original separators: `good` and `good_one` for
     /// `good_one_echo`.
     pub fn implied<'a>(&'a self, folded: &'a str) -> impl Iterator<Item = &'a Arc<str>> {
         let folded = folded.trim_start_matches('_');
@@ -329,9 +329,8 @@ impl Namespaces {
     }
 }
 
-/// Returns the full names of up to `limit` tools similar to `given`, best first. `tools` are (server, own
-/// name, full name). A two-part name must be near in both parts, or exact in the second; no suggestion is
-/// better than a far-fetched one.
+/// Returns the full names of up to `limit` tools similar to `given`, best first. `tools` are (server, own name, full name). A
+/// two-part name must be near in both parts, or exact in the second; no suggestion is better than a far-fetched one.
 pub fn nearest_tools<'a>(
     given: &str,
     tools: impl Iterator<Item = (&'a str, &'a str, &'a str)>,
@@ -368,10 +367,10 @@ pub fn nearest_tools<'a>(
     scored.into_iter().take(limit).map(|(_, full)| full).collect()
 }
 
-/// Names at least this alike may be typos of each other; from `RIGHT` on they surely are.
+/// Names with at least this likeness may be typos of each other; from `RIGHT` on they surely are.
 const NEAR: f64 = 0.65;
 const RIGHT: f64 = 0.9;
-/// Two tools of one server are near from this Jaro-Winkler similarity on.
+/// The minimum Jaro-Winkler similarity for two tools of one server to be near.
 const SIMILAR: f64 = 0.8;
 
 /// Returns how alike two folded names are, from 0 to 1: by edit distance, or because one has all words of the
@@ -381,7 +380,7 @@ fn likeness(a: &str, b: &str) -> f64 {
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };
     let words: Vec<&str> = long.split('_').collect();
     let all_in = short.len() >= 3 && short.split('_').all(|word| words.contains(&word));
-    // A shared beginning is a weaker sign than edit distance, and hardly any for short names.
+    // A shared prefix is weaker evidence than edit distance, and hardly any for short names.
     let begins = if slips >= 0.5 && short.len() > 5 { strsim::jaro_winkler(a, b) - 0.15 } else { 0.0 };
     slips.max(begins).max(if all_in { 0.85 } else { 0.0 })
 }

@@ -1,9 +1,9 @@
-//! Signing in to remote servers with OAuth 2.1, as MCP's revisions since 2025-03-26 ask for it.
+//! Signs in to remote servers with OAuth 2.1, as MCP's revisions since 2025-03-26 require.
 //!
-//! `nonet login` ([`SignIn`]) stores a [`SignInRecord`] in the [`Vault`]; an [`Account`] signs the requests of one server with the
-//! access token of that record and renews the token in time. Discovery, registration, PKCE and the token requests are
-//! rmcp's; storage, renewal and messages are decided here. rmcp's own store drops the secret of a registered client, without
-//! which no token of that client can be renewed.
+//! `nonet login` ([`SignIn`]) stores a [`SignInRecord`] in the [`Vault`]; an [`Account`] signs the requests of one server
+//! with the access token of that record and renews the token in time. Discovery, registration, PKCE and the token requests
+//! are rmcp's; storage, renewal and messages are decided here. rmcp's own store drops the secret of a registered client,
+//! without which no token of that client can be renewed.
 
 mod callback;
 mod place;
@@ -47,14 +47,14 @@ use crate::{
 
 /// How long before its expiry a token is renewed, so that it does not expire on the way.
 const BEFORE_END: Duration = Duration::from_secs(30);
-/// The pause after a failed renewal, however many requests need a token.
+/// The delay after a failed renewal, however many requests need a token.
 const RENEW_AGAIN: Duration = Duration::from_secs(5);
 /// The longest time for one renewal, discovery included.
 const RENEW_LIMIT: Duration = Duration::from_secs(60);
-/// The number of tokens and secrets that are masked.
+/// The number of recent tokens and secrets that are masked.
 const MASKED: usize = 8;
 
-/// Why a sign-in gives no token.
+/// Why a sign-in yields no token.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum RenewError {
     /// The sign-in server did not answer. Another attempt later may help.
@@ -77,7 +77,7 @@ pub struct Account {
     settings: OAuth,
     /// The place of the sign-in in the vault; absent without a vault, or if no user signs in.
     entry: Option<VaultEntry>,
-    /// Locked during a renewal, so that all requests of the server wait for one renewal.
+    /// Locked during a renewal, so that all of the server's requests wait for one renewal.
     held: tokio::sync::Mutex<HeldSignIn>,
     /// The last tokens and secrets, for [`Account::mask`].
     secrets: Mutex<VecDeque<String>>,
@@ -99,7 +99,7 @@ impl HeldSignIn {
         self.record.as_ref()?.record.token()
     }
 
-    /// Returns whether the token is still good after this time.
+    /// Returns whether the token is still valid after this time.
     fn is_good_in(&self, time: Duration, clock: &Clock) -> bool {
         let moment = Duration::from_millis(clock.unix_ms()) + time;
         self.record.as_ref().is_some_and(|kept| kept.record.ends_after(moment))
@@ -151,7 +151,7 @@ impl Account {
         self.renewed(held, true).await
     }
 
-    /// Returns another token after the server refused the `used` one, if there is another.
+    /// Returns a different token after the server refused the `used` one, if there is one.
     async fn another(self: &Arc<Self>, used: Option<String>) -> Result<Option<String>, RenewError> {
         let mut held = self.held.lock().await;
         self.look(&mut held).await?;
@@ -164,8 +164,8 @@ impl Account {
         self.renewed(used, false).await
     }
 
-    /// Renews the token if it is still the `used` one. `serves`: whether the used token is good until its expiry.
-    /// Continues when the request is given up: the sign-in server may no longer accept the old refresh token.
+    /// Renews the token if it is still the `used` one. `serves`: whether the used token is valid until its expiry. The
+    /// renewal continues if the request is cancelled, because the sign-in server may no longer accept the old refresh token.
     async fn renewed(
         self: &Arc<Self>,
         used: Option<String>,
@@ -213,7 +213,7 @@ impl Account {
         }
     }
 
-    /// Returns a text without tokens and secrets, which servers may repeat.
+    /// Returns a text with tokens and secrets masked, because servers may repeat them.
     pub fn mask(&self, text: String) -> String {
         let secrets = self.secrets.lock();
         secrets.iter().fold(text, |text, secret| text.replace(secret.as_str(), "***"))
@@ -234,7 +234,7 @@ impl Account {
         let Some(entry) = &self.entry else { return Ok(()) };
         let stamp = entry.stamp();
         if stamp != held.stamp {
-            // The stamp is older than the read: a write in between is noticed the next time.
+            // The stamp is taken before the read, so that a write in between is noticed next time.
             let from = entry.clone();
             let record = entry.apart(move || from.read()).await?;
             *held = HeldSignIn { record, stamp, failed: None };
@@ -248,7 +248,7 @@ impl Account {
     /// Renews the token, unless another process has just done so.
     async fn renew(&self, held: &mut HeldSignIn) -> Result<Option<String>, RenewError> {
         if self.settings.grant == Grant::ClientCredentials {
-            // Such a token is not stored: the next one is a request away.
+            // Such a token is not stored: a request yields the next one.
             let record = limited(exchange(&self.url, &self.settings)).await?;
             self.hide(&record);
             held.record = Some(KeptRecord { record, in_keyring: false });
@@ -280,7 +280,7 @@ impl Account {
             let to = entry.clone();
             match entry.apart(move || to.write(&kept, keyring::UNATTENDED)).await {
                 Ok(()) => held.stamp = entry.stamp(),
-                // The token is still good for this process.
+                // The token is still valid in this process.
                 Err(error) => tracing::error!("a renewed sign-in could not be stored: {error}"),
             }
         }
@@ -319,7 +319,7 @@ impl Signer for Account {
     }
 }
 
-/// Discovers the sign-in server. `challenge` is that of the server's refusal.
+/// Discovers the sign-in server. `challenge` comes from the server's refusal.
 async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result<SignInServer, AuthError> {
     web::crypto();
     let resource = resource(url);
@@ -361,7 +361,7 @@ async fn manager(url: &str, settings: &OAuth, challenge: Option<&str>) -> Result
 }
 
 /// Returns whether codes, secrets and tokens may go to an address that the server at `url` names: over TLS, or in plain text
-/// if the server itself is reached so on the same host.
+/// if the server itself is reached that way on the same host.
 fn may_have_secrets(place: &str, url: &str) -> bool {
     let (Ok(place), Ok(url)) = (Url::parse(place), Url::parse(url)) else { return false };
     let here = |url: &Url| matches!(url.host_str(), Some("localhost" | "127.0.0.1" | "[::1]"));
@@ -386,7 +386,7 @@ struct SignInServer {
     registers: bool,
     /// Whether a client id may be the address of the client's metadata document.
     takes_documents: bool,
-    /// Whether the server named it; else it is at the default place of 2025-03-26.
+    /// Whether the server named it; otherwise it is at the default place of 2025-03-26.
     is_named: bool,
 }
 
@@ -396,7 +396,7 @@ async fn renew(url: &str, settings: &OAuth, record: &SignInRecord) -> Result<Sto
     }
     let credentials = &record.credentials;
     let found = manager(url, settings, record.challenge.as_deref()).await.map_err(judged)?;
-    // Tokens never go to another sign-in server than their own (SEP-2352).
+    // Tokens never go to a sign-in server other than their own (SEP-2352).
     if credentials.issuer.is_some() && credentials.issuer != found.issuer {
         return Err(match found.is_named {
             true => RenewError::Over("its sign-in is over: the server has another sign-in server now".into()),
@@ -447,7 +447,7 @@ async fn exchange(url: &str, settings: &OAuth) -> Result<SignInRecord, RenewErro
     Ok(SignInRecord::of_client(url, credentials))
 }
 
-/// Tells a refusal of the sign-in server from a failure that may pass.
+/// Distinguishes the sign-in server's refusal from a passing failure.
 fn judged(error: AuthError) -> RenewError {
     let text = explain(&error);
     let refused = is_refused_for_good(&error);
@@ -469,7 +469,7 @@ fn explain(error: &AuthError) -> String {
     text
 }
 
-/// Returns a foreign text without control characters.
+/// Returns an external text without control characters.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -480,7 +480,7 @@ mod tests {
 
     use super::*;
 
-    /// An account without a network whose token was issued just now, for an hour, and cannot be renewed.
+    /// Returns an account without a network, whose token was issued just now, is valid for an hour, and cannot be renewed.
     fn signed_in(folder: &std::path::Path) -> Account {
         let vault = Vault::in_state(folder);
         let url = "https://a.example/mcp";

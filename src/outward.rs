@@ -1,7 +1,7 @@
-//! Notices that leave for people: posted to an address, or written to a program.
+//! Sends notices to people: posted to an address, or written to a program.
 //!
-//! Whoever has a notice hands it over and goes on: notices wait in a queue with a limit, and one task delivers one after the
-//! other. This room knows the outlet of the configuration, and nothing of what notices say or who else gets them.
+//! Senders do not wait: notices go into a bounded queue, and one task delivers them in order. This room knows the configured
+//! outlet, not what notices say or who else gets them.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,22 +27,22 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// How many notices wait; the oldest go first.
+/// How many notices may wait; the oldest are dropped first.
 const MAX_WAITING: usize = 100;
-/// The longest notice, in bytes, and the longest member that stays in one that is longer.
+/// The longest notice, in bytes, and the longest member that stays in an overlong one.
 const MAX_NOTICE: usize = 100_000;
 const MAX_MEMBER: usize = 2_000;
 /// The longest answer to a question, in bytes.
 const MAX_ANSWER: usize = 64 << 10;
-/// How long one delivery may take.
+/// The time limit of one delivery.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How many times a notice is tried, and the waits in between: the first and the longest.
+/// The number of attempts per notice, and the waits in between: the first and the longest.
 const TRIES: usize = 3;
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
-/// How long deliveries go on when the gateway stops.
+/// How long deliveries continue after the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The way of notices to people. Clones share it.
+/// The delivery of notices to people. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Outward(Arc<Inner>);
 
@@ -55,10 +55,10 @@ struct Inner {
     stop: CancellationToken,
 }
 
-/// The outlet, and the variables that a program gets besides the usual ones.
+/// The outlet, and the variables that its program gets in addition to the usual ones.
 #[derive(Clone, Debug, Default)]
 struct Way {
-    /// Whether notices leave at all.
+    /// Whether deliveries are enabled.
     is_open: bool,
     outlet: Option<Outlet>,
     inherit_env: Globs,
@@ -67,7 +67,7 @@ struct Way {
 #[derive(Debug, Default)]
 struct Queue {
     waiting: VecDeque<String>,
-    /// How many were dropped since the last delivery.
+    /// How many notices were dropped since the last delivery.
     lost: usize,
     is_running: bool,
 }
@@ -83,38 +83,38 @@ impl Queue {
 }
 
 impl Outward {
-    /// A way that is closed. Deliveries run in `tasks`, and end soon after `stop`.
+    /// Creates a closed way. Deliveries run in `tasks`, and end soon after `stop`.
     pub fn new(context: Arc<ConnectionContext>, tasks: TaskTracker, stop: CancellationToken) -> Self {
         Self(Arc::new(Inner { way: Mutex::default(), queue: Mutex::default(), context, tasks, stop }))
     }
 
-    /// A way that stays closed.
+    /// Creates a way that stays closed.
     #[cfg(test)]
     pub fn closed() -> Self {
         let context = ConnectionContext::without_guard();
         Self::new(Arc::new(context), TaskTracker::new(), CancellationToken::new())
     }
 
-    /// Lets notices leave from now on, as [`Self::aim`] says.
+    /// Enables deliveries from now on, to the target of [`Self::aim`].
     pub fn open(&self, outlet: Option<&Outlet>, inherit_env: &Globs) {
         self.0.way.lock().is_open = true;
         self.aim(outlet, inherit_env);
     }
 
-    /// Sets where notices go, those that wait included. `inherit_env`: the variables that a program gets besides the usual
-    /// ones.
+    /// Sets where notices go, including waiting ones. `inherit_env`: the variables that a program gets in addition to the
+    /// usual ones.
     pub fn aim(&self, outlet: Option<&Outlet>, inherit_env: &Globs) {
         let mut way = self.0.way.lock();
         *way = Way { is_open: way.is_open, outlet: outlet.cloned(), inherit_env: inherit_env.clone() };
     }
 
-    /// The outlet, if notices leave.
+    /// Returns the outlet, if deliveries are enabled.
     fn outlet(&self) -> Option<(Outlet, Globs)> {
         let way = self.0.way.lock();
         way.outlet.clone().filter(|_| way.is_open).map(|outlet| (outlet, way.inherit_env.clone()))
     }
 
-    /// Hands a notice over and returns at once.
+    /// Queues a notice and returns at once.
     pub fn tell(&self, notice: &Value) {
         if self.outlet().is_none() {
             return;
@@ -127,7 +127,7 @@ impl Outward {
         }
     }
 
-    /// Delivers until nothing waits.
+    /// Delivers until the queue is empty.
     async fn deliver_all(&self) {
         let end = async {
             self.0.stop.cancelled().await;
@@ -151,7 +151,7 @@ impl Outward {
         }
     }
 
-    /// The next notice, and how many were dropped before it. None: this task is over.
+    /// Returns the next notice, and how many were dropped before it. None: this task is done.
     fn next(&self) -> Option<(String, usize)> {
         let mut queue = self.0.queue.lock();
         let next = queue.waiting.pop_front();
@@ -197,11 +197,11 @@ impl Outward {
     }
 }
 
-/// Posts a question, once, and returns the JSON of the answer; null for an answer without JSON. No error holds the address.
+/// Posts a question, once, and returns the answer's JSON; null for an answer without JSON. Errors never contain the address.
 ///
 /// # Errors
 ///
-/// Why there is no answer.
+/// Returns why there is no answer.
 pub async fn consult(hook: &ApprovalHook, question: &Value) -> Result<Value, String> {
     let asked = async {
         let reply = send(hook.url.expose(), &hook.headers, question.to_string()).await?;
@@ -223,7 +223,7 @@ async fn post(url: &str, outlet: &Outlet, notice: &str) -> Result<(), String> {
     send(url, &outlet.headers, notice.to_string()).await.map(drop)
 }
 
-/// Posts JSON. No error holds the address: many addresses are secrets.
+/// Posts JSON. Errors never contain the address: many addresses are secrets.
 async fn send(url: &str, own: &BTreeMap<String, Secret>, body: String) -> Result<reqwest::Response, String> {
     let mut headers =
         HeaderMap::from_iter([(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]);
@@ -241,7 +241,7 @@ async fn send(url: &str, own: &BTreeMap<String, Secret>, body: String) -> Result
     }
 }
 
-/// A notice as text. One that is too long loses its long members.
+/// Serializes a notice. An overlong one loses its long members.
 fn written(notice: &Value) -> String {
     let text = notice.to_string();
     if text.len() <= MAX_NOTICE {

@@ -1,7 +1,7 @@
-//! Which definitions of servers are trusted: pins by hash, what differs from them, and the lock file.
+//! Decides which of the servers' definitions are trusted: pins by hash, differences from them, and the lock file.
 //!
 //! A definition is pinned when it is first seen. Later lists are compared with the pins when they are published, never when a
-//! tool is called. This room knows definitions as JSON, the store and the lock file, and nothing of connections or clients.
+//! tool is called. This room knows definitions as JSON, the store and the lock file, but nothing of connections or clients.
 
 mod definition;
 pub mod lock_file;
@@ -29,28 +29,28 @@ use crate::{
     store::{Pin, PinKind, PinStep, PinStore, PinWrite, PinsDb, StoreError},
 };
 
-/// How many definitions of a server are pinned. Further ones are not trusted where changes are held.
+/// How many definitions of a server are pinned. Where changes are held, further ones are not trusted.
 const MOST_PINS: usize = 10_000;
-/// The longest definition whose text is kept, in bytes. Of a longer one, its hash and its annotations are.
+/// The longest definition whose text is kept, in bytes. For a longer one, only its hash and its annotations are.
 const MOST_KEPT: usize = 256 << 10;
-/// Of how many definitions of a server a list has what differs.
+/// The maximum number of a server's definitions whose differences are shown.
 const MOST_SHOWN: usize = 500;
-/// How long after trouble with shared pins lists are compared again.
+/// How long after a failure of the shared pins lists are compared again.
 const AGAIN: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
-/// What stands in place of a description that nobody trusts.
+/// Replaces the description of an untrusted definition.
 const HELD: &str = "Held: the user has not trusted this definition yet, so it is not shown and not called.";
 
-/// What a definition is, compared with what is trusted.
+/// A definition's state relative to the trusted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It differs from the one that is trusted.
+    /// It differs from the trusted one.
     Changed,
-    /// None of this name was trusted.
+    /// No definition of this name was trusted.
     New,
 }
 
 impl Standing {
-    /// The state of a tool, in a word.
+    /// Returns the state as one word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Changed => "changed",
@@ -62,44 +62,44 @@ impl Standing {
 /// A definition that is not the trusted one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DefinitionChange {
-    /// What it is.
+    /// Its state.
     pub standing: Standing,
-    /// What comes of it.
+    /// The consequence for calls.
     pub effect: OnChange,
-    /// The key of the configuration that says so.
+    /// The key of the configuration that sets the consequence.
     pub rule: String,
     /// Its hash.
     pub hash: Arc<str>,
-    /// Since when it waits, in milliseconds since 1970.
+    /// When it began to wait, in milliseconds since 1970.
     pub since_ms: u64,
-    /// What differs from the trusted one, for people; text of the server is in it.
+    /// The differences from the trusted one, for people; contains text from the server.
     pub difference: String,
     /// The annotations of the trusted definition, if there is one.
     pub trusted_hints: Option<Value>,
 }
 
 impl DefinitionChange {
-    /// Whether calls wait until the user trusts it.
+    /// Returns whether calls wait until the user trusts it.
     pub fn is_held(&self) -> bool {
         self.effect == OnChange::Hold
     }
 }
 
-/// What is known of the trust in one tool.
+/// The trust state of one tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolTrust {
-    /// The hash of the definition that is published.
+    /// The hash of the published definition.
     pub hash: Arc<str>,
-    /// What the server lists instead, or lists without the user's trust.
+    /// The definition that the server lists instead, or without the user's trust.
     pub change: Option<Arc<DefinitionChange>>,
 }
 
-/// What is known of the trust in one server.
+/// The trust state of one server.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerTrust {
     /// Its tools, by its own names.
     pub tools: HashMap<String, ToolTrust>,
-    /// A change of its instructions.
+    /// The change of its instructions, if any.
     pub instructions: Option<Arc<DefinitionChange>>,
 }
 
@@ -114,74 +114,74 @@ pub struct Definitions {
     pub instructions: String,
 }
 
-/// What the configuration says of a server's changes.
+/// The configuration for a server's changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustRules {
-    /// What happens when it changes a definition.
+    /// What happens when a definition changes.
     pub on_change: OnChange,
-    /// The key that says so.
+    /// The key that sets it.
     pub rule: String,
-    /// What happens when it is seen for the first time.
+    /// What happens when the server is seen for the first time.
     pub new_servers: NewServers,
 }
 
-/// A change that nobody was told of yet.
+/// A change that has not been reported yet.
 #[derive(Clone, Debug)]
 pub struct ChangeNews {
-    /// The pin as it was told of.
+    /// The pin as reported.
     pub pin: Pin,
-    /// What changed.
+    /// The change.
     pub change: Arc<DefinitionChange>,
 }
 
-/// What is published of a server, and what is to be told.
+/// What is published for a server, and what is to be reported.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
     /// The definitions to publish: where changes are held, the trusted ones.
     pub definitions: Definitions,
-    /// The trust in them.
+    /// The trust state of the definitions.
     pub trust: Arc<ServerTrust>,
-    /// Changes that nobody was told of.
+    /// Changes that have not been reported.
     pub news: Vec<ChangeNews>,
 }
 
-/// The hashes of what servers list now, by server.
+/// The hashes of the servers' current definitions, by server.
 pub type Listed = BTreeMap<Arc<str>, LockedServer>;
 
 /// The pins of a server, by kind and name.
 type ServerPins = HashMap<(PinKind, String), Pin>;
 
-/// The pins of one configuration, shared by all gateways of a user, or by all replicas.
+/// The pins for one configuration, shared by all gateways of a user, or by all replicas.
 #[derive(Debug)]
 pub struct Pins {
     folder: Option<PathBuf>,
-    /// The servers.toml that they are for.
+    /// The servers.toml that the pins belong to.
     config: String,
     lock: PathBuf,
-    /// The pins of all replicas; without them, a file in the folder has the pins.
+    /// The pins shared by all replicas; if absent, a file in the folder holds the pins.
     shared: Option<Arc<dyn PinStore>>,
     db: OnceLock<Option<Arc<dyn PinStore>>>,
-    /// Of shared pins, those that were read last: what counts while they cannot be read.
+    /// The shared pins as last read, used while they cannot be read.
     last_read: Mutex<HashMap<Arc<str>, ServerPins>>,
     last_version: AtomicI64,
-    /// When shared pins could not be read or written, until lists are compared again.
+    /// When shared pins could not be read or written; cleared once lists are compared again.
     missed: Mutex<Option<Instant>>,
-    /// Whether there is a folder whose pins cannot be read.
+    /// Whether there is a folder with unreadable pins.
     is_lost: AtomicBool,
     clock: Clock,
-    /// Changes with each write of this process.
+    /// Changes with each write by this process.
     revision: AtomicU64,
     locked: Mutex<Locked>,
     listed: Mutex<Listed>,
     /// The revision of the last check.
     checked: Mutex<Option<(u64, i64)>>,
-    /// The servers that have changes.
+    /// The servers with changes.
     waiting: Mutex<HashSet<Arc<str>>>,
-    /// Woken when something is trusted in this process.
+    /// Woken when this process trusts a change.
     pub trusted: Notify,
 }
 
-/// The lock file as it was read.
+/// The lock file as last read.
 #[derive(Debug, Default)]
 struct Locked {
     stamp: Option<(SystemTime, u64)>,
@@ -189,7 +189,7 @@ struct Locked {
     file: Option<Arc<LockFile>>,
 }
 
-/// One definition as it is compared.
+/// One definition to compare.
 struct Item<'a> {
     kind: PinKind,
     name: &'a str,
@@ -197,7 +197,7 @@ struct Item<'a> {
 }
 
 impl Pins {
-    /// The pins in a folder; without one, in memory. Touches no file yet.
+    /// Returns the pins in a folder; without a folder, in memory. Accesses no file yet.
     pub fn new(folder: Option<PathBuf>, config: &str, clock: Clock) -> Self {
         Self {
             folder,
@@ -219,7 +219,7 @@ impl Pins {
         }
     }
 
-    /// The same with the pins of all replicas, if there are some, in place of those in the folder.
+    /// Returns these pins with the shared ones of all replicas, if given, in place of the folder's.
     #[must_use]
     pub fn sharing(mut self, shared: Option<Arc<dyn PinStore>>) -> Self {
         self.shared = shared;
@@ -247,7 +247,7 @@ impl Pins {
         self.db.get_or_init(open).as_deref()
     }
 
-    /// What changes whenever a check may come out differently for the same list. Blocks.
+    /// Returns a value that changes whenever a check of the same list may have a different result. Blocks.
     pub fn revision(&self) -> (u64, i64) {
         let version = match self.db().map(|db| db.version()) {
             Some(Ok(version)) => {
@@ -260,14 +260,14 @@ impl Pins {
         (self.revision.load(Ordering::Acquire), version)
     }
 
-    /// The revision that lists are checked at from now on. Blocks.
+    /// Returns the revision for the checks that start now. Blocks.
     pub fn begin_check(&self) -> (u64, i64) {
         let revision = self.revision();
         *self.checked.lock() = Some(revision);
         revision
     }
 
-    /// Whether a check may come out differently than the last one. Blocks.
+    /// Returns whether a check may have a different result than the last one. Blocks.
     pub fn has_moved(&self) -> bool {
         let is_due = self.missed.lock().is_some_and(|missed| missed.elapsed() >= AGAIN);
         if is_due && self.db().is_some_and(|db| db.version().is_ok()) {
@@ -278,7 +278,8 @@ impl Pins {
         self.checked.lock().is_some_and(|checked| checked != revision)
     }
 
-    /// Whether something waits to be trusted, so that another process may trust it, or is still to be compared with the shared pins.
+    /// Returns whether a change waits to be trusted, perhaps by another process, or lists are still to be compared with the
+    /// shared pins.
     pub fn is_waiting(&self) -> bool {
         !self.waiting.lock().is_empty() || self.missed.lock().is_some()
     }
@@ -290,7 +291,7 @@ impl Pins {
         }
     }
 
-    /// Reads the lock file again if it changed.
+    /// Reads the lock file again if it has changed.
     fn read_lock(&self) -> Option<Arc<LockFile>> {
         let mut locked = self.locked.lock();
         let stamp = lock_file::stamp(&self.lock);
@@ -310,7 +311,7 @@ impl Pins {
         locked.file.clone()
     }
 
-    /// Compares what a server lists with what is trusted, and pins what is seen for the first time. Blocks.
+    /// Compares a server's list with the trusted definitions, and pins new ones. Blocks.
     pub fn check(&self, server: &Arc<str>, listed: &Definitions, rules: &TrustRules) -> Checked {
         let lock = self.read_lock();
         let items = items(listed);
@@ -324,7 +325,7 @@ impl Pins {
         let is_read = read.is_some();
         let last_read = || self.last_read.lock().get(server).cloned();
         let known = read.or_else(last_read);
-        // Whoever holds changes does not trust at first sight what may have been pinned before.
+        // Where changes are held, unknown definitions may have been pinned before, so they are not trusted on first sight.
         let is_lost = self.is_lost.load(Ordering::Acquire) || known.is_none();
         let is_closed = is_lost && rules.on_change != OnChange::Tell;
         let mut pins = known.unwrap_or_default();
@@ -336,7 +337,7 @@ impl Pins {
             && let Some(db) = self.db()
         {
             match db.write(server, &writes, self.clock.unix_ms()) {
-                // Another gateway may have pinned another definition meanwhile: its pins count.
+                // Another gateway may have pinned a different definition meanwhile: its pins count.
                 Ok(()) => pins = self.pins_of(server).unwrap_or(pins),
                 Err(error) => {
                     self.miss();
@@ -347,7 +348,7 @@ impl Pins {
         self.judge(server, listed, &Seen { items, hashes, pins, lock: lock.as_deref(), rules })
     }
 
-    /// The pins of a server; none if they cannot be read.
+    /// Returns the pins of a server; `None` if they cannot be read.
     fn pins_of(&self, server: &Arc<str>) -> Option<ServerPins> {
         let unreadable = |error: &_| {
             self.miss();
@@ -361,7 +362,7 @@ impl Pins {
         Some(pins)
     }
 
-    /// Decides what is published and told.
+    /// Decides what is published and what is reported.
     fn judge(&self, server: &Arc<str>, listed: &Definitions, seen: &Seen<'_>) -> Checked {
         let end = Instant::now() + definition::PATIENCE;
         let mut differing = 0;
@@ -427,13 +428,13 @@ impl Pins {
         Checked { definitions: substituted(listed, &published), trust: Arc::new(trust), news }
     }
 
-    /// The trusted definition of a pin, as far as it is kept.
+    /// Returns a pin's trusted definition, as far as its text is kept.
     fn trusted_text(&self, pin: &Pin) -> Option<Value> {
         let texts = self.db()?.texts(pin).ok()?;
         serde_json::from_str(&texts.trusted?).ok()
     }
 
-    /// Trusts what waits: of a server, or one tool, prompt or text of it, as it was seen. Returns how many. Blocks.
+    /// Trusts waiting changes, of a whole server or of one of its definitions, as they were seen. Returns how many. Blocks.
     pub fn trust(&self, seen: &[Pin]) -> Result<usize, StoreError> {
         let db = self.db().ok_or(StoreError::Unusable)?;
         let trusted = db.trust(seen, self.clock.unix_ms())?;
@@ -442,7 +443,7 @@ impl Pins {
         Ok(trusted)
     }
 
-    /// Notes that somebody was told. Blocks.
+    /// Notes that changes were reported. Blocks.
     pub fn told(&self, seen: &[Pin]) {
         if let Some(db) = self.db()
             && let Err(error) = db.told(seen)
@@ -451,12 +452,12 @@ impl Pins {
         }
     }
 
-    /// How many definitions wait. Blocks.
+    /// Returns how many definitions wait. Blocks.
     pub fn count_waiting(&self) -> Result<usize, StoreError> {
         self.db().ok_or(StoreError::Unusable)?.count_waiting()
     }
 
-    /// The first `most` that wait, with what differs. Blocks.
+    /// Returns the first `most` waiting definitions, with their differences. Blocks.
     pub fn waiting(&self, most: usize) -> Result<Vec<WaitingPin>, StoreError> {
         let db = self.db().ok_or(StoreError::Unusable)?;
         let end = Instant::now() + definition::PATIENCE;
@@ -477,12 +478,12 @@ impl Pins {
         Ok(waiting.collect())
     }
 
-    /// The hashes of what the servers list now.
+    /// Returns the hashes of the servers' current definitions.
     pub fn listed(&self) -> Listed {
         self.listed.lock().clone()
     }
 
-    /// Forgets servers that are gone from the configuration; their pins stay.
+    /// Forgets servers that are no longer configured; their pins stay.
     pub fn retain(&self, is_known: impl Fn(&Arc<str>) -> bool) {
         self.listed.lock().retain(|server, _| is_known(server));
         self.waiting.lock().retain(|server| is_known(server));
@@ -493,21 +494,21 @@ impl Pins {
 /// A pin that waits to be trusted.
 #[derive(Clone, Debug)]
 pub struct WaitingPin {
-    /// The pin as it was read.
+    /// The pin as last read.
     pub pin: Pin,
-    /// What it is.
+    /// Its state.
     pub standing: Standing,
-    /// What differs from the trusted definition, or what is new.
+    /// The differences from the trusted definition, or the new definition.
     pub difference: String,
 }
 
 impl WaitingPin {
-    /// The name that people call it by.
+    /// Returns the pin's name for people.
     pub fn name(&self) -> String {
         shown_name(&self.pin)
     }
 
-    /// The pin for people and programs.
+    /// Returns the pin as JSON.
     pub fn to_json(&self) -> Value {
         json!({
             "name": self.name(),
@@ -520,13 +521,13 @@ impl WaitingPin {
         })
     }
 
-    /// Whether a name of the command line means it: its server, or itself.
+    /// Returns whether a name on the command line matches this pin or its server.
     pub fn is_named(&self, name: &str) -> bool {
         name == self.pin.server || name == self.name()
     }
 }
 
-/// The name of a pin: `server.tool`, and for what is no tool a word more.
+/// Returns a pin's shown name: `server.tool`, with one more word for a definition other than a tool's.
 pub fn shown_name(pin: &Pin) -> String {
     match pin.kind {
         PinKind::Tool => format!("{}.{}", pin.server, pin.name),
@@ -535,7 +536,7 @@ pub fn shown_name(pin: &Pin) -> String {
     }
 }
 
-/// Everything that a check compares.
+/// The data that a check compares.
 struct Seen<'a> {
     items: Vec<Item<'a>>,
     hashes: Vec<Arc<str>>,
@@ -545,7 +546,7 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// What an item is; none if it is trusted.
+    /// Returns an item's state; `None` if it is trusted.
     fn standing(&self, server: &str, item: &Item<'_>, hash: &str, pin: Option<&Pin>) -> Option<Standing> {
         let trusted = pin.and_then(|pin| pin.trusted.as_deref());
         let is_trusted = match locked(self.lock, server, item, hash) {
@@ -561,7 +562,7 @@ impl Seen<'_> {
         }
     }
 
-    /// What comes of a change, and the key that says so.
+    /// Returns the consequence of a change, and the key that sets it.
     fn effect(&self, standing: Standing) -> (OnChange, String) {
         let TrustRules { on_change, rule, new_servers } = self.rules;
         match (standing, on_change, new_servers) {
@@ -573,7 +574,7 @@ impl Seen<'_> {
     }
 }
 
-/// Whether the lock file has this very definition; none without a lock file.
+/// Returns whether the lock file has this exact definition; `None` without a lock file.
 fn locked(lock: Option<&LockFile>, server: &str, item: &Item<'_>, hash: &str) -> Option<bool> {
     let locked = lock?.servers.get(server).and_then(|server| server.hash(item.kind, item.name));
     // A server without instructions needs no line.
@@ -581,7 +582,7 @@ fn locked(lock: Option<&LockFile>, server: &str, item: &Item<'_>, hash: &str) ->
     Some(locked == Some(hash) || locked.is_none() && is_empty)
 }
 
-/// What is pinned of what a server lists.
+/// Returns the items of a server's list that are pinned.
 fn items(listed: &Definitions) -> Vec<Item<'_>> {
     use std::borrow::Cow;
     let name = |value: &'_ Value| {
@@ -597,13 +598,13 @@ fn items(listed: &Definitions) -> Vec<Item<'_>> {
     let prompts = listed.prompts.iter().map(|prompt| (PinKind::Prompt, prompt));
     let named = tools.chain(prompts).filter(|(_, value)| name(value)).filter_map(|(kind, value)| {
         let name = value["name"].as_str()?;
-        // The first of a name counts, as in the catalogue.
+        // The first item of a name counts, as in the catalogue.
         seen.insert((kind, name)).then_some(Item { kind, name, value: Cow::Borrowed(value) })
     });
     std::iter::once(own).chain(named).collect()
 }
 
-/// What changes in the pins.
+/// Returns the changes to the pins.
 fn steps(
     items: &[Item<'_>],
     hashes: &[Arc<str>],
@@ -658,7 +659,7 @@ fn waiting((hash, text): (String, String)) -> PinStep {
     PinStep::Wait { hash, text }
 }
 
-/// The text of a definition as it is kept.
+/// Returns the text of a definition as it is stored.
 fn kept(item: &Item<'_>) -> String {
     let whole = item.value.to_string();
     if whole.len() <= MOST_KEPT {
@@ -672,7 +673,7 @@ fn kept(item: &Item<'_>) -> String {
     Value::Object(short).to_string()
 }
 
-/// What differs, for people.
+/// Returns the differences, for people.
 fn told_difference(standing: Standing, trusted: Option<&Value>, item: &Item<'_>, end: Instant) -> String {
     let named = |value: &Value| match item.kind {
         PinKind::Instructions => json!({ "instructions": value }),
@@ -685,7 +686,7 @@ fn told_difference(standing: Standing, trusted: Option<&Value>, item: &Item<'_>,
     }
 }
 
-/// What is published in place of a definition that nobody trusts: the trusted one, else the name only. A new prompt is not
+/// Returns what is published in place of an untrusted definition: the trusted one, else only the name. A new prompt is not
 /// published.
 fn stand_in(item: &Item<'_>, trusted: Option<Value>) -> Option<Value> {
     match (item.kind, trusted) {
@@ -703,7 +704,7 @@ fn stand_in(item: &Item<'_>, trusted: Option<Value>) -> Option<Value> {
     }
 }
 
-/// The definitions with stand-ins; what has none is left out.
+/// Returns the definitions with their stand-ins; one without a stand-in is dropped.
 fn substituted(listed: &Definitions, stand_ins: &HashMap<(PinKind, &str), Option<Value>>) -> Definitions {
     if stand_ins.is_empty() {
         return listed.clone();

@@ -1,4 +1,5 @@
-//! Whether a caller may use a tool, a prompt or a resource: a pure function of it, the caller's profile and its limits.
+//! Whether a caller may use a tool, a prompt or a resource: a pure function of the item and of the caller's profile and
+//! limits.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use crate::{
     name::full_name,
 };
 
-/// Before the server in the names that rules know resources by.
+/// The prefix of the server in the names of resources in rules.
 pub const RESOURCES: &str = "resources";
 
 /// The rules' verdict on one tool for one caller.
@@ -22,7 +23,7 @@ pub enum Verdict {
     Deny(String),
 }
 
-/// A profile with its name and the categories that it may refer to.
+/// A profile with its name and the categories that the profile may refer to.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'a> {
     /// The profile's name.
@@ -33,21 +34,21 @@ pub struct Scope<'a> {
     pub categories: &'a std::collections::BTreeMap<String, Category>,
 }
 
-/// What of a server an [`Item`] is.
+/// The kind of an [`Item`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemKind {
     /// A prompt.
     Prompt,
-    /// A resource that the server lists, or has a template of.
+    /// A resource that the server lists, or that matches one of its templates.
     Resource,
-    /// A resource that a result linked to, for the session that got it.
+    /// A resource linked by a result, for the session that got the result.
     Linked,
-    /// A resource that nobody lists.
+    /// A resource without a listing.
     Unlisted,
 }
 
-/// A prompt or resource of a server, as rules see it. Patterns match it as `SERVER.NAME` or `SERVER.URI`, like a tool, and as
-/// `skills.SERVER/NAME` or `resources.SERVER/URI`.
+/// A prompt or resource of a server, as seen by rules. Patterns match it as `SERVER.NAME` or `SERVER.URI`, like a tool,
+/// and as `skills.SERVER/NAME` or `resources.SERVER/URI`.
 #[derive(Clone, Debug)]
 pub struct Item<'a> {
     kind: ItemKind,
@@ -59,7 +60,7 @@ pub struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// A prompt or resource, by the name or URI that its server gives it.
+    /// Creates an item from the name or URI that its server gives it.
     pub fn new(kind: ItemKind, server: &'a str, own: &'a str, settings: &'a ServerSettings) -> Self {
         let (category, risk) = match kind {
             ItemKind::Prompt => (SKILLS, settings.prompts_risk),
@@ -76,8 +77,8 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Checks a prompt or resource, as [`check`] does a tool. A link in a result of an allowed tool leads to what the profile does
-/// not show by itself, unless its `deny` or `max_risk` says otherwise.
+/// Checks a prompt or resource, as [`check`] does a tool. A link in an allowed tool's result may lead to an item that
+/// the profile does not show, unless the profile's `deny` or `max_risk` forbids it.
 pub fn check_item(
     item: &Item<'_>,
     policies: &BTreeMap<String, PolicyRule>,
@@ -171,8 +172,8 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     if profile.deny.matches(&tool.full) {
         return Some("deny");
     }
-    // Nonet's own tools, skills and apps are open to every profile; the tools they reach are checked at the call. Own tools
-    // that can do harm by themselves obey `max_risk`.
+    // Nonet's own tools, skills and apps are open to every profile; the tools that they reach are checked at the call.
+    // Own tools that can do harm themselves obey `max_risk`.
     if !tool.is_of_server() {
         let is_harmful = tool.risk == Risk::High && &*tool.server == crate::catalog::GATEWAY;
         let is_beyond = is_harmful && profile.max_risk.is_some_and(|most| most < Risk::High);
@@ -195,7 +196,7 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     (limited && !listed).then_some("categories")
 }
 
-/// Whether a tool of this risk may be shown if `most` is the highest risk allowed.
+/// Whether a tool of this risk may be shown, if `most` is the highest allowed risk.
 pub fn within(risk: Risk, most: Option<Risk>) -> bool {
     most.is_none_or(|most| risk <= most)
 }

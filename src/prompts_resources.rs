@@ -1,9 +1,9 @@
 //! Names for the prompts and resources of all servers, each of which leads back to one server.
 //!
-//! A prompt is `server__prompt`, as a tool is. A resource keeps its URI if only one server has it; the resources of several
-//! servers with one URI are listed as `nonet://SERVER/URI`, which always works. A link in a result leads to the server of the
-//! result, unless another server lists the URI: owners come before links. A prompt of a server that is exposed verbatim keeps
-//! its own name, unless that is another server's, or that of several.
+//! A prompt is `server__prompt`, like a tool. A resource keeps its URI if only one server has it; if several do, each is
+//! listed as `nonet://SERVER/URI`, which always works. A link in a result leads to the result's server, unless another server
+//! lists the URI: owners come before links. A prompt of a server exposed verbatim keeps its own name, unless another server
+//! owns that name or several servers use it.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -17,7 +17,7 @@ use crate::name::{self, Namespaces, Wire};
 
 /// The scheme of URIs that name their server.
 const SCHEME: &str = "nonet://";
-/// The longest template that is matched, in bytes; a longer one is listed and matches nothing.
+/// The longest template that is matched, in bytes; a longer one is listed but never matches.
 const MAX_TEMPLATE: usize = 1_000;
 
 /// A prompt, resource or template of one server.
@@ -25,7 +25,7 @@ const MAX_TEMPLATE: usize = 1_000;
 pub struct OfferedItem {
     /// The server.
     pub server: Arc<str>,
-    /// The session that has it for itself, if one does.
+    /// The session that owns it, if any.
     pub session: Option<u64>,
     /// The name or URI at the server.
     pub own: String,
@@ -39,14 +39,15 @@ impl OfferedItem {
     }
 }
 
-/// The definitions of one server besides its tools, verbatim.
+/// One server's definitions besides its tools, verbatim.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOffer<'a> {
     /// The server.
     pub server: &'a Arc<str>,
     /// Whether the server is exposed under its own names.
     pub verbatim: bool,
-    /// The session that has it for itself, if one does. Its URIs then name it, so that they do not change those of others.
+    /// The session that owns the server, if any. Its URIs are then prefixed with the server, so that they do not affect
+    /// others.
     pub session: Option<u64>,
     /// Its prompts.
     pub prompts: &'a [Value],
@@ -59,7 +60,7 @@ pub struct ServerOffer<'a> {
 /// Why a URI leads to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The server lists it, or a template of it.
+    /// The server lists it, or a template that matches it.
     Listed,
     /// A result of the server links to it.
     Linked,
@@ -72,7 +73,7 @@ pub enum Claim {
 pub enum UriTarget {
     /// This server, under this URI.
     Server(Arc<str>, String, Claim),
-    /// Any of several servers, by the URIs that name one.
+    /// Any of several servers, by URIs that each name one.
     Ambiguous(Vec<String>),
     /// No known server.
     Unknown,
@@ -96,7 +97,7 @@ pub fn named_uri(server: &str, uri: &str) -> String {
 }
 
 impl PromptsResources {
-    /// Names everything. The result does not depend on the order of the servers. `names` are those of all configured servers.
+    /// Names everything. The result does not depend on the servers' order. `names` holds the names of all configured servers.
     pub fn new<'a>(offers: impl Iterator<Item = ServerOffer<'a>> + Clone, names: &Namespaces) -> Self {
         let mut passed =
             Self { servers: offers.clone().map(|offer| offer.server.clone()).collect(), ..Self::default() };
@@ -206,7 +207,7 @@ impl PromptsResources {
         &self.templates
     }
 
-    /// Finds a prompt by `server__prompt`, in any of the forms of tool names. The server that is named comes first.
+    /// Finds a prompt by `server__prompt`, in any of the forms of tool names. The named server comes first.
     pub fn prompt(
         &self,
         name: &str,
@@ -214,7 +215,7 @@ impl PromptsResources {
         is_there: &dyn Fn(&str) -> bool,
     ) -> Option<&OfferedItem> {
         let named: Vec<&Arc<str>> = names.named(name).iter().filter(|server| is_there(server)).collect();
-        // It may be a prompt of a server whose list is not known.
+        // The prompt may belong to a server without a known list.
         let short = name::without_client_prefix(name.trim()).unwrap_or(name.trim());
         let folded = name::fold(short);
         let is_unlisted = |server: &&Arc<str>| {
@@ -239,32 +240,32 @@ impl PromptsResources {
         };
         let is_exact = |entry: &OfferedItem| name::full_name(&entry.server, &entry.own) == short;
         let exact = only(&|_, entry| is_exact(entry));
-        // What is spelled in full is not what another server calls its own.
+        // A fully spelled name never means another server's own name.
         exact
             .or_else(|| only(&|_, entry| is_full(entry)))
             .or_else(|| only(&|wire, _| name::fold(wire) == folded))
             .flatten()
     }
 
-    /// Finds the server's own template of one that clients see.
+    /// Returns the original of a template that clients see.
     pub fn template(&self, shown: &str, is_there: &dyn Fn(&str) -> bool) -> Option<&OfferedItem> {
         self.templates.iter().find(|entry| entry.shown["uriTemplate"] == shown && is_there(&entry.server))
     }
 
-    /// Whether a server lists a resource, or a template of it.
+    /// Returns whether a server lists a resource, or a template of it.
     pub fn lists(&self, server: &str, uri: &str) -> bool {
         self.owners.get(uri).is_some_and(|owners| owners.iter().any(|owner| **owner == *server))
             || self.patterns.iter().any(|(pattern, of)| **of == *server && pattern.is_match(uri))
     }
 
-    /// Whether a URI by itself leads to this server and no other, whoever reads it.
+    /// Returns whether a URI by itself always leads to this server, for every reader.
     pub fn is_sole(&self, server: &str, uri: &str) -> bool {
         matches!(self.owners.get(uri).map(Vec::as_slice), Some([owner]) if **owner == *server)
     }
 
-    /// Resolves a URI for a caller who sees some of the servers. `linked` returns the servers that gave the caller a link to a
-    /// URI. A server that lists a URI comes before one that links to it or has a template that fits it; of several with the
-    /// same claim, none is taken for the caller.
+    /// Resolves a URI for a caller who sees some of the servers. `linked` returns the servers that gave the caller a link to
+    /// a URI. A server that lists a URI comes before one that links to it or has a matching template; among several with the
+    /// same claim, none is chosen.
     pub fn resolve_uri(
         &self,
         uri: &str,
@@ -342,7 +343,8 @@ fn texts<'a>(definitions: &'a [Value], key: &'a str) -> impl Iterator<Item = &'a
         .filter(move |text| seen.insert(*text))
 }
 
-/// Returns the pattern of a URI template (RFC 6570): an expression matches any text, `{+x}` and `{/x}` also slashes.
+/// Returns the regex for a URI template (RFC 6570): an expression matches any text without slashes, `{+x}` and `{/x}` also
+/// slashes.
 fn pattern(template: &str) -> Option<Regex> {
     if template.len() > MAX_TEMPLATE {
         return None;
@@ -427,7 +429,7 @@ mod tests {
         assert_eq!(passed.resolve_uri("shared://x", &others, NO_LINKS), to("docs"));
         assert_eq!(passed.resolve_uri("nonet://own/shared://x", &others, NO_LINKS), UriTarget::Unknown);
         assert_eq!(passed.resolve_uri("nonet://own/shared://x", ALL, NO_LINKS), to("own"));
-        // What others are offered is the same as without it.
+        // Others are offered the same as without it.
         let without = PromptsResources::new([offer(&docs, None)].into_iter(), &names());
         assert!(passed.same_resources(&without, 8) && !passed.same_resources(&without, 7));
         assert!(passed.same_prompts(&without, 7));
@@ -528,11 +530,11 @@ mod tests {
         };
         check("file:///a", &["web"], Some(("docs", Claim::Listed)));
         check("file:///b", &["docs"], Some(("docs", Claim::Linked)));
-        // Two servers link to it, or one links and another has a template: neither is taken for the reader.
+        // Two servers link to it, or one links and another has a template, so neither is chosen.
         check("file:///b", &["docs", "web"], None);
         check("tree:a", &["docs"], None);
         check("tree:a", &["web"], Some(("web", Claim::Listed)));
-        // A server that lists the URI too and links to it takes nothing from the other.
+        // A server that both lists the URI and links to it takes nothing from the other.
         check("shared://x", &["web"], None);
         check("nonet://docs/file:///b", &["web"], Some(("docs", Claim::Named)));
         check("nonet://web/file:///b", &["web"], Some(("web", Claim::Linked)));

@@ -1,8 +1,8 @@
-//! Accounts: what one token has at the same time, or one session without a token.
+//! Accounts: the concurrent use of one token, or of one session without a token.
 //!
-//! New work takes its place before anything is sent, and is refused where there is none. What was sent is never refused a place:
-//! a call in flight always becomes a job, because calls and jobs together stay below the sum of both quotas. Knows figures and
-//! counters, and nothing of calls, jobs and sessions.
+//! New work takes a place before anything is sent, and is refused if there is none. Work that was sent is never
+//! refused: a call in flight can always become a job, because calls and jobs together stay below the sum of both
+//! quotas. This room knows numbers and counters; it knows nothing about calls, jobs and sessions.
 
 #[cfg(test)]
 mod tests;
@@ -23,24 +23,25 @@ use crate::{
     fault::{Code, Fault, NextStep},
 };
 
-/// When to try again after a refusal.
+/// When to retry after a refusal.
 const RETRY: Duration = Duration::from_secs(5);
-/// When to open a session again: those that are not used end after a few minutes.
+/// When to retry opening a session: unused sessions end after a few minutes.
 const RETRY_SESSION: Duration = Duration::from_secs(60);
-/// Requests of all kinds, in multiples of the quota of calls: what looks after calls and tasks has room beside them.
+/// The quota of requests of all kinds, as a multiple of the quota of calls: requests about calls and tasks need room
+/// beside them.
 const REQUESTS: usize = 2;
 
-/// The account of a token, or of a session without one. Two accounts are equal if they have the same name.
+/// The account of a token, or of a session without one. Accounts with the same name are equal.
 pub struct Account {
-    /// Its number, under which it takes turns.
+    /// Its number for turn-taking.
     pub id: u64,
-    /// Its name in the store. That of a token stays the same over restarts.
+    /// Its name in the store. A token's account keeps its name across restarts.
     name: Arc<str>,
     quotas: ArcSwap<Quotas>,
     used: Mutex<Used>,
 }
 
-/// How many of each kind an account has.
+/// The places in use, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Used {
     requests: usize,
@@ -50,7 +51,7 @@ struct Used {
     parked: usize,
 }
 
-/// What a place is taken for.
+/// The kind of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlaceKind {
     Request,
@@ -87,7 +88,7 @@ impl Drop for Place {
     }
 }
 
-/// The places of work that may become a job: none for work inside of other work, which has them.
+/// The places of work that may become a job; empty for work inside other work, which shares the outer places.
 #[derive(Debug, Default)]
 pub struct Admission {
     call: Option<Place>,
@@ -95,7 +96,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// The place of the work as a job, in exchange for that of its call.
+    /// Exchanges the place of the call for the place of the job.
     pub fn into_job(self, account: &Arc<Account>) -> Place {
         let place = self.job.unwrap_or_else(|| account.place(PlaceKind::Job));
         drop(self.call);
@@ -103,7 +104,7 @@ impl Admission {
     }
 }
 
-/// New work beyond a quota.
+/// A refusal of new work beyond a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
     #[error("This client has {0} calls in flight, the most that it may have")]
@@ -114,7 +115,7 @@ pub enum Exhausted {
     Requests(usize),
     #[error("{0} sessions are open with this token, or without a token: the most that there may be")]
     Sessions(usize),
-    /// All clients together.
+    /// The limit for all clients together.
     #[error("{0} calls are running in the background already")]
     Gateway(usize),
 }
@@ -149,22 +150,22 @@ impl Account {
         Self { id: hasher.finish(), name, quotas: ArcSwap::from_pointee(quotas), used: Mutex::default() }
     }
 
-    /// The account of a session without a token.
+    /// Creates the account of a session without a token.
     pub fn of_session(quotas: Quotas) -> Arc<Self> {
         Arc::new(Self::new(format!("session-{}", uuid::Uuid::new_v4().simple()), quotas))
     }
 
-    /// The account of all clients over HTTP under a profile that have neither a token nor a session.
+    /// Creates the account of all HTTP clients under a profile that have neither a token nor a session.
     pub fn of_strangers(profile: Option<&str>, quotas: Quotas) -> Arc<Self> {
         Arc::new(Self::new(format!("strangers-{}", profile.unwrap_or_default()), quotas))
     }
 
-    /// The account of what Nonet runs for a profile by itself.
+    /// Creates the account of Nonet's unattended work for a profile.
     pub fn of_errands(profile: Option<&str>, quotas: Quotas) -> Arc<Self> {
         Arc::new(Self::new(format!("errands-{}", profile.unwrap_or_default()), quotas))
     }
 
-    /// Its name in the store.
+    /// Returns its name in the store.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -173,26 +174,26 @@ impl Account {
         **self.quotas.load()
     }
 
-    /// Applies the figures of a configuration from now on.
+    /// Applies changed quotas from now on.
     pub fn set(&self, quotas: Quotas) {
         if self.quotas() != quotas {
             self.quotas.store(Arc::new(quotas));
         }
     }
 
-    /// A place for a request, whatever it asks for.
+    /// Takes a place for a request of any kind.
     pub fn request(self: &Arc<Self>) -> Result<Place, Exhausted> {
         let quotas = self.quotas();
         let most = REQUESTS * quotas.calls;
         self.take(PlaceKind::Request, |used| {
-            // What turns into tasks must have room, too.
+            // Requests that turn into tasks need room too.
             let with_jobs = used.requests + used.jobs;
             let full = used.requests >= most || with_jobs >= most + quotas.calls + quotas.jobs;
             if full { Err(Exhausted::Requests(used.requests)) } else { Ok(()) }
         })
     }
 
-    /// A place for a call, which may become a job later.
+    /// Takes a place for a call, which may become a job later.
     pub fn call(self: &Arc<Self>) -> Result<Admission, Exhausted> {
         let quotas = self.quotas();
         let place = self.take(PlaceKind::Call, |used| {
@@ -205,7 +206,7 @@ impl Account {
         Ok(Admission { call: Some(place?), job: None })
     }
 
-    /// A place for work that is a job from its beginning.
+    /// Takes a place for work that is a job from the start.
     pub fn job(self: &Arc<Self>) -> Result<Admission, Exhausted> {
         let most = self.quotas().jobs;
         let place = self.take(PlaceKind::Job, |used| {
@@ -221,14 +222,14 @@ impl Account {
         })
     }
 
-    /// A place for a request that waits for its client; none if there is none.
+    /// Takes a place for a request that waits for its client; `None` if the quota is used up.
     pub fn parked(self: &Arc<Self>) -> Option<Place> {
         let most = self.quotas().parked;
         let full = Exhausted::Requests(most);
         self.take(PlaceKind::Parked, |used| if used.parked >= most { Err(full) } else { Ok(()) }).ok()
     }
 
-    /// How many jobs it has.
+    /// Returns how many jobs it has.
     pub fn jobs(&self) -> usize {
         self.used.lock().jobs
     }
@@ -245,7 +246,7 @@ impl Account {
         Ok(Place { account: self.clone(), kind })
     }
 
-    /// A place that is not refused.
+    /// Takes a place without checking the quota.
     fn place(self: &Arc<Self>, kind: PlaceKind) -> Place {
         *self.used.lock().of(kind) += 1;
         Place { account: self.clone(), kind }
@@ -253,7 +254,7 @@ impl Account {
 }
 
 impl Default for Account {
-    /// The account of nobody in particular.
+    /// Creates an account without a name.
     fn default() -> Self {
         Self::new("", Quotas::default())
     }
@@ -279,12 +280,12 @@ impl fmt::Debug for Account {
     }
 }
 
-/// The accounts of tokens, which all sessions of a token share.
+/// The accounts of tokens; all sessions of a token share one.
 #[derive(Debug, Default)]
 pub struct Accounts(DashMap<(Option<String>, BearerToken), Weak<Account>>);
 
 impl Accounts {
-    /// The account of a token under a profile.
+    /// Returns the account of a token under a profile.
     pub fn of_token(&self, profile: Option<&str>, token: BearerToken, quotas: Quotas) -> Arc<Account> {
         let key = (profile.map(Into::into), token);
         if let Some(account) = self.0.get(&key).and_then(|known| known.upgrade()) {

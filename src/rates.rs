@@ -1,10 +1,10 @@
-//! Rates of calls: how many a gateway, a server, a tool, a profile and a token may make.
+//! Rates of calls: how many calls a gateway, a server, a tool, a profile and a token allow.
 //!
-//! One limiter for each rule of the configuration, so their number is bounded by the file. A call takes from every rule that
-//! is about it, from the narrowest to the widest; the first that is used up refuses it.
+//! Each rule of the configuration has one limiter, so their number is bounded by the file. A call counts against every
+//! rule that applies, from the narrowest to the widest; the first exhausted rule refuses the call.
 //!
-//! Replicas that share a store share the rates as well. While the store is away or slow, the limiters of this process decide; they
-//! know what this replica has taken.
+//! Replicas that share a store also share the rates. While the store is away or slow, the limiters of this process
+//! decide; they know how many calls this replica has made.
 
 use std::{
     collections::HashMap,
@@ -26,11 +26,11 @@ use crate::{
 /// A rule with its limiter.
 #[derive(Debug)]
 struct Limit {
-    /// The key of the configuration.
+    /// The configuration key.
     rule: String,
     rate: Rate,
     limiter: DefaultDirectRateLimiter,
-    /// The rule as all replicas have it.
+    /// The rule as shared by all replicas.
     shared: SharedRate,
     refused: AtomicU64,
 }
@@ -39,7 +39,7 @@ struct Limit {
 #[derive(Debug, Default)]
 struct OfServer {
     all: Option<Arc<Limit>>,
-    /// By the server's own names.
+    /// By the server's own names of the tools.
     tools: HashMap<String, Arc<Limit>>,
 }
 
@@ -53,7 +53,7 @@ pub struct Rates {
     is_empty: bool,
 }
 
-/// Whose a call is, and of which tool.
+/// The caller and the tool of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct RatedCall<'a> {
     /// The server.
@@ -66,10 +66,10 @@ pub struct RatedCall<'a> {
     pub token: Option<BearerToken>,
 }
 
-/// A rule that refuses a call.
+/// The rule that refuses a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exceeded {
-    /// The key of the configuration.
+    /// The configuration key.
     pub rule: String,
     /// Its rate.
     pub rate: Rate,
@@ -92,16 +92,16 @@ fn is_zero(count: &u64) -> bool {
 }
 
 impl Limit {
-    /// A limit of this rule; the one of `before`, with what is used of it, if the rule is the same. `of` says whose it is where
-    /// several have a limit by one rule.
+    /// Creates a limit for this rule. Returns the one of `before`, with its current use, if the rule is unchanged. `of`
+    /// names the owner if several have a limit by one rule.
     fn new(rule: String, rate: Rate, of: Option<String>, before: Option<&Arc<Self>>) -> Arc<Self> {
         if let Some(same) = before.filter(|before| before.rate == rate && before.rule == rule) {
             return same.clone();
         }
-        // An interval of a microsecond is the shortest that a rate can have.
+        // The shortest interval that a rate can have is a microsecond.
         let quota = Quota::with_period(rate.interval()).unwrap_or(Quota::per_second(rate.burst()));
         let limiter = RateLimiter::direct(quota.allow_burst(rate.burst()));
-        // As here, a rule with another rate begins with nothing used.
+        // The name contains the rate, so that a changed rate starts unused in the store too.
         let name = [&rule, of.as_deref().unwrap_or_default(), &rate.to_string()].join(" ");
         let shared = SharedRate { name, interval: rate.interval(), burst: rate.burst().get() };
         Arc::new(Self { rule, rate, limiter, shared, refused: AtomicU64::new(0) })
@@ -112,9 +112,9 @@ impl Limit {
         taken.map_err(|not_until| self.exceeded(not_until.wait_time_from(self.limiter.clock().now())))
     }
 
-    /// Notes a call that all replicas have taken together.
+    /// Counts a call that the shared rates have allowed.
     fn note(&self) {
-        // This replica alone may have used up its own.
+        // The limiter of this replica may be exhausted already.
         let _ = self.limiter.check();
     }
 
@@ -131,7 +131,7 @@ impl Limit {
 }
 
 impl Rates {
-    /// The rates of a configuration. What is used of a rule of `before` stays used.
+    /// Creates the rates of a configuration. Unchanged rules of `before` keep their current use.
     pub fn new(config: &Config, before: &Self) -> Self {
         let limit = |rule: String, rate: Option<Rate>, before: Option<&Arc<Limit>>| {
             Some(Limit::new(rule, rate?, None, before))
@@ -183,11 +183,11 @@ impl Rates {
         Self { gateway, servers, profiles, tokens, is_empty }
     }
 
-    /// Takes a call from every rule that is about it, in the store if replicas share one.
+    /// Counts a call against every rule that applies, in the store if replicas share one.
     ///
     /// # Errors
     ///
-    /// The first rule that is used up. The call must not be made.
+    /// The first exhausted rule. The call must not be made.
     pub async fn take(&self, call: &RatedCall<'_>, store: &dyn Store) -> Result<(), Exceeded> {
         let limits = self.about(call);
         if limits.is_empty() {
@@ -211,7 +211,7 @@ impl Rates {
         }
     }
 
-    /// The rules that are about a call, the narrowest first.
+    /// Returns the rules that apply to a call, the narrowest first.
     fn about(&self, call: &RatedCall<'_>) -> Vec<&Limit> {
         if self.is_empty {
             return Vec::new();
@@ -227,7 +227,8 @@ impl Rates {
         limits.into_iter().flatten().map(|limit| &**limit).collect()
     }
 
-    /// Returns the rules that a caller can meet, in order of their keys. `sees` says which servers it may know of.
+    /// Returns the rules that may apply to a caller, in order of their keys. `sees` says which servers the caller may
+    /// know about.
     pub fn shown(
         &self,
         profile: Option<&str>,
@@ -237,7 +238,7 @@ impl Rates {
         let servers = self.servers.iter().filter(|(name, _)| sees(name));
         let of_servers = servers.flat_map(|(_, server)| server.all.iter().chain(server.tools.values()));
         let own = profile.and_then(|profile| self.profiles.get(profile));
-        // Whoever has no profile may see everything.
+        // A caller without a profile may see all profiles.
         let all = profile.is_none().then(|| self.profiles.values()).into_iter().flatten();
         let token = token.and_then(|token| self.tokens.get(&token));
         let limits = of_servers.chain(own).chain(all).chain(token).chain(&self.gateway);
@@ -274,13 +275,13 @@ mod tests {
 
     const CALL: RatedCall<'_> = RatedCall { server: "shop", tool: "buy", profile: None, token: None };
 
-    /// Takes a call where nothing is shared.
+    /// Counts a call without shared rates.
     fn take(rates: &Rates, call: &RatedCall<'_>) -> Result<(), Exceeded> {
         let store = SqliteStore::new(None, ROOMY, Clock::default());
         rates.take(call, &store).now_or_never().expect("there is nothing to wait for")
     }
 
-    /// How many of 20 calls are let through, and the rule that refuses the next.
+    /// Returns how many of 20 calls are allowed, and the rule that refuses the next.
     fn through(rates: &Rates, call: RatedCall<'_>) -> (usize, Option<String>) {
         for made in 0..20 {
             if let Err(exceeded) = take(rates, &call) {
@@ -377,7 +378,7 @@ mod tests {
         let shown = serde_json::json!(replicas[0].shown(None, None, |_| true));
         assert_eq!(shown[0], serde_json::json!({ "rule": "gateway.rate", "rate": "4/h", "refused": 1 }));
 
-        // Two calls of the first replica and two of the other are in use, which both know of themselves.
+        // Two calls of each replica are in use, and each replica knows about its own.
         drop(server);
         assert_eq!(take(0, other).await, Ok(()));
         assert_eq!(take(0, CALL).await, Ok(()));

@@ -1,8 +1,8 @@
-//! What `nonet reload` and the running gateways of a servers.toml tell each other, by files in the state folder.
+//! The files in the state folder through which `nonet reload` and the running gateways of a servers.toml communicate.
 //!
-//! A gateway that a client has started over stdio has no socket; it has its state folder. There, each gateway of a servers.toml
-//! has a file that it locks as long as it runs, and a file with what it made of the servers.toml last. A request is one file,
-//! replaced whole. This room knows files, and not what is in a servers.toml.
+//! A gateway that a client has started over stdio has no socket, but it has its state folder. There, each gateway of a
+//! servers.toml has a file that it locks while it runs, and a file with the result of its last reload. A request is a single
+//! file, replaced whole. This room knows files, not the contents of a servers.toml.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -18,12 +18,12 @@ use crate::{files, text::hex};
 
 /// The name of the file with the request.
 pub const REQUEST: &str = "request.json";
-/// The largest file that is read.
+/// The largest file accepted, in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// How many gateways are looked at.
+/// The most gateways considered.
 const MAX_GATEWAYS: usize = 1_000;
 
-/// The place of one servers.toml.
+/// The reload files of one servers.toml.
 #[derive(Clone, Debug)]
 pub struct ReloadDesk {
     folder: PathBuf,
@@ -32,59 +32,59 @@ pub struct ReloadDesk {
 /// A request to read the servers.toml now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadRequest {
-    /// Tells it from others.
+    /// Distinguishes the request from others.
     pub id: String,
-    /// The text that the user accepts, whatever it loses, as its hash.
+    /// The hash of the text that the user accepts, whatever it loses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accept: Option<String>,
-    /// The text that the gateway must have until now for `accept` to count, as its hash.
+    /// The hash of the text that the gateway must be using for `accept` to count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
 }
 
 impl ReloadRequest {
-    /// A request; `accept` is the text that the user accepts.
+    /// Creates a request; `accept` is the text that the user accepts.
     pub fn new(accept: Option<&str>) -> Self {
         let id = uuid::Uuid::new_v4().simple().to_string();
         Self { id, accept: accept.map(text_hash), from: None }
     }
 
-    /// A request for a change of a known text, which the user has asked for.
+    /// Creates a request for an edit of a known text, on behalf of the user.
     pub fn of_edit(before: &str, after: &str) -> Self {
         Self { from: Some(text_hash(before)), ..Self::new(Some(after)) }
     }
 }
 
-/// What a gateway made of the servers.toml last.
+/// The result of a gateway's last reload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReloadAnswer {
     /// The gateway's process.
     pub pid: u32,
-    /// The last request that it has read.
+    /// The last request that the gateway has read.
     pub request: Option<String>,
-    /// What it told its clients; null before the first reload.
+    /// The report to its clients; null before the first reload.
     pub outcome: Value,
 }
 
-/// The hash of a text, by which it is accepted.
+/// Returns the hash by which a text is accepted.
 pub fn text_hash(text: &str) -> String {
     hex(&Sha256::digest(text.as_bytes()))
 }
 
 impl ReloadDesk {
-    /// The place of a servers.toml in a state folder.
+    /// Returns the desk of a servers.toml in a state folder.
     pub fn of(state: &Path, config: &Path) -> Self {
         let config = fs::canonicalize(config).unwrap_or_else(|_| config.into());
         let digest = Sha256::digest(config.as_os_str().as_encoded_bytes());
         Self { folder: state.join("reloads").join(hex(&digest[..8])) }
     }
 
-    /// The folder of the files.
+    /// Returns the folder of the files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Takes a place for a gateway of this process. Blocks.
+    /// Registers a gateway of this process. Blocks.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl ReloadDesk {
         files::private_folder(&self.folder)?;
         let name = format!("{}-{}", std::process::id(), uuid::Uuid::new_v4().simple());
         let lock = self.folder.join(format!("{name}.lock"));
-        // Under that name only once it is locked: who finds it unlocked takes it for that of a gateway that has ended.
+        // Renamed only once locked: an unlocked file counts as a leftover of an ended gateway.
         let unlocked = lock.with_extension("new");
         let file = files::lock_file(&unlocked)?;
         file.try_lock().map_err(|error| match error {
@@ -126,8 +126,7 @@ impl ReloadDesk {
         serde_json::from_slice(&bytes).ok()
     }
 
-    /// Returns what each gateway that runs has made of the servers.toml last, and removes the files of those that have ended.
-    /// Blocks.
+    /// Returns the result of each running gateway's last reload, and removes the files of ended gateways. Blocks.
     pub fn answers(&self) -> Vec<ReloadAnswer> {
         let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
         let locks = entries.flatten().map(|entry| entry.path());
@@ -153,7 +152,7 @@ fn answer_of(lock: &Path) -> Option<ReloadAnswer> {
     serde_json::from_slice(&files::read_at_most(&answer, MAX_BYTES).ok()?).ok()
 }
 
-/// The place of a gateway that runs, until dropped.
+/// A running gateway's registration, until dropped.
 #[derive(Debug)]
 pub struct ReloadPost {
     desk: ReloadDesk,
@@ -168,12 +167,12 @@ impl ReloadPost {
         self.desk.request()
     }
 
-    /// The folder of the files.
+    /// Returns the folder of the files.
     pub fn folder(&self) -> &Path {
         self.desk.folder()
     }
 
-    /// Writes down what became of the servers.toml, and the request that was read. Blocks.
+    /// Records the result of a reload, and the request that was read. Blocks.
     ///
     /// # Errors
     ///
@@ -213,7 +212,7 @@ mod tests {
         assert_eq!((answer.request.as_ref(), &answer.outcome["kind"]), (Some(&request.id), &json!("x")));
         drop(post);
         assert_eq!(desk.answers(), Vec::new());
-        // What a killed gateway leaves behind goes.
+        // Leftovers of a killed gateway are removed.
         fs::write(desk.folder().join("1-a.lock"), "").expect("written");
         fs::write(desk.folder().join("1-a.json"), "{}").expect("written");
         assert_eq!(desk.answers(), Vec::new());

@@ -1,5 +1,5 @@
 //! REST services as tools: the operations of an OpenAPI document, or endpoints written by hand, each with one input schema,
-//! and the request that a call makes. Without IO.
+//! and the request that a call makes. This room does no IO.
 
 mod document;
 mod endpoints;
@@ -23,7 +23,7 @@ use crate::config::{Endpoint, Globs};
 
 /// The largest document, in bytes.
 pub const MAX_DOCUMENT: usize = 32 << 20;
-/// The most operations of a service.
+/// The maximum number of operations of a service.
 pub const MAX_OPERATIONS: usize = 10_000;
 
 /// A REST service, as its document or the configuration describes it.
@@ -31,17 +31,17 @@ pub const MAX_OPERATIONS: usize = 10_000;
 pub struct Service {
     /// The version of OpenAPI that the document is written in.
     pub version: String,
-    /// What the service is, in its own words.
+    /// The service's description of itself.
     pub about: String,
     /// The address that paths are appended to, if the document names one: absolute, `http` or `https`.
     pub base_url: Option<String>,
-    /// The ways to sign in that the document names, in words: `a key in the header "X-Api-Key"`.
+    /// The ways to sign in that the document names, as text: `a key in the header "X-Api-Key"`.
     pub sign_in: Vec<String>,
     /// The operations, by name.
     pub operations: BTreeMap<String, Operation>,
-    /// Operations that no tool was made of, each with the reason: `GET /files: ...`.
+    /// Operations that did not become tools, each with the reason: `GET /files: ...`.
     pub left_out: Vec<String>,
-    /// The patterns of wanted operations that match none, each with what there is instead.
+    /// The patterns of wanted operations that match none, each with the names that exist.
     pub unmatched: Vec<String>,
 }
 
@@ -60,17 +60,17 @@ pub struct Operation {
 pub struct RestRequest {
     /// The HTTP method.
     pub method: http::Method,
-    /// The whole address, with its query.
+    /// The complete address, with its query.
     pub url: String,
-    /// Headers besides those of the configuration; checked. `Accept` is among them.
+    /// Headers besides the configured ones, already checked, including `Accept`.
     pub headers: http::HeaderMap,
     /// The body with its `Content-Type`.
     pub body: Option<(String, Vec<u8>)>,
 }
 
 impl Service {
-    /// Reads an OpenAPI document, 3.0 or 3.1, as JSON or YAML. `came_from` is the address it was read from, which relative
-    /// servers refer to. Only operations whose name matches `wanted` become tools; `None`: all.
+    /// Reads an OpenAPI document, 3.0 or 3.1, as JSON or YAML. `came_from` is the address that it was read from, the base of
+    /// relative server addresses. Only operations whose name matches `wanted` become tools; `None`: all.
     ///
     /// # Errors
     ///
@@ -79,15 +79,15 @@ impl Service {
         operations::service(&Document::read(document)?, came_from, wanted)
     }
 
-    /// A service of endpoints written by hand, at the address `base_url`. One that cannot be used is left out, with the reason;
-    /// the configuration refuses it before, with its line.
+    /// Returns a service of endpoints written by hand, at the address `base_url`. An unusable endpoint is left out, with the
+    /// reason; the configuration has already refused it, with its line.
     pub fn by_hand(endpoints: &BTreeMap<String, Endpoint>, base_url: Option<&str>) -> Self {
         endpoints::service(endpoints, base_url)
     }
 }
 
 impl Operation {
-    /// The name of its tool.
+    /// Returns the name of its tool.
     pub fn name(&self) -> &str {
         self.definition["name"].as_str().unwrap_or_default()
     }
@@ -97,8 +97,8 @@ impl Operation {
         self.plan.base.as_deref()
     }
 
-    /// Makes the request of a call. `base_url` is that of the configuration: absolute, and instead of [`Self::address`]. A query
-    /// that it has is part of every request.
+    /// Builds the request of a call. `base_url` is the configured one: absolute, and used instead of [`Self::address`]. Its
+    /// query, if any, is part of every request.
     ///
     /// # Errors
     ///

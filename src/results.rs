@@ -1,8 +1,8 @@
-//! Results that are too large for a model: shown as a preview, read on piece by piece.
+//! Results that are too large for a model: shown as a preview, and read in pieces.
 //!
-//! An error is never shortened. `structuredContent` is never cut, unless it only repeats the text. This room knows the shape
-//! of a `CallToolResult`, and nothing of where it came from or where it is kept. Large JSON is read as text, never as a tree of
-//! values, so that memory stays near the size of the result.
+//! An error is never shortened. `structuredContent` is never cut, unless it only repeats the text. This room knows the
+//! structure of a `CallToolResult`, but not where the result came from or where it is stored. Large JSON is read as text,
+//! never as a tree of values, so that memory stays near the size of the result.
 
 mod call_result;
 mod preview;
@@ -19,15 +19,15 @@ pub use value::{Body, WRAPPER, Whole, source_of, value_of};
 
 use crate::fault::NextStep;
 
-/// The part of the budget that previews of all blocks together may take, in bytes.
+/// How much of the budget the previews of all blocks together may take, in bytes.
 const PREVIEW: usize = 3_000;
-/// Texts up to this length, in bytes, are never worth cutting.
+/// Texts up to this length, in bytes, are never cut.
 const SHORT: usize = 1_000;
 
-/// How long a result is kept where the store cannot be written.
+/// How long a result is kept if the store cannot be written.
 pub const PASSING: &str = "in memory only, until this gateway ends: the store cannot be written";
 
-/// All text blocks of a result, joined by line ends; without any, the texts of embedded resources.
+/// Returns all text blocks of a result, joined by line breaks; without any, the texts of embedded resources.
 pub fn text_of(result: &Value) -> String {
     let mut texts: Vec<&str> = blocks(result).filter_map(|block| block.get("text")?.as_str()).collect();
     if texts.is_empty() {
@@ -36,7 +36,7 @@ pub fn text_of(result: &Value) -> String {
     texts.join("\n")
 }
 
-/// The text of a result, or its structured value as compact JSON where it has no text.
+/// Returns the text of a result, or its structured value as compact JSON if it has no text.
 pub fn text_of_value(result: &Value) -> String {
     match text_of(result) {
         text if text.is_empty() => match value_of(result) {
@@ -47,7 +47,7 @@ pub fn text_of_value(result: &Value) -> String {
     }
 }
 
-/// Takes images and audio out of a result.
+/// Removes images and audio from a result and returns them.
 pub fn take_media(result: &mut Arc<Value>) -> Vec<Value> {
     if !blocks(result).any(is_media) {
         return Vec::new();
@@ -58,24 +58,24 @@ pub fn take_media(result: &mut Arc<Value>) -> Vec<Value> {
     }
 }
 
-/// Whether a text has the form of a reference to a kept result, or of a task's handle, which is one as well.
+/// Returns whether a text has the form of a reference to a kept result. A task's handle is such a reference too.
 pub fn is_reference(text: &str) -> bool {
     let hex = |hex: &str, length| hex.len() == length && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
     text.strip_prefix("r-").is_some_and(|rest| hex(rest, 10))
         || text.strip_prefix("job-").is_some_and(|rest| hex(rest, 12))
 }
 
-/// A new reference.
+/// Returns a new reference.
 pub fn new_reference() -> String {
     format!("r-{}", &uuid::Uuid::new_v4().simple().to_string()[..10])
 }
 
-/// Whether a result says that the call failed.
+/// Returns whether a result reports a failed call.
 pub fn is_error(result: &Value) -> bool {
     result.get("isError") == Some(&Value::Bool(true))
 }
 
-/// The length of a value as compact JSON, in bytes, without building it.
+/// Returns the length of a value as compact JSON, in bytes, without building it.
 pub fn json_len(value: &Value) -> usize {
     struct Count(usize);
     impl io::Write for Count {
@@ -92,7 +92,7 @@ pub fn json_len(value: &Value) -> usize {
     count.0
 }
 
-/// Whether a result of `size` bytes has to be shortened to fit into `budget` bytes, and can be. Images and audio stay
+/// Returns whether a result of `size` bytes must be shortened to fit into `budget` bytes, and can be. Images and audio stay
 /// unchanged, and a wrapper that only repeats the text does not count.
 pub fn must_be_shortened(result: &Value, size: usize, budget: usize) -> bool {
     if size <= budget || is_error(result) || weight(result, size) <= budget {
@@ -103,7 +103,7 @@ pub fn must_be_shortened(result: &Value, size: usize, budget: usize) -> bool {
         || rest.clone().map(json_len).sum::<usize>() > budget / 2 && rest.next().is_some()
 }
 
-/// The size of a result without the wrapper that repeats its text.
+/// Returns the size of a result without the wrapper that repeats its text.
 fn weight(result: &Value, size: usize) -> usize {
     match value::wrapper(result) {
         Some(_) => size.saturating_sub(json_len(&result["structuredContent"])),
@@ -112,7 +112,7 @@ fn weight(result: &Value, size: usize) -> usize {
 }
 
 /// Replaces the long texts of a result by previews, and adds a note: how to read on under `reference`, or why the result was
-/// not kept. Of many blocks the first stay, as far as they fit into `budget` bytes.
+/// not kept. Of many blocks, only the first ones that fit into `budget` bytes stay.
 pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<&str, &str>) -> Value {
     let long = blocks(&result).filter(|block| long_text(block).is_some()).count();
     let share = PREVIEW.min(budget / 2) / long.max(1);
@@ -153,7 +153,7 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
     result
 }
 
-/// Adds to the note of a shortened result that it is not kept for long.
+/// Notes in a shortened result that it is not kept for long.
 pub fn note_passing(shortened: &mut Value) {
     let blocks = shortened.get_mut("content").and_then(Value::as_array_mut);
     let Some(text) = blocks.and_then(|blocks| blocks.last_mut()?.get_mut("text")) else { return };
@@ -163,12 +163,12 @@ pub fn note_passing(shortened: &mut Value) {
     }
 }
 
-/// Whether a block is an image or audio.
+/// Returns whether a block is an image or audio.
 fn is_media(block: &Value) -> bool {
     matches!(block.get("type").and_then(Value::as_str), Some("image" | "audio"))
 }
 
-/// The data of a binary embedded resource, if it is worth leaving out.
+/// Returns the data of a binary embedded resource, if it is large enough to leave out.
 fn long_blob(block: &Value) -> Option<&str> {
     block.get("resource")?.get("blob")?.as_str().filter(|blob| blob.len() > SHORT)
 }
@@ -177,26 +177,26 @@ fn blocks(result: &Value) -> impl Iterator<Item = &Value> + Clone {
     result.get("content").and_then(Value::as_array).into_iter().flatten()
 }
 
-/// Where the text of a block is.
+/// The place of a block's text.
 #[derive(Clone, Copy)]
 enum BlockPlace {
     Own,
     Resource,
 }
 
-/// The text of a block, if it is worth cutting.
+/// Returns the text of a block, if it is long enough to cut.
 fn long_text(block: &Value) -> Option<(&str, BlockPlace)> {
     let own = block.get("text").and_then(Value::as_str).map(|text| (text, BlockPlace::Own));
     let inside = || Some((block.get("resource")?.get("text")?.as_str()?, BlockPlace::Resource));
     own.or_else(inside).filter(|(text, _)| text.len() > SHORT)
 }
 
-/// A call of `gateway.fetch_result`.
+/// Returns a call of `gateway.fetch_result`.
 fn fetch(params: Map<String, Value>) -> NextStep {
     NextStep::own("fetch_result", Value::Object(params))
 }
 
-/// The greatest index at most `at` where a character begins.
+/// Returns the greatest character boundary at or before `at`.
 fn floor_boundary(text: &str, at: usize) -> usize {
     let mut at = at.min(text.len());
     while !text.is_char_boundary(at) {

@@ -1,10 +1,10 @@
-//! What a server that is a program can reach: files, network, other processes.
+//! Limits what a child-process server can reach: files, network, other processes.
 //!
-//! A process with threads cannot set up a sandbox for a child without unsafe code after `fork`. So the gateway starts itself
-//! again as a helper ([`SANDBOX_COMMAND`]), which works in two steps, each single-threaded: the first makes the namespaces,
-//! the second ([`INIT_COMMAND`]) is the first process inside of them: it builds the root folder, gives up what is left of its
-//! rights, and starts the program. All processes of the sandbox end with either of them. On other systems than Linux there is
-//! no sandbox, and a server that needs one does not start.
+//! A process with threads cannot set up a sandbox for a child without unsafe code after `fork`. So the gateway runs itself
+//! again as a helper ([`SANDBOX_COMMAND`]) in two single-threaded steps. The first step creates the namespaces. The second
+//! ([`INIT_COMMAND`]) is the first process inside them: it builds the root folder, drops its remaining privileges, and starts
+//! the program. All processes of the sandbox end with either step. Only Linux has a sandbox; elsewhere, a server that
+//! requires one does not start.
 
 #[cfg(target_os = "linux")]
 mod init;
@@ -41,9 +41,9 @@ const NOT_SET_UP: u8 = 125;
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
 /// The variable with the [`Spec`].
 const SPEC: &str = "NONET_SANDBOX";
-/// What the names of the program's variables begin with in the helper's environment, where they must have no effect.
+/// The prefix of the program's variables in the helper's environment, where they must have no effect.
 const PREFIX: &str = "NONET_SANDBOX_ENV_";
-/// Variables that lead to the user's agents and session. A sandbox leaves them out.
+/// Variables that lead to the user's agents and session. A sandbox drops them.
 const AGENTS: [&str; 12] = [
     "SSH_AUTH_SOCK",
     "SSH_AGENT_PID",
@@ -64,25 +64,25 @@ const AGENTS: [&str; 12] = [
 pub struct Spec {
     /// The server's name.
     pub server: String,
-    /// Files and folders to read, as configured.
+    /// Readable files and folders, as configured.
     pub read: Vec<PathBuf>,
-    /// Files and folders to write, as configured.
+    /// Writable files and folders, as configured.
     pub write: Option<Vec<PathBuf>>,
-    /// The addresses to connect to.
+    /// The addresses that may be connected to.
     pub net: Network,
-    /// The most memory of a process, in bytes.
+    /// The maximum memory of a process, in bytes.
     pub memory_bytes: Option<u64>,
-    /// The most processes and threads.
+    /// The maximum number of processes and threads.
     pub processes: Option<u64>,
-    /// Whether nothing less than the whole sandbox will do.
+    /// Whether a weaker sandbox is unacceptable.
     pub required: bool,
     /// The configured working directory.
     pub cwd: Option<PathBuf>,
     /// The user's home folder.
     pub home: Option<PathBuf>,
-    /// The folder that is shown to the program as its home folder; `None`: one that ends with the program.
+    /// The folder that the program sees as its home folder; `None`: a temporary one that ends with the program.
     pub own: Option<PathBuf>,
-    /// What is never shown: Nonet's state, configuration and secrets.
+    /// Paths that are never shown: Nonet's state, configuration and secrets.
     pub hidden: Vec<PathBuf>,
 }
 
@@ -129,15 +129,15 @@ impl Spec {
     }
 }
 
-/// Whether a sandbox leaves out a variable that every other server inherits.
+/// Returns whether a sandbox drops a variable that every other server inherits.
 pub fn leaves_out(name: &str) -> bool {
     AGENTS.iter().any(|agent| agent.eq_ignore_ascii_case(name))
 }
 
-/// Whether a sandbox can be had on this kind of system at all.
+/// Whether this operating system supports a sandbox.
 pub const IS_POSSIBLE: bool = cfg!(target_os = "linux");
 
-/// Returns why this machine gives no whole sandbox; `None` if it does. Tries one, without a program.
+/// Returns why this machine has no complete sandbox; `None` if it has. Tries one, without a program.
 pub async fn weakness(executable: &Path) -> Option<String> {
     if !IS_POSSIBLE {
         return Some(format!("{} has no sandbox for it", std::env::consts::OS));
@@ -170,7 +170,7 @@ pub async fn weakness(executable: &Path) -> Option<String> {
     }
 }
 
-/// Returns what is known of a fault of the helper: whose it is, why, and what to do.
+/// Returns a message about a fault of the helper: where the fault lies, the reason, and the remedy.
 #[cfg(target_os = "linux")]
 fn told(server: &str, fault: &SetUpFault) -> String {
     format!("nonet: `{server}` was not started: {fault}")
@@ -180,45 +180,45 @@ fn told(server: &str, fault: &SetUpFault) -> String {
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no other system has a sandbox"))]
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SetUpFault {
-    /// Something about the machine.
+    /// A fault of the machine.
     #[error("this system does not allow a sandbox: {what}: {why}. {remedy}")]
     System { what: &'static str, why: String, remedy: &'static str },
-    /// Something about the configuration.
+    /// A fault of the configuration.
     #[error("{0}")]
     Settings(String),
 }
 
-/// What to do where the system does not allow a sandbox.
+/// The remedy if the system does not allow a sandbox.
 #[cfg(target_os = "linux")]
 const REMEDY: &str = "User namespaces must be allowed (`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, \
     `sysctl user.max_user_namespaces=10000`, or a container that may make them). With `sandbox = { required = false }` the \
     server starts with what can be had";
 
-/// Runs the helper: sets up the namespaces and waits for the end. Single-threaded when it begins.
+/// Runs the helper: sets up the namespaces and waits for the end. Must be called single-threaded.
 #[cfg(target_os = "linux")]
 pub fn run(command: &[OsString]) -> ExitCode {
     start::run(command)
 }
 
-/// Runs the first process inside of the namespaces.
+/// Runs the first process inside the namespaces.
 #[cfg(target_os = "linux")]
 pub fn run_init(command: &[OsString]) -> ExitCode {
     init::run(command)
 }
 
-/// Says what is missing: only Linux has a sandbox, and the gateway does not ask for one elsewhere.
+/// Reports that only Linux has a sandbox; the gateway does not ask for one elsewhere.
 #[cfg(not(target_os = "linux"))]
 pub fn run(_command: &[OsString]) -> ExitCode {
     ExitCode::from(NOT_SET_UP)
 }
 
-/// The same for the first process.
+/// Reports that only Linux has a sandbox.
 #[cfg(not(target_os = "linux"))]
 pub fn run_init(_command: &[OsString]) -> ExitCode {
     ExitCode::from(NOT_SET_UP)
 }
 
-/// What the helper was given.
+/// Returns the helper's input.
 #[cfg(target_os = "linux")]
 fn given<T: serde::de::DeserializeOwned>() -> Result<(T, Vec<(OsString, OsString)>), SetUpFault> {
     use std::os::unix::ffi::OsStrExt;

@@ -1,7 +1,7 @@
-//! Recognises secrets: by the name of their place, by their beginning, or by length and randomness.
+//! Recognises secrets: by the name of their place, by a known prefix, or by length and randomness.
 //!
-//! Knows text only. What is done about a secret is the caller's: `hosts` moves it to another file, `memory` leaves it out
-//! ([`without_secrets`]), and a form that asks for one is not shown ([`asked_in`]).
+//! This room knows only text. The caller decides what to do about a secret: `hosts` moves it to another file, `memory` drops
+//! it ([`without_secrets`]), and a form that asks for one is not shown ([`asked_in`]).
 
 mod forms;
 mod names;
@@ -13,7 +13,7 @@ pub use forms::asked_in;
 pub use names::{is_harmless, is_secret_header, is_secret_name, kind};
 pub use prose::without_secrets;
 
-/// How tokens of well-known services begin, and what they are.
+/// The prefixes of well-known services' tokens, with the name of each.
 const BEGINNINGS: [(&str, &str); 36] = [
     ("ghp_", "TOKEN"),
     ("gho_", "TOKEN"),
@@ -52,14 +52,14 @@ const BEGINNINGS: [(&str, &str); 36] = [
     ("gsk_", "API_KEY"),
     ("pplx-", "API_KEY"),
 ];
-/// The shortest token: no service gives out shorter ones, and words that begin alike are shorter.
+/// The shortest token: no service issues shorter ones, and words with the same prefix are shorter.
 pub const MIN_TOKEN: usize = 16;
-/// The length from which randomness by itself indicates a secret.
+/// The length from which randomness alone indicates a secret.
 pub const MIN_RANDOM: usize = 32;
-/// Bits per character that words, paths and package names stay below at that length.
+/// The bits per character that words, paths and package names of that length do not reach.
 const RANDOM_BITS: f64 = 4.2;
 
-/// Returns what a text is that begins like a token of a well-known service.
+/// Returns the kind of token, if a text has a well-known service's prefix.
 pub fn beginning(text: &str) -> Option<&'static str> {
     let begins = |(beginning, _): &&(&str, &str)| text.starts_with(beginning) && text.len() >= MIN_TOKEN;
     BEGINNINGS.iter().find(begins).map(|(_, kind)| *kind)
@@ -98,13 +98,13 @@ pub fn in_addresses(text: &str) -> Vec<(Range<usize>, String)> {
     found
 }
 
-/// Returns the length of a text up to the first character of a kind.
+/// Returns the length of a text before the first character that matches.
 pub fn until(text: &str, stop: impl Fn(char) -> bool) -> usize {
     text.find(stop).unwrap_or(text.len())
 }
 
-/// Whether a text looks rolled by dice: long, with both cases and several digits, hardly a letter
-/// more often than another.
+/// Returns whether a text looks random: long, with both cases and several digits, and no letter much more frequent than the
+/// others.
 pub fn is_random(text: &str) -> bool {
     let digits = text.chars().filter(char::is_ascii_digit).count();
     let both =
@@ -115,7 +115,7 @@ pub fn is_random(text: &str) -> bool {
     bits_per_character(text) > RANDOM_BITS
 }
 
-/// Returns the entropy of the bytes.
+/// Returns the entropy of the bytes, in bits per character.
 fn bits_per_character(text: &str) -> f64 {
     let mut counts = [0usize; 256];
     text.bytes().for_each(|byte| counts[usize::from(byte)] += 1);

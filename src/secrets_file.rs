@@ -1,7 +1,7 @@
-//! The file `secrets.env` beside servers.toml: one `NAME=value` a line, readable by its owner only.
+//! The file `secrets.env` beside servers.toml: one `NAME=value` per line, readable only by its owner.
 //!
-//! Knows names, values and how they are written, and nothing of what they are for. `config` reads the file for
-//! `${VAR}`, `hosts` and `cli` add to it. The file is replaced in one step and is never readable by others on the way.
+//! This room knows names, values and their notation, but not their purpose. `config` reads the file for `${VAR}`; `hosts` and
+//! `cli` add to it. The file is replaced in one step and is never readable by others in between.
 
 use std::{
     collections::BTreeMap,
@@ -14,31 +14,31 @@ use crate::{files, keyring::is_name};
 /// The name of the file.
 pub const NAME: &str = "secrets.env";
 
-/// The largest file that is read.
+/// The maximum size of the file, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 const HEADER: &str = "\
 # Secrets for `${NAME}` in the servers.toml of this folder: one NAME=value a line, never expanded again.
 # A value in double quotes is read as JSON, a value in single quotes literally. Keep this file private.
 ";
 
-/// A `secrets.env`, as read and with what has been set since.
+/// A `secrets.env` as read, with later changes.
 #[derive(Clone, Default)]
 pub struct SecretsFile {
     path: PathBuf,
-    /// What the file held when it was read; none if there was no file.
+    /// The file's content when it was read; `None` if there was no file.
     before: Option<String>,
     text: String,
     values: BTreeMap<String, String>,
-    /// The lines that cannot be read. They are kept as they are.
+    /// The unreadable lines, which are kept unchanged.
     pub faults: Vec<LineFault>,
-    /// Whether others than the owner may read or write the file.
+    /// Whether anyone but the owner may read or write the file.
     pub is_open: bool,
 }
 
-/// A line that cannot be read. Nothing of the line itself is in here: it may be a secret.
+/// An unreadable line. Contains nothing of the line itself, which may be a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineFault {
-    /// The line, from 1.
+    /// The line's number, from 1.
     pub line: usize,
     /// What is wrong with it, without a full stop.
     pub message: String,
@@ -46,13 +46,13 @@ pub struct LineFault {
     pub remedy: &'static str,
 }
 
-/// The `secrets.env` that belongs to a servers.toml.
+/// Returns the path of the `secrets.env` that belongs to a servers.toml.
 pub fn beside(servers_toml: &Path) -> PathBuf {
     servers_toml.with_file_name(NAME)
 }
 
 impl SecretsFile {
-    /// Reads a file. One that does not exist is empty.
+    /// Reads a file. A missing file counts as empty.
     pub fn read(path: &Path) -> io::Result<Self> {
         let empty = Self { path: path.into(), ..Self::default() };
         let data = match fs::metadata(path) {
@@ -65,22 +65,22 @@ impl SecretsFile {
         Ok(read)
     }
 
-    /// Where the file is.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The value of a name.
+    /// Returns the value of a name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }
 
-    /// Every name with its value.
+    /// Returns every name with its value.
     pub fn values(&self) -> &BTreeMap<String, String> {
         &self.values
     }
 
-    /// Sets a name, in the place of an earlier value. Nothing is written before [`SecretsFile::write`].
+    /// Sets a name, replacing an earlier value. Nothing is written before [`SecretsFile::write`].
     pub fn set(&mut self, name: &str, value: &str) {
         let line = format!("{name}={}\n", written(value));
         if self.text.trim().is_empty() {
@@ -105,7 +105,7 @@ impl SecretsFile {
         self.parse();
     }
 
-    /// Takes a name out. Returns whether the name was there.
+    /// Removes a name. Returns whether the name existed.
     pub fn remove(&mut self, name: &str) -> bool {
         let was_there = !self.lines_of(name).is_empty();
         self.text = self.text.split_inclusive('\n').filter(|line| !is_line_of(line, name)).collect();
@@ -113,7 +113,7 @@ impl SecretsFile {
         was_there
     }
 
-    /// Writes the file in one step, for its owner only, unless somebody else has changed it since it was read.
+    /// Writes the file in one step, readable only by its owner, unless another program has changed it since it was read.
     pub fn write(&self) -> io::Result<()> {
         let now = match fs::metadata(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -125,12 +125,12 @@ impl SecretsFile {
         replace(&self.path, Some(&self.text))
     }
 
-    /// Puts back what the file held when it was read.
+    /// Restores the file's content as it was read.
     pub fn restore(&self) -> io::Result<()> {
         replace(&self.path, self.before.as_deref())
     }
 
-    /// Whether the file was there when it was read.
+    /// Returns whether the file existed when it was read.
     pub fn was_there(&self) -> bool {
         self.before.is_some()
     }
@@ -161,7 +161,7 @@ impl SecretsFile {
     }
 }
 
-/// Shows names only.
+/// Shows only the names.
 impl fmt::Debug for SecretsFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<_> = self.values.keys().collect();
@@ -207,7 +207,7 @@ fn is_line_of(line: &str, name: &str) -> bool {
     matches!(entry(line), Ok(Some((own, _))) if own == name)
 }
 
-/// A value as [`entry`] reads it back.
+/// Returns a value in the notation that [`entry`] reads back.
 fn written(value: &str) -> String {
     let plain = !value.is_empty()
         && value.trim() == value
@@ -237,7 +237,7 @@ fn is_open(data: &fs::Metadata) -> bool {
     std::os::unix::fs::MetadataExt::mode(data) & 0o077 != 0
 }
 
-/// The profile folder of a Windows user is closed to others.
+/// Returns false, because a Windows user's profile folder is closed to others.
 #[cfg(not(unix))]
 fn is_open(_: &fs::Metadata) -> bool {
     false
@@ -304,7 +304,7 @@ mod tests {
         file.set("A", "1");
         file.write().unwrap();
         assert_eq!(SecretsFile::read(&path).unwrap().get("A"), Some("1"));
-        // The one that was read before somebody else wrote it.
+        // This copy was read before another program changed the file.
         assert!(file.write().unwrap_err().to_string().contains("another program"));
         #[cfg(unix)]
         {

@@ -1,4 +1,4 @@
-//! jq filters over JSON values, through jaq. Bounded in number, time, memory and output; never on an async thread.
+//! jq filters over JSON values, through jaq. Bounded in number, time, memory and output; never run on an async thread.
 
 use std::{
     io::{self, Read},
@@ -19,19 +19,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::turns::Turns;
 
-/// How many values a filter may put out.
+/// How many values a filter may output.
 const MAX_OUTPUTS: usize = 10_000;
-/// The most bytes and values of JSON that a filter may put out: the gateway reads them as a tree.
+/// The most bytes and JSON values that a filter may output: the gateway parses them into a tree.
 const MAX_OUTPUT: usize = 64 << 20;
 const MAX_VALUES: usize = 2_000_000;
 /// How long a filter may run.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// How many filters run at the same time, for all clients together.
+/// How many filters run at the same time, over all clients.
 const AT_ONCE: usize = 2;
-/// How many filters wait for their turn, and for how long.
+/// How many filters may wait for their turn, and for how long.
 const LONGEST_QUEUE: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Functions of jq that would reach the environment or the process, with their number of arguments. They fail here.
+/// jq functions that would access the environment or the process, with their number of arguments. They fail here.
 const OUTSIDE: [(&str, usize); 2] = [("env", 0), ("halt", 1)];
 
 /// Why a filter failed.
@@ -52,15 +52,15 @@ pub const SELECT_COMMAND: &str = "__select";
 /// How much of a long message is shown, in characters.
 const MAX_HEAD: usize = 160;
 const MAX_TAIL: usize = 80;
-/// The memory that a filter may use, in bytes.
+/// The memory limit of a filter, in bytes.
 const MEMORY_LIMIT: u64 = 512 << 20;
-/// The same with the program and what is only reserved, where the system cannot tell them apart.
+/// The same limit including the program and merely reserved memory, where the system cannot tell them apart.
 const ADDRESS_LIMIT: u64 = 2 << 30;
-/// The stack that a filter may use, in bytes, as a part of its memory.
+/// The stack limit of a filter, in bytes, as part of its memory.
 const STACK: usize = 64 << 20;
 
-/// Runs filters, each in a process of its own where there is an executable: endless recursion or memory use then ends only
-/// that process.
+/// Runs filters, each in its own process if there is an executable: endless recursion or memory use then ends only that
+/// process.
 #[derive(Clone, Debug)]
 pub struct Selector {
     executable: Option<PathBuf>,
@@ -74,7 +74,7 @@ impl Default for Selector {
 }
 
 impl Selector {
-    /// Filters run as `executable` with [`SELECT_COMMAND`], or in this process if there is none.
+    /// Runs filters as `executable` with [`SELECT_COMMAND`], or in this process without one.
     pub fn new(executable: Option<PathBuf>) -> Self {
         Self { executable, turns: Turns::new(AT_ONCE, LONGEST_QUEUE) }
     }
@@ -85,7 +85,7 @@ impl Selector {
         Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
     }
 
-    /// Runs a filter on JSON text, when it is the owner's turn; all its outputs, in order.
+    /// Runs a filter on JSON text when it is the owner's turn. Returns all outputs in order.
     pub async fn outputs(&self, owner: u64, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
         let slot = tokio::time::timeout(PATIENCE, self.turns.take(owner)).await;
         let Ok(Ok(slot)) = slot else { return Err(SelectError::Busy(filter.into())) };
@@ -94,7 +94,7 @@ impl Selector {
             None => {
                 let text = filter.to_string();
                 let work = tokio::task::spawn_blocking(move || {
-                    // The work goes on beyond its time.
+                    // Held because the work may continue past its time limit.
                     let _slot = slot;
                     run(&text, &json)
                 });
@@ -106,8 +106,8 @@ impl Selector {
     }
 }
 
-/// Whether what a filter put out says yes to a question: one output is enough. `false` and `null` are a no, as in jq, and
-/// here an empty list, too: `.rows` asks whether there are any.
+/// Whether a filter's outputs mean yes: a single truthy output suffices. `false` and `null` mean no, as in jq, and here so
+/// does an empty list: `.rows` asks whether there are any.
 pub fn holds(outputs: &[Value]) -> bool {
     outputs.iter().any(|output| match output {
         Value::Null | Value::Bool(false) => false,
@@ -133,7 +133,7 @@ async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Vec<V
         .map_err(broken)?;
     let mut input = child.stdin.take().ok_or_else(|| failed("no stdin"))?;
     let feed = async move {
-        // A filter that is refused does not read its input.
+        // A refused filter does not read its input.
         let _ = input.write_all(json.as_bytes()).await;
     };
     let output = child.stdout.take().ok_or_else(|| failed("no stdout"))?;
@@ -157,7 +157,7 @@ async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Vec<V
     outcome.map_err(|error| failed(&error.to_string()))?.into()
 }
 
-/// How many values a text of JSON has, or a few more.
+/// Counts the values in a JSON text; may overestimate slightly.
 fn values(json: &[u8]) -> usize {
     let (mut count, mut in_string, mut escaped) = (1, false, false);
     for byte in json {
@@ -172,7 +172,7 @@ fn values(json: &[u8]) -> usize {
     count
 }
 
-/// What the child writes.
+/// The child's output.
 #[derive(serde::Serialize, serde::Deserialize)]
 enum FilterOutcome {
     Outputs(Vec<Value>),
@@ -188,12 +188,12 @@ impl From<FilterOutcome> for Result<Vec<Value>, SelectError> {
     }
 }
 
-/// The child's end: reads a value from stdin and writes the outcome to stdout.
+/// Runs in the child: reads a value from stdin and writes the outcome to stdout.
 pub fn run_child(filter: &str) -> io::Result<()> {
     #[cfg(unix)]
     {
         use nix::sys::resource::{Resource, setrlimit};
-        // Of what is mapped, the program itself and what the allocator only reserves do not count.
+        // Of the mapped memory, the program itself and merely reserved memory do not count.
         for (resource, most) in [(Resource::RLIMIT_DATA, MEMORY_LIMIT), (Resource::RLIMIT_AS, ADDRESS_LIMIT)]
         {
             if let Err(error) = setrlimit(resource, most, most) {
@@ -214,14 +214,14 @@ pub fn run_child(filter: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a text of the configuration is a jq filter. Filters of callers are compiled in a process of their own.
+/// Checks that a text of the configuration is a jq filter. Callers' filters are compiled in a separate process.
 pub fn check(filter: &str) -> Result<(), SelectError> {
     compile(filter).map(drop)
 }
 
 type Program = jaq_core::compile::Filter<jaq_core::Native<data::JustLut<Val>>>;
 
-/// Runs a filter on JSON text, of which no second tree is made: it may be large.
+/// Runs a filter on JSON text without building a second tree: the text may be large.
 fn run(filter: &str, json: &str) -> Result<Vec<Value>, SelectError> {
     let failed = |why: String| SelectError::Failed(filter.into(), shorten(&why));
     let input = read::parse_single(json.as_bytes()).map_err(|e| failed(e.to_string()))?;
@@ -262,7 +262,7 @@ fn compile(filter: &str) -> Result<Program, SelectError> {
     })
 }
 
-/// Cuts the middle out of a long message: jq quotes the whole value, and says at the end what failed.
+/// Cuts the middle of a long message: jq quotes the whole value, and ends with the actual error.
 fn shorten(why: &str) -> String {
     let length = why.chars().count();
     if length <= MAX_HEAD + MAX_TAIL {

@@ -1,8 +1,8 @@
 //! Nonet as an MCP server: one handler behind stdio and streamable HTTP.
 //!
-//! rmcp has the protocol (both eras, sessions, headers); this room turns its requests into
-//! operations of the gateway and answers with verbatim results. They travel through rmcp's types
-//! under one key of `_meta` and are unwrapped just before they are sent.
+//! rmcp implements the protocol (both eras, sessions, headers); this room turns its requests into operations of the gateway
+//! and answers with verbatim results. The results travel through rmcp's types under one key of `_meta` and are unwrapped just
+//! before they are sent.
 
 // Logging is deprecated in the newest revision (SEP-2577); clients of older ones still want it.
 #![allow(deprecated)]
@@ -84,19 +84,19 @@ use crate::{
     wire::{LineReader, rmcp::carry},
 };
 
-/// The code of the error for a request beyond a quota: of the range for servers.
+/// The error code for a request beyond a quota, from the range for servers.
 const RATE_LIMITED: ErrorCode = ErrorCode(-32000);
-/// `_meta` of a request that is passed on to servers (W3C trace context, SEP-414).
+/// Members of a request's `_meta` that are passed on to servers (W3C trace context, SEP-414).
 const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
-/// Methods with params that can be invalid: those of both eras, and those of the session era only.
+/// Methods whose params can be invalid: in both eras, and in the session era only.
 const KNOWN: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
 const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", "logging/setLevel"];
-/// The pause before servers start, so that the handshake has the machine to itself.
+/// The delay before servers start, so that the handshake is not slowed down.
 const HEAD_START: Duration = Duration::from_millis(100);
-/// The longest wait of the servers' start until the last known lists can be searched.
+/// How long the servers' start waits until the last known lists are searchable.
 const RECALL_LIMIT: Duration = Duration::from_secs(1);
 
-/// Serves one client on stdin and stdout until it leaves or `stop` ends.
+/// Serves one client on stdin and stdout until the client leaves or `stop` resolves.
 pub async fn serve_stdio(
     gateway: Arc<Gateway>,
     profile: Option<String>,
@@ -152,8 +152,8 @@ fn connect_soon(gateway: &Arc<Gateway>) {
     });
 }
 
-/// Starts the servers once the last known lists can be searched: dozens of programs that start at once would slow the first
-/// requests down.
+/// Starts the servers once the last known lists are searchable: dozens of programs starting at once would slow down the first
+/// requests.
 fn connect_recalled(gateway: &Arc<Gateway>) {
     let gateway = gateway.clone();
     tokio::spawn(async move {
@@ -163,10 +163,10 @@ fn connect_recalled(gateway: &Arc<Gateway>) {
     });
 }
 
-/// A client's name, and its limits by this configuration.
+/// A client's name, and its limits under this configuration.
 type KnownClient = (Box<str>, Arc<Config>, ClientLimits);
 
-/// The account of the token of a request over HTTP, in its extensions.
+/// The account of a request's token over HTTP, stored in the request's extensions.
 #[derive(Clone)]
 struct OfToken(Arc<Account>);
 
@@ -176,29 +176,29 @@ pub struct NonetServer {
     gateway: Arc<Gateway>,
     session: Arc<Session>,
     http: bool,
-    /// The last client, with its limits by a configuration.
+    /// The last client, with its limits under one configuration.
     client: Arc<Mutex<Option<KnownClient>>>,
-    /// The parked requests of all sessions that share them.
+    /// The parked requests of all sessions that share this table.
     parkings: Parkings,
-    /// The client's capabilities for servers, from its handshake.
+    /// The client's capabilities for servers' requests, from its handshake.
     can: Arc<OnceLock<Arc<Map<String, Value>>>>,
     /// The log level that the client has set.
     log_level: LogThreshold,
     /// The client's subscriptions to resources, by the URI that the client knows.
     subscriptions: Arc<Mutex<HashMap<String, AbortOnDropHandle<()>>>>,
-    /// The quotas of this session over HTTP, if its requests have no token.
+    /// The quotas of this HTTP session, if its requests have no token.
     own_account: Arc<OnceLock<Arc<Account>>>,
-    /// The place of the session among those over HTTP.
+    /// The session's place among those over HTTP.
     place: Arc<OnceLock<Place>>,
     /// Cancelled when the session ends.
     ended: CancellationToken,
-    /// Ends the session with the last handler that has it.
+    /// Ends the session when the last handler that holds it is dropped.
     _ends: Option<Arc<DropGuard>>,
 }
 
 impl NonetServer {
-    /// Returns a handler with a session of its own. Over HTTP there are `strangers`: the account of requests without a token
-    /// and without a session.
+    /// Returns a handler with a new session. `strangers`, over HTTP, is the account of requests without a token and without a
+    /// session.
     fn new(
         gateway: Arc<Gateway>,
         profile: Option<String>,
@@ -246,13 +246,13 @@ impl NonetServer {
         let meta = passed_on(context);
         let (cancel, progress) = (ways.cancel.clone(), ways.progress.clone());
         let asker = Some(ways.asker.clone());
-        // The request that starts a task has been answered by the time that its user would be asked.
+        // The request that starts a task has been answered by the time a user could be asked.
         let unasked = as_task == AsTask::AtOnce;
         Caller { cancel, progress, asker, unasked, as_task, meta, trace, ..base }
     }
 
-    /// Returns the channels to the client of a request. A client declares its capabilities once in the session era, and with
-    /// each request in the stateless era.
+    /// Returns the channels to a request's client. A client declares its capabilities once in the session era, and with each
+    /// request in the stateless era.
     fn ways(&self, context: &impl Origin, caller: &Caller, log: Option<LogLevel>) -> Channels {
         let told =
             || Arc::new(in_flight::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
@@ -262,7 +262,7 @@ impl NonetServer {
         Channels::new(&self.session, can, parks, log, wants_progress)
     }
 
-    /// Returns the limits of a client. The last ones are remembered, as there is nearly always one client and one
+    /// Returns the limits of a client. The last ones are cached, because there is nearly always one client and one
     /// configuration.
     fn limits(&self, client: &str) -> ClientLimits {
         let config = self.gateway.config();
@@ -283,7 +283,7 @@ impl NonetServer {
         }
     }
 
-    /// Returns the level from which on a client gets log messages of its request.
+    /// Returns the minimum level of log messages that a client gets about its request.
     fn log_level_for(&self, context: &impl Origin) -> Option<LogLevel> {
         match context.is_stateless() {
             true => context.meta().log_level().map(Into::into),
@@ -291,7 +291,7 @@ impl NonetServer {
         }
     }
 
-    /// Returns a tool call whose work has not begun, and its caller.
+    /// Returns a tool call that has not started yet, and its caller.
     fn open_call(
         &self,
         request: CallToolRequestParams,
@@ -306,8 +306,8 @@ impl NonetServer {
         (ways.open(what, self.session.profile.clone(), caller.account.clone(), work), caller)
     }
 
-    /// Passes a request through to a server that may ask the client meanwhile. Returns the result, or what the client has to
-    /// answer first. `given` has the answers of an earlier round.
+    /// Passes a request through to a server, which may ask the client meanwhile. Returns the result, or the requests that the
+    /// client has to answer first. `given` holds the answers of an earlier round.
     async fn pass<W: Future<Output = Result<Value, ErrorData>> + Send + 'static>(
         &self,
         what: String,
@@ -339,7 +339,7 @@ impl NonetServer {
         }
     }
 
-    /// Tells the client of each change of a resource, until it unsubscribes.
+    /// Notifies the client of each change of a resource, until it unsubscribes.
     fn tell_of(&self, uri: String, caller: Caller, following: FollowedResource, peer: Peer<RoleServer>) {
         let told = uri.clone();
         let tell = async move || {
@@ -350,7 +350,7 @@ impl NonetServer {
         self.session.has_changed();
     }
 
-    /// Subscribes a session that goes on here to a resource that it had subscribed to elsewhere. Its server may not be ready yet.
+    /// Renews a subscription of a session that another replica started. The resource's server may not be ready yet.
     fn subscribe_again(&self, uri: String, context: &RequestContext<RoleServer>) {
         let (server, caller, peer) = (self.guest(), self.asker(context), context.peer.clone());
         let caller = Caller { cancel: self.ended.clone(), ..caller };
@@ -397,7 +397,7 @@ impl NonetServer {
     }
 }
 
-/// Returns the sessions of a cluster, beside a request over HTTP.
+/// Returns a cluster's sessions, stored with a request over HTTP.
 fn carried_sessions(extensions: &rmcp::model::Extensions) -> Option<&Arc<CarriedSessions>> {
     extensions.get::<::http::request::Parts>()?.extensions.get()
 }
@@ -419,7 +419,7 @@ fn passed_on(context: &impl Origin) -> Map<String, Value> {
     PASSED_ON.iter().filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone()))).collect()
 }
 
-/// Returns the bearer token of a request over HTTP, if it needed one.
+/// Returns the bearer token of a request over HTTP, if access requires one.
 fn token_of(context: &impl Origin) -> Option<KnownToken> {
     context.beside()?.get::<KnownToken>().cloned()
 }
@@ -464,7 +464,7 @@ impl ServerHandler for NonetServer {
         let client = text::name(&request.client_info.name);
         let caller = self.gateway.caller(self.session.clone(), &client);
         let caller = Caller { lasting: true, local: !self.http, ..caller };
-        // Over HTTP a stateless client has a session for each request, and would get the notice with every answer.
+        // Over HTTP, a stateless client has a session per request, and would get the notice with every answer.
         let carried = carried_sessions(&context.extensions);
         let goes_on = carried.is_some_and(|carried| carried.restore(self, &context));
         if self.http && !goes_on {
@@ -636,7 +636,7 @@ impl ServerHandler for NonetServer {
         Ok(())
     }
 
-    /// Answers a request with an unknown method, or with params that rmcp could not read.
+    /// Answers a request with an unknown method, or with params that rmcp could not parse.
     async fn on_custom_request(
         &self,
         request: CustomRequest,
@@ -660,7 +660,7 @@ impl ServerHandler for NonetServer {
             carried.follow(self, &context);
         }
         let mut lists = AnnouncedLists::new(self);
-        // In tasks that do not hold the session: the session ends with this handler.
+        // In tasks that do not hold the session, because the session ends with this handler.
         let ended = self.ended.clone();
         let (mut notices, level, peer) =
             (self.gateway.follow_notices(&self.session), self.log_level.clone(), context.peer.clone());

@@ -1,9 +1,9 @@
-//! The one gateway that all clients of a configuration share on this machine: where it is, who runs it, how it is started.
+//! The one gateway that all clients of a configuration share on this machine: its place, its owner, and its start.
 //!
-//! Each configuration has a [`SharedPlace`]: a socket, and two locks. Whoever holds the lock `owner` may listen on the socket; the
-//! system takes it back however the process ends, so that a socket without an owner is known to be stale. Whoever wants to
-//! start a gateway holds the lock `start` meanwhile, so that of two who want it at once one starts it and the other finds it.
-//! What both ends say first is one line each ([`Hello`], [`Welcome`]); after it they speak MCP as over stdio.
+//! Each configuration has a [`SharedPlace`]: a socket and two locks. The holder of the lock `owner` may listen on the socket;
+//! the system releases the lock however the process ends, so a socket without an owner is known to be stale. A process that
+//! wants to start a gateway holds the lock `start` meanwhile, so that of two such processes one starts the gateway and the
+//! other finds it. Each side first sends one line ([`Hello`], [`Welcome`]); after that they speak MCP as over stdio.
 
 #[cfg(unix)]
 mod page_sockets;
@@ -30,24 +30,24 @@ use crate::{
 
 /// The argument that runs the binary as the shared gateway.
 pub const SHARED_COMMAND: &str = "__shared";
-/// The argument that makes the binary start the shared gateway and exit, so that the gateway has no parent to end with.
+/// The argument that makes the binary start the shared gateway and exit, so that the gateway does not end with its parent.
 pub const START_COMMAND: &str = "__start_shared";
-/// The longest time until a new gateway listens.
+/// How long a new gateway may take until it listens.
 pub const START_LIMIT: Duration = Duration::from_secs(15);
-/// The pause before another start, if the new gateway does not listen.
+/// The delay before another start, if the new gateway does not listen.
 const START_AGAIN: Duration = Duration::from_secs(2);
-/// The longest wait for the previous gateway to exit.
+/// How long to wait for the previous gateway to exit.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 /// The poll interval of every wait here.
 const LOOK: Duration = Duration::from_millis(5);
-/// The longest path of a socket that every system takes, in bytes (`sun_path` of macOS).
+/// The longest socket path that every system accepts, in bytes (`sun_path` on macOS).
 const MAX_SOCKET_PATH: usize = 103;
 /// The size of an answer without its result, in bytes.
 #[cfg(unix)]
 const ENVELOPE: usize = 1 << 20;
 /// The longest line of a greeting, in bytes.
 const MAX_GREETING: usize = 64 << 10;
-/// The longest time for a greeting.
+/// How long a greeting may take.
 const GREETING_LIMIT: Duration = Duration::from_secs(10);
 
 /// The first line of a client.
@@ -59,18 +59,18 @@ pub struct Hello {
     /// The client's version.
     #[serde(default)]
     pub version: String,
-    /// Whether it is no client, and only asks for the page.
+    /// Whether the sender is not a client, and only requests the page.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub page: bool,
 }
 
 impl Hello {
-    /// The first line of this program, under a profile.
+    /// Returns this program's first line, under a profile.
     pub fn new(profile: Option<String>) -> Self {
         Self { profile, version: env!("CARGO_PKG_VERSION").into(), page: false }
     }
 
-    /// The first line of a program that asks for the page.
+    /// Returns the first line of a program that requests the page.
     pub fn for_page() -> Self {
         Self { page: true, ..Self::new(None) }
     }
@@ -84,17 +84,17 @@ pub struct Welcome {
     /// Why the client is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// The page, if the other end asked for it.
+    /// The page, if the other end requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<PageLink>,
 }
 
-/// How the user of the gateway gets to its page.
+/// The gateway user's way to its page.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageLink {
     /// The address with its token.
     pub link: String,
-    /// A file of the user's alone that leads a browser there. It is gone after a minute.
+    /// A file readable only by the user that leads a browser there. It is deleted after a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// Whether the gateway serves clients over HTTP.
@@ -111,9 +111,9 @@ impl Debug for PageLink {
 /// The files of the page beside the socket.
 #[derive(Clone, Debug)]
 pub struct PageFiles {
-    /// The port that the page had last.
+    /// The page's last port.
     pub port: PathBuf,
-    /// What a browser opens.
+    /// The file that a browser opens.
     pub link: PathBuf,
 }
 
@@ -121,7 +121,7 @@ pub struct PageFiles {
 #[derive(Clone, Debug)]
 pub struct SharedPlace {
     config: PathBuf,
-    /// This program, which may be replaced by a newer one while it runs.
+    /// This program's file, which an update may replace while the program runs.
     program: PathBuf,
     folder: PathBuf,
     name: String,
@@ -129,7 +129,7 @@ pub struct SharedPlace {
 }
 
 impl SharedPlace {
-    /// The place for a configuration file. Makes the folder, which only its user can look into.
+    /// Returns the place for a configuration file. Creates the folder, readable only by its user.
     pub fn of(config: &Path) -> anyhow::Result<Self> {
         let whole = match (config.exists(), config.parent(), config.file_name()) {
             // The file comes with the first server.
@@ -159,12 +159,12 @@ impl SharedPlace {
         self.folder.join(format!("{}.{suffix}", self.name))
     }
 
-    /// The log of a gateway that is started on demand; each day has one of its own.
+    /// Returns the log of a gateway that is started on demand; each day has a separate one.
     pub fn log(&self) -> PathBuf {
         self.file("log")
     }
 
-    /// The files of the page; `before` is what their suffix begins with, so that two gateways have files of their own.
+    /// Returns the files of the page; `before` prefixes their suffix, so that two gateways have separate files.
     pub fn page_files(&self, before: &str) -> PageFiles {
         PageFiles { port: self.file(&format!("{before}port")), link: self.file(&format!("{before}html")) }
     }
@@ -176,7 +176,7 @@ impl SharedPlace {
             .with_context(|| format!("`{}` cannot be opened", path.display()))
     }
 
-    /// Takes the right to be the shared gateway, unless another process has it.
+    /// Acquires the right to be the shared gateway, unless another process has it.
     pub fn try_own(&self) -> anyhow::Result<Option<SharedOwner>> {
         let file = self.lock_file("owner")?;
         match file.try_lock() {
@@ -189,7 +189,7 @@ impl SharedPlace {
         }
     }
 
-    /// Takes that right as soon as an exiting gateway has given it back. Returns `None` if that takes too long.
+    /// Acquires that right as soon as an exiting gateway has released it. Returns `None` if that takes too long.
     pub async fn own(&self) -> anyhow::Result<Option<SharedOwner>> {
         let began = Instant::now();
         loop {
@@ -224,25 +224,25 @@ mod unix {
 
     /// The gateway's end of a connection.
     pub type SocketReader = LineReader<OwnedReadHalf>;
-    /// The other end for writing.
+    /// The writing end of a connection.
     pub type SocketWriter = OwnedWriteHalf;
 
-    /// A connection to a gateway, after the first lines.
+    /// A connection to a gateway, after the greetings.
     pub struct JoinedGateway {
-        /// What it says.
+        /// Reads from the gateway.
         pub reader: SocketReader,
-        /// What is said to it.
+        /// Writes to the gateway.
         pub writer: SocketWriter,
-        /// The page, if it was asked for and the gateway knows of such questions.
+        /// The page, if it was requested and the gateway supports that.
         pub page: Option<PageLink>,
     }
 
-    /// Whether the other end is of the same user.
+    /// Returns whether the other end belongs to the same user.
     pub(super) fn is_own(stream: &UnixStream) -> bool {
         stream.peer_cred().is_ok_and(|peer| peer.uid() == nix::unistd::geteuid().as_raw())
     }
 
-    /// Refuses a folder that somebody else could put a socket into.
+    /// Refuses a folder in which others could create a socket.
     pub(super) fn own(folder: &Path) -> anyhow::Result<()> {
         use std::os::unix::fs::MetadataExt;
         let meta = fs::symlink_metadata(folder)?;
@@ -255,7 +255,7 @@ mod unix {
     }
 
     impl SharedOwner {
-        /// Listens. What a killed gateway left behind is taken away.
+        /// Listens. Removes what a killed gateway left behind.
         pub fn listen(&self) -> io::Result<UnixListener> {
             match fs::remove_file(&self.socket) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -272,7 +272,7 @@ mod unix {
     }
 
     impl SharedPlace {
-        /// Connects to the gateway that is there, and starts one if there is none.
+        /// Connects to the running gateway, and starts one if there is none.
         pub async fn join(&self, hello: &Hello) -> anyhow::Result<JoinedGateway> {
             if let Some(joined) = self.find(hello).await? {
                 return Ok(joined);
@@ -281,12 +281,12 @@ mod unix {
             let began = Instant::now();
             let mut started: Option<Instant> = None;
             loop {
-                // Somebody else may be starting one; whoever comes first.
+                // Another process may be starting one; the first wins.
                 let mine = started.is_some() || lock.try_lock().is_ok();
                 if let Some(joined) = self.find(hello).await? {
                     return Ok(joined);
                 }
-                // One that has ended before it listened is started again; of two the second leaves.
+                // If the gateway ended before it listened, start it again; of two gateways, the second exits.
                 if mine && started.is_none_or(|at| at.elapsed() > START_AGAIN) {
                     self.start()?;
                     started = Some(Instant::now());
@@ -304,12 +304,12 @@ mod unix {
             }
         }
 
-        /// Connects to a gateway that is there and not just leaving. Starts none.
+        /// Connects to a running gateway that is not about to exit. Starts none.
         pub async fn find(&self, hello: &Hello) -> anyhow::Result<Option<JoinedGateway>> {
             let Ok(stream) = UnixStream::connect(&self.socket).await else { return Ok(None) };
             anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();
-            // Answers may be as long as those of servers.
+            // Answers may be as long as servers' answers.
             let mut reader = LineReader::new(reader, Limits::HIGHEST.answer.bytes + ENVELOPE);
             let greeted = async {
                 let mut line = serde_json::to_vec(hello).ok()?;
@@ -328,7 +328,7 @@ mod unix {
                     Ok(Some(JoinedGateway { reader, writer, page }))
                 }
                 Ok(Some(Welcome { refused: Some(why), .. })) => anyhow::bail!(why),
-                // It was leaving.
+                // The gateway was exiting.
                 Ok(None) => Ok(None),
                 Err(_) => anyhow::bail!(
                     "the shared gateway at `{}` does not answer; end it, and the next client starts another",
@@ -337,7 +337,7 @@ mod unix {
             }
         }
 
-        /// Starts a gateway that is nobody's child.
+        /// Starts a gateway as nobody's child.
         fn start(&self) -> anyhow::Result<()> {
             let stderr = files::private(OpenOptions::new().create(true).truncate(true).write(true))
                 .open(self.file("stderr"))?;
@@ -358,8 +358,8 @@ mod unix {
         }
     }
 
-    /// Starts this program again, as the gateway itself: what [`START_COMMAND`] does, and a gateway that leaves work to the
-    /// next one. After an update, the program is the new one.
+    /// Starts this program again, as the gateway itself, for [`START_COMMAND`] and for a gateway that leaves work to the next
+    /// one. After an update, this starts the new program.
     pub fn start_detached() -> anyhow::Result<()> {
         let mut arguments: Vec<_> = std::env::args_os().skip(1).collect();
         for argument in &mut arguments {
@@ -368,16 +368,16 @@ mod unix {
             }
         }
         let mut program = std::env::current_exe()?;
-        // Linux says so of a program whose file was replaced.
+        // Linux adds this to the path of a program whose file was replaced.
         if let Some(replaced) = program.to_str().and_then(|path| path.strip_suffix(" (deleted)")) {
             program = replaced.into();
         }
-        // With the variables that this process has hidden from what it starts.
+        // Include the variables that this process hides from its children.
         Command::new(program).args(arguments).envs(crate::variables::all()).spawn()?;
         Ok(())
     }
 
-    /// Leaves the session of whoever started it, and its folder: no terminal and no host ends it with its own.
+    /// Leaves the starter's session and folder, so that no terminal or host ends the gateway with itself.
     pub fn settle(config: &Path) {
         if let Err(error) = nix::unistd::setsid() {
             tracing::debug!(%error, "no session of its own");
@@ -389,7 +389,7 @@ mod unix {
         }
     }
 
-    /// Reads what a client says first, and answers with what `welcome` gives. Its messages have at most `longest` bytes.
+    /// Reads a client's first line, and answers with the result of `welcome`. Further messages have at most `longest` bytes.
     pub async fn greet(
         stream: UnixStream,
         longest: usize,

@@ -1,4 +1,4 @@
-//! Commands, as a user can copy them into a shell.
+//! Commands that a user can copy into a shell.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub fn nonet(command: &str, config: &Path) -> String {
     format!("nonet --config {} {command}", word(&config.to_string_lossy()))
 }
 
-/// One word, quoted if need be.
+/// Quotes a word if necessary.
 pub fn word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+,=".contains(c);
     match !text.is_empty() && text.chars().all(plain) {
@@ -22,7 +22,8 @@ pub fn word(text: &str) -> String {
     }
 }
 
-/// The words of a command line, with quotes and `\\` before a space, a quote or another one. Nothing is expanded.
+/// Splits a command line into words, with quotes, and `\\` before a space, a quote or another `\\`. Expands
+/// nothing.
 pub fn words(line: &str) -> Result<Vec<String>, &'static str> {
     let (mut words, mut word): (Vec<String>, Option<String>) = (Vec::new(), None);
     let mut quote = None;

@@ -1,8 +1,8 @@
 //! Skills: `SKILL.md` folders that a model can read and follow.
 //!
-//! A folder with a `SKILL.md` (front matter with `name` and `description`, then the text) is a skill. Files beside it are
-//! read by relative path. Nothing outside of the folder is read, whatever links lead there, and nothing but files of a limited
-//! size: no pipe, no device. This room reads files and has not heard of servers.
+//! A folder with a `SKILL.md` (front matter with `name` and `description`, then the text) is a skill. Files beside it are read
+//! by relative path. Nothing outside the folder is read, even through links, and only files of limited size: no pipe, no
+//! device. This room reads files and knows nothing of servers.
 
 use std::{
     fs,
@@ -16,12 +16,12 @@ const SKILL: &str = "SKILL.md";
 /// The longest name and the longest description, in characters.
 const MAX_NAME: usize = 100;
 const MAX_DESCRIPTION: usize = 4_000;
-/// The longest file that is served, in bytes.
+/// The largest file served, in bytes.
 const MAX_FILE: usize = 1 << 20;
-/// How many skills are read, and how many entries of a folder are looked at to find them.
+/// How many skills are read, and how many entries of a folder are visited to find them.
 const MAX_SKILLS: usize = 500;
 const MAX_ENTRIES: usize = 10_000;
-/// How many files of a skill are listed, and how deep they are looked for.
+/// How many files of a skill are listed, and how deep the search for them goes.
 const MAX_FILES: usize = 200;
 const MAX_DEPTH: usize = 5;
 
@@ -35,7 +35,7 @@ pub struct Skill {
     pub folder: PathBuf,
 }
 
-/// Why a skill's file cannot be given.
+/// Why a skill's file cannot be returned.
 #[derive(Debug, thiserror::Error)]
 pub enum SkillError {
     #[error("`{0}` is not a relative path inside the skill's folder")]
@@ -46,12 +46,12 @@ pub enum SkillError {
     Unreadable(String, String),
 }
 
-/// What some folders have.
+/// The contents of some folders.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The skills, in order of name.
+    /// The skills, ordered by name.
     pub skills: Vec<Skill>,
-    /// Why further folders are no skills although they have a `SKILL.md`.
+    /// Why other folders with a `SKILL.md` are not skills.
     pub left_out: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub fn load(folders: &[PathBuf]) -> Found {
         match fs::read_dir(folder) {
             Ok(entries) => {
                 found.extend(entries.flatten().take(MAX_ENTRIES).map(|entry| entry.path()));
-                // The first of two skills with one name counts: the order is not the system's.
+                // The first of two skills with the same name counts, so the order must not depend on the system.
                 found[1..].sort();
             }
             Err(error) => tracing::debug!(folder = %folder.display(), %error, "no skills here"),
@@ -105,7 +105,7 @@ fn read(text: &str, folder: &Path) -> Skill {
                 .ok()
         })
         .unwrap_or_default();
-    // `server/prompt` and `server:prompt` are names of prompts.
+    // `server/prompt` and `server:prompt` are prompts' names.
     let is_apart = |c: char| matches!(c, '/' | ':' | '\\') || c.is_control();
     let is_name = |name: &String| {
         let name = name.trim();
@@ -136,7 +136,7 @@ fn limits() -> serde_saphyr::Options {
     }
 }
 
-/// Splits off the front matter, if there is any, from the text behind it.
+/// Splits a text into its front matter, if any, and the rest.
 fn split(text: &str) -> (Option<&str>, &str) {
     let text = text.trim_start_matches('\u{feff}');
     let Some(rest) = text.strip_prefix("---") else { return (None, text) };
@@ -147,12 +147,12 @@ fn split(text: &str) -> (Option<&str>, &str) {
 }
 
 impl Skill {
-    /// The skill's text without its front matter.
+    /// Returns the skill's text without its front matter.
     pub fn text(&self) -> Result<String, SkillError> {
         Ok(split(&read_inside(&self.folder, SKILL)?).1.to_string())
     }
 
-    /// The files beside the skill, as relative paths in order.
+    /// Returns the files beside the skill, as sorted relative paths.
     pub fn files(&self) -> Vec<String> {
         let mut files = Vec::new();
         let mut open = vec![PathBuf::new()];
@@ -176,7 +176,7 @@ impl Skill {
         files
     }
 
-    /// A file beside the skill.
+    /// Returns the content of a file beside the skill.
     pub fn file(&self, relative: &str) -> Result<String, SkillError> {
         let outside = || SkillError::Outside(relative.into());
         let path = Path::new(relative);
@@ -191,7 +191,7 @@ impl Skill {
     }
 }
 
-/// Reads a file of a folder. Links may lead out of the folder even where the path does not: what is behind them counts.
+/// Reads a file in a folder. A link may lead outside even if the path does not, so its target is checked.
 fn read_inside(folder: &Path, relative: &str) -> Result<String, SkillError> {
     let missing = || SkillError::Missing { file: relative.into(), has: String::new() };
     let folder = folder.canonicalize().map_err(|_| missing())?;
@@ -294,7 +294,7 @@ mod tests {
         pipe(make("hanging"));
         fs::write(make("huge"), vec![b'a'; MAX_FILE + 1]).unwrap();
         fs::create_dir(make("folder")).unwrap();
-        // A link to a folder that is a skill, as users keep them, and one inside of it.
+        // A link to a skill's folder, as users keep them, and a link inside one.
         let elsewhere = tempfile::tempdir().unwrap();
         fs::write(elsewhere.path().join("text.md"), "---\nname: linked\n---\nDo it.").unwrap();
         symlink("text.md", elsewhere.path().join(SKILL)).unwrap();
@@ -310,7 +310,7 @@ mod tests {
         assert!(matches!(own.file("pipe"), Err(SkillError::Unreadable(..))));
         assert!(matches!(own.file("zero"), Err(SkillError::Outside(_))));
         assert_eq!(own.files(), ["parts/a.txt"]);
-        // What takes the place of a file that was read before.
+        // A file that replaces one read before.
         fs::remove_file(own.folder.join(SKILL)).unwrap();
         symlink(root.path().join("secret"), own.folder.join(SKILL)).unwrap();
         assert!(matches!(own.text(), Err(SkillError::Outside(_))));

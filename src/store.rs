@@ -1,21 +1,21 @@
-//! What Nonet keeps between runs: results, jobs, records, and what searches led to.
+//! Data that Nonet keeps between runs: results, jobs, records, and the outcomes of searches.
 //!
-//! [`Store`] and [`Records`] are what the rooms above see: a few async methods, owners that are strings, and leases that say which gateway
-//! runs a job or holds a record. There are two engines behind them: [`SqliteStore`], SQLite files in one folder, shared by all
-//! gateways of a user, and [`RedisStore`], shared by the replicas of a cluster. The room knows rows, files and keys; of the
-//! other rooms only the values that it keeps.
+//! The rooms above see [`Store`] and [`Records`]: a few async methods, owners that are strings, and leases that name the
+//! gateway that runs a job or holds a record. Behind them are two engines: [`SqliteStore`], SQLite files in one folder,
+//! shared by all gateways of a user, and [`RedisStore`], shared by the replicas of a cluster. This room knows rows, files and
+//! keys; of the other rooms it knows only the values that it stores.
 //!
 //! ```text
-//! store.db                      what searches led to (`outcomes_db`), figures of tools (`figures_db`)
+//! store.db                      outcomes of searches (`outcomes_db`), figures of tools (`figures_db`)
 //! kept.db                       results and jobs (`kept_db`)
 //! records.db                    watches, schedules, facts, parked work, notices, approvals (`records_db`)
 //! pins.db                       trusted definitions of servers (`pins_db`)
-//! holder-<number>.lock          locked by a gateway as long as it runs (`lease`)
+//! holder-<number>.lock          locked by a gateway while it runs (`lease`)
 //!
 //! and beside each <name>.db
-//! <name>.db-wal, <name>.db-shm  SQLite's own
+//! <name>.db-wal, <name>.db-shm  SQLite's own files
 //! <name>.lock                   shared by every gateway that has the file open; exclusive while a damaged file is set aside
-//! <name>.db.damaged-<n>         damaged files that were set aside: one of kept.db, up to nine of the others
+//! <name>.db.damaged-<n>         damaged files set aside: one for kept.db, up to nine for the others
 //! ```
 
 mod figures;
@@ -57,17 +57,17 @@ use crate::{
     turns::SharedSlots,
 };
 
-/// What a method of [`Store`] or [`Records`] gives.
+/// The return type of methods of [`Store`] and [`Records`].
 pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Keeps results, jobs, outcomes and figures. Several gateways may use one store at the same time.
 ///
-/// A value that was put is visible to every gateway when the call returns, and survives the end of the process, however it
-/// ends, unless the answer is [`Lasts::UntilEnd`]. An owner is a string; only the same owner gets to see an entry. Methods may
-/// be called from async code.
+/// A stored value is visible to every gateway when the call returns, and survives the end of the process, however it ends,
+/// unless the answer is [`Lasts::UntilEnd`]. An owner is a string; an entry is visible only to its owner. Methods may be
+/// called from async code.
 pub trait Store: Debug + Send + Sync {
-    /// Keeps a result, in place of an entry with the same id, then makes room within its [`Share`] and the [`Retention`]:
-    /// never at the cost of the new entry or of a running job.
+    /// Stores a result, replacing an entry with the same id, then makes room within its [`Share`] and the [`Retention`], but
+    /// never by removing the new entry or a running job.
     fn put_result<'a>(
         &'a self,
         id: &'a str,
@@ -76,205 +76,207 @@ pub trait Store: Debug + Send + Sync {
         value: Arc<Value>,
     ) -> Stored<'a, Lasts>;
 
-    /// Keeps a job with its result, in place of its earlier state, then makes room as for a result.
+    /// Stores a job with its result, replacing its earlier state, then makes room as for a result.
     ///
-    /// The job is leased to the gateway that puts it. A working job whose lease has ended is lost. A job that has ended stays
-    /// ended, so its start and its end may be put in either order.
+    /// The job is leased to the gateway that stores it. A working job whose lease has ended is lost. An ended job stays
+    /// ended, so its start and its end may be stored in either order.
     fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts>;
 
-    /// The result of an entry as compact JSON; none if there is no such entry, or the entry has no result.
+    /// Returns an entry's result as compact JSON; `None` if there is no such entry, or if the entry has no result.
     fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>>;
 
     fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>>;
 
-    /// At most `limit` jobs of an owner, the latest start first.
+    /// Returns at most `limit` jobs of an owner, latest start first.
     fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>>;
 
-    /// Asks the gateway that runs a job of an owner to cancel it. Gateways of one machine do not hear of it.
+    /// Asks the gateway that runs an owner's job to cancel it. Gateways of one machine do not get such requests.
     fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, ()> {
         let _ = (id, owner);
         Box::pin(async { Ok(()) })
     }
 
-    /// The jobs of this gateway that others want cancelled, each once.
+    /// Returns this gateway's jobs that others want cancelled, each once.
     fn to_cancel(&self) -> Stored<'_, Vec<String>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// At most `limit` results of all owners, jobs aside, the latest first. For the user of the machine.
+    /// Returns at most `limit` results of all owners, without jobs, latest first. For the machine's user.
     fn results(&self, limit: usize) -> Stored<'_, Vec<KeptRow>> {
         let _ = limit;
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// Removes a result, or a job that has ended; false if its owner has none with this id.
+    /// Removes a result, or a job that has ended. Returns false if its owner has none with this id.
     fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
         let _ = (id, owner);
         Box::pin(async { Ok(false) })
     }
 
-    /// Removes what is too old, and lets the store see the time pass. Does nothing if this process has not used it yet.
+    /// Removes expired entries, and lets the store's clock advance. Does nothing if this process has not used the store yet.
     fn sweep(&self) -> Stored<'_, ()>;
 
-    /// How much is kept, for all owners; none if this process has not used the store yet.
+    /// Returns how much is stored, for all owners; `None` if this process has not used the store yet.
     fn counts(&self) -> Stored<'_, Option<KeptCounts>>;
 
-    /// All outcomes of searches.
+    /// Returns all outcomes of searches.
     fn outcomes(&self) -> Stored<'_, Vec<Outcome>>;
 
-    /// Keeps an outcome of a search, in place of the same one where that was weaker.
+    /// Stores an outcome of a search, replacing the same outcome if that was weaker.
     fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()>;
 
-    /// The figures of all tools.
+    /// Returns the figures of all tools.
     fn figures(&self) -> Stored<'_, Vec<NamedFigures>>;
 
-    /// Adds figures to what is kept of these tools, and returns that; none if figures are not kept. Of too many tools those go
-    /// that were not called for the longest time.
+    /// Adds figures to the stored ones of these tools, and returns the sums; `None` if figures are not stored. Beyond the
+    /// maximum number of tools, the least recently called ones are dropped.
     fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>>;
 
-    /// Takes a call from each of these rates, or from none of them if one is used up. Answers within a moment.
+    /// Takes a call from each of these rates, or from none if one is used up. Answers within a moment.
     fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> Stored<'a, TakenRates> {
         let _ = rates;
         Box::pin(async { Ok(TakenRates::NotShared) })
     }
 
-    /// The trusted definitions that replicas share; none if the store belongs to one machine, where they have a file of their own.
+    /// Returns the trusted definitions that replicas share; `None` for a store of one machine, where they have a separate
+    /// file.
     fn shared_pins(&self) -> Option<Arc<dyn PinStore>> {
         None
     }
 
-    /// The vectors of tools that replicas share; none if the store belongs to one machine.
+    /// Returns the vectors of tools that replicas share; `None` for a store of one machine.
     fn shared_vectors(&self) -> Option<Arc<dyn SharedVectors>> {
         None
     }
 
-    /// The slots that replicas share; none if the store belongs to one machine.
+    /// Returns the slots that replicas share; `None` for a store of one machine.
     fn shared_slots(&self) -> Option<Arc<dyn SharedSlots>> {
         None
     }
 
-    /// Ends the leases of this gateway, so that others need not wait for them to run out. A lease of files ends with its process.
+    /// Ends this gateway's leases, so that others need not wait for them to expire. A lease in files ends with its process.
     fn leave(&self) -> Stored<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
-    /// The replicas that share this store; none if it belongs to one machine.
+    /// Returns the replicas that share this store; `None` for a store of one machine.
     fn replicas(&self) -> Option<Arc<Replicas>> {
         None
     }
 
-    /// What replicas share this store over; none if it belongs to one machine.
+    /// Returns a description of the shared store; `None` for a store of one machine.
     fn shared(&self) -> Option<SharedStore> {
         None
     }
 }
 
-/// Keeps records: what is left for later, or to be remembered. Several gateways may use the same records at the same time.
+/// Stores records: work for later, and facts to remember. Several gateways may use the same records at the same time.
 ///
-/// A record that was put is visible to every gateway when the call returns, and survives the end of the process and of the
-/// machine. Methods may be called from async code.
+/// A stored record is visible to every gateway when the call returns, and survives the end of the process and of the machine.
+/// Methods may be called from async code.
 pub trait Records: Debug + Send + Sync {
-    /// Puts a record, in place of the one with the same kind, owner and id. Returns how many of the owner's oldest records of
-    /// that kind were dropped for the new one; none if the owner has as many as `most` allows and nothing was put.
+    /// Stores a record, replacing the one with the same kind, owner and id. Returns how many of the owner's oldest records of
+    /// that kind were dropped for it; `None` if the owner already has as many as `most` allows, and nothing was stored.
     fn put(&self, record: NewRecord, most: Most) -> Stored<'_, Option<usize>>;
 
     fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
 
-    /// All records of an owner, oldest first.
+    /// Returns all records of an owner, oldest first.
     fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>>;
 
-    /// All records of a kind, of every owner, oldest first.
+    /// Returns all records of a kind, of every owner, oldest first.
     fn of_kind(&self, kind: RecordKind) -> Stored<'_, Vec<Record>>;
 
-    /// Writes the body and the due time of a record that was read; false, and nothing is written, if the record was changed
-    /// or removed since. Its holder stays.
+    /// Writes the body and the due time of a record as it was read. Returns false, and writes nothing, if the record has been
+    /// changed or removed since. The holder stays the same.
     fn change(&self, record: Record) -> Stored<'_, bool>;
 
-    /// Removes a record that was read; false, and nothing is removed, if the record was changed or removed since.
+    /// Removes a record as it was read. Returns false, and removes nothing, if the record has been changed or removed since.
     fn remove(&self, record: Record) -> Stored<'_, bool>;
 
-    /// Holds a record that was read, which counts as a change; false if it was changed or removed since, or if a gateway that
-    /// runs holds it, this one included.
+    /// Makes this gateway the holder of a record as it was read, which counts as a change. Returns false if the record has
+    /// been changed or removed since, or if a running gateway holds it, including this one.
     fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool>;
 
-    /// Removes a record and returns it. Of several callers one gets it.
+    /// Removes a record and returns it. Of several callers, only one gets it.
     ///
     /// A parked record has parts: records of its kind whose owner is its id. They are taken or dropped with it.
     fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
 
-    /// Removes the records of an owner that were put before a time. Returns how many.
+    /// Removes an owner's records stored before a time. Returns how many.
     fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize>;
 
-    /// The records that are due at `now_ms` and that this gateway holds, the earliest first. Takes over records of gateways
-    /// that have ended. A record stays due until it is changed.
+    /// Returns the records that are due at `now_ms` and that this gateway holds, earliest first. Takes over records of
+    /// gateways that have ended. A record stays due until it is changed.
     fn due(&self, now_ms: u64) -> Stored<'_, Vec<Record>>;
 
-    /// What is to come; none as long as there are no records at all.
+    /// Returns the upcoming work; `None` if there are no records at all.
     fn agenda(&self) -> Stored<'_, Option<Agenda>>;
 
-    /// Makes this gateway the holder of at most `most` records, oldest first, that no gateway holds, and returns them. Of several
-    /// callers one gets each.
+    /// Makes this gateway the holder of at most `most` unheld records, oldest first, and returns them. Of several callers,
+    /// only one gets each.
     fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>>;
 
-    /// A number that changes with every change of an owner's facts, by one for each fact; none as long as there were no facts.
+    /// Returns a number that grows by one for each changed fact of an owner; `None` if there have been no facts.
     fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>>;
 
-    /// The vectors of an owner's facts that a model has made.
+    /// Returns a model's vectors of an owner's facts.
     fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> Stored<'a, Vec<FactVector>>;
 
-    /// Keeps vectors of an owner's facts, in place of earlier ones. One of a fact that was changed or removed since is dropped.
+    /// Stores vectors of an owner's facts, replacing earlier ones. A vector of a fact that has been changed or removed is
+    /// dropped.
     fn put_vectors<'a>(&'a self, owner: &'a str, model: &'a str, vectors: Vec<FactVector>) -> Stored<'a, ()>;
 
-    /// Lets records go that this gateway holds.
+    /// Releases records that this gateway holds.
     fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()>;
 }
 
-/// Keeps what is trusted of the servers of one configuration. Several gateways, and several threads of one, may use it at the same
-/// time. Every call blocks.
+/// Stores the trusted definitions of one configuration's servers. Several gateways, and several threads of one, may use it at
+/// the same time. Every call blocks.
 pub trait PinStore: Debug + Send + Sync {
-    /// A number that changes when another gateway changes a pin.
+    /// Returns a number that changes when another gateway changes a pin.
     fn version(&self) -> Result<i64, StoreError>;
 
-    /// The pins of a server.
+    /// Returns the pins of a server.
     fn of_server(&self, server: &str) -> Result<Vec<Pin>, StoreError>;
 
-    /// The first `most` pins that wait, with their texts.
+    /// Returns the first `most` waiting pins, with their texts.
     fn waiting(&self, most: usize) -> Result<Vec<(Pin, PinTexts)>, StoreError>;
 
-    /// How many pins wait.
+    /// Returns how many pins wait.
     fn count_waiting(&self) -> Result<usize, StoreError>;
 
-    /// The texts of a pin that was read.
+    /// Returns the texts of a pin as it was read.
     fn texts(&self, pin: &Pin) -> Result<PinTexts, StoreError>;
 
-    /// Writes changes of the pins of a server, all or none.
+    /// Writes changes to a server's pins, all or none.
     fn write(&self, server: &str, writes: &[PinWrite], now_ms: u64) -> Result<(), StoreError>;
 
-    /// Trusts what waits, if that is still what the user has seen. Returns how many of them it was.
+    /// Trusts waiting definitions that are still as the user has seen them. Returns how many were.
     fn trust(&self, seen: &[Pin], now_ms: u64) -> Result<usize, StoreError>;
 
-    /// Notes that somebody was told of these. Returns how many of them still wait.
+    /// Notes that these changes were reported. Returns how many of them still wait.
     fn told(&self, seen: &[Pin]) -> Result<usize, StoreError>;
 }
 
-/// What a record is. Each kind has its own quotas and its own shape of body, which belong to the room that keeps it.
+/// The kind of a record. Each kind has its own quotas and its own body format, which belong to the room that stores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RecordKind {
-    /// A tool call that is repeated and whose results are compared.
+    /// A tool call that is repeated to compare its results.
     Watch,
     /// A call, an app or a reminder for later.
     Schedule,
     /// Something to remember.
     Fact,
-    /// What the work is about.
+    /// The goal of the work.
     Goal,
-    /// Something to do, on the list of a model.
+    /// An item on a model's to-do list.
     Todo,
-    /// A workflow that waits for an answer of the user.
+    /// A workflow that waits for the user's answer.
     Parked,
-    /// What a client has yet to be told.
+    /// A message that a client has not received yet.
     Notice,
-    /// What waits for the user's approval, outside of the chat.
+    /// A request that waits for the user's approval outside the chat.
     Approval,
 }
 
@@ -316,16 +318,17 @@ pub struct NewRecord {
     /// Unique among the owner's records of this kind.
     pub id: String,
     pub body: Value,
-    /// When something is to be done about it, in milliseconds since 1970.
+    /// When it is due, in milliseconds since 1970.
     pub due_ms: Option<u64>,
-    /// Whether this gateway holds it, until it ends or frees it. While a gateway holds a record, no other one acts on it.
+    /// Whether this gateway holds it, until it ends or releases the record. While a gateway holds a record, no other one acts
+    /// on it.
     pub held: bool,
-    /// Whether it is due for gateways of this configuration only: others may not have what it needs.
+    /// Whether it is due only for gateways of this configuration, because others may lack what it needs.
     pub of_config: bool,
 }
 
 impl NewRecord {
-    /// A record of nobody in particular, without an id or a time. Held by this gateway.
+    /// Returns a record without an owner, an id or a time, held by this gateway.
     pub fn new(kind: RecordKind, body: Value) -> Self {
         Self {
             kind,
@@ -339,22 +342,22 @@ impl NewRecord {
     }
 }
 
-/// A record as it was read.
+/// A record as last read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub kind: RecordKind,
     pub owner: String,
     pub id: String,
     pub body: Value,
-    /// When something is to be done about it, in milliseconds since 1970.
+    /// When it is due, in milliseconds since 1970.
     pub due_ms: Option<u64>,
     /// Grows with every change.
     pub revision: u64,
-    /// When it was put, in milliseconds since 1970.
+    /// When it was stored, in milliseconds since 1970.
     pub put_ms: u64,
 }
 
-/// The vector of a fact, as a model made it from the text of this revision.
+/// A model's vector of a fact, made from the text of this revision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FactVector {
     pub id: String,
@@ -365,65 +368,65 @@ pub struct FactVector {
 /// The quota of an owner for one kind of record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Most {
-    /// A new record beyond so many is refused.
+    /// A new record beyond this number is refused.
     Refuse(usize),
-    /// A new record beyond so many replaces the oldest.
+    /// A new record beyond this number replaces the oldest.
     DropOldest(usize),
 }
 
-/// What is to come.
+/// The upcoming work.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Agenda {
-    /// When the next record is due that this gateway holds, or may take over, in milliseconds since 1970.
+    /// When the next record is due that this gateway holds or may take over, in milliseconds since 1970.
     pub next_due_ms: Option<u64>,
-    /// How many notices wait for each owner that no gateway holds.
+    /// The number of waiting notices per owner, unless a gateway holds them.
     pub notices: BTreeMap<String, usize>,
 }
 
-/// The part of the store that one client may fill. Its new entries take the place of its own oldest ones.
+/// The part of the store that one client may fill. The client's new entries displace its own oldest ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The client's name, which no other client has.
+    /// The client's name, unique among clients.
     pub of: Arc<str>,
-    /// The most bytes of all its values.
+    /// The maximum size of all its values, in bytes.
     pub bytes: u64,
 }
 
-/// How long an entry is kept that was put.
+/// How long a stored entry lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasts {
     /// As long as the retention says.
     AsConfigured,
-    /// Until this gateway ends, at most: the disk cannot be written.
+    /// At most until this gateway ends: the disk cannot be written.
     UntilEnd,
 }
 
-/// A rate of calls that the replicas of a gateway share: `burst` calls at once, and then one each `interval`.
+/// A rate of calls shared by a gateway's replicas: `burst` calls at once, and then one per `interval`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedRate {
-    /// What no other rate is called.
+    /// A unique name.
     pub name: String,
     pub interval: Duration,
     pub burst: u32,
 }
 
-/// What came of taking a call from rates.
+/// The outcome of taking a call from rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenRates {
-    /// Nothing: the store belongs to one machine, which has rates of its own.
+    /// Not taken: the store belongs to one machine, which has its own rates.
     NotShared,
-    /// The call was taken from all of them.
+    /// The call was taken from all rates.
     All,
-    /// Nothing was taken, because of this one.
+    /// The call was not taken, because this rate is used up.
     UsedUp {
-        /// Its place among the rates that were given.
+        /// The index of the rate among the given ones.
         at: usize,
-        /// When it allows the next call.
+        /// How long until it allows the next call.
         wait: Duration,
     },
 }
 
-/// What the replicas of a gateway share.
+/// The store that a gateway's replicas share.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SharedStore {
     pub engine: &'static str,
@@ -432,7 +435,7 @@ pub struct SharedStore {
     pub prefix: String,
     /// The name of this replica.
     pub name: String,
-    /// The replicas that ran a moment ago, this one included; none as long as this one does not serve over HTTP.
+    /// The replicas that were alive a moment ago, including this one; `None` while this one does not serve over HTTP.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub replicas: Vec<ShownReplica>,
     /// Why it cannot be used at the moment.
@@ -444,50 +447,50 @@ pub struct SharedStore {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ShownReplica {
     pub name: String,
-    /// Where the others reach it.
+    /// The address at which the others reach it.
     pub address: String,
     pub version: String,
     /// Whether it is about to stop.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
-    /// Whether its configuration is another one than that of this replica.
+    /// Whether its configuration differs from this replica's.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub other_config: bool,
 }
 
-/// How much is kept, and for how long. Of gateways with different limits each applies its own when it writes.
+/// How much is stored, and for how long. Gateways with different limits each apply their own when they write.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// Bytes of all values as compact JSON. A file may be larger by an eighth of that, and by the engine's overhead.
+    /// The total size of all values as compact JSON. A file may be larger by an eighth of that, and by the engine's overhead.
     pub bytes: u64,
-    /// How long an entry is kept after it was put, or after the job ended. On the disk, time in which no gateway runs counts for
-    /// an hour at most, and so does a jump of the clock. Redis goes by its own clock.
+    /// How long an entry is kept after it was stored, or after the job ended. On disk, time without a running gateway counts
+    /// for an hour at most, and so does a jump of the clock. Redis uses its own clock.
     pub age: Duration,
 }
 
-/// A call in the background, as the store keeps it.
+/// A background call, as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRow {
     pub id: String,
     pub owner: String,
-    /// What it runs, for people.
+    /// A description of its work, for people.
     pub label: String,
     pub state: JobState,
     /// When it started, in milliseconds since 1970.
     pub started_ms: u64,
-    /// Whether its lease holds: the gateway that put it is still running. Ignored when a job is put.
+    /// Whether its lease holds: the gateway that stored it is still running. Ignored when a job is stored.
     pub leased: bool,
 }
 
 /// The state of a job in the store. Times are in milliseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// It is running, while its lease holds.
+    /// It is running while its lease holds.
     Working,
     /// It ended with a result.
     Done {
         ended_ms: u64,
-        /// Whether the result says that the call failed.
+        /// Whether the result reports a failed call.
         failed: bool,
     },
     /// It was cancelled before it ended.
@@ -504,29 +507,29 @@ pub struct KeptRow {
     pub at_ms: u64,
 }
 
-/// How much is kept.
+/// How much is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptCounts {
-    /// Results and jobs, running ones included.
+    /// Results and jobs, including running ones.
     pub entries: u64,
-    /// Bytes of their values as compact JSON.
+    /// The total size of their values as compact JSON.
     pub bytes: u64,
 }
 
-/// What [`forget`] removed.
+/// Counts of what [`forget`] removed.
 #[derive(Clone, Copy, Debug)]
 pub struct Forgotten {
     pub outcomes: usize,
-    /// Tools whose figures were kept.
+    /// Tools whose figures were stored.
     pub tools: usize,
     pub kept: KeptCounts,
-    /// What clients have asked Nonet to remember.
+    /// Facts that clients had asked Nonet to remember.
     pub facts: u64,
     /// Watches, schedules, goals, tasks, parked work and notices.
     pub records: u64,
 }
 
-/// Removes everything from the files of a folder, on the disk as well. A running gateway goes on with what it has read.
+/// Removes everything from a folder's files, including the traces on disk. A running gateway continues with what it has read.
 /// Blocks.
 pub fn forget(folder: &Path) -> Result<Forgotten, StoreError> {
     let outcomes_db = OutcomesDb::open(folder)?;
@@ -542,7 +545,7 @@ pub fn forget(folder: &Path) -> Result<Forgotten, StoreError> {
     Ok(Forgotten { outcomes, tools, kept, facts, records })
 }
 
-/// Works with a file where blocking is allowed.
+/// Works with a file on a thread that may block.
 async fn run<Db: Send + Sync + 'static, T: Send + 'static>(
     db: Arc<Db>,
     work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
@@ -550,36 +553,36 @@ async fn run<Db: Send + Sync + 'static, T: Send + 'static>(
     tokio::task::spawn_blocking(move || work(&db)).await.unwrap_or(Err(StoreError::Unusable))
 }
 
-/// The folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. None without a home folder.
+/// Returns the folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. `None` without a home folder.
 pub fn folder() -> Option<PathBuf> {
     let set = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
     let home = || std::env::home_dir().map(|home| home.join(".local/state"));
     Some(set.or_else(home)?.join("nonet"))
 }
 
-/// Why something was not kept or not found. Without a store Nonet works, but remembers nothing.
+/// Why data was not stored or not found. Without a store Nonet works, but remembers nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The folder or a file in it cannot be made or moved.
+    /// The folder or a file in it cannot be created or moved.
     #[error("`{}`: {source}; make it writable for this user, or set XDG_STATE_HOME to a folder that is", path.display())]
     Files { path: PathBuf, source: io::Error },
-    /// A newer Nonet has written the file. It was not touched.
+    /// The file was written by a newer Nonet. It was not changed.
     #[error(
         "`{}` was written by a newer Nonet (format {found}, this one knows {known}): update Nonet, or move the file away to start with an empty one",
         file.display()
     )]
     Newer { file: PathBuf, found: usize, known: usize },
-    /// The file is damaged and could not be set aside. It was not touched.
+    /// The file is damaged and could not be set aside. It was not changed.
     #[error("`{}` is damaged ({what}) and in use: stop all gateways, then start one, which sets the file aside", file.display())]
     Damaged { file: PathBuf, what: String },
     #[error("`{}`: {source}; if this goes on, stop all gateways and move the file away to start with an empty one", file.display())]
     Sqlite { file: PathBuf, source: rusqlite::Error },
-    /// Redis does not answer, or refuses. Whether a change was made that was asked for is not known.
+    /// Redis does not answer, or refuses. Whether a requested change was made is unknown.
     #[error(
         "Redis at `{place}` {what}; calls and searches go on. If it stays so, start Redis again, or correct `redis` of [cluster]"
     )]
     Away { place: String, what: String },
-    /// A newer Nonet has put this into Redis. It was not touched.
+    /// The value in Redis was written by a newer Nonet. It was not changed.
     #[error("`{what}` in Redis was put by a newer Nonet: update this one")]
     NewerValue { what: String },
     #[error("{bytes} bytes are too many for Redis, which gets values up to {most}")]

@@ -1,8 +1,7 @@
 //! Templates in params: `{{id.path.to[0].value}}` puts one call's value into the next call.
 //!
-//! A string that is one template and nothing else becomes the value itself, with its type; a
-//! template inside other text becomes text (strings as they are, everything else as JSON).
-//! This room knows JSON and names of values, nothing of tools.
+//! A string that is a single template becomes the value itself, with its type; a template inside other text becomes text
+//! (strings unchanged, everything else as JSON). This room knows JSON and names of values, but nothing of tools.
 
 use std::{
     collections::BTreeSet,
@@ -26,7 +25,7 @@ pub enum TemplateError {
         name: String,
         known: String,
     },
-    /// The path leads to nothing.
+    /// The path leads nowhere.
     #[error("`{{{{{template}}}}}`: `{at}` has no `{step}` ({there})")]
     NoSuchPath {
         template: String,
@@ -34,12 +33,12 @@ pub enum TemplateError {
         at: String,
         /// The step that failed.
         step: String,
-        /// What there is instead.
+        /// What exists instead.
         there: String,
     },
 }
 
-/// The names (first parts) that the templates in `value` use, `ref:ID` forms left out.
+/// Returns the names (first parts) that the templates in `value` use, except for `ref:ID` forms.
 pub fn names(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     walk(value, &mut |text| {
@@ -53,7 +52,7 @@ pub fn names(value: &Value) -> BTreeSet<String> {
     found
 }
 
-/// The IDs of the `ref:ID` forms that the templates in `value` use.
+/// Returns the IDs of the `ref:ID` forms that the templates in `value` use.
 pub fn references(value: &Value) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     walk(value, &mut |text| {
@@ -80,16 +79,16 @@ fn walk(value: &Value, visit: &mut dyn FnMut(&str)) {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
     pub value: Value,
-    /// The member that wrapped the value. A path may begin with it, though it is not part of the value.
+    /// The member that wrapped the value. A path may begin with this member, although it is not part of the value.
     pub wrapper: Option<String>,
-    /// The value as its author wrote it, where `value` was read from text or came with one.
+    /// The original text, if `value` was parsed from text or came with one.
     pub text: Option<String>,
-    /// Whether there is no value, as of a skipped call: every path in it leads to `null`.
+    /// Whether there is no value, such as for a skipped call: every path in it leads to `null`.
     pub absent: bool,
 }
 
 impl Source {
-    /// The value of what did not run.
+    /// Returns the source for a call that did not run.
     pub fn absent() -> Self {
         Self { absent: true, ..Self::default() }
     }
@@ -101,33 +100,33 @@ impl From<Value> for Source {
     }
 }
 
-/// JSON whose templates are filled.
+/// JSON with its templates filled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filled {
     pub value: Value,
-    /// The values in it, text excluded, that replaced a whole string, each with its text form.
+    /// The inserted values, except text, that replaced a whole string, each with its text form.
     pub inserted: Vec<Inserted>,
 }
 
-/// A value in the place of a string that was one template and nothing else.
+/// A value that replaced a string consisting of a single template.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Inserted {
-    /// The keys and indices that lead to it.
+    /// The keys and indices of its place.
     pub path: Vec<String>,
-    /// The same as text: as it was written, else compact JSON.
+    /// The value as text: the original text, else compact JSON.
     pub text: String,
 }
 
-/// What a name in a template stands for.
+/// The meaning of a name in a template.
 pub enum Named {
     Value(Arc<Source>),
-    /// Nothing here: the template stays unchanged, for whoever it is meant for.
+    /// Not a name of this caller: the template stays unchanged, for its intended reader.
     Foreign,
-    /// Nothing, which is a fault; has the names that are known.
+    /// An unknown name, which is a fault; holds the known names.
     Unknown(String),
 }
 
-/// Fills every template in `value`. `lookup` says what a name (`id` or `ref:ID`) stands for.
+/// Fills every template in `value`. `lookup` returns the meaning of a name (`id` or `ref:ID`).
 pub fn fill(value: &Value, lookup: &dyn Fn(&str) -> Named) -> Result<Filled, TemplateError> {
     let mut fill = Fill { lookup, path: Vec::new(), inserted: Vec::new() };
     let value = fill.value(value)?;
@@ -171,7 +170,7 @@ impl Fill<'_> {
         {
             let Some(found) = self.resolve(&whole[1])? else { return Ok(Value::String(text.into())) };
             let value = found.value().clone();
-            // White space around text is part of it; around anything else it cannot be.
+            // White space around text is part of the text; around any other value it is not.
             if let Value::String(inner) = value {
                 return Ok(Value::String([&text[..span.start()], &inner, &text[span.end()..]].concat()));
             }
@@ -193,7 +192,7 @@ impl Fill<'_> {
         Ok(Value::String(out))
     }
 
-    /// What a template stands for; none for somebody else's template.
+    /// Returns the value of a template; `None` for a template that is not this caller's.
     fn resolve(&self, template: &str) -> Result<Option<Resolved>, TemplateError> {
         let (name, path) = split(template);
         let source = match (self.lookup)(name) {
@@ -233,7 +232,7 @@ impl Resolved {
         self.part.as_ref().unwrap_or(&self.source.value)
     }
 
-    /// Text unchanged; any other value as the text that it was written as, else as compact JSON.
+    /// Returns text unchanged, and any other value as its original text, else as compact JSON.
     fn into_text(self) -> String {
         match (&self.part, &self.source.text) {
             (None, Some(text)) => text.clone(),
@@ -245,20 +244,20 @@ impl Resolved {
     }
 }
 
-/// The keys and indices of a path: `.key`, `.0`, `[0]` and `["key"]`.
+/// Returns the keys and indices of a path: `.key`, `.0`, `[0]` and `["key"]`.
 fn steps(path: &str) -> Vec<&str> {
     let steps = path.split(['.', '[']).map(|step| step.trim_end_matches(']').trim());
     steps.map(|step| step.trim_matches(['"', '\''])).filter(|step| !step.is_empty()).collect()
 }
 
-/// The first part of a template and the rest of its path.
+/// Returns the first part of a template and the rest of its path.
 fn split(template: &str) -> (&str, &str) {
     let end = template.find(['.', '[']).unwrap_or(template.len());
     (template[..end].trim(), &template[end..])
 }
 
-/// Follows `.key`, `.0` and `[0]` steps. Text is never parsed as JSON here, so that the meaning of a path does not depend on
-/// the text.
+/// Follows `.key`, `.0` and `[0]` steps. Never parses text as JSON, so that the meaning of a path does not depend on the
+/// text.
 fn follow<'a>(
     mut value: &'a Value,
     name: &str,
@@ -297,7 +296,7 @@ mod tests {
 
     fn check(template: Value, expected: Result<Value, &str>) {
         let a = json!({"n": 7, "list": [{"x": "one"}, "two"], "t": "text"});
-        // What a result of `{"content": "[1, {\"content\": 2}]"}` gives.
+        // The source for a result of `{"content": "[1, {\"content\": 2}]"}`.
         let wrapped = Source {
             value: json!([1, {"content": 2}]),
             wrapper: Some("content".into()),

@@ -1,6 +1,6 @@
-//! When something is to happen: reads `in 5m`, ISO 8601 and cron expressions, and finds the next time in a zone.
+//! Reads times (`in 5m`, ISO 8601 and cron expressions), and finds the next one in a time zone.
 //!
-//! Times are wall-clock times in milliseconds since 1970. Knows nothing of what happens then.
+//! Times are wall-clock times in milliseconds since 1970. This room does not know what happens at a time.
 
 use std::{str::FromStr, time::Duration};
 
@@ -19,11 +19,11 @@ const MAX_TEXT: usize = 200;
 /// How many zones are suggested for an unknown one.
 const SUGGESTED: usize = 3;
 
-/// A time zone: one of the IANA database, or the machine's.
+/// A time zone: one from the IANA database, or the machine's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone(TimeZone);
 
-/// When something happens: once, or again and again.
+/// When something happens: once or repeatedly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Timetable {
     /// Once, at this time.
@@ -36,9 +36,9 @@ pub enum Timetable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct TimeFault {
-    /// What is wrong, and what can be read.
+    /// What is wrong, and which forms are accepted.
     pub message: String,
-    /// What may have been meant, best first.
+    /// The likely intended ones, best first.
     pub near: Vec<String>,
 }
 
@@ -49,11 +49,11 @@ impl TimeFault {
 }
 
 impl Zone {
-    /// The zone of a name of the IANA database; without a name, the machine's, or UTC where the machine has none.
+    /// Returns the zone with a name from the IANA database; without a name, the machine's, or UTC if the machine has none.
     ///
     /// # Errors
     ///
-    /// An unknown name, with the nearest ones.
+    /// Returns an unknown name, with the nearest ones.
     pub fn of(name: Option<&str>) -> Result<Self, TimeFault> {
         let Some(name) = name.map(str::trim).filter(|name| !name.is_empty()) else {
             return Ok(Self::machine());
@@ -61,17 +61,17 @@ impl Zone {
         TimeZone::get(name).map(Self).map_err(|_| unknown_zone(name))
     }
 
-    /// The zone of this machine, or UTC where it has none.
+    /// Returns this machine's zone, or UTC if it has none.
     pub fn machine() -> Self {
         Self(TimeZone::try_system().unwrap_or(TimeZone::UTC))
     }
 
-    /// Its name in the IANA database, if it has one.
+    /// Returns its name in the IANA database, if it has one.
     pub fn name(&self) -> Option<&str> {
         self.0.iana_name()
     }
 
-    /// A time as ISO 8601 with the offset of the zone.
+    /// Returns a time as ISO 8601 with the zone's offset.
     pub fn show(&self, ms: u64) -> String {
         self.at(ms).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
     }
@@ -83,11 +83,11 @@ impl Zone {
 }
 
 impl Timetable {
-    /// Reads a time that comes after `now_ms`.
+    /// Reads a time, which must come after `now_ms`.
     ///
     /// # Errors
     ///
-    /// A text that is not a time, a time that has passed, and a cron expression that never comes true.
+    /// Returns a fault for a text that is not a time, a time in the past, and a cron expression that never matches.
     pub fn read(text: &str, zone: &Zone, now_ms: u64) -> Result<Self, TimeFault> {
         let text = text.trim();
         if text.len() > MAX_TEXT {
@@ -118,10 +118,10 @@ impl Timetable {
         cron(text).ok().map(|cron| Self::Cron(Box::new(cron)))
     }
 
-    /// The first time after `ms`, if there is one.
+    /// Returns the first time after `ms`, if there is one.
     ///
-    /// A time that does not exist on a day, because the clocks go forward, comes when they have; one that exists twice comes
-    /// the first time. A cron expression with `*` for the hour goes by the hours as they pass.
+    /// A time skipped on a day because the clocks go forward happens once they have; a time that occurs twice happens the
+    /// first time. A cron expression with `*` for the hour follows elapsed hours.
     pub fn after(&self, ms: u64, zone: &Zone) -> Option<u64> {
         match self {
             Self::Once(at_ms) => Some(*at_ms).filter(|at_ms| *at_ms > ms),
@@ -133,7 +133,7 @@ impl Timetable {
     }
 }
 
-/// What follows `in `, in any case.
+/// Returns the text after `in `, in any case.
 fn after_in(text: &str) -> Option<&str> {
     let (first, rest) = text.split_once(char::is_whitespace)?;
     first.eq_ignore_ascii_case("in").then_some(rest.trim())
@@ -165,20 +165,20 @@ fn once_at(text: &str, at_ms: u64, zone: &Zone, now_ms: u64) -> Result<Timetable
     Ok(Timetable::Once(at_ms))
 }
 
-/// A time in ISO 8601, with an offset or in the zone. One before 1970 is 1970.
+/// Returns an ISO 8601 time, with an offset or in the zone. A time before 1970 becomes 1970.
 fn instant(text: &str, zone: &Zone) -> Option<u64> {
-    // In this order: each of them reads and ignores what only the one before it takes seriously.
+    // The order matters: each parser ignores parts that only the one before it respects.
     let time = Timestamp::from_str(text)
         .or_else(|_| Zoned::from_str(text).map(|zoned| zoned.timestamp()))
         .or_else(|error| match text.contains('[') {
-            // A zone in brackets that there is not.
+            // The zone in brackets does not exist.
             true => Err(error),
             false => zone.0.to_timestamp(DateTime::from_str(text)?),
         });
     time.ok().map(|time| u64::try_from(time.as_millisecond()).unwrap_or(0))
 }
 
-/// Whether a text is meant as a cron expression: fields, of which the first is one of minutes.
+/// Returns whether a text is meant as a cron expression: several fields, the first of which is for minutes.
 fn is_cron_like(text: &str) -> bool {
     let mut fields = text.split_whitespace();
     let is_minutes = |first: &str| first.chars().all(|c| c.is_ascii_digit() || "*,-/?".contains(c));
@@ -209,7 +209,7 @@ fn unreadable(text: &str, zone: &Zone, now_ms: u64) -> TimeFault {
     ))
 }
 
-/// The fault of an unknown zone. A city, or a name with a typing error, gets the zones that may be meant.
+/// Returns the fault of an unknown zone. A city, or a misspelled name, gets the likely zones.
 fn unknown_zone(name: &str) -> TimeFault {
     let known: Vec<String> = jiff::tz::db().available().map(|known| known.to_string()).collect();
     let wanted = name::fold(name);
@@ -243,7 +243,7 @@ mod tests {
         instant(time, &berlin()).expect("a time")
     }
 
-    /// The first times of `when` after `now`, as the zone shows them.
+    /// Returns the first times of `when` after `now`, formatted in the zone.
     fn times(when: &str, zone: &str, now: &str, most: usize) -> Vec<String> {
         let zone = Zone::of(Some(zone)).expect("known");
         let mut at = ms(now);
@@ -283,7 +283,7 @@ mod tests {
             check(when, "2026-11-23T09:00:00+01:00");
         }
         check("2027-06-01", "2027-06-01T00:00:00+02:00");
-        // A time that does not exist comes when the clocks have gone forward; of one that exists twice, the first.
+        // A skipped time happens when the clocks have gone forward; a time that occurs twice happens the first time.
         check("2027-03-28T02:30", "2027-03-28T03:30:00+02:00");
         check("2027-10-31T02:30", "2027-10-31T02:30:00+02:00");
     }
@@ -302,7 +302,7 @@ mod tests {
         check("0 9 * * 0", "Europe/Berlin", friday, &["2026-11-22T09:00:00+01:00"]);
         check("0 9 * * 7", "Europe/Berlin", friday, &["2026-11-22T09:00:00+01:00"]);
         check("@daily", "UTC", friday, &["2026-11-21T00:00:00+00:00"]);
-        // Either day: that is what cron has always done.
+        // Either day matches: cron has always worked that way.
         check(
             "0 0 1 * 1",
             "UTC",
@@ -310,7 +310,7 @@ mod tests {
             &["2026-11-23T00:00:00+00:00", "2026-11-30T00:00:00+00:00", "2026-12-01T00:00:00+00:00"],
         );
         check("0 0 29 2 *", "UTC", friday, &["2028-02-29T00:00:00+00:00"]);
-        // Never the very time that it is.
+        // Never the current time itself.
         check("0 12 * * *", "Europe/Berlin", friday, &["2026-11-21T12:00:00+01:00"]);
     }
 
@@ -339,7 +339,7 @@ mod tests {
             "2027-11-06T12:00:00-04:00",
             &["2027-11-07T01:30:00-04:00", "2027-11-08T01:30:00-05:00"],
         );
-        // What goes by the hour goes on by the hour.
+        // Hourly times continue hour by hour.
         check(
             "0 * * * *",
             "Europe/Berlin",

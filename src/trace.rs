@@ -1,10 +1,10 @@
-//! Spans of calls, requests and searches for OpenTelemetry, where the feature `otel` is built in and
-//! `OTEL_EXPORTER_OTLP_ENDPOINT` says where they go. Otherwise everything here is empty and costs nothing.
+//! Spans of calls, requests and searches for OpenTelemetry, if the feature `otel` is built in and
+//! `OTEL_EXPORTER_OTLP_ENDPOINT` names a collector. Otherwise everything here is empty and costs nothing.
 //!
-//! Names are those of the semantic conventions for MCP as far as there are any, and `nonet.*` for the rest. A span
-//! holds names, sizes and codes, never params, results or texts of servers.
+//! Names follow the semantic conventions for MCP where there are any, and are `nonet.*` otherwise. A span contains names,
+//! sizes and codes, never params, results or servers' texts.
 //!
-//! Spans are those of `tracing`, but never entered: what else is logged does not get into them, nor they into the log.
+//! Spans are `tracing` spans that are never entered, so other log events do not get into them, nor the spans into the log.
 
 #[cfg(feature = "otel")]
 mod logs;
@@ -20,16 +20,16 @@ pub use off::{AuditExport, Parent, Span};
 #[cfg(feature = "otel")]
 pub use otel::{Export, Parent, Span, is_ours};
 
-/// The variables that name a collector; the first is for traces alone.
+/// The variables that name a collector; the first is for traces only.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 
-/// Whether traces are wanted: a collector is named and nothing switches them off. `variable` looks a variable of the
-/// environment up.
+/// Returns whether traces are wanted: a collector is named and nothing disables them. `variable` looks up an environment
+/// variable.
 pub fn wanted(variable: impl Fn(&str) -> Option<String>) -> bool {
     wanted_at(&ENDPOINTS, "OTEL_TRACES_EXPORTER", variable)
 }
 
-/// Whether one of these variables names a collector, and `exporter` does not switch that off.
+/// Returns whether one of these variables names a collector, and `exporter` does not disable it.
 fn wanted_at(endpoints: &[&str], exporter: &str, variable: impl Fn(&str) -> Option<String>) -> bool {
     let says =
         |name: &str, value: &str| variable(name).is_some_and(|set| set.trim().eq_ignore_ascii_case(value));

@@ -1,7 +1,7 @@
 //! Fair turns: a number of slots, and a queue in which owners take turns.
 //!
-//! Whoever waits waits in the lane of its owner, and a free slot goes to the next lane. So an owner with sixty waiting calls delays
-//! another owner by one call. Knows numbers of owners, and nothing of what is done in a slot.
+//! Each owner has a lane of waiting work, and a free slot goes to the next lane. So an owner with sixty waiting calls delays
+//! another owner by one call. This room knows numbers of owners, but not what is done in a slot.
 
 use std::{
     collections::VecDeque,
@@ -16,22 +16,22 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 
-/// Slots for work of several owners.
+/// Slots for the work of several owners.
 pub struct Turns {
     most: usize,
-    /// How many may wait.
+    /// The maximum number waiting.
     longest: usize,
     queue: Mutex<Queue>,
-    /// Told when the last slot is given back.
+    /// Notified when the last slot is released.
     idle: Notify,
-    /// How many wait, without those that have given up.
+    /// How many are waiting, except for cancelled ones.
     waiting: AtomicUsize,
 }
 
 #[derive(Default)]
 struct Queue {
     free: usize,
-    /// One lane for each owner that waits, the next one first.
+    /// One lane per waiting owner, in order of their turns.
     lanes: VecDeque<Lane>,
 }
 
@@ -40,7 +40,7 @@ struct Lane {
     waiting: VecDeque<oneshot::Sender<Slot>>,
 }
 
-/// A slot, given back when dropped.
+/// A slot, released when dropped.
 pub struct Slot(Option<Arc<Turns>>);
 
 /// Slots that several processes share.
@@ -49,27 +49,27 @@ pub trait SharedSlots: fmt::Debug + Send + Sync {
     fn take<'a>(&'a self, name: &'a str, most: usize) -> BoxFuture<'a, SharedTake>;
 }
 
-/// What came of taking a shared slot.
+/// The outcome of taking a shared slot.
 #[derive(Debug)]
 pub enum SharedTake {
-    /// It is taken until this is dropped.
+    /// The slot is taken until this is dropped.
     Taken(SharedSlot),
-    /// All are taken.
+    /// No slot is free.
     Full,
-    /// The processes do not reach what they share: each goes by itself.
+    /// The shared slots are unreachable: each process works on its own.
     Alone,
 }
 
-/// A shared slot, given back when dropped.
+/// A shared slot, released when dropped.
 pub struct SharedSlot(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl SharedSlot {
-    /// A slot that is given back so.
+    /// Returns a slot that `give_back` releases.
     pub fn new(give_back: impl FnOnce() + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(give_back)))
     }
 
-    /// There is nothing to give back.
+    /// Forgets the slot without releasing it.
     pub fn forget(mut self) {
         self.0 = None;
     }
@@ -89,7 +89,7 @@ impl Drop for SharedSlot {
     }
 }
 
-/// Too many wait already.
+/// Too many are already waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooMany;
 
@@ -109,7 +109,7 @@ impl fmt::Debug for Slot {
 }
 
 impl Turns {
-    /// Creates `most` slots, for which at most `longest` may wait.
+    /// Creates `most` slots, with a queue of at most `longest`.
     pub fn new(most: usize, longest: usize) -> Arc<Self> {
         let queue = Mutex::new(Queue { free: most, lanes: VecDeque::new() });
         Arc::new(Self { most, longest, queue, idle: Notify::new(), waiting: AtomicUsize::new(0) })
@@ -131,11 +131,11 @@ impl Turns {
             turn
         };
         let _waits = Waits::new(&self.waiting);
-        // The sender is dropped with the queue only, which lives as long as this borrow.
+        // The sender is dropped only with the queue, which lives as long as this borrow.
         turn.await.map_err(|_| TooMany)
     }
 
-    /// How many slots are taken.
+    /// Returns how many slots are taken.
     pub fn taken(&self) -> usize {
         self.most - self.queue.lock().free
     }
@@ -168,7 +168,7 @@ impl Turns {
             };
             match next.send(Slot(Some(self.clone()))) {
                 Ok(()) => return,
-                // It has given up. Emptied, so that dropping the slot does not give it back once more.
+                // The waiter has given up. Emptied, so that dropping the slot does not release it twice.
                 Err(mut slot) => drop(slot.0.take()),
             }
         }
@@ -179,7 +179,7 @@ impl Queue {
     fn join(&mut self, owner: u64, sender: oneshot::Sender<Slot>) {
         match self.lanes.iter_mut().find(|lane| lane.owner == owner) {
             Some(lane) => {
-                // Those that have given up take no room.
+                // Cancelled waiters take no room.
                 lane.waiting.retain(|waiting| !waiting.is_closed());
                 lane.waiting.push_back(sender);
             }
@@ -187,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// The first of the next lane, which then becomes the last one.
+    /// Takes the first waiter of the next lane, and moves that lane to the end.
     fn next(&mut self) -> Option<oneshot::Sender<Slot>> {
         while let Some(mut lane) = self.lanes.pop_front() {
             let next = lane.waiting.pop_front();
@@ -210,7 +210,7 @@ impl Drop for Slot {
     }
 }
 
-/// Counts one that waits, until dropped.
+/// Counts a waiter until dropped.
 struct Waits<'a>(&'a AtomicUsize);
 
 impl<'a> Waits<'a> {
@@ -232,7 +232,7 @@ mod tests {
 
     use super::*;
 
-    /// The order in which work of these owners runs, one at a time, if all of it waits at once.
+    /// Returns the order in which these owners' work runs, one at a time, if all of it waits at once.
     async fn order(owners: &[u64]) -> Vec<u64> {
         let turns = Turns::new(1, 100);
         let first = turns.take(0).await.expect("free");
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(turns.take(3).now_or_never().expect("at once").err(), Some(TooMany));
         drop(first);
         let slot = second.await.expect("its turn");
-        // Its slot was on the way when it gave up.
+        // The slot was on its way when the waiter gave up.
         drop(slot);
         drop(third);
         assert_eq!(turns.taken(), 0);

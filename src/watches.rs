@@ -1,7 +1,7 @@
-//! Watches: what a check of a tool's result changes, and whether that is news.
+//! Watches: what a check of a tool's result changes, and whether the change is news.
 //!
-//! A decision is a pure function of what was known and what the check found. Who makes the call, when, and where news go is
-//! decided elsewhere.
+//! A decision is a pure function of the previous state and the finding of the check. Other rooms decide who makes the
+//! call, when, and where news go.
 
 #[cfg(test)]
 mod tests;
@@ -25,10 +25,10 @@ const DIGEST: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotifyWhen {
-    /// The value is another one than at the last check that had one.
+    /// The value differs from the value of the last successful check.
     #[default]
     OnChange,
-    /// A check fails after one that did not, or the other way round.
+    /// A check fails after a successful one, or succeeds after a failed one.
     OnError,
     /// The expression has become true.
     OnThreshold,
@@ -38,36 +38,36 @@ pub enum NotifyWhen {
     Always,
 }
 
-/// Whether a watch makes checks.
+/// The state of a watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WatchState {
-    /// It does.
+    /// It makes checks.
     #[default]
     Active,
-    /// Not until it is resumed.
+    /// It makes no checks until it is resumed.
     Paused,
-    /// It has made as many checks as it was to make.
+    /// It has made all of its checks.
     Finished,
 }
 
-/// A watch: what it was asked to do, and what it has seen.
+/// A watch: its settings, and what it has seen.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Watch {
     /// The full name of the tool.
     pub tool: String,
-    /// Its params, as they were written.
+    /// Its params, as written.
     pub params: Map<String, Value>,
     /// Its name in notices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
     /// Seconds from one check to the next.
     pub interval_s: u64,
-    /// How many checks it makes; 0 for no end.
+    /// How many checks it makes; 0 for no limit.
     pub max_checks: u64,
     /// When it has news.
     pub notify_when: NotifyWhen,
-    /// The jq filter of what is compared.
+    /// The jq filter for the compared value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub select: Option<String>,
     /// The jq filter of [`NotifyWhen::OnThreshold`].
@@ -84,13 +84,13 @@ pub struct Watch {
     /// All checks at the last summary.
     #[serde(default)]
     pub summed_up: Counts,
-    /// Failures since the last check that did not fail, or since it was resumed.
+    /// Failures since the last successful check, or since it was resumed.
     #[serde(default)]
     pub failures_in_a_row: u64,
     /// Why the last check failed, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CheckError>,
-    /// Whether the expression was true at the last check that did not fail.
+    /// Whether the expression was true at the last successful check.
     #[serde(default)]
     pub is_met: bool,
     /// The last value.
@@ -101,21 +101,21 @@ pub struct Watch {
     pub history: VecDeque<WatchCheck>,
 }
 
-/// How many checks there were.
+/// The number of checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// All of them.
     pub checks: u64,
-    /// Those whose value was another one than before.
+    /// Checks whose value differed from the one before.
     pub changes: u64,
-    /// Those that failed.
+    /// Failed checks.
     pub errors: u64,
 }
 
 /// A value as a watch remembers it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Tells it from other values.
+    /// The digest that distinguishes it from other values.
     pub digest: String,
     /// The value itself, if it is small.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,16 +124,16 @@ pub struct Seen {
     pub at_ms: u64,
 }
 
-/// Why a check has no value.
+/// The error of a failed check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckError {
     /// The code of the fault.
     pub code: String,
-    /// What it says.
+    /// The message of the fault.
     pub message: String,
 }
 
-/// A check, as the history has it.
+/// A check in the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchCheck {
     /// When it began, in milliseconds since 1970.
@@ -141,42 +141,42 @@ pub struct WatchCheck {
     /// The code of its error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Whether its value was another one than before.
+    /// Whether its value differed from the one before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub changed: bool,
     /// How long it took.
     pub elapsed_ms: u64,
 }
 
-/// What a check found.
+/// The finding of a check.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finding {
     /// A value.
     Value {
-        /// As the watch remembers it.
+        /// The value as the watch remembers it.
         seen: Seen,
-        /// Whether the expression is true of it.
+        /// Whether the expression is true for the value.
         is_met: bool,
     },
-    /// None, because the check failed.
+    /// No value, because the check failed.
     Error(CheckError),
 }
 
-/// Why the client gets a notice of a check.
+/// Why the client gets a notice about a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// The value is another one.
+    /// The value has changed.
     Changed,
-    /// The tool has begun to fail.
+    /// The tool has started to fail.
     Failed,
-    /// It works again.
+    /// The tool works again.
     Recovered,
     /// The expression has become true.
     ThresholdReached,
     /// A batch of checks is complete.
     Summary,
-    /// There was a check.
+    /// A check was made.
     Checked,
     /// There were too many failures in a row.
     Paused,
@@ -184,21 +184,21 @@ pub enum Why {
     Finished,
 }
 
-/// What the client's notice of a check says.
+/// The client's notice about a check.
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
     /// The reason.
     pub why: Why,
-    /// Whether the value is another one than before.
+    /// Whether the value differs from the one before.
     pub changed: bool,
     /// The value before the change, if it is small.
     pub before: Option<Value>,
-    /// The checks that it is about, where it is about more than one.
+    /// The number of checks, if the notice is about more than one.
     pub counts: Option<Counts>,
 }
 
 impl Watch {
-    /// Takes in a check that began at `at_ms`. A watch that was paused meanwhile remembers it, and has no news.
+    /// Records a check that began at `at_ms`. A watch that was paused meanwhile remembers the check but has no news.
     pub fn take(&mut self, finding: Finding, at_ms: u64, elapsed_ms: u64) -> Option<News> {
         let failed_before = self.error.is_some();
         let was_met = self.is_met;
@@ -259,7 +259,7 @@ impl Watch {
         Some(News { why, changed, before, counts })
     }
 
-    /// Makes no more checks until it is resumed; false if it was not active.
+    /// Stops the checks until the watch is resumed; `false` if it was not active.
     pub fn pause(&mut self) -> bool {
         let was_active = self.state == WatchState::Active;
         if was_active {
@@ -268,7 +268,7 @@ impl Watch {
         was_active
     }
 
-    /// Goes on; false if it was not paused.
+    /// Continues the checks; `false` if the watch was not paused.
     pub fn resume(&mut self) -> bool {
         let was_paused = self.state == WatchState::Paused;
         if was_paused {
@@ -278,15 +278,15 @@ impl Watch {
         was_paused
     }
 
-    /// When the next check is due after one that was due at `due_ms`. It keeps its rhythm, unless the time has passed or the
-    /// clock was turned back.
+    /// Returns when the next check is due after one due at `due_ms`. The rhythm stays the same, unless the time has
+    /// passed or the clock was turned back.
     pub fn next_ms(&self, due_ms: u64, now_ms: u64) -> u64 {
         let latest = now_ms + self.interval_ms();
         let in_rhythm = due_ms.saturating_add(self.interval_ms());
         if in_rhythm > now_ms && in_rhythm <= latest { in_rhythm } else { latest }
     }
 
-    /// When a check is due instead, where `due_ms` is further away than the interval: the clock was turned back.
+    /// Returns an earlier due time if `due_ms` is further away than the interval, because the clock was turned back.
     pub fn pulled_in(&self, due_ms: u64, now_ms: u64) -> Option<u64> {
         let latest = now_ms + self.interval_ms();
         (due_ms > latest).then_some(latest)
@@ -306,13 +306,13 @@ impl Watch {
 }
 
 impl Seen {
-    /// A value, which is remembered itself if `is_small`.
+    /// Creates a remembered value. Keeps the value itself only if `is_small`.
     pub fn new(value: &Value, is_small: bool, at_ms: u64) -> Self {
         Self { digest: digest(value), value: is_small.then(|| value.clone()), at_ms }
     }
 }
 
-/// The digest of a value. The order of an object's fields does not count.
+/// Returns the digest of a value. The order of an object's fields does not matter.
 fn digest(value: &Value) -> String {
     let mut hash = Sha256::new();
     add(value, &mut hash);
@@ -320,7 +320,7 @@ fn digest(value: &Value) -> String {
 }
 
 fn add(value: &Value, hash: &mut Sha256) {
-    // A length in front of each part, so that no two values are the same bytes.
+    // A length before each part, so that different values never produce the same bytes.
     match value {
         Value::Object(fields) => {
             hash.update(format!("{{{}", fields.len()));

@@ -1,8 +1,8 @@
-//! What goes over the wire: JSON-RPC messages as bytes, their limits, and the ways of sending and receiving them.
+//! The wire: JSON-RPC messages as bytes, their limits, and how they are sent and received.
 //!
-//! Both rims and the bridge are built on this room. A message is scanned before anything of it is parsed (`scan`), and its
-//! envelope is read without its contents (`message`). How large it may be depends on its kind ([`SizeLimit`]). `rmcp` holds what
-//! works around the protocol library.
+//! Both rims and the bridge are built on this room. A message is scanned before any of it is parsed (`scan`), and its
+//! envelope is read without its contents (`message`). Its size limit depends on its kind ([`SizeLimit`]). `rmcp` holds the
+//! workarounds for the protocol library.
 
 mod backlog;
 mod heavy;
@@ -25,36 +25,37 @@ pub(crate) use self::{
     sse::{BodyStream, Data, EventReader, StreamEvent},
 };
 
-/// How large a message may be. What is larger is not parsed.
+/// The maximum size of a message. A larger one is not parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeLimit {
     /// Its length, in bytes.
     pub bytes: usize,
-    /// How many JSON values it may hold: a tree takes about 100 bytes for each. An object that is not empty counts as six.
+    /// The maximum number of JSON values: a tree takes about 100 bytes for each. A non-empty object counts as six.
     pub values: usize,
 }
 
-/// The limits of messages, by what they are.
+/// The size limits of messages, by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests and notifications of a server, its errors, and its answers about the connection itself.
+    /// A server's requests and notifications, its errors, and its answers about the connection itself.
     pub of_server: SizeLimit,
     /// One page of a server's list.
     pub page: SizeLimit,
     /// All pages of a list together.
     pub list: SizeLimit,
-    /// Results of calls and other answers of a server that go through to a client.
+    /// Results of calls, and other server answers that are passed through to a client.
     pub answer: SizeLimit,
-    /// Messages of a client.
+    /// A client's messages.
     pub of_client: SizeLimit,
-    /// How much of a server's error clients are shown, in bytes.
+    /// How many bytes of a server's error are shown to clients.
     pub error: usize,
-    /// How much may wait for an end that does not read, in bytes.
+    /// How many bytes may wait for a peer that does not read.
     pub unread: usize,
 }
 
 impl Limits {
-    /// Limits of so many bytes. How much they may hold follows: a tree of what passes takes a few times its bytes.
+    /// Returns limits with these numbers of bytes. The numbers of values follow: a tree of what is allowed takes a few times
+    /// its bytes.
     pub const fn new(of_server: usize, page: usize, list: usize, answer: usize, of_client: usize) -> Self {
         Self {
             of_server: SizeLimit { bytes: of_server, values: of_server / 50 },
@@ -67,7 +68,7 @@ impl Limits {
         }
     }
 
-    /// The highest limits that a configuration may set: for those who pass messages on and build no tree of them.
+    /// The highest limits that a configuration may set: for code that passes messages on without parsing them into trees.
     pub const HIGHEST: Self = Self::new(16 << 20, 64 << 20, 256 << 20, 256 << 20, 64 << 20);
 }
 
@@ -77,10 +78,10 @@ impl Default for Limits {
     }
 }
 
-/// Why a message is not taken.
+/// Why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageFault {
-    /// It is longer than its kind may be.
+    /// It is longer than its kind allows.
     #[error("longer than the limit of {0} bytes")]
     TooLong(usize),
     /// It would be too large as a tree, or is not JSON.
@@ -89,12 +90,12 @@ pub enum MessageFault {
 }
 
 impl MessageFault {
-    /// Whether the text is not a JSON object at all.
+    /// Returns whether the text is not a JSON object at all.
     pub fn is_syntax(self) -> bool {
         matches!(self, Self::Json(JsonFlaw::NotAnObject | JsonFlaw::CutOff))
     }
 
-    /// The JSON-RPC error code of the answer to a request with this fault, and what the answer says.
+    /// Returns the JSON-RPC error code and message for a request with this fault.
     pub fn of_request(self) -> (i32, String) {
         match self.is_syntax() {
             true => (-32700, format!("Parse error: {self}")),
@@ -104,10 +105,10 @@ impl MessageFault {
 }
 
 impl SizeLimit {
-    /// Whether a message of this length and result of the scan stays within the bound.
+    /// Checks that a message's length and the result of its scan are within the limit. Returns its number of values.
     fn check(self, bytes: usize, scanned: Result<usize, JsonFlaw>) -> Result<usize, MessageFault> {
         match scanned {
-            // A scan for a larger bound may have gone on for longer.
+            // A scan with a larger limit may have gone on for longer.
             Ok(values) if values > self.values => Err(JsonFlaw::TooManyValues(self.values).into()),
             Err(JsonFlaw::TooManyValues(_)) => Err(JsonFlaw::TooManyValues(self.values).into()),
             Err(flaw) => Err(flaw.into()),
@@ -117,7 +118,7 @@ impl SizeLimit {
     }
 }
 
-/// What a value takes: its bytes as JSON, and its values as a scan counts them.
+/// Returns the size of a value: its bytes as JSON, and its values as a scan counts them.
 pub(crate) fn measure(value: &serde_json::Value) -> SizeLimit {
     fn values(value: &serde_json::Value) -> usize {
         match value {
@@ -132,7 +133,7 @@ pub(crate) fn measure(value: &serde_json::Value) -> SizeLimit {
     SizeLimit { bytes: size(value), values: values(value) }
 }
 
-/// How many bytes a value takes as JSON.
+/// Returns the size of a value as JSON, in bytes.
 pub(crate) fn size(value: &serde_json::Value) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {
@@ -145,7 +146,7 @@ pub(crate) fn size(value: &serde_json::Value) -> usize {
         }
     }
     let mut counter = Counter(0);
-    // Counting cannot fail, and every value can be written.
+    // Counting cannot fail, and every value can be serialized.
     let _ = serde_json::to_writer(&mut counter, value);
     counter.0
 }

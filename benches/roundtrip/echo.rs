@@ -1,4 +1,4 @@
-//! Servers that do nothing but answer, as fast as they can: on stdio, over HTTP, and one that never answers.
+//! Servers that only answer, as fast as possible: on stdio, over HTTP, and one that never answers.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::http::{Message, SESSION};
 
-/// How long a row of `structured` is, in bytes.
+/// The length of a row of `structured`, in bytes.
 const ROW: usize = 500;
 
 /// Echoes on stdin and stdout.
@@ -75,7 +75,7 @@ fn connection(stream: TcpStream) {
     }
 }
 
-/// Returns the answer to a request, and nothing to a notification. Large results are made once.
+/// Returns the answer to a request, and nothing to a notification. Caches large results.
 fn answer(message: &Value, made: &mut HashMap<(String, usize), String>) -> Option<Vec<u8>> {
     let id = message.get("id")?;
     let arguments = &message["params"]["arguments"];
@@ -115,7 +115,7 @@ fn tools() -> Value {
     ])
 }
 
-/// A result of this many bytes: one text, or rows as `structuredContent`.
+/// Returns a result of this many bytes: one text, or rows as `structuredContent`.
 fn large(name: &str, bytes: usize) -> String {
     if name == "text" {
         let line = "All work and no play makes a round trip a dull measure of anything.\n";

@@ -9,18 +9,18 @@ use crate::options::Options;
 /// The head of the table.
 pub const HEAD: &str = "| row | side | p50 | p99 | calls/s | ratio |\n|---|---|---:|---:|---:|---:|";
 
-/// One kind of work, and what it took on each side. The first side is the direct one.
+/// One kind of work, and its cost on each side. The first side is the direct one.
 pub struct Row {
     pub key: &'static str,
     pub what: String,
-    /// Whether the ratio is that of calls per second, not that of p50.
+    /// Whether the ratio compares calls per second instead of p50.
     pub by_rate: bool,
     pub sides: Vec<Side>,
     /// Other figures, with their units.
     pub notes: Vec<(String, f64)>,
 }
 
-/// What the work took on one side.
+/// The cost of the work on one side.
 pub struct Side {
     pub name: &'static str,
     pub p50: Duration,
@@ -29,7 +29,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Makes figures of single times, which took `busy` all together.
+    /// Computes the figures of single times, which took `busy` in total.
     pub fn new(name: &'static str, took: &mut [Duration], busy: Duration) -> Self {
         took.sort_unstable();
         let at = |percent: usize| took[(took.len() - 1) * percent / 100];
@@ -38,7 +38,7 @@ impl Side {
 }
 
 impl Row {
-    /// Returns how many times as long the side takes as the direct one.
+    /// Returns how many times longer the side takes than the direct one.
     pub fn ratio(&self, side: &Side) -> f64 {
         let direct = &self.sides[0];
         if self.by_rate {
@@ -81,7 +81,7 @@ impl Row {
     }
 }
 
-/// Writes a time with three digits and its unit.
+/// Formats a time with three digits and its unit.
 pub fn time(time: Duration) -> String {
     let us = time.as_secs_f64() * 1e6;
     match us {

@@ -1,4 +1,4 @@
-//! Starts what is measured: Nonet, the servers behind it, and FastMCP's proxy.
+//! Starts the measured programs: Nonet, the servers behind it, and FastMCP's proxy.
 
 use std::{
     net::TcpListener,
@@ -31,7 +31,7 @@ async def main():
 asyncio.run(main())
 ";
 
-/// Returns the path of this program, which is all servers too.
+/// Returns the path of this program, which also acts as every server.
 pub fn own() -> PathBuf {
     std::env::current_exe().expect("a running program has a path")
 }
@@ -48,10 +48,10 @@ pub fn entry(name: &str, mode: &str) -> String {
     format!("[servers.{name}]\ncommand = {:?}\nargs = [{mode:?}]\n", own())
 }
 
-/// A folder with a configuration, and with all that Nonet keeps.
+/// A folder with a configuration and all of Nonet's files.
 pub struct Folder {
     folder: tempfile::TempDir,
-    /// The program that runs Nonet, and its arguments; empty: none does.
+    /// The program that runs Nonet, and its arguments; empty for none.
     under: Vec<String>,
 }
 
@@ -59,7 +59,7 @@ impl Folder {
     /// Writes a configuration with these servers.
     pub fn with(servers: &str, options: &Options) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        // What a preview would shorten arrives whole.
+        // Results that a preview would shorten arrive whole.
         let text = format!(
             "[gateway]\nmax_result_bytes = 200_000_000\n[embedder]\ncache = {:?}\n{servers}",
             folder.path().join("cache")
@@ -74,7 +74,7 @@ impl Folder {
         let mut words = self.under.iter().map(String::as_str).chain([env!("CARGO_BIN_EXE_nonet")]);
         let mut command = Command::new(words.next().expect("at least Nonet itself"));
         command.args(words).arg("serve").arg("--config").arg(path.join("servers.toml"));
-        // Every call leaves its line in the log; here nobody reads it.
+        // Every call adds a line to the log, which nobody reads here.
         command.env("XDG_STATE_HOME", path.join("state")).env_remove("NONET_LOG").stderr(Stdio::null());
         command
     }
@@ -145,21 +145,21 @@ impl OverHttp {
 
 impl Drop for OverHttp {
     fn drop(&mut self) {
-        // Not by force: a profiler writes its figures at the end.
+        // Terminated, not killed: a profiler writes its figures at the end.
         let process = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
         let _ = nix::sys::signal::kill(process, nix::sys::signal::Signal::SIGTERM);
         let _ = self.child.wait();
     }
 }
 
-/// A Redis of its own; ends with it.
+/// A separate Redis; ends with the value.
 pub struct Redis {
     child: Child,
     port: u16,
 }
 
 impl Redis {
-    /// Starts one; `None` where there is no `redis-server`, which is said.
+    /// Starts a Redis; prints a note and returns `None` without a `redis-server`.
     pub fn start() -> Option<Self> {
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = free.expect("a free port").port();
@@ -185,7 +185,7 @@ impl Drop for Redis {
     }
 }
 
-/// Starts FastMCP's proxy, if `python3` has it; else says that it is left out.
+/// Starts FastMCP's proxy, if `python3` has it; otherwise prints that it is left out.
 pub fn fastmcp() -> Option<Peer> {
     let quiet = |command: &mut Command| {
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
@@ -197,7 +197,7 @@ pub fn fastmcp() -> Option<Peer> {
     Some(Peer::start(Command::new("python3").args(["-c", FASTMCP]).arg(own()).stderr(Stdio::null())))
 }
 
-/// Reads a figure of a process in bytes from `/proc`, such as `VmRSS`; `None` on other systems than Linux.
+/// Returns a figure of a process in bytes from `/proc`, such as `VmRSS`; `None` on systems other than Linux.
 pub fn memory(child: &Child, figure: &str) -> Option<f64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(figure))?;

@@ -1,4 +1,4 @@
-//! A server over streamable HTTP (2025-11-25): blocking sockets that stay open.
+//! A server over streamable HTTP (2025-11-25), with persistent blocking sockets.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -15,7 +15,7 @@ use crate::rows::{Request, Server, initialize, is_good};
 /// The header that names a session.
 pub const SESSION: &str = "Mcp-Session-Id";
 
-/// A request or an answer of HTTP/1.1, with what is needed of its head.
+/// An HTTP/1.1 request or answer, with the relevant parts of its head.
 #[derive(Default)]
 pub struct Message {
     /// The first line.
@@ -107,7 +107,7 @@ impl Session {
         session
     }
 
-    /// Returns the same session by another port, as a balancer would pass it on.
+    /// Returns the same session on another port, as a balancer would route it.
     pub fn at(&self, port: u16) -> Self {
         let (session, answer) = (self.session.clone(), Message::default());
         Self { port, session, connections: Vec::new(), answer, request: Request::default() }
@@ -118,7 +118,7 @@ impl Session {
         self.port
     }
 
-    /// Returns a request with its head.
+    /// Returns a complete request with its head.
     fn whole(&self, body: &[u8]) -> Vec<u8> {
         let session = self.session.iter().fold(String::new(), |_, session| {
             format!("{SESSION}: {session}\r\nMCP-Protocol-Version: 2025-11-25\r\n")
@@ -148,7 +148,7 @@ impl Session {
         assert!(self.answer.start.starts_with("HTTP/1.1 20"), "{}", self.answer.start);
     }
 
-    /// Returns the connections with something to read, of those that wait for an answer.
+    /// Returns the waiting connections that have data to read.
     fn readable(&self, began: &[Option<Instant>]) -> Vec<usize> {
         let waiting: Vec<usize> = (0..began.len()).filter(|at| began[*at].is_some()).collect();
         if let [only] = waiting[..] {
@@ -169,7 +169,7 @@ impl Server for Session {
         self.send(0, &whole);
         self.receive(0);
         let text = String::from_utf8_lossy(&self.answer.body);
-        // JSON, or a stream of events of which one is the answer.
+        // JSON, or an event stream with the answer among its events.
         let mut candidates = text.lines().map(|line| line.strip_prefix("data:").unwrap_or(line).trim());
         let answer = candidates.find(|line| line.contains(r#""id":1"#)).expect("an answer");
         serde_json::from_str(answer).expect("an answer is JSON")

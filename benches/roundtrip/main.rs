@@ -1,17 +1,17 @@
-//! What the gateway adds: each row measures the same work straight from a trivial server and through Nonet, in turns within
+//! What the gateway adds: each row measures the same work directly against a trivial server and through Nonet, alternating within
 //! one run, so that the ratio holds on a busy machine too.
 //!
 //! ```sh
 //! cargo bench --bench roundtrip -- [--calls N] [--rows stdio,http,...] [--cores N] [--under COMMAND] [--peers] [--json FILE] [--plot FILE.svg]
 //! ```
 //!
-//! - `--calls`: calls of each side in the rows of small calls (5,000); the others make fewer.
+//! - `--calls`: calls per side in the rows of small calls (5,000); the other rows make fewer.
 //! - `--rows`: `stdio`, `stdio-16`, `http`, `http-16`, `cluster`, `large`, `huge`, `handshake`, `memory`; default: all.
 //! - `--cores`: all processes share the first N cores (Linux).
 //! - `--under "COMMAND ..."`: a profiler that runs Nonet, such as `valgrind --tool=callgrind`.
 //! - `--peers`: adds FastMCP's proxy to the rows on stdio, if `python3` has the package `fastmcp`.
 //!
-//! The servers are this program too: `--echo-server`, `--echo-http`, `--silent-server`.
+//! This program also acts as the servers: `--echo-server`, `--echo-http`, `--silent-server`.
 
 mod echo;
 mod figures;

@@ -4,21 +4,21 @@ use std::path::PathBuf;
 
 use crate::rows;
 
-/// What is measured, and where the figures go.
+/// What to measure, and where the figures go.
 pub struct Options {
-    /// Calls of each side in the rows of small calls.
+    /// Calls per side in the rows of small calls.
     pub calls: usize,
     /// The wanted rows; empty: all.
     rows: Vec<String>,
-    /// How many cores all processes share; `None`: all of the machine.
+    /// How many cores all processes share; `None` for all.
     pub cores: Option<usize>,
-    /// Whether FastMCP's proxy is measured too.
+    /// Whether to measure FastMCP's proxy too.
     pub peers: bool,
-    /// The program that runs Nonet, such as a profiler, and its arguments; empty: none does.
+    /// The program that runs Nonet, such as a profiler, and its arguments; empty for none.
     pub under: Vec<String>,
-    /// Where the figures go as JSON.
+    /// The file for figures as JSON.
     pub json: Option<PathBuf>,
-    /// Where the plot goes, as SVG.
+    /// The file for the plot, as SVG.
     pub plot: Option<PathBuf>,
 }
 
@@ -45,7 +45,7 @@ impl Options {
                 "--plot" => options.plot = Some(value().into()),
                 "--under" => options.under = value().split_whitespace().map(str::to_owned).collect(),
                 "--peers" => options.peers = true,
-                // Cargo says that this is a bench.
+                // Cargo passes this flag to benches.
                 "--bench" => {}
                 other => panic!("unknown argument {other}"),
             }
@@ -56,7 +56,7 @@ impl Options {
         options
     }
 
-    /// Returns whether the row is measured.
+    /// Whether to measure the row.
     pub fn wants(&self, row: &str) -> bool {
         self.rows.is_empty() || self.rows.iter().any(|wanted| wanted == row)
     }
@@ -70,7 +70,7 @@ pub fn pin(cores: usize) {
     nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).expect("the cores are there");
 }
 
-/// Says that cores can be chosen on Linux only.
+/// Reports that cores can be chosen only on Linux.
 #[cfg(not(target_os = "linux"))]
 pub fn pin(_cores: usize) {
     eprintln!("--cores works on Linux only");

@@ -1,4 +1,4 @@
-//! The figures as bars: p50 of each side, on a logarithmic scale, with its ratio of the table.
+//! The figures as bars: p50 of each side, on a logarithmic scale, with its ratio from the table.
 
 use std::{error::Error, path::Path, time::Duration};
 
@@ -10,7 +10,7 @@ use plotters::{
 use crate::figures::{Row, Side, time};
 
 const WIDTH: i32 = 860;
-/// Where bars begin, and how wide they can be.
+/// The start of the bars, and their maximum width.
 const LEFT: i32 = 330;
 const SPAN: i32 = 390;
 const TOP: i32 = 50;

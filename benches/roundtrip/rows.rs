@@ -1,4 +1,4 @@
-//! What is measured: the same work on each side, in turns.
+//! What is measured: the same work on each side, alternating.
 
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,9 @@ pub const KEYS: [&str; 9] =
 
 /// Bytes of text in a small call.
 const SMALL: usize = 200;
-/// Calls at the same time in the rows that count calls per second.
+/// Concurrent calls in the rows that count calls per second.
 const IN_FLIGHT: usize = 16;
-/// Calls of one side before it is the turn of the other, where several are in flight.
+/// Consecutive calls of one side before the next side's turn, with several in flight.
 const TURN: usize = 250;
 const LARGE: usize = 1_000_000;
 const HUGE: usize = 60_000_000;
@@ -27,22 +27,22 @@ const HUGE: usize = 60_000_000;
 const SMALL_PER_LARGE: usize = 25;
 const HUGE_CALLS: usize = 5;
 const STARTS: usize = 21;
-/// The first id of a call. All ids have as many digits, so that a request is made once.
+/// The first id of a call. All ids have the same number of digits, so that a request is serialized once.
 const FIRST_ID: u64 = 1_000_000;
 
-/// A call whose bytes are made once, but for its id.
+/// A call that is serialized once; only its id changes.
 #[derive(Clone, Default)]
 pub struct Request {
     /// The id of the next call.
     pub next: u64,
     /// The whole message.
     pub bytes: Vec<u8>,
-    /// How many bytes a good answer has at least.
+    /// The minimum length of a good answer, in bytes.
     pub answer: usize,
 }
 
 impl Request {
-    /// Makes a call of `tools/call` whose answer has at least so many bytes.
+    /// Creates a `tools/call` request whose answer has at least this many bytes.
     fn new(params: &Value, answer: usize) -> Self {
         let text = format!(r#"{{"jsonrpc":"2.0","method":"tools/call","params":{params},"id":{FIRST_ID}}}"#);
         Self { next: FIRST_ID, bytes: text.into_bytes(), answer }
@@ -60,7 +60,7 @@ impl Request {
     }
 }
 
-/// Returns whether an answer is a result of the expected length.
+/// Whether an answer is a result of the expected length.
 pub fn is_good(answer: &[u8], request: &Request) -> bool {
     let start = &answer[..answer.len().min(1_000)];
     let has = |text: &[u8]| memchr::memmem::find(start, text).is_some();
@@ -75,13 +75,13 @@ pub fn initialize() -> Value {
     })
 }
 
-/// The other end of a session, straight or through a gateway.
+/// The other end of a session, direct or through a gateway.
 pub trait Server {
     /// Sends a request and returns its answer, read as JSON.
     fn ask(&mut self, method: &str, params: Value) -> Value;
-    /// Sets the call that `calls` makes.
+    /// Sets the call made by `calls`.
     fn prepare(&mut self, request: Request);
-    /// Makes calls, so many at the same time, and adds how long each took.
+    /// Makes calls with this concurrency, and appends how long each took.
     fn calls(&mut self, calls: usize, in_flight: usize, took: &mut Vec<Duration>);
 }
 
@@ -104,7 +104,7 @@ impl<'a> Contender<'a> {
         Self { name, server, took: Vec::new(), busy: Duration::ZERO }
     }
 
-    /// The same through a gateway, which takes the tool's arguments as `params` of `execute_tool`.
+    /// Prepares a side behind a gateway, which takes the tool's arguments as `params` of `execute_tool`.
     fn through(name: &'static str, server: &'a mut dyn Server, call: &Call) -> Self {
         let arguments = json!({ "name": format!("echo.{}", call.tool), "params": call.arguments });
         let params = json!({ "name": "execute_tool", "arguments": arguments });
@@ -117,9 +117,9 @@ impl<'a> Contender<'a> {
 struct Call {
     tool: &'static str,
     arguments: Value,
-    /// How many bytes its result has at least.
+    /// The minimum length of its result, in bytes.
     bytes: usize,
-    /// How many are measured, and how many of them are in flight.
+    /// How many calls are measured, and how many of them are in flight.
     count: usize,
     in_flight: usize,
 }
@@ -135,7 +135,7 @@ impl Call {
     }
 }
 
-/// Measures a row; `None` if it cannot be measured here, which is said.
+/// Measures a row; prints a note and returns `None` if it cannot be measured here.
 pub fn measure(key: &'static str, options: &Options) -> Option<Row> {
     let row = match key {
         "stdio" => small_on_stdio(key, "200-byte echo, stdio", options, 1),
@@ -154,7 +154,7 @@ pub fn measure(key: &'static str, options: &Options) -> Option<Row> {
     Some(row)
 }
 
-/// Makes the calls of all sides in turns. A tenth of them, made first, is not counted.
+/// Makes the calls of all sides in turns. A first tenth of them is not counted.
 fn in_turns(mut sides: Vec<Contender<'_>>, call: &Call) -> Vec<Side> {
     let turn = if call.in_flight == 1 { 1 } else { TURN.min(call.count) };
     for round in 0..(call.count + call.count.div_ceil(10)).div_ceil(turn) {
@@ -207,7 +207,8 @@ fn small_over_http(key: &'static str, what: &str, options: &Options, in_flight: 
     Row { by_rate: in_flight > 1, ..row(key, what, in_turns(sides, &call)) }
 }
 
-/// What a cluster costs: the same call at a gateway by itself, at the replica that holds the session, and at one that forwards it there.
+/// Measures the cost of a cluster: the same call at a standalone gateway, at the replica that holds the session, and at one that
+/// forwards it there.
 fn in_cluster(key: &'static str, options: &Options) -> Option<Row> {
     let redis = Redis::start()?;
     let call = Call::small(options, 1);
@@ -271,7 +272,7 @@ fn handshake(key: &'static str, options: &Options) -> Row {
     row(key, "process start to handshake, three servers that never answer", sides)
 }
 
-/// The memory of a gateway that does nothing, before and after its first search.
+/// Measures the memory of an idle gateway, before and after its first search.
 fn idle_memory(key: &'static str, options: &Options) -> Option<Row> {
     if !cfg!(feature = "tract") {
         eprintln!("this build has no engine for search by meaning: memory is left out");
@@ -284,7 +285,7 @@ fn idle_memory(key: &'static str, options: &Options) -> Option<Row> {
         let resident = memory(&gateway.child, "VmRSS");
         row.notes.extend(resident.map(|bytes| (format!("MB {when}"), bytes / 1e6)));
     };
-    // What starts after the handshake has started, and what is given back has been given back.
+    // By now, everything that starts after the handshake has started, and unused memory has been given back.
     std::thread::sleep(Duration::from_secs(10));
     note(&gateway, "before the first search");
     let search = json!({ "name": "search_tools", "arguments": { "query": "say something twice" } });

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::rows::{Request, Server, initialize, is_good};
 
-/// How far from either end of an answer its id is looked for.
+/// How far from either end of an answer to look for its id.
 const EDGE: usize = 100;
 
 /// A program that speaks MCP on stdin and stdout.
@@ -23,7 +23,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Starts a program, and returns when it has answered the handshake.
+    /// Starts a program, and returns once it has answered the handshake.
     pub fn start(command: &mut Command) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program starts");
@@ -40,7 +40,7 @@ impl Peer {
         input.write_all(bytes).expect("the server reads");
     }
 
-    /// Reads the next answer into `line` and returns its id; passes over notifications.
+    /// Reads the next answer into `line` and returns its id; skips notifications.
     fn answer(&mut self) -> u64 {
         loop {
             self.line.clear();

@@ -119,7 +119,7 @@ def wheel_tags(target: Target, program: Program) -> list[str]:
         major, minor = program.glibc or (2, 17)
         return [f"manylinux_{major}_{minor}_{target.machine}"]
     if target.libc == "musl":
-        # A static program also runs where glibc is older than the one the other wheel needs.
+        # A static program also runs with an older glibc than the other wheel needs.
         return [f"manylinux_2_17_{target.machine}", f"musllinux_1_1_{target.machine}"]
     if target.os == "darwin":
         major, minor = program.macos or (11, 0)

@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Starts the program of Nonet for this system. The program is in one of the packages @nonet/*, of which npm installs the one
-// that fits. Standard streams are the program's own; signals and the exit code pass through.
+// Starts Nonet's program for this system. The program is in one of the packages @nonet/*; npm installs only the matching
+// one. Standard streams, signals and the exit code pass through.
 "use strict";
 
 const { spawn } = require("node:child_process");
@@ -69,13 +69,13 @@ function noProgram() {
 const program = fitting() ?? noProgram();
 const child = spawn(program.file, process.argv.slice(2), { stdio: "inherit" });
 
-// On Windows a console tells every process of its own accord.
+// On Windows, the console signals every process by itself.
 for (const signal of process.platform === "win32" ? ["SIGINT"] : ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"]) {
   process.on(signal, () => process.platform !== "win32" && child.kill(signal));
 }
 
 child.on("error", (error) => {
-  // ENOENT of a file that exists: the program's loader is missing.
+  // ENOENT for an existing file: the program's loader is missing.
   fail(`${program.file} does not start: ${error.message}.`, `It is the program for ${program.name}; this is ${system}, glibc ${glibc() ?? "none"}.`);
 });
 
@@ -83,7 +83,7 @@ child.on("exit", (code, signal) => {
   if (signal) {
     process.removeAllListeners(signal);
     process.kill(process.pid, signal);
-    // A signal that does not end this process.
+    // In case the signal does not end this process.
     setTimeout(() => process.exit(128 + (constants.signals[signal] ?? 0)), 100);
     return;
   }

@@ -10,7 +10,7 @@ use super::{
     words::{Gist, plain, word_of},
 };
 
-/// Words around a choice that say nothing of which one it is.
+/// Words around a choice that do not identify it.
 const AROUND: &[&str] = &[
     "the", "a", "an", "i", "we", "id", "ill", "want", "would", "like", "choose", "chose", "pick", "take",
     "prefer", "use", "go", "with", "lets", "option", "choice", "number", "answer", "user", "selected",
@@ -70,8 +70,8 @@ const NONE: &[&str] = &[
 /// Words between several choices.
 const AND: &[&str] = &["and", "und", "et", "y", "e", "en", "i", "и", "ve", "och", "og", "和", "と", "plus"];
 
-/// Reads which of `choices` were taken: their positions, in the order of the answer. `None`: it is not one of them, or may
-/// be several. More than one only if `many`.
+/// Returns the positions of the `choices` that an answer takes, in the order of the answer; more than one only if
+/// `many`. Returns `None` if the answer matches no choice or is ambiguous.
 pub fn choose(answer: &Value, choices: &[String], many: bool) -> Option<Vec<usize>> {
     let taken = match opened(answer) {
         Value::Array(items) => {
@@ -90,7 +90,7 @@ pub fn choose(answer: &Value, choices: &[String], many: bool) -> Option<Vec<usiz
     let taken: Vec<usize> = taken.into_iter().filter(|choice| seen.insert(*choice)).collect();
     (many || taken.len() == 1).then_some(taken)
 }
-/// Whether an answer speaks of one of `choices`, or begins as one.
+/// Whether an answer mentions one of `choices`, or is the beginning of one.
 pub fn mentions(answer: &Value, choices: &[String]) -> bool {
     let said = text_of(&opened(answer)).map(|text| plain(&text).join(" ")).unwrap_or_default();
     let text = format!(" {said} ");
@@ -99,7 +99,8 @@ pub fn mentions(answer: &Value, choices: &[String]) -> bool {
         .map(|choice| plain(choice).join(" "))
         .any(|choice| text.contains(&format!(" {choice} ")) || !said.is_empty() && choice.starts_with(&said))
 }
-/// The choice that a text is: its words, else its number, its beginning, or the only yes or no among the choices.
+/// Returns the choice that a text names: by its words, number or unique beginning, or as the only yes or no among the
+/// choices.
 fn one(text: &str, choices: &[String]) -> Option<usize> {
     let text = text.trim();
     if let Some(same) = choices.iter().position(|choice| choice.trim() == text) {
@@ -117,7 +118,7 @@ fn one(text: &str, choices: &[String]) -> Option<usize> {
         let counts = (at + 1).to_string();
         let also = |choice: &String| choice.split(' ').any(|word| word == counts);
         match rest.is_empty() {
-            // It may be the number in the text of another one.
+            // The number may also be a word of another choice.
             true if (0..choices.len()).any(|other| other != at && also(&folded[other])) => return None,
             true => meant.extend([at]),
             false => return folded[at].starts_with(&rest).then_some(at),
@@ -142,7 +143,7 @@ fn one(text: &str, choices: &[String]) -> Option<usize> {
     let mut meant = meant.into_iter();
     meant.next().filter(|_| meant.next().is_none())
 }
-/// The number of a choice, as the list in the question counts them, from 0, and the text behind it, folded.
+/// Returns the number of a choice as listed in the question, counted from 0, and the folded text behind the number.
 fn number(text: &str) -> Option<(usize, String)> {
     let text = crate::search::fold(text);
     let noise = |c: char| c.is_whitespace() || "#.):(\"'`*,!".contains(c);
@@ -163,7 +164,7 @@ fn number(text: &str) -> Option<(usize, String)> {
     let polite = rest.iter().all(|word| around_choice(word));
     Some((number.checked_sub(1)?, if polite { String::new() } else { rest.join(" ") }))
 }
-/// Whether a word beside a choice says nothing of which one it is.
+/// Whether a word beside a choice does not identify the choice.
 fn around_choice(word: &str) -> bool {
     AROUND.contains(&word)
         || word_of(word).is_some_and(|word| word.is_filler() || matches!(word, Gist::It | Gist::Says))
@@ -176,7 +177,7 @@ fn core(words: &[String]) -> &[String] {
     let behind = words[from..].iter().rev().take_while(|word| around(word)).count();
     &words[from..words.len() - behind]
 }
-/// The choice that says what a yes or no says, if only one does.
+/// Returns the choice that agrees or refuses as the text does, if there is exactly one.
 fn by_decision(text: &str, choices: &[String]) -> Option<usize> {
     let agrees = |decision: Decision| matches!(decision, Decision::Yes | Decision::Always);
     let said = spoken(text).decision;
@@ -190,7 +191,7 @@ fn by_decision(text: &str, choices: &[String]) -> Option<usize> {
     });
     same.next().filter(|_| same.next().is_none())
 }
-/// Several choices in one text.
+/// Reads several choices from one text.
 fn several(text: &str, choices: &[String]) -> Option<Vec<usize>> {
     let all = plain(text).join(" ");
     if ALL.contains(&all.as_str()) {

@@ -1,4 +1,4 @@
-//! A yes or a no, with what came with it: every word has to be understood.
+//! Reads a yes or a no, with edited content and feedback. Every word has to be understood.
 
 use serde_json::{Map, Value};
 
@@ -8,9 +8,9 @@ use super::{
 };
 use crate::schema::bare;
 
-/// How many words of an answer are looked at; one with more is not understood as a yes.
+/// How many words of an answer are read; a longer answer is never understood as a yes.
 const MAX_WORDS: usize = 200;
-/// Keys under which a decision, edited content and feedback come, without case and separators.
+/// Keys for a decision, edited content and feedback, in lower case and without separators.
 const DECISIONS: &[&str] = &[
     "decision",
     "action",
@@ -34,7 +34,7 @@ const REFUSALS: &[&str] = &["deny", "denied", "reject", "rejected"];
 const CONTENTS: &[&str] = &["content", "editedcontent", "edited", "newcontent", "text"];
 const FEEDBACKS: &[&str] = &["feedback", "userfeedback", "comment", "comments", "reason", "note"];
 
-/// What an answer to a question of yes or no says.
+/// The meaning of an answer to a yes-or-no question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Yes, and nothing else.
@@ -43,19 +43,19 @@ pub enum Decision {
     Always,
     /// No.
     No,
-    /// It starts with a change request.
+    /// The answer starts with a change request.
     Change,
-    /// It is not understood.
+    /// The answer is not understood.
     Unclear,
 }
-/// A decision, and what came with it.
+/// A decision, with edited content and feedback.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Said {
     /// The decision.
     pub decision: Decision,
     /// The content as the user edited it.
     pub content: Option<String>,
-    /// What the user said besides.
+    /// What else the user said.
     pub feedback: Option<String>,
 }
 impl Said {
@@ -63,7 +63,7 @@ impl Said {
         Self { decision, content: None, feedback: None }
     }
 }
-/// Reads the answer to a question of yes or no.
+/// Reads the answer to a yes-or-no question.
 pub fn decision(answer: &Value) -> Said {
     match opened(answer) {
         Value::Bool(true) => Said::only(Decision::Yes),
@@ -77,7 +77,7 @@ pub fn decision(answer: &Value) -> Said {
         Value::Null | Value::Number(_) => Said::only(Decision::Unclear),
     }
 }
-/// Reads an answer in words. What is said beside a no is feedback.
+/// Reads an answer in words. Text beside a no becomes feedback.
 pub(super) fn spoken(text: &str) -> Said {
     match text.trim().trim_end_matches(['.', '!']) {
         "+1" | "y" | "Y" => return Said::only(Decision::Yes),
@@ -145,7 +145,7 @@ fn parts(words: &[Option<Gist>]) -> Vec<Option<Gist>> {
     }
     parts
 }
-/// Whether words that agree one by one agree together.
+/// Whether words that each agree also agree together.
 fn agreed(words: &[Option<Gist>], said: &[Gist]) -> bool {
     let spoken: Vec<Gist> =
         words.iter().filter_map(|word| *word).filter(|word| *word != Gist::Pause).collect();
@@ -187,7 +187,7 @@ fn classes(text: &str) -> Vec<Option<Gist>> {
     phrases(&text[from..], &mut found);
     found
 }
-/// The longest phrases first, from the left.
+/// Finds the phrases of a text from the left, the longest first.
 fn phrases(text: &str, found: &mut Vec<Option<Gist>>) {
     let words: Vec<String> = plain(text).into_iter().take(MAX_WORDS).collect();
     let mut at = 0;
@@ -210,8 +210,8 @@ fn phrases(text: &str, found: &mut Vec<Option<Gist>>) {
         found.push(None);
     }
 }
-/// The phrases of a word that is not one of them: in scripts without spaces it may be several. A short one counts only if
-/// every other part is known too.
+/// Finds the phrases inside an unknown word: scripts without spaces join phrases. A short phrase counts only if every
+/// other part is known too.
 fn unspaced_phrases(word: &str, found: &mut Vec<Option<Gist>>) {
     let chars: Vec<char> = word.chars().take(MAX_WORDS + 1).collect();
     if chars.len() > MAX_WORDS || !chars.iter().any(|c| unspaced(*c)) {
@@ -241,7 +241,7 @@ fn unspaced_phrases(word: &str, found: &mut Vec<Option<Gist>>) {
     }
     found.extend(parts.iter().map(|(word, _)| *word));
 }
-/// Reads a decision with what may come with it.
+/// Reads a decision, content and feedback from the fields of an object.
 fn of_fields(fields: &Map<String, Value>) -> Said {
     let mut said = Said::only(Decision::Unclear);
     let mut read = Vec::new();

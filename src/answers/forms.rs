@@ -10,7 +10,7 @@ use super::{
 use crate::schema::{Schema, bare};
 use crate::text::clip;
 
-/// How long a fault of a form is, in characters.
+/// The maximum length of the faults of a form, in characters.
 const MAX_FAULTS: usize = 600;
 
 /// Reads the fields of a form against its schema, or returns their faults.
@@ -55,7 +55,7 @@ pub fn fields(answer: &Value, form: &Value) -> Result<Map<String, Value>, String
         }
     }
 }
-/// A field's value as it was said: yes for true, a number or a beginning for a choice.
+/// Reads a field's value as people say it: a yes for true; a number or a unique beginning for a choice.
 fn field(value: &Value, schema: &Value) -> Option<Value> {
     let kind = schema.get("type").and_then(Value::as_str);
     if kind == Some("boolean") && value.is_string() {
@@ -72,7 +72,7 @@ fn field(value: &Value, schema: &Value) -> Option<Value> {
     let mut taken = taken.into_iter().filter_map(|at| values.get(at).cloned());
     if many { Some(taken.collect()) } else { taken.next() }
 }
-/// The values that a field can have, and what they are called.
+/// Returns the values that a field accepts, and their titles.
 fn options(schema: &Value) -> Option<(Vec<Value>, Vec<Value>)> {
     if let Some(values) = schema.get("enum").and_then(Value::as_array) {
         let titles = schema.get("enumNames").and_then(Value::as_array).unwrap_or(values);

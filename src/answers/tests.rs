@@ -684,7 +684,7 @@ fn chosen(choices: &[&str], answer: Value, expected: Option<&[&str]>) {
     for many in [false, true] {
         let taken = choose(&answer, &owned, many);
         let taken = taken.map(|taken| taken.iter().map(|at| choices[*at]).collect::<Vec<_>>());
-        // What is one choice is one choice also where several may be taken.
+        // Text that takes one choice takes the same choice where several are allowed.
         let expected = expected.filter(|expected| many || expected.len() == 1);
         assert_eq!(taken.as_deref(), expected, "{choices:?} {answer} {many}");
     }

@@ -12,15 +12,15 @@ use crate::search::fold;
 pub(super) enum Gist {
     /// Agrees.
     Yes,
-    /// Agrees, but behind a please it asks somebody else to agree: "please confirm".
+    /// Agrees, except behind a please, where somebody else is asked to agree: "please confirm".
     Grant,
     /// Agrees by naming the action.
     Go,
     /// Agrees, but may decline if only thanks follow: "that's fine, thanks".
     Fine,
-    /// Agrees where nothing agrees before it: "yeah, right" is none.
+    /// Agrees unless another assent precedes it: "yeah, right" does not agree.
     Lead,
-    /// Agrees in one language and not in another, so only beside a yes.
+    /// Agrees in one language and not in another, so it counts only beside a yes.
     Half,
     /// Agrees from now on.
     Always,
@@ -38,15 +38,15 @@ pub(super) enum Gist {
     But,
     /// Neither agrees nor refuses.
     Doubt,
-    /// Speaks of what is in the way, or negates: behind a no it may agree, as in "no, no objections".
+    /// Names an obstacle, or negates. Behind a no it may agree: "no, no objections".
     Ease,
     /// Asks something back.
     Question,
     /// This time, at the end of a part; else it begins a condition: "once they agree".
     Once,
-    /// What the yes or no before it is about.
+    /// Names the subject of the yes or no before it.
     It,
-    /// Who says what follows, at the start.
+    /// Introduces the speaker, at the start.
     Says,
     /// Asks politely.
     Please,
@@ -95,7 +95,7 @@ static TABLE: LazyLock<HashMap<String, Gist>> = LazyLock::new(|| {
     table
 });
 
-/// What a phrase is, its words folded and joined by a space.
+/// Returns the gist of a phrase whose words are folded and joined by a space.
 pub(super) fn word_of(phrase: &str) -> Option<Gist> {
     TABLE.get(phrase).copied()
 }
@@ -117,12 +117,12 @@ pub(super) fn pauses(before: Option<char>, c: char, behind: Option<char>) -> boo
     }
 }
 
-/// Whether a character is of a script that is written without spaces.
+/// Whether a character belongs to a script that is written without spaces.
 pub(super) fn unspaced(c: char) -> bool {
     matches!(u32::from(c), 0x3040..=0x30FF | 0x31F0..=0x31FF | 0x3400..=0x4DBF | 0x4E00..=0x9FFF | 0xF900..=0xFAFF)
 }
 
-/// The words of a text, folded; apostrophes fall away, and all other punctuation separates.
+/// Returns the folded words of a text. Apostrophes are removed; other punctuation separates words.
 pub(super) fn plain(text: &str) -> Vec<String> {
     fold(text)
         .replace(['\'', '’', 'ʼ', '`', '´'], "")
@@ -145,7 +145,7 @@ mod tests {
                 assert!(!folded.is_empty() && folded.split(' ').count() <= LONGEST, "{phrase}");
                 assert!(!folded.contains(unspaced) || folded.chars().count() <= LONGEST_UNSPACED, "{phrase}");
                 let before = *first.entry(folded.clone()).or_insert(*word);
-                // Two kinds of assent are one; so are two that stop an assent from being one.
+                // All kinds of assent count as one kind, and so do all kinds that prevent an assent.
                 let kind = |word: Gist| match word {
                     Gist::Yes | Gist::Grant | Gist::Go | Gist::Fine => 1,
                     Gist::But | Gist::Doubt | Gist::Ease | Gist::Start | Gist::Change => 2,

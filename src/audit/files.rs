@@ -1,7 +1,8 @@
-//! The files: a chain of files for each gateway that runs at the same time, and where a chain goes on after a restart.
+//! The files: one chain of files for each gateway running at the same time, and where a chain continues after a
+//! restart.
 //!
-//! A gateway takes the first chain whose lock nobody holds. The system lets go of a lock when its process ends, so the next
-//! gateway continues the chain of one that was killed. A file is named after its chain and its first line:
+//! A gateway takes the first chain with a free lock. The system releases a lock when its process ends, so the next
+//! gateway continues the chain of a killed one. A file is named after its chain and its first line:
 //! `audit-1-000000000001.jsonl`.
 
 use std::{
@@ -13,11 +14,11 @@ use std::{
 use super::line::{self, Head};
 use crate::files::{lock_file, private, private_folder};
 
-/// The most gateways that write at the same time.
+/// How many gateways can write at the same time.
 const MAX_CHAINS: u32 = 256;
-/// The key of the hashes of params.
+/// The file with the key for hashes of params.
 const KEY_FILE: &str = "params.key";
-/// Its length in bytes.
+/// The length of that key in bytes.
 pub(super) const KEY: usize = 32;
 
 /// A file of a chain.
@@ -31,7 +32,7 @@ pub struct ChainFile {
     pub path: PathBuf,
 }
 
-/// The files of all chains in a folder, in their order.
+/// Returns the files of all chains in a folder, in order.
 pub fn chain_files(folder: &Path) -> io::Result<Vec<ChainFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -48,12 +49,12 @@ pub fn chain_files(folder: &Path) -> io::Result<Vec<ChainFile>> {
     Ok(files)
 }
 
-/// The path of the file of a chain that begins with this line.
+/// Returns the path of a chain's file that begins with this line.
 pub(super) fn path_of(folder: &Path, chain: u32, first: u64) -> PathBuf {
     folder.join(format!("audit-{chain}-{first:012}.jsonl"))
 }
 
-/// A chain that no other gateway writes, and its lock.
+/// Takes a chain that no other gateway writes. Returns the chain and its lock.
 pub(super) fn take_chain(folder: &Path) -> io::Result<(u32, File)> {
     private_folder(folder)?;
     for chain in 1..=MAX_CHAINS {
@@ -67,17 +68,17 @@ pub(super) fn take_chain(folder: &Path) -> io::Result<(u32, File)> {
     Err(io::Error::other(format!("{MAX_CHAINS} gateways write to it already")))
 }
 
-/// Where a chain has come to.
+/// The end of a chain.
 #[derive(Debug, Default)]
 pub(super) struct End {
     pub head: Head,
-    /// The last file, and how much of it is whole.
+    /// The last file, and the length of its whole lines.
     pub file: Option<(PathBuf, u64)>,
-    /// The last line of the file, if a crash has left half of it.
+    /// The torn last line of the file, if a crash has left one.
     pub torn: Option<Vec<u8>>,
-    /// The last line has its end missing only.
+    /// Whether the last line lacks only its newline.
     pub lacks_newline: bool,
-    /// Whether the last whole line is not one that was written.
+    /// Whether the last whole line is not as it was written.
     pub is_damaged: bool,
 }
 
@@ -112,7 +113,7 @@ pub(super) fn end_of(folder: &Path, chain: u32) -> io::Result<End> {
     Ok(end)
 }
 
-/// The key of the hashes of params, made if there is none.
+/// Returns the key for hashes of params, and creates it if there is none.
 pub(super) fn key(folder: &Path) -> io::Result<[u8; KEY]> {
     private_folder(folder)?;
     let path = folder.join(KEY_FILE);
@@ -129,7 +130,7 @@ pub(super) fn key(folder: &Path) -> io::Result<[u8; KEY]> {
     let halves = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
     halves.iter().try_for_each(|half| made.write_all(half.as_bytes()))?;
     made.as_file().sync_all()?;
-    // Of two gateways that start at once, one makes it.
+    // Of two gateways that start at once, only one creates the key.
     match made.persist_noclobber(&path) {
         Ok(_) => read(),
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => read(),
@@ -137,12 +138,12 @@ pub(super) fn key(folder: &Path) -> io::Result<[u8; KEY]> {
     }
 }
 
-/// Opens a file to add lines to it.
+/// Opens a file for appending.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     private(OpenOptions::new().append(true).create(true)).open(path)
 }
 
-/// Has the names in a folder survive a loss of power. Some systems cannot, and need not.
+/// Makes the names in a folder survive a loss of power. Some systems cannot do that, and do not need to.
 pub(super) fn sync_folder(folder: &Path) {
     if let Ok(folder) = File::open(folder) {
         let _ = folder.sync_all();

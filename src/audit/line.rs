@@ -1,4 +1,4 @@
-//! One line: JSON with the hash of the line before it and its own, which covers everything before.
+//! One line: JSON with the hash of the line before and with its own hash, which covers all earlier lines too.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::text::hex;
 
 /// A SHA-256 as hex digits.
 pub(super) const HASH: usize = 64;
-/// What stands before and behind a line's own hash.
+/// The text before and behind a line's own hash.
 const BEFORE: &str = ",\"hash\":\"";
 const BEHIND: &str = "\"}";
 
-/// Where a chain has come to: the number and the hash of its last line.
+/// The head of a chain: the number and the hash of its last line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The number of the last line; 0 before the first.
     pub seq: u64,
-    /// Its hash; zeros before the first.
+    /// The hash of the last line; zeros before the first.
     pub hash: String,
 }
 
@@ -32,20 +32,20 @@ impl Default for Head {
 /// The params of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Params {
-    /// A keyed hash: equal for equal params, and of no use to whoever guesses.
+    /// A keyed hash: equal for equal params, and useless for guessing them.
     pub hash: String,
-    /// The params themselves, if they are wanted, without secrets.
+    /// The params themselves without secrets, if the settings want them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
 }
 
-/// Who allowed a call that a rule made a question.
+/// Who allowed a call that required approval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approver {
     /// The user, in a form of the client.
     Form,
-    /// The user in the chat, in the words of the model.
+    /// The user in the chat, as the model reports.
     Chat,
     /// The user, earlier, for the rest of the session.
     Session,
@@ -57,12 +57,12 @@ pub enum Approver {
     Webhook,
 }
 
-/// What one line says beside its place in the chain. What is not known is left out.
+/// The content of a line, apart from its place in the chain. Unknown fields are left out.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Entry {
-    /// `call`, or what else has happened.
+    /// `call`, or the name of another event.
     pub event: &'static str,
-    /// The client's name, as it gives it.
+    /// The client's name, as the client states it.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub client: Box<str>,
     /// The number of the session in this gateway.
@@ -74,10 +74,10 @@ pub struct Entry {
     /// The place of the client's bearer token in `servers.toml`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<Arc<str>>,
-    /// The apps that the call was made inside of, the outermost first.
+    /// The apps around the call, the outermost first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub within: Vec<Arc<str>>,
-    /// The tool's full name; what the caller wrote if there is no such tool.
+    /// The tool's full name; for an unknown tool, the name that the caller wrote.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub tool: Arc<str>,
     /// The hash of the tool's definition, as `get_tool` shows it.
@@ -89,10 +89,10 @@ pub struct Entry {
     /// `allow`, `approve` or `deny`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<&'static str>,
-    /// The key of the configuration that says so.
+    /// The configuration key that decides so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// Who allowed it, if that was asked.
+    /// Who approved it, if approval was required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub approver: Option<Approver>,
     /// `ok`, `tool_error`, or the code of a fault.
@@ -107,13 +107,13 @@ pub struct Entry {
     /// The time in the gateway: checks, questions to the user, waiting for a turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gateway_us: Option<u64>,
-    /// The time at the server, with the wait for a free slot.
+    /// The time in the server, including the wait for a free slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_us: Option<u64>,
-    /// From the request to the end of the call.
+    /// The time from the request to the end of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub elapsed_us: Option<u64>,
-    /// More of an event.
+    /// More fields of an event.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub about: Map<String, Value>,
 }
@@ -129,7 +129,7 @@ struct Written<'a> {
     entry: &'a Entry,
 }
 
-/// Adds a line to `out`, and moves the head of the chain on to it. Returns where the line begins.
+/// Appends a line to `out` and moves the head of the chain to it. Returns where the line begins.
 pub(super) fn write(out: &mut Vec<u8>, head: &mut Head, at_ms: u64, gateway: &str, entry: &Entry) -> usize {
     let begin = out.len();
     let seq = head.seq + 1;
@@ -148,7 +148,7 @@ pub(super) fn write(out: &mut Vec<u8>, head: &mut Head, at_ms: u64, gateway: &st
     begin
 }
 
-/// What of a line says where it belongs.
+/// The part of a line that places it in its chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub(super) struct Place {
     pub seq: u64,
@@ -160,16 +160,16 @@ pub(super) struct Place {
     pub about: Option<Value>,
 }
 
-/// Why a line is not one that was written.
+/// Why a line is not as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// It is not JSON, or lacks what every line has.
+    /// The line is not JSON, or lacks a mandatory field.
     Unreadable,
-    /// Its hash is not that of its content.
+    /// The line's hash does not match its content.
     Edited,
 }
 
-/// Reads a line without its end.
+/// Reads a line without its newline.
 pub(super) fn read(line: &[u8]) -> Result<Place, Broken> {
     let place: Place = serde_json::from_slice(line).map_err(|_| Broken::Unreadable)?;
     let tail = format!("{BEFORE}{}{BEHIND}", place.hash);

@@ -1,4 +1,5 @@
-//! Params without secrets: values that the configuration knows, places that are named like secrets, and what looks like one.
+//! Params without secrets: masks known values of the configuration, fields named like secrets, and text that looks like
+//! a secret.
 
 use serde_json::Value;
 
@@ -7,7 +8,7 @@ use crate::{
     text::clip,
 };
 
-/// What stands in place of a secret.
+/// The replacement for a secret.
 const MASK: &str = "***";
 /// The most characters of params in a line.
 const MAX_TEXT: usize = 16_000;
@@ -19,7 +20,7 @@ pub(super) fn masked(text: &str, known: &[String]) -> String {
             mask(&mut params, known);
             params.to_string()
         }
-        // Cut off in the middle.
+        // The text was cut off in the middle.
         Err(_) => plain(text, known),
     };
     clip(&text, MAX_TEXT)

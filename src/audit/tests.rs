@@ -1,4 +1,4 @@
-//! The log as it is on the disk: written by one gateway after another, and changed by hand.
+//! The log on disk: written by one gateway after another, and edited by hand.
 
 use std::{fs, path::Path};
 
@@ -24,7 +24,7 @@ async fn call(audit: &Audit, tool: &str) {
     audit.call(entry, &json!({ "n": 1 })).end("ok").await;
 }
 
-/// A gateway that makes so many calls and stops.
+/// Runs a gateway that makes this many calls and stops.
 async fn run(settings: &AuditSettings, calls: usize) {
     let audit = open(settings);
     for n in 0..calls {
@@ -33,7 +33,7 @@ async fn run(settings: &AuditSettings, calls: usize) {
     audit.stop().await;
 }
 
-/// The only chain in the folder.
+/// Verifies the only chain in the folder.
 fn report(folder: &Path) -> ChainReport {
     let mut reports = verify(&folder.join("audit")).expect("readable");
     assert_eq!(reports.len(), 1, "{reports:?}");
@@ -93,7 +93,7 @@ async fn half_a_line_is_told_as_the_trace_of_a_crash() {
         assert_eq!(start["about"]["torn"]["bytes"], json!(cut - begins[4]), "{start}");
         assert_eq!(start["about"]["torn"]["text"], json!(text[begins[4]..cut]), "{start}");
     }
-    // Only the end of the last line is missing: it counts.
+    // A last line that lacks only its newline counts.
     fs::write(file, &text[..text.len() - 1]).expect("written");
     assert_eq!(whole(folder.path()).lines, 5);
     run(&settings, 0).await;
@@ -128,7 +128,7 @@ async fn what_is_edited_removed_or_moved_is_found_where_it_is() {
     check(with(&|lines| lines[3] = "a word".into()), 4, "not a line");
     check(with(&|lines| drop(lines.remove(0))), 1, "missing");
     check(with(&|lines| lines[3].truncate(50)), 4, "not a line");
-    // Edited, and its hash computed again.
+    // Edit a line, and compute its hash again.
     let forged = |lines: &mut Vec<String>| {
         let content = lines[3].replace("\"ok\"", "\"no\"");
         let content = content.split(",\"hash\":\"").next().expect("content").to_owned();
@@ -138,12 +138,12 @@ async fn what_is_edited_removed_or_moved_is_found_where_it_is() {
     check(with(&forged), 5, "does not follow line 4");
     fs::write(file, &text).expect("written");
     whole(folder.path());
-    // The end of the chain is missing, which only a hash that was noted elsewhere can tell.
+    // Only a hash noted elsewhere reveals a missing end of the chain.
     let hash = report(folder.path()).hash;
     fs::write(file, own()[..5].join("\n") + "\n").expect("written");
     whole(folder.path());
     assert!(!has_line(&folder.path().join("audit"), &hash).expect("readable"));
-    // A gateway that finds a broken end goes on behind what is whole, and the break stays.
+    // A gateway continues a damaged chain behind its last whole line, and the break remains.
     fs::write(file, text.replace("\"event\":\"stop\"", "\"event\":\"stoq\"")).expect("written");
     run(&settings, 1).await;
     let broken = report(folder.path()).broken.expect("broken");
@@ -163,7 +163,7 @@ async fn files_rotate_within_their_budget_and_the_chain_says_what_was_removed() 
     let size = |file: &PathBuf| fs::metadata(file).expect("there").len();
     let all: u64 = files(folder.path()).iter().map(size).sum();
     assert!(all < 1_200_000, "{all}");
-    // Files that the chain has not removed are missed.
+    // Verification notices files that the chain itself has not removed.
     let second = &files(folder.path())[1];
     fs::remove_file(second).expect("removed");
     assert!(verify(&folder.path().join("audit")).expect("readable")[0].broken.is_some());
@@ -240,7 +240,7 @@ async fn an_answer_waits_for_the_disk_where_that_is_wanted() {
 async fn calls_are_refused_or_go_on_while_nothing_can_be_written() {
     for on_failure in [OnAuditFailure::Refuse, OnAuditFailure::Continue] {
         let folder = folder();
-        // Where the folder should be, there is a file.
+        // A file takes the place of the folder.
         let settings = AuditSettings { on_failure, sync: AuditSync::Always, ..settings(folder.path()) };
         fs::write(folder.path().join("audit"), "").expect("written");
         let audit = open(&settings);

@@ -1,4 +1,4 @@
-//! Whether chains are whole, and reading their lines.
+//! Verifies chains, and reads their lines.
 
 use std::{
     collections::BTreeMap,
@@ -15,12 +15,12 @@ use super::{
     line::{self, Broken, Head},
 };
 
-/// The longest line that is read, in bytes. None that is written is as long.
+/// The longest line that is read, in bytes. Written lines are always shorter.
 const MAX_LINE: u64 = 4 << 20;
-/// How many torn lines are named.
+/// How many torn lines a report lists.
 const MAX_TORN: usize = 20;
 
-/// What is found of one chain.
+/// The verification result of one chain.
 #[derive(Debug, Default, Serialize)]
 pub struct ChainReport {
     /// The number of the chain.
@@ -29,13 +29,13 @@ pub struct ChainReport {
     pub files: usize,
     /// Its lines.
     pub lines: u64,
-    /// The number of its first line that is left.
+    /// The number of the first remaining line.
     pub first: u64,
     /// The number of its last line.
     pub last: u64,
-    /// The hash of that line.
+    /// The hash of the last line.
     pub hash: String,
-    /// Lines that a crash has left half written, with the number of the line that follows.
+    /// Torn lines left by a crash, each by the number of the line that follows.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub torn: Vec<u64>,
     /// Calls without a line, because the log could not be written for too long.
@@ -83,10 +83,10 @@ pub fn verify(place: &Path) -> io::Result<Vec<ChainReport>> {
 struct Reader {
     report: ChainReport,
     head: Option<Head>,
-    /// The first line says that it follows these, which the chain has to say were removed.
+    /// The lines that the first line follows; a later line must record their removal.
     begins_after: Option<Head>,
     at: (PathBuf, usize),
-    /// The end of the file before, if it is half a line.
+    /// The length of the torn line at the end of the previous file.
     rest: Option<usize>,
 }
 
@@ -118,7 +118,7 @@ fn verify_chain(chain: u32, files: &[ChainFile]) -> io::Result<ChainReport> {
 }
 
 impl Reader {
-    /// Reads a file. The inner error says what is broken where the reader is.
+    /// Reads a file. The inner error says what is broken at the reader's position.
     fn file(&mut self, file: &ChainFile) -> io::Result<Result<(), String>> {
         let mut lines = BufReader::new(File::open(&file.path)?);
         self.at = (file.path.clone(), 0);
@@ -132,7 +132,7 @@ impl Reader {
             let is_whole = bytes.pop_if(|last| *last == b'\n').is_some();
             let place = match line::read(&bytes) {
                 Ok(place) => place,
-                // Half a line is the trace of a crash, if the next file says so.
+                // A torn line comes from a crash if the next line says so.
                 Err(_) if !is_whole && bytes.len() as u64 + 1 < MAX_LINE => {
                     if self.rest.is_some() {
                         return Ok(Err("the line before it is half a line".into()));
@@ -208,7 +208,7 @@ pub fn has_line(place: &Path, hash: &str) -> io::Result<bool> {
     Ok(found)
 }
 
-/// Reads every line in a folder, or in one file, chain by chain. What is not a line is passed over.
+/// Passes every line in a folder or in one file to `each`, chain by chain. Skips text that is not a line.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
-//! The thread that writes. Calls hand it entries; it numbers, chains, writes, synchronises, rotates and removes.
+//! The writer thread. Calls send it entries; it numbers, chains, writes and syncs them, and rotates and removes files.
 //!
-//! What could not be written is kept and tried again every second, in order; meanwhile the queue fills up.
+//! Lines that cannot be written are kept and retried every second, in order; meanwhile the queue fills up.
 
 use std::{
     collections::VecDeque,
@@ -28,71 +28,71 @@ use crate::{
     trace::AuditExport,
 };
 
-/// The most messages that are taken at once.
+/// How many messages are taken at once.
 const BATCH: usize = 1_024;
-/// The most bytes that are written at once, beside the last line: a file may end in between.
+/// How many bytes are written at once, plus the last line: a file may end in between.
 const CHUNK: usize = 64 << 10;
-/// How long entries are collected. Waking the thread for each would cost each call a system call.
+/// How long entries are collected. Waking the thread for each entry would cost each call a system call.
 const COLLECT: Duration = Duration::from_millis(20);
-/// How often written lines are brought to the disk.
+/// How often written lines are synced to disk.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// How soon a failed write is tried again.
+/// How soon a failed write is retried.
 const AGAIN: Duration = Duration::from_secs(1);
-/// A file's share of the budget, and its bounds in bytes.
+/// The number of files that share the budget, and the largest file in bytes.
 const FILES: u64 = 8;
 const MAX_FILE: u64 = 64 << 20;
-/// How much is shown of half a line, in characters.
+/// How much of a torn line is shown, in characters.
 const MAX_TORN: usize = 2_000;
 
-/// What the thread is told.
+/// A message to the thread.
 pub(super) enum Message {
-    /// An entry, when it was made, and who waits until it is on the disk.
+    /// An entry, its time, and the sender that is notified once the line is on disk.
     Line { at_ms: u64, entry: Box<Entry>, written: Option<oneshot::Sender<()>> },
-    /// The log begins, even if nothing happens.
+    /// Begin the log even if no entry follows.
     Begin,
-    /// The gateway stops; tells when everything is on the disk.
+    /// Stop, and notify the sender once everything is on disk.
     Stop(oneshot::Sender<()>),
 }
 
 /// A chain that this gateway writes.
 struct Chain {
     number: u32,
-    /// Held as long as the gateway writes.
+    /// Held as long as the gateway writes to the chain.
     _lock: File,
     head: Head,
     file: File,
     path: PathBuf,
-    /// How much of the file is whole lines.
+    /// The length of the file's whole lines.
     len: u64,
-    /// Whether a failed write may have left half a line behind that.
+    /// Whether a failed write may have left a torn line behind `len`.
     is_dirty: bool,
 }
 
 pub(super) struct Writer {
     shared: Arc<Shared>,
     folder: Option<PathBuf>,
-    /// What the first line says of the gateway.
+    /// What the first line says about the gateway.
     about: Map<String, Value>,
     chain: Option<Chain>,
-    /// Not yet numbered.
+    /// Entries without a number.
     entries: VecDeque<(u64, Box<Entry>)>,
-    /// Numbered, and not yet in the file; the number of its first line.
+    /// Numbered lines that are not in the file yet, and the number of the first one.
     pending: (Vec<u8>, u64),
-    /// Who waits for what is not on the disk.
+    /// Callers that wait until their lines are on disk.
     waiting: Vec<oneshot::Sender<()>>,
-    /// When the first line was written that is not on the disk.
+    /// When the first line was written that is not synced yet.
     unsynced: Option<Instant>,
     export: Option<AuditExport>,
 }
 
-/// A writer that has written everything. What is not exported yet goes out when it is dropped, outside of the runtime.
+/// A writer that has written everything. Exports the remaining lines when it is dropped, outside the runtime.
 pub(super) struct Ended {
     _export: Option<AuditExport>,
     stopped: Option<oneshot::Sender<()>>,
 }
 
 impl Ended {
-    /// Tells who stopped it.
+    /// Notifies the caller that stopped the writer.
     pub fn tell(mut self) {
         let stopped = self.stopped.take();
         drop(self);
@@ -117,7 +117,7 @@ impl Writer {
         }
     }
 
-    /// Writes until the gateway stops, or nobody is left to tell it anything.
+    /// Writes until the gateway stops or all senders are gone.
     pub async fn run(mut self, mut messages: mpsc::Receiver<Message>) -> Ended {
         let mut stopped = None;
         let mut received = Vec::with_capacity(BATCH);
@@ -136,7 +136,7 @@ impl Writer {
                 }
             }
             if stopped.is_some() {
-                // What came behind the stop is of calls that have ended meanwhile.
+                // Messages behind the stop belong to calls that have ended meanwhile.
                 while let Ok(Message::Line { at_ms, entry, written }) = messages.try_recv() {
                     self.entries.push_back((at_ms, entry));
                     self.waiting.extend(written);
@@ -153,13 +153,13 @@ impl Writer {
         Ended { _export: self.export.take(), stopped }
     }
 
-    /// Waits for messages, and brings to the disk what is due. Returns whether there may be more.
+    /// Waits for messages, and syncs lines when that is due. Returns whether more messages may come.
     async fn receive(&mut self, from: &mut mpsc::Receiver<Message>, into: &mut Vec<Message>) -> bool {
         loop {
             let unsynced = self.unsynced.filter(|_| self.shared.settings.sync == AuditSync::Interval);
             let left = unsynced.map(|since| SYNC_EVERY.saturating_sub(since.elapsed()));
             let received = match left {
-                // Also where messages never end.
+                // Sync even if messages never pause.
                 Some(Duration::ZERO) => {
                     self.sync();
                     continue;
@@ -188,7 +188,7 @@ impl Writer {
         }
     }
 
-    /// Writes everything that is held, and tries again until it can be written. `once`: the gateway stops.
+    /// Writes all entries, and retries until that succeeds. `once`: do not retry, because the gateway stops.
     async fn write_all(&mut self, once: bool) {
         loop {
             match self.write() {
@@ -208,7 +208,7 @@ impl Writer {
                         };
                         tracing::error!(%error, "the audit log cannot be written; {then}");
                     }
-                    // Who waits is answered; the lines are written as soon as that is possible.
+                    // Waiting callers get their answers now; the lines are written as soon as possible.
                     self.waiting.clear();
                     if once || self.shared.is_stopping() {
                         let lines =
@@ -289,7 +289,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes the oldest files of the chain until there is room for one more.
+    /// Removes the oldest files of the chain until there is room for another file.
     fn remove_old(&mut self, folder: &Path, max: u64, max_file: u64) -> io::Result<()> {
         let Some(chain) = &mut self.chain else { return Ok(()) };
         let mut own = chain_files(folder)?;
@@ -313,7 +313,7 @@ impl Writer {
                 chain.head = before;
                 return Err(error);
             }
-            // The chain says so before it is true: a crash in between leaves too much, not too little.
+            // The chain records the removal first: a crash in between leaves too much rather than too little.
             chain.file.sync_data()?;
             self.shared.lines.fetch_add(1, Ordering::Relaxed);
             fs::remove_file(&file.path)?;
@@ -330,7 +330,7 @@ impl Writer {
         }
     }
 
-    /// Takes a chain and finds its end, the first time.
+    /// Takes a chain and finds its end, on the first call.
     fn open(&mut self) -> io::Result<()> {
         if self.chain.is_some() {
             return Ok(());
@@ -367,10 +367,10 @@ impl Writer {
 }
 
 impl Chain {
-    /// Adds whole lines to the file, or nothing.
+    /// Appends whole lines to the file, or nothing.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.is_dirty {
-            // Some systems cut no file that is open for adding only.
+            // Some systems do not truncate a file that is open only for appending.
             OpenOptions::new().write(true).open(&self.path)?.set_len(self.len)?;
         }
         self.is_dirty = true;
@@ -380,7 +380,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Goes on in another file.
+    /// Continues in another file.
     fn go_on(&mut self, path: PathBuf) -> io::Result<()> {
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         private_folder(&folder)?;

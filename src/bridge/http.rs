@@ -1,7 +1,7 @@
-//! The way to a gateway behind a URL: streamable HTTP, both eras.
+//! The link to a gateway at a URL: streamable HTTP, both eras.
 //!
-//! Each message is a POST. Answers carry what the gateway sends; the session era has a stream by GET besides. A stream that
-//! breaks off is resumed where the gateway supports that.
+//! Each message is a POST, and the gateway's messages come in the answers. The session era also has a stream by GET. A broken
+//! stream is resumed where the gateway supports that.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -25,19 +25,19 @@ use crate::{
     },
 };
 
-/// How long a gateway that cannot be reached is tried: it may just be restarting.
+/// How long to keep trying a gateway that cannot be reached: it may just be restarting.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// How long between two tries.
+/// The delay between two attempts.
 const PAUSE: Duration = Duration::from_millis(250);
-/// How long before a stream that ended is opened again, unless the gateway says otherwise.
+/// The delay before an ended stream is reopened, unless the gateway sets another.
 const REOPEN: Duration = Duration::from_secs(1);
-/// How often a stream that breaks off before its answer is resumed.
+/// How many times a stream that breaks before its answer is resumed.
 const RESUMES: u32 = 5;
-/// How long the end of the session may take.
+/// How long ending the session may take.
 const DELETE_LIMIT: Duration = Duration::from_secs(1);
-/// How much of an answer that is not JSON-RPC is shown, in characters.
+/// How many characters of an answer that is not JSON-RPC are shown.
 const SHOWN: usize = 300;
-/// The longest answer, in bytes: the result of a server with what is around it.
+/// The longest answer, in bytes: a server's result and its envelope.
 const MAX_ANSWER: usize = Limits::HIGHEST.answer.bytes + (1 << 20);
 
 /// Where the gateway is.
@@ -50,7 +50,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// The address without what may be a secret: name and password before an `@`, and the query.
+    /// Returns the address without possible secrets: the user name and password before an `@`, and the query.
     pub fn shown(&self) -> String {
         web::place(&self.url)
     }
@@ -60,12 +60,12 @@ pub(super) struct HttpLink {
     endpoint: Endpoint,
     target: Target,
     back: mpsc::Sender<Back>,
-    /// How long a gateway that cannot be reached is tried.
+    /// How long to keep trying a gateway that cannot be reached.
     patience: Duration,
     session: Mutex<SessionHeaders>,
-    /// Open requests of the stateless era, which are cancelled by closing them.
+    /// Open requests of the stateless era. Closing one cancels it.
     open: Mutex<HashMap<String, AbortHandle>>,
-    /// The gateway does not know the session any more.
+    /// Cancelled once the gateway no longer knows the session.
     expired: CancellationToken,
     tasks: TaskTracker,
 }
@@ -84,15 +84,15 @@ impl HttpLink {
         }))
     }
 
-    /// Sends what comes until no more does, or the session is over.
+    /// Sends messages until the queue closes or the session expires.
     pub async fn run(self: Arc<Self>, mut lines: mpsc::Receiver<Bytes>) {
-        // Whatever ends this ends the streams too.
+        // The streams end with this function, however it returns.
         let _end = self.expired.clone().drop_guard();
         loop {
             let line = tokio::select! {
                 line = lines.recv() => line,
                 () = self.expired.cancelled() => {
-                    // What is in the queue was not sent.
+                    // Messages left in the queue were not sent.
                     while let Ok(line) = lines.try_recv() {
                         let _ = self.back.send(Back::Unsent(line)).await;
                     }
@@ -150,12 +150,12 @@ impl HttpLink {
         self.session.lock().id.clone()
     }
 
-    /// The headers of a request in the session, if there is one.
+    /// Returns the headers of a request, with the session's id if there is a session.
     fn headers(&self) -> HeaderMap {
         self.session.lock().beside(&self.target.headers)
     }
 
-    /// Sends one message and hands on whatever comes back for it.
+    /// Sends one message and passes on everything that comes back for it.
     async fn post(&self, line: Bytes) {
         let message = Message::of(line.clone());
         let asks = message.as_ref().filter(|message| message.method().is_some());
@@ -200,7 +200,7 @@ impl HttpLink {
         }
     }
 
-    /// Hands on the answer to a message; `id` is that of a request.
+    /// Passes on the answer to a message; `id` is the id of the request, if it is one.
     async fn answer(&self, reply: HttpReply, id: Option<&str>, shakes_hands: bool) {
         if reply.is_events() {
             return self.stream(reply, id, shakes_hands).await;
@@ -225,7 +225,7 @@ impl HttpLink {
             };
         };
         match answer.error() {
-            // One that names no request is about this one.
+            // An error that names no request belongs to this one.
             Some(error) if !answer.answers(id) => {
                 self.line(as_line(&Message::failure_of(id, error))).await;
             }
@@ -234,7 +234,7 @@ impl HttpLink {
         }
     }
 
-    /// What an answer says that is not JSON-RPC.
+    /// Returns a description of an answer that is not JSON-RPC.
     fn refusal(&self, status: StatusCode, body: &[u8]) -> String {
         let hint = match status {
             StatusCode::UNAUTHORIZED => {
@@ -249,7 +249,7 @@ impl HttpLink {
         format!("{} answered HTTP {status}: {}.{hint}", self.target.shown(), clip(said.trim(), SHOWN))
     }
 
-    /// Hands on the messages of a stream until it holds the answer to `id`; resumes it where it breaks off before.
+    /// Passes on a stream's messages until the answer to `id` has come; resumes the stream if it breaks before.
     async fn stream(&self, reply: HttpReply, id: Option<&str>, shakes_hands: bool) {
         let mut seen = StreamPosition::default();
         let mut reply = Some(reply);
@@ -267,7 +267,7 @@ impl HttpLink {
         self.fail(id, "the gateway's answer broke off; the call may or may not have been carried out").await;
     }
 
-    /// Hands on the messages of a stream. Whether the answer to `id` was among them.
+    /// Passes on a stream's messages. Returns whether the answer to `id` was among them.
     async fn events(
         &self,
         reply: HttpReply,
@@ -305,7 +305,7 @@ impl HttpLink {
         false
     }
 
-    /// Hands on the messages of the session's own stream (session era), until the session ends.
+    /// Passes on the messages of the session's own stream (session era) until the session ends.
     async fn listen(&self) {
         let mut seen = StreamPosition::default();
         loop {
@@ -335,7 +335,7 @@ impl HttpLink {
         }
     }
 
-    /// Hands a message on to the client, as one line.
+    /// Passes a message on to the client, as one line.
     async fn hand_on(&self, message: &Message, shakes_hands: bool) {
         if shakes_hands && let Some(version) = message.agreed_version() {
             self.session.lock().version = Some(version);
@@ -347,7 +347,7 @@ impl HttpLink {
         let _ = self.back.send(Back::Line(line)).await;
     }
 
-    /// Answers a request with an error, or says in the log what happened to something else.
+    /// Answers a request with an error, or logs the failure of any other message.
     async fn fail(&self, id: Option<&str>, why: &str) {
         match id {
             Some(id) => self.line(error(id, LOST, why)).await,
@@ -356,7 +356,7 @@ impl HttpLink {
     }
 }
 
-/// How far a stream has come.
+/// The position in a stream, for resuming.
 #[derive(Debug, Default)]
 struct StreamPosition {
     last: Option<String>,
@@ -378,7 +378,7 @@ impl StreamPosition {
     }
 }
 
-/// An error with what is behind it, without the address, which may hold a secret.
+/// Returns an error with its causes, without the address, which may contain a secret.
 fn plain(error: &reqwest::Error) -> String {
     let mut said = Vec::new();
     let mut next = std::error::Error::source(error);

@@ -1,4 +1,4 @@
-//! What a bridge remembers of its client's messages, so that it can reconnect when the gateway was lost.
+//! What a bridge remembers of its client's messages so that it can reconnect after a lost gateway.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,30 +7,30 @@ use serde_json::{Value, json};
 
 use crate::wire::Message;
 
-/// The state of one client that outlives a gateway.
+/// The state of one client. It outlives a gateway.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     /// Ids of requests that await an answer.
     pub awaited: BTreeSet<String>,
-    /// Ids of the gateway's own requests that await the client's answer, and what the gateway calls them.
+    /// Ids of the gateway's own requests that await the client's answer, each with the gateway's own id for the request.
     pub asked: BTreeMap<String, String>,
-    /// How many links were lost. Each gateway counts its requests from 0, and an answer to one that is gone must not be
-    /// taken for an answer to another: from the second link on they get ids that name the link.
+    /// How many links were lost. Each gateway counts its requests from 0, and an answer to a lost gateway's request must not
+    /// reach another one, so from the second link on the ids name the link.
     pub losses: u64,
     /// Whether the link has brought an answer.
     pub answered: bool,
     /// The handshake of the session era, its id, and whether it was answered.
     pub initialize: Option<(Bytes, String, bool)>,
-    /// The end of it.
+    /// The client's `notifications/initialized`, which ends the handshake.
     pub initialized: Option<Bytes>,
-    /// The requests of the session that a new gateway has to get too: the log level, and each subscription to a resource.
+    /// The session's requests that a new gateway needs too: the log level, and each subscription to a resource.
     wanted: BTreeMap<String, Bytes>,
-    /// Ids of those that were sent again; the client has its answer.
+    /// Ids of repeated requests: the client already has their answers.
     repeated: BTreeSet<String>,
 }
 
 impl Ledger {
-    /// A line of the client, as it is to be sent; none if it answers a question of a gateway that is gone.
+    /// Returns a client's line as it is to be sent; `None` if it answers a request of a lost gateway.
     pub fn sent(&mut self, line: Bytes) -> Option<Bytes> {
         let Some(message) = Message::of(line.clone()) else { return Some(line) };
         match (message.method().as_deref(), message.id_text()) {
@@ -68,7 +68,7 @@ impl Ledger {
         }
     }
 
-    /// The requests that a new gateway has to get too, under ids of the bridge.
+    /// Returns the requests that a new gateway needs too, under the bridge's own ids.
     pub fn subscriptions(&mut self) -> Vec<Bytes> {
         let ids = (0..).map(|n| json!(format!("nonet-again-{n}")).to_string());
         let lines: Vec<(String, Bytes)> = ids
@@ -79,7 +79,7 @@ impl Ledger {
         lines.into_iter().map(|(_, line)| line).collect()
     }
 
-    /// A line of the gateway, as the client gets it; none if it is not for the client.
+    /// Returns a gateway's line as the client gets it; `None` if it is not for the client.
     pub fn came(&mut self, line: Bytes) -> Option<Bytes> {
         let Some(message) = Message::of(line.clone()) else { return Some(line) };
         match (message.method().as_deref(), message.id_text()) {
@@ -127,7 +127,7 @@ impl Ledger {
     }
 }
 
-/// Takes a question to the client back.
+/// Returns the notification that withdraws a request to the client.
 pub(super) fn cancel(id: &str) -> Bytes {
     let id: Value = serde_json::from_str(id).unwrap_or_default();
     let params = json!({ "requestId": id, "reason": "the gateway that asked has ended" });

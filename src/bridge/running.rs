@@ -1,4 +1,4 @@
-//! The command line's way to a gateway that runs: requests of the stateless era, one at a time.
+//! The command line's connection to a running gateway: requests of the stateless era, one at a time.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::shared::{Hello, SharedPlace};
 use crate::wire::VERSION_KEY;
 
 const VERSION: &str = "2026-07-28";
-/// How long a cancelled request may take to leave this process.
+/// How long sending a cancellation may take.
 const CANCEL_LIMIT: Duration = Duration::from_millis(300);
 
-/// A gateway that runs.
+/// A running gateway.
 pub struct RunningGateway {
     link: LineLink,
     client: &'static str,
@@ -27,9 +27,9 @@ pub enum Unanswered {
     /// The gateway answered with a JSON-RPC error, or could not be reached.
     #[error("{message}")]
     Refused {
-        /// Its code.
+        /// The error's code.
         code: i64,
-        /// What it says.
+        /// The error's message.
         message: String,
     },
     /// The connection closed first.
@@ -38,15 +38,14 @@ pub enum Unanswered {
 }
 
 impl Unanswered {
-    /// Whether the gateway does not know the method: it is of an older version, and did nothing.
+    /// Returns whether the gateway does not know the method: an older version, which did nothing.
     pub fn is_unknown_method(&self) -> bool {
         matches!(self, Self::Refused { code: -32601, .. })
     }
 }
 
 impl RunningGateway {
-    /// The gateway that serves the clients of this machine at a place; none if none runs. `client` is what the caller
-    /// calls itself.
+    /// Returns the gateway that serves this machine's clients at a place; `None` if none runs. `client` is the caller's name.
     #[cfg(unix)]
     pub async fn shared(
         place: &SharedPlace,
@@ -61,7 +60,7 @@ impl RunningGateway {
         }))
     }
 
-    /// The gateway at an address, which is not tried before the first request.
+    /// Returns the gateway at an address. Nothing is sent before the first request.
     pub fn at(target: Target, client: &'static str) -> anyhow::Result<Self> {
         Ok(Self { link: LineLink::over_http(target, Duration::ZERO)?, client, last_id: 0 })
     }
@@ -96,7 +95,7 @@ impl RunningGateway {
         }
     }
 
-    /// Cancels the request that is open, and leaves.
+    /// Cancels the open request and disconnects.
     pub async fn cancel(self) {
         let LineLink { to, from, mut tasks } = self.link;
         let params = json!({ "requestId": self.last_id, "reason": "the user interrupted it" });

@@ -1,4 +1,4 @@
-//! One tool, made of its server's definition and what the configuration says of it.
+//! Builds one tool from its server's definition and the server's settings.
 
 use std::{
     borrow::Cow,
@@ -22,7 +22,7 @@ use crate::{
 /// The longest signature, in characters.
 const MAX_SIGNATURE: usize = 20_000;
 
-/// The own name of a tool: no tool is without one.
+/// Returns the own name of a tool: a tool without one is left out.
 pub(super) fn own_name(definition: &Value) -> Option<&str> {
     definition.get("name")?.as_str().filter(|name| !name.is_empty())
 }
@@ -30,17 +30,17 @@ pub(super) fn own_name(definition: &Value) -> Option<&str> {
 /// The names of a tool.
 #[derive(Clone, Copy)]
 pub(super) struct Names<'a> {
-    /// Its server's.
+    /// The server's own name for it.
     pub own: &'a str,
-    /// The one that clients see.
+    /// The name that clients see.
     pub shown: &'a str,
 }
 
-/// The longest part of a name that is kept where the name cannot be shown, in characters.
+/// How many characters of a name that cannot be shown are kept.
 const KEPT_OF_NAME: usize = 64;
 
-/// Returns the name for a tool whose own cannot be shown: it is too long, or has characters that are not seen or that end a
-/// line. Two such names differ by their hash.
+/// Returns the replacement for a tool's own name that cannot be shown: it is too long, or contains invisible characters or
+/// line breaks. Two such names differ by their hash.
 fn shown_name(own: &str) -> Option<String> {
     if text::name(own) == own {
         return None;
@@ -53,8 +53,8 @@ fn shown_name(own: &str) -> Option<String> {
     Some(format!("{kept}_{}", hex(&Sha256::digest(own)[..4])))
 }
 
-/// Returns the new names of tools by their own: those of the configuration, and those of tools whose own name cannot be shown.
-/// A name that another tool of the server has is not given, and neither is one that several tools are to have.
+/// Returns the new names of tools by their own names: the configuration's, and the replacements for names that cannot be
+/// shown. A name that another tool of the server already has, or that several tools would get, is not given.
 pub(super) fn renames<'a>(
     settings: Option<&'a ServerSettings>,
     listing: &'a Listing,
@@ -69,7 +69,7 @@ pub(super) fn renames<'a>(
     renames
 }
 
-/// The same of the configuration.
+/// Returns the new names from the configuration.
 fn configured<'a>(settings: Option<&'a ServerSettings>, listing: &'a Listing) -> HashMap<&'a str, &'a str> {
     let Some(settings) = settings.filter(|settings| settings.tools.values().any(|own| own.rename.is_some()))
     else {
@@ -84,7 +84,7 @@ fn configured<'a>(settings: Option<&'a ServerSettings>, listing: &'a Listing) ->
     }
     wanted.retain(|_, tools| tools.len() == 1);
     for name in &own {
-        // What differs in case or punctuation only would make names ambiguous.
+        // A name that differs only in case or punctuation would be ambiguous.
         let fold = name::fold(name);
         if wanted.get(&fold).is_some_and(|tools| tools.iter().all(|(own, _)| own != name)) {
             wanted.remove(&fold);
@@ -93,19 +93,19 @@ fn configured<'a>(settings: Option<&'a ServerSettings>, listing: &'a Listing) ->
     wanted.into_values().flatten().collect()
 }
 
-/// The `_meta` key of words for search, in the definitions of REST services.
+/// The `_meta` key for search words in the definitions of REST services.
 const TAGS: &str = "nonet/tags";
-/// How many of these words count, and the length of the longest, in characters.
+/// How many of these words count, and the maximum length of each, in characters.
 const MOST_TAGS: (usize, usize) = (20, 50);
 
-/// The words for search in a REST service's definition.
+/// Returns the search words in a REST service's definition.
 fn search_tags(definition: &Value) -> Vec<String> {
     let tags = definition.get("_meta").and_then(|meta| meta.get(TAGS)?.as_array()).into_iter().flatten();
     let tags = tags.filter_map(Value::as_str).filter(|tag| (1..=MOST_TAGS.1).contains(&tag.chars().count()));
     tags.take(MOST_TAGS.0).map(String::from).collect()
 }
 
-/// The definition with the title and the description from the configuration.
+/// Returns the definition with the configuration's title and description.
 fn corrected(definition: &Arc<Value>, own: Option<&ToolOverride>) -> Arc<Value> {
     let texts = own.map(|own| [("title", &own.title), ("description", &own.description)]);
     let mut listed = definition.clone();
@@ -117,8 +117,8 @@ fn corrected(definition: &Arc<Value>, own: Option<&ToolOverride>) -> Arc<Value> 
     listed
 }
 
-/// A REST service's definition as clients see it: without words for search, and without an output schema, which clients take
-/// for a promise. What a document says of responses is none, and a client would refuse an answer that differs.
+/// Returns a REST service's definition as clients see it: without search words, and without an output schema. A document's
+/// response schemas are not binding, but a client would reject an answer that differs from its output schema.
 fn without_promises(mut listed: Arc<Value>) -> Arc<Value> {
     if let Some(definition) = Arc::make_mut(&mut listed).as_object_mut() {
         definition.shift_remove("outputSchema");
@@ -127,7 +127,7 @@ fn without_promises(mut listed: Arc<Value>) -> Arc<Value> {
     listed
 }
 
-/// Makes a tool of its definition, which `old` has too.
+/// Builds a tool from its definition. `old` has the same definition.
 pub(super) fn build(
     server: &Arc<str>,
     names: Names,
@@ -140,7 +140,7 @@ pub(super) fn build(
     let own_name: Arc<str> = names.own.into();
     let name = if names.shown == names.own { own_name.clone() } else { names.shown.into() };
     let own = settings.and_then(|s| s.tools.get(&*own_name));
-    // What was compiled of the definition stays.
+    // Keep what was compiled from the definition.
     let definition = old.map_or(definition, |old| &old.definition).clone();
     let annotations = definition.get("annotations");
     let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
@@ -158,7 +158,7 @@ pub(super) fn build(
         title => title,
     };
     let change = trust.and_then(|trust| trust.change.clone());
-    // What the annotations of the trusted definition said, if that is another one.
+    // The hints of the trusted definition, if that is a different one.
     let trusted_hints = change.as_ref().and_then(|change| change.trusted_hints.as_ref());
     let was_read_only = trusted_hints.is_none_or(|hints| hints["readOnlyHint"] == true);
     let read_only = hint("readOnlyHint") == Some(true) && was_read_only;
@@ -195,7 +195,7 @@ pub(super) fn build(
     };
     let by_server = || {
         let risk = risk::risk(&own_name, annotations);
-        // It never falls by the word of the server alone.
+        // The server's word is not enough to lower the risk.
         trusted_hints.map_or(risk, |hints| risk.max(risk::risk(&own_name, Some(hints))))
     };
     let risk = own.and_then(|own| own.risk).unwrap_or_else(by_server);
@@ -205,7 +205,7 @@ pub(super) fn build(
     tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
     let session = settings.and_then(|s| s.session);
     if session.is_some() {
-        // A client does not choose what its profile lets through.
+        // Clients must not influence what their profile lets through.
         search_tags.append(&mut tags);
     }
     let verbatim = settings.is_some_and(|s| s.expose == Expose::Verbatim);
@@ -256,7 +256,7 @@ pub(super) fn build(
     }
 }
 
-/// Returns why params do not fit as they are.
+/// Returns why params are invalid as they are.
 fn misfit(schema: &Schema, params: &Map<String, Value>) -> Option<String> {
     let params = Value::Object(params.clone());
     if schema.accepts(&params) {
@@ -266,8 +266,8 @@ fn misfit(schema: &Schema, params: &Map<String, Value>) -> Option<String> {
     Some(faults.unwrap_or_else(|| "its values have other types than the input schema says".into()))
 }
 
-/// What happens when a tool is called, and the key that says so. What is said of the tool itself goes before what is said of
-/// names like its own, of its server, and of its risk; of several policies that name it the strictest holds.
+/// Returns what happens when a tool is called, and the key that decides it. A setting for the tool itself precedes one for
+/// names like its own, then one for its server, then one for its risk. If several policies name it, the strictest applies.
 fn policy(
     server: &str,
     name: &str,
@@ -276,7 +276,7 @@ fn policy(
     settings: Option<&ServerSettings>,
     policies: &BTreeMap<String, PolicyRule>,
 ) -> (Policy, String) {
-    // Of Nonet's own tools, those that can do harm obey the policies.
+    // Of Nonet's own tools, only the harmful ones obey the policies.
     if settings.is_none() && risk < Risk::High {
         return (Policy::Allow, String::new());
     }

@@ -1,6 +1,6 @@
-//! A catalogue of which few tools change: every table is shared with the one before, but for these tools.
+//! Builds a catalogue in which few tools change: it shares every table with its predecessor, except for those tools.
 //!
-//! What is rare is left to a build from nothing: clashing wire names, full names of several servers, renamed tools, other
+//! Rare cases are left to a full build: clashing wire names, full names shared by several servers, renamed tools, changed
 //! servers or rules, and a change of many tools.
 
 use std::{
@@ -15,10 +15,10 @@ use crate::{
     persistent::{SharedList, SharedMap},
 };
 
-/// The share of the tools that may change, and the number that always may.
+/// The share of the tools that may change, and the number that may always change.
 const FEW: (usize, usize) = (8, 16);
 
-/// Tools by full name, in its order.
+/// Tools by full name, in that order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tools {
     list: SharedList<Arc<Tool>>,
@@ -26,7 +26,7 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Takes tools that are in order.
+    /// Takes tools that are already sorted.
     pub fn of_sorted(tools: &[Arc<Tool>]) -> Self {
         let mut by_name = SharedMap::default();
         tools.iter().for_each(|tool| by_name.insert(tool.full.clone(), tool.clone()));
@@ -60,32 +60,32 @@ impl Index<&Arc<str>> for Tools {
     }
 }
 
-/// Full names by something else, each list in order.
+/// Full names by another key, each list in order.
 pub(super) type Names = SharedMap<Arc<str>, Arc<[Arc<str>]>>;
 
-/// Puts a map of lists into the shared form.
+/// Converts a map of lists into the shared form.
 pub(super) fn names_of(map: HashMap<Arc<str>, Vec<Arc<str>>>) -> Names {
     let mut names = Names::default();
     map.into_iter().for_each(|(key, fulls)| names.insert(key, fulls.into()));
     names
 }
 
-/// How often wire names are used, plain and hashed ones together.
+/// How many times each wire name is used, plain and hashed together.
 pub(super) type Uses = SharedMap<Arc<str>, usize>;
 
-/// Returns the names that count as used by a tool.
+/// Returns the names that a tool uses.
 pub(super) fn used_by(tool: &Tool) -> impl Iterator<Item = &Arc<str>> {
     let hashed = Some(&tool.keys.hashed).filter(|hashed| **hashed != tool.keys.plain);
     std::iter::once(&tool.keys.plain).chain(hashed)
 }
 
-/// Returns the names that a tool is found by when it is spelled in another way: whole, and without its server.
+/// Returns the folded names that a tool is found by: with its server, and without.
 fn folds(tool: &Tool) -> impl Iterator<Item = &Arc<str>> {
     let wire = Some(&tool.keys.wire).filter(|wire| **wire != tool.keys.full);
     std::iter::once(&tool.keys.full).chain(wire)
 }
 
-/// The tools that only the old parts have, and those that only the new ones have.
+/// Returns the tools that only the old parts have, and the tools that only the new parts have.
 fn differences<'a>(
     old: &'a BTreeMap<Arc<str>, Arc<Part>>,
     new: &'a BTreeMap<Arc<str>, Arc<Part>>,
@@ -102,7 +102,8 @@ fn differences<'a>(
 }
 
 impl Catalog {
-    /// Returns the catalogue of these parts, made of this one under the same policies, if little changes and nothing rare.
+    /// Returns the catalogue of these parts, derived from this one under the same policies, if the changes are few and none
+    /// is rare.
     pub(super) fn changed(
         &self,
         parts: &BTreeMap<Arc<str>, Arc<Part>>,
@@ -125,7 +126,7 @@ impl Catalog {
             }
             next.put_in(tool);
         }
-        // A clash that comes, goes or stays: which tools have hashed names may differ.
+        // A clash that appears, disappears or stays may change which tools have hashed names.
         let is_alone =
             |name: &Arc<str>| [self, &next].iter().all(|one| one.uses.get(name).is_none_or(|&uses| uses < 2));
         if !removed.iter().chain(&added).flat_map(|tool| used_by(tool)).all(is_alone) {
@@ -161,7 +162,7 @@ impl Catalog {
         }
     }
 
-    /// Gives own names where changed tools may matter: to themselves, and to tools whose own name spells one of theirs.
+    /// Gives own names where changed tools may matter: to those tools, and to tools whose own name spells one of them.
     fn give_own_names_near(&mut self, removed: &[&Arc<Tool>], added: &[&Arc<Tool>]) {
         let keys = removed.iter().chain(added).flat_map(|tool| folds(tool).chain([&tool.keys.own]));
         let near: HashSet<Arc<str>> =

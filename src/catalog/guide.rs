@@ -1,6 +1,6 @@
 //! Skills, servers' prompts and apps as entries of the catalogue: `skills.NAME` and `apps.ID`.
 //!
-//! Each has a definition like a tool's, so it is found, described and called by the same roads.
+//! Each has a definition like a tool's, so it is found, described and called the same way.
 
 use std::sync::LazyLock;
 
@@ -17,7 +17,7 @@ const DESCRIPTION: usize = 4_000;
 /// The longest name of a prompt, in characters.
 const MAX_NAME: usize = 200;
 
-/// What a skill takes that is a folder: the arguments of `use_skill`.
+/// What a folder skill takes: the arguments of `use_skill`.
 static SKILL_INPUT: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "type": "object",
@@ -27,7 +27,7 @@ static SKILL_INPUT: LazyLock<Value> = LazyLock::new(|| {
         },
     })
 });
-/// What an app takes that does not say it.
+/// What an app takes if it declares no input.
 static APP_INPUT: LazyLock<Value> = LazyLock::new(|| {
     json!({
         "type": "object",
@@ -35,7 +35,7 @@ static APP_INPUT: LazyLock<Value> = LazyLock::new(|| {
     })
 });
 
-/// Returns the definition of a skill that is a folder.
+/// Returns the definition of a folder skill.
 pub fn skill(name: &str, description: &str) -> Value {
     json!({
         "name": name,
@@ -45,7 +45,7 @@ pub fn skill(name: &str, description: &str) -> Value {
     })
 }
 
-/// Returns the definition of a server's prompt; none if the prompt has no usable name.
+/// Returns the definition of a server's prompt; `None` if the prompt has no usable name.
 pub fn prompt(server: &str, listed: &Value) -> Option<Value> {
     let text = |of: &Value, key: &str| of.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let name = text(listed, "name");
@@ -85,32 +85,32 @@ pub fn app(id: &str, description: &str, input_schema: Option<&Value>) -> Value {
         "name": id,
         "description": clip(description, DESCRIPTION),
         "inputSchema": input_schema.unwrap_or(&APP_INPUT),
-        // Its tools may do anything; each of them is judged at its call.
+        // The app's tools may do anything; each call is judged by itself.
         "annotations": { "readOnlyHint": false, "destructiveHint": false },
     })
 }
 
-/// Whether a name given for a skill or an app is this one, in any spelling: by itself, or as the catalogue has it.
+/// Returns whether `given` names this skill or app, in any spelling: bare, or as the catalogue names it.
 pub fn is_named(kind: Kind, name: &str, given: &str) -> bool {
     let given = fold(given);
     given == fold(name) || kind.category().is_some_and(|category| given == fold(&full_name(category, name)))
 }
 
 impl Tool {
-    /// The name of a prompt at its server; else the whole name.
+    /// Returns a prompt's name at its server; for anything else, the whole name.
     pub fn name_at_server(&self) -> &str {
         let prompt = self.of.as_deref().and_then(|server| self.name.strip_prefix(server)?.strip_prefix('/'));
         prompt.unwrap_or(&self.name)
     }
 
-    /// What it takes, as far as that says something about it.
+    /// Returns the input schema, if it says something about the entry.
     pub(super) fn telling_schema(&self) -> &Value {
         let schema = self.schema.raw();
         let is_general = schema == &*SKILL_INPUT || schema == &*APP_INPUT;
         if self.kind != Kind::Tool && is_general { &Value::Null } else { schema }
     }
 
-    /// The input of an app that these params are. An app that does not say what it takes has it in `input`, or all of it.
+    /// Returns the app's input in these params. An app without an input schema takes `input`, or all the params.
     pub fn app_input(&self, mut params: Map<String, Value>) -> Value {
         let is_general = self.schema.raw() == &*APP_INPUT;
         match params.len() {
@@ -120,7 +120,7 @@ impl Tool {
         }
     }
 
-    /// The meta-tool that runs it, and the arguments for these params.
+    /// Returns the meta-tool that runs it, and the arguments for these params.
     pub fn meta_call(&self, params: &Map<String, Value>) -> (&'static str, Map<String, Value>) {
         let mut params = params.clone();
         let mut arguments = Map::new();
@@ -140,7 +140,7 @@ impl Tool {
                         }
                     }
                 }
-                // Of a skill that is a folder: params that it was given under names of their own.
+                // For a folder skill: params under names of their own.
                 if !params.is_empty() {
                     put("arguments", Value::Object(params));
                 }

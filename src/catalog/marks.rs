@@ -1,4 +1,4 @@
-//! What is noticeable in a definition: instructions to a model, and characters that people do not see.
+//! Finds suspicious text in a definition: instructions to a model, and invisible characters.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::{
     text,
 };
 
-/// What a definition is made of, as `get_tool` calls it.
+/// The parts of a definition, as `get_tool` names them.
 const PARTS: [(&str, &str); 5] = [
     ("title", "title"),
     ("description", "description"),
@@ -18,7 +18,7 @@ const PARTS: [(&str, &str); 5] = [
 ];
 
 impl Tool {
-    /// What is noticeable in its definition, looked for once.
+    /// Returns the findings in its definition, computed once.
     pub fn marks(&self) -> &Findings {
         self.marks.get_or_init(|| {
             let mut findings = Findings::default();
@@ -34,7 +34,7 @@ impl Tool {
     }
 }
 
-/// Notes what is noticeable in a part of a definition.
+/// Adds the findings in a part of a definition.
 pub fn mark(part: &Value, place: &str, findings: &mut Findings) {
     let known = KnownSecrets::default();
     let search = Search { known: &known, keys: false, instructions: true, definition: true };
@@ -56,7 +56,7 @@ pub fn mark(part: &Value, place: &str, findings: &mut Findings) {
     findings.marks.truncate(MOST);
 }
 
-/// Returns what a text hides, if it hides something; the first of a value.
+/// Returns what kind of text a value hides, if any; the first one found.
 fn hidden_in(value: &Value) -> Option<&'static str> {
     match value {
         Value::String(text) => text::hidden(text).next().map(|(_, _, kind)| kind.as_str()),

@@ -1,15 +1,15 @@
-//! What a call of a tool can do at worst, from the hints of its server and the words of its name.
+//! The worst that a call of a tool can do, judged by the server's hints and the words of the tool's name.
 //!
-//! A hint counts as the specification says. A name is judged by its verbs: what changes wins over what looks, and a name
-//! without a verb that only looks is no promise.
+//! A hint counts as the specification says. A name is judged by its verbs: a verb that changes outweighs one that reads, and
+//! a name without a changing verb promises nothing.
 
 use serde_json::Value;
 
 use crate::{config::Risk, name, verbs};
 
-/// Verbs that run what they are given.
+/// Verbs that run their argument.
 const RUNS: [&str; 7] = ["run", "execute", "exec", "eval", "evaluate", "launch", "spawn"];
-/// What can do anything once it runs.
+/// Nouns for things that can do anything once they run.
 const CODE: [&str; 18] = [
     "applescript",
     "bash",
@@ -30,11 +30,11 @@ const CODE: [&str; 18] = [
     "sql",
     "terminal",
 ];
-/// The same for `start`, which is also said of a trace or a search.
+/// Nouns that also follow `start`, which is said of a trace or a search as well.
 const PROGRAMS: [&str; 4] = ["command", "process", "program", "shell"];
-/// Verbs of looking that end a name, as in `issue_read`. A `search` at the end may be what is started.
+/// Reading verbs that end a name, as in `issue_read`. A final `search` may be what is started.
 const ENDINGS: [&str; 4] = ["fetch", "get", "read", "retrieve"];
-/// Names that are one word and run anything.
+/// One-word names of tools that run anything.
 const SHELLS: [&str; 5] = ["bash", "cmd", "exec", "powershell", "shell"];
 
 /// Returns the risk of a tool by its name and its `annotations`. A tool that is not read-only is destructive unless its
@@ -57,16 +57,16 @@ fn of_name(name: &str) -> Risk {
 }
 
 fn of_clause(words: &[String]) -> Risk {
-    // `list_files_to_remove` lists them.
+    // `list_files_to_remove` only lists the files.
     let words = match words.iter().position(|word| word == "to") {
         Some(at) if at > 1 && verbs::looks(&words[0]) => &words[..at],
         _ => words,
     };
     let last = words.len() - 1;
     let looks = |at: usize| match words[at].as_str() {
-        // `git_log` shows one, and `log_event` writes one.
+        // `git_log` shows a log, and `log_event` writes one.
         "log" => at == last && at > 0,
-        // `mysql_query` runs one, and `query` may run any.
+        // `mysql_query` runs a query, and `query` may run any.
         "query" if at == last => false,
         word if verbs::is_thing(word) => verbs::looks(word) && (at < 2 || at == last),
         word => verbs::looks(word),
@@ -76,7 +76,7 @@ fn of_clause(words: &[String]) -> Risk {
     // `mark_as_read` changes a mark.
     let marks = words.iter().any(|word| word == "mark");
     let ends_with_look = last > 0 && ENDINGS.contains(&words[last].as_str()) && !marks;
-    // `get_pull_request`, and `issue_read`.
+    // The verb has an object: `get_pull_request`, and `issue_read`.
     let is_object =
         |at: usize| verbs::is_thing(&words[at]) && (first.is_some_and(|first| first < at) || ends_with_look);
     let done: Vec<(usize, &str)> = words
@@ -94,7 +94,7 @@ fn of_clause(words: &[String]) -> Risk {
         return Risk::High;
     }
     let changes = |(at, word): &(usize, &str)| verbs::changes(word) && !looks(*at);
-    // `check_in` is no check, and `count_reset` may reset a count.
+    // `check_in` does not check, and `count_reset` may reset a count.
     let enters =
         words.windows(2).any(|two| two[0] == "check" && matches!(two[1].as_str(), "in" | "out" | "off"));
     let may_destroy = last == 1 && verbs::is_thing(&words[0]) && verbs::destroys(&words[1]);

@@ -1,4 +1,4 @@
-//! The model's message, put together from one object or from the deltas of events.
+//! Assembles the model's message from one object or from the deltas of events.
 
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
@@ -56,7 +56,7 @@ fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(from: D)
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// A message that is being put together.
+/// A message being assembled.
 #[derive(Default)]
 pub(super) struct Gathering {
     message: Completion,
@@ -102,7 +102,7 @@ impl Gathering {
         Ok(())
     }
 
-    /// Whether the endpoint has said how the message ended.
+    /// Returns whether the endpoint has given a finish reason.
     pub fn has_ended(&self) -> bool {
         self.finish.is_some()
     }
@@ -118,7 +118,7 @@ impl Gathering {
         }
     }
 
-    /// Adds a call, or the next part of one. Some endpoints number all calls alike, others none.
+    /// Adds a call, or the next part of one. Some endpoints give all calls the same number, others none.
     fn call(&mut self, part: CallPart, is_whole: bool) {
         let id = part.id.unwrap_or_default();
         let continues = |at: usize| {
@@ -146,7 +146,7 @@ impl Gathering {
         match part.function.arguments {
             Value::String(text) => call.arguments.push_str(&text),
             Value::Null => {}
-            // Some endpoints give the object itself.
+            // Some endpoints send the object itself.
             other => call.arguments.push_str(&other.to_string()),
         }
         if part.extra_content.is_some() {
@@ -154,7 +154,7 @@ impl Gathering {
         }
     }
 
-    /// The message. Calls without an id get one.
+    /// Returns the message. Calls without an id get one.
     pub fn finish(self) -> Result<Completion, ChatError> {
         let Self { mut message, refusal, finish, has_choices, .. } = self;
         if !has_choices {
@@ -180,7 +180,7 @@ impl Gathering {
     }
 }
 
-/// Content is a text, or a list of parts.
+/// Appends content, which is a text or a list of parts.
 fn push_text(text: &mut String, content: &Value) {
     match content {
         Value::String(more) => text.push_str(more),

@@ -160,7 +160,7 @@ fn a_key_is_in_no_text() {
     let endpoint = endpoint();
     let cleaned = |text: &str| endpoint.clean(Bytes::copy_from_slice(text.as_bytes()));
     assert_eq!(cleaned("{\"bad key\": \"sk-12345!\"}"), "{\"bad key\": \"***!\"}");
-    // JSON may write a key in other ways.
+    // JSON may escape a key's characters.
     let slashed =
         ChatEndpoint::new("http://a.example/v1", "m", Some(Secret::new("sk-1/2+3\"4"))).expect("one");
     let cleaned_of = |text: &str| slashed.clean(Bytes::copy_from_slice(text.as_bytes()));
@@ -171,7 +171,7 @@ fn a_key_is_in_no_text() {
     }
     let calls = called(&[("sk-12345", "sk-12345", "{\"k\":\"sk-12345\"}")]);
     assert_eq!(endpoint.masked(calls), called(&[("***", "***", "{\"k\":\"***\"}")]));
-    // What is shown is cut out afterwards: no half of a key remains.
+    // Excerpts are cut out after masking, so half a key never remains.
     let long = format!("{}sk-12345", "x".repeat(SHOWN - 4));
     assert!(!beginning(&cleaned(&long)).contains("sk-"));
     assert_eq!(endpoint.masked(said("my key is sk-12345.")).text, "my key is ***.");

@@ -1,4 +1,4 @@
-//! `nonet add`: one more server in servers.toml, once it has started.
+//! `nonet add`: adds a server to servers.toml once it has started.
 
 use std::{
     path::{Path, PathBuf},
@@ -91,7 +91,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
     let machine = Machine::this()?;
     let file = match config::find(config) {
         Ok(file) => std::path::absolute(&file).unwrap_or(file),
-        // Where `import` creates it too.
+        // `import` creates the file there too.
         Err(_) => commands::target(config)?,
     };
     let mut notes = Vec::new();
@@ -140,10 +140,10 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
     Ok(taken_up.code())
 }
 
-/// The entry for servers.toml, with relative paths of this folder made absolute.
+/// Returns the entry for servers.toml, with relative paths of this folder made absolute.
 fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Result<Map<String, Value>> {
     if let Some(url) = &args.url {
-        // A password may be in the address, so no more of it is shown than a word.
+        // The address may contain a password, so only a placeholder is shown.
         let is_address = url.starts_with("http://") || url.starts_with("https://") || url.starts_with("${");
         anyhow::ensure!(
             is_address || url.contains("://"),
@@ -167,7 +167,7 @@ fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Resu
     typed.entry(folder, TypedLabels { env: "--env", headers: "--header" }, notes).map_err(anyhow::Error::msg)
 }
 
-/// Starts one server of a configuration. The exit code if the user interrupts it.
+/// Starts one server of a configuration. `Err`: the exit code, if the user interrupts it.
 async fn start(loaded: Loaded, name: &str) -> Result<Tried, u8> {
     if let Some(tried) = Tried::left_out(&loaded.config, name) {
         return Ok(tried);
@@ -222,7 +222,7 @@ impl Report<'_> {
         }
     }
 
-    /// Tells of an addition that was not written.
+    /// Prints an addition that was not written.
     fn tell_unwritten(&self) -> anyhow::Result<()> {
         if self.args.json {
             say!("{}", serde_json::to_string_pretty(&self.json(None))?);

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::text::clip;
 
-/// The answer of `search_tools`.
+/// Prints the answer of `search_tools`.
 pub(super) fn search_table(answer: &Value) {
     if was_without_query(answer) {
         return;
@@ -22,7 +22,7 @@ pub(super) fn search_table(answer: &Value) {
             format!("{} ({state})", field(hit, "name"))
         };
         let score = hit["score"].as_f64().unwrap_or(0.0);
-        // The same tool of other servers.
+        // The same tool on other servers.
         let also: Vec<&str> =
             hit["also"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let about = match &also[..] {
@@ -35,7 +35,8 @@ pub(super) fn search_table(answer: &Value) {
     tell_confidence(answer);
 }
 
-/// Whether an answer is that to a search without words: the categories, or the tools of one. Prints it then.
+/// Prints the answer to a search without words, which lists the categories or one category's tools. Returns
+/// false, printing nothing, for any other answer.
 fn was_without_query(answer: &Value) -> bool {
     if let Some(categories) = answer["categories"].as_array() {
         let mut table = plain_table(&["CATEGORY", "TOOLS", "DESCRIPTION"]);
@@ -55,7 +56,7 @@ fn was_without_query(answer: &Value) -> bool {
     is_list
 }
 
-/// What a call can do at worst, in its colour.
+/// Returns the worst effect of a call, in its colour.
 fn risk(tool: &Value) -> String {
     match field(tool, "risk") {
         "high" => paint(Look::Bad, "high"),
@@ -72,7 +73,7 @@ fn tell_confidence(answer: &Value) {
     }
 }
 
-/// The same with what each signal adds to each score.
+/// Prints the answer of `search_tools`, with each signal's share of the scores.
 pub(super) fn explained_table(answer: &Value) {
     if was_without_query(answer) {
         return;
@@ -135,7 +136,7 @@ pub(super) fn explained_table(answer: &Value) {
     tell_confidence(answer);
 }
 
-/// Every tool, in a line each.
+/// Prints every tool, one per line.
 pub(super) fn tools_table(answer: &Value) {
     let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
     let add = |table: &mut Plain, tool: &Value| {

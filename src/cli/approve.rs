@@ -1,4 +1,4 @@
-//! `nonet approve`: what waits for the user's approval, and the user's decision.
+//! `nonet approve`: lists what waits for the user's approval, and records the user's decision.
 
 use std::{path::Path, time::Duration};
 
@@ -36,11 +36,11 @@ pub(super) struct ApproveArgs {
     pub json: bool,
 }
 
-/// Lists what waits, or decides it. A gateway that waits for it sees the decision within a second.
+/// Lists what waits, or records a decision. A waiting gateway sees the decision within a second.
 pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let file = config::find(config)?;
     let clock = Clock::default();
-    // Results are not touched.
+    // This command does not touch results.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
     let cluster = super::cluster_of(&file)?;
     let place = gateway::place_in_store(&file, cluster.as_ref());

@@ -240,11 +240,11 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
     let mut of: Option<Arc<str>> = None;
     if let Inquiry::Describe { name } | Inquiry::Call { name, .. } = &asked.inquiry {
         let mut more = match gateway.server_of(&caller, name) {
-            // Its tools may be of any server.
+            // Apps may use tools of any server.
             Ok(category) if &*category == APPS && asked.is_call() => all(),
             Ok(server) if RESERVED.contains(&&*server) => Vec::new(),
             Ok(server) if asked.is_call() || here.is_old(&server) => vec![server],
-            // A fresh list of the named server is proof enough.
+            // A fresh list of the named server proves that the tool does not exist.
             Err(fault) if fault.code == Code::UnknownTool && here.is_fresh(name) => Vec::new(),
             Err(fault) if fault.code == Code::UnknownTool => here.that_may_have(name),
             _ => Vec::new(),
@@ -252,7 +252,7 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         more.retain(|server| !started.contains(server));
         here.start(&more).await;
         started.extend(more);
-        // Also a started server without that tool.
+        // Also covers a started server without that tool.
         of = gateway.server_of(&caller, name).ok().or_else(|| match &started[..] {
             [only] => Some(only.clone()),
             _ => None,

@@ -1,4 +1,4 @@
-//! `nonet audit`: whether the audit log is whole, and what is in it.
+//! `nonet audit`: verifies the audit log, and searches it.
 
 use std::{
     collections::VecDeque,
@@ -65,7 +65,7 @@ pub(super) enum AuditAction {
     },
 }
 
-/// A time as lines have it: in UTC, with milliseconds.
+/// Converts a time to the lines' format: UTC, with milliseconds.
 fn time(text: &str) -> Result<String, String> {
     let now = unix_ms(std::time::SystemTime::now());
     let ago = |age: Duration| {
@@ -85,7 +85,7 @@ fn time(text: &str) -> Result<String, String> {
     Ok(format!("{time:.3}"))
 }
 
-/// Does it. Exit code 1: the log is broken, or nothing fits.
+/// Runs the action. Exit code 1: the log is broken, or no line matches.
 pub(super) fn run(action: AuditAction, config: Option<&Path>) -> anyhow::Result<u8> {
     match action {
         AuditAction::Verify { path, expect, json } => verify(&place(path, config)?, expect.as_deref(), json),
@@ -98,12 +98,12 @@ pub(super) fn run(action: AuditAction, config: Option<&Path>) -> anyhow::Result<
     }
 }
 
-/// Where the log is.
+/// Returns the path of the log.
 fn place(given: Option<PathBuf>, config: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(path) = given {
         return Ok(path);
     }
-    // A file that is wrong or not there has no other folder.
+    // An invalid or missing file has no other folder.
     let file = match config {
         Some(file) => Some(config::find(Some(file))?),
         None => config::find(None).ok(),
@@ -162,7 +162,7 @@ fn tell(report: &ChainReport) {
     }
 }
 
-/// Which lines are wanted.
+/// Which lines to show.
 struct Wanted {
     tool: Option<Globs>,
     who: Option<String>,
@@ -179,7 +179,7 @@ impl Wanted {
             ["client", "profile", "token"].into_iter().any(|key| text(key).to_lowercase().contains(&**who))
                 || session.as_ref() == Some(who)
         };
-        // Times of this form are in the order of their texts.
+        // Times in this format sort as text.
         self.since.as_ref().is_none_or(|since| text("at") >= &**since)
             && self.until.as_ref().is_none_or(|until| text("at") <= &**until)
             && self.outcome.as_ref().is_none_or(|outcome| text("outcome") == outcome)
@@ -191,7 +191,7 @@ impl Wanted {
 fn query(place: &Path, wanted: &Wanted, limit: usize, as_json: bool) -> anyhow::Result<u8> {
     let mut found: VecDeque<Value> = VecDeque::new();
     let mut total = 0_u64;
-    // Chains are read one after the other. Of each, the last lines are enough.
+    // Chains are read one after the other; the last lines of each are enough.
     let mut chain: VecDeque<Value> = VecDeque::new();
     let mut last = 0;
     audit::each_line(place, |line| {

@@ -94,7 +94,7 @@ pub(super) async fn run(
     warnings.extend(audit_warning(&status));
     if let Some(replicas) = replicas {
         warnings.extend(cluster_warnings(&replicas));
-        // Unknown is not none.
+        // Unknown is not the same as none.
         status["cluster"]["replicas"] = replicas.map_or(Value::Null, Value::from);
     }
     if let Some(offers) = offers {
@@ -136,18 +136,18 @@ struct Report {
     exposed: Vec<ConfigFault>,
     disabled: Vec<String>,
     launchers: BTreeMap<&'static str, Option<String>>,
-    /// The engine that embeds, or why there is none.
+    /// The embedding engine, or why there is none.
     embedder: Result<String, String>,
     status: Value,
     /// Whether a server is not ready.
     failed: bool,
     tools: usize,
-    /// The bytes of all definitions, and of the nine.
+    /// The size in bytes of all definitions, and of the nine meta-tools.
     definitions: (usize, usize),
     warnings: Vec<Warning>,
-    /// What became of the documents of REST services, by server.
+    /// The import reports of REST services' documents, by server.
     documents: BTreeMap<Arc<str>, DocumentReport>,
-    /// What the servers that are programs could reach.
+    /// What locally started servers could access.
     reach: BTreeMap<Arc<str>, Reach>,
     unmatched: Vec<Unmatched>,
 }
@@ -250,7 +250,7 @@ impl Report {
     }
 }
 
-/// Returns what became of the documents of REST services.
+/// Returns the import reports of REST services' documents.
 fn documents(gateway: &Gateway) -> BTreeMap<Arc<str>, DocumentReport> {
     let connections = gateway.connections();
     let reports =
@@ -258,7 +258,7 @@ fn documents(gateway: &Gateway) -> BTreeMap<Arc<str>, DocumentReport> {
     reports.flatten().collect()
 }
 
-/// Returns what became of a document, in a line.
+/// Formats the report of a document in one line.
 fn of_document(report: &DocumentReport, verbose: bool) -> String {
     let operations = show::count(report.operations as u64, "operation");
     let mut said = match &report.document {
@@ -276,7 +276,7 @@ fn of_document(report: &DocumentReport, verbose: bool) -> String {
     said
 }
 
-/// Returns what servers could reach: a line for each sandbox, one for all servers without.
+/// Formats what servers could access: a line per sandbox, and one for all servers without.
 fn of_reach(reach: &BTreeMap<Arc<str>, Reach>, verbose: bool) -> Vec<String> {
     let listed = |paths: &std::collections::BTreeSet<PathBuf>, none: &str| match paths.is_empty() {
         true => none.to_string(),
@@ -322,7 +322,7 @@ fn of_reach(reach: &BTreeMap<Arc<str>, Reach>, verbose: bool) -> Vec<String> {
     lines
 }
 
-/// Something about a server's tools that its user may want to know.
+/// A remark about a server's tools for its user.
 struct Warning {
     server: String,
     message: String,
@@ -345,8 +345,8 @@ fn audit_warning(status: &Value) -> Option<Warning> {
     })
 }
 
-/// The replicas that run, each with whether its configuration is another one than that of the check; an error of Redis; none
-/// without a cluster.
+/// Returns the running replicas, each with whether its configuration differs from the checked one; the error of Redis; or
+/// none without a cluster.
 async fn replicas(gateway: &Gateway) -> Option<Result<Vec<Value>, String>> {
     let cluster = gateway.cluster.as_ref()?.replicas();
     if let Err(error) = cluster.look().await {
@@ -366,7 +366,7 @@ async fn replicas(gateway: &Gateway) -> Option<Result<Vec<Value>, String>> {
     Some(Ok(shown.collect()))
 }
 
-/// Returns what differs between the replicas that run and this check.
+/// Returns warnings about differences between the running replicas and this check.
 fn cluster_warnings(replicas: &Result<Vec<Value>, String>) -> Vec<Warning> {
     let warning = |serious, message| Warning { server: "[cluster]".into(), message, serious };
     let all = match replicas {

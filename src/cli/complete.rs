@@ -1,6 +1,6 @@
-//! Completions: the scripts of `nonet completions` ask this program, which knows the names of clients, servers and tools.
+//! Completions: the scripts of `nonet completions` run this program, which knows the names of clients, servers and tools.
 //!
-//! The names come from files: `servers.toml` and the last lists. Tab starts no server and asks no keyring.
+//! The names come from files: `servers.toml` and the last lists. Completing starts no server and asks no keyring.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ use crate::{
     text::clip,
 };
 
-/// The variable by which a script asks for completions.
+/// The variable with which a script requests completions.
 const VARIABLE: &str = "NONET_COMPLETE";
 /// The placeholder for secrets and unset variables: names do not depend on them.
 const UNKNOWN: &str = "-";
@@ -42,7 +42,7 @@ pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<u8> {
     let known = Shells::builtins();
     let completer = known.completer(&shell.to_string()).context("there are no completions for this shell")?;
     let program = std::env::args_os().next().map_or_else(|| "nonet".into(), PathBuf::from);
-    // A program that the shell finds by its name is found so later too.
+    // If the shell found the program by name, it will find it again.
     let program = match program.components().count() {
         0 | 1 => program,
         _ => std::env::current_exe().unwrap_or(program),
@@ -55,7 +55,7 @@ pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// The command line with candidates for its arguments.
+/// Returns the command line with candidates for its arguments.
 fn command() -> Command {
     with_candidates(Cli::command())
 }
@@ -69,7 +69,7 @@ fn with_candidates(command: Command) -> Command {
     command.mut_subcommands(with_candidates)
 }
 
-/// Where the values of an argument come from, by its name.
+/// Returns the source of an argument's values, by the argument's name.
 fn candidates(arg: &Arg, of_a_tool: bool) -> Option<fn() -> Vec<CompletionCandidate>> {
     Some(match arg.get_id().as_str() {
         "name" if of_a_tool => tools,
@@ -87,7 +87,7 @@ fn clients() -> Vec<CompletionCandidate> {
 
 fn servers() -> Vec<CompletionCandidate> {
     let Some(config) = known() else { return Vec::new() };
-    // One with a fault can be removed or disabled.
+    // A server with a fault can still be removed or disabled.
     let left_out = config.left_out.keys().map(CompletionCandidate::new);
     config.servers.keys().map(|name| CompletionCandidate::new(name.as_str())).chain(left_out).collect()
 }
@@ -117,14 +117,14 @@ fn tools() -> Vec<CompletionCandidate> {
     all
 }
 
-/// The configuration that the words which are being completed would use.
+/// Returns the configuration that the command line being completed would use.
 fn known() -> Option<Config> {
     let words: Vec<String> = std::env::args().collect();
     let file = config::find(named(&words).as_deref()).ok()?;
     read(&file)
 }
 
-/// The file that the words name with `--config`, else the environment.
+/// Returns the configuration file: from `--config`, or else from the environment.
 fn named(words: &[String]) -> Option<PathBuf> {
     let after = words.iter().zip(words.iter().skip(1)).find(|(option, _)| *option == "--config");
     let joined = || words.iter().find_map(|word| word.strip_prefix("--config="));

@@ -1,4 +1,4 @@
-//! `nonet connect`, and the shared gateway that is behind it.
+//! `nonet connect`, and the shared gateway behind it.
 
 use std::path::Path;
 
@@ -12,23 +12,23 @@ use crate::{
     keyring::{self, Keyring},
 };
 
-/// The variable with the bearer token for a gateway behind a URL.
+/// The variable with the bearer token for a gateway at a URL.
 const TOKEN_VARIABLE: &str = "NONET_TOKEN";
 
-/// Joins the client to a gateway behind a URL.
+/// Connects the client to a gateway at a URL.
 pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<u8> {
     let target = target(url, headers, profile)?;
     Ok(joined(bridge::run(Far::Http(target), serve::stop_signal()).await))
 }
 
-/// The gateway behind a URL, with the headers that it wants.
+/// Returns the gateway at a URL, with the headers to send.
 pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<Target> {
     let keyring = Keyring::system(keyring::UNATTENDED);
     let sources = Sources { env: &crate::variables::var, keyring: &|name| keyring.get(name) };
     Ok(Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? })
 }
 
-/// Returns the exit code. An unreachable gateway is not a fault of the command line.
+/// Returns the exit code. An unreachable gateway is not an error in the command line.
 fn joined(joined: anyhow::Result<()>) -> u8 {
     match joined {
         Ok(()) => OK,
@@ -39,7 +39,7 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
     }
 }
 
-/// Joins the client to the shared gateway of this machine.
+/// Connects the client to this machine's shared gateway.
 #[cfg(unix)]
 pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow::Result<u8> {
     use crate::shared::{Hello, SharedPlace};
@@ -75,7 +75,7 @@ pub(super) async fn be_shared(_loaded: Loaded) -> anyhow::Result<u8> {
     anyhow::bail!(NOT_HERE)
 }
 
-/// The address of the MCP endpoint: `/mcp`, or that of the profile, unless the URL says more than the host.
+/// Returns the address of the MCP endpoint: `/mcp` or the profile's, unless the URL already has a path.
 fn endpoint(url: &str, profile: Option<&str>) -> anyhow::Result<String> {
     let faulty = || format!("`{url}` is not a gateway address; use one such as http://127.0.0.1:8931/mcp");
     let parsed: http::Uri = url.parse().with_context(faulty)?;

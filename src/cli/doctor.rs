@@ -1,6 +1,6 @@
-//! `nonet doctor`, which is `nonet check --fix`: what of a check can be mended, offered one by one.
+//! `nonet doctor`, also known as `nonet check --fix`: offers to fix what a check found, one by one.
 //!
-//! Each offer is done by the code of another command: `secret set`, `login`, `trust`, `install`.
+//! Each fix runs the code of another command: `secret set`, `login`, `trust`, `install`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,21 +30,21 @@ use crate::{
 /// How long a sign-in may take.
 const SIGN_IN: Duration = Duration::from_secs(300);
 
-/// Something that can be mended.
+/// A problem that can be fixed.
 pub(super) enum Offer {
-    /// A program that starts servers is not there; `install` are commands that bring it.
+    /// A launcher of servers is missing; `install` is the command that installs it.
     Launcher { program: String, servers: Vec<String>, install: Option<Vec<String>> },
     /// A variable of servers.toml is not set.
     Variable { name: String, entries: BTreeSet<String> },
-    /// A server wants a sign-in.
+    /// A server requires a sign-in.
     SignIn { server: String },
-    /// A client starts a Nonet, or with a configuration, that is not there.
+    /// A client's entry names a Nonet, or a configuration, that does not exist.
     Client { host: &'static Host, launch: Launch, why: String },
-    /// Definitions of a server wait to be trusted.
+    /// A server's definitions wait to be trusted.
     Trust { name: String },
 }
 
-/// Whether a user can be asked, and whether offers that need no answer are agreed to.
+/// Whether a user can be asked, and whether to accept offers that need no input.
 #[derive(Clone, Copy)]
 pub(super) struct Asking {
     pub terminal: bool,
@@ -57,7 +57,7 @@ impl Asking {
     }
 }
 
-/// Finds what can be mended.
+/// Finds what can be fixed.
 pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow::Result<Vec<Offer>> {
     let config = gateway.config();
     let mut offers = launchers(&config);
@@ -74,13 +74,13 @@ pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow:
         }
     }
     offers.extend(clients(&config.file, &Machine::this()?)?);
-    // Without a place for pins nothing is pinned.
+    // Without a store for pins, nothing is pinned.
     let waiting = trust::waiting(&config.file).await.unwrap_or_default();
     offers.extend(waiting.into_iter().map(|name| Offer::Trust { name }));
     Ok(offers)
 }
 
-/// Finds the programs of servers that are not there.
+/// Finds missing launchers of servers.
 fn launchers(config: &Config) -> Vec<Offer> {
     let mut missing: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (name, server) in config.servers.iter().filter(|(_, server)| server.enabled) {
@@ -98,7 +98,7 @@ fn launchers(config: &Config) -> Vec<Offer> {
     missing.into_iter().map(offer).collect()
 }
 
-/// The command that installs uv, if there is a pip.
+/// Returns the command that installs uv, if there is a pip.
 fn pip() -> Option<Vec<String>> {
     let of = |words: &[&str]| -> Vec<String> { words.iter().map(ToString::to_string).collect() };
     let pips: [&[&str]; 3] = [&["pip"], &["pip3"], &["python3", "-m", "pip"]];
@@ -106,14 +106,14 @@ fn pip() -> Option<Vec<String>> {
     Some([of(found), of(&["install", "uv"])].concat())
 }
 
-/// Finds the clients whose entry leads nowhere.
+/// Finds the clients with a broken entry.
 fn clients(file: &Path, machine: &Machine) -> anyhow::Result<Vec<Offer>> {
     let file = std::path::absolute(file)?;
     let wanted = Launch::of(&file, None, machine)?;
     let mut offers = Vec::new();
     for host in hosts::HOSTS.iter().filter(|host| !host.is_by_hand()) {
         let is_there = host.file(FileScope::User, machine).is_some_and(|file| file.exists());
-        // A file that cannot be read is for `setup` and `install` to tell.
+        // An unreadable file is reported by `setup` and `install`.
         let Some(Ok(Present::Program { launch: now, config })) =
             is_there.then(|| hosts::present(host, FileScope::User, machine))
         else {
@@ -134,7 +134,7 @@ fn clients(file: &Path, machine: &Machine) -> anyhow::Result<Vec<Offer>> {
 }
 
 impl Offer {
-    /// What is wrong.
+    /// Describes the problem.
     fn problem(&self) -> String {
         match self {
             Self::Launcher { program, servers, .. } => {
@@ -150,7 +150,7 @@ impl Offer {
         }
     }
 
-    /// What would mend it; none if only the user can.
+    /// Describes the fix; none if only the user can fix it.
     fn remedy(&self, file: &Path) -> Option<String> {
         Some(match self {
             Self::Launcher { install, .. } => install.as_ref()?.join(" "),
@@ -169,13 +169,13 @@ impl Offer {
         line
     }
 
-    /// Whether it needs words of a user, not only a yes.
+    /// Whether the fix needs more than a yes from the user.
     fn needs_a_person(&self) -> bool {
         matches!(self, Self::Variable { .. } | Self::SignIn { .. } | Self::Trust { .. })
     }
 }
 
-/// Offers what can be mended, and does what is agreed to. Returns whether anything was mended.
+/// Offers the fixes, and applies the accepted ones. Returns whether anything was fixed.
 pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: Asking) -> anyhow::Result<bool> {
     if offers.is_empty() {
         say!("\nThere is nothing that Nonet could mend.");
@@ -197,7 +197,7 @@ pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: Asking) -> anyh
             continue;
         }
         say!("\n{}.", offer.problem());
-        // These two ask by themselves: for a value, and whether to trust what is shown.
+        // These two ask for themselves: for a value, and whether to trust what is shown.
         let asks = matches!(offer, Offer::Variable { .. } | Offer::Trust { .. });
         let agreed = asks
             || asking.yes
@@ -255,7 +255,7 @@ impl Offer {
     }
 }
 
-/// Checks again after something was mended. Returns the exit code.
+/// Checks again after a fix. Returns the exit code.
 pub(super) async fn again(file: PathBuf, verbose: bool) -> anyhow::Result<u8> {
     say!("");
     super::check::run(load(&file)?, false, verbose, None).await

@@ -1,4 +1,4 @@
-//! `nonet remove`, `enable` and `disable`: single servers of servers.toml.
+//! `nonet remove`, `enable` and `disable`: edit single servers of servers.toml.
 
 use std::path::{Path, PathBuf};
 
@@ -15,14 +15,14 @@ use crate::{
     shell, store,
 };
 
-/// How an edit is made and told.
+/// How an edit is made and reported.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EditStyle {
     pub dry_run: bool,
     pub json: bool,
 }
 
-/// Removes a server, and says what it leaves behind.
+/// Removes a server, and reports its leftovers.
 pub(super) async fn remove(server: &str, config: Option<&Path>, style: EditStyle) -> anyhow::Result<u8> {
     let file = used(config)?;
     let removal = hosts::remove_server(&file, server, &Machine::this()?)?;
@@ -52,7 +52,7 @@ pub(super) async fn enable(
     let edit = Edit { server, file: &file, change: &change, wanted, style };
     accept(&change, style);
     let applied = commands::apply(&change, style.dry_run)?;
-    // What was not needed while it was disabled may be missing now.
+    // Values not needed while the server was disabled may be missing now.
     let is_written = enabled && applied.as_ref().is_some_and(|applied| applied.file.is_some());
     let loaded = if is_written { super::load(&file).ok() } else { None };
     let left_out = loaded.and_then(|loaded| Some(loaded.config.left_out.get(server)?.why()));
@@ -64,14 +64,14 @@ pub(super) async fn enable(
     Ok(if left_out.is_some() { FAILED } else { code })
 }
 
-/// Says that the user means the edit, which may be of the only server.
+/// Marks the edit as intended, even if it affects the only server.
 fn accept(change: &Change, style: EditStyle) {
     if let Some((before, after)) = change.texts().filter(|_| !style.dry_run && !change.is_nothing()) {
         reload::accept_edit(&change.file, before, after);
     }
 }
 
-/// The servers.toml that the other commands use.
+/// Returns the servers.toml that the other commands use.
 fn used(config: Option<&Path>) -> anyhow::Result<PathBuf> {
     let file = config::find(config)?;
     Ok(std::path::absolute(&file).unwrap_or(file))
@@ -115,7 +115,7 @@ struct Edit<'a> {
 }
 
 impl Edit<'_> {
-    /// Tells what was done, and waits for the running gateway. `more` is told after the change.
+    /// Reports the edit, and waits for the running gateway. `more` prints further details after the change.
     async fn finish(
         &self,
         applied: Option<Applied>,

@@ -22,7 +22,7 @@ pub(super) async fn run(
     settings.rules = without.iter().fold(settings.rules, |rules, rule| rules.without(*rule));
     let bar = show::bar("indexing");
     let progress = bar.clone();
-    // In another task: the measurement may keep this one busy.
+    // Runs in another task: the measurement may keep this one busy.
     let shown = bar.clone();
     tokio::spawn(async move {
         let code = signal::stopped().await;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::{downstream::likely_cause, text::clip};
 
-/// A failure of a server in one line; with what the server said, over several, if `verbose`.
+/// Formats a server's failure in one line; over several, with the server's full output, if `verbose`.
 pub(super) fn failure(error: &str, verbose: bool) -> String {
     let brief = brief(error);
     let line = match likely_cause(error) {
@@ -18,10 +18,10 @@ pub(super) fn failure(error: &str, verbose: bool) -> String {
     format!("{line}\n{}", whole.join("\n"))
 }
 
-/// The words before a server's last output in the reason of its failure.
+/// The words before a server's last output in the reason of a failure.
 const TAIL: &str = "; its stderr ends with: ";
 
-/// The reason of a failure with the one line of the server's stderr that says most.
+/// Returns the reason of a failure with only the most telling line of the server's stderr.
 pub(super) fn brief(error: &str) -> Cow<'_, str> {
     let (reason, tail) = error.split_once(TAIL).unwrap_or((error, ""));
     let reason = reason.lines().next().unwrap_or_default();
@@ -31,8 +31,8 @@ pub(super) fn brief(error: &str) -> Cow<'_, str> {
     }
 }
 
-/// The line of a program's last words that names the error: `SomeError: ...` at its beginning, else one that speaks of an
-/// error, else the last.
+/// Returns the line of a program's last output that names the error: a line that begins with `SomeError: ...`, else one
+/// that mentions an error, else the last.
 fn telling(tail: &str) -> Option<&str> {
     let lines: Vec<&str> = tail.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let names_error = |line: &&&str| {

@@ -12,10 +12,10 @@ use crate::{
     store::{self, Forget, Forgotten, PinsDb, Retention, Store},
 };
 
-/// Deletes search outcomes, figures of tools, kept results, tasks, facts and other records: watches, schedules, goals, notices. A running
-/// gateway continues with its copies of outcomes, figures and results in memory.
-/// Which definitions are trusted is deleted only by itself: whoever forgets it trusts whatever servers list next.
-/// What replicas share is deleted only where that is asked for.
+/// Deletes search outcomes, tools' figures, kept results, tasks, facts and other records: watches, schedules, goals, notices. A
+/// running gateway continues with its in-memory copies of outcomes, figures and results.
+/// Trust in definitions is deleted only on request: without it, whatever servers list next would be trusted.
+/// Data shared by replicas is deleted only on request.
 pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> anyhow::Result<u8> {
     let shared = match cluster {
         true => Some(
@@ -32,7 +32,7 @@ pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> an
     if let Some(shared) = shared {
         return forget_shared(&shared, trust).await;
     }
-    // Whoever has no usable file is told nothing of it.
+    // Without a usable file there is nothing to report.
     let file = config::find(config).ok();
     if file.and_then(|file| super::cluster_of(&file).ok()?).is_some() {
         let flags = if trust { "--trust --cluster" } else { "--cluster" };
@@ -71,7 +71,7 @@ fn forget_kept(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Deletes what the replicas share.
+/// Deletes data shared by the replicas.
 async fn forget_shared(cluster: &ClusterSettings, trust: bool) -> anyhow::Result<u8> {
     // Results are not touched otherwise.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };

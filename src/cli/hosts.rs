@@ -20,8 +20,8 @@ use crate::{
     shell,
 };
 
-/// The `servers.toml` that is written: the one that is named, else the user's own. One that lies in the current folder
-/// may belong to a repository, so it has to be named.
+/// Returns the `servers.toml` to write: the named one, else the user's own. One in the current folder may belong to a
+/// repository, so it must be named.
 pub(super) fn target(config: Option<&Path>) -> anyhow::Result<PathBuf> {
     let file = match config {
         Some(file) => file.into(),
@@ -32,13 +32,13 @@ pub(super) fn target(config: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(std::path::absolute(&file).unwrap_or(file))
 }
 
-/// Whether a `servers.toml` lies in the current folder that is not the one to be written.
+/// Whether a `servers.toml` in the current folder is not the one to be written.
 pub(super) fn is_passed_over(target: &Path) -> bool {
     let here = Path::new(config::FILE_NAME);
     here.exists() && std::path::absolute(here).is_ok_and(|here| here != target)
 }
 
-/// A command for a configuration, as it works in the current folder.
+/// Returns a command for a configuration, as it works in the current folder.
 pub(super) fn command(command: &str, target: &Path) -> String {
     match is_passed_over(target) {
         true => format!("nonet --config {} {command}", shell::word(&target.to_string_lossy())),
@@ -46,19 +46,19 @@ pub(super) fn command(command: &str, target: &Path) -> String {
     }
 }
 
-/// Where an import puts the secrets that it finds.
+/// Where an import stores the secrets that it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Secrets {
-    /// Into the keyring where there is one, else into `secrets.env`.
+    /// In the keyring if there is one, else in `secrets.env`.
     Kept,
-    /// Into the keyring, or nothing is done.
+    /// In the keyring, or the import fails.
     Keyring,
     /// Nowhere: they become variables that the user sets.
     Variables,
 }
 
-/// Takes servers over. A keyring is only asked where there are secrets. Returns it with what was found, and why it is
-/// not used, if it is there and cannot be.
+/// Imports servers. Asks a keyring only if there are secrets. Returns the keyring with the result, and why an existing
+/// one is not used.
 pub(super) fn take_over(
     source: ImportSource<'_>,
     target: &Path,
@@ -70,7 +70,7 @@ pub(super) fn take_over(
     with_secrets(secrets, replace, work, Imported::has_secrets)
 }
 
-/// Works out new servers, and the place of their secrets. A keyring is only asked where it is needed.
+/// Works out new servers, and the store of their secrets. Asks a keyring only if needed.
 pub(super) fn with_secrets(
     secrets: Secrets,
     replace: bool,
@@ -89,7 +89,7 @@ pub(super) fn with_secrets(
     }
 }
 
-/// What a user names: a host, else a file. A host's name is never a file in the current folder.
+/// Returns the source that a user named: a host, else a file. A host's name never means a file in the current folder.
 fn source(name: &str) -> Result<ImportSource<'_>, hosts::HostFault> {
     match hosts::find(name) {
         Ok(host) => Ok(ImportSource::Host(host)),
@@ -100,7 +100,7 @@ fn source(name: &str) -> Result<ImportSource<'_>, hosts::HostFault> {
     }
 }
 
-/// Takes servers over from a host or a file; from every host that has some if none is named.
+/// Imports servers from a host or a file; by default, from every host that has some.
 pub(super) fn import(
     name: Option<&str>,
     config: Option<&Path>,
@@ -147,7 +147,7 @@ pub(super) fn import(
     Ok(OK)
 }
 
-/// Prints what became of each server, and what its user is to do.
+/// Prints the result for each server, and what the user should do.
 pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
     let mut table = show::plain_table(&["SERVER", "FROM", "DONE"]);
     for row in &imported.rows {
@@ -175,7 +175,7 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
     say!("");
 }
 
-/// Prints where the secrets of servers are.
+/// Prints where servers' secrets are stored.
 pub(super) fn tell_secrets(imported: &Imported, dry_run: bool) {
     let file = format!("In {}, readable only by you:", imported.secrets_file().display());
     for (store, title) in [(SecretStore::Keyring, "In the keyring:"), (SecretStore::File, &file)] {
@@ -192,8 +192,8 @@ pub(super) fn tell_secrets(imported: &Imported, dry_run: bool) {
     }
 }
 
-/// Puts Nonet into a host's configuration, under a profile if one is named. `replace` takes out what `servers.toml`
-/// has of it.
+/// Adds Nonet to a host's configuration, with a profile if named. `replace` removes the host's servers that
+/// `servers.toml` has.
 pub(super) fn install(
     host: &str,
     config: Option<&Path>,
@@ -240,14 +240,14 @@ pub(super) fn install(
     Ok(OK)
 }
 
-/// Says which servers stay with their client, and why.
+/// Prints which servers stay with their client, and why.
 pub(super) fn tell_staying(staying: &[(String, String)]) {
     for (name, why) in staying {
         say!("`{name}` stays in its file: {why}.");
     }
 }
 
-/// Prints the variables of servers that only the environment of this shell sets.
+/// Prints the servers' variables that are set only in this shell's environment.
 pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host: &Host, target: &Path) {
     let is_carried = |server: &String| carried.iter().any(|carried| carried.server == *server);
     let is_of_this_shell =
@@ -260,8 +260,8 @@ pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host:
     }
 }
 
-/// Reads the configuration that a host is to start Nonet with, under a profile if one is named. One that Nonet could not
-/// start with is an error.
+/// Reads the configuration that a host should start Nonet with, and a profile if named. Fails if Nonet could not start
+/// with it.
 fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<Loaded> {
     if !target.exists() {
         let here = match is_passed_over(target) {
@@ -287,7 +287,8 @@ fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<L
     checked.with_context(|| format!("{} could not start Nonet; nothing was changed", host.title))
 }
 
-/// Says why a host's servers are not removed from its file, and what to do. `lost` are servers that Nonet leaves out.
+/// Explains why a host's servers are not removed from its file, and what to do. `lost` are servers that Nonet leaves
+/// out.
 fn refusal(loaded: &Loaded, lost: &[&Carried], host: &Host, target: &Path) -> String {
     let servers = if lost.len() == 1 { "a server".into() } else { format!("{} servers", lost.len()) };
     let mut text = format!(
@@ -309,7 +310,7 @@ fn refusal(loaded: &Loaded, lost: &[&Carried], host: &Host, target: &Path) -> St
     text
 }
 
-/// Takes Nonet out again.
+/// Removes Nonet from a host's file.
 pub(super) fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
     let scope = if project { FileScope::Project } else { FileScope::User };
@@ -322,7 +323,7 @@ pub(super) fn apply(change: &Change, dry_run: bool) -> Result<Option<Applied>, h
     if dry_run { Ok(None) } else { change.apply().map(Some) }
 }
 
-/// Says what was done with a file; what would be done, if nothing was applied.
+/// Reports what was done to a file, or would be done if nothing was applied.
 pub(super) fn finish(change: &Change, applied: Option<Applied>) {
     if applied.is_none() && !change.is_nothing() {
         say!("This would be done:");

@@ -1,4 +1,4 @@
-//! The programs that start servers, and which version of each this machine has.
+//! The programs that start servers, and this machine's version of each.
 
 use std::{collections::BTreeMap, path::Path, process::Stdio, time::Duration};
 
@@ -6,7 +6,7 @@ use tokio::{process::Command, time::timeout};
 
 use crate::config::{Config, Transport};
 
-/// How long a program may take to tell its version.
+/// How long a program may take to report its version.
 const LIMIT: Duration = Duration::from_secs(5);
 /// The launchers of servers, each with the program that determines compatibility.
 const KNOWN: &[(&str, &str)] = &[

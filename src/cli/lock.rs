@@ -1,4 +1,4 @@
-//! `nonet lock`: the lock file of the definitions, and whether the servers still list them.
+//! `nonet lock`: locks the definitions in a file, and checks whether servers still list them.
 
 use std::path::Path;
 
@@ -76,7 +76,7 @@ pub(super) async fn run(loaded: Loaded, args: &LockArgs) -> anyhow::Result<u8> {
         let differences = compare(&before, &now, &known, &waiting);
         return Ok(report(&differences, &failed, args.json));
     }
-    // What could not be asked keeps what was locked.
+    // An unreachable server keeps its locked definitions.
     let before = before.unwrap_or_else(|why| {
         show::complain(format_args!("{why}; it is replaced"));
         None
@@ -110,7 +110,7 @@ fn is_listed(failed: &[String], server: &str) -> bool {
     failed.iter().all(|name| name != server)
 }
 
-/// What differs between the lock file and the lists. Servers that were not asked are left out.
+/// Returns the differences between the lock file and the lists. Servers that were not reached are left out.
 fn compare(
     before: &LockFile,
     now: &LockFile,
@@ -165,7 +165,7 @@ fn compare(
     differences
 }
 
-/// Prints what differs. Returns the exit code.
+/// Prints the differences. Returns the exit code.
 fn report(differences: &[Difference], failed: &[String], as_json: bool) -> u8 {
     if as_json {
         let all: Vec<Value> = differences

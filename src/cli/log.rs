@@ -1,4 +1,4 @@
-//! Where the log goes, and the traces.
+//! Where the log and the traces go.
 
 use std::{
     ffi::OsStr,
@@ -19,23 +19,23 @@ use crate::trace;
 #[cfg(feature = "otel")]
 use crate::trace::{Export, is_ours};
 
-/// How long lines of the log are gathered after others were written.
+/// How long to gather log lines after a write.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How much is gathered, in bytes.
+/// How many bytes to gather.
 const GATHERED: usize = 64 << 10;
-/// How many days of a log file are kept.
+/// How many days of log files to keep.
 const LOG_FILES: usize = 7;
 
-/// The log of this process. What waits to be written or sent goes out when it is dropped.
+/// The log of this process. Dropping it flushes pending lines and spans.
 pub(super) struct Log {
-    // Before the writer: what it says at the end is still written.
+    // Declared before the writer: its last messages are still written.
     #[cfg(feature = "otel")]
     _traces: Option<Export>,
     _writer: WorkerGuard,
 }
 
-/// Logs to stderr or a file, from a thread of its own: a client that does not read stderr must not stop the gateway. What it
-/// cannot take is dropped.
+/// Logs to stderr or a file, from its own thread: a client that does not read stderr must not stop the gateway. Excess lines
+/// are dropped.
 pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     // `nonet logs` reads that file.
     let file = cli.log_file.as_deref().filter(|_| !matches!(cli.command, Some(Command::Logs { .. })));
@@ -72,7 +72,7 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
         Err(fault) => (None, Some(fault)),
     };
     let _ = match &traces {
-        // Only spans go to the collector, and only to the collector.
+        // Only spans go to the collector, and they go nowhere else.
         Some(traces) => tracing_subscriber::registry()
             .with(lines.with_filter(filter.and(filter_fn(|metadata| !is_ours(metadata)))))
             .with(traces.layer().with_filter(filter_fn(is_ours)))
@@ -85,24 +85,24 @@ fn install(lines: impl Layer<Registry> + Send + Sync, filter: EnvFilter, writer:
     Log { _traces: traces, _writer: writer }
 }
 
-/// What a line of the log looks like.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Plain,
-    /// With the escape sequences of colours.
+    /// With escape sequences for colours.
     Coloured,
     Json,
 }
 
-/// The name of this replica, as JSON, once it is one.
+/// The name of this replica, as JSON, once known.
 static REPLICA: OnceLock<String> = OnceLock::new();
 
-/// Has each entry that is JSON name this replica from now on.
+/// Adds this replica's name to each JSON entry from now on.
 pub(super) fn of_replica(name: &str) {
     let _ = REPLICA.set(serde_json::Value::from(name).to_string());
 }
 
-/// An entry of JSON with the name of its replica.
+/// Adds the name of its replica to a JSON entry.
 fn with_replica(entry: &str, replica: Option<&String>) -> String {
     match (replica, entry.strip_prefix('{')) {
         (Some(replica), Some(rest)) => format!("{{\"replica\":{replica},{rest}"),
@@ -111,14 +111,14 @@ fn with_replica(entry: &str, replica: Option<&String>) -> String {
 }
 
 /// Writes each entry as one line, whatever servers and clients put into it: a name with a line end must not forge an entry, nor
-/// a terminal that shows the log obey one.
+/// control a terminal that shows the log.
 struct OneLine<W> {
     writer: W,
     form: Form,
 }
 
 impl<W: Write> Write for OneLine<W> {
-    /// The log hands over each entry in one piece.
+    /// The log passes each entry in one piece.
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
         let mut text = String::from_utf8_lossy(entry);
         if self.form == Form::Json {
@@ -133,14 +133,14 @@ impl<W: Write> Write for OneLine<W> {
     }
 }
 
-/// An entry as one line.
+/// Formats an entry as one line.
 fn in_one_line(entry: &str, form: Form) -> String {
     let entry = entry.strip_suffix('\n').unwrap_or(entry);
     let mut line = match form {
         Form::Plain => text::line(entry, usize::MAX),
         Form::Coloured => {
             let mut pieces = Vec::new();
-            // Other escape sequences have been written out by the log itself.
+            // The log itself has already escaped other escape sequences.
             for (at, piece) in entry.split("\u{1b}[").enumerate() {
                 let end = piece.find(|c: char| !c.is_ascii_digit() && c != ';').filter(|_| at > 0);
                 match end.filter(|end| piece[*end..].starts_with('m')) {
@@ -169,19 +169,19 @@ fn in_one_line(entry: &str, form: Form) -> String {
     line
 }
 
-/// What is logged.
+/// Returns what to log.
 fn filter(asked: Option<&str>, serves: bool, to_file: bool) -> EnvFilter {
-    // rmcp's transport log repeats the state of a server. A file has room for servers' stderr.
+    // rmcp's transport log repeats servers' states. A file also has room for servers' stderr.
     let default = match (serves, to_file) {
         (true, true) => "warn,nonet=info,nonet::stderr=debug,rmcp::transport=off",
         (true, false) => "warn,nonet=info,rmcp::transport=off",
         (false, _) => "error,rmcp::transport=off",
     };
-    // A bare level is for Nonet: libraries at `debug` log whole messages, secrets included.
+    // A level without a target applies to Nonet: libraries at `debug` log whole messages, secrets included.
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
     let own = asked.filter(|filter| levels.contains(&filter.to_lowercase().as_str()));
     let own = own.map(|level| format!("warn,nonet={level},rmcp::transport=off"));
-    // It would show codes and tokens.
+    // Debug logging of this target would show codes and tokens.
     let asked = asked.map(|asked| format!("{asked},rmcp::transport::auth=info"));
     let filter = own.as_deref().or(asked.as_deref()).unwrap_or(default);
     filter.parse().unwrap_or_else(|error| {
@@ -190,7 +190,7 @@ fn filter(asked: Option<&str>, serves: bool, to_file: bool) -> EnvFilter {
     })
 }
 
-/// Where a log file is, which has the day of its lines in the middle of its name: `PREFIX.2026-01-31.SUFFIX`.
+/// Where log files are. Their names contain the day: `PREFIX.2026-01-31.SUFFIX`.
 pub(super) struct Files {
     pub folder: PathBuf,
     pub prefix: String,
@@ -198,7 +198,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files of `--log-file FILE`.
+    /// Returns the files of `--log-file FILE`.
     pub fn of(file: &Path) -> Self {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let name = |part: Option<&OsStr>| part.map(|part| part.to_string_lossy().into_owned());
@@ -210,8 +210,8 @@ impl Files {
     }
 }
 
-/// Writes what comes within [`PAUSE`] in one piece: to wake the thread that writes for each line would cost a call more than
-/// its line does.
+/// Writes the lines within [`PAUSE`] in one piece: waking the writing thread for each line would cost a call more than the line
+/// itself.
 struct Gathered<W: Write> {
     to: BufWriter<W>,
     /// Whether something was written since the last pause.
@@ -230,7 +230,7 @@ impl<W: Write> Write for Gathered<W> {
         self.to.write(lines)
     }
 
-    /// The log's thread calls this when nothing waits.
+    /// The log's thread calls this when its queue is empty.
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()?;
         if std::mem::take(&mut self.is_new) {
@@ -240,7 +240,7 @@ impl<W: Write> Write for Gathered<W> {
     }
 }
 
-/// A thread that writes. A command that ends soon does not wait for a pause.
+/// Starts a writing thread. A short command does not wait for a pause.
 fn thread(to: impl Write + Send + 'static, serves: bool, form: Form) -> (NonBlocking, WorkerGuard) {
     match serves {
         true => tracing_appender::non_blocking(OneLine { writer: Gathered::new(to), form }),

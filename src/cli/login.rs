@@ -127,7 +127,7 @@ pub(super) async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> 
         return Ok(OK);
     }
     let entry = remote(config, server)?.entry;
-    // A gateway that is renewing the tokens must not restore them.
+    // A gateway that is renewing the tokens must not write them back.
     let _lock = entry.lock().await?;
     match entry.remove()? {
         true => say!(

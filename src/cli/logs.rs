@@ -1,4 +1,4 @@
-//! `nonet logs`: the last lines of the log files that Nonet writes, and those that follow.
+//! `nonet logs`: the last lines of Nonet's log files, and the lines that follow.
 
 use std::{
     collections::VecDeque,
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use super::{FAILED, OK, log::Files, show, signal::stopped};
 use crate::{config, fault::Code, shared::SharedPlace};
 
-/// The part of a file's end to read, in bytes.
+/// How much of a file's end to read, in bytes.
 const READ: u64 = 16 << 20;
 /// The interval between checks for new lines.
 const LOOK: Duration = Duration::from_millis(200);
 const LEVELS: [&str; 5] = ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"];
 
-/// Which lines are wanted, and how.
+/// Which lines to show, and how.
 pub(super) struct LogsArgs {
     pub server: Option<String>,
     pub lines: usize,
@@ -28,7 +28,7 @@ pub(super) struct LogsArgs {
     pub json: bool,
 }
 
-/// Shows the log. Exit code 1: there is none, or nothing in it.
+/// Shows the log. Exit code 1: there is no log, or it is empty.
 pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: LogsArgs) -> anyhow::Result<u8> {
     let file = match file {
         Some(file) => file.to_path_buf(),
@@ -67,7 +67,7 @@ pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Logs
     }
 }
 
-/// The files of all days, in their order.
+/// Returns the files of all days, in order.
 fn days(files: &Files) -> io::Result<Vec<PathBuf>> {
     let of_a_day = |name: &str| {
         let rest = name.strip_prefix(&*files.prefix)?.strip_prefix('.')?;
@@ -89,7 +89,7 @@ fn days(files: &Files) -> io::Result<Vec<PathBuf>> {
     Ok(days)
 }
 
-/// The last entries of the log that are wanted, in order.
+/// Returns the last requested entries of the log, in order.
 fn last_entries(days: &[PathBuf], shown: &Shown) -> anyhow::Result<VecDeque<String>> {
     let mut last: VecDeque<String> = VecDeque::new();
     for day in days.iter().rev() {
@@ -107,7 +107,7 @@ fn last_entries(days: &[PathBuf], shown: &Shown) -> anyhow::Result<VecDeque<Stri
     Ok(last)
 }
 
-/// The end of a file, from the beginning of a line.
+/// Returns the end of a file, from the start of a line.
 fn end_of(file: &Path) -> io::Result<String> {
     let mut file = File::open(file)?;
     let skipped = file.metadata()?.len().saturating_sub(READ);
@@ -143,7 +143,7 @@ async fn follow(files: &Files, last: Option<&PathBuf>, shown: &Shown) -> anyhow:
             tokio::task::yield_now().await;
             continue;
         }
-        // Nothing came since: the entry is whole.
+        // No more lines have arrived, so the entry is complete.
         entries.finish().into_iter().for_each(|entry| shown.follow(&entry));
         let next = days(files)?.into_iter().find(|day| at.as_ref().is_none_or(|(file, _)| day > file));
         match next {
@@ -160,7 +160,7 @@ struct Entries {
 }
 
 impl Entries {
-    /// Takes a line; gives the entry before it, if it begins another one.
+    /// Adds a line; returns the previous entry if the line begins another.
     fn push(&mut self, line: &str) -> Option<String> {
         let begins = LineHead::of(line).is_some() || object(line).is_some();
         match &mut self.open {
@@ -178,7 +178,7 @@ impl Entries {
     }
 }
 
-/// Which entries are shown, and how.
+/// Which entries to show, and how.
 struct Shown {
     server: Option<String>,
     most: usize,
@@ -228,7 +228,7 @@ impl Shown {
     }
 }
 
-/// An entry taken apart, by how its first line begins.
+/// An entry, split by the format of its first line.
 struct LineHead<'a> {
     time: &'a str,
     level: &'a str,
@@ -308,7 +308,7 @@ two server=bank
         check(None, 2, &[4, 5]);
         check(Some("shop"), 100, &[0, 3]);
         check(Some("shop"), 1, &[3]);
-        // The field of an entry with several lines stands at its end.
+        // In a multi-line entry, the field is at the end.
         check(Some("bank"), 100, &[1, 2, 5]);
         check(Some("nobody"), 100, &[]);
     }

@@ -8,7 +8,7 @@ use clap_mangen::Man;
 
 use super::{OK, args::Cli};
 
-/// Prints the page of a command, or writes all pages into a folder.
+/// Prints a command's page, or writes all pages to a folder.
 pub(super) fn run(path: &[String], folder: Option<&Path>) -> anyhow::Result<u8> {
     let mut whole = Cli::command().disable_help_subcommand(true);
     whole.build();
@@ -25,7 +25,7 @@ pub(super) fn run(path: &[String], folder: Option<&Path>) -> anyhow::Result<u8> 
     Ok(OK)
 }
 
-/// The command that a path of names leads to.
+/// Returns the command at a path of names.
 fn of<'a>(whole: &'a Command, path: &[String]) -> anyhow::Result<&'a Command> {
     path.iter().try_fold(whole, |command, name| {
         command.find_subcommand(name).filter(|found| !found.is_hide_set()).with_context(|| {

@@ -1,4 +1,4 @@
-//! `nonet reload`: asks the running gateways of a servers.toml to read it now, and tells what became of it.
+//! `nonet reload`: asks the running gateways of a servers.toml to read it now, and reports the result.
 
 use std::{path::Path, time::Duration};
 
@@ -14,10 +14,10 @@ use crate::{
 
 /// How long the gateways may take.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How often their answers are looked for.
+/// How often to look for their answers.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Asks, waits and tells. Exit code 1: no gateway runs, or one has not taken the file.
+/// Asks, waits and reports. Exit code 1: no gateway runs, or one has refused the file.
 pub(super) async fn run(accept: bool, as_json: bool, config: Option<&Path>) -> anyhow::Result<u8> {
     let file = config::find(config)?;
     let text = match accept {
@@ -53,13 +53,12 @@ pub(super) async fn run(accept: bool, as_json: bool, config: Option<&Path>) -> a
     Ok(if taken > 0 && taken == answers.len() { OK } else { FAILED })
 }
 
-/// The place where the gateways of a file are asked; none without a state folder.
+/// Returns the reload desk of a file's gateways; none without a state folder.
 pub(super) fn desk(file: &Path) -> Option<ReloadDesk> {
     Some(ReloadDesk::of(&store::folder()?, file))
 }
 
-/// Has the running gateways take a change of the file that a command is about to make for the user: one edit, from one text to
-/// another.
+/// Tells the running gateways to accept an upcoming change of the file by a command: one edit, from one text to another.
 pub(super) fn accept_edit(file: &Path, before: &str, after: &str) {
     if let Some(desk) = desk(file).filter(|desk| desk.folder().exists())
         && let Err(error) = desk.ask(&ReloadRequest::of_edit(before, after))
@@ -68,12 +67,12 @@ pub(super) fn accept_edit(file: &Path, before: &str, after: &str) {
     }
 }
 
-/// Waits until each gateway that ran `before` has answered the request or has ended.
+/// Waits until each gateway in `before` has answered the request or has ended.
 async fn answers(desk: &ReloadDesk, request: &ReloadRequest, before: Vec<ReloadAnswer>) -> Vec<ReloadAnswer> {
     let began = Instant::now();
     loop {
         let mut now = desk.answers();
-        // One that has started since has read the file.
+        // A gateway started since then has already read the file.
         now.retain(|answer| before.iter().any(|known| known.pid == answer.pid));
         let is_answered = |answer: &ReloadAnswer| answer.request.as_ref() == Some(&request.id);
         if now.iter().all(is_answered) {

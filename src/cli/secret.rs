@@ -56,7 +56,7 @@ fn name(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Does it with the keyring of this system, or with the file. Exit code 1: it could not be done.
+/// Runs the action with the system's keyring, or with the file. Exit code 1: it failed.
 pub(super) fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
     let (SecretAction::Set { name, file }
     | SecretAction::Remove { name, file }
@@ -95,7 +95,7 @@ pub(super) fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Resul
     Ok(OK)
 }
 
-/// Does it with the `secrets.env` beside servers.toml.
+/// Runs the action with the `secrets.env` beside servers.toml.
 fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::Result<u8> {
     let path = secrets_file::beside(&hosts::target(config)?);
     let shown = path.display();
@@ -127,7 +127,7 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
     Ok(OK)
 }
 
-/// Keeps a secret in the `secrets.env` beside a configuration.
+/// Stores a secret in the `secrets.env` beside a configuration.
 pub(super) fn keep(name: &str, value: &str, config: &Path) -> anyhow::Result<()> {
     let path = secrets_file::beside(config);
     let shown = path.display();
@@ -139,7 +139,7 @@ pub(super) fn keep(name: &str, value: &str, config: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The line that holds the secret, without its end.
+/// Reads the line with the secret, without its line end.
 fn line(name: &str) -> anyhow::Result<String> {
     let line = if stdin().is_terminal() {
         rpassword::prompt_password(format!("Secret {name} (not shown): "))

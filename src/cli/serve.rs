@@ -101,7 +101,7 @@ fn share(gateway: &Arc<Gateway>, file: &Path, page: Option<String>) {
     });
 }
 
-/// The text for a user who starts Nonet in a terminal.
+/// Returns the text for a user who starts Nonet in a terminal.
 fn welcome(file: &Path) -> String {
     let config = std::path::absolute(file).unwrap_or_else(|_| file.into());
     let launch = Machine::this().ok().and_then(|machine| Launch::of(&config, None, &machine).ok());

@@ -55,7 +55,7 @@ type Typed = Vec<(String, String)>;
 struct SetupClient {
     host: &'static Host,
     file: PathBuf,
-    /// How it is to start Nonet.
+    /// How the client should start Nonet.
     launch: Launch,
 }
 
@@ -162,7 +162,7 @@ fn clients(
         if clients.iter().any(|client| client.host.name == host.name) || all && !file.exists() {
             continue;
         }
-        // A file that cannot be edited, such as YAML in flow style, is not to stop the other clients.
+        // A file that cannot be edited, such as flow-style YAML, must not stop the other clients.
         let editable = |launch: Launch| {
             hosts::install(host, FileScope::User, &launch, &[], machine)?;
             Ok(launch)
@@ -185,7 +185,7 @@ fn clients(
     Ok(clients)
 }
 
-/// How a client should start Nonet: as now, if the configuration is the same.
+/// Returns how a client should start Nonet: unchanged, if the configuration is the same.
 fn launch(
     host: &'static Host,
     target: &Path,
@@ -215,7 +215,7 @@ fn launch(
     }
 }
 
-/// How a client starts Nonet whose program is gone: as it is wanted, with the options that the client has now.
+/// Returns the launch of a client whose program is gone: the wanted one, with the client's current options.
 pub(super) fn mended(wanted: Launch, now: Vec<String>) -> Launch {
     let is_option = |arg: &String| arg.starts_with("--");
     let mut args: Vec<String> = wanted.args.into_iter().take_while(|arg| !is_option(arg)).collect();
@@ -243,12 +243,12 @@ impl ClientPlan {
     }
 }
 
-/// Everything that a setup knows before its questions.
+/// Everything that a setup knows before it asks questions.
 struct Setup {
     machine: Machine,
     target: PathBuf,
     clients: Vec<SetupClient>,
-    /// Whether servers.toml was there before.
+    /// Whether servers.toml existed before.
     had_config: bool,
 }
 

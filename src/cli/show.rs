@@ -1,4 +1,4 @@
-//! What people see: progress bars, results, failures in a line.
+//! Output for people: progress bars, results, failures in one line.
 
 use std::{borrow::Cow, io::IsTerminal, sync::Arc, time::Duration};
 
@@ -38,12 +38,12 @@ pub(super) fn line(text: &str) {
     }
 }
 
-/// A number of things, such as `1 tool` and `2 tools`.
+/// Formats a number of things, such as `1 tool` and `2 tools`.
 pub(super) fn count(number: u64, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }
 
-/// A length of time for people, in one unit.
+/// Formats a duration for people, in one unit.
 pub(super) fn age(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -54,12 +54,12 @@ pub(super) fn age(time: Duration) -> String {
     }
 }
 
-/// Says on stderr what went wrong.
+/// Prints an error on stderr.
 pub(super) fn complain(what: impl std::fmt::Display) {
     eprintln!("{} {}", console::style("nonet:").for_stderr().red().bold(), text::clean(&what.to_string()));
 }
 
-/// An error with its causes, each said once: many an error says its cause itself.
+/// Formats an error with its causes, each once: many errors repeat their cause.
 pub(super) fn causes(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -72,7 +72,7 @@ pub(super) fn causes(error: &anyhow::Error) -> String {
     said
 }
 
-/// Names for a line: the first few, and how many more there are.
+/// Formats names for a line: the first few, and the number of the others.
 pub(super) fn names<S: AsRef<str>>(names: &[S]) -> String {
     let shown: Vec<&str> = names.iter().take(NAMED).map(AsRef::as_ref).collect();
     match names.len().saturating_sub(NAMED) {
@@ -81,7 +81,7 @@ pub(super) fn names<S: AsRef<str>>(names: &[S]) -> String {
     }
 }
 
-/// A progress bar on stderr; invisible without a terminal. Dropping the bar removes it.
+/// Returns a progress bar on stderr, which is invisible without a terminal. Dropping the bar removes it.
 pub(super) fn bar(what: &'static str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
@@ -146,7 +146,7 @@ pub(super) async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit
     }
 }
 
-/// Says on stderr which of these servers are not there, in a line each.
+/// Prints the missing ones among these servers on stderr, one per line.
 pub(super) fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
     for (name, connection) in gateway.connections().iter().filter(|(name, _)| servers.contains(name)) {
         match connection.state() {
@@ -195,11 +195,11 @@ pub(super) async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
 pub(super) struct Style {
     /// As JSON.
     pub json: bool,
-    /// With all that servers said as they failed.
+    /// With the full output of failed servers.
     pub verbose: bool,
 }
 
-/// Prints an answer as JSON or as a table; gives the exit code. A fault is `{code, message, ...}`.
+/// Prints an answer as JSON or as a table. Returns the exit code. A fault is `{code, message, ...}`.
 pub(super) fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Value)) -> anyhow::Result<u8> {
     match answer {
         Ok(answer) if manner.json => say!("{}", serde_json::to_string_pretty(&answer)?),
@@ -216,7 +216,7 @@ pub(super) fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Val
     Ok(OK)
 }
 
-/// Prints why a command fails: a sentence on stderr, or with `--json` a fault on stdout.
+/// Prints why a command fails: as a sentence on stderr, or with `--json` as a fault on stdout.
 pub(super) fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool) {
     match as_json {
         true => say!("{}", json!({ "error": Fault::new(code, message.to_string()) })),
@@ -224,7 +224,7 @@ pub(super) fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool)
     }
 }
 
-/// The object that a fault is in answers.
+/// Converts a fault to the object used in answers.
 pub(super) fn fault_value(fault: &Fault) -> Value {
     fault.to_value()["error"].take()
 }
@@ -232,9 +232,9 @@ pub(super) fn fault_value(fault: &Fault) -> Value {
 /// Prints a fault as a sentence, with suggestions and a command to copy.
 fn print_fault(fault: &Value, verbose: bool) {
     let message = field(fault, "message");
-    // What the user approves or trusts with a command is said whole.
+    // What the user approves or trusts with a command is printed in full.
     if fault["code"] == "needs_approval" && !verbose && !message.contains("`nonet ") {
-        // The rest says how a model asks.
+        // The rest instructs models.
         let what = message.split(" Ask the user").next().unwrap_or(message);
         let instead = match what.split('`').nth(1) {
             Some("gateway.add_server") => "use `nonet add`, or call the tool from a client.",
@@ -246,7 +246,7 @@ fn print_fault(fault: &Value, verbose: bool) {
     }
     let message = for_people(message);
     complain(if verbose { message.clone() } else { brief(&message).into_owned() });
-    // A fault that is not retryable, as of a left-out server, already names its cause.
+    // A fault that is not retryable, as for a left-out server, already gives its cause.
     let is_down = fault["code"] == "server_down" && fault["retryable"] != false;
     if let Some(cause) = likely_cause(&message).filter(|_| is_down) {
         eprintln!("  {cause}");
@@ -266,7 +266,7 @@ fn print_fault(fault: &Value, verbose: bool) {
     }
 }
 
-/// The command that makes the call of a tool or an app.
+/// Returns the command for a call of a tool or an app.
 fn command_of(call: &Value) -> Option<String> {
     let arguments = &call["arguments"];
     let (name, params) = match field(call, "tool") {
@@ -277,7 +277,7 @@ fn command_of(call: &Value) -> Option<String> {
     Some(format!("nonet call {} {}", shell::word(&name), shell::word(&params.to_string())))
 }
 
-/// Advice for models, with commands in the place of meta-tools.
+/// Converts advice for models: replaces meta-tools with commands.
 pub(super) fn for_people(text: &str) -> String {
     text.replace(", or browse_category.", ", or see `nonet tools`.")
         .replace(", or call list_categories.", ", or see `nonet tools`.")
@@ -288,17 +288,17 @@ pub(super) fn field<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Everything about a tool, as JSON.
+/// Prints everything about a tool, as JSON.
 pub(super) fn whole(answer: &Value) {
     line(&for_terminal(&serde_json::to_string_pretty(answer).unwrap_or_default()));
 }
 
-/// A server's text as a terminal may get it. A pipe gets it as it is.
+/// Makes a server's text safe for a terminal. A pipe gets it unchanged.
 fn for_terminal(text: &str) -> Cow<'_, str> {
     if std::io::stdout().is_terminal() { text::clean(text) } else { Cow::Borrowed(text) }
 }
 
-/// The result of a call: its text, or everything as JSON. Gives the exit code.
+/// Prints the result of a call: its text, or everything as JSON. Returns the exit code.
 pub(super) fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Result<u8> {
     let mut result = match result {
         Ok(result) => result,
@@ -339,14 +339,14 @@ pub(super) fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Res
     Ok(if failed { FAILED } else { OK })
 }
 
-/// What Nonet has to say beside a result.
+/// Nonet's notices about a result.
 struct NoticeBlock {
-    /// Its own block.
+    /// The block with the notices.
     block: Value,
     notices: Vec<Value>,
 }
 
-/// Takes Nonet's notices, which are the last block, out of a result.
+/// Removes Nonet's notices, which are the last block, from a result.
 fn take_notices(result: &mut Value) -> Option<NoticeBlock> {
     let content = result.get_mut("content")?.as_array_mut()?;
     let text = content.last()?.get("text")?.as_str()?;
@@ -361,7 +361,7 @@ fn take_notices(result: &mut Value) -> Option<NoticeBlock> {
     Some(NoticeBlock { block: content.pop()?, notices })
 }
 
-/// A notice in a sentence, or compact where there is none for it.
+/// Formats a notice as a sentence, or as compact JSON if it has none.
 fn notice_text(notice: &Value) -> String {
     let list = |key: &str| {
         let items = notice[key].as_array().into_iter().flatten();
@@ -404,7 +404,7 @@ fn notice_text(notice: &Value) -> String {
     }
 }
 
-/// The fault of Nonet's own that a result is, if it is one.
+/// Returns Nonet's own fault in a result, if it is one.
 fn fault_in(result: &Value) -> Option<Value> {
     let text = crate::results::is_error(result).then(|| text_of(result))?;
     let mut said: Value = serde_json::from_str(&text).ok()?;

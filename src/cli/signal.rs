@@ -1,12 +1,12 @@
 //! Signals that end a command.
 
-/// SIGINT: 128 and its number, as shells report it.
+/// The exit code for SIGINT: 128 plus its number, as in shells.
 pub(super) const INTERRUPTED: u8 = 130;
-/// The same of SIGTERM.
+/// The exit code for SIGTERM.
 #[cfg(unix)]
 const TERMINATED: u8 = 143;
 
-/// Ends with SIGINT (Ctrl-C) or SIGTERM: the exit code for it.
+/// Waits for SIGINT (Ctrl-C) or SIGTERM. Returns the exit code for it.
 pub(super) async fn stopped() -> u8 {
     #[cfg(unix)]
     {

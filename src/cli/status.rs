@@ -1,4 +1,4 @@
-//! `nonet status`: the running gateway, else the last lists of the servers.
+//! `nonet status`: shows the running gateway, else the last lists of the servers.
 
 use std::{path::Path, time::Duration};
 
@@ -23,25 +23,25 @@ use crate::{
     },
 };
 
-/// How often a status that is followed is asked for.
+/// The interval between requests with `--follow`.
 const EVERY: Duration = Duration::from_secs(1);
-/// Members that change constantly: their changes are not news.
+/// Members that change constantly; their changes are not reported.
 const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
 
-/// How the status is wanted.
+/// How to show the status.
 pub(super) struct StatusArgs {
     pub json: bool,
     pub follow: bool,
     pub way: Where,
 }
 
-/// Shows the status. Exit code 1: no gateway runs.
+/// Shows the status. Exit code 1: no gateway is running.
 pub(super) async fn run(
     config: Option<&Path>,
     profile: Option<String>,
     wanted: StatusArgs,
 ) -> anyhow::Result<u8> {
-    // Always listening: a signal between two waits would be lost.
+    // Listens all the time: a signal between two waits would be lost.
     tokio::select! {
         biased;
         code = stopped() => Ok(code),
@@ -77,7 +77,7 @@ async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusA
     }
 }
 
-/// The status, or the exit code where there is none.
+/// Returns the status, or the exit code if there is none.
 async fn ask_for_it(
     config: Option<&Path>,
     profile: Option<String>,
@@ -143,7 +143,7 @@ fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Resu
     Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))
 }
 
-/// A status without what changes all the time.
+/// Returns a status without its constantly changing members.
 fn without_restless(status: &Value) -> Value {
     let mut status = status.clone();
     let calm = |value: &mut Value| {
@@ -224,7 +224,7 @@ pub(super) fn say_trouble(server: &Value, verbose: bool) {
     let name = text(server, "name");
     match (text(server, "login"), text(server, "last_error")) {
         ("", "") => {}
-        // A fault of the configuration says what to do.
+        // A configuration fault already names its remedy.
         ("", error) if server["state"] == "needs_config" => say!("{name}: {error}"),
         ("", error) => say!("{name}: {}", show::failure(error, verbose)),
         (login, _) => say!("{name}: needs a sign-in: run `{login}`"),
@@ -287,7 +287,7 @@ fn print_running(status: &Value) {
     }
 }
 
-/// The state of a server in its colour.
+/// Returns a server's state in its colour.
 pub(super) fn state(state: &str) -> String {
     match state {
         "ready" => paint(Look::Good, state),

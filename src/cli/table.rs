@@ -1,4 +1,4 @@
-//! Tables without borders: as wide as the terminal at most, in colour where that is wanted.
+//! Tables without borders: at most as wide as the terminal, in colour if wanted.
 
 use std::{fmt, io::IsTerminal};
 
@@ -7,7 +7,7 @@ use console::{Style, Term};
 
 use crate::text;
 
-/// How a word looks where there are colours.
+/// The look of a word if there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// As it should be.
@@ -18,15 +18,15 @@ pub(super) enum Look {
     Bad,
 }
 
-/// What stands before a word of each look, and behind any. None takes a column, so that tables count right; they are
+/// Marks before a word of each look, and after any word. They have no width, so column widths stay correct; they are
 /// replaced when the table is shown.
 const MARKS: [(char, Look); 3] =
     [('\u{2061}', Look::Good), ('\u{2062}', Look::Warn), ('\u{2063}', Look::Bad)];
 const END: char = '\u{2064}';
-/// The least that the last column keeps, in columns of the terminal, where the others would take all.
+/// The minimum width of the last column, even if the others would take all.
 const LAST: u16 = 24;
 
-/// A word for a cell, in the colour of its look.
+/// Marks a word for a cell with its look.
 pub(super) fn paint(look: Look, word: &str) -> String {
     let mark = MARKS.iter().find(|(_, marked)| *marked == look).map_or(END, |(mark, _)| *mark);
     format!("{mark}{word}{END}")
@@ -36,11 +36,11 @@ pub(super) fn paint(look: Look, word: &str) -> String {
 #[derive(Debug)]
 pub(super) struct Plain {
     table: Table,
-    /// How many lines of the terminal a row takes at most.
+    /// The maximum height of a row, in terminal lines.
     height: Option<usize>,
 }
 
-/// An empty table.
+/// Returns an empty table.
 pub(super) fn plain_table(head: &[&str]) -> Plain {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(head);
@@ -48,19 +48,19 @@ pub(super) fn plain_table(head: &[&str]) -> Plain {
 }
 
 impl Plain {
-    /// Adds a row. In a narrow terminal the last column shrinks.
+    /// Adds a row. In a narrow terminal, the last column shrinks.
     pub fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
         let cells = cells.into_iter().map(|cell| clean(&cell.to_string()));
         self.table.add_row(cells.collect::<Vec<_>>());
     }
 
-    /// The table with rows of at most so many lines of the terminal; the rest of their texts is left out.
+    /// Limits rows to this many terminal lines; the rest of their text is cut.
     pub fn clipped(mut self, lines: usize) -> Self {
         self.height = Some(lines);
         self
     }
 
-    /// The table as text, for a terminal of this width; whole lines without one.
+    /// Renders the table for a terminal of this width; without a width, lines are not wrapped.
     fn render(&self, width: Option<u16>, colours: bool) -> String {
         let mut table = self.table.clone();
         let Some(width) = width else {
@@ -69,7 +69,7 @@ impl Plain {
         };
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         let content = table.column_max_content_widths();
-        // Each column has a space on both sides.
+        // Each column is padded on both sides.
         let others: u16 =
             content.iter().rev().skip(1).map(|width| width.saturating_add(2)).fold(2, u16::saturating_add);
         if others.saturating_add(LAST) <= width {
@@ -95,16 +95,16 @@ impl fmt::Display for Plain {
     }
 }
 
-/// The width of the terminal that stdout is, if it is one.
+/// Returns the width of the terminal on stdout, if any.
 fn terminal_width() -> Option<u16> {
     let terminal = Term::stdout();
-    // One that does not tell its width is taken for the usual one.
+    // A terminal that does not report its width is assumed to have the usual one.
     std::io::stdout()
         .is_terminal()
         .then(|| terminal.size_checked().map_or(80, |(_, columns)| columns.max(20)))
 }
 
-/// A text from outside without what a terminal would obey. The marks of [`paint`] stay.
+/// Removes terminal control sequences from outside text. The marks of [`paint`] stay.
 pub(super) fn clean(text: &str) -> String {
     let is_mark = |c: char| c == END || MARKS.iter().any(|(mark, _)| *mark == c);
     let parts =
@@ -115,7 +115,7 @@ pub(super) fn clean(text: &str) -> String {
     parts.collect::<String>().replace('\t', " ")
 }
 
-/// Puts colours in the place of the marks, and makes the first line bold; takes the marks out where there are none.
+/// Replaces the marks with colours and makes the first line bold; without colours, removes the marks.
 fn coloured(text: &str, colours: bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut look = Style::new();

@@ -1,4 +1,4 @@
-//! What the running gateway makes of a changed servers.toml: it reads the file by itself, and is asked here whether it has.
+//! Waits until the running gateway, which reads a changed servers.toml by itself, has applied the change.
 
 use std::{path::Path, time::Duration};
 
@@ -15,36 +15,36 @@ use crate::{gateway::inquiry::Inquiry, shell};
 
 /// How long the gateway may take to read the file.
 const READ_LIMIT: Duration = Duration::from_secs(10);
-/// How long a new server may take to start, beyond that.
+/// The additional time for a new server to start.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// The interval between questions.
+/// The interval between status requests.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// What the gateway is to show of a server.
+/// The expected state of a server in the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// It is there, and its start is over.
+    /// The server is there, and its start has finished or failed.
     Present,
-    /// It is gone.
+    /// The server is gone.
     Absent,
 }
 
-/// What was seen of the running gateway.
+/// What the running gateway shows.
 #[derive(Debug)]
 pub(super) enum TakenUp {
-    /// No gateway answers for this file.
+    /// No gateway is running for this file.
     NotRunning,
-    /// It runs, and does not show the change.
+    /// The gateway is running, but does not show the change.
     Unseen,
-    /// The user has interrupted the wait.
+    /// The user interrupted the wait.
     Stopped(u8),
-    /// It has the server, in this state.
+    /// The gateway has the server, in this state.
     Present(Value),
-    /// It no longer has the server.
+    /// The gateway no longer has the server.
     Absent,
 }
 
-/// Waits until the running gateway has taken up a change of a server.
+/// Waits until the running gateway has applied the change of a server.
 pub(super) async fn wait(file: &Path, server: &str, wanted: Wanted) -> TakenUp {
     tokio::select! {
         taken_up = watch(file, server, wanted) => taken_up,
@@ -80,7 +80,7 @@ async fn watch(file: &Path, server: &str, wanted: Wanted) -> TakenUp {
 }
 
 impl TakenUp {
-    /// The exit code: a server that fails in the gateway is a failure.
+    /// Returns the exit code: a server that fails in the gateway is a failure.
     pub fn code(&self) -> u8 {
         match self {
             Self::Stopped(code) => *code,

@@ -1,4 +1,4 @@
-//! `nonet trust`: what servers changed, and the user's trust in it.
+//! `nonet trust`: shows what servers changed, and records the user's trust.
 
 use std::{
     collections::BTreeSet,
@@ -39,14 +39,14 @@ pub(super) struct TrustArgs {
     pub json: bool,
 }
 
-/// Lists what waits, or trusts it. A running gateway takes that up within a second.
+/// Lists what waits, or trusts it. A running gateway sees the change within a second.
 pub(super) async fn run(args: TrustArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let file = config::find(config)?;
     let named = file.clone();
     with_pins(&file, move |pins| list_or_trust(pins, &args, &named)).await
 }
 
-/// The names of servers with something that waits to be trusted.
+/// Returns the names of servers with definitions that wait to be trusted.
 pub(super) async fn waiting(file: &Path) -> anyhow::Result<BTreeSet<String>> {
     let of_server = |one: &WaitingPin| one.name().split('.').next().unwrap_or_default().to_string();
     with_pins(file, move |pins| Ok(pins.waiting(usize::MAX)?.iter().map(of_server).collect())).await
@@ -59,11 +59,11 @@ async fn with_pins<T: Send + 'static>(
     let cluster = super::cluster_of(file)?;
     let (state, place) = (store::folder(), gateway::place_of(file));
     let pins = Pins::new(state.clone(), &place, Clock::default());
-    // Results are not touched.
+    // This command does not touch results.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
     let (store, _) = gateway::open_store(cluster.as_ref(), state, retention, &Clock::default(), &place);
     let pins = pins.sharing(store.shared_pins());
-    // Pins block.
+    // Access to pins blocks.
     let done = tokio::task::spawn_blocking(move || work(&pins)).await?;
     let _ = store.leave().await;
     done
@@ -134,7 +134,7 @@ fn list(waiting: &[&WaitingPin], as_json: bool, file: &Path) {
     say!("\n`{}` trusts a server's definitions, or one of them.", shell::nonet("trust SERVER[.TOOL]", file));
 }
 
-/// Prints what differs. Text of servers is escaped in it.
+/// Prints the differences, with the servers' text escaped.
 fn show_one(one: &WaitingPin) {
     let now = Clock::default().unix_ms();
     let age = show::age(Duration::from_millis(now.saturating_sub(one.pin.since_ms)));
@@ -142,7 +142,7 @@ fn show_one(one: &WaitingPin) {
     one.difference.lines().for_each(|line| say!("    {line}"));
 }
 
-/// Asks on the terminal; without one, nobody agrees.
+/// Asks for agreement on the terminal; without one, the answer is no.
 fn agreed(count: usize) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
         show::complain("nothing was trusted: there is no terminal to ask on; with `--yes` nobody is asked");

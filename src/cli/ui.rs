@@ -11,7 +11,7 @@ use crate::{
     shared::{PageLink, SharedPlace},
 };
 
-/// The variables of which one is set where a browser can be shown, on systems that may have no display.
+/// Where a display may be missing, one of these variables must be set for a browser to be shown.
 const DISPLAYS: [&str; 4] = ["BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"];
 
 /// The arguments of the page.
@@ -28,7 +28,7 @@ pub(super) struct UiArgs {
     pub url: Option<String>,
 }
 
-/// Refuses an address of a gateway: its page is not for other machines.
+/// Refuses a gateway's address: its page is not for other machines.
 pub(super) fn of_address(url: &str) -> anyhow::Error {
     anyhow::anyhow!(
         "the gateway at {url} does not give the link of its page to other programs: `nonet serve --http` prints it on stderr when \
@@ -36,7 +36,7 @@ pub(super) fn of_address(url: &str) -> anyhow::Error {
     )
 }
 
-/// Shows the page, and starts the gateway that has it if none runs.
+/// Shows the page, and starts its gateway if none is running.
 pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
     let config = &loaded.config;
     let file = config.file.clone();
@@ -63,7 +63,7 @@ pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
     Ok(OK)
 }
 
-/// Asks the shared gateway for its page, and starts that gateway if none runs.
+/// Asks the shared gateway for its page, and starts that gateway if none is running.
 #[cfg(unix)]
 async fn ask(place: &SharedPlace) -> anyhow::Result<PageLink> {
     use anyhow::Context;
@@ -114,7 +114,8 @@ async fn show(page: PageLink, args: &UiArgs) {
         eprintln!("nonet: there is no browser to open here: open the link in one");
         return;
     };
-    // In a thread of its own: a browser in the terminal blocks. It gets the name of a file, for others see its arguments.
+    // In a separate thread: a browser in the terminal blocks. The browser gets a file name, because others can see its
+    // arguments.
     let opened = tokio::task::spawn_blocking(move || open(&file)).await;
     match opened {
         Ok(Ok(())) => eprintln!("nonet: the page opens in your browser; if it does not, open the link above"),
@@ -128,7 +129,7 @@ fn open(file: &Path) -> std::io::Result<()> {
     webbrowser::open(name)
 }
 
-/// Whether there is something that a browser can be shown on.
+/// Whether a browser can be shown.
 fn has_display() -> bool {
     let needs_one = cfg!(all(unix, not(target_os = "macos")));
     !needs_one || DISPLAYS.iter().any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))

@@ -1,8 +1,8 @@
-//! `nonet --version`: what this program was built from, and what it searches by meaning with.
+//! `nonet --version`: how this program was built, and its engine for search by meaning.
 
 use crate::search::{self, Backend};
 
-/// Returns the long form; `-V` prints its first line alone. The engine is the one that `nonet check` finds without settings of
+/// Returns the long form; `-V` prints only its first line. The engine is the one that `nonet check` finds without settings in
 /// `[embedder]`.
 pub(super) fn long() -> String {
     let engine = match search::engine(None) {

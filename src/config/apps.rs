@@ -1,7 +1,7 @@
-//! `[apps.ID]`: a tool under a name of its own, a workflow of steps, or a model with tools.
+//! `[apps.ID]`: a tool under another name, a workflow of steps, or a model with tools.
 //!
-//! [`AppTable`] is the table as written and the source of its JSON Schema; [`App`] is the checked form. `check` has the
-//! steps checked by [`crate::workflow`].
+//! [`AppTable`] is the table as written and the source of its JSON Schema; [`App`] is the checked form. `check` lets
+//! [`crate::workflow`] check the steps.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use serde_json::{Map, Value, json};
 use super::{Globs, Secret, values::time};
 use crate::{fault::Code, workflow::OnError};
 
-/// How many items of a `for_each` run at a time if the step does not say.
+/// How many items of a `for_each` run at a time by default.
 pub const ITEMS_AT_A_TIME: usize = 8;
-/// How many turns a model has if the file does not say.
+/// How many turns a model has by default.
 const MAX_TURNS: usize = 10;
-/// The one text that `model` can be.
+/// The only text allowed for `model`.
 const CLIENT: &str = "client";
 
 /// An entry of `[apps.ID]`, run by `call_app`.
 #[derive(Clone, Debug)]
 pub struct App {
-    /// What it does; shown in the list of apps.
+    /// Its purpose, shown in the list of apps.
     pub description: String,
     /// The JSON Schema of its input. None: any object.
     pub input_schema: Option<Value>,
-    /// How long a run may take if the call does not say.
+    /// The default time limit of a run.
     pub timeout: Option<Duration>,
-    /// What runs.
+    /// What the app runs.
     pub kind: AppKind,
 }
 
@@ -37,12 +37,12 @@ pub struct App {
 pub enum AppKind {
     /// One tool, called with the app's input.
     Tool {
-        /// The tool, in any form a tool name is taken in.
+        /// The tool, in any accepted form of its name.
         tool: String,
     },
-    /// Steps that feed each other.
+    /// Steps that pass values to each other.
     Workflow {
-        /// The steps as written: ids are unique, `after` and templates make no circle.
+        /// The steps as written: ids are unique, and `after` and templates form no cycle.
         steps: Vec<Step>,
         /// A template (a text, or a table of texts) of the output. None: the last step's value.
         output: Option<Value>,
@@ -51,12 +51,12 @@ pub enum AppKind {
     Model(ModelApp),
 }
 
-/// A model and what it may do.
+/// A model and its permissions.
 #[derive(Clone, Debug)]
 pub struct ModelApp {
     /// Where the model is.
     pub model: AppModel,
-    /// What the model is told before the input.
+    /// The model's instructions before the input.
     pub system: String,
     /// Patterns on full names: the tools that the model may call.
     pub allowed_tools: Globs,
@@ -77,7 +77,7 @@ pub enum AppModel {
 }
 
 impl AppModel {
-    /// What the model is called in the list of apps.
+    /// Returns the model's name in the list of apps.
     pub fn name(&self) -> &str {
         match self {
             Self::Client(word) => word,
@@ -98,7 +98,7 @@ pub struct ModelEndpoint {
     pub api_key: Option<Secret>,
 }
 
-/// Checks the text that `model` can be.
+/// Checks the text of `model`.
 pub(super) fn model_word(text: &str) -> Result<(), String> {
     match text == CLIENT {
         true => Ok(()),
@@ -140,21 +140,21 @@ fn model_schema(_: &mut SchemaGenerator) -> Schema {
 /// One step of a workflow.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
-    /// Its name in `after` and in templates.
+    /// Its id in `after` and in templates.
     pub id: String,
     /// What it does.
     pub kind: StepKind,
-    /// Steps that must be done before.
+    /// The steps that must finish first.
     pub after: Vec<String>,
-    /// A jq filter over `{input, steps}` that says whether it runs.
+    /// A jq filter over `{input, steps}` that decides whether the step runs.
     pub when: Option<String>,
-    /// The list of which each item is done.
+    /// The list whose items the step runs for.
     pub for_each: Option<ForEach>,
     /// A jq filter on its value.
     pub select: Option<String>,
     /// How long one call may take.
     pub timeout: Option<Duration>,
-    /// Whether the workflow goes on if it fails.
+    /// Whether the workflow continues if the step fails.
     pub optional: bool,
 }
 
@@ -163,11 +163,11 @@ pub struct Step {
 pub enum StepKind {
     /// Calls a tool.
     Tool {
-        /// The tool, in any form a tool name is taken in.
+        /// The tool, in any accepted form of its name.
         tool: String,
         /// Its params, with templates.
         params: Value,
-        /// When a failed call is made again.
+        /// When to retry a failed call.
         retry: Option<RetryRule>,
     },
     /// Runs another app.
@@ -181,19 +181,19 @@ pub enum StepKind {
     Ask(Ask),
 }
 
-/// The list of a step that is done for each of its items.
+/// The list of a step that runs once per item.
 #[derive(Clone, Debug, Serialize)]
 pub struct ForEach {
-    /// A template of an array, or an array.
+    /// An array, or a template of one.
     pub list: Value,
-    /// How many items are done at a time.
+    /// How many items run at a time.
     pub max_concurrency: usize,
-    /// What the failure of an item leads to.
+    /// What happens if an item fails.
     pub on_error: OnError,
 }
 
 impl Step {
-    /// The tool or app that it calls.
+    /// Returns the called tool or app.
     pub fn called(&self) -> &str {
         match &self.kind {
             StepKind::Tool { tool, .. } => tool,
@@ -312,7 +312,7 @@ pub struct Ask {
 }
 
 impl StepTable {
-    /// The checked form. `check` has looked that there is one of `tool`, `app` and `ask`.
+    /// Returns the checked form. `check` has made sure that there is exactly one of `tool`, `app` and `ask`.
     fn into_step(self, position: usize) -> Step {
         let kind = match (self.tool, self.app, self.ask) {
             (_, Some(app), _) => StepKind::App { app, input: self.input.unwrap_or_default() },
@@ -342,7 +342,7 @@ impl StepTable {
     }
 }
 
-/// The id of a step without one, by its position from 0.
+/// Returns the id of a step without one, by its position from 0.
 pub(super) fn default_id(position: usize) -> String {
     format!("step{}", position + 1)
 }
@@ -408,7 +408,8 @@ impl Default for AppTable {
 }
 
 impl AppTable {
-    /// The checked form, with every step named. Only one of `tool`, `steps` and `model` is there: `check` has looked.
+    /// Returns the checked form, with every step named. `check` has made sure that there is exactly one of `tool`, `steps` and
+    /// `model`.
     pub fn into_app(self) -> App {
         let kind = match (self.tool, self.model) {
             (Some(tool), _) => AppKind::Tool { tool },

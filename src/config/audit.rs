@@ -1,4 +1,4 @@
-//! `[audit]`: the record of every call, apart from the log for people.
+//! `[audit]`: the record of every call, separate from the log for people.
 
 use std::path::PathBuf;
 

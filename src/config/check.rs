@@ -1,6 +1,6 @@
-//! What no schema can say: keys that exclude each other, names that must exist, steps that are not a plan.
+//! Checks beyond the schema: keys that exclude each other, names that must exist, steps that form no plan.
 //!
-//! Works on the JSON as written, so that an entry with a wrong value still gets all of its faults.
+//! Works on the JSON as written, so that an entry with a wrong value still gets all its faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,16 +20,16 @@ use crate::{
     workflow::{self, Flaw, INDEX, INPUT, ITEM, Node, StepsRead},
 };
 
-/// How many apps may be at work inside of each other.
+/// How deep apps may be nested.
 pub(crate) const APPS_DEEP: usize = 5;
-/// The keys of a program, and those of a REST service.
+/// The keys of programs, and the keys of REST services.
 const OF_PROGRAMS: [&str; 5] = ["args", "env", "inherit_env", "cwd", "sandbox"];
 pub(crate) const OF_REST: [&str; 5] =
     ["base_url", "operations", "headers_out", "max_response_bytes", "private_addresses"];
-/// The keys of a step that have templates.
+/// The keys of a step that may contain templates.
 const WITH_TEMPLATES: [&str; 3] = ["params", "input", "ask"];
 
-/// Every fault between values. `earlier` are the faults known so far.
+/// Returns every fault between values. `earlier` are the faults known so far.
 pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFault> {
     let mut checker = Checker { written, earlier, faults: Vec::new() };
     for (pointer, server) in checker.entries("servers") {
@@ -60,7 +60,7 @@ struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    /// A server is a program, an address or a REST service, and has the keys of that one only.
+    /// Checks that a server is a program, an address or a REST service, and has only the matching keys.
     fn server(&mut self, pointer: &str, server: &Map<String, Value>) {
         self.renames(pointer, server);
         let has = |key: &str| server.contains_key(key);
@@ -114,7 +114,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A password of Sentinels is of no use without them.
+    /// Refuses a Sentinels password without Sentinels.
     fn cluster(&mut self) {
         let has = |key: &str| self.written.value.pointer(&join("/cluster", key)).is_some();
         if has("sentinel_password") && !has("sentinel") {
@@ -128,7 +128,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Only a program in a cluster has a place, and one that its clients share.
+    /// Checks that only a program in a cluster has a placement, and only one that its clients share.
     fn placement(&mut self, pointer: &str, server: &Map<String, Value>, kind: &str) {
         let Some(placement) = server.get("placement").and_then(Value::as_str) else { return };
         let pointer = join(pointer, "placement");
@@ -140,7 +140,7 @@ impl<'a> Checker<'a> {
             Placement::try_from(placement.to_owned()),
             Ok(Placement::One | Placement::Label(_))
         ) {
-            // It is the default, or has a fault already.
+            // The value is the default, or already has a fault.
         } else if self.written.value.get("cluster").is_none() {
             let remedy = "Add `[cluster]` with `redis`, or remove `placement`: without a cluster, the program runs once in any case.";
             self.fault(
@@ -156,7 +156,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A REST service has an address, signs in only where the file says so, and its endpoints are requests.
+    /// Checks a REST service: it has an address, signs in only as configured, and its endpoints are valid requests.
     fn rest(&mut self, pointer: &str, server: &Map<String, Value>) {
         let has = |key: &str| server.contains_key(key);
         if has("oauth") && !has("base_url") {
@@ -189,7 +189,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Every param of an endpoint has one place, and a place that the method has.
+    /// Checks that every param of an endpoint has exactly one place, and one that the method supports.
     fn endpoint(&mut self, pointer: &str, endpoint: &Map<String, Value>) {
         let mut places: BTreeMap<&str, &str> = BTreeMap::new();
         let path = endpoint.get("path").and_then(Value::as_str).unwrap_or_default();
@@ -243,7 +243,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A server under its own names has no other names.
+    /// Refuses renamed tools on a server that keeps its own names.
     fn renames(&mut self, pointer: &str, server: &Map<String, Value>) {
         if server.get("expose").and_then(Value::as_str) != Some("verbatim") {
             return;
@@ -258,7 +258,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A sign-in needs all of a client, and nothing else may say who Nonet is.
+    /// Checks that a sign-in has complete client data, and that nothing else determines Nonet's identity.
     fn oauth(&mut self, pointer: &str, server: &Map<String, Value>) {
         let Some(oauth) = server.get("oauth").and_then(Value::as_object) else { return };
         let pointer = join(pointer, "oauth");
@@ -283,8 +283,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Names in categories and profiles must be names in the file. An entry with a fault counts:
-    /// one fault is enough.
+    /// Checks that names in categories and profiles exist in the file. A faulty entry counts as existing: one fault is
+    /// enough.
     fn categories_and_profiles(&mut self) {
         let servers = self.names("servers");
         let categories = self.names("categories");
@@ -310,8 +310,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A token says who a client is, so it stands in one place. Every place of one that stands in several has the fault:
-    /// none of them can be said to be the right one.
+    /// Checks that each token, which identifies a client, occurs only once. All places of a duplicate get the fault: none of
+    /// them is known to be the right one.
     fn tokens(&mut self) {
         let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         let owners = self.entries("profiles").into_iter().map(|(pointer, _)| pointer);
@@ -333,8 +333,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Notices leave by one way: an address or a program.
-    /// An address for approvals is asked only where the user approves out of the chat.
+    /// Checks that an address for approvals is used only if the user approves outside the chat.
     fn approvals(&mut self) {
         let root = &self.written.value;
         let pointer = "/gateway/approve_webhook";
@@ -347,6 +346,7 @@ impl<'a> Checker<'a> {
         }
     }
 
+    /// Checks that notices have one outlet: an address or a program.
     fn notify(&mut self) {
         let Some(notify) = self.written.value.pointer("/gateway/notify").and_then(Value::as_object) else {
             return;
@@ -366,7 +366,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// An app is a tool, a model or steps, and the steps can be put in an order.
+    /// Checks that an app is a tool, a model or steps, and that the steps can be ordered.
     fn app(&mut self, pointer: &str, app: &Map<String, Value>) {
         let steps = app.get("steps").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
         let has = |key: &str| app.contains_key(key);
@@ -400,7 +400,7 @@ impl<'a> Checker<'a> {
         self.steps(pointer, steps, app.get("output"));
     }
 
-    /// A model takes the place of a tool or steps.
+    /// Checks that a model replaces the tool or the steps.
     fn model(&mut self, pointer: &str, app: &Map<String, Value>) {
         for key in ["tool", "steps"].into_iter().filter(|key| app.contains_key(*key)) {
             let message = format!("an app cannot have both `{key}` and `model`");
@@ -410,7 +410,7 @@ impl<'a> Checker<'a> {
         self.only_with(pointer, app, &["output"], "steps", "model");
     }
 
-    /// Whether the steps are a plan, as [`workflow`] understands it, and the output refers to them only.
+    /// Checks that the steps form a plan, as [`workflow`] defines it, and that the output refers only to them.
     fn steps(&mut self, pointer: &str, steps: &[Value], output: Option<&Value>) {
         let written = |step: &Value| Some(step.get("id")?.as_str()?.to_string()).filter(|id| !id.is_empty());
         let id = |(at, step): (usize, &Value)| written(step).unwrap_or_else(|| default_id(at));
@@ -458,7 +458,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A step does one thing, and has the keys of that one only.
+    /// Checks that a step does one thing, and has only the matching keys.
     fn step(&mut self, pointer: &str, step: &Map<String, Value>) {
         let kinds: Vec<&str> =
             ["tool", "app", "ask"].into_iter().filter(|key| step.contains_key(*key)).collect();
@@ -506,7 +506,7 @@ impl<'a> Checker<'a> {
         );
     }
 
-    /// A question has a text, and one kind of answer.
+    /// Checks that a question has a text, and one kind of answer.
     fn ask(&mut self, pointer: &str, ask: &Map<String, Value>) {
         let is_blank = |text: &Value| text.as_str().is_some_and(|text| text.trim().is_empty());
         if ask.get("question").is_none_or(is_blank) {
@@ -524,7 +524,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Apps that run other apps make no circle, are not too deep in each other, and only the outermost one asks the user.
+    /// Checks that nested apps form no cycle, are not nested too deep, and that only the outermost one asks the user.
     fn apps_in_apps(&mut self) {
         let apps = self.entries("apps");
         let known = self.names("apps");
@@ -563,7 +563,7 @@ impl<'a> Checker<'a> {
                     self.fault(&place, Side::Value, &message, remedy);
                 } else {
                     let deepest = graph.deepest(called, APPS_DEEP);
-                    // A circle has its fault already, in the apps that make it.
+                    // The apps of a cycle already have a fault.
                     let is_circle = || deepest.iter().collect::<BTreeSet<_>>().len() < deepest.len();
                     if deepest.len() >= APPS_DEEP && !is_circle() {
                         let message = format!(
@@ -577,7 +577,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// A step that refers to an id that no step has, in `after`, in its `when` or in a template.
+    /// Reports a reference to an unknown step, in `after`, `when` or a template.
     fn unknown_step(&mut self, pointer: &str, step: &Value, name: &str, names: &[String]) {
         let after = step.get("after").and_then(Value::as_array);
         let when = step.get("when").and_then(Value::as_str);
@@ -666,7 +666,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Which app runs which others, and which ask the user.
+/// Which apps run which others, and which ask the user.
 #[derive(Default)]
 struct AppGraph<'a> {
     calls: BTreeMap<&'a str, Vec<&'a str>>,
@@ -678,7 +678,7 @@ impl<'a> AppGraph<'a> {
         self.calls.get(app).into_iter().flatten().copied()
     }
 
-    /// A way from an app to one that is wanted, both included.
+    /// Returns a path from an app to a wanted one, both included.
     fn path(&self, from: &'a str, wanted: &dyn Fn(&str) -> bool) -> Option<Vec<&'a str>> {
         let mut before = BTreeMap::from([(from, None)]);
         let mut left = vec![from];
@@ -699,8 +699,8 @@ impl<'a> AppGraph<'a> {
         None
     }
 
-    /// The beginning of the longest chain of apps from this one, of at most `most` apps. Goes from one depth to the next, so
-    /// that apps on many ways cost nothing.
+    /// Returns the start of the longest chain of apps from this one, of at most `most` apps. Proceeds level by level, so
+    /// apps on many paths cost nothing extra.
     fn deepest(&self, from: &'a str, most: usize) -> Vec<&'a str> {
         let mut depths = vec![BTreeMap::from([(from, from)])];
         while depths.len() < most {
@@ -730,7 +730,7 @@ fn distinct(names: &[String]) -> Vec<&str> {
     names.iter().map(String::as_str).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The pointer of the text in `value` with a template that begins with `name`.
+/// Returns the pointer of the text in `value` with a template that begins with `name`.
 fn template_at(pointer: &str, value: &Value, name: &str) -> Option<String> {
     match value {
         Value::Array(items) => {

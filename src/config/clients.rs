@@ -8,9 +8,9 @@ use serde::Deserialize;
 use super::{Config, Globs, Sources, read, values::time};
 use crate::secrets_file::SecretsFile;
 
-/// When a call in flight becomes a task, for an unknown client: most clients give up at 60 s.
+/// When a call in flight becomes a task for an unknown client: most clients give up after 60 s.
 pub const SOFT_DEADLINE: Duration = Duration::from_secs(45);
-/// The largest result that is returned whole, in bytes: about the 25,000 tokens at which common clients cut.
+/// The largest result returned whole, in bytes: about the 25,000 tokens at which common clients truncate.
 pub const MAX_RESULT_BYTES: usize = 100_000;
 /// The longest instructions, in characters; no client is known to read more than 2,048.
 const MAX_INSTRUCTIONS: usize = 2_000;
@@ -60,7 +60,7 @@ impl ClientSettings {
 pub struct ClientLimits {
     /// When a call in flight becomes a background task.
     pub soft_deadline: Duration,
-    /// The largest result that is returned whole, in bytes.
+    /// The largest result returned whole, in bytes.
     pub max_result_bytes: usize,
     /// The longest description of a listed tool, in characters.
     pub max_description: usize,

@@ -1,4 +1,4 @@
-//! `[cluster]`: several replicas that are one gateway.
+//! `[cluster]`: several replicas that act as one gateway.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -63,12 +63,12 @@ fn prefix() -> String {
 pub struct ReplicaAddress(String);
 
 impl ReplicaAddress {
-    /// The address without a slash at its end.
+    /// Returns the address without a trailing slash.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Why a text is not one.
+    /// Returns why a text is not a replica's address.
     pub(super) fn check(text: &str) -> Result<(), String> {
         let is_origin = |url: &Url| {
             matches!(url.scheme(), "http" | "https")
@@ -136,12 +136,12 @@ impl RedisAddresses {
         }
     }
 
-    /// How to connect to each.
+    /// Returns the connection parameters of each address.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         self.all().iter().map(RedisUrl::connection).collect()
     }
 
-    /// The passwords in the addresses.
+    /// Returns the passwords in the addresses.
     pub fn passwords(&self) -> impl Iterator<Item = String> {
         self.all().iter().filter_map(RedisUrl::password)
     }
@@ -153,7 +153,7 @@ impl RedisAddresses {
 pub struct RedisUrl(Secret);
 
 impl RedisUrl {
-    /// Why a text is not one.
+    /// Returns why a text is not a Redis address.
     pub(super) fn check(text: &str) -> Result<(), String> {
         let (scheme, rest) = text.split_once("://").unwrap_or_default();
         if !matches!(scheme, "redis" | "rediss") {
@@ -162,7 +162,7 @@ impl RedisUrl {
         if rest.contains('#') {
             return Err("has a fragment: no certificate is taken unchecked".into());
         }
-        // The detail may quote a part of the address.
+        // The detail may quote part of the address.
         text.into_connection_info()
             .map(drop)
             .map_err(|error| format!("is not a valid address ({})", error.category()))

@@ -1,22 +1,22 @@
-//! `${VAR}`, `${VAR:-default}`, `${keyring:NAME}` and the escape `$${` in the texts of a config.
+//! Expands `${VAR}`, `${VAR:-default}`, `${keyring:NAME}` and the escape `$${` in a config's texts.
 
 use crate::{
     keyring::{self, Keyring},
     variables,
 };
 
-/// What answers for the environment.
+/// Looks up an environment variable.
 pub(super) type Env<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The prefix of the name of a secret in the keyring.
+/// The prefix of a keyring secret's name.
 const KEYRING: &str = "keyring:";
 
-/// The sources of values that are not in the file.
+/// The sources of values outside the file.
 #[derive(Clone, Copy)]
 pub struct Sources<'a> {
-    /// The environment: what a variable holds, if it is set.
+    /// The environment: returns a variable's value, if set.
     pub env: &'a dyn Fn(&str) -> Option<String>,
-    /// The keyring. It is asked for what `${keyring:NAME}` names, and for nothing else.
+    /// The keyring. Asked only for the names in `${keyring:NAME}`.
     pub keyring: &'a dyn Fn(&str) -> Result<String, keyring::Error>,
 }
 
@@ -25,7 +25,7 @@ impl Sources<'_> {
     pub const NONE: Sources<'static> =
         Sources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
 
-    /// Reads with this process's environment and this system's keyring, which nobody may be there to unlock.
+    /// Runs `read` with this process's environment and this system's keyring, which nobody may be there to unlock.
     pub fn of_this_machine<T>(read: impl FnOnce(Sources<'_>) -> T) -> T {
         let keyring = Keyring::system(keyring::UNATTENDED);
         read(Sources { env: &variables::var, keyring: &|name| keyring.get(name) })
@@ -44,7 +44,7 @@ pub(super) enum Trouble {
 }
 
 impl Trouble {
-    /// What to do about it.
+    /// Returns the remedy.
     pub fn remedy(&self) -> String {
         match self {
             Self::Unset(name) => format!("Set the variable or give a default: `${{{name}:-default}}`."),
@@ -65,7 +65,7 @@ impl Trouble {
 }
 
 /// Returns the text with its variables expanded, or every fault. As in a shell, a default applies if the variable is empty or
-/// not set. Values are not expanded again.
+/// unset. Values are not expanded recursively.
 pub(super) fn expand(text: &str, sources: Sources) -> Result<String, Vec<Trouble>> {
     let mut troubles = Vec::new();
     let mut expanded = String::new();
@@ -100,7 +100,7 @@ const MAX_NESTING: usize = 16;
 pub(crate) enum Piece<'a> {
     /// Literal text, without the escape.
     Plain(&'a str),
-    /// `${NAME}` or `${NAME:-default}`; the default can be taken apart in turn.
+    /// `${NAME}` or `${NAME:-default}`; the default can be split in turn.
     Variable { name: &'a str, default: Option<&'a str> },
     /// `${keyring:NAME}`.
     Keyring(&'a str),
@@ -108,7 +108,7 @@ pub(crate) enum Piece<'a> {
     Malformed,
 }
 
-/// Takes a text apart.
+/// Splits a text into pieces.
 pub(crate) fn pieces(text: &str) -> Pieces<'_> {
     Pieces { rest: text, nesting: MAX_NESTING }
 }
@@ -127,7 +127,7 @@ impl<'a> Iterator for Pieces<'a> {
             let rest = std::mem::take(&mut self.rest);
             return (!rest.is_empty()).then_some(Piece::Plain(rest));
         };
-        // The escape begins with one more `$`.
+        // The escape has an extra `$` in front.
         let escaped = self.rest[..begin].ends_with('$');
         let (plain, rest) = self.rest.split_at(begin - usize::from(escaped));
         if !plain.is_empty() {
@@ -145,7 +145,7 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Reads the variable after `${`. Returns also the text after its `}`.
+    /// Parses the variable after `${`. Also returns the text after its `}`.
     fn braced(&self, inside: &'a str) -> Option<(Piece<'a>, &'a str)> {
         let end = closing_brace(inside)?;
         let (content, after) = (&inside[..end], &inside[end + 1..]);

@@ -1,4 +1,4 @@
-//! What the JSON Schema finds wrong, in plain words with a line and a remedy.
+//! Explains the JSON Schema's errors in plain words, with a line and a remedy.
 
 use std::{collections::HashSet, sync::LazyLock};
 
@@ -12,12 +12,12 @@ use super::{
 };
 use crate::name::nearest;
 
-/// What is said about an unknown key; `check` goes by it too.
+/// The message for an unknown key; `check` relies on it too.
 pub(super) const UNKNOWN_KEY: &str = "unknown key";
 /// How many choices a remedy lists.
 const MOST_CHOICES: usize = 16;
 
-/// Every fault that the schema finds.
+/// Returns every fault that the schema finds.
 pub(super) fn check(written: &Written) -> Vec<ConfigFault> {
     static SCHEMA: LazyLock<(Value, Validator)> = LazyLock::new(|| {
         let schema = schema();
@@ -29,7 +29,7 @@ pub(super) fn check(written: &Written) -> Vec<ConfigFault> {
         (schema, validator)
     });
     let (schema, validator) = &*SCHEMA;
-    // A value of the wrong type breaks other rules too; the first is enough.
+    // A value of the wrong type breaks other rules too; one fault is enough.
     let mut told = HashSet::new();
     validator
         .iter_errors(&written.value)
@@ -39,7 +39,7 @@ pub(super) fn check(written: &Written) -> Vec<ConfigFault> {
         .collect()
 }
 
-/// One error of the validator in plain words; several when it names several keys.
+/// Explains one error of the validator in plain words; as several faults if it names several keys.
 fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<ConfigFault> {
     let pointer = error.instance_path().as_str();
     let keyword = error.schema_path().as_str();
@@ -94,7 +94,7 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Co
     }
 }
 
-/// Why a text does not have the format that the error names.
+/// Explains why a text does not have the required format.
 fn format_fault(kind: &Kind, text: &str) -> Option<String> {
     let Kind::Format { format } = kind else { return None };
     let (_, check) = FORMATS.iter().find(|(name, _)| name == format)?;
@@ -107,7 +107,7 @@ fn known_keys(key: &str, node: &Value) -> String {
     choose(key, &known)
 }
 
-/// A remedy for a word that is none of the choices: the nearest, else all of them.
+/// Returns a remedy for an invalid choice: the nearest one, or else all.
 pub(super) fn choose(given: &str, choices: &[&str]) -> String {
     match nearest(given, choices.iter().copied(), 1).as_slice() {
         [near] => format!("Did you mean {}?", quoted(near)),
@@ -120,7 +120,7 @@ pub(super) fn choose(given: &str, choices: &[&str]) -> String {
     }
 }
 
-/// Shows a value by the example that its schema gives, or one of its type.
+/// Returns an example of a value: the schema's, or one of the right type.
 fn like(pointer: &str, node: &Value, written: &Written) -> String {
     let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
     if node["type"] == "array" && node["items"]["type"] == "object" {
@@ -142,7 +142,7 @@ fn like(pointer: &str, node: &Value, written: &Written) -> String {
     }
 }
 
-/// A value as TOML writes it on one line.
+/// Formats a value as TOML on one line.
 fn toml(value: &Value) -> String {
     match value {
         Value::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
@@ -155,7 +155,7 @@ fn toml(value: &Value) -> String {
     }
 }
 
-/// What a schema asks for, in words.
+/// Describes what a schema expects.
 fn expected(node: &Value) -> String {
     let words = |name: &Value| match name.as_str() {
         Some("string") => "a string in quotes",
@@ -172,7 +172,7 @@ fn expected(node: &Value) -> String {
     }
 }
 
-/// What a value is, in words; never the value itself.
+/// Describes the type of a value, without the value itself.
 fn found(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",
@@ -184,7 +184,7 @@ fn found(value: &Value) -> &'static str {
     }
 }
 
-/// A text from the file, on one line and not too long.
+/// Quotes a text from the file, truncated to one line.
 pub(super) fn quoted(text: &str) -> String {
     let mut shown: String = text.chars().take(60).flat_map(char::escape_debug).collect();
     if text.chars().nth(60).is_some() {

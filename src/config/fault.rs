@@ -1,13 +1,13 @@
-//! The faults of a configuration: where, what, and the remedy.
+//! Faults of a configuration: place, problem and remedy.
 //!
-//! The author of the file reads them. A fault never holds a secret: no expanded text, and no value of `env` or `headers`.
+//! The file's author reads them. A fault never contains a secret: no expanded text, and no value of `env` or `headers`.
 
 use std::{fmt, io, path::PathBuf};
 
-/// One thing that is wrong in a config file.
+/// One problem in a config file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFault {
-    /// The file, as it was named.
+    /// The file, as named by the user.
     pub file: PathBuf,
     /// The line, from 1.
     pub line: usize,
@@ -15,16 +15,16 @@ pub struct ConfigFault {
     pub column: usize,
     /// The full dotted key, such as `servers.files.timeout`; empty if the text is not TOML.
     pub key: String,
-    /// What is wrong, without a full stop.
+    /// The problem, without a full stop.
     pub message: String,
-    /// What to do: one sentence or more.
+    /// The remedy: one sentence or more.
     pub remedy: String,
     /// The entry that is left out (`servers.files`). None: the whole file is unusable.
     pub entry: Option<String>,
 }
 
 impl ConfigFault {
-    /// The environment variables that have to be set.
+    /// Returns the environment variables to set.
     pub fn unset_variables(&self) -> impl Iterator<Item = &str> {
         let parts = self.message.split("; ");
         parts.filter_map(|part| part.strip_prefix("the environment variable `")?.strip_suffix("` is not set"))
@@ -41,14 +41,14 @@ impl fmt::Display for ConfigFault {
     }
 }
 
-/// Why a file gives no config at all.
+/// Why a file yields no config at all.
 #[derive(Debug)]
 pub enum Unusable {
     /// The file cannot be read.
     Unreadable {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The file has faults, at least one of them outside the entries that can be left out.
@@ -56,7 +56,7 @@ pub enum Unusable {
 }
 
 impl Unusable {
-    /// All faults, by line; none for a file that cannot be read.
+    /// Returns all faults, by line; none for an unreadable file.
     pub fn faults(&self) -> &[ConfigFault] {
         match self {
             Self::Unreadable { .. } => &[],

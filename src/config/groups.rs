@@ -279,8 +279,8 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Whether the profile shows only named categories, servers, tags or patterns. `allow` limits by itself; with `only`, it
-    /// adds to the remaining tools.
+    /// Whether the profile shows only particular categories, servers, tags or patterns. `allow` restricts on its own; with
+    /// `only`, it adds to the remaining tools.
     pub fn is_limited(&self) -> bool {
         let allows = !self.allow.is_empty() && self.only.is_none();
         !self.categories.is_empty() || !self.tags.is_empty() || allows
@@ -303,8 +303,8 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
-    /// Returns what the strictest of the policies says of something of this risk, with the policy's name: of those that name
-    /// tools, if `by_name`, else of those for all tools. `is_named` says whether patterns match.
+    /// Returns the strictest policy for this risk, with its name: among the policies that name tools if `by_name`, else among
+    /// those for all tools. `is_named` says whether patterns match.
     pub fn strictest(
         policies: &BTreeMap<String, PolicyRule>,
         by_name: bool,

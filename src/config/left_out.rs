@@ -1,4 +1,4 @@
-//! Servers and apps that are left out because of faults in their tables, with the remedies.
+//! Servers and apps left out because of faults in their tables, with the remedies.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::text::clip;
 
-/// Faults that one sentence names; `nonet check` has them all.
+/// How many faults one sentence names; `nonet check` lists all.
 const TOLD: usize = 3;
 /// The longest sentence, in characters.
 const LONGEST: usize = 1_000;
@@ -28,13 +28,13 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns only what is wrong, without places and remedies.
+    /// Returns only the problems, without places and remedies.
     pub fn brief(&self) -> String {
         let messages: BTreeSet<&str> = self.faults.iter().map(|fault| fault.message.as_str()).collect();
         messages.into_iter().collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns what is wrong, where, and what to do. Like every fault, the text holds no value of a variable.
+    /// Returns the problems, places and remedies. Like every fault, the text contains no variable's value.
     pub fn why(&self) -> String {
         let mut why = String::new();
         for fault in self.faults.iter().take(TOLD) {

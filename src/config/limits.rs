@@ -1,4 +1,4 @@
-//! `[limits]`: how large messages may be, how much may wait for an end that does not read, and how many connections there are.
+//! `[limits]`: how large messages may be, how much may wait for an unresponsive reader, and how many connections are allowed.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! One server outside of the file, checked as the file's are: what a client adds while Nonet runs.
+//! One server outside the file, checked like the file's: a client adds it while Nonet runs.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use toml_edit::{DocumentMut, Item, Table, Value as Toml};
 use super::{ConfigFault, ServerSettings, Unusable, expand::Sources};
 use crate::keyring;
 
-/// A checked server, and its keys as they would be in the file.
+/// A checked server, with its keys as they would be in the file.
 pub struct OneServer {
-    /// What they mean.
+    /// The parsed settings.
     pub settings: ServerSettings,
-    /// The keys. A `${` is escaped in them, so that the file says the same.
+    /// The keys. `${` is escaped in them, so that they keep their meaning in the file.
     pub keys: Map<String, Value>,
 }
 
-/// Checks a server as if `file` had it under this name. Its texts are literal: `${VAR}` is not expanded. `env` answers for
-/// `~` in paths only.
+/// Checks a server as if `file` contained it under this name. Its texts are literal: `${VAR}` is not expanded. `env` is
+/// used only for `~` in paths.
 ///
 /// # Errors
 ///
@@ -44,12 +44,12 @@ pub fn server_of(
             _ => Err(loaded.faults),
         },
         Err(Unusable::Faults(faults)) => Err(faults),
-        // Nothing is read.
+        // No file is read here.
         Err(Unusable::Unreadable { .. }) => Err(Vec::new()),
     }
 }
 
-/// A value whose texts mean themselves.
+/// Escapes the texts in a value, so that they are literal.
 fn escaped(value: Value) -> Value {
     match value {
         Value::String(text) => text.replace("${", "$${").into(),
@@ -59,10 +59,10 @@ fn escaped(value: Value) -> Value {
     }
 }
 
-/// A JSON value as TOML.
+/// Converts a JSON value to TOML.
 pub(crate) fn toml_value(value: &Value) -> Toml {
     match value {
-        // TOML has no null; nothing that is written is one.
+        // TOML has no null; no written value is one.
         Value::Null => "".into(),
         Value::Bool(truth) => (*truth).into(),
         Value::Number(number) => match number.as_i64() {
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(read, &args);
         assert_eq!(env["K"].expose(), "${K}");
         let again = checked("a", Value::Object(one.keys.clone())).map(|again| again.settings);
-        // Escaped once more, they mean what is written in the file.
+        // Escaped once more, they have the meaning of the file's text.
         assert_ne!(again.expect("usable"), one.settings);
         let mut file = DocumentMut::new();
         for (key, value) in &one.keys {

@@ -1,34 +1,34 @@
-//! Paths in a config: `~/` is the home folder, the rest is relative to the file's own folder.
+//! Paths in a config: `~/` is the home folder; other paths are relative to the file's folder.
 
 use std::path::{Path, PathBuf};
 
 use super::expand::Env;
 
-/// What relative paths are relative to.
+/// The base of relative paths.
 pub(super) struct Paths {
     folder: PathBuf,
     home: Option<PathBuf>,
 }
 
 impl Paths {
-    /// For a file that may itself be named relative to the working directory.
+    /// Accepts a file path relative to the working directory.
     pub fn new(file: &Path, env: Env) -> Self {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.into());
         let folder = file.parent().map(Path::to_path_buf).unwrap_or_default();
         Self { folder, home: home(env) }
     }
 
-    /// The absolute path.
+    /// Returns the absolute path.
     pub fn resolve(&self, path: &Path) -> PathBuf {
         let path = match (path.strip_prefix("~"), &self.home) {
             (Ok(rest), Some(home)) => home.join(rest),
             _ => self.folder.join(path),
         };
-        // Drops `./` and a slash at the end.
+        // Drops `./` and a trailing slash.
         path.components().collect()
     }
 
-    /// A program: a path is made absolute, a bare name is left to `PATH`.
+    /// Resolves a program: a path becomes absolute, a bare name is left to `PATH`.
     pub fn program(&self, command: &str) -> String {
         if command.contains(std::path::is_separator) {
             self.resolve(command.as_ref()).to_string_lossy().into_owned()
@@ -38,7 +38,7 @@ impl Paths {
     }
 }
 
-/// The user's home folder.
+/// Returns the user's home folder.
 pub(super) fn home(env: Env) -> Option<PathBuf> {
     env("HOME").or_else(|| env("USERPROFILE")).filter(|home| !home.is_empty()).map(PathBuf::from)
 }

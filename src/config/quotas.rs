@@ -1,4 +1,4 @@
-//! `[quotas]` and `quotas` of a profile: how much one token may have at the same time, or one session without a token.
+//! `[quotas]` and a profile's `quotas`: what one token, or one session without a token, may use at the same time.
 
 use schemars::JsonSchema;
 use serde::Deserialize;

@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt, num::NonZeroU32, str::FromStr, time::Duration};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-/// The most calls in one unit of time. More would be less than a microsecond for each.
+/// The most calls per unit of time. A higher rate would mean less than a microsecond per call.
 const MOST: u32 = 1_000_000;
 
 /// How many calls may be made: so many at once, and then one each time that the unit divided by the number has passed.
@@ -18,7 +18,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Returns the time after which one more call may be made.
+    /// Returns the interval after which one more call is allowed.
     pub fn interval(&self) -> Duration {
         let unit = match self.unit {
             's' => Duration::from_secs(1),
@@ -28,7 +28,7 @@ impl Rate {
         unit / self.calls.get()
     }
 
-    /// Returns how many calls may be made at once.
+    /// Returns how many calls are allowed at once.
     pub fn burst(&self) -> NonZeroU32 {
         self.burst.unwrap_or(self.calls)
     }

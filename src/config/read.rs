@@ -1,4 +1,4 @@
-//! TOML text to JSON with `${VAR}` and `${keyring:NAME}` expanded; remembers the position of each key and value.
+//! Converts TOML text to JSON with `${VAR}` and `${keyring:NAME}` expanded; records the position of each key and value.
 //!
 //! Knows nothing about servers; places are named by JSON pointers.
 
@@ -19,18 +19,18 @@ use super::{
 };
 use crate::{keyring, secrets_file::SecretsFile};
 
-/// The tables with entries that can be left out one by one. Policies are not among them: without a policy, calls that it
+/// The tables whose entries can be left out one by one. Policies are not among them: without a policy, the calls that it
 /// should stop would go through.
 const TABLES_OF_ENTRIES: [&str; 5] = ["servers", "categories", "profiles", "clients", "apps"];
 
 /// A file as written.
 pub(super) struct Written {
     file: PathBuf,
-    /// All of it, as JSON.
+    /// The whole file, as JSON.
     pub value: Value,
-    /// What was wrong with single values: variables that are not set, and the like.
+    /// The faults of single values, such as unset variables.
     pub faults: Vec<ConfigFault>,
-    /// What came from the keyring or `secrets.env`, by the pointer of the entry that it is in.
+    /// The secrets from the keyring or `secrets.env`, by the pointer of their entry.
     secrets: BTreeMap<String, BTreeSet<String>>,
     spots: HashMap<String, Spot>,
 }
@@ -51,20 +51,20 @@ type At = (usize, usize);
 enum TextState {
     /// Exactly as in the file.
     Plain,
-    /// Partly from the environment or the keyring, so it may be a secret.
+    /// Partly from the environment or the keyring, so possibly a secret.
     Expanded,
-    /// Unreadable: it gets no further faults.
+    /// Unreadable: gets no further faults.
     Unknown,
 }
 
-/// Which part of a spot a fault points at.
+/// Which part of a spot a fault points to.
 #[derive(Clone, Copy)]
 pub(super) enum Side {
     Key,
     Value,
 }
 
-/// Reads a text; `Err` if it is not TOML. `kept` has the variables that are not in the environment.
+/// Parses a text; `Err` if it is not TOML. `kept` has the variables that the environment lacks.
 pub(super) fn read(
     text: &str,
     file: &Path,
@@ -102,7 +102,7 @@ pub(super) fn read(
 }
 
 impl Written {
-    /// A fault at the value that the pointer names.
+    /// Creates a fault at the value with this pointer.
     pub fn fault(&self, pointer: &str, place: Side, message: String, remedy: String) -> ConfigFault {
         let (line, column) = self.spots.get(pointer).map_or((1, 1), |spot| match place {
             Side::Key => spot.key_at,
@@ -120,7 +120,7 @@ impl Written {
         }
     }
 
-    /// The dotted key of a value.
+    /// Returns the dotted key of a value.
     pub fn key(&self, pointer: &str) -> &str {
         self.spots.get(pointer).map_or("", |spot| &spot.key)
     }
@@ -147,12 +147,12 @@ impl Written {
         !secret && self.spots.get(pointer).is_some_and(|spot| spot.state == TextState::Plain)
     }
 
-    /// What an entry has from the keyring or `secrets.env`.
+    /// Returns an entry's secrets from the keyring or `secrets.env`.
     pub fn secrets(&self, entry: &str) -> impl Iterator<Item = &str> {
         self.secrets.get(entry).into_iter().flatten().map(String::as_str)
     }
 
-    /// Whether the value has a fault already that leaves nothing to be said about it.
+    /// Whether the value already has a fault that makes further ones pointless.
     pub fn is_unknown(&self, pointer: &str) -> bool {
         self.spots.get(pointer).is_some_and(|spot| spot.state == TextState::Unknown)
     }
@@ -164,12 +164,12 @@ impl Written {
     }
 }
 
-/// The pointer of a member.
+/// Returns the pointer of a member.
 pub(super) fn join(pointer: &str, key: &str) -> String {
     format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"))
 }
 
-/// A key as TOML writes it: bare where it may be.
+/// Formats a key as in TOML: bare if possible.
 pub(crate) fn written_key(key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     if !key.is_empty() && key.chars().all(bare) { key.into() } else { Value::from(key).to_string() }
@@ -180,7 +180,7 @@ struct Walk<'a> {
     lines: LineStarts<'a>,
     sources: Sources<'a>,
     kept: &'a SecretsFile,
-    /// Whether this is inside of an entry that is switched off: its secrets are not asked for, and need not be there.
+    /// Whether the current value is in a disabled entry, whose secrets are not requested and may be missing.
     is_off: bool,
 }
 
@@ -226,7 +226,7 @@ impl Walk<'_> {
             Toml::String(text) => self.text(pointer, text.value()),
             Toml::Integer(number) => (*number.value()).into(),
             Toml::Boolean(truth) => (*truth.value()).into(),
-            // JSON knows no dates; an unquoted one is taken as the text it is.
+            // JSON has no dates; an unquoted one counts as text.
             Toml::Datetime(date) => date.value().to_string().into(),
             Toml::Float(number) => match serde_json::Number::from_f64(*number.value()) {
                 Some(number) => number.into(),
@@ -281,7 +281,7 @@ impl Walk<'_> {
             Err(troubles) => {
                 self.mark(pointer, TextState::Unknown);
                 for trouble in troubles {
-                    // Someone who switches a server off need not have its token.
+                    // A disabled server need not have its token.
                     if !self.is_off || trouble == Trouble::Malformed {
                         let remedy = match &trouble {
                             Trouble::Unset(name) => format!(
@@ -335,7 +335,7 @@ impl<'a> LineStarts<'a> {
         Self { text, starts }
     }
 
-    /// Line and column in characters of a byte offset, both from 1.
+    /// Returns the line and column, in characters, of a byte offset, both from 1.
     fn at(&self, offset: usize) -> At {
         let line = self.starts.partition_point(|start| *start <= offset).max(1);
         let start = self.starts[line - 1];

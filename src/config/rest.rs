@@ -1,10 +1,10 @@
-//! How a REST service is reached, and what of it becomes tools.
+//! How a REST service is reached, and which of its operations become tools.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
 use super::{Endpoint, Globs, OAuth, Secret, paths::Paths};
 
-/// The longest answer, in bytes, unless the configuration sets another limit.
+/// The longest answer, in bytes, unless configured otherwise.
 pub(super) const MAX_RESPONSE_BYTES: usize = 10_000_000;
 
 /// A REST service: its document, its endpoints written by hand, or both.
@@ -12,15 +12,15 @@ pub(super) const MAX_RESPONSE_BYTES: usize = 10_000_000;
 pub struct RestSettings {
     /// The document whose operations become tools.
     pub openapi: Option<OpenApi>,
-    /// Requests written by hand, by the names of their tools.
+    /// Requests written by hand, by tool name.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// The address that paths are appended to, instead of the document's; checked.
+    /// The base address that replaces the document's; checked.
     pub base_url: Option<String>,
     /// If given, only operations with these names become tools.
     pub operations: Option<Globs>,
     /// Headers of each request; names and values are well-formed.
     pub headers: BTreeMap<String, Secret>,
-    /// Headers of responses that are shown with the answers; well-formed.
+    /// Response headers shown with the answers; well-formed.
     pub headers_out: Vec<String>,
     /// The longest answer, in bytes.
     pub max_response_bytes: usize,
@@ -28,7 +28,7 @@ pub struct RestSettings {
     pub private_addresses: bool,
     /// How Nonet signs in, if the service requests it.
     pub oauth: OAuth,
-    /// Whether the configuration says anything of a sign-in.
+    /// Whether the configuration has OAuth settings.
     pub has_oauth: bool,
 }
 
@@ -42,7 +42,7 @@ pub enum OpenApi {
 }
 
 impl OpenApi {
-    /// The place that is written so.
+    /// Parses the place of a document.
     pub(super) fn new(written: &str, paths: &Paths) -> Self {
         match is_url(written) {
             true => Self::Url(written.into()),
@@ -51,7 +51,7 @@ impl OpenApi {
     }
 }
 
-/// Whether a document is at an address; else it is a file.
+/// Whether a document is at an address; otherwise it is a file.
 pub(super) fn is_url(written: &str) -> bool {
     written.starts_with("http://") || written.starts_with("https://")
 }

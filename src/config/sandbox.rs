@@ -1,4 +1,4 @@
-//! `sandbox`: what a server that is a program may reach.
+//! `sandbox`: what a locally started server may access.
 
 use std::path::PathBuf;
 
@@ -8,12 +8,12 @@ use serde_json::json;
 
 use super::{Globs, paths::Paths};
 
-/// The words that `sandbox` can be.
+/// The allowed words for `sandbox`.
 const LEVELS: [&str; 2] = ["off", "standard"];
-/// The words that `net` can be.
+/// The allowed words for `net`.
 const NETS: [&str; 2] = ["all", "none"];
 
-/// What a server in a sandbox may reach. The default is `standard`.
+/// What a sandboxed server may access. The default is `standard`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SandboxSettings {
     /// Files and folders to read, besides the system's and the interpreters'.
@@ -22,13 +22,13 @@ pub struct SandboxSettings {
     pub write: Option<Vec<PathBuf>>,
     /// The addresses to connect to.
     pub net: Network,
-    /// The variables to inherit in place of the usual ones.
+    /// The variables to inherit instead of the usual ones.
     pub env: Option<Globs>,
     /// The most memory of each process, in bytes.
     pub memory_bytes: Option<u64>,
     /// The most processes and threads.
     pub processes: Option<u64>,
-    /// Whether the server does not start where the sandbox cannot be had whole.
+    /// Whether the server fails to start if the full sandbox is unavailable.
     pub required: bool,
 }
 
@@ -133,7 +133,7 @@ pub(crate) struct SandboxKeys {
 }
 
 impl SandboxTable {
-    /// The checked form; `None` for `off`.
+    /// Returns the checked form; `None` for `off`.
     pub(super) fn into_settings(self, paths: &Paths) -> Option<SandboxSettings> {
         let keys = match self {
             Self::Level(level) => return (level != "off").then(SandboxSettings::default),

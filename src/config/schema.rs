@@ -1,7 +1,7 @@
-//! The JSON Schema of the file, made from the types.
+//! The file's JSON Schema, generated from the types.
 //!
-//! Single values are checked by `format`s of our own, so that every check of a value has its place
-//! in the schema and thereby its line in the file.
+//! Single values are checked by custom `format`s, so that every check has a place in the schema and thereby a
+//! line in the file.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ const OWN_HEADERS: [&str; 7] = [
     "mcp-session-id",
 ];
 
-/// Headers that no param of an endpoint sets: who calls, and what the connection is.
+/// Headers that no param of an endpoint may set: identity and connection headers.
 const UNSETTABLE: [&str; 7] = [
     "authorization",
     "connection",
@@ -105,7 +105,7 @@ const UNSETTABLE: [&str; 7] = [
     "upgrade",
 ];
 
-/// The JSON Schema of a config file.
+/// Returns the JSON Schema of a config file.
 pub fn schema() -> Value {
     let settings =
         SchemaSettings::draft07().for_deserialize().with(|settings| settings.inline_subschemas = true);
@@ -135,12 +135,12 @@ pub fn schema() -> Value {
     schema
 }
 
-/// The schema of a text with a format.
+/// Returns the schema of a text with a format.
 pub(super) fn named(format: &str, example: &str) -> Schema {
     json_schema!({ "type": "string", "format": format, "examples": [example] })
 }
 
-/// The schema of a table whose keys have a format.
+/// Returns the schema of a table whose keys have a format.
 pub(super) fn with_keys(format: &str, value: Schema, example: Value) -> Schema {
     json_schema!({
         "type": "object",
@@ -157,7 +157,7 @@ fn entries<T: JsonSchema>(generator: &mut SchemaGenerator, format: &str, descrip
     schema
 }
 
-/// Makes a schema as plain as TOML: there is no null, and a choice of texts is one `enum`.
+/// Simplifies a schema to TOML's needs: without null, and with a choice of texts as one `enum`.
 fn plain(schema: &mut Value) {
     match schema {
         Value::Array(items) => items.iter_mut().for_each(plain),
@@ -213,7 +213,7 @@ fn plain_name(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a text is an address that a server can have.
+/// Checks that a text is a valid server address.
 pub(crate) fn http_url(text: &str) -> Result<(), String> {
     if !text.starts_with("http://") && !text.starts_with("https://") {
         return Err("is not an http:// or https:// address".into());
@@ -225,7 +225,7 @@ pub(crate) fn http_url(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether paths can be appended to an address.
+/// Checks that paths can be appended to an address.
 fn base_url(text: &str) -> Result<(), String> {
     http_url(text)?;
     match text.contains('#') {
@@ -234,7 +234,7 @@ fn base_url(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a text names a document: an address, or a file.
+/// Checks that a text names a document: an address, or a file.
 fn openapi(text: &str) -> Result<(), String> {
     match () {
         () if rest::is_url(text) => http_url(text),
@@ -244,7 +244,7 @@ fn openapi(text: &str) -> Result<(), String> {
     }
 }
 
-/// The methods that an endpoint can have.
+/// The methods allowed for an endpoint.
 const METHODS: [&str; 6] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"];
 
 fn http_method(text: &str) -> Result<(), String> {
@@ -266,7 +266,7 @@ pub(super) fn path_params(path: &str) -> Result<Vec<&str>, String> {
     let mut rest = path;
     while let Some(at) = rest.find(['{', '}']) {
         let inside = rest[at..].strip_prefix('{').and_then(|inside| inside.split_once('}'));
-        // With `+` or `*`, the value may have slashes.
+        // With `+` or `*`, the value may contain slashes.
         let name = inside.map(|(name, _)| name.strip_prefix('+').or(name.strip_suffix('*')).unwrap_or(name));
         let (Some(name), Some((_, after))) =
             (name.filter(|name| !name.is_empty() && !name.contains('{')), inside)
@@ -281,7 +281,8 @@ pub(super) fn path_params(path: &str) -> Result<Vec<&str>, String> {
     Ok(params)
 }
 
-/// The browser must come back to this machine (RFC 8252, section 7.3), and Nonet must know where to listen.
+/// Checks a redirect address: the browser must return to this machine (RFC 8252, section 7.3), and Nonet must
+/// know where to listen.
 fn redirect_uri(text: &str) -> Result<(), String> {
     let uri: http::Uri = text.parse().map_err(|error| format!("is not a valid address ({error})"))?;
     let here = matches!(uri.host(), Some("localhost" | "127.0.0.1" | "[::1]"));
@@ -294,7 +295,7 @@ fn redirect_uri(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a header of this name can be sent along.
+/// Checks that a header of this name can be sent.
 pub(crate) fn header_name(text: &str) -> Result<(), String> {
     match http::HeaderName::from_bytes(text.as_bytes()) {
         Err(_) => Err("is not a valid header name".into()),
@@ -303,7 +304,7 @@ pub(crate) fn header_name(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether a text can be the value of a header.
+/// Checks that a text is a valid header value.
 pub(crate) fn header_value(text: &str) -> Result<(), String> {
     http::HeaderValue::from_str(text)
         .map(drop)

@@ -1,7 +1,7 @@
 //! `[servers.NAME]`: how a server is reached and which of its tools are shown.
 //!
-//! [`ServerTable`] is the table as written and the source of its JSON Schema. The other rooms use [`ServerSettings`], where
-//! a server is either a program or an address.
+//! [`ServerTable`] is the table as written and the source of its JSON Schema. Other rooms use [`ServerSettings`], where a server
+//! is a program, an address or a REST service.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::wire::Limits;
 
-/// The hard limit of one call: of an MCP server, which may work for long, and of a REST service.
+/// The default hard limit of one call: to an MCP server, which may take long, and to a REST service.
 const MCP_TIMEOUT: Duration = Duration::from_secs(300);
 const REST_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -28,23 +28,23 @@ const REST_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct ServerSettings {
     /// The program to start or the address to reach.
     pub transport: Transport,
-    /// Whether the server is started at all.
+    /// Whether the server is started.
     pub enabled: bool,
-    /// What the server is for, in a few words.
+    /// The server's purpose, in a few words.
     pub description: Option<String>,
-    /// Words that find the server's tools and that profiles choose by.
+    /// Words for search and for profiles.
     pub tags: Vec<String>,
     /// The hard limit of one call.
     pub timeout: Duration,
-    /// How long a start may take, up to the first list of tools.
+    /// The time limit of a start, up to the first list of tools.
     pub start_timeout: Duration,
     /// If given, only these tools are shown.
     pub allowed_tools: Option<Globs>,
     /// Tools that are neither shown nor called, even if allowed.
     pub blocked_tools: Globs,
-    /// What happens when a tool of this server is called, unless the tool says otherwise.
+    /// What happens when a tool of this server is called, unless the tool has its own policy.
     pub policy: Option<Policy>,
-    /// Whether resources that the server does not list are read by their URIs.
+    /// Whether unlisted resources can be read by their URIs.
     pub unlisted_resources: bool,
     /// The risk of reading its resources.
     pub resources_risk: Risk,
@@ -54,15 +54,15 @@ pub struct ServerSettings {
     pub on_change: Option<OnChange>,
     /// Who can approve calls of its tools, instead of `[gateway]`'s.
     pub approve_by: Option<ApproveBy>,
-    /// Whether calls that may change something may still run at the same time.
+    /// Whether calls that may change something may still run concurrently.
     pub parallel: bool,
-    /// Whether the server takes one call at a time, whoever makes it.
+    /// Whether the server handles one call at a time, regardless of the caller.
     pub serialize: bool,
-    /// The most concurrent calls on the server, if the file says; further calls wait.
+    /// The most concurrent calls to the server, if configured; further calls wait.
     pub max_concurrency: Option<usize>,
-    /// How many calls of its tools may be made, whoever makes them.
+    /// How many calls of its tools are allowed, regardless of the caller.
     pub rate: Option<Rate>,
-    /// When it gets no calls for a while.
+    /// When calls are suspended.
     pub breaker: BreakerSettings,
     /// Whether clients share the server's process or connection.
     pub scope: ServerScope,
@@ -70,33 +70,33 @@ pub struct ServerSettings {
     pub placement: Placement,
     /// The names of its tools and prompts.
     pub expose: Expose,
-    /// What happens to secrets in its answers and params, if it is not what the gateway says.
+    /// How secrets in answers and params are handled, if not as in `[gateway]`.
     pub leaks: Option<OnLeak>,
-    /// Whether instructions in its answers are marked, if it is not what the gateway says.
+    /// Whether instructions in answers are marked, if not as in `[gateway]`.
     pub injections: Option<OnInjection>,
-    /// Calls after each connect, before the server is ready.
+    /// Calls made after each connect, before the server is ready.
     pub setup: Vec<SetupCall>,
     /// Settings of single tools, by the server's own names.
     pub tools: BTreeMap<String, ToolOverride>,
     /// Values from the keyring or `secrets.env`; masked wherever they appear.
     pub secrets: Vec<Secret>,
-    /// The session that the server belongs to; `None` for a server of the file.
+    /// The session that owns the server; `None` for a server of the file.
     pub session: Option<u64>,
-    /// How large its messages may be.
+    /// The size limits of its messages.
     pub limits: Limits,
 }
 
-/// The most concurrent calls on a server of which the file says nothing.
+/// The default limit of concurrent calls to a server.
 const CONCURRENCY: usize = 64;
 
 impl ServerSettings {
-    /// Returns the most concurrent calls on the server.
+    /// Returns the limit of concurrent calls to the server.
     pub fn concurrency(&self) -> usize {
         self.stated_concurrency().unwrap_or(CONCURRENCY)
     }
 
-    /// Returns the most concurrent calls on the server that all replicas of a cluster may have together: what the file says of a
-    /// server that all of them reach. A program belongs to its replica.
+    /// Returns the limit of concurrent calls that all replicas of a cluster share: the configured limit of a server that all
+    /// replicas reach. A locally started program belongs to its replica.
     pub fn shared_concurrency(&self) -> Option<usize> {
         self.stated_concurrency().filter(|_| !matches!(self.transport, Transport::Stdio { .. }))
     }
@@ -105,7 +105,7 @@ impl ServerSettings {
         if self.serialize { Some(1) } else { self.max_concurrency }
     }
 
-    /// Returns whether the server is a program in a sandbox.
+    /// Whether the server is a program in a sandbox.
     pub fn is_sandboxed(&self) -> bool {
         matches!(&self.transport, Transport::Stdio { sandbox: Some(_), .. })
     }
@@ -116,17 +116,17 @@ impl ServerSettings {
 pub enum Transport {
     /// A child process that speaks on stdin and stdout.
     Stdio {
-        /// The program: found through `PATH`, or a path made absolute.
+        /// The program: a name for `PATH`, or an absolute path.
         command: String,
         /// Its arguments, as written.
         args: Vec<String>,
-        /// Its variables besides those that every child gets.
+        /// Its variables, in addition to the usual ones.
         env: BTreeMap<String, Secret>,
         /// The variables that it inherits from Nonet's environment.
         inherit_env: Globs,
-        /// The folder it runs in, made absolute.
+        /// The absolute working directory.
         cwd: Option<PathBuf>,
-        /// What it may reach; `None`: whatever the user can.
+        /// What it may access; `None`: whatever the user can.
         sandbox: Option<Box<SandboxSettings>>,
     },
     /// An address that speaks streamable HTTP or legacy SSE.
@@ -145,8 +145,8 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Returns where Nonet signs in on request, with which headers, and how: not if `headers` have an `Authorization`, and
-    /// at a REST service only with a `base_url`, so that no document decides where tokens go.
+    /// Returns where Nonet signs in on request, with which headers, and how. `None` if `headers` contain an `Authorization`, and
+    /// for a REST service without a `base_url`, so that no document decides where tokens go.
     pub fn sign_in(&self) -> Option<(&str, &BTreeMap<String, Secret>, &OAuth)> {
         let (url, headers, oauth) = match self {
             Self::Stdio { .. } => return None,
@@ -305,7 +305,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// Why a text is not one.
+    /// Returns why a text is not a placement.
     pub(super) fn check(text: &str) -> Result<(), String> {
         Self::try_from(text.to_owned()).map(drop)
     }
@@ -549,8 +549,7 @@ impl Default for ServerTable {
 }
 
 impl ServerTable {
-    /// The checked form. `check` has already seen to it that `command`, `url` and the keys of a REST service exclude each
-    /// other.
+    /// Returns the checked form. `check` has made sure that `command`, `url` and the keys of a REST service exclude each other.
     pub fn into_server(mut self, paths: &Paths, secrets: Vec<Secret>, limits: Limits) -> ServerSettings {
         let sse = self.transport == Some(TransportName::Sse);
         let is_rest = self.openapi.is_some() || !self.endpoints.is_empty();

@@ -1,4 +1,4 @@
-//! The whole road: a text in, a config or faults out.
+//! End-to-end tests: a text in, a config or faults out.
 
 use std::path::Path;
 
@@ -36,7 +36,7 @@ fn loaded(text: &str) -> Loaded {
     parse(text, Path::new(FILE), here()).unwrap_or_else(|unusable| panic!("{unusable}"))
 }
 
-/// Every fault of a text, as `line: key: message`.
+/// Returns every fault of a text, as `line: key: message`.
 fn faults(text: &str) -> Vec<String> {
     let faults = match parse(text, Path::new("f"), here()) {
         Ok(loaded) => loaded.faults,
@@ -834,7 +834,7 @@ fn no_text_makes_it_panic() {
 #[test]
 fn the_schema_is_plain_and_knows_every_table() {
     let mut schema = schema();
-    // The embedder's part is its own room's matter.
+    // The embedder's part is tested in its own crate.
     schema["properties"]["embedder"].take();
     let text = serde_json::to_string_pretty(&schema["properties"]).unwrap();
     assert_snapshot!(text);
@@ -919,13 +919,13 @@ fn faults_of_the_file_of_secrets_name_it_and_cost_nothing_else() {
     let warnings = load(&file, here()).unwrap().warnings;
     assert_eq!(warnings.len(), usize::from(cfg!(unix)));
     assert!(warnings.iter().all(|warning| warning.remedy.contains("chmod 600")), "{warnings:?}");
-    // One that cannot be read at all.
+    // An entirely unreadable file.
     std::fs::remove_file(&secrets).unwrap();
     std::fs::create_dir(&secrets).unwrap();
     let faults = load(&file, here()).unwrap().faults;
     assert_eq!(faults.len(), 2, "{faults:?}");
     assert!(faults.iter().any(|fault| fault.message.contains("cannot read")), "{faults:?}");
-    // Where it may be the cause of what makes servers.toml unusable, it is among the faults.
+    // If it may be the reason why servers.toml is unusable, it is among the faults.
     std::fs::write(&file, "[gateway]\nskills = [\"${A}\"]\n").unwrap();
     let unusable = load(&file, here()).unwrap_err().to_string();
     assert!(unusable.contains("cannot read"), "{unusable}");
@@ -970,7 +970,7 @@ fn the_shipped_file_has_no_fault() {
     assert_eq!(loaded.config.servers.len(), 7);
 }
 
-/// Editors complete from it: `#:schema` in the first line of `servers.toml`.
+/// Editors complete from this schema: `#:schema` in the first line of `servers.toml`.
 #[test]
 fn the_schema_for_editors_is_up_to_date() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/servers.schema.json");

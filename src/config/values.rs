@@ -1,5 +1,5 @@
-//! The small values of a config: times, secrets, globs. Each knows how it is written and what its
-//! JSON Schema is, so that a bad one is a fault with a line long before it is used.
+//! The small values of a config: times, secrets, globs. Each defines its text form and its JSON Schema, so that a bad
+//! value is a fault with a line long before it is used.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt};
 
@@ -17,12 +17,12 @@ use crate::text::hex;
 pub struct Secret(String);
 
 impl Secret {
-    /// Takes a text that must stay hidden.
+    /// Wraps a text that must stay hidden.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// The text itself, for the one place that sends it.
+    /// Returns the text itself, for the only place that sends it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -49,17 +49,17 @@ impl BearerToken {
     /// The minimum length, against guessing.
     const SHORTEST: usize = 16;
 
-    /// The token that is written so.
+    /// Hashes a token.
     pub fn new(text: &str) -> Self {
         Self(Sha256::digest(text).into())
     }
 
-    /// A name for the token in the store, which does not lead back to it.
+    /// Returns a name for the token in the store, which does not reveal the token.
     pub fn alias(&self) -> String {
         format!("token-{}", hex(&Sha256::digest(self.0)[..8]))
     }
 
-    /// Whether a text can be one: long enough, and of characters that a header carries as they are.
+    /// Checks that a text can be a token: long enough, and of characters that are valid in a header.
     pub(super) fn check(text: &str) -> Result<(), String> {
         if text.chars().count() < Self::SHORTEST {
             return Err(format!(
@@ -126,12 +126,12 @@ impl Globs {
         self.patterns.is_empty()
     }
 
-    /// The patterns as written.
+    /// Returns the patterns as written.
     pub fn patterns(&self) -> &[String] {
         &self.patterns
     }
 
-    /// These patterns and more.
+    /// Returns these patterns and more.
     pub fn with(&self, more: &Self) -> Self {
         let missing = more.patterns.iter().filter(|pattern| !self.patterns.contains(pattern));
         let patterns: Vec<String> = self.patterns.iter().chain(missing).cloned().collect();
@@ -190,13 +190,13 @@ pub struct Priorities {
 }
 
 impl Priorities {
-    /// The number of a name, if a pattern matches it.
+    /// Returns the number for a name, if a pattern matches it.
     pub fn of(&self, name: &str) -> Option<f32> {
         let first = self.globs.set.matches(name).into_iter().min()?;
         self.numbers.get(first).copied()
     }
 
-    /// Returns the patterns, the longest first.
+    /// Returns the patterns, longest first.
     pub fn patterns(&self) -> &[String] {
         self.globs.patterns()
     }
@@ -231,17 +231,17 @@ impl JsonSchema for Priorities {
     }
 }
 
-/// A time as people write it: `"45s"`, `"1m 30s"`. For `#[serde(with)]` and `#[schemars(schema_with)]`.
+/// A human-readable time: `"45s"`, `"1m 30s"`. For `#[serde(with)]` and `#[schemars(schema_with)]`.
 pub(super) mod time {
     use std::time::Duration;
 
     use schemars::{Schema, SchemaGenerator, json_schema};
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    /// The longest time that is taken: a month. Beyond it, adding to a clock could overflow.
+    /// The longest time accepted: 30 days. A longer one could overflow a clock.
     pub const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-    /// Reads a time; it must be more than nothing and at most [`LONGEST`].
+    /// Parses a time, which must be positive and at most [`LONGEST`].
     pub fn parse(text: &str) -> Result<Duration, &'static str> {
         match humantime::parse_duration(text) {
             Err(_) => Err("must be a time with a unit"),
@@ -263,7 +263,7 @@ pub(super) mod time {
         parse(&String::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 
-    /// The same for a time that may be left out.
+    /// An optional time.
     pub mod option {
         use super::*;
 

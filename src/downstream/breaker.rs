@@ -1,8 +1,8 @@
-//! The breaker of a connection: what got no answer several times in a row gets no calls for a while.
+//! The breaker of a connection: after several failures in a row, a tool or server gets no calls for a while.
 //!
-//! It counts for each tool, so that one slow or crashing tool is cut off by itself; the server is cut off once the failures
-//! in a row are of several tools. A failure that overlapped with the one before is the same failure: a server that goes away
-//! takes all calls in flight with it. After the wait, one call tries again.
+//! Failures are counted per tool, so that one slow or crashing tool is cut off by itself. The server is cut off once the
+//! failures in a row come from several tools. Failures that overlap count as one: a server that goes away takes all calls in
+//! flight with it. After the wait, one call probes.
 
 use std::{
     collections::HashMap,
@@ -16,21 +16,21 @@ use tokio::time::Instant;
 use super::CallError;
 use crate::{clock::millis, config::BreakerSettings, text::clip};
 
-/// The longest wait for the next try.
+/// The longest wait before the next probe.
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// What a call waits for while another one tries.
+/// How long calls wait while another one probes.
 const TRIED: Duration = Duration::from_secs(1);
-/// The tools of one server that are counted.
+/// How many tools of one server are counted.
 const MAX_TOOLS: usize = 1_000;
-/// How much of an error is kept, in characters.
+/// How many characters of an error are kept.
 const MAX_ERROR: usize = 300;
-/// The changes that wait to be told.
+/// How many changes are kept until they are read.
 const MAX_NEWS: usize = 32;
 
-/// See the top of the file.
+/// The breaker; see the top of the file.
 #[derive(Debug, Default)]
 pub(super) struct Breaker {
-    /// Whether anything has failed since it last succeeded. Otherwise a call costs one look at this.
+    /// Whether anything has failed since its last success. If not, this flag is all that a call checks.
     troubled: AtomicBool,
     has_news: AtomicBool,
     state: Mutex<Circuits>,
@@ -39,10 +39,10 @@ pub(super) struct Breaker {
 #[derive(Debug, Default)]
 struct Circuits {
     server: Circuit,
-    /// The tools of the failures since the last success of any tool: one of them, and whether there are more.
+    /// The tools that failed since any tool last succeeded: one of them, and whether there are more.
     one: Option<Box<str>>,
     several: bool,
-    /// The tools that have failed since they last succeeded.
+    /// The tools that have failed since their own last success.
     tools: HashMap<Box<str>, Circuit>,
     news: Vec<BreakerNews>,
 }
@@ -51,7 +51,7 @@ struct Circuits {
 struct Circuit {
     /// Failures in a row.
     failures: u32,
-    /// When the last of them ended.
+    /// When the last failure ended.
     last: Option<Instant>,
     error: String,
     open: Option<Open>,
@@ -61,11 +61,11 @@ struct Circuit {
 struct Open {
     until: Instant,
     wait: Duration,
-    /// Whether a call tries it at the moment.
+    /// Whether a call is probing at the moment.
     tried: bool,
 }
 
-/// A call that the breaker lets through. What becomes of it is told with [`Trial::ended`].
+/// A call that the breaker lets through. [`Trial::ended`] reports its outcome.
 #[derive(Debug)]
 pub(super) struct Trial<'a> {
     breaker: Option<&'a Breaker>,
@@ -75,34 +75,34 @@ pub(super) struct Trial<'a> {
     tries: bool,
 }
 
-/// Why a call is not let through.
+/// Why a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resting {
-    /// Whether all tools of the server rest, and not only the one that was called.
+    /// Whether the whole server is cut off, rather than only the tool that was called.
     pub is_server: bool,
     /// The failures in a row.
     pub failures: u32,
-    /// The last one.
+    /// The last failure's error.
     pub error: String,
     /// When a call may try again.
     pub wait: Duration,
 }
 
-/// What has changed for the calls of a server.
+/// A change for the calls to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakerNews {
-    /// It gets no calls for a while; `None`: none of its tools.
+    /// The tool is cut off; `None`: the whole server is.
     Rests(Option<Box<str>>, Resting),
-    /// It gets calls again.
+    /// The tool or the server gets calls again.
     Answers(Option<Box<str>>),
 }
 
-/// What rests at the moment.
+/// What is cut off at the moment.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct BreakerStatus {
     /// `server`, or `tools` with their names.
     pub open: &'static str,
-    /// The tools that rest, by the server's own names.
+    /// The tools that are cut off, by the server's own names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tools: Vec<String>,
     /// When a call may try again.
@@ -111,18 +111,18 @@ pub struct BreakerStatus {
     pub last_error: String,
 }
 
-/// What a call says of its server.
+/// What a call's outcome says about its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sign {
-    /// It answers.
+    /// The server answers.
     Alive,
     Failed,
-    /// Nothing.
+    /// Nothing either way.
     None,
 }
 
 impl Circuit {
-    /// Whether a call may go through it; marks it as tried if the call is to find out.
+    /// Returns whether a call may go through; marks the circuit as probed if this call is the probe.
     fn admit(&mut self, now: Instant, is_server: bool) -> Result<bool, Resting> {
         let Some(open) = &mut self.open else { return Ok(false) };
         let wait = match open.until.checked_duration_since(now) {
@@ -136,14 +136,14 @@ impl Circuit {
         Err(Resting { is_server, failures: self.failures, error: self.error.clone(), wait })
     }
 
-    /// Lets the next call try instead of one that found nothing out.
+    /// Lets the next call probe, because the last probe was inconclusive.
     fn untried(&mut self) {
         if let Some(open) = &mut self.open {
             open.tried = false;
         }
     }
 
-    /// Counts a failure of a call that began then. Returns why it rests if that is new.
+    /// Counts a failure of a call that began at that time. Returns the reason if the circuit opens by it.
     fn fail(
         &mut self,
         (began, now): (Instant, Instant),
@@ -170,7 +170,7 @@ impl Circuit {
 }
 
 impl Breaker {
-    /// Lets a call of a tool through, or says why not.
+    /// Lets a call of a tool through, or returns the reason for refusing it.
     pub fn admit<'a>(&'a self, tool: &'a str, settings: BreakerSettings) -> Result<Trial<'a>, Resting> {
         let began = Instant::now();
         let breaker = (settings.failures > 0).then_some(self);
@@ -179,7 +179,7 @@ impl Breaker {
             return Ok(trial);
         }
         let mut state = self.state.lock();
-        // The tool first: a tool that rests must not use up the try of its server.
+        // Check the tool first: a tool that is cut off must not use up its server's probe.
         let of_tool = match state.tools.get_mut(tool) {
             Some(circuit) => circuit.admit(began, false)?,
             None => false,
@@ -196,14 +196,14 @@ impl Breaker {
         Ok(trial)
     }
 
-    /// Forgets every failure: the server starts again, or the user wants it to be called.
+    /// Forgets every failure: the server has restarted, or the user wants it to be called.
     pub fn reset(&self) {
         let mut state = self.state.lock();
         *state = Circuits { news: std::mem::take(&mut state.news), ..Circuits::default() };
         self.troubled.store(false, Ordering::Release);
     }
 
-    /// Returns what rests, if anything does.
+    /// Returns what is cut off, if anything.
     pub fn status(&self) -> Option<BreakerStatus> {
         if !self.troubled.load(Ordering::Acquire) {
             return None;
@@ -232,12 +232,12 @@ impl Breaker {
         Some(BreakerStatus { open: "tools", tools, retry_after_ms, last_error })
     }
 
-    /// Whether anything has changed since it was last asked.
+    /// Returns whether anything has changed since the last query.
     pub fn has_news(&self) -> bool {
         self.has_news.load(Ordering::Acquire)
     }
 
-    /// Takes what has changed since it was last asked.
+    /// Takes the changes since the last query.
     pub fn news(&self) -> Vec<BreakerNews> {
         let mut state = self.state.lock();
         self.has_news.store(false, Ordering::Release);
@@ -307,7 +307,7 @@ impl Circuits {
 }
 
 impl Trial<'_> {
-    /// Tells what became of the call. `has_all_time`: it had as long as the server's settings give a call.
+    /// Reports the outcome of the call. `has_all_time`: the call had as long as the server's settings allow.
     pub fn ended<T>(mut self, result: &Result<T, CallError>, has_all_time: bool) {
         let Some(breaker) = self.breaker else { return };
         match sign(result, has_all_time) {
@@ -330,7 +330,8 @@ impl Drop for Trial<'_> {
     }
 }
 
-/// What a call says of its server. A caller who gave it less time than the settings do must not cut others off.
+/// Returns what a call's outcome says about its server. A caller with a shorter timeout than the settings' must not cut
+/// others off.
 fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> Sign {
     match result {
         Ok(_) => Sign::Alive,
@@ -338,14 +339,14 @@ fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> Sign {
             CallError::Rpc(_) | CallError::NotAllowed { .. } | CallError::RateLimited { .. } => Sign::Alive,
             CallError::Closed(_) | CallError::Upstream { is_answer: false, .. } => Sign::Failed,
             CallError::TimedOut(_) if has_all_time => Sign::Failed,
-            // A server that is down has a backoff of its own, and each call has it try at once.
+            // A server that is down has its own backoff, and each call makes it retry at once.
             CallError::TimedOut(_)
             | CallError::NotReady(_)
             | CallError::Cancelled
             | CallError::Busy(_)
             | CallError::Params(_)
             | CallError::NotSent(_)
-            // The next call may be of something else.
+            // The next call may be for something else.
             | CallError::Unreadable(_)
             | CallError::Upstream { .. }
             | CallError::Resting(_) => Sign::None,
@@ -365,7 +366,7 @@ mod tests {
         Err(CallError::Closed("it crashed".into()))
     }
 
-    /// Makes a call that ends so. Returns why it was not let through.
+    /// Makes a call with this outcome. Returns why it was refused, if it was.
     async fn call(breaker: &Breaker, tool: &str, result: Result<Value, CallError>) -> Option<Resting> {
         tokio::time::advance(Duration::from_millis(1)).await;
         let trial = match breaker.admit(tool, SETTINGS) {
@@ -393,7 +394,7 @@ mod tests {
             Some(("tools", vec!["slow".into()]))
         );
 
-        // One call tries, the others wait for it.
+        // One call probes, and the others wait for it.
         tokio::time::advance(SETTINGS.wait).await;
         let trial = breaker.admit("slow", SETTINGS).expect("one call may try");
         assert_eq!(breaker.admit("slow", SETTINGS).err().map(|resting| resting.wait), Some(TRIED));
@@ -401,7 +402,7 @@ mod tests {
         let resting = call(&breaker, "slow", lost()).await.expect("it rests again");
         assert!(resting.wait > SETTINGS.wait, "the wait has doubled: {resting:?}");
 
-        // A call that is given up finds nothing out, and the next one tries.
+        // A cancelled probe is inconclusive, and the next call probes.
         tokio::time::advance(SETTINGS.wait * 2).await;
         drop(breaker.admit("slow", SETTINGS).expect("one call may try"));
         assert_eq!(call(&breaker, "slow", Ok(json!({}))).await, None);

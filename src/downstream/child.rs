@@ -1,4 +1,4 @@
-//! A server as a child process: its own process group, its stderr in the log, nothing left behind.
+//! A server as a child process: its own process group, its stderr in the log, no process left behind.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -27,14 +27,14 @@ use crate::{
 
 /// The longest time for a server to exit after its stdin was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
-/// The lines of stderr that are kept for the message about a failed start.
+/// How many lines of stderr are kept for the message about a failed start.
 const TAIL_LINES: usize = 12;
 /// The target under which stderr is logged.
 const STDERR: &str = "nonet::stderr";
-/// The longest piece of a line of stderr, in bytes, and how long a line stays open.
+/// The longest piece of a line of stderr, in bytes, and how long an unfinished line is kept open.
 const LONGEST_LINE: usize = 8_192;
 const PAUSE: Duration = Duration::from_millis(200);
-/// The lines of stderr that are logged in a minute, so that a flood does not fill the disk.
+/// How many lines of stderr are logged per minute, so that a flood does not fill the disk.
 const LOGGED_A_MINUTE: u32 = 100;
 const LOGGED_AND_ONE: u32 = LOGGED_A_MINUTE + 1;
 
@@ -51,14 +51,14 @@ impl Tail {
         lines.push_back(clip(line, 600));
     }
 
-    /// Returns the lines, oldest first, without what looks like a secret.
+    /// Returns the lines, oldest first, with apparent secrets masked.
     pub fn text(&self) -> String {
-        // A key may have several lines.
+        // A key may span several lines.
         let text = self.0.lock().iter().cloned().collect::<Vec<_>>().join("\n");
         without_secrets(&text).0
     }
 
-    /// Returns a reason with the lines after it.
+    /// Returns a reason followed by the lines.
     pub fn added_to(&self, reason: &str) -> String {
         match self.text() {
             text if text.is_empty() => reason.to_string(),
@@ -67,7 +67,7 @@ impl Tail {
     }
 }
 
-/// Counts lines by the minute.
+/// Counts lines per minute.
 struct Meter {
     since: Instant,
     lines: u32,
@@ -88,7 +88,7 @@ impl Meter {
     }
 }
 
-/// A program with everything that it runs with.
+/// A program and everything that it runs with.
 pub struct Program<'a> {
     pub server: &'a Arc<str>,
     /// Texts that must not be logged.
@@ -102,15 +102,15 @@ pub struct Program<'a> {
     pub inherit_env: &'a Globs,
     /// The working directory; Nonet's own if absent.
     pub cwd: Option<&'a Path>,
-    /// What it may reach; whatever the user can if absent.
+    /// What it may reach; everything that the user can, if absent.
     pub sandbox: Option<&'a SandboxSettings>,
-    /// Whether its home folder in a sandbox outlives it.
+    /// Whether its home folder in a sandbox is kept.
     pub lasts: bool,
     /// Takes the lines of its stderr.
     pub history: &'a Arc<History>,
 }
 
-/// The helper that starts the program in its sandbox.
+/// Returns the helper that starts the program in its sandbox.
 fn sandboxed(
     program: &Program<'_>,
     settings: &SandboxSettings,
@@ -121,7 +121,7 @@ fn sandboxed(
     let executable = context.guard.executable().ok_or_else(missing)?;
     let path = variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
     let is_file = |folder: PathBuf| folder.join(program.command).is_file();
-    // The helper would fail as well, and could not say so as well.
+    // The helper would fail too, with a less clear message.
     if !program.command.contains('/') && !std::env::split_paths(&path).any(is_file) {
         return Err(io::ErrorKind::NotFound.into());
     }
@@ -162,7 +162,7 @@ impl Child {
         variables.extend(program.env.iter().map(|(name, value)| (name.into(), value.into())));
         let mut command = match program.sandbox {
             Some(settings) if sandbox::IS_POSSIBLE => sandboxed(program, settings, variables, context)?,
-            // The caller has seen to it that the server wants to start all the same.
+            // The caller has checked that the server wants to start anyway.
             _ => {
                 let mut command = Command::new(program.command);
                 command.args(program.args).env_clear().envs(variables);
@@ -203,10 +203,10 @@ impl Child {
         self.process.wait().await
     }
 
-    /// Returns the exit status, if the process has exited or does so within a moment.
+    /// Returns the exit status, if the process has exited or exits within a moment.
     pub async fn exit_status(&mut self) -> Option<String> {
         let status = timeout(Duration::from_millis(300), self.process.wait()).await.ok()?.ok()?;
-        // The last lines may still be in the pipe, which a process that it left behind may hold open.
+        // The last lines may still be in the pipe, which an orphaned process may hold open.
         if let Some(reading) = self.reading.take() {
             let _ = timeout(Duration::from_millis(300), reading).await;
         }
@@ -216,8 +216,7 @@ impl Child {
         })
     }
 
-    /// Ends the process and its whole group. Its stdin is closed already; SIGTERM and SIGKILL follow, each after a grace
-    /// period.
+    /// Ends the process and its whole group. Stdin is already closed; SIGTERM and SIGKILL follow, each after a grace period.
     pub async fn stop(mut self) {
         if timeout(GRACE, self.process.wait()).await.is_err() {
             self.signal(Signal::Term);
@@ -267,7 +266,8 @@ enum Signal {
     Kill,
 }
 
-/// Reads stderr into the log and into `tail` until the process closes it, without its own secrets and those of other servers.
+/// Reads stderr into the log and into `tail` until the process closes it, masking this server's secrets and those of other
+/// servers.
 async fn drain(
     stderr: ChildStderr,
     server: Arc<str>,
@@ -279,7 +279,7 @@ async fn drain(
     let mut reader = BufReader::new(stderr);
     let mut line = Vec::new();
     let mut meter = Meter::new(Instant::now());
-    // Bytes, not `lines()`: stderr need not be UTF-8, nor have line ends.
+    // Bytes, not `lines()`: stderr may be invalid UTF-8 and may lack line ends.
     while read_line(&mut reader, &mut line).await.is_ok_and(|n| n > 0) {
         let text = mask(&secrets, String::from_utf8_lossy(&line).trim_end());
         let text = clean(&context.secrets.load().mask(&text)).replace('\n', " ");
@@ -304,8 +304,8 @@ async fn drain(
     }
 }
 
-/// Reads up to a line end, or what there is of a line that is longer than [`LONGEST_LINE`] or stays open: a flood without line
-/// ends stays bounded, and a secret that is written in pieces is still one.
+/// Reads up to a line end, or a piece of a line that is longer than [`LONGEST_LINE`] or stays open. So a flood without line
+/// ends stays bounded, and a secret written in pieces stays whole.
 async fn read_line(reader: &mut BufReader<ChildStderr>, line: &mut Vec<u8>) -> io::Result<usize> {
     loop {
         let available = match line.is_empty() {

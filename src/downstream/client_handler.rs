@@ -38,8 +38,8 @@ impl McpServer {
 
 /// Returns the client information that servers get.
 pub(super) fn client_config() -> ClientConfig {
-    // Tasks of servers are followed. Requests of servers go to the client of the call, and are declined in its name if the
-    // client cannot answer; in the stateless era each call declares the capabilities of its client.
+    // Nonet follows servers' tasks. A server's request goes to the client of the call, and is declined on its behalf if the
+    // client cannot answer; in the stateless era each call declares its client's capabilities.
     let mut capabilities = ClientCapabilities::builder()
         .enable_tasks()
         .enable_roots()
@@ -67,7 +67,7 @@ pub(super) struct NonetClient {
 }
 
 impl NonetClient {
-    /// Forwards a request of the server to the client of the call.
+    /// Forwards a server's request to the client of the call.
     async fn ask<T: DeserializeOwned>(
         &self,
         method: &str,
@@ -76,7 +76,7 @@ impl NonetClient {
     ) -> Result<T, ErrorData> {
         let internal = |error: serde_json::Error| ErrorData::internal_error(error.to_string(), None);
         let mut params = serde_json::to_value(params).map_err(internal)?;
-        // rmcp has taken `_meta` out of the params. The progress of an answer is not forwarded.
+        // rmcp has taken `_meta` out of the params. Progress of the answer is not forwarded.
         if let Value::Object(mut meta) = serde_json::to_value(&context.meta).map_err(internal)? {
             meta.remove("progressToken");
             if !meta.is_empty() {

@@ -1,4 +1,4 @@
-//! Reaching a server: its process or its address, and the handshake.
+//! Reaches a server, by starting its process or dialling its address, and performs the handshake.
 
 use std::{collections::HashMap, io, sync::Arc, time::Duration};
 
@@ -51,16 +51,16 @@ type HeaderValues = HashMap<HeaderName, HeaderValue>;
 #[derive(Default)]
 struct HttpFailure {
     text: String,
-    /// Whether it does not take POST.
+    /// Whether the server refuses POST.
     refuses_post: bool,
 }
 
-/// The longest silence of a server before it is also sent `initialize`. Launchers that download first take longer; over
-/// stdio both answers are then understood.
+/// How long a server may stay silent before it is also sent `initialize`. Launchers that download first take longer; over
+/// stdio either answer is then accepted.
 const SILENCE: Duration = Duration::from_secs(8);
 
 impl McpServer {
-    /// Starts or dials the server, and shakes hands with it.
+    /// Starts or dials the server and performs the handshake.
     pub async fn reach(&self, patience: Duration) -> Result<Greeted, Lost> {
         let silence = SILENCE.min(patience / 2);
         if let Some(dial) = &self.dial {
@@ -100,15 +100,15 @@ impl McpServer {
         let known_sse = self.habits.lock().speaks_sse;
         if is_sse || known_sse {
             let greeted = self.greet_sse(url, headers, silence).await;
-            // Another server may be at the address by now: the next attempt begins at the beginning.
+            // Another server may be at the address by now, so the next attempt starts from the beginning.
             self.habits.lock().speaks_sse = greeted.is_ok() && known_sse;
             return greeted.map_err(|error| self.not_greeted(&error, url));
         }
         self.greet_http(url, headers, patience, silence).await
     }
 
-    /// Refuses a server whose sandbox cannot be had on this kind of system. The log says so of a server that starts with a
-    /// weaker one.
+    /// Refuses a server whose sandbox this system does not support. Logs a warning for a server that starts with a weaker
+    /// one.
     async fn look_at_sandbox(&self, settings: &SandboxSettings) -> Result<(), Lost> {
         if settings.required {
             let system = std::env::consts::OS;
@@ -142,7 +142,7 @@ impl McpServer {
         })
     }
 
-    /// Shakes hands over byte streams.
+    /// Performs the handshake over byte streams.
     async fn greet(
         &self,
         reader: Box<dyn AsyncRead + Send + Unpin>,
@@ -164,7 +164,7 @@ impl McpServer {
             }
             Err(error) => error,
         };
-        // Some old servers leave at a method that they do not know: the next attempt goes without it.
+        // Some old servers exit on an unknown method, so the next attempt goes without it.
         self.habits.lock().era = (known != Some(Era::Session)).then_some(Era::Session);
         let mut reason = error.to_string();
         drop(lines);
@@ -189,7 +189,7 @@ impl McpServer {
             ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
         let mut attempts = vec![(Era::Session, ClientLifecycleMode::Initialize, patience)];
         if self.habits.lock().era != Some(Era::Session) {
-            // A server that never answers the probe must still be tried in the other way.
+            // Fall back to the other era for a server that never answers the probe.
             attempts.insert(0, (Era::Stateless, stateless, silence));
         }
         let mut failed = HttpFailure::default();
@@ -205,7 +205,7 @@ impl McpServer {
         Err(Lost::Failed(failed.text))
     }
 
-    /// Shakes hands with the replica that runs the program.
+    /// Performs the handshake with the replica that runs the program.
     pub async fn greet_holder(&self, holder: &Holder, patience: Duration) -> Result<Greeted, Lost> {
         let headers = holder.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let attempt = (Era::Session, ClientLifecycleMode::Initialize, patience);
@@ -217,7 +217,7 @@ impl McpServer {
         })
     }
 
-    /// Shakes hands over streamable HTTP in one way.
+    /// Performs the handshake over streamable HTTP in one era.
     async fn try_http(
         &self,
         url: &str,
@@ -260,8 +260,8 @@ impl McpServer {
         Ok(Err(HttpFailure { text: explain(&error, url), refuses_post: is_post_refused(&error) }))
     }
 
-    /// Tries the old HTTP+SSE transport on a server that refuses POST, as the specification asks. `failure` is the reason
-    /// for a server that does not speak that transport either.
+    /// Tries the old HTTP+SSE transport on a server that refuses POST, as the specification asks. Returns `failure` if the
+    /// server does not speak that transport either.
     async fn find_sse(
         &self,
         url: &str,
@@ -282,7 +282,7 @@ impl McpServer {
         }
     }
 
-    /// Shakes hands over the old HTTP+SSE transport, whose servers are of the session era.
+    /// Performs the handshake over the old HTTP+SSE transport, whose servers belong to the session era.
     async fn greet_sse(
         &self,
         url: &str,
@@ -305,7 +305,7 @@ impl McpServer {
         Tap::new(self.calls.clone(), self.limits)
     }
 
-    /// Returns who signs the requests.
+    /// Returns the signer of the requests.
     fn signer(&self) -> Option<Arc<dyn Signer>> {
         self.credentials.account.clone().map(|account| account as Arc<dyn Signer>)
     }
@@ -328,8 +328,8 @@ fn explain(error: &ClientInitializeError, url: &str) -> String {
     clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
 }
 
-/// Whether a server behind a URL does not take the POST of streamable HTTP, which is where a server of the legacy SSE
-/// transport may be. A refusal whose body is JSON-RPC has lost its status.
+/// Returns whether a server refuses streamable HTTP's POST, so that it may speak the legacy SSE transport. The HTTP status is
+/// lost if the refusal's body is JSON-RPC.
 fn is_post_refused(error: &ClientInitializeError) -> bool {
     match error {
         ClientInitializeError::TransportError { error, .. } => matches!(

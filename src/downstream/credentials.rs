@@ -1,4 +1,4 @@
-//! What signs the requests to one server, and what must not appear in any text about it.
+//! Signs the requests to one server, and masks its secrets in every text about it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) struct Credentials {
     login: String,
     /// Values of `env` and `headers`, and secrets of the keyring.
     pub secrets: Arc<[String]>,
-    /// The sign-in, for a server whose `headers` do not authorize its requests.
+    /// The sign-in, for a server without authorization in its `headers`.
     pub account: Option<Arc<Account>>,
 }
 
@@ -49,7 +49,7 @@ impl Credentials {
         }
     }
 
-    /// Returns a text without secrets and access tokens.
+    /// Returns a text with secrets and access tokens masked.
     pub fn mask(&self, text: &str) -> String {
         let text = mask(&self.secrets, text);
         match &self.account {
@@ -65,14 +65,14 @@ impl Credentials {
         }
     }
 
-    /// Returns what the user has to do about a refusal.
+    /// Returns what the user has to do after a refusal.
     pub fn sign_in(&self, refusal: &Refusal) -> SignInNeeded {
         let remedy = match self.account.as_ref().map(|account| account.grant()) {
             None => Remedy::Headers,
             Some(Grant::ClientCredentials) => Remedy::Client,
             Some(Grant::AuthorizationCode) => {
                 let scopes = refusal.scope.iter().flat_map(|scope| scope.split_whitespace());
-                // The server chooses the scopes, and the user runs the command.
+                // The server chooses the scopes, but the user runs the command.
                 let scopes = scopes.filter(|scope| is_plain(scope)).take(MAX_SCOPES);
                 let scopes: String = scopes.map(|scope| format!(" --scope {scope}")).collect();
                 Remedy::Login(format!("{} {}{scopes}", self.login, self.server))
@@ -91,7 +91,7 @@ impl Credentials {
     }
 }
 
-/// The values in the query of a REST service's address, which are keys, as they are and as they are written there.
+/// Returns the query values of a REST service's address, which may be keys, both plain and as encoded there.
 fn in_query(transport: &Transport) -> Vec<String> {
     let Transport::Rest(rest) = transport else { return Vec::new() };
     let query = rest.base_url.as_ref().and_then(|url| url.split_once('?')).map_or("", |(_, query)| query);
@@ -102,7 +102,7 @@ fn in_query(transport: &Transport) -> Vec<String> {
     read.chain(written).collect()
 }
 
-/// The secret of an `Authorization`, which servers repeat without its scheme.
+/// Returns the secret of an `Authorization` header, which servers repeat without its scheme.
 fn without_scheme(value: &str) -> &str {
     let (scheme, secret) = value.split_once(' ').unwrap_or_default();
     let is_scheme = ["bearer", "basic", "token"].iter().any(|known| known.eq_ignore_ascii_case(scheme));
@@ -114,7 +114,7 @@ pub(super) fn mask(secrets: &[String], text: &str) -> String {
     secrets.iter().fold(text.to_string(), |text, secret| text.replace(secret.as_str(), "***"))
 }
 
-/// Returns whether a scope has only characters without a meaning in any shell.
+/// Returns whether a scope contains no character with a special meaning in any shell.
 fn is_plain(scope: &str) -> bool {
     !scope.starts_with('-') && scope.chars().all(|c| c.is_ascii_alphanumeric() || "._:/@+=*-".contains(c))
 }

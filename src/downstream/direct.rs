@@ -1,5 +1,5 @@
-//! Calls of a server past rmcp's loop, which takes a task and three channels for each. On lines, the transport, which rmcp
-//! polls, hands their answers and progress back; over HTTP each call reads its own.
+//! Calls that bypass rmcp's loop, which takes a task and three channels for each. On lines, the transport, which rmcp polls,
+//! delivers their answers and progress; over HTTP each call reads its own answer.
 
 use std::{
     collections::HashMap,
@@ -27,18 +27,18 @@ use crate::{
     wire::{SizeLimit, VERSION_KEY},
 };
 
-/// The ids of these calls begin here, far above those that rmcp counts up from zero, and within 32 bits.
+/// The first id of these calls, far above rmcp's ids, which count up from zero, and within 32 bits.
 const FIRST_ID: i64 = 1_000_000_000;
 const LAST_ID: i64 = i32::MAX as i64;
-/// From how many sinks on those are looked for that nobody wants any more.
+/// The number of sinks from which abandoned ones are looked for.
 const MOST_SINKS: usize = 256;
-/// How long the rest of an answer over HTTP is read, so that its connection can be used again.
+/// How long the rest of an answer over HTTP is read, so that its connection can be reused.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// What a call comes to.
+/// The outcome of a call.
 type Answer = Result<CallResult, ErrorData>;
 
-/// The calls of one connection that have no answer yet, and where progress goes.
+/// The unanswered calls of one connection, and the sinks for their progress.
 #[derive(Clone, Debug, Default)]
 pub struct OpenRequests(Arc<Mutex<Open>>);
 
@@ -47,37 +47,37 @@ struct Open {
     calls: HashMap<i64, oneshot::Sender<Answer>>,
     last_id: i64,
     is_closed: bool,
-    /// For as long as somebody wants it: progress of a server's task comes after the answer.
+    /// Kept while somebody holds the sink: progress of a server's task comes after the answer.
     sinks: HashMap<ProgressToken, Weak<Sink>>,
 }
 
 impl OpenRequests {
-    /// How large the answer to a call may be; none if there is no such call.
+    /// Returns the size limit for the answer to a call; `None` if there is no such call.
     pub fn bound(&self, id: &RequestId, limit: SizeLimit) -> Option<SizeLimit> {
         number(id).filter(|id| self.0.lock().calls.contains_key(id)).map(|_| limit)
     }
 
-    /// Takes the call that an answer is for.
+    /// Takes the call that an answer belongs to.
     pub fn take(&self, id: &RequestId) -> Option<oneshot::Sender<Answer>> {
         self.0.lock().calls.remove(&number(id)?)
     }
 
-    /// Whether a call waits for its answer.
+    /// Returns whether a call still waits for its answer.
     pub fn has(&self, id: i64) -> bool {
         self.0.lock().calls.contains_key(&id)
     }
 
-    /// Lets progress under a token go to a sink.
+    /// Sends the progress under a token to a sink.
     pub fn follow(&self, token: ProgressToken, sink: &ProgressSink) {
         self.0.lock().follow(token, sink);
     }
 
-    /// Where the progress under a token goes.
+    /// Returns the sink for the progress under a token.
     pub fn sink(&self, token: &ProgressToken) -> Option<ProgressSink> {
         self.0.lock().sinks.get(token).and_then(Weak::upgrade).map(ProgressSink)
     }
 
-    /// Ends all calls: no answer will come.
+    /// Ends all calls: no more answers will come.
     pub fn close(&self) {
         let mut open = self.0.lock();
         open.is_closed = true;
@@ -100,7 +100,7 @@ impl OpenRequests {
     }
 }
 
-/// The number of a call. Some servers write it as a text.
+/// Returns the number of a call. Some servers write it as a string.
 pub fn number(id: &RequestId) -> Option<i64> {
     let number = match id {
         RequestId::Number(number) => *number,
@@ -134,12 +134,12 @@ enum Road {
 }
 
 impl DirectCalls {
-    /// Calls over this writer, whose answers come to `open`.
+    /// Returns calls over this writer, whose answers go to `open`.
     pub fn on_lines(writer: ServerWriter, open: OpenRequests, era: Era) -> Self {
         Self::new(Road::Lines(writer), open, era)
     }
 
-    /// Calls over streamable HTTP.
+    /// Returns calls over streamable HTTP.
     pub fn over_http(calls: HttpCalls, era: Era) -> Self {
         let open = calls.open().clone();
         Self::new(Road::Http(calls), open, era)
@@ -179,7 +179,7 @@ impl DirectCalls {
                 let mut writing = Box::pin(writer.write(message, true));
                 let written = match futures::poll!(&mut writing) {
                     Poll::Ready(written) => written,
-                    // A call that is given up now must not leave half a line behind.
+                    // A cancelled call must not leave half a line behind.
                     Poll::Pending => tokio::spawn(writing).await.map_err(|_| NotCalled::Lost)?,
                 };
                 match written {
@@ -196,7 +196,7 @@ impl DirectCalls {
                 Err(error) => Err(NotCalled::Unsent(error.into())),
             },
         };
-        // Whatever came of it: the server is done with it, or never got it.
+        // Whatever the outcome, the server has finished the call or never received it.
         call.is_open = false;
         if answer.is_err() {
             self.open.take(&RequestId::Number(id));
@@ -218,7 +218,7 @@ impl DirectCalls {
     }
 }
 
-/// The answer to a call over HTTP.
+/// Returns the answer to a call over HTTP.
 async fn exchanged(
     exchange: impl Future<Output = Result<(), NotCalled>> + Send + 'static,
     mut answered: oneshot::Receiver<Answer>,
@@ -236,7 +236,7 @@ async fn exchanged(
         ended = &mut exchange => ended,
     };
     match ended {
-        // It was taken, and the answer is there or comes on another stream.
+        // The server accepted it; the answer is there or comes on another stream.
         Ok(()) => answered.await.map_err(|_| NotCalled::Lost),
         Err(failed) => Err(failed),
     }
@@ -245,7 +245,7 @@ async fn exchanged(
 /// Why a call has no result.
 #[derive(Debug)]
 pub enum NotCalled {
-    /// It was not made, and rmcp has to make it.
+    /// It was not made here; rmcp has to make it.
     Elsewhere,
     /// The connection ended.
     Lost,
@@ -255,7 +255,7 @@ pub enum NotCalled {
     Refused(ErrorData),
 }
 
-/// A call without its answer yet. Cancelled at the server if dropped before the answer.
+/// A call in flight. Dropping it before the answer cancels it at the server.
 struct OpenCall<'a> {
     calls: &'a DirectCalls,
     id: i64,

@@ -1,7 +1,7 @@
-//! What a server that is a child process gets of Nonet's own environment.
+//! The part of Nonet's own environment that a child-process server gets.
 //!
-//! What programs expect of any session: paths, locale, display, agents, proxies, certificates, and how package managers
-//! are set up. Tokens stay behind; a server that needs one is given it by `env` or `inherit_env`.
+//! It gets what programs expect in any session: paths, locale, display, agents, proxies, certificates, and the settings of
+//! package managers. Tokens are withheld; a server that needs one gets it through `env` or `inherit_env`.
 
 use std::ffi::OsString;
 
@@ -10,8 +10,8 @@ use crate::{
     sandbox, variables,
 };
 
-/// The variables that every child gets. A `*` at the end stands for anything. Their case does not matter: proxies and
-/// npm's settings come in both, and Windows has `Path`.
+/// The variables that every child gets. A trailing `*` matches anything. Case does not matter: proxies and npm's settings
+/// occur in both cases, and Windows has `Path`.
 const INHERITED: &[&str] = &[
     // The user and the session.
     "PATH",
@@ -36,18 +36,18 @@ const INHERITED: &[&str] = &[
     "XAUTHORITY",
     "DBUS_SESSION_BUS_ADDRESS",
     "BROWSER",
-    // Agents that hold keys, so that the keys need not be handed over.
+    // Agents that hold keys, so that the keys themselves stay out of the server.
     "SSH_AUTH_SOCK",
     "SSH_AGENT_PID",
     "GPG_AGENT_INFO",
     "GNUPGHOME",
-    // Proxies. A password in one of them goes along: nothing works without it.
+    // Proxies, including any password in them: nothing works without it.
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "FTP_PROXY",
     "ALL_PROXY",
     "NO_PROXY",
-    // Certificates of authorities.
+    // CA certificates.
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
     "NODE_EXTRA_CA_CERTS",
@@ -97,12 +97,12 @@ const INHERITED: &[&str] = &[
     "WINDIR",
 ];
 
-/// What gives away, in the name of a variable that matches a `*`, that the variable holds a secret. `AUTH` is also in
-/// npm's `_auth`, and `KEY` is the key of a certificate there.
+/// Words in a variable's name that mark it as a secret, if it matches only a `*`. `AUTH` also covers npm's `_auth`, and `KEY`
+/// covers its certificate key.
 const SECRET: [&str; 7] = ["AUTH", "TOKEN", "PASS", "SECRET", "CREDENTIAL", "KEY", "OTP"];
 
-/// The variables of Nonet's own environment that a child gets: the usual ones, and those that match `more`. In a sandbox,
-/// without those that lead to the user's agents, and only those that it names, if it names any.
+/// Returns the variables of Nonet's own environment that a child gets: the usual ones, and the ones that match `more`. A
+/// sandbox excludes the variables that lead to the user's agents and, if it names variables, allows only those.
 pub(crate) fn inherited(
     more: &Globs,
     sandbox: Option<&SandboxSettings>,
@@ -118,12 +118,12 @@ pub(crate) fn inherited(
     })
 }
 
-/// The values of the variables that a child gets only because the configuration names them. They may be secrets.
+/// Returns the values of the variables that a child gets only because the configuration names them. They may be secrets.
 pub(super) fn named(more: &Globs) -> impl Iterator<Item = String> {
     named_variables(more).map(|(_, value)| value)
 }
 
-/// The same with their names.
+/// Returns the same variables with their names.
 pub(crate) fn named_variables(more: &Globs) -> impl Iterator<Item = (String, String)> {
     let all = if more.is_empty() { Vec::new() } else { variables::all() };
     all.into_iter().filter_map(|(name, value)| {
@@ -132,7 +132,7 @@ pub(crate) fn named_variables(more: &Globs) -> impl Iterator<Item = (String, Str
     })
 }
 
-/// What Nonet and its libraries read of the environment themselves, besides what every child gets.
+/// Variables that Nonet and its libraries read themselves, besides the ones that every child gets.
 const OWN: [&str; 12] = [
     "NONET_*",
     "OTEL_*",
@@ -148,7 +148,7 @@ const OWN: [&str; 12] = [
     "DYLD_*",
 ];
 
-/// Whether a variable stays in the gateway's own environment: servers get the others from a copy.
+/// Returns whether a variable stays in the gateway's own environment: servers get the others from a copy.
 pub(crate) fn is_own(name: &str, value: &str) -> bool {
     let is = |pattern: &&str| match pattern.strip_suffix('*') {
         Some(head) => name.starts_with(head),
@@ -157,7 +157,7 @@ pub(crate) fn is_own(name: &str, value: &str) -> bool {
     OWN.iter().any(is) || is_usual(name, value)
 }
 
-/// Whether every child gets a variable of this name and value.
+/// Returns whether every child gets a variable of this name and value.
 pub(crate) fn is_usual(name: &str, value: &str) -> bool {
     let name = name.to_ascii_uppercase();
     INHERITED.iter().any(|pattern| match pattern.strip_suffix('*') {
@@ -166,7 +166,7 @@ pub(crate) fn is_usual(name: &str, value: &str) -> bool {
     })
 }
 
-/// Whether a setting holds a token or a password. `rest` is its name without the name of the program.
+/// Returns whether a setting holds a token or a password. `rest` is its name without the program's name.
 fn is_secret(rest: &str, value: &str) -> bool {
     if rest.ends_with("PROXY") {
         return false;
@@ -175,7 +175,7 @@ fn is_secret(rest: &str, value: &str) -> bool {
         let authority = address.split(['/', '?', '#', ' ']).next().unwrap_or_default();
         authority.contains('@')
     });
-    // Which keyring is used is no secret.
+    // The choice of keyring is not a secret.
     let rest = rest.replace("KEYRING", "");
     has_password || SECRET.iter().any(|word| rest.contains(word))
 }

@@ -1,9 +1,8 @@
-//! The handshake over byte streams or an event stream: which era the server speaks.
+//! The handshake over byte streams or an event stream. It finds out which era the server speaks.
 //!
-//! Own code because rmcp's automatic mode gives the probe ten seconds and then starts over on the
-//! same stream, which a server behind a slow launcher does not survive. Here `server/discover` is
-//! sent once; whatever comes back first decides. A server that stays silent is also sent
-//! `initialize`, and both answers are understood in either order.
+//! Own code because rmcp's automatic mode gives the probe ten seconds and then restarts on the same stream, which a server
+//! behind a slow launcher does not survive. Here `server/discover` is sent once, and the first answer decides. A server that
+//! stays silent is also sent `initialize`, and the two answers may come in either order.
 
 use std::time::Duration;
 
@@ -35,11 +34,11 @@ pub enum HandshakeError {
     NotTaken(#[from] SseError),
 }
 
-/// A transport to a server that is greeted.
+/// A transport to a server during the handshake.
 pub trait HandshakeTransport {
     /// Sends one message.
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError>;
-    /// The next message, `None` at the end.
+    /// Returns the next message, `None` at the end.
     async fn read(&mut self) -> Option<Message>;
 }
 
@@ -63,8 +62,8 @@ impl HandshakeTransport for Events {
     }
 }
 
-/// Greets the server. `known` is the era that it spoke last time; `silence` is how long it may say
-/// nothing before it is also sent `initialize`.
+/// Performs the handshake. `known` is the era of the last handshake; `silence` is how long the server may say nothing before
+/// it is also sent `initialize`.
 pub async fn greet(
     wire: &mut impl HandshakeTransport,
     known: Option<Era>,
@@ -100,7 +99,7 @@ pub async fn greet(
                 return Ok((Era::Stateless, peer_info(&result, &ProtocolVersion::V_2026_07_28)));
             }
             (DISCOVER, _) => {
-                // Refused, or only older revisions: a server of the session era.
+                // The server refused, or offers only older revisions: it belongs to the session era.
                 discovering = false;
                 if !initialized {
                     wire.write(&initialize(client)).await?;
@@ -120,13 +119,13 @@ pub async fn greet(
                 let text = error["message"].as_str().unwrap_or("an unreadable answer");
                 return Err(HandshakeError::Refused(text.into()));
             }
-            // Something else, or a refusal while the probe is still open: wait on.
+            // Anything else, or a refusal while the probe is still open: keep waiting.
             _ => {}
         }
     }
 }
 
-/// A server of the session era may ping before it is initialized; anything else has to wait.
+/// Answers a ping. A server of the session era may ping before it is initialized; any other request has to wait.
 async fn answer_ping(wire: &mut impl HandshakeTransport, message: &Message) -> Result<(), HandshakeError> {
     if message.method().as_deref() == Some("ping")
         && let Some(id) = message.id()
@@ -150,7 +149,7 @@ fn discover(client: &ClientConfig) -> Value {
 }
 
 fn initialize(client: &ClientConfig) -> Value {
-    // The newest revision that has a handshake; strict servers refuse the stateless one.
+    // The newest revision with a handshake; strict servers reject the stateless one.
     json!({
         "jsonrpc": "2.0",
         "id": INITIALIZE,
@@ -168,7 +167,7 @@ fn is_stateless(result: &Value) -> bool {
     versions.into_iter().flatten().any(|v| v.as_str() == Some(ProtocolVersion::V_2026_07_28.as_str()))
 }
 
-/// What the server said of itself, as far as it can be read.
+/// Returns the server's description of itself, as far as it can be parsed.
 fn peer_info(result: &Value, version: &ProtocolVersion) -> ServerPeerInfo {
     let capabilities =
         serde_json::from_value(result.get("capabilities").cloned().unwrap_or_default()).unwrap_or_default();

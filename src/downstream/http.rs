@@ -1,9 +1,9 @@
-//! A server behind a URL: streamable HTTP through rmcp's worker, with results kept verbatim.
+//! A server at a URL: streamable HTTP through rmcp's worker, with results kept verbatim.
 //!
-//! rmcp's worker has the protocol (sessions, eras, streams that are resumed), and reads messages into its own types, which
-//! costs a hundred times their size. So the client under it keeps results and everything large beside ([`Streams`]), read once
-//! and on threads of their own, and gives the worker a small message in place of each; the transport puts what was kept back.
-//! Calls go past the worker ([`calls`]) once it has made the handshake.
+//! rmcp's worker implements the protocol (sessions, eras, resumed streams) but parses messages into its own types, which
+//! takes a hundred times their size. So the client below the worker sets results and large messages aside ([`Streams`]),
+//! parsed once and on separate threads, and gives the worker a small message in place of each; the transport puts the
+//! original back. After the worker's handshake, calls bypass it ([`calls`]).
 
 mod calls;
 
@@ -54,17 +54,17 @@ use crate::wire::{
     scan,
 };
 
-/// The member of a result in place of one that is kept beside.
+/// The member that replaces the content of a result that is set aside.
 const KEPT: &str = "nonet/kept";
-/// The method in place of that of a message that is kept beside.
+/// The method that replaces a set-aside message's own.
 const KEPT_METHOD: &str = "nonet/kept";
-/// The key of a schema that asks for a header (2026-07-28).
+/// The schema key that asks for a header (2026-07-28).
 const HEADER_KEY: &str = "x-mcp-header";
-/// The most requests of a server that are on their way to be read.
+/// The maximum number of a server's requests that wait to be read.
 const MOST_ASKED: usize = 1_000;
-/// The most messages of servers that wait for rmcp's loop beside those of its worker.
+/// The maximum number of servers' messages that wait for rmcp's loop, besides the worker's own.
 const MOST_BESIDE: usize = 64;
-/// The most tools that ask for headers.
+/// The maximum number of tools that ask for headers.
 const MOST_ASKING: usize = 10_000;
 /// The session that a server gave to a connection.
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
@@ -77,13 +77,13 @@ pub struct HttpTransport {
     worker: Worker,
     pub tap: Tap,
     streams: Streams,
-    /// What comes on the streams of calls past the worker.
+    /// Messages from the streams of calls that bypass the worker.
     beside: mpsc::Receiver<RxJsonRpcMessage<RoleClient>>,
-    /// Tells the connection that this transport is gone, by being dropped with it.
+    /// Signals to the connection, on drop, that this transport is gone.
     _open: DropGuard,
 }
 
-/// Makes the transport, and what makes calls beside it; nothing is sent yet.
+/// Returns the transport, and the calls that bypass its worker. Sends nothing yet.
 pub fn transport(
     server: Arc<str>,
     url: &str,
@@ -218,11 +218,11 @@ pub struct VerbatimClient {
     place: Place,
 }
 
-/// Where rmcp's worker has posted last, and with which headers, those of the session among them. None before the handshake.
+/// The address and headers of the worker's last POST, including the session's headers. `None` before the handshake.
 #[derive(Clone, Default)]
 struct Place(Arc<Mutex<Option<Address>>>);
 
-/// An address, and the headers that go there.
+/// An address and the headers for it.
 type Address = (Arc<str>, HeaderMap);
 
 impl Place {
@@ -230,7 +230,7 @@ impl Place {
         self.0.lock().clone()
     }
 
-    /// Notes where a message goes.
+    /// Notes a message's destination.
     fn note(&self, message: &ClientJsonRpcMessage, url: &Arc<str>, headers: &HeaderMap) {
         if let JsonRpcMessage::Request(request) = message
             && matches!(
@@ -246,7 +246,7 @@ impl Place {
         *self.0.lock() = Some((url.clone(), headers));
     }
 
-    /// Forgets a session that has expired, unless there is another already.
+    /// Forgets an expired session, unless it has been replaced already.
     fn leave(&self, expired: &HeaderMap) {
         let mut place = self.0.lock();
         if place.as_ref().is_some_and(|(_, headers)| headers.get(SESSION) == expired.get(SESSION)) {
@@ -255,18 +255,18 @@ impl Place {
     }
 }
 
-/// Whether a header repeats what is in one message (SEP-2243).
+/// Returns whether a header repeats a part of one message (SEP-2243).
 fn is_of_one_message(name: &HeaderName) -> bool {
     matches!(name.as_str(), "mcp-method" | "mcp-name") || name.as_str().starts_with("mcp-param-")
 }
 
-/// The event streams of our requests, and what servers ask on them: a question belongs to the call on whose stream it comes.
-/// And what is kept beside the messages that go through rmcp.
+/// The event streams of our requests, and the server's requests on them: a server's request belongs to the call on whose
+/// stream it arrives. Also holds the messages set aside from rmcp.
 #[derive(Clone)]
 struct Streams {
     limits: Limits,
     open: Arc<Mutex<OpenRequests>>,
-    /// The calls past rmcp's worker.
+    /// The calls that bypass rmcp's worker.
     direct: direct::OpenRequests,
     /// The tools that ask for headers. It only grows.
     asking: Arc<Mutex<HashSet<String>>>,
@@ -274,11 +274,11 @@ struct Streams {
 
 #[derive(Default)]
 struct OpenRequests {
-    /// Our requests that are not answered.
+    /// Our unanswered requests.
     open: HashMap<RequestId, OpenRequest>,
-    /// Requests of the server that are on their way, by the ids that it gave them.
+    /// The server's requests on their way to rmcp, by the server's own ids.
     asked: HashMap<RequestId, RelatedCall>,
-    /// Large requests and notifications of the server that are on their way.
+    /// The server's large requests and notifications on their way to rmcp.
     large: HashMap<u64, ServerJsonRpcMessage>,
     last_large: u64,
 }
@@ -286,14 +286,14 @@ struct OpenRequests {
 struct OpenRequest {
     expected: Expected,
     client: Option<ClientChannel>,
-    /// The answer, once it is on its way.
+    /// The answer, once it is on its way to rmcp.
     kept: Option<KeptResult>,
 }
 
 /// A result that does not go through rmcp.
 struct KeptResult {
     result: KeptForm,
-    /// The names of the tools in it that do: those that ask for headers.
+    /// The tools in the result that do go through rmcp: the ones that ask for headers.
     asking: HashSet<String>,
     share: Option<Share>,
 }
@@ -316,7 +316,7 @@ impl Streams {
         self.open.lock().open.get(ours).map(|open| open.expected)
     }
 
-    /// Whether an answer under this id is awaited. Some servers write numbers as texts.
+    /// Returns whether an answer under this id is awaited. Some servers write numbers as strings.
     fn is_open(&self, id: RequestId) -> bool {
         let id = match &id {
             RequestId::String(text) => text.parse().map_or(id, RequestId::Number),
@@ -325,19 +325,19 @@ impl Streams {
         self.open.lock().open.contains_key(&id)
     }
 
-    /// Keeps the result of a request that is still open.
+    /// Keeps the result of a request that is still in flight.
     fn keep(&self, ours: &RequestId, kept: KeptResult) {
         if let Some(open) = self.open.lock().open.get_mut(ours) {
             open.kept = Some(kept);
         }
     }
 
-    /// Keeps a large message: its number.
+    /// Keeps a large message. Returns its number.
     fn keep_large(&self, message: ServerJsonRpcMessage) -> u64 {
         let mut all = self.open.lock();
         all.last_large += 1;
         let number = all.last_large;
-        // Each is taken out as it is read.
+        // Each one is removed when it is read.
         if all.large.len() >= MOST_ASKED {
             all.large.clear();
         }
@@ -345,7 +345,7 @@ impl Streams {
         number
     }
 
-    /// The message that one through rmcp stands for; none if there is none.
+    /// Returns the original of a message that went through rmcp; `None` if it is gone.
     fn whole(&self, message: ServerJsonRpcMessage) -> Option<ServerJsonRpcMessage> {
         let params = match &message {
             JsonRpcMessage::Request(request) => match &request.request {
@@ -364,14 +364,14 @@ impl Streams {
         self.open.lock().large.remove(&number)
     }
 
-    /// Notes a request of the server on the stream of one of ours.
+    /// Notes a server's request on the stream of one of ours.
     fn ask(&self, ours: &RequestId, theirs: RequestId) {
         let mut all = self.open.lock();
         let about = match all.open.get(ours) {
             Some(OpenRequest { client: Some(client), .. }) => RelatedCall::Call(client.clone()),
             _ => RelatedCall::Over,
         };
-        // Each is taken out as it is read. A server whose requests are not read is at fault.
+        // Each one is removed when it is read. If they are not read, the server is at fault.
         if all.asked.len() >= MOST_ASKED {
             all.asked.clear();
         }
@@ -388,13 +388,13 @@ impl Streams {
         }
     }
 
-    /// Whether calls of a tool may need headers that rmcp makes.
+    /// Returns whether calls of a tool may need headers that rmcp generates.
     fn may_need_headers(&self, tool: &str) -> bool {
         let asking = self.asking.lock();
         asking.len() >= MOST_ASKING || asking.contains(tool)
     }
 
-    /// A message as rmcp is to read it. What is large or verbatim is kept.
+    /// Returns a message in the form that rmcp is to read. Large or verbatim content is set aside.
     async fn light(&self, message: Message) -> Bytes {
         match (message.kind(), message.id(), message.id_text()) {
             (MessageKind::Result, Some(id), Some(id_text)) => match self.expected(&id) {
@@ -415,7 +415,7 @@ impl Streams {
                 let bytes = message.bytes().clone();
                 let (read, _) =
                     off_thread(message.weight(), move || serde_json::from_slice(&bytes).ok()).await;
-                // One that is not what it should be: rmcp finds out of a small one.
+                // rmcp reports an invalid message, which it gets in a small form.
                 let number = read.map(|read| self.keep_large(read));
                 let mut light =
                     json!({ "jsonrpc": "2.0", "method": KEPT_METHOD, "params": { "number": number } });
@@ -478,8 +478,8 @@ impl Expectations for Streams {
     }
 }
 
-/// The tools of a list whose schemas ask for headers: rmcp leaves out those whose headers cannot be, and sends the headers with
-/// calls of the others (2026-07-28). None if it is no list.
+/// Returns the tools of a list whose schemas ask for headers: rmcp drops the ones with impossible headers, and sends the
+/// headers with calls of the others (2026-07-28). `None` if it is not a list.
 fn tools_that_ask(list: &Value) -> Option<Vec<Value>> {
     let tools = list["tools"].as_array()?.iter().filter_map(|tool| {
         let schema =
@@ -497,7 +497,7 @@ fn asks_for_headers(schema: &Value) -> bool {
     }
 }
 
-/// A result without the tools that were `asking` for headers and that rmcp has left out.
+/// Returns a result without the `asking` tools that rmcp has dropped.
 fn listed(mut result: Value, asking: &HashSet<String>, through: &ServerResult) -> Value {
     if asking.is_empty() {
         return result;
@@ -512,7 +512,7 @@ fn listed(mut result: Value, asking: &HashSet<String>, through: &ServerResult) -
     result
 }
 
-/// What came in an event: at most one message, and what the event says of the stream.
+/// The content of an event: at most one message, and the event's stream data.
 struct Came {
     message: Option<Message>,
     id: Option<String>,
@@ -523,10 +523,10 @@ struct Came {
 struct Incoming {
     events: EventReader<BodyStream>,
     inbox: Inbox,
-    /// The request of ours that the stream answers.
+    /// Our request that the stream answers.
     of: Option<RequestId>,
     client: VerbatimClient,
-    /// Where refusals of the server's requests go, and with which headers.
+    /// The address and headers for refusals of the server's requests.
     back: Address,
 }
 
@@ -539,13 +539,13 @@ impl Incoming {
         .boxed()
     }
 
-    /// The next event for rmcp, `None` at the end of the stream.
+    /// Returns the next event for rmcp, `None` at the end of the stream.
     async fn next(&mut self) -> Option<Sse> {
         let Came { message, id, retry } = self.read().await?;
         Some(Sse { id, retry, ..self.event(message).await })
     }
 
-    /// What comes next, `None` at the end of the stream.
+    /// Returns the next content, `None` at the end of the stream.
     async fn read(&mut self) -> Option<Came> {
         if let Some(message) = self.inbox.pop() {
             return Some(Came { message: Some(message), id: None, retry: None });
@@ -579,7 +579,7 @@ impl Incoming {
                         self.client.streams.ask(of, id);
                     }
                 }
-                // rmcp has no such ids, and would leave the server waiting.
+                // rmcp does not support such ids and would leave the server waiting.
                 None => {
                     self.inbox.refuse_unread(&message, "the id is neither a text nor a number of 64 bits");
                     return empty;
@@ -590,14 +590,14 @@ impl Incoming {
             MessageKind::Result | MessageKind::Error => message.id(),
             _ => None,
         };
-        // Some servers answer a call on another stream than its own.
+        // Some servers answer a call on another call's stream.
         if let Some(call) = answered.as_ref().and_then(|id| self.client.streams.direct.take(id)) {
             let (weight, limit) = (message.weight(), self.client.streams.limits.error);
             let (answer, share) = off_thread(weight, move || tap::called(&message, limit)).await;
             let _ = call.send(answer.map(|result| result.holding(share)));
             return empty;
         }
-        // rmcp takes an answer to a request that it does not know for the end of the stream.
+        // rmcp takes an answer to an unknown request for the end of the stream.
         if answered.is_some_and(|id| !self.client.streams.is_open(id)) {
             self.inbox.note("an answer to no request; skipped", message.bytes());
             return empty;
@@ -609,7 +609,7 @@ impl Incoming {
     }
 }
 
-/// Requests whose answers are JSON, or nothing.
+/// Requests with a JSON answer or none.
 impl VerbatimClient {
     fn incoming(&self, reply: HttpReply, of: Option<RequestId>, back: Address) -> Incoming {
         let inbox = Inbox::new(self.server.clone(), "an event");
@@ -630,7 +630,7 @@ impl VerbatimClient {
         in_session: bool,
     ) -> Result<StreamableHttpPostResponse, HttpFault> {
         let JsonRpcMessage::Request(request) = message else {
-            // Nobody waits for what a server answers to anything else, if it takes it.
+            // Nobody waits for the answer to anything else, once the server has accepted it.
             return match reply.status.is_success() {
                 true => Ok(StreamableHttpPostResponse::Accepted),
                 false => Err(reply.refused().await),
@@ -660,7 +660,7 @@ impl VerbatimClient {
     }
 }
 
-/// The whole body of an answer.
+/// The complete body of an answer.
 struct Body {
     status: StatusCode,
     kind: String,
@@ -668,10 +668,10 @@ struct Body {
     bound: SizeLimit,
 }
 
-/// Why an answer is no message.
+/// Why an answer is not a message.
 enum Unread {
     Fault(HttpFault),
-    /// Its request fails with this.
+    /// The request fails with this text.
     Unusable(String),
 }
 
@@ -699,7 +699,7 @@ impl Body {
         Ok(Self { status, kind, bytes, bound })
     }
 
-    /// Its message.
+    /// Returns the message in the body.
     async fn message(&self, limits: &Limits) -> Result<Message, Unread> {
         let (text, most) = (self.bytes.clone(), self.bound.values);
         let (scanned, _) = off_thread(Weight::of(text.len()), move || Scanned::of(text, most)).await;
@@ -732,7 +732,7 @@ fn said_by(body: &[u8]) -> String {
     String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned()
 }
 
-/// The answer to a request whose own answer cannot be used.
+/// Returns the failure of a request whose answer cannot be used.
 fn failed(id: &RequestId, what: &str, session: Option<String>) -> StreamableHttpPostResponse {
     let error = JsonRpcMessage::error(ErrorData::internal_error(what.to_string(), None), Some(id.clone()));
     StreamableHttpPostResponse::Json(error, session)

@@ -30,45 +30,45 @@ use crate::{
     },
 };
 
-/// Why the transport did not do its work.
+/// Why the transport failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SseError {
     /// A request failed.
     #[error("{0}")]
     Http(#[from] HttpFault),
-    /// The server does not do as the transport asks.
+    /// The server violates the transport's rules.
     #[error("{0}")]
     Wrong(String),
 }
 
-/// One connection: the stream that is read, and the address that is written to.
+/// One connection: the stream to read from, and the address to write to.
 pub struct Events {
     events: EventReader<BodyStream>,
     inbox: Inbox,
-    /// An event that is being scanned.
+    /// An event being scanned.
     scanning: Heavy<Scan>,
-    /// A message that is being read.
+    /// A message being parsed.
     reading: Heavy<(Message, Incoming)>,
     post: Arc<Post>,
     pub tap: Tap,
-    /// Tells the connection that this transport is gone, by being dropped with it.
+    /// Signals to the connection, on drop, that this transport is gone.
     _open: DropGuard,
 }
 
-/// Where messages go.
+/// The destination of messages.
 struct Post {
     endpoint: Endpoint,
     url: Url,
     headers: HeaderMap,
-    /// Messages that are being posted.
+    /// Messages in transmission.
     backlog: Backlog,
     /// Cancelled when the connection has ended, from either side.
     closed: CancellationToken,
 }
 
 impl Events {
-    /// Opens the stream and waits for the `endpoint`. `headers` go with every request; `closed` is cancelled when the
-    /// connection is gone.
+    /// Opens the stream and waits for the `endpoint` event. `headers` are sent with every request; `closed` is cancelled when
+    /// the connection is gone.
     pub async fn open(
         server: Arc<str>,
         url: &str,
@@ -107,8 +107,8 @@ impl Events {
         Ok(Self { events, inbox, scanning, reading, post, tap, _open: closed.drop_guard() })
     }
 
-    /// Sends one message. Its answer comes on the stream. Requests fail at once, and answers are dropped, while the server
-    /// does not read.
+    /// Sends one message. Its answer comes on the stream. While the server does not read, requests fail at once and answers
+    /// are dropped.
     pub fn post(
         &self,
         message: serde_json::Result<Vec<u8>>,
@@ -126,7 +126,7 @@ impl Events {
             }
             let message = message
                 .map_err(|error| SseError::Wrong(format!("the message cannot be written: {error}")))?;
-            // A server may keep the request open while it works; the connection's end is its end too.
+            // A server may keep the request open while it works, so it ends with the connection.
             tokio::select! {
                 sent = post.send(message.into()) => sent,
                 () = post.closed.cancelled() => Err(SseError::Wrong("the connection closed".into())),
@@ -134,7 +134,7 @@ impl Events {
         }
     }
 
-    /// The next message, `None` at the end of the stream. Nothing is lost if the future is dropped before it is done.
+    /// Returns the next message, `None` at the end of the stream. Dropping the future early loses nothing.
     pub async fn read(&mut self) -> Option<Message> {
         loop {
             if let Some((scan, _)) = self.scanning.done().await {
@@ -174,14 +174,15 @@ impl Post {
         }
         let fault = reply.refused().await;
         if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
-            // It has forgotten the session: only a new stream helps.
+            // The server has forgotten the session: only a new stream helps.
             self.closed.cancel();
         }
         Err(fault.into())
     }
 }
 
-/// The address that an `endpoint` event names. Headers hold secrets, so it must be where the configuration says.
+/// Returns the address that an `endpoint` event names. Headers contain secrets, so the address must be on the configured
+/// origin.
 fn named_endpoint(base: &Url, named: &str) -> Result<Url, SseError> {
     let unreadable = |error| SseError::Wrong(format!("its `endpoint` event names no address: {error}"));
     let mut url = base.join(named.trim()).map_err(unreadable)?;
@@ -195,7 +196,7 @@ fn named_endpoint(base: &Url, named: &str) -> Result<Url, SseError> {
             400,
         )));
     }
-    // A name and a password in the configured address are for the server, however it writes its own.
+    // User name and password of the configured address are for the server, however the server writes its own address.
     let _ = url.set_username(base.username());
     let _ = url.set_password(base.password());
     Ok(url)

@@ -1,6 +1,6 @@
-//! What is likely behind the failure of a server, told from what was said about it.
+//! The likely cause of a server's failure, derived from the error text.
 
-/// What a failure says, in lower case, and what is likely behind it. The first that fits is taken.
+/// Phrases of an error text, in lower case, each with the likely cause. The first match counts.
 const CAUSES: &[(&[&str], &str)] = &[
     (
         &[
@@ -81,7 +81,7 @@ const CAUSES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// The likely cause of a failure, in a sentence, if one is known.
+/// Returns the likely cause of a failure as a sentence, if one is known.
 pub fn likely_cause(error: &str) -> Option<&'static str> {
     let error = error.to_lowercase();
     CAUSES.iter().find(|(words, _)| words.iter().any(|word| error.contains(word))).map(|(_, cause)| *cause)
@@ -122,7 +122,7 @@ mod tests {
             "Node.js 20 or later is required",
             "a restart is required",
             "request 9e404b7 was dropped",
-            // It says itself what to do.
+            // The text already says what to do.
             "no handshake within 4s; if it only starts slowly, raise `start_timeout` in [servers.shop]",
         ] {
             assert_eq!(likely_cause(error), None, "{error}");

@@ -1,8 +1,8 @@
 //! The seam between supervision and the kinds of servers: a [`Connector`] reaches one server, a [`Link`] is one live
 //! connection to it.
 //!
-//! MCP over rmcp (`mcp`) and REST (`rest`) are the implementations; tests script another one in memory. Texts that come out of
-//! here hold no secrets.
+//! MCP over rmcp (`mcp`) and REST (`rest`) are the implementations; tests script another one in memory. Text from this room
+//! never contains secrets.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,19 +15,19 @@ use crate::{catalog::Listing, results::CallResult};
 
 /// The way to one server. Remembers what earlier attempts learned about the server.
 pub(super) trait Connector: Send + Sync {
-    /// Connects once. `patience` is the whole time for it; the caller drops the future after that.
+    /// Connects once. `patience` is the total time for it; after that the caller drops the future.
     fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>>;
 
     /// Resolves once the user has signed in or out.
     fn sign_in_changed(&self) -> BoxFuture<'_, ()>;
 
-    /// Returns the last lines that the server wrote on stderr.
+    /// Returns the last lines of the server's stderr.
     fn stderr_tail(&self) -> Vec<String>;
 
-    /// Returns a text without the server's secrets.
+    /// Returns a text with the server's secrets masked.
     fn mask(&self, text: &str) -> String;
 
-    /// Returns what became of the document that describes the server, if one does.
+    /// Returns the outcome of reading the server's document, if it has one.
     fn document(&self) -> Option<DocumentReport> {
         None
     }
@@ -38,16 +38,16 @@ pub(super) trait Link: Send + Sync {
     /// Returns the negotiated revision of the protocol.
     fn revision(&self) -> Revision;
 
-    /// Reads all lists of the server.
+    /// Reads all of the server's lists.
     fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>>;
 
-    /// Resolves when a list has changed. Loses no change if the future is dropped and asked for again.
+    /// Resolves when a list has changed. Dropping the future and calling again loses no change.
     fn changed(&self) -> BoxFuture<'_, ()>;
 
-    /// Resolves when the link has ended by itself.
+    /// Resolves when the link has ended on its own.
     fn lost(&self) -> BoxFuture<'_, Lost>;
 
-    /// Returns whether it leads to another replica, which runs the server's program.
+    /// Returns whether the link leads to another replica, which runs the server's program.
     fn is_relayed(&self) -> bool {
         false
     }
@@ -55,8 +55,8 @@ pub(super) trait Link: Send + Sync {
     /// Returns whether the link has ended.
     fn is_closed(&self) -> bool;
 
-    /// Sends one request and waits for its result, verbatim; of a call as bytes where that can be. Dropping the future cancels
-    /// the request.
+    /// Sends one request and waits for its result, verbatim, and for a call as bytes where possible. Dropping the future
+    /// cancels the request.
     fn request<'a>(
         &'a self,
         request: LinkRequest,
@@ -64,7 +64,7 @@ pub(super) trait Link: Send + Sync {
         control: &'a Control,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>>;
 
-    /// Returns whether the server tells of changes of single resources.
+    /// Returns whether the server announces changes of single resources.
     fn follows_resources(&self) -> bool;
 
     /// Subscribes to the changes of a resource.
@@ -73,10 +73,10 @@ pub(super) trait Link: Send + Sync {
     /// Ends such a subscription.
     fn unsubscribe(&self, uri: String) -> BoxFuture<'_, ()>;
 
-    /// Sets the level of the server's log.
+    /// Sets the server's log level.
     fn set_log_level(&self, level: LogLevel) -> BoxFuture<'_, ()>;
 
-    /// Closes the link and everything behind it. Returns `reason` with what the server said as it ended.
+    /// Closes the link and everything behind it. Returns `reason` with the server's last output.
     fn close(&self, reason: String) -> BoxFuture<'_, String>;
 }
 
@@ -84,7 +84,7 @@ pub(super) trait Link: Send + Sync {
 #[derive(Clone, Debug)]
 pub(super) struct Revision {
     pub version: String,
-    /// Absent if the server speaks another protocol than MCP.
+    /// Absent if the server does not speak MCP.
     pub era: Option<Era>,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Revision {
 pub(super) enum Lost {
     Failed(String),
     SignIn(SignInNeeded),
-    /// Its program runs elsewhere from now on. If it `drains`, not before the requests in flight have their answers.
+    /// The program has moved elsewhere. If it `drains`, the requests in flight get their answers first.
     Moved {
         drains: bool,
     },
@@ -124,7 +124,7 @@ pub(super) struct SignInNeeded {
 pub(super) enum RequestError {
     /// The link ended.
     Lost,
-    /// The server did not get it, because its program does not run any more where it was sent: why.
+    /// The server did not receive it, because its program no longer runs at the destination: why.
     NotThere(String),
     /// The server requires a sign-in for this request.
     SignIn(SignInNeeded),
@@ -138,7 +138,7 @@ pub(super) enum LinkRequest {
     CallTool {
         tool: String,
         arguments: Map<String, Value>,
-        /// Whether the server takes the call only as a task.
+        /// Whether the server accepts the call only as a task.
         as_task: bool,
     },
     GetPrompt {
@@ -156,7 +156,7 @@ pub(super) enum LinkRequest {
     },
 }
 
-/// What the client answered in the previous round (multi round-trip requests, SEP-2322).
+/// The client's answers in the previous round (multi round-trip requests, SEP-2322).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Input {
     pub responses: BTreeMap<String, Value>,
@@ -164,7 +164,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Whether the client has answered nothing.
+    /// Returns whether the client has answered nothing.
     pub fn is_empty(&self) -> bool {
         self.responses.is_empty() && self.state.is_none()
     }

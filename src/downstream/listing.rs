@@ -23,12 +23,12 @@ use crate::{
     wire::{self, Limits, SizeLimit},
 };
 
-/// The most pages and entries of a list that are read; the rest is not shown.
+/// The maximum numbers of pages and entries read from a list; the rest is not shown.
 const MAX_PAGES: usize = 200;
 pub(super) const MAX_ENTRIES: usize = 10_000;
-/// The longest time for one page of a list, and until a change stream is open.
+/// The longest time for one page of a list, and for opening a change stream.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause before a change stream that ended is opened again, and before one that was refused.
+/// The delay before reopening a change stream that ended, and before retrying a refused one.
 const RELISTEN: Duration = Duration::from_secs(5);
 const LISTEN_AGAIN: Duration = Duration::from_secs(60);
 
@@ -48,11 +48,11 @@ pub(super) async fn list(
         ClientRequest::ListToolsRequest(ListToolsRequest { params, ..ListToolsRequest::default() })
     });
     let tools = match within(time, tools).await {
-        // A server with only prompts need not know the method.
+        // A server with only prompts may not know the method.
         Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
         other => other.map_err(|error| error.to_string())?,
     };
-    // A failure of the other lists is logged and costs only that list.
+    // Any other list's failure is logged and costs only that list.
     let more = async |there: bool, field: &str, request: &PageRequest| {
         if !there {
             return Vec::new();
@@ -72,7 +72,7 @@ pub(super) async fn list(
     };
     let (has_prompts, has_resources) =
         (info.capabilities.prompts.is_some(), info.capabilities.resources.is_some());
-    // At the same time: a server that answers none of them is ready after one limit.
+    // Concurrently: a server that answers none of them is ready after one time limit.
     let (prompts, resources, templates) = futures::join!(
         more(has_prompts, "prompts", &|params| {
             ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
@@ -106,7 +106,7 @@ enum ListError {
     Other(String),
 }
 
-/// Limits the time of all pages of a list.
+/// Limits the total time for a list's pages.
 async fn within(
     time: Duration,
     pages: impl Future<Output = Result<Vec<Value>, ListError>>,
@@ -182,16 +182,16 @@ async fn pages(
 
 /// One page of a list.
 struct Page {
-    /// Those that fit.
+    /// The entries within the limit.
     entries: Vec<Value>,
     next: Option<String>,
-    /// What is left of the limit.
+    /// The rest of the limit.
     left: SizeLimit,
     is_cut: bool,
 }
 
 impl Page {
-    /// Takes a page apart, which takes a while for a long one. None if it has no such list.
+    /// Splits a page into entries, which is slow for a long one. `None` if the page has no such list.
     fn of(mut page: Value, field: &str, mut left: SizeLimit) -> Option<Self> {
         let Some(Value::Array(mut entries)) = page.get_mut(field).map(Value::take) else { return None };
         entries.truncate(MAX_ENTRIES);
@@ -217,16 +217,16 @@ pub(super) enum ChangeStream {
     #[default]
     Wanted,
     Open(Box<Subscription>),
-    /// Ended, or refused; opened again at that time.
+    /// Ended or refused; to be reopened at that time.
     Lost(Instant),
     /// The server announces nothing.
     Silent,
 }
 
 impl ChangeStream {
-    /// Waits for the next announced change of a list; for ever if the server announces nothing. A stream that ends while
-    /// the server lives (a proxy's idle limit) is opened again and counts as a change, since one may have been missed.
-    /// `relisten` asks for another stream, for other resources. Nothing is lost if the future is dropped and made again.
+    /// Waits for the next announced change of a list; for ever if the server announces nothing. If a stream ends while the
+    /// server lives (a proxy's idle limit), it is reopened, and that counts as a change, because one may have been missed.
+    /// `relisten` requests a new stream for other resources. Dropping the future and calling again loses nothing.
     pub(super) async fn next(
         &mut self,
         peer: &Peer<RoleClient>,
@@ -239,7 +239,7 @@ impl ChangeStream {
                 Self::Wanted => *self = Self::open(peer, info, subscriptions.uris()).await,
                 Self::Open(stream) => {
                     let news = tokio::select! {
-                        // Changes that are already in the stream count before the stream is replaced.
+                        // Changes already in the stream count before the stream is replaced.
                         biased;
                         news = stream.next() => news,
                         () = relisten.notified() => {
@@ -270,7 +270,7 @@ impl ChangeStream {
         }
     }
 
-    /// Opens a stream of the lists that the server can announce, and of the resources with subscriptions.
+    /// Opens a stream for the lists that the server can announce, and for the subscribed resources.
     async fn open(peer: &Peer<RoleClient>, info: &ServerPeerInfo, uris: Vec<String>) -> Self {
         let capabilities = &info.capabilities;
         let announces = [

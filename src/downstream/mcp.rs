@@ -45,9 +45,9 @@ use crate::{
     wire::Limits,
 };
 
-/// The `_meta` key of the level from which on a client wants to hear a server's log (2026-07-28).
+/// The `_meta` key for the minimum level of server log messages that a client wants (2026-07-28).
 pub(super) const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
-/// How long until a call is worth another attempt whose token could not be renewed.
+/// How long to wait before repeating a call whose token could not be renewed.
 const UNSENT: Duration = Duration::from_secs(5);
 /// How long rmcp may take to close a link.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct McpServer {
     pub name: Arc<str>,
     pub transport: Transport,
-    /// Whether it is a server of the file, not of a session.
+    /// Whether the configuration file defines the server, rather than a session.
     pub lasts: bool,
     pub dial: Option<Box<Dial>>,
     pub context: Arc<ConnectionContext>,
@@ -120,7 +120,7 @@ impl McpServer {
             self.habits.lock().era = Some(greeted.era);
         }
         let peer = greeted.running.peer().clone();
-        // rmcp's own cache would serve old lists; the catalogue is ours.
+        // rmcp's own cache would serve stale lists; the catalogue is ours.
         peer.set_response_cache_config(ClientCacheConfig::disabled()).await;
         Ok(Arc::new(McpLink {
             name: self.name.clone(),
@@ -179,7 +179,7 @@ pub(super) struct Greeted {
 /// A live connection to an MCP server.
 struct McpLink {
     name: Arc<str>,
-    /// The longest time for all pages of a list.
+    /// The total time for a list's pages.
     patience: Duration,
     peer: Peer<RoleClient>,
     running: Mutex<Option<RunningService<RoleClient, NonetClient>>>,
@@ -187,9 +187,9 @@ struct McpLink {
     era: Era,
     info: ServerPeerInfo,
     list_changed: Arc<Notify>,
-    /// The stream of changes of a server of the stateless era.
+    /// The change stream of a server of the stateless era.
     changes: tokio::sync::Mutex<ChangeStream>,
-    /// Has that stream opened again, for other resources.
+    /// Requests that the change stream be reopened for other resources.
     relisten: Notify,
     closed: CancellationToken,
     /// The sign-in that the server required for a request.
@@ -197,9 +197,9 @@ struct McpLink {
     credentials: Arc<Credentials>,
     subscriptions: Arc<Subscriptions>,
     limits: Limits,
-    /// Makes calls past rmcp, where the transport lets it.
+    /// Calls that bypass rmcp, where the transport supports them.
     direct: Option<DirectCalls>,
-    /// Where the program ran when this began, if it has a place.
+    /// Where the program ran when the link began, if it has a place.
     placed: Option<(Arc<Placed>, Place)>,
 }
 
@@ -385,7 +385,7 @@ impl McpLink {
         })
     }
 
-    /// Puts what belongs to the call on its way with the request.
+    /// Adds the call's own data to the request.
     fn annotate(&self, request: &mut ClientRequest, control: &Control) {
         for (key, value) in &control.meta {
             request.get_meta_mut().0.insert(key.clone(), value.clone());
@@ -407,7 +407,7 @@ impl McpLink {
     fn not_sent(&self, error: &(dyn std::error::Error + 'static)) -> RequestError {
         if let Some(refusal) = Refusal::of(error) {
             let needed = self.credentials.sign_in(&refusal);
-            // Where only this call needs a wider scope, the other calls go on.
+            // If only this call needs a wider scope, the other calls continue.
             if refusal.scope.is_none() {
                 self.signed_out.send_replace(Some(needed.clone()));
             }
@@ -427,7 +427,7 @@ impl McpLink {
     }
 }
 
-/// A request without its answer yet. Cancelled at the server if dropped before the answer.
+/// A request in flight. Dropping it before the answer cancels it at the server.
 struct Sent<'a> {
     handle: Option<RequestHandle<RoleClient>>,
     control: &'a Control,
@@ -447,7 +447,7 @@ impl Drop for Sent<'_> {
         let Some(handle) = self.handle.take() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let reason = self.control.why_given_up();
-        // In a task of its own: a server that does not read would hold the caller.
+        // In a separate task: a server that does not read would block the caller.
         runtime.spawn(async move {
             let _ = handle.cancel(Some(reason.into())).await;
         });

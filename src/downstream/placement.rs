@@ -1,5 +1,5 @@
-//! Programs that one replica of a cluster runs for all. The gateway finds out where each of them runs; a connection follows: it
-//! starts the program, or reaches the replica that has it.
+//! Programs that one replica of a cluster runs for all. The gateway finds out where each program runs, and a connection
+//! follows: it starts the program, or connects to the replica that runs it.
 
 use std::sync::{
     Arc,
@@ -13,18 +13,18 @@ use tokio::sync::{Notify, watch};
 
 use super::{Control, LogLevel};
 
-/// The `_meta` key of what the replica with the program has to know of a call from another one.
+/// The `_meta` key for what the replica with the program needs to know about another replica's call.
 const RELAY_KEY: &str = "nonet/relay";
 
 /// Where a program runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// Nowhere, as far as is known.
+    /// Nowhere known.
     #[default]
     Unknown,
     /// On this replica.
     Here,
-    /// On this replica until its calls have ended, then on another one.
+    /// On this replica until its calls have ended, then on another replica.
     Leaving,
     /// On another replica.
     At(Arc<Holder>),
@@ -43,9 +43,9 @@ pub struct Holder {
     pub number: u32,
     /// Its name, for people.
     pub name: String,
-    /// The address of the program there, by streamable HTTP.
+    /// The program's address there, by streamable HTTP.
     pub url: String,
-    /// What it lets replicas in by.
+    /// The headers that admit replicas there.
     pub headers: HeaderMap,
 }
 
@@ -63,12 +63,12 @@ impl Placements {
         self.all.entry(server.clone()).or_insert_with(new).clone()
     }
 
-    /// Has the places looked at soon.
+    /// Requests that the places be checked soon.
     pub fn look_soon(&self) {
         self.look.notify_one();
     }
 
-    /// Resolves when the places should be looked at: a program was not where it should be.
+    /// Resolves when the places should be checked, because a program was not where it was expected.
     pub async fn has_trouble(&self) {
         self.look.notified().await;
     }
@@ -78,7 +78,7 @@ impl Placements {
 #[derive(Debug, Default)]
 pub struct Placed {
     place: watch::Sender<Place>,
-    /// The connections that are up, or on their way.
+    /// The connections that are up or being opened.
     links: AtomicUsize,
     is_troubled: AtomicBool,
     look: Arc<Notify>,
@@ -99,23 +99,23 @@ impl Placed {
         });
     }
 
-    /// Returns whether anything of the program is left here: a process, or a connection to it.
+    /// Returns whether any part of the program is left here: a process, or a connection to one.
     pub fn is_in_use(&self) -> bool {
         self.links.load(Ordering::Acquire) > 0
     }
 
-    /// Returns whether the program was not reached since this was last asked.
+    /// Returns whether the program was unreachable at any time since the last query.
     pub fn take_trouble(&self) -> bool {
         self.is_troubled.swap(false, Ordering::Relaxed)
     }
 
-    /// Says that the program was not reached.
+    /// Reports that the program was unreachable.
     pub(super) fn report_trouble(&self) {
         self.is_troubled.store(true, Ordering::Relaxed);
         self.look.notify_one();
     }
 
-    /// Counts a connection until the result is dropped.
+    /// Counts a connection until the returned value is dropped.
     pub(super) fn link(self: &Arc<Self>) -> PlacedLink {
         self.links.fetch_add(1, Ordering::AcqRel);
         PlacedLink(self.clone())
@@ -123,11 +123,11 @@ impl Placed {
 
     /// Waits until the program has a place.
     pub(super) async fn known(&self) {
-        // The sender is here.
+        // Never fails, because the sender lives in `self`.
         let _ = self.place.subscribe().wait_for(Place::is_known).await;
     }
 
-    /// Waits until the program has another place than this one. Returns it.
+    /// Waits until the program's place changes from `before`. Returns the new place.
     pub(super) async fn left(&self, before: &Place) -> Place {
         let mut places = self.place.subscribe();
         let place = places.wait_for(|place| place != before).await.map(|place| place.clone());
@@ -135,7 +135,7 @@ impl Placed {
     }
 }
 
-/// A connection to a program that has a place.
+/// A connection to a program with a place.
 pub(super) struct PlacedLink(Arc<Placed>);
 
 impl Drop for PlacedLink {
@@ -144,23 +144,23 @@ impl Drop for PlacedLink {
     }
 }
 
-/// What the replica with a program has to know of a call from another one.
+/// What the replica with a program needs to know about another replica's call.
 #[derive(Debug, Default)]
 pub struct Relayed {
-    /// The session of the call's client, if it can be asked.
+    /// The session of the call's client, if the client can be asked.
     pub session: Option<u64>,
-    /// What that client can be asked.
+    /// The client's capabilities for servers' requests.
     pub can: Map<String, Value>,
-    /// From which level on it wants the server's log.
+    /// The minimum level of server log messages that the client wants.
     pub log: Option<LogLevel>,
-    /// Whose turn the call takes.
+    /// The owner of the call's turn.
     pub owner: u64,
     /// How long the call may take, in milliseconds.
     pub timeout_ms: u64,
 }
 
 impl Relayed {
-    /// Takes it out of the `_meta` of a request.
+    /// Takes the conditions out of a request's `_meta`.
     pub fn take(meta: &mut Map<String, Value>) -> Self {
         let given = meta.remove(RELAY_KEY).unwrap_or_default();
         Self {
@@ -172,7 +172,7 @@ impl Relayed {
         }
     }
 
-    /// The same conditions of a call, with it in their `_meta`.
+    /// Returns a call's conditions with these data added to their `_meta`.
     pub(super) fn put(control: &Control) -> Control {
         let asker = control.asker.as_ref();
         let relayed = json!({

@@ -1,9 +1,8 @@
-//! A second process that outlives the gateway by a moment and ends its servers if the gateway was
-//! killed.
+//! A second process that outlives the gateway by a moment and ends the gateway's servers if the gateway was killed.
 //!
-//! The gateway writes the live process groups to a pipe. When the pipe ends, for whatever reason, the
-//! guard ends those groups and exits. A guard that is killed itself is replaced. Without a guard (no executable given, or not on Unix) a clean
-//! stop still leaves nothing behind.
+//! The gateway writes the live process groups to a pipe. When the pipe ends, for whatever reason, the guard ends those groups
+//! and exits. A guard that is killed itself is replaced. Without a guard (no executable given, or not on Unix), a clean stop
+//! still leaves nothing behind.
 
 use std::{
     collections::BTreeSet,
@@ -19,14 +18,14 @@ use parking_lot::Mutex;
 
 /// The argument that runs the binary as the guard.
 pub const GUARD_COMMAND: &str = "__guard";
-/// A guard that lived for less than this is replaced only after a pause of this length.
+/// A guard that ended sooner than this is replaced only after a delay of the same length.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
-/// The gateway's end. A guard that ends before the gateway is replaced at once.
+/// The gateway's side. A guard that ends before the gateway is replaced at once.
 #[derive(Debug, Default)]
 pub struct ProcessGuard {
     shared: Arc<Shared>,
-    /// Waits for the guard's end.
+    /// The thread that waits for the guard's end.
     watcher: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -36,10 +35,10 @@ struct Shared {
     watched: Mutex<Watched>,
 }
 
-/// What the guard has to know.
+/// What the guard needs to know.
 #[derive(Debug, Default)]
 struct Watched {
-    /// The process groups that are alive, for a guard that replaces another.
+    /// The live process groups, for a replacement guard.
     groups: BTreeSet<i32>,
     /// The pipe to the guard.
     pipe: Option<ChildStdin>,
@@ -82,7 +81,7 @@ impl ProcessGuard {
         }
     }
 
-    /// Adds a process group that has to end with the gateway.
+    /// Adds a process group that must end with the gateway.
     pub fn watch(&self, group: i32) {
         let mut watched = self.shared.watched.lock();
         watched.groups.insert(group);
@@ -98,7 +97,7 @@ impl ProcessGuard {
 }
 
 impl Watched {
-    /// Writes to the guard. One that has ended is replaced by its watcher, which writes all groups.
+    /// Writes to the guard. A guard that has ended is replaced by its watcher, which writes all groups again.
     fn write(&mut self, line: &str) {
         if let Some(pipe) = self.pipe.as_mut()
             && pipe.write_all(line.as_bytes()).is_err()
@@ -109,7 +108,7 @@ impl Watched {
 }
 
 impl Shared {
-    /// Waits for the guard's end, and replaces it for as long as the gateway runs.
+    /// Waits for the guard's end, and replaces the guard as long as the gateway runs.
     fn keep(&self, mut guard: Child) {
         let Some(executable) = &self.executable else { return };
         let mut began = Instant::now();
@@ -169,7 +168,7 @@ impl Drop for ProcessGuard {
     }
 }
 
-/// The guard's end: reads until the gateway is gone, then ends the groups that are left.
+/// The guard's side: reads until the gateway is gone, then ends the remaining groups.
 pub fn run(input: impl io::Read) {
     let mut groups = BTreeSet::new();
     for line in io::BufReader::new(input).lines() {
@@ -187,7 +186,7 @@ pub fn run(input: impl io::Read) {
     if groups.is_empty() {
         return;
     }
-    // Servers see their stdin close at the same moment, and most exit by themselves.
+    // Servers see their stdin close at the same moment, and most exit on their own.
     std::thread::sleep(Duration::from_millis(500));
     signal(&groups, false);
     std::thread::sleep(Duration::from_millis(700));

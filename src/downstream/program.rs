@@ -1,4 +1,4 @@
-//! A program of the configuration that runs once, with an input: the environment, the guard and the log of a server's child.
+//! Runs a configured program once with an input, with the environment, guard and log of a child-process server.
 
 use std::{io, process::ExitStatus, sync::Arc};
 
@@ -13,12 +13,12 @@ use crate::{config::Globs, text::clip};
 /// How much of its output is logged, in bytes.
 const LOGGED: usize = 500;
 
-/// Runs a program to its end with this input. Dropping the future kills it with all that it started. `label` names it in
+/// Runs a program to its end with this input. Dropping the future kills the program and its descendants. `label` names it in
 /// the log; `inherit_env` are the variables that it gets besides the usual ones.
 ///
 /// # Errors
 ///
-/// Why it did not start, or how it failed.
+/// Returns why it did not start, or how it failed.
 pub async fn run_program(
     context: &Arc<ConnectionContext>,
     label: &str,
@@ -45,7 +45,7 @@ pub async fn run_program(
             _ => format!("`{command}` could not be started: {error}"),
         })?;
     let feed = async {
-        // A program that does not read its input is not at fault.
+        // A program need not read its input.
         let _ = stdin.write_all(input).await;
         drop(stdin);
         let mut begins = Vec::new();
@@ -74,5 +74,5 @@ pub async fn run_program(
     }
 }
 
-/// Arguments from this length on are masked in what the program prints: they may be secrets.
+/// Arguments of at least this length are masked in the program's output: they may be secrets.
 const MASKED: usize = 8;

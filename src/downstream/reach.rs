@@ -1,4 +1,4 @@
-//! What a server that is a program could reach, for people: `nonet check` shows it.
+//! What a child-process server could reach, for people: `nonet check` shows it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,25 +24,25 @@ pub struct Reach {
     pub variables: BTreeSet<String>,
 }
 
-/// What a sandbox leaves.
+/// What a sandbox leaves reachable.
 #[derive(Clone, Debug, Serialize)]
 pub struct SandboxReach {
-    /// Files and folders to read, besides those of the system and of interpreters.
+    /// Readable files and folders, besides those of the system and of interpreters.
     pub read: BTreeSet<PathBuf>,
-    /// Files and folders to write, besides its own home folder and temporary folder.
+    /// Writable files and folders, besides the sandbox's own home folder and temporary folder.
     pub write: BTreeSet<PathBuf>,
-    /// The addresses.
+    /// The reachable addresses.
     #[serde(serialize_with = "net")]
     pub net: Network,
-    /// Arguments that name a folder too broad to be opened for that.
+    /// Folders named by arguments that are too broad to be opened for that reason.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub too_broad: BTreeSet<PathBuf>,
-    /// Why the sandbox is weaker than it says, or cannot be had.
+    /// Why the sandbox is weaker than configured, or unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weaker: Option<String>,
 }
 
-/// Shows `net` as it is written.
+/// Returns `net` as the configuration writes it.
 pub fn net_text(net: &Network) -> String {
     match net {
         Network::All => "all".into(),
@@ -62,8 +62,8 @@ fn net<S: Serializer>(net: &Network, serializer: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Reach {
-    /// Works out what each of these servers could reach, without those that are no programs. Looks at files, and tries the
-    /// sandbox once if a server is in one.
+    /// Returns what each of these servers could reach, except servers that are not programs. Reads the file system, and tries
+    /// the sandbox once if a server uses one.
     pub async fn of_all(
         connections: impl Iterator<Item = &Connection>,
         context: &ConnectionContext,

@@ -1,20 +1,20 @@
-//! What a server says when it refuses a request for want of a sign-in, or of one that allows more.
+//! A server's refusal of a request that lacks a sign-in, or lacks a scope.
 
 use http::StatusCode;
 
 use crate::wire::{http::HttpFault, rmcp::http_fault};
 
-/// Such a refusal.
+/// A refusal for want of a sign-in or a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Its `WWW-Authenticate`, or else the status.
+    /// Its `WWW-Authenticate` header, or else the status.
     pub challenge: String,
-    /// What it wants to be allowed besides, separated by spaces; none if there is no sign-in at all, or it is over.
+    /// The additional scopes that the server requires, separated by spaces; `None` if there is no sign-in or it has expired.
     pub scope: Option<String>,
 }
 
 impl Refusal {
-    /// The refusal that an error comes of, if it does.
+    /// Returns the refusal that caused an error, if one did.
     pub fn of(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
         match http_fault(error)? {
             HttpFault::AuthRequired(challenge) => Some(Self { challenge, scope: None }),
@@ -26,13 +26,13 @@ impl Refusal {
     }
 }
 
-/// Whether an error says that a request was not sent, because its token could not be renewed just now.
+/// Returns whether an error means that a request was not sent because its token could not be renewed.
 pub fn is_unsent(error: &(dyn std::error::Error + 'static)) -> bool {
     matches!(http_fault(error), Some(HttpFault::Unsent(_)))
 }
 
-/// Whether an error says that a replica which was to pass a request on to a server's program has not done so: it is gone, or does
-/// not run the program.
+/// Returns whether an error means that a replica could not pass a request on to a server's program: the replica is gone, or
+/// does not run the program.
 pub fn is_not_there(error: &(dyn std::error::Error + 'static)) -> bool {
     match http_fault(error) {
         Some(HttpFault::Status { status, .. }) => {

@@ -1,4 +1,4 @@
-//! Requests to a server: a slot, a link, the rounds and tasks that a call may take, and an end in time.
+//! Requests to a server: a slot, a link, the rounds and tasks of a call, and a deadline.
 
 use std::{
     collections::BTreeMap,
@@ -23,23 +23,23 @@ use crate::{
     turns::{SharedSlot, SharedSlots, SharedTake, Slot},
 };
 
-/// The most rounds of input in one call, as in the SDKs.
+/// The maximum number of input rounds in one call, as in the SDKs.
 const MAX_ROUNDS: usize = 10;
-/// The pause before a server that asks only for another round gets it.
+/// The delay before the next round, if the server asks only for another round.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(200);
-/// The pause before a request goes again to a server whose program was not where it was sent, and how long an answer to that says
-/// it takes.
+/// The delay before a request is repeated to a server whose program was not at the destination. Error answers name the same
+/// delay.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 const MOVING: Duration = Duration::from_secs(2);
-/// How long until it is looked again whether another replica has given a slot back, at first and at most.
+/// The delay before checking again whether another replica has released a slot, at first and at most.
 const LOOK_FOR_SLOT: Duration = Duration::from_millis(10);
 const LOOK_FOR_SLOT_AT_MOST: Duration = Duration::from_millis(200);
 /// The time that supervision gets to find out why a link ended.
 const POST_MORTEM: Duration = Duration::from_millis(100);
 
 impl Connection {
-    /// Calls a tool. `wait` is the longest wait for a server that is not connected. `as_task` requests a task, for tools
-    /// that support nothing else; a task that the server starts by itself is followed as well.
+    /// Calls a tool. `wait` is the longest wait for a server that is not connected. `as_task` requests a task, for tools that
+    /// support nothing else; a task that the server starts on its own is followed as well.
     pub async fn call_tool(
         &self,
         tool: &str,
@@ -56,7 +56,7 @@ impl Connection {
         answer
     }
 
-    /// The same for another replica, which keeps the breaker.
+    /// Calls a tool for another replica, which runs the breaker.
     pub async fn call_for_replica(
         &self,
         tool: &str,
@@ -134,7 +134,7 @@ impl Connection {
         self.slots.taken()
     }
 
-    /// Lets the server ask the client of a request while `work` runs.
+    /// Lets the server send requests to a request's client while `work` runs.
     async fn asking(
         &self,
         control: &Control,
@@ -142,7 +142,7 @@ impl Connection {
         until: Instant,
         work: impl Future<Output = Result<CallResult, CallError>>,
     ) -> Result<CallResult, CallError> {
-        // Before the server is ready, none of its requests belong to this call.
+        // Before the server is ready, none of its requests can belong to this call.
         self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
         let mut open = control.asker.clone().map(|asker| self.calls.enter(asker));
         let result = work.await;
@@ -152,8 +152,8 @@ impl Connection {
         result
     }
 
-    /// Sends a request, and sends it again with what the client answers until the result asks for no more input (multi
-    /// round-trip requests, SEP-2322).
+    /// Sends a request, and repeats it with the client's answers until the result asks for no more input (multi round-trip
+    /// requests, SEP-2322).
     async fn with_input(
         &self,
         request: LinkRequest,
@@ -203,11 +203,11 @@ impl Connection {
             replies = asker.ask(&self.name, requests) => replies,
             () = control.cancel.cancelled() => return Err(CallError::Cancelled),
         };
-        // Responses have no room for an error: the call cannot go on.
+        // Responses cannot carry an error, so the call cannot go on.
         replies.into_iter().map(|(key, reply)| Ok((key, reply.map_err(CallError::Rpc)?))).collect()
     }
 
-    /// Waits for a free slot: of this gateway, where clients take turns, and then of all replicas.
+    /// Waits for a free slot: first this gateway's, where clients take turns, then one shared by all replicas.
     async fn slot(&self, control: &Control, until: Instant) -> Result<(Slot, Option<SharedSlot>), CallError> {
         let settings = self.settings();
         let busy = || CallError::Busy(settings.concurrency());
@@ -227,9 +227,9 @@ impl Connection {
         }
     }
 
-    /// Waits for a free slot of all replicas. None if they go by themselves.
+    /// Waits for a free slot shared by all replicas. `None` if replicas do not share slots at the moment.
     async fn shared_slot(&self, slots: &dyn SharedSlots, most: usize) -> Option<SharedSlot> {
-        // With jitter: not all replicas look at the same moment.
+        // Jitter keeps the replicas from checking at the same moment.
         let pauses =
             ExponentialBuilder::default().with_min_delay(LOOK_FOR_SLOT).with_max_delay(LOOK_FOR_SLOT_AT_MOST);
         for pause in pauses.with_jitter().without_max_times().build() {
@@ -243,7 +243,7 @@ impl Connection {
         None
     }
 
-    /// Returns the live link. Waits until `until` for a server that is starting or was lost.
+    /// Returns the live link. Waits until `until` for a server that is starting or lost.
     async fn ready(&self, until: Instant, cancel: &CancellationToken) -> Result<Arc<dyn Link>, CallError> {
         if let Some(link) = self.link() {
             return Ok(link);
@@ -259,7 +259,7 @@ impl Connection {
                     }
                 }
                 State::Starting => {}
-                // A caller waits: end the backoff. The outcome of that attempt is the answer.
+                // A caller waits, so end the backoff. The outcome of that attempt is the answer.
                 State::Down { .. } if !kicked => {
                     self.kick.notify_one();
                     kicked = true;
@@ -278,8 +278,7 @@ impl Connection {
         }
     }
 
-    /// Sends one request and waits for its result until `until`, which is `control.timeout` after the beginning of the
-    /// call.
+    /// Sends one request and waits for its result until `until`, which is `control.timeout` after the start of the call.
     pub(super) async fn request(
         &self,
         request: LinkRequest,
@@ -323,7 +322,7 @@ impl Connection {
     }
 }
 
-/// A request that waits for its answer.
+/// A request in flight.
 struct Sent<'a>(&'a Connection);
 
 impl Drop for Sent<'_> {

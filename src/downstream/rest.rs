@@ -1,7 +1,7 @@
-//! A REST service as a server: its document or endpoints give the tools, and a call of a tool is a request over HTTP.
+//! A REST service as a server: its document or endpoints define the tools, and a call of a tool is an HTTP request.
 //!
-//! The link is up as soon as the document is read; nothing is sent to the service before the first call. A file that
-//! changes is read again. What becomes a tool, and of which params a request is made, is `crate::rest`'s.
+//! The link is up as soon as the document is read; the service gets no request before the first call. A changed file is read
+//! again. `crate::rest` decides which operations become tools, and how params make a request.
 
 mod answer;
 mod document;
@@ -39,9 +39,9 @@ use crate::{
     wire::{self, Limits, web},
 };
 
-/// How often the file of a document is looked at.
+/// How often a document's file is checked.
 const LOOK: Duration = Duration::from_secs(2);
-/// The longest wait of the one repetition, if the service asks for a wait.
+/// The longest delay before the one retry, if the service asks for a delay.
 const SHORT: Duration = Duration::from_secs(3);
 
 /// One REST service.
@@ -55,7 +55,7 @@ pub(super) struct RestServer {
 }
 
 impl RestServer {
-    /// Returns the way to a service. Nothing is read yet.
+    /// Returns the connector to a service. Reads nothing yet.
     pub fn new(
         name: &Arc<str>,
         settings: Arc<RestSettings>,
@@ -75,7 +75,7 @@ impl RestServer {
         }))
     }
 
-    /// Reads the document, and makes what sends requests to the service that it describes.
+    /// Reads the document, and builds the sender for the service that it describes.
     async fn described(&self) -> Result<(Described, Option<Stamp>), Lost> {
         let settings = &self.settings;
         let (mut service, stamp) = match &settings.openapi {
@@ -94,7 +94,7 @@ impl RestServer {
         };
         let base_url = settings.base_url.clone().or_else(|| service.base_url.clone());
         let mut by_hand = Service::by_hand(&settings.endpoints, base_url.as_deref());
-        // What the user wrote counts.
+        // What the user wrote takes precedence.
         service.operations.extend(by_hand.operations);
         service.left_out.append(&mut by_hand.left_out);
         if settings.base_url.is_none() {
@@ -123,7 +123,7 @@ impl RestServer {
         Ok((Described { service, home, sender }, stamp))
     }
 
-    /// Makes what sends requests.
+    /// Builds the sender.
     fn sender(&self) -> Result<Sender, Lost> {
         let settings = &self.settings;
         let reach =
@@ -163,7 +163,7 @@ impl Connector for RestServer {
     }
 }
 
-/// The address of the operations, if all of them are on one host.
+/// Returns the address of the operations, if all of them are on one host.
 fn only_host(service: &Service) -> Option<&str> {
     let mut all = service.operations.values().filter_map(Operation::address);
     let first = all.next()?;
@@ -171,7 +171,7 @@ fn only_host(service: &Service) -> Option<&str> {
     all.all(|other| Url::parse(other).is_ok_and(|other| is_same_host(&home, &other))).then_some(first)
 }
 
-/// The place of a document as it may be shown.
+/// Returns the place of a document in a form that may be shown.
 fn shown(document: &OpenApi) -> String {
     match document {
         OpenApi::File(path) => path.display().to_string(),
@@ -179,7 +179,7 @@ fn shown(document: &OpenApi) -> String {
     }
 }
 
-/// A service, and what sends requests to it.
+/// A service and its sender.
 struct Described {
     service: Service,
     /// The host that credentials go to.
@@ -188,7 +188,7 @@ struct Described {
 }
 
 impl Described {
-    /// Whether credentials go along to this address: an operation may have an address on another host.
+    /// Returns whether credentials are sent to this address: an operation may be on another host.
     fn is_home(&self, url: &str) -> bool {
         let url = Url::parse(url).ok();
         self.home.as_ref().zip(url).is_some_and(|(home, url)| is_same_host(home, &url))
@@ -199,7 +199,7 @@ impl Described {
 struct RestLink {
     server: RestServer,
     described: ArcSwap<Described>,
-    /// The file of the document when it was last read, if it is a file.
+    /// The state of the document's file when it was last read, if it is a file.
     seen: Mutex<Option<Stamp>>,
 }
 
@@ -219,7 +219,7 @@ impl RestLink {
         if *self.seen.lock() == stamp {
             return Ok(());
         }
-        // A document that cannot be used is looked at again only when it has changed again.
+        // An unusable document is read again only once it has changed again.
         *self.seen.lock() = stamp;
         let (described, stamp) = self.server.described().await?;
         *self.seen.lock() = stamp;
@@ -263,7 +263,7 @@ impl RestLink {
         let params = |why| RequestError::Call(CallError::Params(why));
         let base_url = self.server.settings.base_url.as_deref();
         let request = operation.request(base_url, arguments).map_err(params)?;
-        // Params are no part of the host.
+        // The host does not depend on params.
         described.sender.reach.found(&request.url);
         let mut again = operation.method.is_idempotent();
         loop {
@@ -308,12 +308,12 @@ impl RestLink {
     }
 }
 
-/// The answer to every request that is not a call of a tool.
+/// Returns the answer to every request other than a tool call.
 fn tools_only() -> CallError {
     CallError::Rpc(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "a REST service has tools only", None))
 }
 
-/// A short wait before a request is repeated, so that many do not come at once.
+/// Returns a short delay before a retry, jittered so that retries do not coincide.
 fn jittered() -> Duration {
     let waits = ExponentialBuilder::default().with_min_delay(Duration::from_millis(200)).with_jitter();
     waits.build().next().unwrap_or_default()

@@ -1,9 +1,9 @@
-//! Requests of a server to the client of a call: elicitation, sampling and roots. And log messages.
+//! A server's requests to the client of a call (elicitation, sampling and roots), and its log messages.
 //!
-//! Servers of the session era send such requests while a call is in flight. Over streamable HTTP they come on the stream of
-//! that call ([`RelatedCall`]). Elsewhere nothing tells the call, so a request goes to a client only if all calls in flight
-//! belong to that client; else it is declined, because no client may be asked on behalf of another. Servers of the stateless
-//! era ask in the result of the call itself.
+//! Servers of the session era send such requests while a call is in flight. Over streamable HTTP they arrive on the stream of
+//! that call ([`RelatedCall`]). On other transports nothing identifies the call, so a request goes to a client only if all
+//! calls in flight belong to that client; otherwise it is declined, because no client may be asked on behalf of another.
+//! Servers of the stateless era ask in the result of the call itself.
 
 use std::{
     collections::BTreeMap,
@@ -73,12 +73,12 @@ impl From<LogLevel> for LoggingLevel {
     }
 }
 
-/// How long a server may still ask about a call that was cancelled.
+/// How long a server may still send requests about a cancelled call.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Requests of a server to a client, each by a key, as `{method, params}`.
+/// A server's requests to a client, each under a key, as `{method, params}`.
 pub type InputRequests = Map<String, Value>;
-/// The replies, by the same keys.
+/// The replies, under the same keys.
 pub type InputReplies = BTreeMap<String, Result<Value, ErrorData>>;
 
 /// A message on its way to the client of a call.
@@ -93,26 +93,26 @@ pub enum ToClient {
 /// The channel to the client of a call.
 #[derive(Clone, Debug)]
 pub struct ClientChannel {
-    /// The client's session: requests never reach a client through the call of another.
+    /// The client's session: requests never reach one client through another's call.
     pub session: u64,
     /// The queue of messages while the call is in flight.
     pub to: mpsc::Sender<ToClient>,
     /// The client's capabilities for servers: `elicitation`, `sampling` and `roots`.
     pub can: Arc<Map<String, Value>>,
-    /// What was declined in the client's name.
+    /// The requests declined on the client's behalf.
     pub declined: Arc<Mutex<Vec<Declined>>>,
     /// The questions of the client's session, which take turns.
     pub turns: Arc<QuestionTurns>,
-    /// Whether the client is asked by an unfinished result and comes back with the answer at any time (2026-07-28); else by
-    /// a request, while the client waits for the answer to its own.
+    /// Whether the client gets questions in an unfinished result and returns with the answers at any time (2026-07-28).
+    /// Otherwise it gets a request while it waits for the answer to its own.
     pub parks: bool,
     /// How long the client has been waiting.
     pub waits: Arc<ClientWait>,
-    /// The level from which on the client wants the logs of servers, if it wants them.
+    /// The minimum level of server log messages that the client wants, if it wants any.
     pub log: Option<LogLevel>,
 }
 
-/// A request of a server that was declined.
+/// A server's request that was declined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declined {
     /// Its method.
@@ -121,11 +121,11 @@ pub struct Declined {
     pub why: Option<String>,
 }
 
-/// How long a client has been waiting for the answer to its request, without the time in which the client itself is asked.
+/// How long a client has been waiting for the answer to its request, excluding the time in which the client itself is asked.
 #[derive(Debug)]
 pub struct ClientWait {
     since: Mutex<Instant>,
-    /// The replies of the client that are awaited.
+    /// The number of outstanding replies from the client.
     replies: AtomicUsize,
 }
 
@@ -136,12 +136,12 @@ impl Default for ClientWait {
 }
 
 impl ClientWait {
-    /// Returns the beginning of the wait.
+    /// Returns the start of the wait.
     pub fn since(&self) -> Instant {
         *self.since.lock()
     }
 
-    /// Begins the wait again, for a client that has just come back.
+    /// Restarts the wait, for a client that has just come back.
     pub fn restart(&self) {
         *self.since.lock() = Instant::now();
     }
@@ -157,7 +157,7 @@ impl ClientWait {
     }
 }
 
-/// An awaited reply of a client.
+/// An outstanding reply from a client.
 struct AwaitedReply<'a>(&'a ClientWait);
 
 impl Drop for AwaitedReply<'_> {
@@ -167,7 +167,7 @@ impl Drop for AwaitedReply<'_> {
 }
 
 impl ClientChannel {
-    /// Returns whether the client declared that it can answer a request.
+    /// Returns whether the client has declared that it can answer a request.
     pub fn can_answer(&self, method: &str, params: &Value) -> bool {
         let has = |name: &str, part: &str| self.can.get(name).is_some_and(|can| can.get(part).is_some());
         match method {
@@ -188,9 +188,9 @@ impl ClientChannel {
         self.declined.lock().push(Declined { method: method.into(), why: why.map(Into::into) });
     }
 
-    /// Sends requests of Nonet's own that the client can answer. Returns `None` if the client has gone.
+    /// Sends Nonet's own requests, which the client can answer. Returns `None` if the client has left.
     pub async fn put(&self, requests: InputRequests) -> Option<InputReplies> {
-        // A model that is asked is no user: what it is asked meanwhile may need one.
+        // A model's reply is not a user's: a question to the user may come meanwhile.
         let has_question = requests.values().any(|request| request["method"] == ELICITATION);
         let _turn = match has_question && !self.parks {
             true => Some(self.until_gone(self.turns.own()).await?),
@@ -206,7 +206,7 @@ impl ClientChannel {
         answered.await.ok()
     }
 
-    /// Waits for something as long as the client does. Meanwhile its user is busy with another question.
+    /// Waits for something as long as the client does. The user may be busy with another question meanwhile.
     async fn until_gone<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         let _awaited = self.waits.for_reply();
         tokio::select! {
@@ -215,8 +215,8 @@ impl ClientChannel {
         }
     }
 
-    /// Asks the client on behalf of a server, when it is the question's turn. Requests without an answer are declined in the
-    /// client's name.
+    /// Asks the client on behalf of a server, when it is the question's turn. Requests without an answer are declined on the
+    /// client's behalf.
     pub(super) async fn ask(&self, server: &str, requests: InputRequests) -> InputReplies {
         let (mut replies, unanswered) = self.ask_while_it_waits(server, requests).await;
         for (key, method) in unanswered {
@@ -225,7 +225,8 @@ impl ClientChannel {
         replies
     }
 
-    /// The same; besides, the keys and methods of the requests that have no answer because the client's call has ended.
+    /// Asks the client like [`ClientChannel::ask`]. Also returns the keys and methods of the requests without an answer
+    /// because the client's call has ended.
     async fn ask_while_it_waits(
         &self,
         server: &str,
@@ -252,7 +253,7 @@ impl ClientChannel {
             .iter()
             .map(|(key, request)| (key.clone(), request["method"].as_str().unwrap_or_default().to_string()))
             .collect();
-        // Roots are answered without anybody being asked.
+        // Roots are answered without asking anybody.
         let turn = match methods.iter().all(|(_, method)| method == ROOTS) {
             true => None,
             false => match self.until_gone(self.turns.of_server(server, self.parks)).await {
@@ -281,7 +282,7 @@ impl ClientChannel {
         declined(method, "the client has gone")
     }
 
-    /// Declines a request that the client could answer, and tells everybody.
+    /// Declines a request that the client could answer, and records the reason.
     fn refused(&self, server: &str, method: &str, why: &str) -> Result<Value, ErrorData> {
         tracing::warn!(server, method, "a request of the server was declined: {why}");
         self.note_declined(method, Some(why));
@@ -292,7 +293,7 @@ impl ClientChannel {
     }
 }
 
-/// Returns the answer to a request that no client gets.
+/// Returns the answer to a request that is not forwarded to a client.
 fn declined(method: &str, why: &str) -> Result<Value, ErrorData> {
     match method {
         ELICITATION => Ok(json!({ "action": "decline" })),
@@ -303,7 +304,7 @@ fn declined(method: &str, why: &str) -> Result<Value, ErrorData> {
     }
 }
 
-/// The call that a server's request belongs to, if the transport tells. Put into the extensions of the request.
+/// The call that a server's request belongs to, if the transport identifies it. Stored in the request's extensions.
 #[derive(Clone, Debug)]
 pub(super) enum RelatedCall {
     /// A call in flight, of this client.
@@ -320,7 +321,7 @@ pub(super) struct OpenCalls {
 }
 
 impl OpenCalls {
-    /// Lets the server ask this client until the result is dropped.
+    /// Lets the server send requests to this client until the returned value is dropped.
     pub fn enter(self: &Arc<Self>, asker: ClientChannel) -> OpenCall {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.all.lock().insert(id, asker);
@@ -331,12 +332,12 @@ impl OpenCalls {
         self.all.lock().remove(&id);
     }
 
-    /// Returns the client of all calls in flight, if there is only one.
+    /// Returns the client of all calls in flight, if they share one.
     fn only(&self) -> Result<ClientChannel, &'static str> {
         let all = self.all.lock();
         let Some(last) = all.values().next_back() else { return Err("no call is in flight") };
         match all.values().all(|asker| asker.session == last.session) {
-            // A call whose client still waits, rather than a call that has become a task.
+            // Prefer a call whose client still waits to a call that has become a task.
             true => Ok(all.values().rev().find(|asker| !asker.to.is_closed()).unwrap_or(last).clone()),
             false => Err("calls of several clients are in flight, and the request does not tell its call"),
         }
@@ -372,7 +373,7 @@ impl OpenCalls {
             if let Some(reply) = replies.remove(method) {
                 return reply;
             }
-            // The call that it came to the client by has ended, but it may be about another one of this client.
+            // The call whose client got it has ended, but the request may belong to another call of this client.
             let ended = about.is_none() && !unanswered.is_empty() && asker.to.is_closed();
             if !ended || !self.has_waiting(asker.session) {
                 return asker.gone(method);
@@ -380,12 +381,12 @@ impl OpenCalls {
         }
     }
 
-    /// Whether a call of this session is in flight whose client waits.
+    /// Returns whether a call of this session is in flight whose client still waits.
     fn has_waiting(&self, session: u64) -> bool {
         self.all.lock().values().any(|asker| asker.session == session && !asker.to.is_closed())
     }
 
-    /// Forwards a log message to the only client, if there is only one.
+    /// Forwards a log message to the only client, if there is exactly one.
     pub fn log(&self, params: Value) {
         if let Ok(asker) = self.only() {
             // A message that the client does not read in time is still in the gateway's own log.
@@ -394,8 +395,8 @@ impl OpenCalls {
     }
 }
 
-/// A call that the server may ask about until this is dropped. A server that has not answered by then may still work on the
-/// call and ask about it; meanwhile no other client counts as the only one.
+/// A call that the server may ask about until this value is dropped. A server that has not answered by then may still work on
+/// the call and ask about it; until it has, no other client counts as the only one.
 #[derive(Debug)]
 pub(super) struct OpenCall {
     calls: Arc<OpenCalls>,
@@ -404,7 +405,7 @@ pub(super) struct OpenCall {
 }
 
 impl OpenCall {
-    /// Notes that the server has answered and asks no more.
+    /// Notes that the server has answered and will ask no more.
     pub fn answered(&mut self) {
         self.answered = true;
     }

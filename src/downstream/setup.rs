@@ -1,4 +1,4 @@
-//! `[[servers.NAME.setup]]`: the calls that bring a fresh link into the state that its clients expect.
+//! `[[servers.NAME.setup]]`: the calls that put a new link into the state that its clients expect.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,16 +12,16 @@ use super::{
 };
 use crate::{catalog::Listing, config::SetupCall, name, text::clip};
 
-/// How much is shown of what a failed call says, in characters.
+/// How many characters of a failed call's text are shown.
 const SAID: usize = 300;
-/// How many names are given in place of an unknown one.
+/// How many names are suggested for an unknown one.
 const NEAREST: usize = 3;
 
 /// Why a call of the setup did not succeed.
 enum Failure {
-    /// It may be passed over if the call is optional.
+    /// The failure is ignored if the call is optional.
     Call(String),
-    /// The link is of no use any more.
+    /// The link is unusable.
     Link(Lost),
 }
 
@@ -32,7 +32,7 @@ impl From<Lost> for Failure {
 }
 
 impl Connection {
-    /// Makes the calls of the setup, in order. `until` is the end of the time that a start may take.
+    /// Makes the calls of the setup, in order. `until` is the deadline of the start.
     pub(super) async fn set_up(
         &self,
         link: &Arc<dyn Link>,
@@ -65,7 +65,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Makes one call. `listed` has the tools as they were before the last call.
+    /// Makes one call. `listed` holds the tools as they were before the last call.
     async fn set_up_by(
         &self,
         link: &Arc<dyn Link>,
@@ -74,7 +74,7 @@ impl Connection {
         until: Instant,
     ) -> Result<(), Failure> {
         if !listed.as_ref().is_some_and(|listed| has(listed, &call.tool)) {
-            // An earlier call may have brought the tool.
+            // An earlier call may have added the tool.
             let now = match link.list().await {
                 Ok(now) => now,
                 Err(Lost::Failed(error)) => {
@@ -112,7 +112,7 @@ impl Connection {
     }
 }
 
-/// The loss of a link during a call.
+/// Returns the loss of a link during a call.
 fn left(call: &SetupCall, lost: Lost) -> Lost {
     match lost {
         Lost::Failed(reason) => {

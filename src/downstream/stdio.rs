@@ -1,8 +1,7 @@
-//! The stdio transport, client side: JSON-RPC over a pair of byte streams, one message a line.
+//! The stdio transport, client side: JSON-RPC over a pair of byte streams, one message per line.
 //!
-//! Own code because a gateway must outlive what servers print: text that is not JSON, lines without
-//! end, answers that are not JSON-RPC. None of it ends the connection, and no request that such a
-//! line answered is left waiting.
+//! Own code because a gateway must tolerate whatever servers print: text that is not JSON, endless lines, answers that are
+//! not JSON-RPC. None of it ends the connection, and a request answered by such a line does not wait for ever.
 
 use std::{future::Future, io, sync::Arc};
 
@@ -31,18 +30,18 @@ use crate::wire::{
 pub struct Lines {
     lines: LineReader<Box<dyn AsyncRead + Send + Unpin>>,
     inbox: Inbox,
-    /// A line that is being scanned.
+    /// A line being scanned.
     scanning: Heavy<Scan>,
-    /// A message that is being read.
+    /// A message being parsed.
     reading: Heavy<(Message, Incoming)>,
     writer: ServerWriter,
     pub tap: Tap,
-    /// Tells the connection that this transport is gone, by being dropped with it.
+    /// Signals to the connection, on drop, that this transport is gone.
     _open: DropGuard,
 }
 
 impl Lines {
-    /// A connection that reads what the server writes and writes what it reads.
+    /// Returns a connection that reads the server's output and writes to its input.
     pub fn new(
         server: Arc<str>,
         reader: Box<dyn AsyncRead + Send + Unpin>,
@@ -62,17 +61,17 @@ impl Lines {
         }
     }
 
-    /// Writes to the server.
+    /// Returns the writer to the server.
     pub fn writer(&self) -> &ServerWriter {
         &self.writer
     }
 
-    /// Makes calls past rmcp from now on.
+    /// Returns the calls that bypass rmcp, which are enabled from now on.
     pub fn direct(&self, era: Era) -> DirectCalls {
         DirectCalls::on_lines(self.writer.clone(), self.tap.open.clone(), era)
     }
 
-    /// The next message, `None` at the end of the stream. Nothing is lost if the future is dropped before it is done.
+    /// Returns the next message, `None` at the end of the stream. Dropping the future early loses nothing.
     pub async fn read(&mut self) -> Option<Message> {
         loop {
             if let Some((scan, _)) = self.scanning.done().await {
@@ -102,13 +101,13 @@ impl Drop for Lines {
     }
 }
 
-/// Writes what a server reads.
+/// Writes to a server's input.
 #[derive(Clone)]
 pub struct ServerWriter(LineWriter<Box<dyn AsyncWrite + Send + Unpin>>);
 
 impl ServerWriter {
-    /// Writes one message. A request to a server that does not read fails at once. Answers that such a server asks for and
-    /// does not read are dropped: what it writes has to be read on, or it might never come to read.
+    /// Writes one message. A request to a server that does not read fails at once. Answers to such a server's requests are
+    /// dropped: the gateway must keep reading its output, or the server might never read again.
     pub fn write(
         &self,
         message: serde_json::Result<Vec<u8>>,
@@ -130,7 +129,7 @@ impl ServerWriter {
         }
     }
 
-    /// Writes a message in a task of its own, unless far too much waits already.
+    /// Writes a message in a separate task, unless far too much is queued already.
     pub fn write_soon(&self, message: Vec<u8>) {
         self.0.write_soon(message);
     }
@@ -140,12 +139,12 @@ impl ServerWriter {
     }
 }
 
-/// Why a request is not written to a server that leaves `bytes` unread.
+/// Returns the error for a request to a server that leaves `bytes` unread.
 pub(super) fn unread(bytes: usize) -> String {
     format!("it does not read what it is sent: {bytes} bytes wait for it")
 }
 
-/// A call as it is written. rmcp would turn its arguments into a tree of values first, once for each layer.
+/// A call as it is written. rmcp would first convert its arguments into a tree of values, once per layer.
 #[derive(Serialize)]
 pub struct SentCall<'a> {
     jsonrpc: &'static str,
@@ -155,7 +154,7 @@ pub struct SentCall<'a> {
 }
 
 impl<'a> SentCall<'a> {
-    /// A call with these arguments.
+    /// Returns a call with these arguments.
     pub fn new(
         id: &'a RequestId,
         meta: &'a Map<String, Value>,
@@ -166,7 +165,7 @@ impl<'a> SentCall<'a> {
         Self { jsonrpc: "2.0", id, method: "tools/call", params }
     }
 
-    /// Its JSON.
+    /// Returns its JSON.
     pub fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(self)
     }
@@ -181,7 +180,7 @@ struct SentParams<'a> {
     arguments: Option<&'a Map<String, Value>>,
 }
 
-/// A message as it is sent.
+/// Returns the JSON of an outgoing message.
 pub fn to_json(message: &TxJsonRpcMessage<RoleClient>) -> serde_json::Result<Vec<u8>> {
     let call = match message {
         JsonRpcMessage::Request(request) => as_call(request),
@@ -193,7 +192,7 @@ pub fn to_json(message: &TxJsonRpcMessage<RoleClient>) -> serde_json::Result<Vec
     }
 }
 
-/// A request as a call that can be written at once.
+/// Returns a request as a call that can be written directly.
 fn as_call(request: &JsonRpcRequest<ClientRequest>) -> Option<SentCall<'_>> {
     let ClientRequest::CallToolRequest(call) = &request.request else { return None };
     let params = &call.params;
@@ -235,7 +234,7 @@ impl Transport<RoleClient> for Lines {
     }
 
     async fn close(&mut self) -> io::Result<()> {
-        // Closing the server's stdin asks it to leave.
+        // Closing the server's stdin asks it to exit.
         self.writer.close().await;
         Ok(())
     }
@@ -295,7 +294,7 @@ mod tests {
         let first = tokio::spawn(lines.writer.write(Ok(vec![b'x'; 900]), true));
         let refused = lines.writer.write(Ok(vec![b'x'; 900]), true).await.expect_err("it is stuck");
         assert!(is_unsent(&refused) && deepest(&refused).contains("1401 bytes wait for it"), "{refused}");
-        // Answers wait for a while longer.
+        // Answers may wait longer.
         let second = tokio::spawn(lines.writer.write(Ok(vec![b'x'; 900]), false));
         assert!(lines.writer.write(Ok(vec![b'x'; 900]), false).await.is_ok(), "it is dropped");
         assert!(!first.is_finished() && !second.is_finished());

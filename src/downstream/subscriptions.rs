@@ -1,6 +1,6 @@
-//! Subscriptions of clients to the changes of resources.
+//! Clients' subscriptions to resource changes.
 //!
-//! A server gets one subscription for a resource, however many clients have one, and gets it again after a reconnect.
+//! A server gets one subscription per resource, however many clients subscribe, and gets it again after a reconnect.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,8 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CallError, Connection, Era, link::Link};
 
-/// The changes that wait for a slow client. The oldest are dropped first, which the client cannot notice, as it reads the
-/// newest state anyway.
+/// The maximum number of changes queued for a slow client. The oldest are dropped first, which the client cannot notice,
+/// because it reads the newest state anyway.
 const QUEUE: usize = 64;
 /// The longest time for a server to accept or end a subscription.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -21,10 +21,10 @@ const LEVEL_LIMIT: Duration = Duration::from_secs(5);
 /// The subscriptions at one server.
 #[derive(Debug)]
 pub(super) struct Subscriptions {
-    /// The clients of each resource, by the server's own URI.
+    /// The number of clients per resource, by the server's own URI.
     counts: Mutex<BTreeMap<String, usize>>,
     updates: broadcast::Sender<String>,
-    /// Held while the server is told of a change here, so that the last request matches the last count.
+    /// Held while the server is notified of a change here, so that the last request matches the last count.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -40,9 +40,9 @@ impl Subscriptions {
         self.counts.lock().keys().cloned().collect()
     }
 
-    /// Forwards a change of a resource.
+    /// Passes on a change of a resource.
     pub fn updated(&self, uri: String) {
-        // Fails if nobody listens just now.
+        // Fails if nobody is listening at the moment.
         let _ = self.updates.send(uri);
     }
 
@@ -68,12 +68,13 @@ impl Subscriptions {
 }
 
 impl Connection {
-    /// Returns whether the server is connected and tells of changes of single resources.
+    /// Returns whether the server is connected and announces changes of single resources.
     pub fn follows_resources(&self) -> bool {
         self.link().is_some_and(|link| link.follows_resources())
     }
 
-    /// Subscribes to a resource until the result is dropped. The server is asked only for the first subscriber.
+    /// Subscribes to a resource until the returned value is dropped. Only the first subscriber causes a request to the
+    /// server.
     pub async fn subscribe(self: &Arc<Self>, uri: String) -> Result<ResourceSubscription, CallError> {
         let updates = self.subscriptions.updates.subscribe();
         let _turn = self.subscriptions.turn.lock().await;
@@ -86,8 +87,8 @@ impl Connection {
         Ok(subscription)
     }
 
-    /// Restores the log level and the subscriptions of a server of the session era that has just become ready. A change
-    /// stream of the stateless era has them from the start.
+    /// Restores the log level and the subscriptions at a session-era server that has just become ready. A change stream of
+    /// the stateless era includes them from the start.
     pub(super) fn restore(&self, link: Arc<dyn Link>, closed: &CancellationToken) {
         if link.revision().era != Some(Era::Session) {
             return;
@@ -106,12 +107,12 @@ impl Connection {
         }));
     }
 
-    /// Sets the log level that the server gets when it is connected.
+    /// Sets the log level that the server gets when it connects.
     pub fn begin_with_log(&self, level: Option<super::LogLevel>) {
         *self.log_level.lock() = level;
     }
 
-    /// Sets the level of the server's log, now and after each reconnect.
+    /// Sets the server's log level, now and after each reconnect.
     pub async fn set_log_level(&self, level: super::LogLevel) {
         *self.log_level.lock() = Some(level);
         if let Some(link) = self.link() {
@@ -121,7 +122,7 @@ impl Connection {
 }
 
 impl Connection {
-    /// Sets the level of the server's log for another replica, unless somebody wants more of it already.
+    /// Lowers the server's log level for another replica, unless it is already that low.
     pub async fn lower_log_level(&self, level: super::LogLevel) {
         let is_lower = self.log_level.lock().is_none_or(|now| level < now);
         if is_lower {
@@ -148,7 +149,7 @@ impl ResourceSubscription {
             match update {
                 Ok(uri) if uri == self.uri => return Some(()),
                 Ok(_) => {}
-                // Changes were dropped, maybe of this resource.
+                // Changes were dropped, maybe including this resource's.
                 Err(broadcast::error::RecvError::Lagged(_)) => return Some(()),
                 Err(broadcast::error::RecvError::Closed) => return None,
             }

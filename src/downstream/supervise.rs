@@ -18,13 +18,13 @@ use super::{
 };
 use crate::text::clean;
 
-/// The first wait before a lost server is tried again, and the longest.
+/// The first and the longest delay before a lost server is retried.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
-/// A link that held this long resets the backoff.
+/// A link that lasted this long resets the backoff.
 const STEADY: Duration = Duration::from_secs(30);
-/// How long until a server that requires a sign-in is tried again without one: some servers require it by mistake.
+/// How long to wait before retrying a server without the sign-in that it requires: some servers require one by mistake.
 const UNSIGNED: Duration = Duration::from_secs(600);
-/// How long the requests in flight may take before a program moves to another replica, and how often they are looked at.
+/// How long the requests in flight may take before a program moves to another replica, and how often they are checked.
 const DRAIN: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(20);
 /// How long changes are gathered before the lists are read again.
@@ -72,7 +72,7 @@ impl Connection {
             let place = self.placed.as_ref().map(|placed| (placed, placed.get()));
             let in_place = self.placed.as_ref().map(|placed| placed.link());
             let started = Instant::now();
-            // Not raced against `stop`: a live link needs time to close.
+            // Not raced against `stop`, because a live link needs time to close.
             let lost = self.live(&updates, started, &stop).await;
             drop(in_place);
             if stop.is_cancelled() {
@@ -84,14 +84,14 @@ impl Connection {
             let wait = waits.next().unwrap_or(BACKOFF.1);
             let (state, wait) = match lost {
                 Lost::Failed(error) => {
-                    // It quotes the server.
+                    // The error quotes the server.
                     let error = clean(&error).into_owned();
                     (State::Down { error, retry_at: Instant::now() + wait }, wait)
                 }
                 Lost::SignIn(needed) => (needed.into(), UNSIGNED),
                 Lost::Moved { .. } => {
                     waits = backoff();
-                    // What has failed was at another place.
+                    // The failures were at another place.
                     self.breaker.reset();
                     self.enter(State::Starting);
                     continue;
@@ -119,14 +119,14 @@ impl Connection {
         self.enter(State::Stopped);
     }
 
-    /// Waits until no request waits for an answer.
+    /// Waits until no request is in flight.
     async fn answered(&self) {
         while self.sent.load(Ordering::Acquire) > 0 {
             sleep(LOOK).await;
         }
     }
 
-    /// Reports a state that differs from the current one.
+    /// Reports a state if it differs from the current one.
     async fn report(&self, state: &State, updates: &mpsc::Sender<Update>) {
         match (&self.state(), state) {
             (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
@@ -160,7 +160,7 @@ impl Connection {
         };
         let over = CancellationToken::new();
         let _over = over.clone().drop_guard();
-        // The replica with the program has made the calls of the setup.
+        // The replica with the program has already made the setup calls.
         let set_up = match link.is_relayed() {
             true => Ok(()),
             false => self.set_up(&link, started + limit, stop).await,
@@ -173,7 +173,7 @@ impl Connection {
         match lost {
             Lost::Failed(reason) => {
                 let closed = link.close(reason.clone()).await;
-                // How a server exits that is ended for a failed setup call explains nothing.
+                // The exit of a server that was ended for a failed setup call explains nothing.
                 let reason = if is_ended_here { reason } else { closed };
                 self.last_end.lock().clone_from(&reason);
                 Lost::Failed(reason)
@@ -196,7 +196,7 @@ impl Connection {
         }
     }
 
-    /// Lists, announces, and waits for changes until the link ends. `over` is cancelled after that.
+    /// Lists, announces, and waits for changes until the link ends. `over` is cancelled afterwards.
     async fn serve(
         &self,
         link: &Arc<dyn Link>,
@@ -237,7 +237,7 @@ impl Connection {
                 // Tools that were known before can be called while the list is being published.
                 self.link.store(Some(Arc::new(link.clone())));
                 tokio::select! {
-                    // An error: nobody publishes the lists of this connection.
+                    // Fails if nobody publishes this connection's lists.
                     _ = in_catalogue => {}
                     () = stop.cancelled() => return "stopped".into(),
                     lost = link.lost() => return lost,
@@ -264,7 +264,7 @@ impl Connection {
     }
 }
 
-/// Resolves when the user holds the server.
+/// Resolves when the user puts the server on hold.
 async fn held(enabled: &watch::Sender<bool>) {
     let mut enabled = enabled.subscribe();
     if enabled.wait_for(|enabled| !enabled).await.is_err() {

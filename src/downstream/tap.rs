@@ -1,9 +1,9 @@
-//! What the gateway takes out of the message stream of one server before rmcp sees it.
+//! Takes some messages out of a server's message stream before rmcp sees them.
 //!
-//! Two things must not go through rmcp's typed model. Results of calls and lists, because unknown
-//! fields and content types would be lost: they become `CustomResult`s, verbatim. Progress
-//! notifications, because rmcp handles each in a task of its own, so that they overtake each other
-//! and the answer: they go straight to the call that they belong to, in the order received. Log messages too.
+//! Two kinds of message must not go through rmcp's typed model. Results of calls and lists would lose unknown fields and
+//! content types, so they become `CustomResult`s, verbatim. Progress notifications would overtake each other and the answer,
+//! because rmcp handles each in a separate task; they go straight to their call, in the order received, and so do log
+//! messages.
 
 use std::{
     collections::HashMap,
@@ -32,8 +32,8 @@ use crate::{
     wire::{self, Expectations, Inbox, Limits, Message, MessageKind, Share, SizeLimit},
 };
 
-/// Where a call's progress notifications go: their `params`, in order. Put into the extensions of
-/// an outgoing request. Remembers the last one.
+/// The destination of a call's progress notifications: their `params`, in order. Stored in the extensions of an outgoing
+/// request. Remembers the last one.
 #[derive(Clone, Debug)]
 pub struct ProgressSink(pub(super) Arc<Sink>);
 
@@ -41,17 +41,17 @@ pub struct ProgressSink(pub(super) Arc<Sink>);
 pub(super) struct Sink {
     forward: Option<mpsc::Sender<Value>>,
     last: Mutex<Option<Value>>,
-    /// Whether it was logged that some was dropped.
+    /// Whether a dropped notification has been logged.
     logged: AtomicBool,
 }
 
 impl ProgressSink {
-    /// A sink that passes progress on, if there is anybody who wants it.
+    /// Returns a sink that passes progress on to `forward`, if given.
     pub fn new(forward: Option<mpsc::Sender<Value>>) -> Self {
         Self(Arc::new(Sink { forward, last: Mutex::default(), logged: AtomicBool::new(false) }))
     }
 
-    /// What was told last: `progress`, `total`, `message`.
+    /// Returns the last progress: `progress`, `total`, `message`.
     pub fn last(&self) -> Option<Value> {
         self.0.last.lock().clone()
     }
@@ -73,15 +73,15 @@ impl ProgressSink {
     }
 }
 
-/// The capabilities of a call's client: they go into the `_meta` of the request in the stateless era, where rmcp puts
-/// Nonet's own. Put into the extensions of an outgoing request.
+/// The capabilities of a call's client. In the stateless era they go into the request's `_meta`, where rmcp puts Nonet's own.
+/// Stored in the extensions of an outgoing request.
 #[derive(Clone, Debug)]
 pub struct Declared(pub Arc<Map<String, Value>>);
 
 /// The `_meta` key of a client's capabilities.
 pub(super) const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
-/// Puts what the client of a call can do in the place of what Nonet says that it can.
+/// Replaces Nonet's capabilities by the capabilities of a call's client.
 pub(super) fn declare(meta: &mut Map<String, Value>, can: &Map<String, Value>) {
     if let Some(Value::Object(own)) = meta.get_mut(CAPABILITIES_KEY) {
         own.retain(|name, _| !matches!(name.as_str(), "elicitation" | "sampling" | "roots"));
@@ -89,8 +89,8 @@ pub(super) fn declare(meta: &mut Map<String, Value>, can: &Map<String, Value>) {
     }
 }
 
-/// What comes back of a request past rmcp. Put into the extensions of an outgoing request. To be held as long as the results,
-/// because of their shares of the memory for large messages.
+/// The results of a request that bypass rmcp. Stored in the extensions of an outgoing request. Hold it as long as the
+/// results, because of their shares of the memory for large messages.
 #[derive(Clone, Debug, Default)]
 pub struct Held(Arc<Mutex<HeldBack>>);
 
@@ -102,17 +102,17 @@ struct HeldBack {
 }
 
 impl Held {
-    /// Takes the result of a call, once it is there.
+    /// Takes the result of a call, once it has arrived.
     pub fn take_result(&self) -> Option<CallResult> {
         self.0.lock().result.take()
     }
 }
 
-/// An answer that is awaited.
+/// An outstanding answer.
 #[derive(Clone, Debug)]
 pub(super) struct Awaited {
     pub expected: Expected,
-    /// Whose the share of a large result is.
+    /// The holder of a large result's share.
     held: Weak<Mutex<HeldBack>>,
 }
 
@@ -125,14 +125,14 @@ impl Awaited {
         }
     }
 
-    /// Gives the share of the answer to whoever waits for it, if somebody does.
+    /// Passes the answer's share to the waiting caller, if any.
     pub fn holds(&self, share: Option<Share>) {
         if let (Some(share), Some(held)) = (share, self.held.upgrade()) {
             held.lock().shares.push(share);
         }
     }
 
-    /// Gives the result of a call to whoever waits for it, if somebody does.
+    /// Passes a call's result to the waiting caller, if any.
     pub fn returns(&self, result: CallResult) {
         if let Some(held) = self.held.upgrade() {
             held.lock().result = Some(result);
@@ -140,7 +140,7 @@ impl Awaited {
     }
 }
 
-/// The notifications that rmcp or its handler takes. It would begin a task for any other as well.
+/// The notifications that rmcp or its handler accepts. rmcp would start a task for any other as well.
 const TYPED_NOTIFICATIONS: [&str; 8] = [
     "notifications/cancelled",
     "notifications/message",
@@ -152,22 +152,22 @@ const TYPED_NOTIFICATIONS: [&str; 8] = [
     "notifications/tools/list_changed",
 ];
 
-/// What a message is to the gateway, once it is read.
+/// A message in the gateway's terms, once it is parsed.
 pub(super) enum Incoming {
     /// For rmcp.
     Message(Box<RxJsonRpcMessage<RoleClient>>),
-    /// An answer for rmcp, and who awaits it.
+    /// An answer for rmcp, and its waiting caller.
     Answer(Box<RxJsonRpcMessage<RoleClient>>, Option<Awaited>),
-    /// The answer to a call past rmcp.
+    /// The answer to a call that bypasses rmcp.
     Direct(oneshot::Sender<Result<CallResult, ErrorData>>, Result<CallResult, ErrorData>),
     /// The result of the call with this id.
     Called(RequestId, CallResult, Option<Awaited>),
     Progress(Value),
     /// The params of a log message, and the message for rmcp.
     Log(Value, Box<RxJsonRpcMessage<RoleClient>>),
-    /// A notification of a kind that nobody here knows.
+    /// A notification of an unknown kind.
     Unknown,
-    /// What is wrong with it.
+    /// The fault of an unreadable message.
     Unreadable(String),
 }
 
@@ -177,29 +177,29 @@ pub struct Tap {
     limits: Limits,
     /// The answers that rmcp awaits.
     pub(super) awaited: HashMap<RequestId, Awaited>,
-    /// The calls past rmcp, and where progress goes.
+    /// The calls that bypass rmcp, and the sinks for progress.
     pub(super) open: OpenRequests,
-    /// Whoever may hear the server's log.
+    /// The clients that may get the server's log.
     askers: Arc<OpenCalls>,
 }
 
-/// What the answer to a request is.
+/// The kind of answer that a request expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// One page of the tools, verbatim.
     Tools,
     /// One page of another list, verbatim.
     Page,
-    /// The result of a call, which goes through to a client as bytes.
+    /// The result of a call, passed through to a client as bytes.
     Call,
-    /// Another result that goes through to a client, verbatim.
+    /// Any other result passed through to a client, verbatim.
     Result,
-    /// About the connection itself, and read by rmcp.
+    /// An answer about the connection itself, read by rmcp.
     Typed,
 }
 
 impl Expected {
-    /// What the answer to this request is.
+    /// Returns the kind of answer to this request.
     pub fn of(request: &ClientRequest) -> Self {
         match request {
             ClientRequest::ListToolsRequest(_) => Self::Tools,
@@ -215,7 +215,7 @@ impl Expected {
         }
     }
 
-    /// How large the answer may be.
+    /// Returns the size limit of the answer.
     pub fn bound(self, limits: &Limits) -> SizeLimit {
         match self {
             Self::Call | Self::Result => limits.answer,
@@ -237,12 +237,12 @@ impl Expectations for Tap {
 }
 
 impl Tap {
-    /// The taps of a connection whose log these may hear.
+    /// Returns the taps of a connection whose log goes to these clients.
     pub fn new(askers: Arc<OpenCalls>, limits: Limits) -> Self {
         Self { limits, awaited: HashMap::new(), open: OpenRequests::default(), askers }
     }
 
-    /// A tap of the same connection for calls past rmcp, which awaits nothing for rmcp.
+    /// Returns another tap of the same connection, for calls that bypass rmcp. It awaits nothing for rmcp.
     pub(super) fn beside(&self) -> Self {
         Self {
             limits: self.limits,
@@ -252,7 +252,7 @@ impl Tap {
         }
     }
 
-    /// Hands a log message on at once: rmcp would take it in a task of its own, after the answer that follows it.
+    /// Passes on a log message at once: rmcp would handle it in a separate task, after the answer that follows it.
     pub fn log(&self, params: Value) {
         self.askers.log(params);
     }
@@ -263,7 +263,7 @@ impl Tap {
             && let ClientNotification::CancelledNotification(cancelled) = &notification.notification
             && let Some(id) = cancelled.params.request_id.clone()
         {
-            // Nobody waits for this answer any more, nor for progress.
+            // Nobody waits for this answer or its progress any more.
             self.answered(&id);
         }
         if let JsonRpcMessage::Request(request) = message {
@@ -285,7 +285,7 @@ impl Tap {
         }
     }
 
-    /// Takes the params of a progress notification. One that nobody waits for is dropped.
+    /// Takes the params of a progress notification. One without a waiting caller is dropped.
     pub fn progress(&mut self, params: Value) {
         let token = params.get("progressToken").cloned().and_then(|t| serde_json::from_value(t).ok());
         let Some(token): Option<ProgressToken> = token else { return };
@@ -294,12 +294,12 @@ impl Tap {
         }
     }
 
-    /// Notes that a request was answered; says what was expected.
+    /// Notes that a request was answered. Returns what was expected.
     pub(super) fn answered(&mut self, id: &RequestId) -> Option<Awaited> {
         self.awaited.remove(id)
     }
 
-    /// Begins to read a message. What is left to do takes long for a large one.
+    /// Starts parsing a message. Returns the remaining work, which is slow for a large message.
     pub(super) fn reading(&mut self, message: &Message) -> impl FnOnce() -> Incoming + Send + 'static {
         let is_answer =
             matches!(message.kind(), MessageKind::Result | MessageKind::Error | MessageKind::Other);
@@ -332,7 +332,7 @@ impl Tap {
         }
     }
 
-    /// Takes what was read of a message: what rmcp should see of it. One that rmcp cannot read is noted and refused.
+    /// Takes a parsed message and returns rmcp's part of it. Logs and refuses a message that rmcp cannot read.
     pub(super) fn take_or_refuse(
         &mut self,
         (message, incoming): (Message, Incoming),
@@ -346,7 +346,7 @@ impl Tap {
         })
     }
 
-    /// Takes what was read: what rmcp should see of it. `Err` says what is wrong with a message that rmcp cannot read.
+    /// Takes a parsed message and returns rmcp's part of it. `Err` holds the fault of a message that rmcp cannot read.
     pub(super) fn take(
         &mut self,
         incoming: Incoming,
@@ -361,7 +361,7 @@ impl Tap {
                 Ok(Some(*message))
             }
             Incoming::Direct(call, answer) => {
-                // Whoever gave up has told the server.
+                // A caller that gave up has notified the server.
                 let _ = call.send(answer.map(|result| result.holding(share)));
                 Ok(None)
             }
@@ -409,7 +409,7 @@ fn notification(message: &Message) -> Incoming {
     }
 }
 
-/// The answer to a call. `limit` is how much of an error is shown.
+/// Returns the answer to a call. `limit` is the number of bytes of an error that are shown.
 pub(super) fn called(message: &Message, limit: usize) -> Result<CallResult, ErrorData> {
     let read = match (message.result_bytes(), message.error()) {
         (Some(result), _) => CallResult::read(result),
@@ -422,7 +422,8 @@ pub(super) fn called(message: &Message, limit: usize) -> Result<CallResult, Erro
     read.map_err(|error| ErrorData::internal_error(format!("unreadable answer: {error}"), None))
 }
 
-/// An answer as rmcp is to have it: a verbatim result goes past its types. `limit` is how much of an error is shown.
+/// Returns an answer for rmcp: a verbatim result bypasses its types. `limit` is the number of bytes of an error that are
+/// shown.
 pub(super) fn answer(
     message: &Message,
     expected: Option<Expected>,
@@ -449,12 +450,12 @@ pub(super) fn answer(
     }
 }
 
-/// In place of an answer that is not JSON.
+/// Returns the replacement for an answer that is not JSON.
 fn unreadable(id: RequestId, error: String) -> RxJsonRpcMessage<RoleClient> {
     JsonRpcMessage::error(ErrorData::internal_error(format!("unreadable answer: {error}"), None), Some(id))
 }
 
-/// An error of a server as clients are shown it: at most `limit` bytes, and what was cut.
+/// Returns a server's error as clients see it: at most `limit` bytes, with a note of what was cut.
 fn shown(mut error: ErrorData, limit: usize) -> ErrorData {
     let message = error.message.len();
     if message > limit {

@@ -1,7 +1,7 @@
-//! Tasks of servers: a task that answers a call is followed until it has ended.
+//! Servers' tasks: a task returned by a call is followed until it ends.
 //!
-//! Two forms: the tasks of 2025-11-25, whose result has a request of its own, and the tasks extension of 2026-07-28
-//! (SEP-2663), whose result comes with the last state.
+//! There are two forms: the tasks of 2025-11-25, whose result has a request of its own, and the tasks extension of 2026-07-28
+//! (SEP-2663), whose result comes with the final state.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::text::clip;
 
-/// The default poll interval, and the bounds of the one that a server gives.
+/// The default poll interval, and the bounds on a server's own.
 const POLL: Duration = Duration::from_millis(500);
 const POLL_BOUNDS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(30));
 /// The longest time for one poll.
@@ -23,7 +23,7 @@ const POLL_LIMIT: Duration = Duration::from_secs(30);
 /// The longest time for a server to accept a cancellation.
 const CANCEL_LIMIT: Duration = Duration::from_millis(500);
 
-/// A task that a server has started for a call.
+/// A task that a server started for a call.
 #[derive(Debug, PartialEq)]
 pub struct ServerTask {
     id: String,
@@ -31,7 +31,7 @@ pub struct ServerTask {
     era: Era,
 }
 
-/// Returns the task that a result stands for, if it does.
+/// Returns the task in a result, if there is one.
 pub fn started(result: &Value) -> Option<ServerTask> {
     let (task, era) = match result.get("resultType").and_then(Value::as_str) {
         Some("task") => (result, Era::Stateless),
@@ -46,7 +46,7 @@ fn poll_of(task: &Value) -> Option<Duration> {
 }
 
 impl Connection {
-    /// Follows a task until it has ended, at most until `until`. Returns the result of its call.
+    /// Follows a task until it ends, or until `until`. Returns the result of its call.
     pub(super) async fn follow_task(
         &self,
         task: ServerTask,
@@ -61,7 +61,7 @@ impl Connection {
             () = tokio::time::sleep_until(until) => CallError::TimedOut(control.timeout),
             () = control.cancel.cancelled() => CallError::Cancelled,
         };
-        // Bounded, for a server that hangs.
+        // Bounded, in case the server hangs.
         let cancel = self.ask_of(&task, "tasks/cancel");
         let _ = tokio::time::timeout(CANCEL_LIMIT, cancel).await;
         Err(given_up)
@@ -107,7 +107,7 @@ impl Connection {
                 Some("input_required") => {
                     let requests = state.get("inputRequests").and_then(Value::as_object).cloned();
                     let mut requests = requests.unwrap_or_default();
-                    // The list may still hold requests that were answered just now.
+                    // The list may still hold requests that have just been answered.
                     requests.retain(|key, _| answered.insert(key.clone()));
                     if requests.is_empty() {
                         continue;

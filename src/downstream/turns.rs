@@ -1,4 +1,4 @@
-//! Turns: a user reads one question at a time, whoever asks; and what a server's question looks like when it gets there.
+//! Turns for questions: a user reads one question at a time, whoever asks. Also prepares servers' questions for people.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,25 +12,25 @@ use crate::{
     text::{clean, clip, line},
 };
 
-/// The most questions of one server that wait in a session, and of all servers, the one that is shown included.
+/// The maximum number of questions waiting in a session, from one server and from all servers, including the one shown.
 const OF_SERVER: usize = 8;
 const OF_ALL: usize = 32;
-/// The longest text of a question, of a field's title and of its description, in characters.
+/// The longest text of a question, a field's title or its description, in characters.
 const MAX_MESSAGE: usize = 4_000;
 const MAX_TITLE: usize = 200;
 const MAX_DESCRIPTION: usize = 1_000;
 
-/// The questions of one session. Those of servers wait for each other first, so that a question of Nonet's own waits for one of
-/// them at most.
+/// The questions of one session. Servers' questions wait for each other first, so that a question of Nonet's own waits for at
+/// most one of them.
 #[derive(Debug, Default)]
 pub struct QuestionTurns {
     servers: Arc<tokio::sync::Mutex<()>>,
     one: Arc<tokio::sync::Mutex<()>>,
-    /// How many wait, by server.
+    /// The number of waiting questions, by server.
     waiting: Mutex<BTreeMap<Box<str>, usize>>,
 }
 
-/// A question's turn, until it is answered.
+/// A question's turn, held until it is answered.
 #[derive(Debug)]
 pub struct Turn {
     _place: Option<Place>,
@@ -57,7 +57,7 @@ impl Drop for Place {
 }
 
 impl QuestionTurns {
-    /// Takes a place in the queue; `None` if there is none left.
+    /// Takes a place in the queue; `None` if the queue is full.
     fn place(self: &Arc<Self>, server: &str) -> Option<Place> {
         let mut waiting = self.waiting.lock();
         let all: usize = waiting.values().sum();
@@ -72,8 +72,8 @@ impl QuestionTurns {
         Some(Place { turns: self.clone(), server: server.into() })
     }
 
-    /// Waits for the turn of a server's question; `None` if too many wait already. `at_once`: the client is asked by the answer
-    /// to its own request, so nothing waits.
+    /// Waits for the turn of a server's question; `None` if too many are waiting. `at_once`: the client is asked in the
+    /// answer to its own request, so the question does not wait.
     pub(super) async fn of_server(self: &Arc<Self>, server: &str, at_once: bool) -> Option<Turn> {
         let place = self.place(server)?;
         let turn = match at_once {
@@ -86,13 +86,13 @@ impl QuestionTurns {
         Some(Turn { _place: Some(place), _turn: turn })
     }
 
-    /// Waits for the turn of a question of Nonet's own.
+    /// Waits for the turn of one of Nonet's own questions.
     pub(super) async fn own(&self) -> Turn {
         Turn { _place: None, _turn: Some((None, self.one.clone().lock_owned().await)) }
     }
 }
 
-/// Makes a server's request ready for people: it says who asks. `Err`: why it is not asked at all.
+/// Prepares a server's request for people: adds who is asking. `Err` says why the request is refused.
 pub(super) fn prepared(server: &str, method: &str, params: &mut Value) -> Result<(), String> {
     match method {
         ELICITATION => {
@@ -121,14 +121,14 @@ pub(super) fn prepared(server: &str, method: &str, params: &mut Value) -> Result
     }
 }
 
-/// Whether people may be sent to an address.
+/// Checks whether people may be sent to an address.
 fn check_address(address: &str) -> Result<(), String> {
     let shown = || line(address, 200);
     let url = reqwest::Url::parse(address).map_err(|_| format!("`{}` is not an address", shown()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!("`{}` is not an address of the web", shown()));
     }
-    // `https://bank.example@other.example` leads to the other.
+    // `https://bank.example@other.example` leads to `other.example`.
     match url.username().is_empty() && url.password().is_none() {
         true => Ok(()),
         false => {
@@ -160,11 +160,11 @@ mod tests {
         assert!(waiting.iter().all(|one| !one.is_finished()), "one at a time");
         assert!(turns.of_server("a", false).now_or_never().is_some_and(|turn| turn.is_none()), "full");
         assert!(turns.of_server("b", false).now_or_never().is_none(), "another server waits");
-        // What is no longer waited for leaves the queue.
+        // Abandoned questions leave the queue.
         waiting[0].abort();
         tokio::time::sleep(Duration::from_secs(1)).await;
         let late = ask("a");
-        // Nonet's own question comes after the one that is shown, and before those that wait.
+        // Nonet's own question comes after the one shown, and before the ones that wait.
         let own = tokio::spawn({
             let turns = turns.clone();
             async move {

@@ -1,4 +1,4 @@
-//! What a call of a tool costs, in three words.
+//! The cost of a tool's call, in three words.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use serde::Serialize;
 
 use crate::store::RecentCalls;
 
-/// The fewest calls that say something of a tool: a single one may have had bad params, or woken its server.
+/// How many calls a cost needs: a single call may have had bad params, or may have started its server.
 const FEWEST: usize = 3;
-/// The mean time below which a call is quick, and from which on it is slow.
+/// The mean time below which a call is quick, and the mean time from which it is slow.
 const QUICK: Duration = Duration::from_secs(1);
 const SLOW: Duration = Duration::from_secs(10);
 
-/// What a call costs, judged by the last calls.
+/// The cost of a call, judged by the latest calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cost {
     /// Less than a second on average, and at most one in ten failed.
     Low,
-    /// All else, and what is not known.
+    /// Everything else, including unknown cost.
     #[default]
     Medium,
-    /// Ten seconds or more on average, or every second one failed.
+    /// Ten seconds or more on average, or at least half of the calls failed.
     High,
 }
 
 impl Cost {
-    /// The cost of a call after these; none if they are too few.
+    /// Returns the cost of a call after these calls; `None` if there are too few.
     pub fn after(recent: &RecentCalls) -> Option<Self> {
         let (calls, failures) = (recent.len(), recent.failures());
         if calls < FEWEST {
@@ -43,13 +43,13 @@ impl Cost {
     }
 }
 
-/// The mean time of the calls that succeeded.
+/// Returns the mean time of the successful calls.
 pub(super) fn mean(recent: &RecentCalls) -> Option<Duration> {
     let sum: u64 = recent.times_us().map(u64::from).sum();
     Some(Duration::from_micros(sum.checked_div(recent.times_us().count() as u64)?))
 }
 
-/// The time within which that many in a hundred of them ended: one of the times, by the nearest rank.
+/// Returns the percentile of the times by the nearest rank.
 pub(super) fn percentile(recent: &RecentCalls, percent: usize) -> Option<Duration> {
     let mut times: Vec<u32> = recent.times_us().collect();
     times.sort_unstable();
@@ -61,7 +61,7 @@ pub(super) fn percentile(recent: &RecentCalls, percent: usize) -> Option<Duratio
 mod tests {
     use super::*;
 
-    /// Calls that took so many milliseconds; 0 for a failure.
+    /// Calls that took these times in milliseconds; 0 stands for a failure.
     fn recent(calls_ms: &[u64]) -> RecentCalls {
         let mut recent = RecentCalls::default();
         for ms in calls_ms {

@@ -1,4 +1,4 @@
-//! What is known after calls, of whom, over runs and beside other gateways.
+//! What is known after calls, per owner, across runs and beside other gateways.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ struct Run {
     tasks: TaskTracker,
 }
 
-/// A gateway's figures, in the store of a folder.
+/// Figures of a gateway, in the store of a folder.
 fn run(folder: &TempDir) -> Run {
     let retention = Retention { bytes: 1 << 20, age: Duration::from_secs(3_600) };
     let clock = Clock::default();
@@ -32,7 +32,7 @@ fn of_store(store: Option<Arc<dyn Store>>, clock: Clock) -> Run {
 }
 
 impl Run {
-    /// Stops, which writes what was not written.
+    /// Stops the gateway, which writes the remaining figures.
     async fn end(self) {
         self.figures.stop.cancel();
         self.tasks.close();
@@ -134,7 +134,7 @@ async fn many_calls_are_written_together_a_few_seconds_later() {
     };
     until(1).await;
     assert_eq!(*store.writes.lock(), [(10, 1_000)]);
-    // A write that failed is made good by the next one.
+    // The next write makes up for a failed one.
     store.fails.store(true, Relaxed);
     run.succeed(1);
     until(2).await;

@@ -62,7 +62,7 @@ impl Gate {
         })
     }
 
-    /// Says how to add the first server; none if the configuration has one, or skills or apps to work with.
+    /// Explains how to add the first server; `None` if the configuration already offers a server, skills or apps.
     pub fn first_server(&self) -> Option<String> {
         let config = self.config();
         let has_none =

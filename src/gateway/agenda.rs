@@ -1,4 +1,4 @@
-//! What is to come: acts on records when they are due, and finds the notices of other gateways.
+//! Due work: acts on records when they are due, and finds the notices of other gateways.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,15 +7,16 @@ use tokio::time::Instant;
 use super::Gateway;
 use crate::store::StoreError;
 
-/// How often the store is looked at: what other gateways of the user put there, or left behind, is found within this time.
+/// How often the store is checked. Records that the user's other gateways add or leave behind are found within this
+/// time.
 pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// How often expired results are removed.
 const SWEEP: Duration = Duration::from_secs(600);
 
 impl Gateway {
-    /// Looks after what is due, and lets notices leave for people, until the gateway stops. Only for a gateway that serves
-    /// clients: that of a command has its user there. A second call does nothing.
+    /// Handles due records and sends notices to people, until the gateway stops. Only for a gateway that serves
+    /// clients: the gateway of a command has its user at the terminal. A second call does nothing.
     pub fn keep_time(self: &Arc<Self>) {
         if self.keeps_time.set(()).is_err() {
             return;
@@ -48,7 +49,7 @@ impl Gateway {
                 self.mail.note(&agenda);
                 self.run_due(agenda.next_due_ms).await;
             }
-            // It was warned of when it went away.
+            // The warning came when Redis went away.
             Ok(None) | Err(StoreError::Away { .. }) => {}
             Err(error) => tracing::warn!(%error, "the store cannot say what is due"),
         }

@@ -1,7 +1,8 @@
-//! Approvals out of the model's hands (`approve_by = "user"`): the live page, `nonet approve` or a webhook decide where the
-//! client has no form.
+//! Approvals that the model cannot give (`approve_by = "user"`): the live page, `nonet approve` or a webhook decides
+//! them if the client has no forms.
 //!
-//! The first call asks and fails at once, so that the model can tell the user; the same call made again waits for the decision.
+//! The first call asks and fails at once, so that the model can inform the user; the same call, repeated, waits for the
+//! decision.
 
 use std::time::Duration;
 
@@ -25,14 +26,14 @@ use crate::{
     text::hex,
 };
 
-/// How long a call waits for a webhook that may answer at once.
+/// How long a call waits for a webhook, which may answer at once.
 const HOOK: Duration = Duration::from_secs(10);
 
-/// How the user answers an approval.
+/// The state of the user's answer to an approval.
 enum Answered {
-    /// With a decision, which is used up.
+    /// Decided; the decision is consumed.
     Decided(Decision),
-    /// Not yet.
+    /// Not decided yet.
     Waiting(Box<WaitingApproval>),
 }
 
@@ -93,7 +94,7 @@ impl Gateway {
         }
     }
 
-    /// Where the user answers, for the model to pass on.
+    /// Tells the model where the user answers.
     fn where_to_answer(&self, one: &WaitingApproval) -> String {
         let command = shell::nonet(&format!("approve {}", one.id()), &self.config().file);
         let page =
@@ -102,8 +103,7 @@ impl Gateway {
         format!("The user decides {page}with `{command}` in a terminal, within {minutes} minutes.")
     }
 
-    /// The approval of something: as the user has decided it, or as it waits. What is asked for the second time waits for the
-    /// user.
+    /// Returns the approval for a subject, decided or waiting. A repeated request waits for the user.
     async fn asked_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<WaitingApproval, Fault> {
         let owner = caller.session.owner();
         let known = self.approvals.of_key(owner, &asked.key).await.map_err(not_kept)?;
@@ -133,18 +133,18 @@ impl Gateway {
         one.ok_or_else(over)
     }
 
-    /// The decision on something, which is used up, or the approval that waits for it.
+    /// Returns the decision on a subject and consumes it, or returns the waiting approval.
     async fn answered_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<Answered, Fault> {
         let one = self.asked_elsewhere(caller, asked).await?;
         let Some(decision) = one.decision().cloned() else { return Ok(Answered::Waiting(Box::new(one))) };
         match self.approvals.take(one).await.map_err(not_kept)? {
             true => Ok(Answered::Decided(decision)),
-            // The same call, made at the same time, has used it.
+            // The same call, made at the same time, has consumed it.
             false => Err(over()),
         }
     }
 
-    /// Sends a question to the webhook, and waits for it a little.
+    /// Sends a question to the webhook and waits briefly for an answer.
     async fn consult(
         &self,
         caller: &Caller,
@@ -175,7 +175,7 @@ impl Gateway {
         self.approvals.of_key(caller.session.owner(), &one.asked.key).await.map_err(not_kept)
     }
 
-    /// Asks the question of a parked workflow elsewhere. Returns where the user answers.
+    /// Asks a parked workflow's question outside the chat. Returns where the user answers.
     pub(super) async fn ask_step(
         &self,
         caller: &Caller,
@@ -187,7 +187,7 @@ impl Gateway {
         Ok(self.where_to_answer(&one))
     }
 
-    /// Whether the rates have counted this very call already, when the user was asked about it.
+    /// Whether the rates already counted this very call when the user was asked about it.
     pub(super) async fn was_rated(
         &self,
         caller: &Caller,
@@ -205,7 +205,7 @@ impl Gateway {
         }
     }
 
-    /// The user's answer to the question of a parked workflow, which was given elsewhere.
+    /// Returns the answer that the user gave outside the chat to a parked workflow's question.
     pub(super) async fn step_answered(
         &self,
         caller: &Caller,
@@ -232,12 +232,12 @@ impl Gateway {
         }
     }
 
-    /// Whether only the user's own answers count for questions of workflows.
+    /// Whether the questions of workflows accept only the user's own answers.
     pub(super) fn asks_the_user_only(&self) -> bool {
         self.config().gateway.approve_by == ApproveBy::User
     }
 
-    /// Takes the answer that came to a one-time address.
+    /// Accepts the answer sent to a one-time address.
     pub async fn answer_at(&self, address: &str, answer: &Value) -> Result<(), Undecided> {
         let failed = |error: StoreError| Undecided::Failed(error.to_string());
         let id = self.approvals.at_address(address).await.map_err(failed)?.ok_or(Undecided::Unknown)?;
@@ -247,7 +247,7 @@ impl Gateway {
     }
 }
 
-/// What is asked for a step of a workflow.
+/// Builds the question of a workflow's step.
 fn of_step(caller: &Caller, token: &str, app: &str, question: &str) -> Asked {
     Asked {
         key: hex(&Sha256::digest(format!("ask {token}").as_bytes())),
@@ -260,7 +260,7 @@ fn of_step(caller: &Caller, token: &str, app: &str, question: &str) -> Asked {
     }
 }
 
-/// The decision in an answer of a program; none if it says nothing clear.
+/// Reads the decision in a program's answer; `None` if the answer is not clear.
 fn decision_of(answer: &Value, by: &str) -> Option<Decision> {
     let verdict = match answer.get("decision")?.as_str()? {
         "allow" => Verdict::Allow,

@@ -37,7 +37,7 @@ use crate::{
     text::clip,
 };
 
-/// How long an app may take if neither the caller nor the configuration says, and at most.
+/// How long an app may take by default, and at most.
 const TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
@@ -48,47 +48,47 @@ pub struct AppArguments {
     #[serde(default)]
     input: Value,
     timeout: Option<u64>,
-    /// The way on for an app that has asked the user.
+    /// The token of the question that the app has asked, to continue the app.
     #[serde(skip)]
     token: Option<String>,
     #[serde(skip)]
     answer: Option<Value>,
-    /// The journal of the step that calls it.
+    /// The journal of the step that calls the app.
     #[serde(skip)]
     log: Option<RunLog>,
-    /// How its answer is handed out.
+    /// How the app returns its answer.
     #[serde(skip)]
     handing: Handing,
 }
 
-/// How an app that was called by `execute_tool` hands out its answer.
+/// How an app called by `execute_tool` returns its answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Handing {
-    /// Whether it was launched in the background.
+    /// Whether the app was launched in the background.
     pub background: bool,
     /// A jq filter for the answer.
     pub select: Option<String>,
 }
 
 impl AppArguments {
-    /// The same with the token of an app that has asked the user, and the answer.
+    /// Adds the token of a question that the app has asked, and the user's answer.
     pub fn going_on(self, token: Option<Value>, answer: Option<Value>) -> Self {
         let token = token.map(|token| token.as_str().map_or_else(|| token.to_string(), String::from));
         Self { token, answer, ..self }
     }
 
-    /// A run of this app with this input.
+    /// Creates the arguments that run this app with this input.
     pub(super) fn new(app_id: String, input: Value) -> Self {
         Self { app_id: Some(app_id), input, ..Self::default() }
     }
 
-    /// The same with the answer handed out like this, and a limit if there is one.
+    /// Sets how the answer is returned, and a limit if there is one.
     pub(super) fn handed_out(self, handing: Handing, limit: Option<Duration>) -> Self {
         let timeout = limit.map(|limit| millis(limit).div_ceil(1_000)).or(self.timeout);
         Self { handing, timeout, ..self }
     }
 
-    /// What a step of a workflow calls. Without a limit, that of its workflow counts.
+    /// Creates the arguments for a step of a workflow. Without a limit, the limit of the workflow applies.
     pub(super) fn of_step(app: &str, input: Value, timeout: Option<Duration>, log: Option<RunLog>) -> Self {
         let timeout = millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000);
         Self { app_id: Some(app.into()), input, timeout: Some(timeout), log, ..Self::default() }
@@ -133,7 +133,7 @@ impl<'a> ListedApp<'a> {
     }
 }
 
-/// What an app gave.
+/// The answer of an app.
 #[derive(Serialize)]
 struct AppAnswer<'a> {
     app_id: &'a str,
@@ -143,7 +143,7 @@ struct AppAnswer<'a> {
     repaired: Vec<String>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     failed_optional_steps: Map<String, Value>,
-    /// The steps whose `when` said no.
+    /// The steps that their `when` has skipped.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     skipped: Vec<&'a str>,
 }
@@ -155,7 +155,7 @@ impl AppAnswer<'_> {
 }
 
 impl Gateway {
-    /// The `call_app` meta-tool.
+    /// Implements the `call_app` meta-tool.
     pub async fn call_app(
         self: &Arc<Self>,
         caller: &Caller,
@@ -173,7 +173,7 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// Runs an app with the kept results that its input refers to.
+    /// Runs an app after inserting the kept results that its input refers to.
     async fn call_filled_app(
         self: &Arc<Self>,
         caller: &Caller,
@@ -207,8 +207,8 @@ impl Gateway {
         self.run_app(caller, AppArguments { input, ..arguments }).await
     }
 
-    /// Runs an app, or lists all. Its input is taken as it is: kept results are in it already. Boxed: an app may be inside of
-    /// an app.
+    /// Runs an app, or lists all apps. Expects kept results to be inserted in the input already. Boxed, because an app
+    /// may run inside another app.
     pub(super) fn run_app<'a>(
         self: &'a Arc<Self>,
         caller: &'a Caller,
@@ -217,7 +217,7 @@ impl Gateway {
         self.run_audited_app(caller, arguments).boxed()
     }
 
-    /// Runs an app, whose line in the audit log is beside those of its calls.
+    /// Runs an app with its own line in the audit log, beside the lines of its calls.
     async fn run_audited_app(
         self: &Arc<Self>,
         caller: &Caller,
@@ -275,7 +275,7 @@ impl Gateway {
                 .handed_out(app.handing, Some(app.timeout));
             return self.run_app(caller, inner).await;
         }
-        // Text for a tool with one required param is that param.
+        // Text for a tool with one required param becomes that param.
         let input = match (app.input, tool.schema.parameters().as_slice()) {
             (Value::String(text), [first, rest @ ..])
                 if rest.iter().all(|other| !other.required) && !text.trim_start().starts_with('{') =>
@@ -284,7 +284,7 @@ impl Gateway {
             }
             (input, _) => input,
         };
-        // Before an approval is used up.
+        // Checked before an approval is consumed.
         let admission = self.admit(caller, app.handing.background)?;
         let prepared = self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await?;
         let cancel = CancellationToken::new();
@@ -325,7 +325,7 @@ impl Gateway {
         Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
     }
 
-    /// Hands out the answer of an app: what its filter gives of it, within the budget.
+    /// Returns the answer of an app, filtered and within the budget.
     async fn hand_out(
         &self,
         caller: &Caller,
@@ -338,8 +338,8 @@ impl Gateway {
         run::handed_out(&self.kept, caller, answer, went_on).await
     }
 
-    /// Refuses an app that a rule keeps from the caller, and one that is inside of itself or too deep in others. The
-    /// configuration is checked for apps in apps; a tool's name may lead to an app as well.
+    /// Refuses an app that a rule denies to the caller, or that is nested in itself or too deeply. The configuration is
+    /// checked for nested apps when it is loaded, but a tool's name may also lead to an app.
     fn may_run(&self, caller: &Caller, id: &str, app: &App) -> Result<(), Fault> {
         if let Some(rule) = self.gate(&caller.session).kept_from(Kind::App, id) {
             return Err(may_not_be_used(&name::full_name(APPS, id), &rule).next("call_app", json!({})));
@@ -365,7 +365,7 @@ impl Gateway {
     }
 }
 
-/// How an app went, for the audit log. One that goes on as a task is in order so far.
+/// Returns the outcome of an app for the audit log. An app that continues as a task counts as `ok`.
 fn outcome_of(answer: &Result<Value, Interrupt>) -> &'static str {
     match answer {
         Ok(result) if is_error(result) => {
@@ -378,7 +378,7 @@ fn outcome_of(answer: &Result<Value, Interrupt>) -> &'static str {
     }
 }
 
-/// The id of the app that is meant: by itself, or as the catalogue has it (`apps.ID`).
+/// Resolves an app's name, or its name in the catalogue (`apps.ID`), to its id.
 pub(super) fn own_id(config: &Config, given: &str) -> String {
     let given = given.trim();
     let is_meant = |id: &&String| is_named(Kind::App, id, given);
@@ -386,12 +386,12 @@ pub(super) fn own_id(config: &Config, given: &str) -> String {
     meant.map_or(given, String::as_str).into()
 }
 
-/// The apps that the calls of an app are made inside of.
+/// Returns the apps around the calls of this app.
 fn inside(caller: &Caller, id: &str) -> Vec<Arc<str>> {
     caller.within.iter().cloned().chain([id.into()]).collect()
 }
 
-/// The list of apps.
+/// Lists the apps.
 fn list(config: &Config, gate: &Gate) -> Value {
     let apps = config.apps.iter().filter(|(id, _)| gate.kept_from(Kind::App, id).is_none());
     let listed: Vec<ListedApp<'_>> = apps.map(|(id, app)| ListedApp::new(id, app)).collect();
@@ -420,7 +420,7 @@ pub(super) fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
     Fault::new(Code::NotFound, message).next("call_app", next).suggest(near)
 }
 
-/// The input of an app, read as leniently as the params of a tool.
+/// Reads the input of an app as leniently as a tool's params.
 pub(super) fn read_input(caller: &Caller, id: &str, schema: &Value, input: Value) -> Result<Value, Fault> {
     let schema = Schema::new(schema.clone());
     let reading = schema.read(input).map_err(|misfit| {

@@ -1,4 +1,4 @@
-//! What the audit log is told: calls with who made them and by which rule, reloads, servers that come and go.
+//! What goes into the audit log: calls with their caller and rule, reloads, and servers that are added or removed.
 
 use std::path::Path;
 
@@ -17,12 +17,12 @@ use crate::{
     text::clip,
 };
 
-/// The longest name of a tool or a client in a line, in characters.
+/// The longest name of a tool or client in a line, in characters.
 const MAX_NAME: usize = 200;
-/// The shortest value of the configuration that is masked in params: shorter ones are in many words.
+/// The shortest configured value that is masked in params: shorter values occur in many words.
 const MIN_SECRET: usize = 6;
 
-/// Opens the audit log of a configuration, if it wants one.
+/// Opens the audit log of a configuration, if it has one.
 pub(super) fn open(config: &Config, state: Option<&Path>) -> Option<Audit> {
     let settings = config.audit.clone()?;
     let about = json!({
@@ -32,7 +32,7 @@ pub(super) fn open(config: &Config, state: Option<&Path>) -> Option<Audit> {
         "config_sha256": config.digest,
     });
     let about = about.as_object().cloned().unwrap_or_default();
-    // Fails only if the system has no thread left.
+    // Fails only if the system cannot create a thread.
     let audit = Audit::open(settings, state, about)
         .inspect_err(|error| tracing::error!(%error, "there is no audit log"))
         .ok()?;
@@ -40,7 +40,7 @@ pub(super) fn open(config: &Config, state: Option<&Path>) -> Option<Audit> {
     Some(audit)
 }
 
-/// Values of a configuration that must not be shown.
+/// Returns the configured values that must not be shown.
 fn secrets(config: &Config) -> Vec<String> {
     let mut found = Vec::new();
     for server in config.servers.values() {
@@ -59,13 +59,13 @@ fn secrets(config: &Config) -> Vec<String> {
         .chain(secret_values(config, &Connections::new()).into_iter().map(|(_, value)| value))
         .filter(|text| text.len() >= MIN_SECRET)
         .collect();
-    // The longest first: one may be a part of another.
+    // Longest first, because one value may be part of another.
     found.sort_by_key(|text| std::cmp::Reverse(text.len()));
     found.dedup();
     found
 }
 
-/// What a line says of a caller.
+/// Describes a caller for a line.
 fn who(caller: &Caller) -> Entry {
     Entry {
         client: clip(&caller.client, MAX_NAME).into(),
@@ -78,7 +78,7 @@ fn who(caller: &Caller) -> Entry {
 }
 
 impl Gateway {
-    /// Begins a call, which has its line in the audit log however it ends.
+    /// Begins a call. Its line in the audit log is written however the call ends.
     pub(super) fn begin(&self, caller: &Caller, name: &str, params: &Value) -> Begun {
         let begun = Begun::new(caller, params);
         if let Some(audit) = &self.audit {
@@ -97,7 +97,7 @@ impl Gateway {
         Some(audit.call(entry, input))
     }
 
-    /// Whether calls may be sent as far as the audit log is concerned.
+    /// Whether the audit log allows calls to be sent.
     pub(super) fn audit_admits(&self) -> Result<(), Fault> {
         let Some(Err(why)) = self.audit.as_ref().map(Audit::admits) else { return Ok(()) };
         let message = format!(
@@ -106,7 +106,7 @@ impl Gateway {
         Err(Fault::new(Code::Internal, message).retry_after(std::time::Duration::from_secs(5)))
     }
 
-    /// Has the line of a call say with which params it was sent.
+    /// Replaces the params in a call's line with the params that were sent.
     pub(super) fn audit_params(&self, begun: &Begun, params: &Map<String, Value>) {
         let Some(audit) = &self.audit else { return };
         if let Some(call) = begun.audited.lock().as_mut()
@@ -120,7 +120,7 @@ impl Gateway {
     pub(super) async fn audit_refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
         let Some(audit) = &self.audit else { return };
         let own = begun.audited.lock().take();
-        // An action whose plan has failed has no line yet.
+        // An action of a failed plan has no line yet.
         let mut call = own.unwrap_or_else(|| {
             let tool = clip(name, MAX_NAME).into();
             audit.call(Entry { tool, bytes_in: Some(begun.bytes_in), ..who(caller) }, &Value::Null)
@@ -131,7 +131,7 @@ impl Gateway {
         call.end(fault.code.as_str()).await;
     }
 
-    /// Says which rule refused a call.
+    /// Adds the rule that refused a call to the entry.
     fn say_why(&self, entry: &mut Entry, gate: &Gate, name: &str, code: Code) {
         let Some(tool) = gate.named(name) else { return };
         entry.tool = tool.full.clone();
@@ -156,7 +156,7 @@ impl Gateway {
         });
     }
 
-    /// Has the audit log mask the secrets of a configuration, and those that it masked before.
+    /// Makes the audit log mask the secrets of a configuration, in addition to the secrets masked so far.
     pub(super) fn hide_from_audit(&self, config: &Config) {
         if let Some(audit) = &self.audit {
             let mut hidden = secrets(config);
@@ -167,20 +167,20 @@ impl Gateway {
         }
     }
 
-    /// Writes something that changes whom is trusted with what.
+    /// Writes an event that changes trust.
     pub(crate) fn audit_event(&self, event: &'static str, about: impl FnOnce() -> Value) {
         if let Some(audit) = &self.audit {
             audit.event(event, about());
         }
     }
 
-    /// Returns how the audit log is, if there is one.
+    /// Returns the state of the audit log, if there is one.
     pub(super) fn audit_status(&self) -> Option<AuditStatus> {
         self.audit.as_ref().map(Audit::status)
     }
 }
 
-/// The verdict on a call that was made, and the key that says so.
+/// Returns the verdict on a call that was made, and the configuration key behind the verdict.
 pub(super) fn verdict(tool: &Tool, is_approved: bool) -> (&'static str, Option<String>) {
     let rule = Some(tool.policy_rule.clone()).filter(|rule| !rule.is_empty());
     match (is_approved, tool.policy) {

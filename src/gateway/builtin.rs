@@ -1,7 +1,7 @@
 //! The category `gateway`: Nonet's own tools, found by search and run by `execute_tool`.
 //!
-//! [`TOOLS`] is the registry: one value per tool holds its definition, what it may do and its handler. A profile lets every
-//! own tool through that it does not deny by name; what a tool reaches is checked again at the call.
+//! [`TOOLS`] is the registry: one value per tool holds its definition, its access and its handler. A profile allows
+//! every own tool that it does not deny by name; whatever a tool reaches is checked again at the call.
 
 mod background_run;
 mod fetch_result;
@@ -32,7 +32,7 @@ use crate::{
     text::clip,
 };
 
-/// Runs an own tool. Boxed: a launch in the background is a call inside of a call.
+/// Runs an own tool. Boxed, because a background launch is a call inside a call.
 type Handler =
     for<'a> fn(&'a Arc<Gateway>, &'a Caller, Map<String, Value>) -> BoxFuture<'a, Result<Value, Fault>>;
 
@@ -45,26 +45,26 @@ struct OwnTool {
     properties: fn() -> Value,
     required: &'static [&'static str],
     access: Access,
-    /// Other names of its params.
+    /// Aliases of its params.
     aliases: Aliases,
     run: Handler,
 }
 
-/// What an own tool may do. Its annotations say so, and its risk follows from them.
+/// The access of an own tool, which determines its annotations and its risk.
 #[derive(Clone, Copy)]
 enum Access {
-    /// It only reads: low risk.
+    /// Only reads: low risk.
     ReadOnly,
-    /// It changes things and destroys nothing: medium risk.
+    /// Changes state but destroys nothing: medium risk.
     Reversible,
-    /// It can do harm: high risk. The user approves every call, and is asked the question that this gives.
+    /// Can do harm: high risk. The user approves every call by answering this question.
     Destructive(Question),
 }
 
-/// Words the question for the user, or refuses a call that would fail anyway.
+/// Builds the question for the user, or refuses a call that would fail anyway.
 type Question = fn(&Gateway, &Caller, &Map<String, Value>) -> Result<String, Fault>;
 
-/// All of them, by name.
+/// All own tools, by name.
 static TOOLS: [OwnTool; 25] = [
     runtime_server::ADD,
     background_run::TOOL,
@@ -92,15 +92,15 @@ static TOOLS: [OwnTool; 25] = [
     watch::STATUS,
     watch::STOP,
 ];
-/// Those that `memory = false` takes away.
+/// The tools that `memory = false` removes.
 const OF_MEMORY: [&str; 7] =
     ["forget", "recall", "remember", "set_goal", "task_create", "task_list", "task_update"];
 
-/// Those that `allow_runtime_servers` gives.
+/// The tools that `allow_runtime_servers` adds.
 const OF_RUNTIME: [&str; 2] = ["add_server", "remove_server"];
 
 impl OwnTool {
-    /// Whether the configuration has it.
+    /// Whether the configuration enables the tool.
     fn is_given(&self, settings: &GatewaySettings) -> bool {
         (settings.memory || !OF_MEMORY.contains(&self.name))
             && (settings.allow_runtime_servers || !OF_RUNTIME.contains(&self.name))
@@ -110,7 +110,7 @@ impl OwnTool {
         TOOLS.iter().find(|tool| tool.name == name)
     }
 
-    /// The definition, as a server would list it.
+    /// Returns the definition as a server would list it.
     fn definition(&self) -> Value {
         let mut schema = json!({ "type": "object", "properties": (self.properties)() });
         if !self.required.is_empty() {
@@ -131,7 +131,7 @@ impl OwnTool {
     }
 }
 
-/// Nonet's own tools as a listing.
+/// Lists Nonet's own tools.
 pub(super) fn listing(settings: &GatewaySettings) -> Listing {
     let tools = TOOLS.iter().filter(|tool| tool.is_given(settings));
     let about = match settings.memory {
@@ -149,7 +149,7 @@ pub(super) fn listing(settings: &GatewaySettings) -> Listing {
     }
 }
 
-/// Explains a folded name of an own tool that the configuration takes away.
+/// Explains why the configuration does not offer an own tool, given the tool's folded name.
 pub(super) fn taken_away(folded: &str, config: &Config) -> Option<Fault> {
     let name = folded.strip_prefix("gateway_").unwrap_or(folded);
     let settings = &config.gateway;
@@ -163,13 +163,13 @@ pub(super) fn taken_away(folded: &str, config: &Config) -> Option<Fault> {
     Some(Fault::new(Code::Forbidden, message))
 }
 
-/// Whether the user approves every call of a tool, whatever the policies are.
+/// Whether the user approves every call of a tool, regardless of policies.
 pub(super) fn always_asks(tool: &Tool) -> bool {
     &*tool.server == GATEWAY
         && OwnTool::find(&tool.name).is_some_and(|own| matches!(own.access, Access::Destructive(_)))
 }
 
-/// The question for the user before a call of a tool that always asks, or why the call would fail.
+/// Returns the approval question of a tool that always asks, or the fault of a call that would fail.
 pub(super) fn question(
     gateway: &Gateway,
     caller: &Caller,
@@ -183,7 +183,7 @@ pub(super) fn question(
     }
 }
 
-/// Renames params of an own tool that have other names to their own; returns what was renamed.
+/// Renames aliased params of an own tool. Returns the changes.
 pub(super) fn under_own_names(tool: &str, params: &mut Value) -> Vec<String> {
     let (Some(fields), Some(tool)) = (params.as_object_mut(), OwnTool::find(tool)) else { return Vec::new() };
     let Aliases(names) = tool.aliases;
@@ -202,7 +202,7 @@ pub(super) fn under_own_names(tool: &str, params: &mut Value) -> Vec<String> {
     changes
 }
 
-/// Reads the params of an own tool, which fit its schema.
+/// Reads the params of an own tool, which fit the tool's schema.
 fn read<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, Fault> {
     serde_json::from_value(Value::Object(params))
         .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))

@@ -1,5 +1,5 @@
-//! The one road of a call, whoever makes it: resolve the name, check the rules, fill references, read the
-//! params, ask the user if a rule says so, call the server, count, fit the result.
+//! The one road of every call: resolve the name, check the rules, fill references, read the params, ask the user if a
+//! rule requires it, call the server, count, fit the result.
 
 use std::{
     sync::{Arc, LazyLock, OnceLock, atomic::Ordering},
@@ -76,9 +76,9 @@ pub(super) struct Prepared {
     pub params: Map<String, Value>,
     /// Repairs made to the params, and params unknown to the tool.
     pub repaired: Vec<String>,
-    /// Who allowed it, if that was asked.
+    /// Who approved the call, if approval was required.
     pub approver: Option<Approver>,
-    /// Whether it has been counted by the rates.
+    /// Whether the rates have counted the call.
     pub is_rated: bool,
 }
 
@@ -89,12 +89,12 @@ pub(super) struct Begun {
     /// The size of the params as JSON, in bytes.
     pub bytes_in: usize,
     pub span: Span,
-    /// Its line in the audit log, which it has even if it is dropped.
+    /// Its line in the audit log, written even if the call is dropped.
     pub audited: Mutex<Option<AuditedCall>>,
 }
 
 impl Begun {
-    /// Begins something that may become a call now. A call that is sure to be one begins with [`Gateway::begin`].
+    /// Begins work that may become a call now. Work that certainly is a call begins with [`Gateway::begin`].
     pub fn new(caller: &Caller, params: &Value) -> Self {
         let audited = Mutex::default();
         Self { at: Instant::now(), bytes_in: json_len(params), span: caller.span(), audited }
@@ -110,18 +110,18 @@ pub(super) struct Made {
     pub outcome: &'static str,
     /// Time spent in the server.
     pub in_server: Duration,
-    /// Whether the call reached its server and was not cancelled: then it says something of the tool.
+    /// Whether the outcome counts for the tool's figures: the call reached its server and was not cancelled.
     pub counts: bool,
     /// The message of the fault, if there is one.
     pub fault: Option<String>,
     /// The server's own error, if it refused the call.
     pub refusal: Option<Box<ErrorData>>,
-    /// Who allowed the call, if that was asked.
+    /// Who approved the call, if approval was required.
     pub approver: Option<Approver>,
 }
 
 impl Made {
-    /// How the call failed, if it did.
+    /// Returns how the call failed, if it did.
     pub(super) fn error(&self) -> Option<CallFailure<'_>> {
         let message = match &self.fault {
             Some(message) => message,
@@ -160,7 +160,7 @@ impl Gateway {
         if let Ok((_, tool)) = &found
             && tool.kind == Kind::App
         {
-            // The app has a line of its own.
+            // The app writes its own line.
             if let Some(call) = begun.audited.lock().take() {
                 call.forget();
             }
@@ -168,8 +168,8 @@ impl Gateway {
         }
         let prepared = async {
             let found = found.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
-            // Before an approval or a rate is used up. Nonet's own tools look after tasks and questions, for which there is
-            // always room.
+            // Checked before an approval or a rate is used up. There is always room for Nonet's own tools, which look
+            // after tasks and questions.
             let admission = match &*found.1.server == GATEWAY {
                 true => Admission::default(),
                 false => self.admit(caller, request.background)?,
@@ -249,7 +249,7 @@ impl Gateway {
         }
     }
 
-    /// Takes a place in the quotas for new work, before any of it is done.
+    /// Reserves a place in the quotas for new work, before any of the work is done.
     pub(super) fn admit(&self, caller: &Caller, launch: bool) -> Result<Admission, Fault> {
         if !caller.is_admitted {
             self.jobs.has_room()?;
@@ -257,7 +257,7 @@ impl Gateway {
         Ok(caller.admit(launch)?)
     }
 
-    /// Runs an app that was called like a tool: as `call_app` does, from its input to its tasks.
+    /// Runs an app that was called like a tool, in the same way as `call_app` does.
     async fn execute_app(
         self: &Arc<Self>,
         caller: &Caller,
@@ -324,7 +324,7 @@ impl Gateway {
         let mut approver = None;
         let is_rated = asked.is_some();
         if let Some((rule, written)) = asked {
-            // Nobody is asked about a call that would be refused.
+            // The user is not asked about a call that would be refused.
             let by = match caller.approved_elsewhere {
                 true => ApproveBy::User,
                 false => gate.approve_by(tool.at()),
@@ -349,7 +349,7 @@ impl Gateway {
     pub(super) async fn find_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
         let mut gate = self.gate(&caller.session);
         if is_skill(name) && gate.tool(name).is_err() {
-            // It may be new in its folder.
+            // The skill may be new in its folder.
             self.skills_of_now().await;
             gate = self.gate(&caller.session);
         }
@@ -502,7 +502,7 @@ impl Gateway {
         match answer {
             Ok(mut result) => {
                 match result.as_tree_mut() {
-                    // The answers of a verbatim server stay as they are.
+                    // Answers of a verbatim server stay unchanged.
                     Some(Value::Object(members)) if caller.lasting || !tool.verbatim => {
                         let blocks = members.get_mut("content").and_then(Value::as_array_mut);
                         self.note_links(caller, &tool.server, blocks.into_iter().flatten());
@@ -618,13 +618,13 @@ fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
     }
 }
 
-/// Whether a name is that of a skill, in any form, known or not.
+/// Whether a name is a skill's name, in any form, known or not.
 fn is_skill(name: &str) -> bool {
     let name = without_client_prefix(name.trim()).unwrap_or(name.trim());
     split_given(name).is_some_and(|(category, _)| fold(category) == SKILLS)
 }
 
-/// The fault for a tool that needs the user's approval, called by an app.
+/// Builds the fault for an app's call of a tool that needs the user's approval.
 fn needs_user(tool: &Tool, rule: &str) -> Fault {
     let message = format!(
         "`{}` runs only if the user agrees (`{rule}`), and nobody can be asked here. Do without it, and say what is left to do.",
@@ -633,7 +633,7 @@ fn needs_user(tool: &Tool, rule: &str) -> Fault {
     Fault::new(Code::NeedsApproval, message)
 }
 
-/// Checks that a tool is what it was when its call began to wait.
+/// Checks that a tool has not changed since its call began to wait.
 pub(super) fn still_the_same(gate: &Gate, tool: &Tool) -> Result<(), Fault> {
     let now = gate.tool(&tool.full)?;
     if now.hash != tool.hash || now.held().is_some() {
@@ -642,7 +642,7 @@ pub(super) fn still_the_same(gate: &Gate, tool: &Tool) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The fault for a call whose tool changed while it waited.
+/// Builds the fault for a call whose tool changed while the call waited.
 fn redefined(tool: &Tool) -> Fault {
     let message = format!(
         "The server changed `{}` while the call waited. Read the new definition, then make the call again.",
@@ -651,7 +651,7 @@ fn redefined(tool: &Tool) -> Fault {
     Fault::new(Code::NeedsApproval, message).next("get_tool", json!({ "name": &*tool.full }))
 }
 
-/// The fault for a name that may belong to a server without a list yet.
+/// Builds the fault for a name that may belong to a server without a list.
 fn still_starting(name: &str, servers: &str) -> Fault {
     let message = format!(
         "`{name}` is not known yet: {servers} has not finished starting. Call again in a few seconds."
@@ -680,7 +680,7 @@ fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
     )
 }
 
-/// Takes what belongs beside a result out of its `_meta`: headers, and the way to the next page.
+/// Moves headers and the next page's address from the `_meta` of a result into a value beside the result.
 fn beside(tool: &Tool, result: &mut Value) -> Option<Value> {
     let meta = result.get_mut("_meta")?.as_object_mut()?;
     let beside = meta.shift_remove(BESIDE)?;

@@ -48,9 +48,9 @@ const LOADED_BONUS: f32 = 0.1;
 const PRIORITY_STEP: f32 = 0.02;
 /// The longest instructions of a server in an answer, in characters.
 const INSTRUCTIONS: usize = 4_000;
-/// The most words of a description that are looked up as names of tools.
+/// How many words of a description are checked for names of tools.
 const MOST_WORDS: usize = 100;
-/// The most tools in one `get_tool`.
+/// The maximum number of tools in one `get_tool`.
 const MAX_NAMES: usize = 5;
 
 /// How much a search returns for each tool.
@@ -115,7 +115,7 @@ impl SearchArguments {
     }
 }
 
-/// Returns what a priority adds to a score.
+/// Returns the score that a priority adds.
 fn lift(priority: f32) -> f32 {
     PRIORITY_STEP * priority * priority.abs()
 }
@@ -134,7 +134,7 @@ impl View {
 }
 
 impl Gateway {
-    /// The `search_tools` meta-tool.
+    /// Implements the `search_tools` meta-tool.
     pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
         let query = arguments.query.trim();
         if query.is_empty() {
@@ -173,7 +173,7 @@ impl Gateway {
         ties.settle(&mut found.hits);
         self.searched(caller, snapshot, words.clone(), &found);
         found.confidence = give_way::confidence(&found, snapshot);
-        // Nobody can be sure before everything is there to compare with.
+        // Confidence cannot be high before everything is indexed.
         let indexing = *self.publisher.indexing().borrow();
         let partly =
             !snapshot.index.has_all_vectors() && !indexing.finished && !self.publisher.is_without_embedder();
@@ -207,7 +207,7 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// A search without words: the categories, or everything that its filters let through.
+    /// Answers a search without words: the categories, or all tools that pass the filters.
     async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
         self.fresh_skills().await;
         let gate = self.gate(&caller.session);
@@ -227,13 +227,13 @@ impl Gateway {
         }
     }
 
-    /// The `browse_category` meta-tool.
+    /// Implements the `browse_category` meta-tool.
     pub async fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
         self.fresh_skills().await;
         self.gate(&caller.session).browse_with_instructions(arguments, &|_| true)
     }
 
-    /// The `list_categories` meta-tool.
+    /// Implements the `list_categories` meta-tool.
     pub async fn list_categories(&self, caller: &Caller) -> Value {
         self.fresh_skills().await;
         let mut categories = self.gate(&caller.session).categories();
@@ -252,7 +252,7 @@ impl Gateway {
     ) -> Option<String> {
         let mut hints: Vec<String> = gate.first_server().into_iter().collect();
         if !hints.is_empty() {
-            // No other words would find more.
+            // Other words would not find more.
         } else if found.hits.is_empty() {
             hints.push("Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into());
         } else if matches!(found.confidence, Confidence::Low) {
@@ -286,7 +286,7 @@ impl Gateway {
         (!hints.is_empty()).then(|| hints.join(" "))
     }
 
-    /// The `get_tool` meta-tool: one tool, or several, with a fault in place of each tool not found.
+    /// Implements the `get_tool` meta-tool: one tool, or several, with a fault in place of each tool not found.
     pub async fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Value, Fault> {
         if names.len() > MAX_NAMES {
             return Err(Fault::new(
@@ -316,7 +316,7 @@ impl Gateway {
         Ok(json!({ "tools": tools }))
     }
 
-    /// Everything about one tool.
+    /// Describes one tool completely.
     fn whole(&self, caller: &Caller, gate: &Gate, tool: &Tool) -> Value {
         let mut out = Map::new();
         let mut put = |key: &str, value: Value| {
@@ -368,8 +368,9 @@ impl Gateway {
         }
         put("state", json!(gate.state_of(tool).unwrap_or("ready")));
         put("change", json!(self.told_change(tool)));
-        // A skill or an app is run by its meta-tool as well, which counts the calls of tools only.
-        // Of a session's own server nothing is kept; a name may have been another server's.
+        // Skills and apps are left out, because their own meta-tools also run them and only calls of tools are counted.
+        // A session's own server is left out, because nothing about it is kept and its name may have been another
+        // server's.
         if tool.kind == Kind::Tool && tool.session.is_none() {
             let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
             if let Value::Object(figures) = json!(report) {
@@ -383,7 +384,8 @@ impl Gateway {
 }
 
 impl Gate {
-    /// What is noticeable in a tool's definition and in what its server says of itself: what, where, and how it begins.
+    /// Returns the noticeable parts of a tool's definition and of its server's own description: what, where, and how
+    /// the text begins.
     fn warnings(&self, tool: &Tool) -> Value {
         let mut findings = tool.marks().clone();
         if !tool.is_of_server() {
@@ -413,7 +415,7 @@ impl Gate {
         names.take(MOST_WORDS).find_map(other)
     }
 
-    /// One tool in a list.
+    /// Describes one tool for a list.
     fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> Value {
         let mut line = json!({ "name": &*tool.full });
         if tool.kind != Kind::Tool {
@@ -444,8 +446,8 @@ impl Gate {
         line
     }
 
-    /// Every category with its size and state. `total_tools` counts the tools of servers and of Nonet itself: skills and
-    /// apps are no tools, and a tool in a group is counted with its server.
+    /// Returns every category with its size and state. `total_tools` counts the tools of servers and of Nonet itself.
+    /// Skills and apps are not tools, and a tool in a group counts only for its server.
     pub fn categories(&self) -> Value {
         let catalog = self.catalog();
         let seen = |full: &Arc<str>| catalog.get(full).is_some_and(|tool| self.allows(tool));
@@ -503,10 +505,10 @@ impl Gate {
         answer
     }
 
-    /// Returns the instructions of a server, the first time in a session.
+    /// Returns the instructions of a server on the first call in a session.
     fn instructions(&self, server: &str) -> Option<String> {
         let (server, entry) = self.catalog().servers().get_key_value(server)?;
-        // A group may have the name of another session's server.
+        // A group may have the same name as another session's server.
         if self.is_foreign(server) {
             return None;
         }
@@ -515,13 +517,13 @@ impl Gate {
         are_new.then(|| clip(&clean(text), INSTRUCTIONS))
     }
 
-    /// Returns the same for a caller whose session lasts. For one request after another without a session,
-    /// they would come with every tool.
+    /// Returns the same if the caller's session lasts. Without a session, each request would repeat the instructions.
     pub(super) fn instructions_for(&self, caller: &Caller, server: &str) -> Option<String> {
         caller.lasting.then(|| self.instructions(server)).flatten()
     }
 
-    /// One page of a category, with the instructions of its server if they are new. `wants` filters it.
+    /// Returns one page of a category filtered by `wants`, with the instructions of its server if they are new to the
+    /// session.
     fn browse_with_instructions(
         &self,
         arguments: &BrowseArguments,
@@ -536,12 +538,12 @@ impl Gate {
         Ok(page)
     }
 
-    /// One page of a category.
+    /// Returns one page of a category.
     pub fn browse(&self, arguments: &BrowseArguments) -> Result<Value, Fault> {
         self.browse_what(arguments, &|_| true)
     }
 
-    /// The same of what `wants` lets through.
+    /// Returns one page of the tools in a category that pass `wants`.
     fn browse_what(
         &self,
         arguments: &BrowseArguments,
@@ -559,7 +561,7 @@ impl Gate {
         Ok(answer)
     }
 
-    /// One page of these documents.
+    /// Returns one page of these documents.
     fn page(
         &self,
         members: BTreeSet<usize>,
@@ -649,8 +651,8 @@ fn boosts(gate: &Gate, view: &View, session: &Session) -> Boosts {
 }
 
 /// Selects the first `most` hits, each with the full names of its twins: tools of other servers with the same
-/// definition and no priority set by the user. Of twins the one that `ties` prefers is the hit.
-/// `spread`: include a second server if its hits are close enough.
+/// definition and no priority set by the user. Among twins, the one that `ties` prefers becomes the hit. `spread`:
+/// include a second server if its hits are close enough.
 fn distinct<'a>(
     snapshot: &'a Snapshot,
     hits: &'a [Hit],

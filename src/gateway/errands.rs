@@ -1,7 +1,7 @@
-//! Errands: watches and schedules, which the gateway runs when they are due and nobody asks for it.
+//! Errands: watches and schedules, which the gateway runs when they are due, without a request.
 //!
-//! An errand is a record of the store, held by one gateway of the user at a time. Within that gateway this part knows which
-//! errands are in flight, so that none runs twice at once.
+//! An errand is a record in the store, held by one of the user's gateways at a time. Within that gateway, this module
+//! tracks errands in flight, so that none runs twice at once.
 
 use std::{
     sync::{
@@ -39,28 +39,28 @@ use crate::{
     text::clip,
 };
 
-/// How many checks call one server at a time.
+/// How many checks may call one server at the same time.
 const PER_SERVER: usize = 8;
-/// How long an errand waits for servers that start for the first time.
+/// How long an errand waits for servers that are starting for the first time.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// How long one of Nonet's own tools may take in an errand.
+/// How long one of Nonet's own tools may run in an errand.
 const OWN_LIMIT: Duration = Duration::from_secs(300);
-/// No errand becomes a task on its way: it is one already, or nobody waits for it.
+/// No errand becomes a task midway: it already is one, or nobody waits for it.
 const SOFT_DEADLINE: Duration = Duration::from_secs(30 * 24 * 3_600);
-/// By how much the clock may seem to go back, in milliseconds, before due times are looked at.
+/// How far the clock may seem to go back, in milliseconds, before due times are corrected.
 const SLACK_MS: u64 = 2_000;
-/// By how much the clock has to go back, in milliseconds, before schedules are due again for times that have been. They were
-/// due at them already, unless the clock was wrong.
+/// How far the clock has to go back, in milliseconds, before schedules repeat due times of the past. They have run at
+/// these times already, unless the clock was wrong.
 pub(super) const FAR_BACK_MS: u64 = 7 * 24 * 3_600_000;
-/// How long an errand rests whose record cannot be read or written.
+/// How long an errand pauses if its record cannot be read or written.
 const REST: Duration = Duration::from_secs(60);
 /// The longest interval of a watch, in milliseconds.
 const LONGEST_MS: u64 = 3_600_000;
-/// The most bytes of params that an errand keeps.
+/// How many bytes of params an errand may keep.
 pub(super) const MAX_PARAMS: usize = 64 << 10;
-/// Values up to so many bytes of JSON are part of an answer or a notice.
+/// Values up to this size in bytes of JSON appear whole in an answer or a notice.
 pub(super) const SMALL: usize = 2_000;
-/// How much is shown of a larger one, in bytes.
+/// How much of a larger value is shown, in bytes.
 const PREVIEW: usize = 500;
 
 /// What an answer says where the gateway ends with its client.
@@ -71,13 +71,13 @@ type Key = (RecordKind, String, String);
 #[derive(Debug, Default)]
 pub(super) struct Errands {
     in_flight: Arc<DashSet<Key>>,
-    /// The sessions that asked for errands of this process, by owner and id of the errand.
+    /// The sessions in this process that asked for errands, by the errand's owner and id.
     asked_by: DashMap<(String, String), Weak<Session>>,
     lanes: DashMap<Arc<str>, Arc<Semaphore>>,
     ends_with_client: AtomicBool,
-    /// When this gateway looked for the first time, in milliseconds since 1970.
+    /// When this gateway checked for due errands for the first time, in milliseconds since 1970.
     began_ms: OnceLock<u64>,
-    /// When the clock was last looked at, and what it said.
+    /// When the clock was last read, and what it showed.
     clock: Mutex<Option<(Instant, u64)>>,
 }
 
@@ -95,30 +95,30 @@ impl Drop for Turn {
 }
 
 impl Errands {
-    /// Begins an errand; none if it is in flight already.
+    /// Begins an errand; `None` if it is in flight already.
     fn begin(&self, record: &Record) -> Option<Turn> {
         let key = (record.kind, record.owner.clone(), record.id.clone());
         let in_flight = self.in_flight.clone();
         self.in_flight.insert(key.clone()).then_some(Turn { in_flight, key })
     }
 
-    /// Remembers which session gets the notices of an errand.
+    /// Records which session gets the notices of an errand.
     pub fn asked_by(&self, owner: &str, id: &str, session: &Arc<Session>) {
         self.asked_by.retain(|_, session| session.strong_count() > 0);
         self.asked_by.insert((owner.into(), id.into()), Arc::downgrade(session));
     }
 
-    /// Forgets who asked for an errand that is over.
+    /// Removes the session of a finished errand.
     pub fn is_over(&self, owner: &str, id: &str) {
         self.asked_by.remove(&(owner.to_owned(), id.to_owned()));
     }
 
-    /// The session that asked for an errand, if it was one of this process.
+    /// Returns the session that asked for an errand, if it belongs to this process.
     fn session_of(&self, record: &Record) -> Option<Weak<Session>> {
         self.asked_by.get(&(record.owner.clone(), record.id.clone())).map(|session| session.clone())
     }
 
-    /// When this gateway looked for the first time, which is now if it has not.
+    /// Returns when this gateway checked for due errands for the first time. The first call sets that time to now.
     pub fn began_ms(&self, now_ms: u64) -> u64 {
         *self.began_ms.get_or_init(|| now_ms)
     }
@@ -127,8 +127,8 @@ impl Errands {
         self.lanes.entry(server.clone()).or_insert_with(|| Arc::new(Semaphore::new(PER_SERVER))).clone()
     }
 
-    /// Returns the latest time at which an errand may be due too late, if the clock went back since the last call. At the first
-    /// call, nobody knows by how much it did.
+    /// Returns the latest time at which an errand may be due too late, if the clock went back since the last call. On
+    /// the first call, it is unknown how far the clock went back.
     fn went_back(&self, now_ms: u64) -> Option<u64> {
         let now = Instant::now();
         let Some((then, then_ms)) = self.clock.lock().replace((now, now_ms)) else { return Some(u64::MAX) };
@@ -141,7 +141,7 @@ impl Errands {
     }
 }
 
-/// Why an errand could not be kept up.
+/// Why an errand could not continue.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unkept {
     #[error(transparent)]
@@ -152,34 +152,34 @@ pub(super) enum Unkept {
     Full(#[from] Exhausted),
 }
 
-/// A call of an errand.
+/// The result of an errand's call.
 #[derive(Debug)]
 pub(super) struct Called {
     /// Always a `CallToolResult`.
     pub result: Value,
-    /// What was repaired in its params.
+    /// Repairs made to its params.
     pub repaired: Vec<String>,
 }
 
 impl Gateway {
-    /// Notes that this gateway ends with its client.
+    /// Records that this gateway ends with its client.
     pub fn ends_with_client(&self) {
         self.errands.ends_with_client.store(true, Ordering::Relaxed);
     }
 
-    /// Adds to an answer what a client has to know where the gateway ends with it.
+    /// Adds to an answer that the gateway ends with its client, if it does.
     pub(super) fn note_end(&self, answer: &mut Value) {
         if self.errands.ends_with_client.load(Ordering::Relaxed) {
             answer["note"] = json!(ENDS);
         }
     }
 
-    /// Whether this gateway has something to run later.
+    /// Whether this gateway has errands to run later.
     pub async fn has_errands(&self) -> bool {
         matches!(self.records.agenda().await, Ok(Some(agenda)) if agenda.next_due_ms.is_some())
     }
 
-    /// Runs what is due, each errand in a task of its own.
+    /// Runs the due errands, each in its own task.
     pub(super) async fn run_due(self: &Arc<Self>, next_due_ms: Option<u64>) {
         let now_ms = self.clock.unix_ms();
         if let Some(horizon_ms) = self.errands.went_back(now_ms)
@@ -207,7 +207,7 @@ impl Gateway {
             let work = async {
                 if let Err(why) = gateway.run_in_turn(record).await {
                     tracing::warn!("an errand has to rest: {why}");
-                    // In its turn, so that it does not begin again at once.
+                    // Keeps its turn, so that the errand does not restart at once.
                     tokio::time::sleep(REST).await;
                 }
             };
@@ -218,9 +218,9 @@ impl Gateway {
         });
     }
 
-    /// Runs an errand, if it is still what was due.
+    /// Runs an errand if it is still due.
     async fn run_in_turn(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
-        // It may have ended, and have been put off, between the look and its turn.
+        // It may have run and been rescheduled before it got its turn.
         let now = self.records.get(record.kind, &record.owner, &record.id).await?;
         if now.is_none_or(|now| now.revision != record.revision) {
             return Ok(());
@@ -232,7 +232,7 @@ impl Gateway {
         }
     }
 
-    /// Makes watches due earlier that are due too late. Looks at everything due until `horizon_ms`.
+    /// Reschedules errands that are due too late. Checks everything due until `horizon_ms`.
     async fn pull_in(&self, now_ms: u64, horizon_ms: u64) -> Result<(), StoreError> {
         for record in self.records.due(horizon_ms).await? {
             match record.kind {
@@ -244,7 +244,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// A caller for an errand of this owner. Policy and profile are asked as for any other; nobody can be asked.
+    /// Creates the caller for an errand of this owner. Policies and the profile apply as usual, but nobody can be
+    /// asked.
     pub(super) fn errand_caller(&self, owner: &str, client: &str) -> Caller {
         let profile = Some(owner).filter(|owner| !owner.is_empty()).map(String::from);
         let limits = ClientLimits {
@@ -256,10 +257,10 @@ impl Gateway {
         Caller {
             session: Session::unattended(profile),
             account,
-            // What is due at a time has its own limits.
+            // Due errands have their own limits.
             is_admitted: true,
             client: client.into(),
-            // What it does for its owner is kept, as for a client of this machine.
+            // Results of errands are kept for their owner, as for a client of this machine.
             local: true,
             limits,
             unasked: true,
@@ -268,7 +269,7 @@ impl Gateway {
         }
     }
 
-    /// Resolves the tool of an errand. Waits for servers that start for the first time.
+    /// Resolves the tool of an errand. Waits for servers that are starting for the first time.
     pub(super) async fn errand_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
         let until = Instant::now() + START_LIMIT;
         loop {
@@ -282,7 +283,7 @@ impl Gateway {
         }
     }
 
-    /// Makes a call for which nobody waits. Waits for servers that start for the first time.
+    /// Makes a call for which nobody waits. Waits for servers that are starting for the first time.
     pub(super) async fn errand_call(
         self: &Arc<Self>,
         caller: &Caller,
@@ -292,7 +293,7 @@ impl Gateway {
         let until = Instant::now() + START_LIMIT;
         loop {
             let (called, outcome) = self.try_errand_call(caller, name, params).await?;
-            // A call of a server that is still starting was not made.
+            // A call to a server that is still starting was not made.
             let is_starting = outcome == Code::ServerStarting.as_str();
             if !is_starting || Instant::now() >= until || caller.cancel.is_cancelled() {
                 return Ok(called);
@@ -325,7 +326,7 @@ impl Gateway {
         let lane = self.errands.lane(&tool.server);
         let _slot: Option<SemaphorePermit<'_>> = tokio::select! {
             slot = lane.acquire() => slot.ok(),
-            // The call itself says that it was cancelled.
+            // The call itself reports its cancellation.
             () = caller.cancel.cancelled() => None,
         };
         let (cancel, sink) = (caller.cancel.clone(), ProgressSink::new(None));
@@ -351,14 +352,15 @@ impl Gateway {
         }
     }
 
-    /// Tells the session that asked for an errand, or the next one of its owner. Returns when the notice is in the store; it
-    /// takes the place of one with the same id that nobody was told.
+    /// Notifies the session that asked for an errand, or else the next session of its owner. Returns when the notice is
+    /// in the store. The notice replaces an undelivered notice with the same id.
     pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Value) {
         let session = self.errands.session_of(record);
         self.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
     }
 
-    /// A value as an answer or a notice shows it: itself if it is small, else its beginning and a reference to `result`.
+    /// Shows a value in an answer or a notice: the whole value if it is small, else its beginning and a reference to
+    /// `result`.
     pub(super) async fn shown_value(
         &self,
         caller: &Caller,
@@ -392,12 +394,12 @@ impl Gateway {
     }
 }
 
-/// The fault of a call that was to run later: what it says to call instead runs later as well, by `gateway.<tool>` with the
-/// other params as they were `written`.
+/// Adapts the fault of a call that was to run later: the corrected call in the fault runs later too, by
+/// `gateway.<tool>`, with the other params as `written`.
 pub(super) fn for_later(mut fault: Fault, tool: &str, written: &Map<String, Value>) -> Fault {
     let later = |call: &Value| {
         let mut params = written.clone();
-        // Either a tool or an app runs, not both.
+        // The call runs either a tool or an app, not both.
         let others = if call.get("app_id").is_some() { ["name", "params"] } else { ["app_id", "input"] };
         others.into_iter().for_each(|key| drop(params.shift_remove(key)));
         let given = ["name", "params", "app_id", "input"].into_iter();
@@ -414,7 +416,7 @@ pub(super) fn for_later(mut fault: Fault, tool: &str, written: &Map<String, Valu
     fault
 }
 
-/// Refuses a tool for which the user has to be asked.
+/// Refuses a tool that requires asking the user.
 pub(super) fn unattended(gate: &Gate, tool: &Tool) -> Result<(), Fault> {
     match gate.verdict(tool) {
         Verdict::Approve(rule) => Err(Fault::new(
@@ -439,12 +441,12 @@ pub(super) fn bounded(what: &str, params: &Value) -> Result<(), Fault> {
     Err(Fault::new(Code::InvalidParams, message))
 }
 
-/// A fault of the store.
+/// Builds the fault for a store that failed.
 pub(super) fn not_kept(error: &StoreError) -> Fault {
     super::faults::of_store("Nothing was changed", error)
 }
 
-/// The error of a result, with a code and a message.
+/// Returns the code and the message of an error result.
 pub(super) fn failure(result: &Value) -> (String, String) {
     let error = super::faults::error_of(result);
     let code = error["code"].as_str().unwrap_or("upstream_error").to_string();

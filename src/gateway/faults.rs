@@ -17,12 +17,12 @@ use crate::{
 
 /// How many unknown params a note lists.
 const MAX_NAMES: usize = 20;
-/// When to call a server again that does not say how long it takes no calls.
+/// When to retry a call of a server that accepts no calls and does not say for how long.
 const UNSAID: Duration = Duration::from_secs(30);
-/// When to try again what Redis was needed for.
+/// When to retry work that needs Redis.
 const AWAY: Duration = Duration::from_secs(2);
 
-/// Returns what a store that cannot be used means for a call. Once Redis is back, the call can be made again.
+/// Explains what a failed store means for a call. Once Redis is back, the call can be repeated.
 pub(super) fn of_store(what: &str, error: &StoreError) -> Fault {
     let fault = Fault::new(Code::Internal, format!("{what}: {error}."));
     match error {
@@ -35,7 +35,7 @@ fn status() -> Value {
     json!({ "name": "gateway.status", "params": {} })
 }
 
-/// Returns why a server takes no calls.
+/// Explains why a server accepts no calls.
 pub(super) fn not_ready(server: &str, state: State) -> Fault {
     match state {
         State::Starting => Fault::new(
@@ -75,7 +75,7 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
     }
 }
 
-/// What is said of a call that a second one would do again.
+/// The warning for a call that a second call might repeat.
 const OPEN: &str = " The call may or may not have taken effect: look before you call again.";
 
 /// Turns a failed call into a fault.
@@ -101,7 +101,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
         .retry_after(Duration::from_secs(1))
         .next("execute_tool", status()),
         CallError::TimedOut(limit) => {
-            // The tool says of itself that a second call does more.
+            // The tool declares that a second call has a further effect.
             let is_open = !tool.is_repeatable() && tool.definition["annotations"]["idempotentHint"] == false;
             let effect = if is_open { OPEN } else { "" };
             let message = format!(
@@ -143,7 +143,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
     }
 }
 
-/// The fault for a call of what keeps failing.
+/// Builds the fault for a call of a resting tool or server.
 fn is_resting(tool: &Tool, resting: &Resting) -> Fault {
     let Resting { is_server, failures, error, wait } = resting;
     let (code, name) =
@@ -155,7 +155,7 @@ fn is_resting(tool: &Tool, resting: &Resting) -> Fault {
     Fault::new(code, message).retry_after(*wait).next("execute_tool", status())
 }
 
-/// The fault for a call that the given credentials do not allow. Other calls go on.
+/// Builds the fault for a call that the given credentials do not allow. Other calls continue.
 fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
     let Tool { server, full, .. } = tool;
     let task = match remedy {
@@ -189,7 +189,7 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
     Fault::new(Code::AuthRequired, message).next("execute_tool", status())
 }
 
-/// A name for a server's secret.
+/// Returns the name of a variable for a server's secret.
 fn variable_for(server: &str) -> String {
     format!("{}_TOKEN", server.replace('-', "_").to_uppercase())
 }
@@ -203,7 +203,7 @@ pub(super) fn error_of(result: &Value) -> Value {
     }
 }
 
-/// The fault for invalid params, with the parameter list and a corrected call.
+/// Builds the fault for invalid params, with the parameter list and a corrected call.
 pub(super) fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
     let parameters: Vec<Value> = tool
         .schema
@@ -231,7 +231,7 @@ pub(super) fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
     fault.details(json!({ "parameters": parameters, "corrected_call": { "tool": "execute_tool", "arguments": corrected } }))
 }
 
-/// Notes the params that the tool does not declare and that go to the server anyway.
+/// Lists the undeclared params of a call, which go to the server anyway.
 pub(super) fn passed_on(tool: &Tool, params: &Map<String, Value>) -> Option<String> {
     let unknown = tool.schema.unknown(params);
     let shown = |names: &[&str]| {

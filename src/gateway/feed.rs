@@ -14,10 +14,10 @@ use tokio::sync::broadcast;
 
 /// How many finished calls are kept for new observers.
 const LATEST: usize = 100;
-/// How many calls are queued for a slow observer; beyond that, calls are dropped.
+/// How many calls are queued for a slow observer; beyond that, the oldest calls are dropped.
 const QUEUE: usize = 256;
 
-/// The last calls, and a channel for new ones.
+/// The latest calls, and a channel for new ones.
 #[derive(Debug)]
 pub struct Feed {
     on: AtomicBool,
@@ -52,7 +52,7 @@ impl Feed {
         let _ = self.sender.send(call);
     }
 
-    /// Returns the last calls, oldest first, and a receiver for new ones.
+    /// Returns the latest calls, oldest first, and a receiver for new ones.
     pub fn follow(&self) -> (Vec<Arc<Value>>, broadcast::Receiver<Arc<Value>>) {
         let latest = self.latest.lock();
         let coming = self.sender.subscribe();

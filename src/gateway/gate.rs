@@ -34,7 +34,7 @@ pub struct Gate {
     session: Arc<Session>,
 }
 
-/// The rule of tools that nothing exempts from approval.
+/// The rule of tools that always need approval.
 pub(super) const ALWAYS: &str = "always, whatever the policies are";
 
 /// The profile of a session whose profile the configuration no longer has: it allows nothing.
@@ -51,12 +51,12 @@ impl Gate {
         Self { world, snapshot, session }
     }
 
-    /// The configuration of the operation, even if it has been replaced since.
+    /// Returns the configuration of the operation, even if it has been replaced since.
     pub fn config(&self) -> &Arc<Config> {
         &self.world.config
     }
 
-    /// The catalogue of the operation's snapshot.
+    /// Returns the catalogue of the operation's snapshot.
     pub fn catalog(&self) -> &Catalog {
         &self.snapshot.catalog
     }
@@ -66,7 +66,7 @@ impl Gate {
         self.world.connections.get(server)
     }
 
-    /// Returns the connection to a server in another world, unless it belongs to another session there.
+    /// Returns the connection to a server of another world, unless another session owns the server there.
     pub(super) fn of_session(&self, world: &World, server: &str) -> Option<Arc<Connection>> {
         let is_open = !self.is_of_another(world.owners.get(server).copied());
         world.connections.get(server).filter(|_| is_open).cloned()
@@ -85,12 +85,12 @@ impl Gate {
         self.scope().map(|scope| scope.profile)
     }
 
-    /// Whether something of this owner belongs to another session.
+    /// Whether `session` is an owner other than this session.
     fn is_of_another(&self, session: Option<u64>) -> bool {
         session.is_some_and(|session| session != self.session.id)
     }
 
-    /// Whether a server belongs to another session: for this one, it does not exist.
+    /// Whether a server belongs to another session; this session must not see such a server.
     pub(super) fn is_foreign(&self, server: &str) -> bool {
         let listed = self.catalog().servers().get(server).and_then(|entry| entry.session);
         self.is_of_another(listed) || self.is_of_another(self.world.owners.get(server).copied())
@@ -111,7 +111,8 @@ impl Gate {
         self.is_of_another(tool.session) || tool.of.as_ref().is_some_and(|server| self.is_foreign(server))
     }
 
-    /// Checks a tool, a skill or an app against the rules and the profile. A prompt is for those who see its server.
+    /// Checks a tool, a skill or an app against the rules and the profile. A prompt is visible to callers that see its
+    /// server.
     pub fn verdict(&self, tool: &Tool) -> Verdict {
         if self.hides(tool) {
             return Verdict::Deny("it belongs to another session".into());
@@ -147,7 +148,8 @@ impl Gate {
         self.verdict_on(kind, server, uri)
     }
 
-    /// Checks something of a server that is no tool: it is for those who see its server, if the rules let them have it.
+    /// Checks an item of a server that is not a tool. The item is visible to callers that see its server, if the rules
+    /// allow the item.
     fn verdict_on(&self, kind: ItemKind, server: &str, own: &str) -> Verdict {
         let Some(connection) = self.connection(server) else {
             return Verdict::Deny(format!("servers.{server}"));
@@ -167,7 +169,8 @@ impl Gate {
         policy::check_item(&item, &self.config().policies, self.scope())
     }
 
-    /// Returns the rule that keeps the caller from a skill or an app by its name. The catalogue need not have it yet.
+    /// Returns the rule that denies a skill or an app, by its name, to the caller. The catalogue may not contain it
+    /// yet.
     pub(super) fn kept_from(&self, kind: Kind, name: &str) -> Option<String> {
         if let Some(app) = &self.session.app {
             return Some(app.rule());
@@ -177,7 +180,7 @@ impl Gate {
         scope.profile.deny.matches(&full).then(|| format!("profiles.{}.deny", scope.name))
     }
 
-    /// Whether the caller may see a part of the catalogue only: it has a profile, or is an app.
+    /// Whether the caller sees only a part of the catalogue: it has a profile, or is an app.
     pub(super) fn is_limited(&self) -> bool {
         self.session.profile.is_some() || self.session.app.is_some()
     }
@@ -187,7 +190,7 @@ impl Gate {
         !matches!(self.verdict(tool), Verdict::Deny(_))
     }
 
-    /// Remembers that the session gets a server's instructions. Returns whether it did not have them before.
+    /// Records that the session gets a server's instructions. Returns whether they are new to the session.
     pub(super) fn instruct(&self, server: &Arc<str>) -> bool {
         self.session.instruct(server)
     }
@@ -224,7 +227,7 @@ impl Gate {
     /// Returns the profile's view of the snapshot, computed once for each pair.
     pub(super) fn view(&self) -> Arc<View> {
         let (snapshot, profile) = (&self.snapshot, &self.session.profile);
-        // The views of apps are not kept: an app needs few, and there may be many apps.
+        // Views of apps are not cached: an app needs few, and there may be many apps.
         let is_app = self.session.app.is_some();
         let is_current = |view: &View| !is_app && Arc::ptr_eq(&view.config, self.config());
         let owner = Some(self.session.id).filter(|id| snapshot.owners.contains(id));
@@ -252,7 +255,8 @@ impl Gate {
         view
     }
 
-    /// Returns the tool that a name means, also if the caller may not use it. None if it is hidden from the caller.
+    /// Returns the tool that a name means, even if the caller may not use it; `None` if the tool is hidden from the
+    /// caller.
     pub fn named(&self, name: &str) -> Option<&Arc<Tool>> {
         let seen = |tool: &Tool| !self.hides(tool);
         let is_there = |server: &str| !self.is_foreign(server);
@@ -289,7 +293,7 @@ impl Gate {
     pub fn meta_tool(&self, name: &str) -> Option<&'static str> {
         let meant = meta_tool(name)?;
         let own = name::without_client_prefix(name.trim()).unwrap_or(name.trim());
-        // `ask.user` is a tool of a server `ask`. By its own name alone, no tool stands for a meta-tool.
+        // `ask.user` is a tool of a server `ask`. A tool's bare name never replaces a meta-tool.
         let is_tool = || {
             !self.world.names.named(name).is_empty()
                 && self.tool(name).is_ok_and(|tool| tool.kind == Kind::Tool)
@@ -326,19 +330,19 @@ impl Gate {
         (!matches!(state, State::Ready { .. })).then_some(state.as_str())
     }
 
-    /// Who can approve what a server is asked for.
+    /// Returns who can approve requests to a server.
     pub(super) fn approve_by(&self, server: &str) -> ApproveBy {
         let own = self.connection(server).and_then(|connection| connection.settings().approve_by);
         own.unwrap_or(self.config().gateway.approve_by)
     }
 
-    /// Returns the state of a tool in one word: that its definition is not trusted, or what is wrong with its server.
+    /// Returns the state of a tool in one word: its definition is not trusted, or its server is in trouble.
     pub(super) fn state_of(&self, tool: &Tool) -> Option<&'static str> {
         let change = || tool.change.as_ref().map(|change| change.standing.as_str());
         if tool.held().is_some() { change() } else { self.trouble(tool.at()).or_else(change) }
     }
 
-    /// Returns the connected server that a name names by a separator.
+    /// Returns the connected server that a name contains before a separator.
     pub(super) fn named_server(&self, name: &str) -> Option<Arc<str>> {
         let named = self.world.names.named(name).iter();
         named
@@ -425,7 +429,7 @@ fn forbidden(tool: &Tool, rule: &str) -> Fault {
     fault.next("search_tools", json!({ "query": tool.name.replace(['_', '-'], " ") }))
 }
 
-/// The fault for what a rule keeps a caller from.
+/// Builds the fault for a name that a rule denies to a caller.
 pub(super) fn may_not_be_used(name: &str, rule: &str) -> Fault {
     let message = format!(
         "`{name}` may not be used: the rule `{rule}` of the configuration forbids it. Another tool may do; the user can change the rule."

@@ -1,8 +1,8 @@
 //! How Nonet's own tools, skills and apps rank among the servers' tools.
 //!
-//! Own tools are about calls, tasks, states and files, as many servers' tools are. They give way to these,
-//! unless the request names what only Nonet has. A skill or an app tells of a whole task in the words of its
-//! steps, so it gives way a little. The order of the servers' tools stays as it is.
+//! Own tools deal with calls, tasks, states and files, as many servers' tools do. They rank below these, unless the
+//! request names a subject that only Nonet has. A skill or an app describes a whole task in the words of its steps, so
+//! its score is lowered a little. The order of the servers' tools stays unchanged.
 
 use std::{collections::HashSet, sync::LazyLock};
 
@@ -15,23 +15,23 @@ use crate::{
     search::{Boosts, Confidence, Found, outcomes},
 };
 
-/// What an own tool loses by meaning, and by words only. Measured with forty requests against own tools and
-/// eight servers: with less, own tools win requests such as `mark the task as done` that a server fulfils;
-/// with more, servers' tools win requests such as `every weekday at 9`.
+/// What an own tool loses in a search by meaning, and in a search by words only. Measured with forty requests against
+/// own tools and eight servers: with less, own tools win requests such as `mark the task as done` that a server
+/// fulfils; with more, servers' tools win requests such as `every weekday at 9`.
 const BY_MEANING: f32 = 0.2;
 const BY_WORDS: f32 = 0.3;
-/// What a skill or an app loses: a skill describes a whole task in the words of its steps, so it would stand before the
-/// tool of one step. Chosen with skills written for the tools of `tests/data`: it halves such hits, and requests for a
-/// skill begin to miss it from 0.07 on.
+/// What a skill or an app loses: it describes a whole task in the words of its steps, so it would rank above the tool
+/// for one step. Chosen with skills written for the tools of `tests/data`: this value halves such hits; from 0.07 on,
+/// requests for a skill begin to miss it.
 const GUIDES: f32 = 0.05;
-/// The words of requests about Nonet itself, as stems. Words such as `status`, `list`, `task` or `schedule`
-/// are as much about servers.
+/// Stems of words in requests about Nonet itself. Words such as `status`, `list`, `task` or `schedule` are left out,
+/// because they are just as often about servers.
 static OF_NONET: LazyLock<HashSet<String>> = LazyLock::new(|| {
     let words = "background forget gateway goal nonet notify recall remember remind reminder tell watch";
     outcomes::words(words).into_iter().collect()
 });
 
-/// Lowers the own tools that have no priority, unless the words of the request are about Nonet; and skills and apps.
+/// Lowers skills and apps, and own tools without a priority unless the request's words are about Nonet.
 pub(super) fn lower(
     boosts: &mut Boosts,
     snapshot: &Snapshot,
@@ -55,8 +55,8 @@ pub(super) fn lower(
     }
 }
 
-/// Returns the confidence in an answer. An own tool that ranks first is no reason to be sure, unless the
-/// request is its name. One that is not near either was found for want of a server's tool.
+/// Returns the confidence in an answer. An own tool at the top does not justify high confidence, unless the request is
+/// its name. An own tool that is not near the request either was found only because no server has a fitting tool.
 pub(super) fn confidence(found: &Found, snapshot: &Snapshot) -> Confidence {
     let first = found.hits.first().filter(|hit| !hit.exact);
     let is_own = |document| snapshot.tool(document).is_some_and(|tool| &*tool.server == GATEWAY);

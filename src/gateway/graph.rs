@@ -1,6 +1,6 @@
-//! `run_parallel`, and the driver of every plan: does what the schedule of [`crate::workflow`] says.
+//! `run_parallel`, and the driver of every plan: carries out the effects of a schedule of [`crate::workflow`].
 //!
-//! A result goes into the params of the calls that need it without passing through a model.
+//! A result goes directly into the params of its dependants, without passing through a model.
 
 mod action;
 mod each;
@@ -49,12 +49,12 @@ use crate::{
     },
 };
 
-/// How many calls run at a time if the caller does not say.
+/// How many calls run at a time by default.
 pub(super) const CONCURRENCY: usize = 8;
-/// How many actions one `run_parallel` takes, and how many calls of one run are in flight at most.
+/// The maximum number of actions in one `run_parallel`, and of calls in flight in one run.
 const MAX_ACTIONS: usize = 50;
 
-/// What templates take their values from.
+/// The values that templates refer to.
 pub(super) type Values = BTreeMap<String, Arc<Source>>;
 
 /// The arguments of `run_parallel`.
@@ -64,7 +64,7 @@ pub struct ParallelArguments {
     pub actions: Vec<PlannedCall>,
     /// How many run at a time.
     pub max_concurrency: Option<usize>,
-    /// Whether the first failure keeps the rest from starting.
+    /// Whether the first failure prevents further starts.
     #[serde(default)]
     pub fail_fast: bool,
 }
@@ -72,46 +72,46 @@ pub struct ParallelArguments {
 /// One run of a plan.
 pub(super) struct PlanRun<'a> {
     pub plan: &'a Plan,
-    /// What templates may name beside the calls' ids.
+    /// Names for templates in addition to the calls' ids.
     pub given: Values,
     /// The calls that ended in an earlier run of the plan.
     pub before: Vec<(usize, ActionResult)>,
     pub concurrency: usize,
     pub fail_fast: bool,
     pub cancel: CancellationToken,
-    /// The time that the run has, if the plan asks the user.
+    /// The time limit of the run, if the plan asks the user.
     pub limit: Option<&'a Limit>,
-    /// Is kept up to date with each end.
+    /// Records each finished call.
     pub so_far: &'a SoFar,
-    /// Keeps each end before anything else comes of it.
+    /// Stores each finished call before its result is used.
     pub log: Option<RunLog>,
-    /// The calls whose values are needed after them.
+    /// The calls whose values are needed later.
     pub needed: BTreeSet<usize>,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 pub(super) struct Ran {
-    /// How each call ended, in the order of the plan; none for calls that did not run.
+    /// The results of the calls, in the order of the plan; `None` for calls that did not run.
     pub results: Vec<Option<ActionResult>>,
     /// The call that waits for the user.
     pub open: Option<usize>,
-    /// The call that failed first: what the rest was held back for.
+    /// The first failed call, which held back the rest.
     pub failed: Option<usize>,
 }
 
-/// What all calls of one run have in common.
+/// The state shared by all calls of one run.
 struct Common<'a> {
     plan: &'a Plan,
     so_far: &'a SoFar,
-    /// Whose calls they are. Nothing of Nonet's own is asked by it: many calls run at the same time.
+    /// The caller of the calls. Nonet asks no questions of its own through it, because many calls run at the same time.
     caller: &'a Caller,
-    /// The same, for the questions of the plan, which go one at a time.
+    /// The caller for the plan's own questions, which are asked one at a time.
     asking: &'a Caller,
     /// Cancels the calls.
     cancel: CancellationToken,
     /// Withdraws the calls that wait for their turn.
     halt: CancellationToken,
-    /// The calls that may be in flight.
+    /// Limits the calls in flight.
     slots: Semaphore,
     limit: Option<&'a Limit>,
     log: Option<RunLog>,
@@ -119,26 +119,26 @@ struct Common<'a> {
 }
 
 impl Common<'_> {
-    /// The journal of one call.
+    /// Returns the journal of one call.
     fn log_of(&self, at: usize) -> Option<RunLog> {
         Some(self.log.as_ref()?.part(self.plan.calls()[at].id.as_str()))
     }
 }
 
-/// Calls that a schedule decides on.
+/// The calls of a schedule.
 trait Calls<'a> {
     /// Starts a call.
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult>;
 
-    /// Takes the end of a call; none if it panicked.
+    /// Records the end of a call; `None` if the call panicked.
     fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome;
 
-    /// Takes a call that is not run.
+    /// Records a call that will not run.
     fn held_back(&mut self, at: usize, reason: &Reason);
 }
 
-/// Does what a schedule says until it has finished, or waits for the user: then the result is the open call. After `stop`,
-/// nothing more starts.
+/// Carries out a schedule until it has finished, or until a call waits for the user; returns that call. After `stop`,
+/// no further call starts.
 async fn drive<'a>(
     mut schedule: Schedule<'_>,
     calls: &mut (impl Calls<'a> + Send),
@@ -176,7 +176,7 @@ async fn drive<'a>(
     }
 }
 
-/// The calls of a plan, and how they ended.
+/// The calls of a plan and their results.
 struct Ends<'a> {
     gateway: &'a Arc<Gateway>,
     common: &'a Common<'a>,
@@ -187,7 +187,7 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Takes a call that was not held back.
+    /// Records the outcome of a call that was not held back.
     fn ran(&mut self, at: usize, outcome: CallOutcome) {
         if outcome == CallOutcome::Failed && !self.common.plan.calls()[at].optional {
             self.failed.get_or_insert(at);
@@ -236,13 +236,13 @@ impl<'a> Calls<'a> for Ends<'a> {
     }
 }
 
-/// A plan that is refused before anything runs.
+/// Builds the fault for a plan that is refused before anything runs.
 pub(super) fn refused_plan(flaw: &Flaw) -> Fault {
     Fault::new(Code::InvalidParams, format!("{flaw} Nothing was run."))
 }
 
 impl Gateway {
-    /// The `run_parallel` meta-tool.
+    /// Implements the `run_parallel` meta-tool.
     pub async fn run_parallel(
         self: &Arc<Self>,
         caller: &Caller,
@@ -259,7 +259,7 @@ impl Gateway {
         self.check_filters(caller, &plan).await?;
         let gate = self.gate(&caller.session);
         for call in plan.calls().iter().filter(|call| name::META_TOOLS.contains(&call.name.as_str())) {
-            // The fault names the meta-tool and says what to do.
+            // The fault names the meta-tool and the next step.
             gate.tool(&call.name)?;
         }
         let cancel = CancellationToken::new();
@@ -295,7 +295,7 @@ impl Gateway {
         Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
     }
 
-    /// Refuses a plan whose filters or written lists cannot work, before anything runs.
+    /// Refuses a plan whose filters or literal lists cannot work, before anything runs.
     async fn check_filters(&self, caller: &Caller, plan: &Plan) -> Result<(), Fault> {
         let owner = caller.owner();
         let refused = |call: &PlannedCall, why: String| {
@@ -303,7 +303,7 @@ impl Gateway {
             Err(Fault::new(Code::InvalidParams, message))
         };
         let asking = plan.calls().iter().filter_map(|call| Some((call, call.when.as_deref()?)));
-        // Each in a process of its own.
+        // Each check runs in its own process.
         let checks: Vec<BoxFuture<'_, _>> = asking
             .map(|(call, when)| self.kept.syntax_error(&owner, when).map(move |error| (call, error)).boxed())
             .collect();
@@ -384,8 +384,8 @@ impl Gateway {
     }
 }
 
-/// The lane of a call: calls that change something go one at a time per server, and so do questions. The lane of a tool that
-/// is not listed yet is unknown; its call waits at its server's connection.
+/// Returns the lane of a call: calls that change something run one at a time per server, and so do questions. The lane
+/// of an unlisted tool is unknown; its call waits at its server's connection.
 fn lane(gate: &Gate, call: &PlannedCall) -> Option<Arc<str>> {
     match call.kind {
         CallKind::Tool => {
@@ -398,7 +398,7 @@ fn lane(gate: &Gate, call: &PlannedCall) -> Option<Arc<str>> {
     }
 }
 
-/// Whether a call of this tool changes something, and its server takes one such call at a time.
+/// Whether a call of this tool changes something, so that its server takes one such call at a time.
 pub(super) fn goes_alone(tool: &Tool) -> bool {
     !tool.read_only && !tool.parallel && tool.is_of_server()
 }

@@ -1,8 +1,8 @@
-//! Skills, servers' prompts and apps in the catalogue, and how fresh they are.
+//! Skills, servers' prompts and apps in the catalogue, and how they are kept fresh.
 //!
 //! They are listed like the tools of two more servers, `skills` and `apps`, so the index finds them by meaning. Prompts
-//! follow the lists of their servers and apps the configuration. Nothing tells of a change in a folder of skills, so the
-//! folders are read again at a search.
+//! follow the lists of their servers, and apps follow the configuration. Changes in a folder of skills raise no event,
+//! so a search reads the folders again.
 
 use std::{
     collections::HashSet,
@@ -34,37 +34,37 @@ use crate::{
     skills::{self, Found, Skill},
 };
 
-/// How long a reading of the folders stays fresh.
+/// How long the result of reading the folders stays fresh.
 const FRESH: Duration = Duration::from_secs(10);
 /// How many skills and prompts are listed at most.
 const MAX_SKILLS: usize = 5_000;
-/// How many steps of a workflow stand for a description that it lacks.
+/// How many steps of a workflow replace a missing description.
 const STEPS: usize = 10;
 
-/// How long a reading may take; one that takes longer goes on, and what it finds is there for a later search.
+/// How long reading may take; slower reading continues in the background, and a later search uses its result.
 const READING: Duration = Duration::from_secs(2);
 
-/// The skills that the folders had when they were last read.
+/// The skills last found in the folders.
 #[derive(Debug, Default)]
 pub(super) struct Guides {
     state: Mutex<Readings>,
     skills: ArcSwap<Vec<Skill>>,
-    /// Whether other skills were read than are listed.
+    /// Whether the listed skills are out of date.
     is_behind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Readings {
-    /// When the last one began, and what it read.
+    /// When the folders were last read, and which folders.
     last: Option<(Instant, Vec<PathBuf>)>,
-    /// The one that takes longer than it may: a folder does not answer.
+    /// A slow reading in progress, because a folder does not respond.
     late: Option<JoinHandle<Found>>,
-    /// What was said of folders before.
+    /// The problems with folders reported so far.
     told: HashSet<String>,
 }
 
 impl Guides {
-    /// Reads the folders, unless these were read less than `age` ago.
+    /// Reads the folders, unless the same folders were read less than `age` ago.
     pub async fn read(&self, folders: &[PathBuf], age: Duration) {
         if folders.is_empty() && self.skills.load().is_empty() {
             return;
@@ -101,17 +101,17 @@ impl Guides {
         }
     }
 
-    /// Returns the skills that the folders had when they were last read.
+    /// Returns the skills last found in the folders.
     pub fn skills(&self) -> Arc<Vec<Skill>> {
         self.skills.load_full()
     }
 
-    /// Whether other skills were read than are listed.
+    /// Whether the listed skills are out of date.
     pub fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Acquire)
     }
 
-    /// Lists what there is now, beside the lists of servers. Returns whether that is something else than before.
+    /// Adds skills and apps to the lists of servers. Returns whether they have changed.
     pub fn list(&self, known: &mut Lists, config: &Config) -> bool {
         self.is_behind.store(false, Ordering::Release);
         let skills = list_of_skills(&self.skills.load(), known);
@@ -125,10 +125,11 @@ impl Guides {
     }
 }
 
-/// The skills of the folders, then the prompts of servers. The first of two with the same name counts.
+/// Lists the skills of the folders, then the prompts of servers. Of two entries with the same name the first one
+/// counts.
 fn list_of_skills(local: &[Skill], known: &Lists) -> Listing {
     let local = local.iter().map(|skill| guide::skill(&skill.name, &skill.description));
-    // The prompts of sessions' servers come last, so that they do not take the place of those that everybody sees.
+    // Prompts of sessions' servers come last, so that they do not displace prompts that everybody sees.
     let (of_sessions, of_all): (Vec<_>, Vec<_>) =
         known.iter().partition(|(_, known)| known.session.is_some());
     let prompts = of_all.into_iter().chain(of_sessions).flat_map(|(server, known)| {
@@ -160,7 +161,7 @@ fn put(known: &mut Lists, category: &str, listing: Listing) -> bool {
     }
 }
 
-/// What an app does; for an app without a description, what it runs.
+/// Describes what an app does; without a description, what it runs.
 fn description_of(app: &App) -> String {
     if !app.description.trim().is_empty() {
         return app.description.clone();
@@ -176,12 +177,12 @@ fn description_of(app: &App) -> String {
 }
 
 impl Gateway {
-    /// Brings the skills of the folders into the catalogue, unless that was done a moment ago.
+    /// Updates the skills in the catalogue, unless that was done a moment ago.
     pub async fn fresh_skills(&self) {
         self.skills_younger_than(FRESH).await;
     }
 
-    /// Brings them in as they are now.
+    /// Updates the skills in the catalogue to their current state.
     pub(super) async fn skills_of_now(&self) {
         self.skills_younger_than(Duration::ZERO).await;
     }
@@ -189,12 +190,12 @@ impl Gateway {
     async fn skills_younger_than(&self, age: Duration) {
         self.guides.read(&self.config().gateway.skills, age).await;
         if self.guides.is_behind() {
-            // The publisher lists them before it answers.
+            // The publisher lists the skills before it replies.
             self.published().await;
         }
     }
 
-    /// Runs a skill or an app that was called like a tool, as its meta-tool would.
+    /// Runs a skill or an app that was called like a tool, in the same way as its meta-tool.
     pub(super) async fn guide(
         self: &Arc<Self>,
         caller: &Caller,
@@ -211,7 +212,7 @@ impl Gateway {
                     self.run_app(&caller, read::<AppArguments>(arguments)?).await
                 }
                 Kind::Skill | Kind::Tool => {
-                    // A call asks the user before it comes here.
+                    // The user was asked before this point.
                     self.follow_skill(caller, read::<SkillArguments>(arguments)?, true).await
                 }
             }
@@ -220,7 +221,7 @@ impl Gateway {
             Err(_) => Err(call_fault(tool, CallError::TimedOut(limit))),
             Ok(Ok(result)) => Ok(result),
             Ok(Err(Interrupt::Fault(fault))) => Err(*fault),
-            // Nothing of this goes on as a task, and none of it is verbatim.
+            // A skill or an app called here never becomes a task, and is never verbatim.
             Ok(Err(Interrupt::Task(_) | Interrupt::Refused(_))) => {
                 Err(Fault::new(Code::Internal, "It was not run; call it with its own meta-tool."))
             }

@@ -1,7 +1,7 @@
-//! What the command line asks a gateway, in the same process or in another.
+//! Questions of the command line to a gateway, in the same process or in another.
 //!
-//! One type for both, so the output does not depend on which process answers. It travels as a request of its
-//! own ([`METHOD`]), sent only by Nonet: models have the meta-tools.
+//! Both cases share one type, so the output does not depend on which process answers. An inquiry is a request of its
+//! own ([`METHOD`]) that only Nonet sends: models have the meta-tools.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ use crate::{
 pub const METHOD: &str = "nonet/inquire";
 /// The client name of the command line (`clientInfo.name`).
 pub const CLIENT: &str = "command line";
-/// The limit of a call: a person at a shell waits, and has Ctrl-C.
+/// The time limit of a call: a person at a shell waits, and can press Ctrl-C.
 const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
 
 /// A request of the command line.
@@ -100,12 +100,13 @@ impl Gateway {
         }
     }
 
-    /// Returns the server of a tool or a prompt, or the category of another skill or an app; a fault if there is none.
+    /// Returns the server of a tool or a prompt, or the category of another skill or an app; a fault for an unknown
+    /// name.
     pub fn server_of(&self, caller: &Caller, name: &str) -> Result<Arc<str>, Fault> {
         self.gate(&caller.session).tool(name).map(|tool| tool.at().clone())
     }
 
-    /// Returns why a server takes no calls, or `None` if it does.
+    /// Returns why a server accepts no calls; `None` if it accepts calls.
     pub fn out_of_order(&self, server: &str) -> Option<Fault> {
         match self.connections().get(server)?.state() {
             State::Ready { .. } | State::Starting => None,
@@ -113,7 +114,7 @@ impl Gateway {
         }
     }
 
-    /// Lists all tools visible to the caller, and the skills and apps beside them.
+    /// Lists all tools visible to the caller, including skills and apps.
     fn all_tools(&self, caller: &Caller) -> Value {
         let gate = self.gate(&caller.session);
         let all = |kind: Kind| {
@@ -141,8 +142,8 @@ impl Gateway {
         answer
     }
 
-    /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the owner of
-    /// the process and what runs for all clients.
+    /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the owner of the process
+    /// and the work of all clients.
     fn state_for_people(&self, caller: &Caller) -> Value {
         let mut report = self.status(caller);
         let of_servers = self.snapshot().of_servers().count();

@@ -1,4 +1,4 @@
-//! What is known of servers without starting them: when each last listed its tools, or why it failed.
+//! What is known about servers without starting them: when each one last listed its tools, or why it failed.
 //!
 //! A list file's modification time is the last time its server returned that list. Beside it,
 //! `NAME-DIGEST.failed` holds why the command line could not reach a server, so that each command does not
@@ -26,7 +26,7 @@ const FAILURE_AGE: Duration = Duration::from_secs(600);
 /// The longest reason kept, in characters.
 const MAX_REASON: usize = 2_000;
 
-/// What is known of one server.
+/// What is known about one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastSeen {
     /// Time since the server last listed its tools.
@@ -36,7 +36,7 @@ pub struct LastSeen {
 }
 
 impl Gateway {
-    /// Returns what is known of each enabled server.
+    /// Returns what is known about each enabled server.
     pub fn last_seen(&self) -> BTreeMap<Arc<str>, LastSeen> {
         let now = SystemTime::now();
         let age = |time: SystemTime| now.duration_since(time).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Gateway {
     }
 }
 
-/// Deletes a recorded failure after the user did something about it.
+/// Deletes a recorded failure after the user acted on it.
 pub fn forget_failure(folder: &Path, server: &str, settings: &ServerSettings) {
     let _ = fs::remove_file(failure_of(&lists::path(folder, server, settings)));
 }

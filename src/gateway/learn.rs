@@ -1,4 +1,4 @@
-//! What searches led to, by the documents of a snapshot.
+//! Outcomes of searches, by the documents of a snapshot.
 
 use super::{Gateway, Snapshot, session::Caller};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 };
 
 impl Gateway {
-    /// Waits until what was learned before is known; nothing is learned where that is switched off.
+    /// Waits until earlier outcomes are loaded, unless learning is switched off.
     pub async fn recalled(&self) {
         if self.config().gateway.learn {
             self.learning.recall().await;
@@ -16,13 +16,13 @@ impl Gateway {
         }
     }
 
-    /// What each document gains for the words of a request, and from which words.
+    /// Returns each document's bonus for the words of a request, and the words that earned the bonus.
     pub(super) fn learned(&self, snapshot: &Snapshot, words: &[String]) -> Vec<(usize, Learned)> {
         let lifts = self.learning.lifts(words).into_iter();
         lifts.filter_map(|(full, learned)| Some((snapshot.place(&full)?, learned))).collect()
     }
 
-    /// Remembers a search, whose outcome may come.
+    /// Remembers a search, so that a later call can count as its outcome.
     pub(super) fn searched(&self, caller: &Caller, snapshot: &Snapshot, words: Vec<String>, found: &Found) {
         if self.config().gateway.learn && caller.lasting {
             let name = |hit: &Hit| Some(snapshot.tool(hit.document)?.full.clone());
@@ -30,15 +30,15 @@ impl Gateway {
         }
     }
 
-    /// Counts a successful call for the search that it followed.
+    /// Counts a successful call as the outcome of an earlier search.
     pub(super) fn succeeded(&self, caller: &Caller, tool: &Tool) {
-        // What a session added may be something else under the same name tomorrow.
+        // A session's own server may be another one under the same name tomorrow.
         if tool.is_of_server() && tool.session.is_none() {
             self.learning.succeeded(&caller.session.searches, &tool.full);
         }
     }
 
-    /// Counts the same for a skill or an app.
+    /// Counts the use of a skill or an app in the same way.
     pub(super) fn guided(&self, caller: &Caller, kind: Kind, name: &str) {
         if let Some(category) = kind.category() {
             self.learning.succeeded(&caller.session.searches, &full_name(category, name));
@@ -46,7 +46,7 @@ impl Gateway {
     }
 }
 
-/// Adds what was learned to other boosts.
+/// Adds learned bonuses to other boosts.
 pub(super) fn add(boosts: &mut Boosts, learned: &[(usize, Learned)]) {
     for (document, learned) in learned {
         boosts.entry(*document).or_default().learned += learned.boost;

@@ -1,4 +1,4 @@
-//! Rates of calls, and what rests because it keeps failing: what callers are told of both.
+//! Rates of calls, and resting tools and servers: what callers learn about both.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Gateway {
-    /// Takes a call of a server's tool from the rates of everybody whom it concerns.
+    /// Counts a call of a server's tool against every rate that applies.
     pub(super) async fn take_rate(&self, caller: &Caller, tool: &Tool) -> Result<(), Fault> {
         if !tool.is_of_server() {
             return Ok(());
@@ -29,7 +29,7 @@ impl Gateway {
         rates.take(&call, &*self.store).await.map_err(|exceeded| used_up(tool, &exceeded))
     }
 
-    /// Tells the sessions that see all servers what rests and what is back.
+    /// Notifies the sessions that see all servers when a tool or server rests, and when it recovers.
     pub(super) fn tell_of_breaker(&self, caller: &Caller, gate: &Gate, connection: &Arc<Connection>) {
         if !connection.has_breaker_news() {
             return;
@@ -79,14 +79,14 @@ impl Gateway {
     }
 }
 
-/// The fault for a call beyond a rate.
+/// Builds the fault for a call beyond a rate.
 fn used_up(tool: &Tool, exceeded: &Exceeded) -> Fault {
     let Exceeded { rule, rate, wait } = exceeded;
     let message = format!(
         "`{}` was not called: the rule `{rule} = \"{rate}\"` of the configuration allows no more calls for now. Wait for `retry_after_ms`, then call again.",
         tool.full
     );
-    // A wait of less than a millisecond is one: before it is over, the call would be refused again.
+    // Rounds up, because before that time the call would be refused again.
     let wait = wait.saturating_add(std::time::Duration::from_millis(1));
     Fault::new(Code::RateLimited, message).retry_after(wait)
 }

@@ -18,11 +18,11 @@ use crate::{
 
 /// The longest list that is kept, in bytes.
 const MAX_BYTES: u64 = 64 << 20;
-/// Lists that are kept; beyond, those that were written longest ago go.
+/// How many lists are kept; beyond that, the oldest are removed.
 const MOST_LISTS: usize = 500;
 
-/// Where a server's list is kept: it depends on what is run, so that another server under the same
-/// name never shows the tools of the old one.
+/// Returns the path of a server's list. The path depends on the server's command or address, so a different server
+/// under the same name never shows the old server's tools.
 pub(super) fn path(folder: &Path, name: &str, settings: &ServerSettings) -> PathBuf {
     let mut hash = Sha256::new();
     match &settings.transport {
@@ -39,7 +39,7 @@ pub(super) fn path(folder: &Path, name: &str, settings: &ServerSettings) -> Path
     folder.join("lists").join(format!("{name}-{digest}.json"))
 }
 
-/// The list of a server as it was last seen.
+/// Reads the last known list of a server.
 pub fn read(folder: &Path, name: &str, settings: &ServerSettings) -> Option<Listing> {
     let path = path(folder, name, settings);
     if fs::metadata(&path).ok()?.len() > MAX_BYTES {
@@ -55,14 +55,14 @@ pub fn read(folder: &Path, name: &str, settings: &ServerSettings) -> Option<List
     }
 }
 
-/// Keeps a list. Written beside and renamed, so that no reader ever sees a part of it.
+/// Stores a list. Writes a separate file and renames it, so that no reader sees a partial list.
 pub fn write(folder: &Path, name: &str, settings: &ServerSettings, listing: &Listing) -> io::Result<()> {
     let path = path(folder, name, settings);
     files::replace_private(&path, &serde_json::to_vec(listing)?)?;
     prune(path.parent().unwrap_or(folder), MOST_LISTS)
 }
 
-/// Removes all but the newest files of a folder. One that another gateway has removed meanwhile is no fault.
+/// Removes all but the newest files of a folder. A file that another gateway has just removed is not an error.
 fn prune(folder: &Path, most: usize) -> io::Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)?
         .flatten()

@@ -1,4 +1,4 @@
-//! What the user of the page sees of a server's tools: every tool, those included that a rule hides, with the rule.
+//! A server's tools for the user of the page: every tool, including denied tools, with the rule.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use super::{Gateway, session::Caller};
 use crate::{catalog::Tool, config::Policy, policy::Verdict};
 
-/// How many tools one list has, and how much of a description it looks at.
+/// How many tools one list shows, and how much of a description the summary reads.
 const TOOLS_AT_ONCE: usize = 100;
 const LONGEST: usize = 400;
 
 impl Gateway {
-    /// Returns tools of a server from a place in its list on, whose names or descriptions have all of these words; none if no
-    /// such server has listed tools.
+    /// Returns the tools of a server from position `from` on whose names or descriptions contain all `words`; `None` if
+    /// no such server has listed tools.
     pub async fn tools_of(&self, server: &str, words: &str, from: usize) -> Option<Value> {
         self.recall_figures().await;
         let gate = self.gate(&Caller::default().session);
@@ -111,7 +111,7 @@ impl Gateway {
     }
 }
 
-/// The first sentence of a description.
+/// Returns the first sentence of a description.
 fn first_sentence(text: &str) -> &str {
     text.split_inclusive(". ").next().unwrap_or_default().trim_end()
 }

@@ -1,8 +1,9 @@
-//! Notices that must arrive: kept in the store until an answer has carried them.
+//! Notices that must arrive: kept in the store until an answer has delivered them.
 //!
-//! A notice for an open session waits in its mailbox, and in the store in case the gateway or the session ends first. A notice
-//! that no session waits for is told by the next answer to any session of its owner, of whichever gateway. All writes go
-//! through one task, in order, so that a notice is told once. Clients may follow the notices as they are posted, too.
+//! A notice for an open session waits in the session's mailbox, and also in the store in case the gateway or the
+//! session ends first. A notice without an open session goes out with the next answer to any session of its owner, on
+//! any gateway. All writes go through one task, in order, so each notice is delivered once. Clients can also follow
+//! notices as they are posted.
 
 mod unwritten;
 
@@ -28,27 +29,27 @@ use crate::{
     store::{Agenda, Most, NewRecord, Record, RecordKind, Records, StoreError},
 };
 
-/// How many notices of an owner are kept; the oldest go first.
+/// How many notices of one owner are kept; the oldest are dropped first.
 const MOST_NOTICES: usize = 200;
-/// Writes that wait. Beyond it, a notice for an open session is kept in memory only.
+/// How many writes may wait. Beyond that, a notice for an open session is kept only in memory.
 const QUEUE: usize = 1_000;
 /// How long an answer waits for the store.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Posted notices that wait for a slow follower; the oldest are dropped first.
+/// How many posted notices wait for a slow follower; the oldest are dropped first.
 const FOLLOWED: usize = 64;
-/// The id of the record that counts the notices of an owner that were dropped.
+/// The id of the record that counts an owner's dropped notices.
 const LOST: &str = "lost";
 
 /// The notices that must arrive.
 #[derive(Debug)]
 pub(super) struct Mail {
     records: Arc<dyn Records>,
-    /// The way of notices to people.
+    /// Sends notices to people.
     outward: Outward,
     life: Life,
-    /// The owners with notices that no gateway holds.
+    /// The owners of notices that no gateway holds.
     waiting: Mutex<BTreeSet<String>>,
-    /// Whether the store was asked for them.
+    /// Set once the store was asked for waiting notices.
     known: OnceCell<()>,
     writer: OnceLock<mpsc::Sender<Write>>,
     posted: broadcast::Sender<Posted>,
@@ -58,7 +59,7 @@ pub(super) struct Mail {
 #[derive(Clone, Debug)]
 struct Posted {
     owner: Arc<str>,
-    /// The session that it was posted to; none if it was posted to whichever session comes next.
+    /// The session that it was posted to; `None` if it was posted to the owner's next session.
     session: Option<u64>,
     notice: Arc<Value>,
 }
@@ -72,8 +73,8 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Waits for the next notice; none if some were dropped, because this follower was too slow. The outer none: the gateway
-    /// has ended.
+    /// Waits for the next notice. Returns `Some(None)` if notices were dropped because this follower was too slow, and
+    /// `None` once the gateway has ended.
     pub async fn next(&mut self) -> Option<Option<Arc<Value>>> {
         loop {
             match self.posted.recv().await {
@@ -90,13 +91,13 @@ impl Follower {
     }
 }
 
-/// What the writer does.
+/// A job for the writer.
 #[derive(Debug)]
 enum Write {
     Put(NewRecord, Option<oneshot::Sender<()>>),
-    /// Removes notices that were told.
+    /// Removes delivered notices.
     Remove(String, Vec<String>, Option<oneshot::Sender<()>>),
-    /// Lets go of notices whose session has ended.
+    /// Releases notices whose session has ended.
     Free(String, Vec<String>),
     /// Claims notices that no gateway holds.
     Claim(String, usize, oneshot::Sender<Vec<Letter>>),
@@ -121,7 +122,8 @@ impl Mail {
         self.post_as(uuid::Uuid::new_v4().simple().to_string(), owner, session, notice, None);
     }
 
-    /// The same, and returns when the notice is in the store. It takes the place of one with the same id that nobody was told.
+    /// Does the same, and returns when the notice is in the store. The notice replaces an undelivered notice with the
+    /// same id.
     pub async fn post_for_certain(
         &self,
         id: &str,
@@ -132,7 +134,7 @@ impl Mail {
         self.has_room().await;
         let (done, kept) = oneshot::channel();
         self.post_as(id.into(), owner, session, notice, Some(done));
-        // Ends with the writer at the latest.
+        // Returns at the latest when the writer ends.
         let _ = kept.await;
     }
 
@@ -151,7 +153,7 @@ impl Mail {
             session: session.as_ref().map(|session| session.id),
             notice: Arc::new(notice.clone()),
         };
-        // Fails if nobody follows.
+        // Fails if there are no followers.
         let _ = self.posted.send(posted);
         let record = NewRecord {
             owner: owner.into(),
@@ -167,7 +169,7 @@ impl Mail {
         }
     }
 
-    /// Sends a notice to people as well, with the profile that it concerns.
+    /// Sends a notice to people too, with the profile of its owner.
     pub fn tell_people(&self, owner: &str, notice: &Value) {
         match owner {
             "" => self.outward.tell(notice),
@@ -179,26 +181,26 @@ impl Mail {
         }
     }
 
-    /// Follows the notices of a session, and those of its owner that any session may be told.
+    /// Follows the notices of a session, and those of its owner that go to any session.
     pub fn follow(&self, session: &Session) -> Follower {
         Follower { owner: session.owner().into(), session: session.id, posted: self.posted.subscribe() }
     }
 
-    /// Puts a notice into a session's mailbox. One that has to make room goes back to the store.
+    /// Puts a notice into a session's mailbox. A notice that has to make room goes back to the store.
     fn hand_over(&self, session: &Session, letter: Letter) {
         if let Some(id) = session.mailbox.post(letter) {
             self.returned(session.owner(), vec![id]);
         }
     }
 
-    /// Takes back what a session was not told before it ended.
+    /// Takes back notices that a session did not deliver before it ended.
     pub fn returned(&self, owner: &str, ids: Vec<String>) {
         if !ids.is_empty() && self.write(Write::Free(owner.into(), ids)) {
             self.waiting.lock().insert(owner.into());
         }
     }
 
-    /// Removes notices that need not be told any more.
+    /// Removes notices that became unnecessary.
     pub fn withdraw(&self, session: &Session, task: &str) {
         let ids = session.mailbox.withdraw(task);
         if !ids.is_empty() {
@@ -206,7 +208,7 @@ impl Mail {
         }
     }
 
-    /// Adds notices to an answer: `own` of this very call, and what waits for its session or its owner.
+    /// Adds notices to an answer: `own` for this very call, then the notices queued for its session or owner.
     pub async fn deliver(&self, caller: &Caller, answer: &mut CallResult, own: Vec<Value>) {
         let (session, owner) = (&caller.session, caller.session.owner());
         self.read().await;
@@ -226,35 +228,35 @@ impl Mail {
         }
     }
 
-    /// Notes for whom notices wait in the store.
+    /// Records which owners have notices in the store.
     pub fn note(&self, agenda: &Agenda) {
         if !agenda.notices.is_empty() {
             self.waiting.lock().extend(agenda.notices.keys().cloned());
         }
     }
 
-    /// Asks the store once, so that the first answer knows of earlier notices.
+    /// Asks the store once, so that the first answer includes earlier notices.
     async fn read(&self) {
         let read = async || match self.records.agenda().await {
             Ok(Some(agenda)) => self.note(&agenda),
             Ok(None) => {}
             Err(error) => tracing::warn!(%error, "earlier notices cannot be read"),
         };
-        // What comes too late is found at the next look.
+        // The next check finds notices that arrive too late.
         let _ = tokio::time::timeout(PATIENCE, self.known.get_or_init(read)).await;
     }
 
-    /// Claims at most so many notices that no gateway holds.
+    /// Claims up to `most` notices that no gateway holds.
     async fn claim(&self, owner: &str, most: usize) -> Vec<Letter> {
         let (reply, claimed) = oneshot::channel();
-        // Before the store is asked: a notice that is posted meanwhile counts for the next answer.
+        // Before the store is asked, so that a notice posted meanwhile counts for the next answer.
         self.waiting.lock().remove(owner);
         if !self.write(Write::Claim(owner.into(), most, reply)) {
             self.waiting.lock().insert(owner.into());
             return Vec::new();
         }
         let Ok(claimed) = tokio::time::timeout(PATIENCE, claimed).await else {
-            // The writer lets them go again.
+            // The writer releases them again.
             self.waiting.lock().insert(owner.into());
             return Vec::new();
         };
@@ -265,7 +267,7 @@ impl Mail {
         claimed
     }
 
-    /// Queues a write; false if the queue is full.
+    /// Queues a write; `false` if the queue is full.
     fn write(&self, write: Write) -> bool {
         self.writer().try_send(write).is_ok()
     }
@@ -285,7 +287,7 @@ impl Mail {
     }
 }
 
-/// Does the writes, one after the other. What waits when the gateway stops is still done.
+/// Carries out the writes in order. Writes that are queued when the gateway stops are still carried out.
 async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life: Life) {
     let mut unwritten = Unwritten::default();
     loop {
@@ -299,7 +301,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
             Write::Put(record, done) => {
                 let result = put(&*records, record.clone()).await;
                 match &result {
-                    // One that is posted again may have failed before.
+                    // An earlier attempt to post the same notice may have failed.
                     Ok(()) => unwritten.remove(&record.owner, &record.id),
                     Err(_) => unwritten.put(record),
                 }
@@ -328,7 +330,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
                 let result = claimed.map(|claimed| letters.extend(claimed.into_iter().map(letter)));
                 match reply.send(letters) {
                     Ok(()) => result,
-                    // The answer has gone out without them.
+                    // The answer has gone out without these notices.
                     Err(late) => {
                         let late: Vec<String> = late.into_iter().filter_map(|letter| letter.kept).collect();
                         late.iter().for_each(|id| unwritten.free(&owner, id));
@@ -343,7 +345,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
     }
 }
 
-/// Puts a notice and counts those that were dropped for it.
+/// Stores a notice and counts the notices that were dropped for it.
 async fn put(records: &dyn Records, record: NewRecord) -> Result<(), StoreError> {
     let owner = record.owner.clone();
     let dropped = records.put(record, Most::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
@@ -353,7 +355,7 @@ async fn put(records: &dyn Records, record: NewRecord) -> Result<(), StoreError>
     let before = records.take(RecordKind::Notice, &owner, LOST).await?;
     let mut count = before.and_then(|record| record.body["count"].as_u64()).unwrap_or_default();
     let mut more = dropped;
-    // The count takes the place of a notice itself, when it is put for the first time.
+    // The count itself takes a notice's place when it is stored for the first time.
     while more > 0 {
         count += more as u64;
         let body = json!({ "kind": "notices_lost", "count": count });
@@ -385,7 +387,7 @@ mod tests {
         Session::with_mail(profile.map(Into::into), Arc::default(), mail.clone())
     }
 
-    /// What the next answer to a session tells.
+    /// Returns the notices in the next answer to a session.
     async fn notices(mail: &Mail, session: &Arc<Session>) -> Vec<Value> {
         let caller = Caller { session: session.clone(), ..Caller::default() };
         let mut answer = json!({ "content": [] }).into();
@@ -396,7 +398,7 @@ mod tests {
         block["notices"].as_array().expect("notices").clone()
     }
 
-    /// The same, each notice as its `n`.
+    /// Returns the `n` of each notice in the next answer.
     async fn next(mail: &Mail, session: &Arc<Session>) -> Vec<u64> {
         let notices = notices(mail, session).await;
         notices.iter().map(|notice| notice["n"].as_u64().expect("a number")).collect()
@@ -438,7 +440,7 @@ mod tests {
         let one = session(&mail, None);
         mail.post_for_certain("two", "", None, json!({ "n": 2 })).await;
         mail.post("", Some(&Arc::downgrade(&one)), json!({ "n": 3 }));
-        // The session ends before it is told.
+        // The session ends before it delivers the notice.
         drop(one);
         let other = session(&mail, None);
         let mut told = Vec::new();
@@ -467,7 +469,7 @@ mod tests {
         drop(one);
         assert_eq!(next(&first, &session(&first, None)).await, [3]);
 
-        // The gateway ends before it can tell.
+        // The gateway ends before it can deliver the notices.
         let two = session(&first, None);
         first.post("", Some(&Arc::downgrade(&two)), json!({ "n": 4 }));
         first.post("", None, json!({ "n": 5 }));
@@ -475,7 +477,7 @@ mod tests {
         let second = mail(&folder);
         assert_eq!(next(&second, &session(&second, None)).await, [5], "the first gateway still holds 4");
         drop((two, first));
-        // A process that another test has just started may have the lock of the first gateway for a moment.
+        // A process just started by another test may hold the lock of the first gateway for a moment.
         let mut told = Vec::new();
         while told.is_empty() {
             second.note(&second.records.agenda().await.expect("readable").expect("there are records"));
@@ -493,14 +495,14 @@ mod tests {
         }
         let reader = session(&mail, None);
         let mut told = Vec::new();
-        // An answer does not wait for a store that is slow: what is not there yet comes with a later one.
+        // An answer does not wait for a slow store: late notices come with a later answer.
         let all = async {
             while told.len() < MOST_NOTICES {
                 told.extend(notices(&mail, &reader).await);
             }
         };
         tokio::time::timeout(LIMIT, all).await.expect("all come");
-        // The count is one of those that are kept.
+        // The count is one of the kept notices.
         assert_eq!(told.last(), Some(&json!({ "kind": "notices_lost", "count": 4 })));
         assert_eq!((&told[0]["n"], told.len()), (&json!(4), MOST_NOTICES));
         assert!(notices(&mail, &reader).await.is_empty());
@@ -514,8 +516,8 @@ mod tests {
         for n in 0..120 {
             mail.post("", None, json!({ "n": n, "text": text }));
         }
-        // As requests without a session do it: each has one of its own.
-        // A disk that is busy makes an answer go without.
+        // Like requests without a session, each of which gets its own session. If the disk is busy, an answer goes out
+        // without notices.
         let mut told = Vec::new();
         while told.is_empty() {
             told = next(&mail, &session(&mail, None)).await;

@@ -1,4 +1,4 @@
-//! Notices for one session: what its client should know, but did not ask for.
+//! Notices for one session: information that its client needs without having asked for it.
 
 use std::{borrow::Cow, collections::VecDeque, sync::Arc};
 
@@ -11,9 +11,9 @@ use crate::{
     text::{clean, clip},
 };
 
-/// How many notices wait for one session; the oldest go first.
+/// How many notices may wait for one session; the oldest are dropped first.
 const MAX_NOTICES: usize = 50;
-/// How many bytes of notices go out with one answer; the rest goes with the next.
+/// How many bytes of notices one answer carries; the others wait for the next answer.
 const MAX_BYTES: usize = 8_000;
 /// The longest text in a notice, in characters.
 const MAX_TEXT: usize = 20_000;
@@ -22,11 +22,11 @@ const MAX_TEXT: usize = 20_000;
 #[derive(Debug, Default)]
 pub struct Mailbox {
     queue: Mutex<Queue>,
-    /// Where lasting notices go that the session was not told, with their owner.
+    /// Takes lasting notices that the session did not deliver, with their owner.
     mail: Option<(Arc<Mail>, Box<str>)>,
 }
 
-/// A notice that waits.
+/// A waiting notice.
 #[derive(Debug)]
 pub(super) struct Letter {
     pub notice: Value,
@@ -48,13 +48,14 @@ struct Queue {
 }
 
 impl Mailbox {
-    /// Adds a notice; drops the oldest one where too many wait. If the store keeps that one, returns its id: it is not lost.
+    /// Adds a notice; drops the oldest one if too many wait. If the store keeps the dropped notice, returns its id,
+    /// because it is not lost.
     #[must_use]
     pub fn post(&self, letter: impl Into<Letter>) -> Option<String> {
         let mut letter = letter.into();
         clean_all(&mut letter.notice);
         let mut queue = self.queue.lock();
-        // A notice that is posted again, with the same id, takes its own place.
+        // A notice posted again with the same id replaces the first one.
         let same = |waiting: &&mut Letter| letter.kept.is_some() && waiting.kept == letter.kept;
         if let Some(waiting) = queue.waiting.iter_mut().find(same) {
             *waiting = letter;
@@ -67,7 +68,7 @@ impl Mailbox {
         kept
     }
 
-    /// The notices that wait and that the store does not keep.
+    /// Returns the waiting notices that the store does not keep.
     pub fn unkept(&self) -> Vec<Value> {
         let queue = self.queue.lock();
         queue
@@ -78,12 +79,13 @@ impl Mailbox {
             .collect()
     }
 
-    /// How many more notices it takes.
+    /// Returns how many more notices fit.
     pub fn room(&self) -> usize {
         MAX_NOTICES - self.waiting()
     }
 
-    /// Removes the notices of a task whose result the client has. Returns the ids of those in the store.
+    /// Removes the notices of a task whose result the client has. Returns the ids of the removed notices that are in
+    /// the store.
     pub fn withdraw(&self, task: &str) -> Vec<String> {
         let mut withdrawn = Vec::new();
         self.queue.lock().waiting.retain_mut(|letter| {
@@ -96,23 +98,24 @@ impl Mailbox {
         withdrawn
     }
 
-    /// A mailbox whose lasting notices go back to `mail` when the session ends.
+    /// Creates a mailbox that returns its lasting notices to `mail` when the session ends.
     pub fn with_mail(mail: Arc<Mail>, owner: &str) -> Self {
         Self { queue: Mutex::default(), mail: Some((mail, owner.into())) }
     }
 
-    /// Where its lasting notices go when the session ends.
+    /// Returns where lasting notices go when the session ends.
     pub fn mail(&self) -> Option<&Arc<Mail>> {
         self.mail.as_ref().map(|(mail, _)| mail)
     }
 
-    /// How many notices wait.
+    /// Returns how many notices wait.
     pub fn waiting(&self) -> usize {
         self.queue.lock().waiting.len()
     }
 
-    /// Adds notices to an answer, as a last text block: `own` of this very call, then the waiting ones, each once, in order.
-    /// Notices that would make the block too long wait for the next answer. Returns the ids of those in the store.
+    /// Adds notices to an answer as a last text block: `own` for this very call, then the waiting ones, each once, in
+    /// order. Notices that would make the block too long wait for the next answer. Returns the ids of the notices that
+    /// are in the store.
     pub fn attach(&self, answer: &mut CallResult, own: Vec<Value>) -> Vec<String> {
         let mut told = Vec::new();
         let mut queue = self.queue.lock();
@@ -144,7 +147,7 @@ impl Mailbox {
     }
 }
 
-/// Cleans the texts of a notice, which may quote servers and clients, and cuts what is too long.
+/// Cleans the texts of a notice, which may quote servers and clients, and shortens long ones.
 pub(super) fn clean_all(notice: &mut Value) {
     match notice {
         Value::String(text) => {
@@ -182,7 +185,7 @@ mod tests {
         answer.as_tree().and_then(|tree| tree["content"].as_array()).expect("blocks")
     }
 
-    /// What the next answer carries, each notice as its `n`, its `task_id` or its kind.
+    /// Returns the notices in the next answer, each as its `n`, its `task_id` or its kind.
     fn next(mailbox: &Mailbox) -> Vec<Value> {
         let mut answer = answer();
         mailbox.attach(&mut answer, Vec::new());
@@ -212,7 +215,7 @@ mod tests {
         let mut with_own = answer();
         mailbox.attach(&mut with_own, vec![json!({ "n": 2 })]);
         assert_eq!(blocks(&with_own)[1]["text"], r#"{"notices":[{"n":2},{"n":1}]}"#);
-        // An answer without content leaves them for the next one.
+        // An answer without content leaves the notices for the next one.
         let _ = mailbox.post(json!({ "n": 3 }));
         mailbox.attach(&mut json!({}).into(), Vec::new());
         assert_eq!(next(&mailbox), [3]);
@@ -224,7 +227,7 @@ mod tests {
         let long = "x".repeat(MAX_BYTES / 2);
         (1..=3).for_each(|n| drop(mailbox.post(json!({ "n": n, "text": long }))));
         let _ = mailbox.post(json!({ "n": 4, "text": long.repeat(3) }));
-        // A notice that is too long on its own goes out nevertheless.
+        // A notice that is too long on its own is sent nevertheless.
         for expected in [1, 2, 3, 4] {
             assert_eq!(next(&mailbox), [expected]);
         }

@@ -1,8 +1,9 @@
-//! Programs that one replica of a cluster runs for all (`placement`): which replica that is, by leases in Redis.
+//! Programs that one replica of a cluster runs for all (`placement`): leases in Redis decide which replica that is.
 //!
-//! Every replica looks every two seconds. A free lease goes to the replica that a hash of both names prefers, so that programs
-//! spread; if that one does not take it, to any. A lease ends with its replica: when that is silent for ten seconds, or for four if
-//! nothing listens at its address either. While Redis is away, every program stays where it is.
+//! Every replica checks the leases every two seconds. A free lease first goes to the replica that a hash of both names
+//! prefers, which spreads the programs; if that replica does not take the lease, any other may. A lease ends with its
+//! replica: when the replica has been silent for ten seconds, or for four if nothing listens at its address either.
+//! While Redis is away, every program stays where it is.
 
 use std::{
     collections::BTreeMap,
@@ -24,33 +25,33 @@ use crate::{
 
 /// The path of a server's program on the replica that runs it, without the server's name.
 pub const RELAYS: &str = "/cluster/servers";
-/// How often it is looked who runs what, and how often while a program has no place.
+/// How often a replica checks the leases, and how often while a program has no place.
 const LOOK: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// The least time between two looks.
+/// The minimum time between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a free lease is left to those that come first: the replica that the hash prefers, and the one that had the lease before
-/// Redis lost it.
+/// How long a free lease is reserved for the replica that the hash prefers, and for the replica that held the lease
+/// before Redis lost it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What is known of the programs with a place.
+/// The state of the placed programs.
 struct Placing {
     cluster: Arc<Cluster>,
     programs: BTreeMap<Arc<str>, Program>,
-    /// A replica that does not answer.
+    /// A replica that does not respond.
     gone: Option<u32>,
 }
 
 #[derive(Default)]
 struct Program {
-    /// The replica that had the lease last.
+    /// The last holder of the lease.
     holder: Option<u32>,
-    /// Since when nobody has it.
+    /// Since when the lease has been free.
     free_since: Option<Instant>,
 }
 
 impl Gateway {
-    /// Keeps programs in their places until the end.
+    /// Maintains the places of programs until the gateway stops.
     pub(super) fn keep_places(self: &Arc<Self>) {
         let Some(cluster) = self.cluster.clone() else { return };
         let gateway = self.clone();
@@ -70,7 +71,7 @@ impl Gateway {
         });
     }
 
-    /// Lets programs go on at other replicas, if there are some that may run them. Returns once they have stopped here.
+    /// Hands programs over to other replicas that may run them. Returns once the programs have stopped here.
     pub async fn hand_programs_over(&self) {
         let Some(cluster) = &self.cluster else { return };
         let own = cluster.replicas().number();
@@ -109,7 +110,7 @@ impl Gateway {
     }
 }
 
-/// The name of a program's lease.
+/// Returns the name of a program's lease.
 fn lease(server: &str) -> String {
     format!("server:{server}")
 }
@@ -124,7 +125,7 @@ impl Placing {
         self.gone.is_none() && !leaves && !self.programs.values().any(is_free)
     }
 
-    /// Finds out where each program runs, and takes those that this replica is to run.
+    /// Finds out where each program runs, and takes over the programs for this replica.
     async fn look(&mut self, world: &World) {
         let wanted: Vec<(&Arc<str>, Placement, Arc<Placed>)> = world
             .connections
@@ -152,7 +153,7 @@ impl Placing {
             let has_other = others.clone().next().is_some();
             let may = can && !(replicas.is_leaving() && has_other);
             if program.holder == Some(own) && !may && (has_other || !can) {
-                // It goes on elsewhere once its calls have ended and it has stopped.
+                // Another replica takes over once its calls have ended and it has stopped.
                 placed.set(Place::Leaving);
                 if !placed.is_in_use() && replicas.end_lease(&lease(name)).await.is_ok() {
                     program.holder = None;
@@ -168,7 +169,7 @@ impl Placing {
         // Without Redis, everything stays where it is.
         let Ok(holders) = replicas.take_leases(self.gone, &asked).await else { return };
         if holders.contains(&None) {
-            // Whether the replica that had it stops decides who takes it next.
+            // The next holder depends on whether the last holder is stopping.
             let _ = replicas.look().await;
         }
         for ((name, _, placed), holder) in wanted.iter().zip(holders) {
@@ -204,19 +205,19 @@ impl Placing {
         }
     }
 
-    /// Lets go of programs that have no place any more.
+    /// Releases the leases of programs that no longer have a place.
     async fn forget(&mut self, world: &World) {
         let has =
             |name: &str| world.connections.get(name).is_some_and(|connection| connection.placed().is_some());
         let gone: Vec<Arc<str>> = self.programs.keys().filter(|name| !has(name)).cloned().collect();
         for name in gone {
-            // The replica that has it no longer runs it either: its file is the same.
+            // The holder no longer runs it either, because its file is the same.
             let _ = self.cluster.replicas().end_lease(&lease(&name)).await;
             self.programs.remove(&name);
         }
     }
 
-    /// Finds out whether a replica whose program was not reached is still there.
+    /// Checks whether the holder of an unreachable program is gone.
     async fn find_gone(&mut self, wanted: &[(&Arc<str>, Placement, Arc<Placed>)], known: &[Replica]) {
         let own = self.cluster.replicas().number();
         let mut suspects = Vec::from_iter(self.gone);
@@ -242,12 +243,12 @@ impl Placing {
 }
 
 impl Program {
-    /// Which lease this replica may take.
+    /// Decides which lease this replica may take.
     fn claim(&self, own: u32, gone: Option<u32>, known: &[Replica], may: bool, is_first: bool) -> Claim {
         if !may {
             return Claim::No;
         }
-        // What Redis has lost is still here.
+        // Redis may have lost the lease, but the program still runs here.
         if self.holder == Some(own) || self.free_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
             return Claim::Free;
         }
@@ -274,7 +275,7 @@ fn has_label(replica: &Replica, placement: &Placement) -> bool {
     }
 }
 
-/// How much a program belongs on a replica, among others.
+/// Ranks a replica for a program; the highest rank is preferred.
 fn rank(server: &str, replica: u32) -> ([u8; 8], u32) {
     let hash = Sha256::digest(format!("{server}/{replica}"));
     let mut first = [0; 8];
@@ -325,7 +326,7 @@ mod tests {
         check(None, true, None, false, Claim::Free);
         check(None, false, None, false, Claim::No);
         check(None, false, None, true, Claim::Free);
-        // The other one runs: if Redis has lost its lease, it takes that again.
+        // The other replica is running: if Redis has lost its lease, it takes the lease again.
         check(Some(2), true, None, false, Claim::OfEnded);
         check(Some(2), true, Some(2), false, Claim::Free);
         check(Some(2), false, Some(2), false, Claim::No);

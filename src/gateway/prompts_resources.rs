@@ -1,5 +1,5 @@
-//! Prompts, resources and completions of all servers, for clients that use the protocol's own methods. Errors
-//! are JSON-RPC errors: these methods have no other kind.
+//! Prompts, resources and completions of all servers, for clients that use the protocol's own methods. Errors are
+//! JSON-RPC errors, the only kind that these methods have.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -32,25 +32,25 @@ use crate::{
     text::{clip, hex},
 };
 
-/// How many links of each server's results a session remembers, to find the server when a client reads one; the oldest go.
+/// How many links in each server's results a session remembers, so that reading a link finds its server; the oldest are
+/// dropped first.
 const LINKS: usize = 1_000;
 /// How much of a URI is shown, in characters.
 const SHOWN_URI: usize = 200;
-/// The longest URI of a link that is remembered, in bytes.
+/// The longest remembered URI of a link, in bytes.
 const MAX_LINK: usize = 8_000;
-/// How long a request for an unknown item waits while servers start for the first time, and how often it
-/// checks.
+/// How long a request for an unknown item waits while servers start for the first time, and how often it checks.
 const LIST_WAIT: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(50);
 /// The entries in one page of a list.
 const PAGE: usize = 1_000;
-/// The notices for a client, by the URI of [`named_uri`] for Nonet's own category. Not in the list of resources, which is the
-/// servers'.
+/// The notices for a client, addressed by the URI of [`named_uri`] in Nonet's own category. They are not in the list of
+/// resources, which contains only the servers' resources.
 const NOTICES: &str = "notices";
-/// In the range that JSON-RPC leaves to applications: the server is down.
+/// The server is down. In the range that JSON-RPC reserves for applications.
 const SERVER_DOWN: ErrorCode = ErrorCode(-31_000);
 
-/// The links in results, by the server that returned them. No server takes a link from another, nor its room.
+/// The links in results, by the server that returned them. Each server has its own entries and its own limit.
 #[derive(Debug, Default)]
 pub(super) struct Links(Mutex<HashMap<Arc<str>, LinksOfServer>>);
 
@@ -77,15 +77,16 @@ impl Links {
         links.order.push_back(uri);
     }
 
-    /// Returns the servers that gave a link to a URI.
+    /// Returns the servers that returned a link to a URI.
     fn of(&self, uri: &str) -> Vec<Arc<str>> {
         let known = self.0.lock();
         known.iter().filter(|(_, links)| links.uris.contains(uri)).map(|(server, _)| server.clone()).collect()
     }
 }
 
-/// The key of this process for links in results of requests without a session: such a link names its server and has a seal,
-/// which nobody else can make. It is good for the profile that got it, as long as the gateway runs. Replicas have one key.
+/// The key of this process for links in results of requests without a session. Such a link names its server and carries
+/// a seal that nobody else can make. The link is valid for the profile that received it, as long as the gateway runs.
+/// Replicas share one key.
 #[derive(Debug)]
 pub(super) struct Seal {
     own: [u8; 32],
@@ -102,7 +103,7 @@ impl Seal {
     }
 }
 
-/// Before the seal in a URI that names its server.
+/// The prefix of a seal in a URI that names its server.
 const SEALED: char = '~';
 
 impl Seal {
@@ -120,17 +121,17 @@ impl Seal {
         hex(&outer[..16])
     }
 
-    /// Returns the URI that a client without a session reads a link by.
+    /// Returns the URI under which a client without a session reads a link.
     fn close(&self, profile: &str, server: &str, uri: &str) -> String {
         let seal = self.of(profile, server, uri);
         named_uri(server, &format!("{SEALED}{seal}/{uri}"))
     }
 
-    /// Returns the server and the URI there of a link with a good seal.
+    /// Returns the server of a link with a valid seal, and the link's URI there.
     fn open<'u>(&self, profile: &str, uri: &'u str) -> Option<(&'u str, &'u str)> {
         let (server, rest) = split_named(uri)?;
         let (seal, own) = rest.strip_prefix(SEALED)?.split_once('/')?;
-        // Compared as hashes, so that the time says nothing of how much was right.
+        // Compared as hashes, so that timing does not reveal how much of the seal was right.
         let is_good = Sha256::digest(self.of(profile, server, own)) == Sha256::digest(seal);
         is_good.then_some((server, own))
     }
@@ -260,7 +261,7 @@ impl Gateway {
         self.read_from(caller, uri, &server, &own).await
     }
 
-    /// The same for the tool `read_resource`, which can ask the user where the rules want that.
+    /// Does the same for the tool `read_resource`, which can ask the user if the rules require that.
     pub(super) async fn read_resource_or_ask(
         &self,
         caller: &Caller,
@@ -326,7 +327,7 @@ impl Gateway {
         Ok(result)
     }
 
-    /// Returns the notices that wait for a caller as a resource. They are told by it, so they do not come again.
+    /// Returns a caller's waiting notices as a resource. Reading delivers them, so they do not appear again.
     async fn read_notices(&self, caller: &Caller, uri: &str) -> Value {
         let mut answer = json!({ "content": [] }).into();
         self.mail.deliver(caller, &mut answer, Vec::new()).await;
@@ -358,7 +359,7 @@ impl Gateway {
         }
     }
 
-    /// Resolves a resource, and returns what the rules say of reading it.
+    /// Resolves a resource, and returns the rules' verdict on reading it.
     pub(super) fn judged_resource(
         &self,
         caller: &Caller,
@@ -377,7 +378,7 @@ impl Gateway {
         match gate.catalog().passed().resolve_uri(uri, &seen, &|uri| links.of(uri)) {
             UriTarget::Server(server, own, claim) => {
                 let mut verdict = gate.verdict_on_resource(&server, &own, claim);
-                // A link may lead to what the profile does not list.
+                // A link may lead to a resource that the profile does not list.
                 if claim == Claim::Listed && verdict != Verdict::Allow && links.of(&own).contains(&server) {
                     verdict = gate.verdict_on_resource(&server, &own, Claim::Linked);
                 }
@@ -448,7 +449,7 @@ impl Gateway {
         self.inspected(passing, given).await.map_err(stopped)
     }
 
-    /// How to ask a server on behalf of a caller: within half of the client's own timeout.
+    /// Returns how to ask a server on behalf of a caller: within half of the client's own timeout.
     fn route(
         &self,
         caller: &Caller,
@@ -475,8 +476,9 @@ impl Gateway {
         self.servers.want_log(session, level, |id| self.sessions.has(id));
     }
 
-    /// Remembers the server of each link in content blocks, so that clients can read the link. The links of a session stay
-    /// unchanged; without a session, a link gets a URI that names its server, unless everybody reads it there anyway.
+    /// Remembers the server of each link in content blocks, so that clients can read the link. In a session, links stay
+    /// unchanged. Without a session, a link gets a URI that names its server, unless every caller reads the link at
+    /// that server anyway.
     pub(super) fn note_links<'a>(
         &self,
         caller: &Caller,
@@ -498,8 +500,8 @@ impl Gateway {
         }
     }
 
-    /// Notes a link for the session of a caller. Without a session, returns the URI that the caller reads the link by, if that
-    /// is another one.
+    /// Records a link for the caller's session. Without a session, returns the URI under which the caller reads the
+    /// link, if it differs.
     fn linked(&self, caller: &Caller, server: &Arc<str>, uri: &str) -> Option<String> {
         if caller.lasting {
             caller.session.of_client().links.note(uri, server);
@@ -543,18 +545,18 @@ impl Gate {
     }
 }
 
-/// The name of a prompt among tools.
+/// Returns the name of a prompt among tools.
 fn guide_name(server: &str, prompt: &str) -> String {
     full_name(SKILLS, &format!("{server}/{prompt}"))
 }
 
-/// Whether these are the notices for a client. What calls tools in a client's name (an app, a watch, a schedule) does not get
-/// them.
+/// Whether the URI is the one of the client's notices. Apps, watches and schedules, which call tools in a client's
+/// name, do not get them.
 fn is_notices(caller: &Caller, uri: &str) -> bool {
     caller.session.mail().is_some() && uri == named_uri(GATEWAY, NOTICES)
 }
 
-/// The error for what may not pass, because of a secret in it.
+/// Builds the error for content that may not pass because it contains a secret.
 fn stopped(fault: Fault) -> ErrorData {
     ErrorData::invalid_request(fault.message, fault.details.map(|details| *details))
 }
@@ -563,7 +565,7 @@ fn not_found(uri: &str, why: &str) -> ErrorData {
     ErrorData::resource_not_found(format!("`{uri}` cannot be read: {why}"), Some(json!({ "uri": uri })))
 }
 
-/// The fault of a resource that the tool `read_resource` could not read.
+/// Builds the fault for a resource that the tool `read_resource` could not read.
 fn unread(uri: &str, error: &ErrorData) -> Fault {
     let code = match error.code {
         ErrorCode::RESOURCE_NOT_FOUND | ErrorCode::INVALID_PARAMS => Code::NotFound,
@@ -572,7 +574,7 @@ fn unread(uri: &str, error: &ErrorData) -> Fault {
     Fault::new(code, format!("`{}` cannot be read: {}.", clip(uri, SHOWN_URI), error.message))
 }
 
-/// Turns a failed request into a JSON-RPC error. A server's own error stays as it is.
+/// Turns a failed request into a JSON-RPC error. A server's own error stays unchanged.
 fn to_rpc_error(server: &str, error: CallError) -> ErrorData {
     match error {
         CallError::Rpc(error) => error,

@@ -1,9 +1,9 @@
 //! Publishing: the one writer of snapshots.
 //!
-//! The lists of the last run come first, before any server is started: as a catalogue, so that the handshake can tell of
-//! them, then indexed by words. What the servers list becomes a catalogue, an index by words, and then vectors. A snapshot
-//! is published at once with the vectors that are known, again while the others are made, and once more when a graph of a
-//! large catalogue is built. Only the lists of the last run are ever waited for.
+//! The lists of the last run come first, before any server is started: as a catalogue, so that the handshake can use
+//! them, then indexed by words. New lists from servers become a catalogue, then an index by words, and then vectors. A
+//! snapshot is published at once with the known vectors, again while the missing ones are made, and once more when the
+//! graph of a large catalogue is built. Callers only ever wait for the lists of the last run.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -27,10 +27,10 @@ use crate::{
     pins::ChangeNews,
 };
 
-/// How long updates are gathered before a new snapshot is made.
+/// How long updates are collected before a new snapshot is made.
 const GATHER: Duration = Duration::from_millis(15);
 impl Gateway {
-    /// Turns what the servers list into snapshots, until the gateway stops.
+    /// Turns the servers' lists into snapshots until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
         let publisher = &self.publisher;
         let mut known: Lists =
@@ -41,7 +41,7 @@ impl Gateway {
         let (_, of_pins) = publisher.check_lists(&mut known, &world).await;
         self.guides.list(&mut known, &world.config);
         let mut generation = 1;
-        // The handshake waits for the lists, and not for the folders of skills; the first search waits for both.
+        // The handshake waits only for the lists; the first search also waits for the folders of skills.
         let (mut words, ()) = tokio::join!(
             publisher.publish_words(&known, world.clone(), generation),
             self.guides.read(&world.config.gateway.skills, Duration::MAX)
@@ -67,7 +67,7 @@ impl Gateway {
                 generation += 1;
                 words = publisher.publish_words(&known, world.clone(), generation).await.or(words);
             }
-            // Told only now: whoever reads of a new tool can call it.
+            // Only now, so that a client that reads about a new tool can call it.
             for notice in news.drain(..) {
                 self.tell_of_changes(&notice);
             }
@@ -103,7 +103,7 @@ impl Gateway {
                         }
                         barriers.push(published);
                     }
-                    // The names of sessions' servers are without end.
+                    // The number of names of sessions' servers is unlimited.
                     Update::Reconnected { server } => {
                         if !self.servers.world().owners.contains_key(&server) {
                             self.metrics.restarted(&server);
@@ -134,7 +134,7 @@ impl Gateway {
             changed |= differs;
             differences = self.notices_of_differences(&mut news, of_pins);
             if changed || self.guides.is_behind() {
-                // The same world for all lists: the prompts of a server that has ended are not among the skills.
+                // All lists use the same world, so that prompts of a server that has ended are not listed as skills.
                 world = self.servers.world();
                 known.retain(|server, known| {
                     known.session.is_none()
@@ -145,9 +145,9 @@ impl Gateway {
         }
     }
 
-    /// Tells every session that sees a server that it wants a sign-in.
+    /// Notifies every session that sees a server that the server requires a sign-in.
     fn tell_of_sign_in(&self, server: &str, login: Option<&str>) {
-        // No command signs in for a session's server; `gateway.add_server` and its calls say what helps.
+        // No command signs in to a session's server; the answer of `gateway.add_server` and of calls gives the remedy.
         if self.servers.world().owners.contains_key(server) {
             return;
         }
@@ -165,14 +165,14 @@ impl Gateway {
         }
     }
 
-    /// Makes one notice of what a server lists and of what differs from the pins.
+    /// Combines a server's new list and its differences from the pins into one notice.
     fn notices_of_differences(
         &self,
         news: &mut Vec<Value>,
         of_pins: Vec<ServerNews>,
     ) -> Vec<(Value, Vec<ChangeNews>)> {
         let with_differences = |ServerNews { server, news: changes }| {
-            // What is told already of its list is told together with it.
+            // A pending notice of the list is merged into the same notice.
             let at = news.iter().rposition(|notice| notice["server"] == *server);
             let listed = at.map(|at| news.remove(at));
             (self.notice_of_changes(listed, &server, &changes), changes)
@@ -180,18 +180,18 @@ impl Gateway {
         of_pins.into_iter().map(with_differences).collect()
     }
 
-    /// Tells every session what changed, as far as its profile shows it. Returns whether any was told.
+    /// Notifies every session of changes that its profile shows. Returns whether any session was notified.
     fn tell_of_changes(&self, notice: &Value) -> bool {
         let mut was_told = false;
         for session in self.sessions.all() {
             let gate = self.gate(&session);
             let server = notice["server"].as_str().unwrap_or_default();
-            // Of a tool that is gone nobody can say who saw it; then its server's other tools decide.
-            // A server that has ended may have been another session's.
+            // Nobody knows who saw a removed tool, so its server's other tools decide. A server that has ended may have
+            // been another session's.
             let sees_server = gate.server(server).is_some() && gate.sees(server);
             let seen = |name: &mut Value| match gate.catalog().get_renamed(name.as_str().unwrap_or_default())
             {
-                // Whoever sees its server is told why a tool is gone.
+                // Every session that sees the server learns why a tool is gone.
                 Some(tool) if tool.change.as_ref().is_some_and(|change| change.effect == OnChange::Deny) => {
                     sees_server
                 }
@@ -237,7 +237,7 @@ impl Gateway {
         was_told
     }
 
-    /// Takes a server's new list; says whether it differs from the old one, and what is to be told.
+    /// Takes a server's new list. Returns whether it differs from the old one, and the notice to send.
     fn take(
         &self,
         known: &mut Lists,
@@ -246,7 +246,7 @@ impl Gateway {
         mut new: Known,
     ) -> (bool, Option<Value>) {
         let connection = self.connections().get(&server).cloned();
-        // A session's server that has ended, or whose name another one has now.
+        // The session's server has ended, or another server has its name now.
         if new.session.is_some() && connection.as_ref().is_none_or(|one| one.id != new.connection) {
             return (false, None);
         }
@@ -254,13 +254,13 @@ impl Gateway {
         if let Some(old) = old.filter(|old| old.raw == new.raw) {
             self.note_listed(&server);
             fresh.insert(server.clone());
-            // What was compared with the pins stays.
+            // The comparison with the pins remains valid.
             (new.raw, new.listing, new.checked) = (old.raw.clone(), old.listing.clone(), old.checked.clone());
             known.insert(server, new);
             return (false, None);
         }
         let mut notice = None;
-        // Only what changes under the eyes of a session is news; an old list on disk is not.
+        // Only changes during a session are news, unlike differences from an old list on disk.
         if !fresh.insert(server.clone())
             && let Some(old) = old
         {
@@ -277,8 +277,8 @@ impl Gateway {
     }
 }
 
-/// What a server changed while it was in use. A tool that is not what it was when it was
-/// first seen may be an attack (a "rug pull"), so its new definition is to be read before use.
+/// Describes what a server changed while it was in use. A tool that differs from its first definition may be an attack
+/// (a "rug pull"), so its new definition has to be read before use.
 fn changes(server: &str, old: &Listing, new: &Listing) -> Option<Value> {
     let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
     let before: BTreeMap<String, &Arc<Value>> = old.tools.iter().map(|tool| (name(tool), tool)).collect();

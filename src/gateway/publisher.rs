@@ -1,4 +1,4 @@
-//! The publisher's state: the snapshot, its index and vectors, and what the last run left on disk.
+//! The publisher's state: the snapshot, its index and vectors, and the lists of the last run.
 
 use std::{
     collections::BTreeMap,
@@ -33,96 +33,96 @@ use crate::{
     search::{EmbedError, Embedder, Graph, Index, Settings, SharedVectors},
 };
 
-/// How often the vectors that are there so far are published while the others are made.
+/// How often the finished vectors are published while the others are being made.
 const PARTLY_EVERY: Duration = Duration::from_secs(1);
-/// Updates that wait for the publisher.
+/// How many updates may wait for the publisher.
 const QUEUE: usize = 256;
 
-/// What is listed, by server.
+/// The known lists, by server.
 pub(super) type Lists = BTreeMap<Arc<str>, Known>;
 
 /// A known list.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    /// The list as it is published: where changes are held, with the definitions that are trusted.
+    /// The published list; where changes are held, it contains the trusted definitions.
     pub listing: Arc<Listing>,
-    /// The list as its server gave it.
+    /// The list as the server sent it.
     pub raw: Arc<Listing>,
-    /// What it was last compared with; none if it was not yet.
+    /// The rules and pins of the last comparison; `None` before the first one.
     pub checked: Option<CheckedWith>,
-    /// The connection that listed it; 0 for a list of the last run.
+    /// The connection that sent the list; 0 for a list of the last run.
     pub connection: u64,
-    /// The session that its server belonged to, if it did.
+    /// The session that owns the server, if any.
     pub session: Option<u64>,
 }
 
 impl Known {
-    /// A list that may be published under any connection to its server.
+    /// Creates a list that may be published under any connection to its server.
     pub fn of_all(listing: Listing) -> Known {
         Known::new(listing, 0, None)
     }
 
-    /// The list of a connection.
+    /// Creates the list of a connection.
     pub fn new(listing: Listing, connection: u64, session: Option<u64>) -> Known {
         let listing = Arc::new(listing);
         Known { raw: listing.clone(), listing, checked: None, connection, session }
     }
 
-    /// Whether the list is published as that of a connection. What the server of a session had listed is nobody else's, even
-    /// if another server has its name now.
+    /// Whether the list may be published under a connection. The list of a session's server belongs only to that
+    /// session, even if another server has its name now.
     pub fn is_of(&self, connection: &Connection) -> bool {
         self.session.is_none() || self.connection == connection.id
     }
 }
 
-/// How much of the last known lists is in the snapshot.
+/// The progress of reading the last known lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recalled {
-    /// Nobody has asked for them, or they are kept nowhere.
+    /// Nobody has asked for the lists, or lists are not kept.
     Idle,
-    /// They are being read.
+    /// The lists are being read.
     Reading,
-    /// They are in the catalogue.
+    /// The lists are in the catalogue.
     Listed,
-    /// They are in the index as well, by their words.
+    /// The lists are also in the index, by words.
     Indexed,
 }
 
-/// A catalogue that is published by its words, and whose vectors are still to be made.
+/// A catalogue that is published with its words and still needs vectors.
 pub(super) struct Words {
     generation: u64,
     index: Arc<Index>,
-    /// Whether it was published with all of its vectors.
+    /// Whether all of its vectors were published.
     is_whole: bool,
 }
 
-/// Makes lists into snapshots, and has the current one.
+/// Turns lists into snapshots, and holds the current snapshot.
 pub(super) struct Publisher {
     snapshot: ArcSwap<Snapshot>,
     indexing: watch::Sender<Indexing>,
-    /// How much of the last lists is there.
+    /// The progress of reading the last known lists.
     recalled: watch::Sender<Recalled>,
-    /// Where updates go, once somebody takes them.
+    /// The channel for updates, once they are taken.
     updates: Mutex<Option<mpsc::Sender<Update>>>,
-    /// Whether search goes by keywords only.
+    /// Whether search uses only keywords.
     without_embedder: bool,
     embedder: Mutex<Option<Embedder>>,
     /// The vectors that replicas share.
     vectors: Option<Arc<dyn SharedVectors>>,
-    /// The embedding of the newest catalogue.
+    /// The task that embeds the newest catalogue.
     embedding: Mutex<Option<AbortHandle>>,
     /// The newest graph of a large catalogue, and whether one is being built.
     graph: ArcSwapOption<Graph>,
     improving: AtomicBool,
-    /// Where the last known lists are kept.
+    /// The folder of the last known lists.
     folder: Option<PathBuf>,
-    /// Which definitions are trusted.
+    /// The trusted definitions.
     pub pins: Arc<Pins>,
     life: Life,
 }
 
 impl Publisher {
-    /// A publisher of Nonet's own tools.
+    /// Creates a publisher that knows only Nonet's own tools.
     pub fn new(
         config: &Config,
         folder: Option<PathBuf>,
@@ -154,44 +154,44 @@ impl Publisher {
         })
     }
 
-    /// The catalogue and the index as they are now.
+    /// Returns the current catalogue and index.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// How far indexing has come, to wait on.
+    /// Watches the progress of indexing.
     pub fn indexing(&self) -> watch::Receiver<Indexing> {
         self.indexing.subscribe()
     }
 
-    /// Whether search goes by keywords only.
+    /// Whether search uses only keywords.
     pub fn is_without_embedder(&self) -> bool {
         self.without_embedder
     }
 
-    /// The embedder, once it was started.
+    /// Returns the embedder, if started.
     pub fn embedder(&self) -> Option<Embedder> {
         self.embedder.lock().clone()
     }
 
-    /// Starts the embedder, unless it was started or there is to be none.
+    /// Starts the embedder, unless it is running or disabled.
     pub fn start_embedder(&self, settings: &Settings) {
         if !self.without_embedder {
             self.embedder.lock().get_or_insert_with(|| Embedder::sharing(settings, self.vectors.clone()));
         }
     }
 
-    /// Where the last known lists are kept.
+    /// Returns the folder of the last known lists.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// Where to send updates, once somebody takes them.
+    /// Returns the channel for updates, once they are taken.
     pub fn updates(&self) -> Option<mpsc::Sender<Update>> {
         self.updates.lock().clone()
     }
 
-    /// The updates, for the first who asks.
+    /// Returns the updates to the first caller.
     pub fn take_updates(&self) -> Option<mpsc::Receiver<Update>> {
         let mut updates = self.updates.lock();
         if updates.is_some() {
@@ -210,12 +210,12 @@ impl Publisher {
         self.wait_for(|now| *now != Recalled::Reading).await;
     }
 
-    /// Waits until the last known lists can be searched by their words, if they are being read.
+    /// Waits until keyword search covers the last known lists, if they are being read.
     pub async fn searchable(&self) {
         self.wait_for(|now| matches!(now, Recalled::Idle | Recalled::Indexed)).await;
     }
 
-    /// The last known lists are indexed.
+    /// Records that the last known lists are indexed.
     pub fn is_searchable(&self) {
         self.recalled.send_replace(Recalled::Indexed);
     }
@@ -226,7 +226,7 @@ impl Publisher {
         }
     }
 
-    /// Adds the last known lists of servers of which none is known yet.
+    /// Adds the last known lists of servers without a list.
     pub async fn read_lists(&self, known: &mut Lists, world: &World) {
         let Some(folder) = self.folder.clone() else { return };
         let wanted: Vec<_> = world
@@ -249,7 +249,7 @@ impl Publisher {
         }
     }
 
-    /// Keeps a server's list on disk, unless it is a session's.
+    /// Stores a server's list on disk, unless the server belongs to a session.
     pub fn keep_list(&self, server: &str, settings: &ServerSettings, listing: &Listing) {
         if let Some(folder) = &self.folder
             && settings.session.is_none()
@@ -259,8 +259,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes the catalogue of these lists, with an index by their words and the vectors that are known. The very first
-    /// one is published before its index is there.
+    /// Publishes the catalogue of these lists, with an index by words and with the known vectors. The very first
+    /// catalogue is published before its index exists.
     pub async fn publish_words(
         self: &Arc<Self>,
         lists: &Lists,
@@ -280,7 +280,7 @@ impl Publisher {
             .collect();
         let made = tokio::task::spawn_blocking(move || {
             let before = publisher.snapshot();
-            // Those of sessions name nothing for others.
+            // Names of sessions' servers do not affect the names of others.
             let names = Arc::new(Namespaces::new(names_of(&world.config)));
             let catalog = Arc::new(before.catalog.updated(sources, &world.config.policies, &names));
             catalog.warn_of_clashes(&before.catalog);
@@ -294,7 +294,7 @@ impl Publisher {
                 });
             }
             let snapshot = before.indexed(catalog, &world.config, generation);
-            // A list is read, checked and indexed in several forms, of which one stays.
+            // Reading, checking and indexing a list creates several copies; only one remains.
             allocator::give_back();
             snapshot
         })
@@ -310,13 +310,13 @@ impl Publisher {
         };
         let is_whole = with_known.has_all_vectors();
         self.snapshot.store(Arc::new(snapshot.with_index(with_known)));
-        // Last: it has those who follow the lists look again.
+        // Last, because it wakes the tasks that follow the lists.
         let total = index.documents().len();
         self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
         Some(Words { generation, index, is_whole })
     }
 
-    /// Makes the vectors of a published catalogue, and publishes what is there of them every second.
+    /// Makes the vectors of a published catalogue, and publishes the finished ones every second.
     pub fn embed(self: &Arc<Self>, words: Words) {
         let Words { generation, index, is_whole } = words;
         let Some(embedder) = self.embedder() else {
@@ -346,7 +346,7 @@ impl Publisher {
             worker.embed_documents(&*texts, told).await
         });
         if let Some(older) = self.embedding.lock().replace(embedding.abort_handle()) {
-            // What the older one has embedded is remembered; the rest is in the newer one's list.
+            // Vectors made by the older task are cached; the newer list contains the rest.
             older.abort();
         }
         let publisher = self.clone();
@@ -360,7 +360,7 @@ impl Publisher {
                 let known = embedder.known_documents(&*index);
                 publisher.adopt_index(generation, publisher.with_vectors(index.clone(), Ok(known)).await.0);
             };
-            // Aborted, because a newer catalogue is there: its vectors follow.
+            // Aborted because of a newer catalogue, whose vectors follow.
             let Ok(vectors) = vectors else { return };
             let (index, failed) = publisher.with_vectors(index, vectors).await;
             if !failed {
@@ -371,7 +371,7 @@ impl Publisher {
         });
     }
 
-    /// The index with its vectors and the newest graph, and whether there are none.
+    /// Returns the index with its vectors and the newest graph, and whether embedding has failed.
     async fn with_vectors(
         &self,
         index: Arc<Index>,
@@ -398,7 +398,7 @@ impl Publisher {
         made.await.map_or((index, true), |whole| (Arc::new(whole), false))
     }
 
-    /// Tells that a catalogue is indexed as far as it will be, unless a newer one is being indexed.
+    /// Records that indexing a catalogue is over, unless a newer catalogue is being indexed.
     fn indexed_as(&self, generation: u64, failed: bool) {
         self.indexing.send_if_modified(|now| {
             let mine = now.generation == generation;
@@ -410,17 +410,17 @@ impl Publisher {
         });
     }
 
-    /// Swaps in an index for the catalogue that is published, unless a newer one is there already.
+    /// Swaps in an index for the published catalogue, unless a newer catalogue exists.
     fn adopt_index(&self, generation: u64, index: Arc<Index>) {
         self.snapshot.rcu(|now| {
             if now.generation == generation { Arc::new(now.with_index(index.clone())) } else { now.clone() }
         });
     }
 
-    /// Builds a graph in the background where the index is large enough to want one; exact search answers until then. One
-    /// at a time: what has changed meanwhile is seen at the end.
+    /// Builds a graph in the background if the index is large enough; exact search answers until then. Only one graph
+    /// is built at a time; changes made meanwhile are handled at the end.
     fn improve(self: &Arc<Self>) {
-        // While tools are being embedded it would be a graph of a part of them.
+        // While tools are being embedded, the graph would cover only some of them.
         let early = self.life.stop.is_cancelled() || !self.indexing.borrow().finished;
         if early || self.improving.swap(true, Ordering::AcqRel) {
             return;
@@ -430,7 +430,8 @@ impl Publisher {
             return;
         };
         let publisher = self.clone();
-        // Not waited for at the end: it has nothing to put away. If it panics, `improving` stays: exact search goes on.
+        // Not awaited at shutdown, because there is nothing to clean up. After a panic, `improving` stays set and exact
+        // search continues.
         tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             tracing::info!(tools = rows.len(), "building the graph of a large catalogue");

@@ -43,14 +43,15 @@ const QUESTION_AGE: Duration = Duration::from_secs(3600);
 const APPROVAL_AGE: Duration = Duration::from_secs(600);
 /// How long an approval form stays open if the client can return at any time.
 const PARKED_AGE: Duration = Duration::from_secs(600);
-/// The most bytes of open questions of one client; beyond it, or beyond its quota, its oldest is dropped.
+/// How many bytes of open questions one client may have; beyond that, or beyond its quota, its oldest question is
+/// dropped.
 const MAX_BYTES: usize = 8 << 20;
 /// A form is abandoned this long before the soft deadline, to leave time for the answer.
 const MARGIN: Duration = Duration::from_secs(3);
-/// How many choices a question of a workflow has at most, and how many bytes.
+/// The maximum number of choices in a workflow's question, and the maximum size of the question in bytes.
 const MAX_CHOICES: usize = 200;
 const MAX_MESSAGE: usize = 20_000;
-/// How much of the params of a call the user is shown before an approval, in characters.
+/// How many characters of a call's params an approval shows to the user.
 const MOST_SHOWN: usize = 6_000;
 /// The key of Nonet's only request to a client.
 const ASK: &str = "ask";
@@ -64,7 +65,7 @@ const FOR_SESSION: &str = "allow_for_session";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Approval {
     tool: Arc<str>,
-    /// The hash of the definition that the user was shown.
+    /// The hash of the definition shown to the user.
     hash: Arc<str>,
     owner: JobOwner,
     params: String,
@@ -94,9 +95,9 @@ pub struct AskArguments {
     pub(super) answer: Option<Value>,
 }
 
-/// What is asked before a call.
+/// The approval that a call needs.
 pub(super) struct ApprovalAsked {
-    /// The rule that asks.
+    /// The rule that requires the approval.
     pub rule: String,
     /// The params as written.
     pub written: Value,
@@ -106,15 +107,15 @@ pub(super) struct ApprovalAsked {
     pub by: ApproveBy,
 }
 
-/// What comes of an approval.
+/// The outcome of an approval.
 pub(super) enum Approved {
-    /// The user agrees, in this way.
+    /// The user agreed, in this way.
     By(Approver),
     /// The client has no form, and an answer through the chat does not count.
     Elsewhere(Box<Unasked>),
 }
 
-/// A call that the user has yet to be asked about.
+/// A call whose user was not asked yet.
 pub(super) struct Unasked {
     pub approval: Approval,
     pub message: String,
@@ -124,21 +125,21 @@ pub(super) struct Unasked {
 }
 
 impl Approval {
-    /// That of a call.
+    /// Creates the approval of a call.
     pub(super) fn of(caller: &Caller, tool: &Tool, params: &Map<String, Value>) -> Self {
         let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
         Self { tool: tool.full.clone(), hash: tool.hash.clone(), owner: caller.owner(), params: hex(&digest) }
     }
 
-    /// What the replicas call it.
+    /// Returns the name under which replicas share the approval.
     fn note(&self) -> String {
         format!("approved:{}", self.key(""))
     }
 
-    /// A digest of what is approved. Sessions are numbered in each process, which `nonce` tells apart.
+    /// Returns a digest of the approval. Each process numbers its own sessions, so `nonce` tells the processes apart.
     pub(super) fn key(&self, nonce: &str) -> String {
         let JobOwner { session, profile, local, account } = &self.owner;
-        // A program of this machine's user may have restarted since.
+        // A client of this machine's user may have restarted since.
         let account = (!*local).then(|| account.name().to_string());
         let nonce = session.map(|_| nonce);
         let all = json!([self.tool, self.hash, self.params, session, profile, local, nonce, account]);
@@ -146,20 +147,21 @@ impl Approval {
     }
 }
 
-/// The definition for which the user's word came through the chat: it counts only as long as such words do.
+/// Marks a definition that the user approved through the chat: the approval counts only as long as answers in the chat
+/// do.
 fn by_chat(hash: &str) -> Arc<str> {
     format!("chat {hash}").into()
 }
 
-/// What comes of a question.
+/// The outcome of a question.
 pub(super) enum QuestionOutcome {
     Answer(Value),
-    /// The client cannot show it: the model has to ask in the chat.
+    /// The client cannot show forms: the model has to ask in the chat.
     InChat(Question),
 }
 
 impl AskArguments {
-    /// The schema of a question in a workflow: which values in it are text.
+    /// Returns the schema of a question in a workflow, which says which values are text.
     pub(super) fn texts() -> &'static Schema {
         static TEXTS: LazyLock<Schema> = LazyLock::new(|| {
             let text = json!({ "type": "string" });
@@ -172,7 +174,7 @@ impl AskArguments {
         &TEXTS
     }
 
-    /// The question of a workflow's step, which waits for its answer as long as it takes unless it has a limit.
+    /// Creates the question of a workflow's step. Without a limit, it waits indefinitely for its answer.
     pub(super) fn of_step(id: &str, mut written: Value, timeout_ms: Option<u64>) -> Result<Self, Fault> {
         let wrong = |message: String| Fault::new(Code::InvalidParams, message);
         match written.get_mut("choices") {
@@ -207,7 +209,7 @@ impl AskArguments {
         Ok(arguments)
     }
 
-    /// The question as it is put in the chat.
+    /// Returns the question as asked in the chat.
     pub(super) fn in_chat(&self) -> Question {
         let about = About::of(self);
         let mut message = self.message();
@@ -229,27 +231,28 @@ impl AskArguments {
 }
 
 impl Questions {
-    /// No questions yet. In a cluster, a token says which replica has its question, and any replica may get the approved call.
+    /// Creates an empty set of questions. In a cluster, a token names the replica of its question, and any replica may
+    /// get the approved call.
     pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
         Self { cluster, ..Self::default() }
     }
 
-    /// The replicas, where the owner of an approval is not bound to one of them.
+    /// Returns the replicas, unless the owner of an approval is bound to one of them.
     fn replicas(&self, owner: &JobOwner) -> Option<&Replicas> {
         self.cluster.as_ref().filter(|_| owner.session.is_none()).map(|cluster| &**cluster.replicas())
     }
 
-    /// Takes the approval of a call that the user has given in the chat. It counts once, in all replicas together.
+    /// Consumes the user's approval of a call in the chat. An approval counts once across all replicas.
     async fn take_approval(&self, approval: &Approval) -> bool {
         let own = self.approvals.remove(approval).is_some_and(|(_, at)| at.elapsed() < APPROVAL_AGE);
         match self.replicas(&approval.owner) {
-            // Without Redis, that of this replica counts.
+            // Without Redis, the approval on this replica counts.
             Some(replicas) => replicas.take_note(&approval.note()).await.unwrap_or(own),
             None => own,
         }
     }
 
-    /// The `ask_user` meta-tool.
+    /// Implements the `ask_user` meta-tool.
     pub async fn ask_user(&self, caller: &Caller, arguments: AskArguments) -> Result<Value, Interrupt> {
         if let Some(token) = &arguments.token {
             return Ok(match &arguments.answer {
@@ -266,7 +269,7 @@ impl Questions {
         }
     }
 
-    /// Asks by a form, if the client has forms.
+    /// Asks with a form, if the client supports forms.
     pub(super) async fn ask(
         &self,
         caller: &Caller,
@@ -301,14 +304,14 @@ impl Questions {
         Ok(QuestionOutcome::InChat(arguments.in_chat()))
     }
 
-    /// Whether the user has approved a call in the chat that was not made since.
+    /// Whether the user has approved a call in the chat that has not been made since.
     pub(super) fn is_approved(&self, approval: &Approval) -> bool {
         self.approvals.get(approval).is_some_and(|at| at.elapsed() < APPROVAL_AGE)
     }
 
-    /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool with a
-    /// question of its `own` is asked about each time: no answer holds for the rest of the session. Without forms, the answer
-    /// comes through the chat, or from elsewhere.
+    /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool
+    /// with a question of its `own` asks every time: no answer counts for the rest of the session. Without forms, the
+    /// answer comes through the chat or from outside it.
     pub(super) async fn approve(
         &self,
         caller: &Caller,
@@ -386,7 +389,8 @@ impl Questions {
         }
     }
 
-    /// Asks the user by a form whether to trust a definition; none without a clear answer. A model is never asked this.
+    /// Asks the user with a form whether to trust a definition. Returns `None` without a clear answer. The model never
+    /// gets this question.
     pub(super) async fn trust(&self, caller: &Caller, question: &str) -> Option<bool> {
         let schema = json!({
             "type": "object",
@@ -431,8 +435,8 @@ impl Questions {
         }
     }
 
-    /// Adds an open question and returns its token. Asking again about the same call reuses the question. A question beyond
-    /// the client's quota takes the place of the client's oldest.
+    /// Adds an open question and returns its token. Asking again about the same call reuses the question. A question
+    /// beyond the client's quota replaces the client's oldest one.
     fn add(&self, caller: &Caller, mut question: Question) -> String {
         let same = |open: &Question| match (&open.about, &question.about) {
             (About::Call { approval: one, .. }, About::Call { approval: other, .. }) => one == other,
@@ -517,7 +521,7 @@ impl Questions {
     }
 }
 
-/// Checks that the arguments hold a question, and none that asks for a secret.
+/// Checks that the arguments contain a question, and that it does not ask for a secret.
 pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
     if arguments.question.trim().is_empty() {
         return Err(Fault::new(Code::InvalidParams, "`question` is missing: what should the user be asked?"));
@@ -538,7 +542,7 @@ pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
 
 fn approval_message(tool: &Tool, params: &Map<String, Value>) -> String {
     let whole = serde_json::to_string_pretty(params).unwrap_or_default();
-    // What is not shown is not approved unawares.
+    // The user has to know if part of the params is not shown.
     let shown = match whole.chars().count().saturating_sub(MOST_SHOWN) {
         0 => whole,
         left => format!(
@@ -559,7 +563,7 @@ fn approval_message(tool: &Tool, params: &Map<String, Value>) -> String {
     )
 }
 
-/// The fault for an approval form without a clear answer: making the same call again asks again.
+/// Builds the fault for an approval form without a clear answer: repeating the call asks again.
 fn unanswered(tool: &Tool, message: &str, written: Value) -> Interrupt {
     Fault::new(Code::NeedsApproval, format!("{message} To ask again, repeat the call."))
         .next("execute_tool", json!({ "name": &*tool.full, "params": written }))
@@ -573,7 +577,7 @@ enum FormOutcome {
     NoForm,
 }
 
-/// How long to wait for a form: within the client's soft deadline, unless the client can return at any time.
+/// Returns how long to wait for a form: within the client's soft deadline, unless the client can return at any time.
 pub(super) fn patience(caller: &Caller) -> Duration {
     match caller.forms() {
         Some(asker) if asker.parks => PARKED_AGE,
@@ -613,7 +617,7 @@ mod tests {
         }
     }
 
-    /// The token of a question in the chat.
+    /// Opens a question in the chat and returns its token.
     async fn open(questions: &Questions, caller: &Caller) -> String {
         let answer = ask(questions, caller, json!({ "question": "Which city?" })).await.expect("a question");
         assert_eq!(answer["status"], "needs_user");
@@ -655,7 +659,7 @@ mod tests {
         assert_eq!(ask(&questions, &caller, answer(&first)).await, Err(Code::NotFound));
         assert!(ask(&questions, &other, answer(&theirs)).await.is_ok());
 
-        // Large ones are fewer.
+        // Large questions reach the limit sooner.
         let large = json!({ "question": "Send it?", "content": "x".repeat(MAX_BYTES / 3) });
         for _ in 0..3 {
             tokio::time::advance(Duration::from_millis(1)).await;

@@ -1,4 +1,4 @@
-//! What is written down of a call when it has ended: counts, figures, the live page, the log, its span, the audit log.
+//! What is recorded when a call has ended: counts, figures, the live page, the log, its span, the audit log.
 
 use std::time::{Duration, SystemTime};
 
@@ -47,7 +47,7 @@ impl Gateway {
         };
         match tool.session {
             None => self.metrics.record(&tool.full, &call),
-            // The names of sessions' servers are without end.
+            // The number of names of sessions' servers is unlimited.
             Some(_) => {
                 let call = CallRecord { server: &OF_SESSIONS, tool: &OF_SESSIONS, ..call };
                 self.metrics.record(&OF_SESSIONS, &call);
@@ -142,7 +142,7 @@ impl Gateway {
     }
 }
 
-/// What the page says of a failure. Faults about params quote them, so that only their code is told.
+/// Returns what the page shows about a failure. Faults about params quote the params, so only their code is shown.
 fn fault_words(code: &str, message: &str) -> Option<String> {
     let is_of_params = code == Code::InvalidParams.as_str();
     (!is_of_params && !message.is_empty()).then(|| clip(&without_secrets(message).0, MAX_FAULT))

@@ -1,9 +1,9 @@
 //! Applying a changed configuration while clients are connected.
 //!
-//! Only changed servers are touched. A server with the same command or address keeps its connection and gets
-//! its new settings. A server with another command or address, or one that was removed, is retired once its
-//! calls in flight have ended; its replacement starts at once. An unusable file changes nothing, and neither does one that
-//! loses what protects (`losses`), until the user accepts it.
+//! Only changed servers are touched. A server with the same command or address keeps its connection and gets its new
+//! settings. A server with another command or address, or one that was removed, is retired once its calls in flight
+//! have ended; its replacement starts at once. An unusable file changes nothing. A file that loses protection
+//! (`losses`) changes nothing until the user accepts it.
 
 mod losses;
 
@@ -34,30 +34,30 @@ use crate::{
 
 /// How long a file must stay unchanged before it is read: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(200);
-/// How long the user's word for a text holds that is not in the file yet.
+/// How long the user's acceptance of a text is valid before the text is in the file.
 const ACCEPTED: Duration = Duration::from_secs(60);
 
-/// The texts of servers.toml: the one in use, and the one that is refused.
+/// The texts of servers.toml: the text in use, and the refused one.
 #[derive(Debug, Default)]
 pub(super) struct Texts(Mutex<KnownTexts>);
 
 #[derive(Debug, Default)]
 struct KnownTexts {
-    /// The hash of the text that is in use.
+    /// The hash of the text in use.
     used: Option<String>,
-    /// Texts that the user accepts, by hash.
+    /// Texts that the user has accepted, by hash.
     accepted: Vec<(String, Instant)>,
-    /// What is refused: the hash of the text, and what it loses.
+    /// The hash of the refused text, and what it would lose.
     refused: Option<(String, Vec<String>)>,
 }
 
-/// What became of a text of the file.
+/// The state of a text of the file.
 pub(super) enum TextState {
-    /// It is in use.
+    /// The text is in use.
     Used,
-    /// It loses this.
+    /// The text was refused, because it would lose this.
     Refused(Vec<String>),
-    /// It was not read, or another one has been read since.
+    /// The text was not read, or a different one has been read since.
     Unread,
 }
 
@@ -69,19 +69,19 @@ impl Texts {
         known.accepted.push((hash, Instant::now()));
     }
 
-    /// Returns what the text in the file loses, if it was refused for that.
+    /// Returns what the refused text in the file would lose.
     pub fn refused(&self) -> Option<Vec<String>> {
         self.0.lock().refused.as_ref().map(|(_, lost)| lost.clone())
     }
 
-    /// Accepts a text as a change of the one in use; of no other.
+    /// Accepts a text as an edit of the text in use, but of no other text.
     pub fn accept_edit(&self, before: &str, after: String) {
         if self.0.lock().used.as_deref() == Some(before) {
             self.accept(after);
         }
     }
 
-    /// Returns what became of a text.
+    /// Returns the state of a text.
     pub fn state_of(&self, hash: &str) -> TextState {
         let known = self.0.lock();
         match &known.refused {
@@ -91,7 +91,7 @@ impl Texts {
         }
     }
 
-    /// Whether the user has accepted a text. Their word is good once.
+    /// Whether the user has accepted a text. An acceptance works once.
     fn takes(&self, hash: &str) -> bool {
         let mut known = self.0.lock();
         known.accepted.retain(|(_, at)| at.elapsed() < ACCEPTED);
@@ -99,14 +99,14 @@ impl Texts {
         at.map(|at| known.accepted.swap_remove(at)).is_some()
     }
 
-    /// Notes a text that is in use now.
+    /// Records the text in use.
     fn use_it(&self, hash: String) {
         let mut known = self.0.lock();
         known.used = Some(hash);
         known.refused = None;
     }
 
-    /// Notes a refused text. Returns whether that is news.
+    /// Records a refused text. Returns whether the refusal is new.
     fn refuse(&self, hash: String, lost: Vec<String>) -> bool {
         let mut known = self.0.lock();
         let refused = Some((hash, lost));
@@ -133,9 +133,9 @@ impl Gateway {
         changes
     }
 
-    /// Reloads the file whenever the file or `secrets.env` beside it changes, a keyring it needs is unlocked, or `nonet reload`
-    /// asks for it at the `desk`, until the gateway stops. `read` checks the text of the file. Watching starts with the call,
-    /// before the future is first polled.
+    /// Reloads the file until the gateway stops: when the file or `secrets.env` beside it changes, when a required
+    /// keyring is unlocked, or when `nonet reload` asks for it at the `desk`. `read` checks the text of the file.
+    /// Watching starts with the call, before the future is first polled.
     pub fn watch(
         self: Arc<Self>,
         file: PathBuf,
@@ -236,7 +236,7 @@ impl Gateway {
         }
     }
 
-    /// Applies a file that could be read, unless it loses what protects. Returns what was told of it.
+    /// Applies a readable file, unless it loses protection. Returns the notice about it.
     async fn apply(self: &Arc<Self>, mut loaded: Loaded, hash: String) -> Value {
         let now = self.config();
         keep_faulty(&mut loaded, &now);
@@ -284,7 +284,7 @@ impl Gateway {
     }
 }
 
-/// Takes a place at the desk and watches for requests. Returns the last request as well, which was for others.
+/// Takes a place at the desk and watches for requests. Also returns the latest request, which was meant for others.
 async fn open_post(
     desk: Option<ReloadDesk>,
     watcher: &mut notify::RecommendedWatcher,

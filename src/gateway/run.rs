@@ -1,4 +1,4 @@
-//! Work that a client waits for, until it takes too long: then the work goes on as a job.
+//! Work that a client waits for until the soft deadline: then the work continues as a job.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -30,33 +30,33 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// How long a launch in the background waits for a quick end.
+/// How long a background launch waits for a quick end.
 const SETTLE: Duration = Duration::from_secs(2);
-/// How long a call is waited for at least, whatever the soft deadline says.
+/// The minimum wait for a call, whatever the soft deadline is.
 const LEAST_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a cancelled call may take to wind up.
+/// How long a cancelled call may take to end.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
 /// Work that is about to run.
 pub(super) struct Run {
-    /// What it is, for people.
+    /// What runs, for people.
     pub label: String,
     /// When the client began to wait for it.
     pub began: Instant,
-    /// Cancels it.
+    /// Cancels the work.
     pub cancel: CancellationToken,
-    /// How far it has come.
+    /// The progress of the work.
     pub progress: Progress,
-    /// Whether it was launched in the background: the client wants to wait for a quick end only.
+    /// Whether the work was launched in the background: then the client waits only for a quick end.
     pub background: bool,
-    /// Set once it goes on as a job.
+    /// Set once the work continues as a job.
     pub went_on: Arc<AtomicBool>,
-    /// Its places in the quotas, so that it can always go on.
+    /// Its places in the quotas, so that it can always continue.
     pub admission: Admission,
 }
 
 impl Run {
-    /// Work that begins now and reports no progress.
+    /// Creates work that begins now and reports no progress.
     pub fn new(label: String, cancel: CancellationToken) -> Self {
         Self {
             label,
@@ -69,8 +69,8 @@ impl Run {
         }
     }
 
-    /// Does the work. If it outlives the soft deadline, or the settle window of a launch in the background, it goes on as a
-    /// job and the answer is its handle.
+    /// Runs the work. If the work outlives the soft deadline, or the settle window of a background launch, it continues
+    /// as a job and the answer is its handle.
     pub async fn wait(
         self,
         jobs: &Jobs,
@@ -78,7 +78,7 @@ impl Run {
         work: impl Future<Output = CallResult> + Send + 'static,
     ) -> Result<CallResult, Interrupt> {
         let started = Instant::now();
-        // Polled here as long as the client waits: a task of its own costs more than a small call.
+        // Polled here while the client waits: a task of its own would cost more than a small call.
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         if caller.as_task != AsTask::AtOnce {
             tokio::select! {
@@ -102,7 +102,7 @@ impl Run {
         let start = Start { label, owner: caller.owner(), began: started, cancel, progress, place };
         let job = adopt(jobs, caller, start, running);
         let begun = job.summary();
-        // Whoever gets the handle may come back after this gateway was killed.
+        // A client with the handle may come back after this gateway was killed.
         job.recorded().await;
         let told = TaskSummary { message: job.summary().message, ..begun };
         match caller.as_task {
@@ -111,15 +111,15 @@ impl Run {
         }
     }
 
-    /// Ends when the work is to go on as a job: after the settle window of a launch, else when the client has waited long
-    /// enough. Time in which the client itself is being asked does not count.
+    /// Returns when the work is to continue as a job: after the settle window of a launch, or when the client has
+    /// waited long enough. The time in which the client itself is being asked does not count.
     async fn patience(&self, caller: &Caller) {
         let waits = caller.asker.as_ref().map(|asker| &asker.waits);
         let since = || waits.map_or(self.began, |waits| waits.since().into());
         let left = || (since() + caller.limits.soft_deadline).saturating_duration_since(Instant::now());
         let mut wait = left().max(LEAST_PATIENCE);
         if self.background {
-            // Before the call that launches it becomes a task itself.
+            // Returns before the launching call itself becomes a task.
             wait = SETTLE.min(wait / 2);
         }
         loop {
@@ -134,7 +134,7 @@ impl Run {
     }
 }
 
-/// A result as its caller gets it: within the budget, or whole if it is kept as the result of a job.
+/// Returns a result to its caller: within the budget, or whole if it becomes the result of a job.
 pub(super) async fn handed_out(
     kept: &KeptResults,
     caller: &Caller,
@@ -148,7 +148,7 @@ pub(super) async fn handed_out(
     kept.fit(&caller.owner(), result, size, caller.limits.max_result_bytes).await
 }
 
-/// A job that has ended with this result already.
+/// Creates a job that has already ended with this result.
 pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: CallResult) -> Arc<Job> {
     let Run { label, began, cancel, progress, .. } = Run::new(label.into(), CancellationToken::new());
     let start = Start { label, owner: caller.owner(), began, cancel, progress, place: None };
@@ -157,14 +157,15 @@ pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: CallRe
     job
 }
 
-/// Makes running work a job of this caller, who gets a notice of its end.
+/// Turns running work into a job of this caller, who gets a notice when it ends.
 fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<CallResult>) -> Arc<Job> {
     let session = Arc::downgrade(&caller.session);
     let owner = caller.session.owner().to_owned();
     let mail = caller.session.mail().cloned();
-    // The user of this machine may use a task from the next session. Other clients lose their tasks with their sessions.
+    // A client of this machine's user may use a task from the next session. Other clients lose their tasks with their
+    // sessions.
     let outlives = caller.local;
-    // A client that follows the task in its own protocol asks for its end.
+    // A client that follows the task in the protocol asks for its end itself.
     let wants_notice = caller.as_task == AsTask::Never;
     let announce = move |job: &Arc<Job>| {
         if !wants_notice || job.is_awaited() {

@@ -1,8 +1,8 @@
 //! Servers that clients add while the gateway runs.
 //!
-//! A server belongs to the session that added it: only that session and its apps see it, and it ends with the session. A
-//! server that is to stay starts as the session's, so that nothing is written of one that does not work, and is then taken
-//! over by servers.toml.
+//! A server belongs to the session that added it: only that session and its apps see it, and it ends with the session.
+//! A permanent server first starts as the session's server, so that only a working server is written to servers.toml;
+//! then servers.toml takes it over.
 
 mod file;
 
@@ -28,19 +28,20 @@ const WAIT: Duration = Duration::from_secs(20);
 /// How long calls in flight to a removed server may continue, and how long it may take to stop.
 const RETIRE_LIMIT: Duration = Duration::from_secs(5);
 const STOP_LIMIT: Duration = Duration::from_secs(8);
-/// How long the gateway may take to take up a changed file.
+/// How long the gateway may take to apply a changed file.
 const RELOAD_LIMIT: Duration = Duration::from_secs(10);
-/// How many servers one session and all sessions may have.
+/// How many servers one session may have, and how many all sessions together.
 const PER_SESSION: usize = 8;
 const PER_GATEWAY: usize = 32;
-/// The longest text of a server, and all of its texts together: the user has to read them. In bytes.
+/// The maximum size of one text of a server, and of all its texts together, because the user has to read them. In
+/// bytes.
 pub(super) const MAX_TEXT: usize = 4_000;
 const MAX_TEXTS: usize = 16_000;
-/// How many lines of stderr an answer has, and how long they may be.
+/// How many lines of stderr an answer contains, and how long they may be.
 const STDERR_LINES: usize = 12;
 const STDERR_LINE: usize = 300;
 
-/// What stands for a secret in a question.
+/// The replacement for a secret in a question.
 const MASK: &str = "***";
 
 /// A server that could be added.
@@ -50,7 +51,7 @@ struct Plan {
     persist: bool,
 }
 
-/// A server that is being tried out. Dropped before it is kept, it ends.
+/// A server that is being tried out. Ends if it is dropped before it is kept.
 struct Trial {
     gateway: Arc<Gateway>,
     session: u64,
@@ -67,7 +68,7 @@ impl Drop for Trial {
 }
 
 impl Gateway {
-    /// Words the question for the user whether a server may be added.
+    /// Builds the question to the user whether a server may be added.
     pub(super) fn question_of_adding(
         &self,
         caller: &Caller,
@@ -123,7 +124,7 @@ impl Gateway {
         Ok(self.added(caller, &name, &state, persist, taken_up))
     }
 
-    /// The answer for an added server.
+    /// Builds the answer for an added server.
     fn added(&self, caller: &Caller, name: &str, state: &State, persist: bool, taken_up: bool) -> Value {
         let gate = self.gate(&caller.session);
         let all = gate.server(name).map_or(0, |entry| entry.tools.len());
@@ -161,7 +162,7 @@ impl Gateway {
         answer
     }
 
-    /// Words the question for the user whether a server may be removed.
+    /// Builds the question to the user whether a server may be removed.
     pub(super) fn question_of_removing(&self, caller: &Caller, name: &str) -> Result<String, Fault> {
         match self.removable(caller, name)? {
             Removable::OfSession => Ok(format!("Remove the server `{name}`, which this session has added?")),
@@ -179,7 +180,7 @@ impl Gateway {
             Removable::OfSession => {
                 let (gateway, session) = (self.clone(), caller.session.of_client().id);
                 let name = name.to_string();
-                // To its end, even if the call is cut off: nobody else would stop the process.
+                // Runs to its end even if the call is cut off: nothing else would stop the process.
                 let removal = async move { gateway.retire_servers(session, &name).await };
                 let _ = self.servers.life.tasks.spawn(removal).await;
             }
@@ -192,7 +193,7 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// Takes a session's server of that name out of the world, and waits until it has stopped and nobody finds it any more.
+    /// Removes a session's server from the world, and waits until it has stopped and is no longer published.
     async fn retire_servers(&self, session: u64, name: &str) {
         for connection in self.servers.remove(session, Some(name)) {
             self.audit_event("server_removed", || json!({ "server": name, "session": session }));
@@ -207,7 +208,7 @@ impl Gateway {
         self.published().await;
     }
 
-    /// Writes a server into the file, and waits until it has taken the place of the session's. Returns whether it has.
+    /// Writes a server to the file, and waits until it has replaced the session's server. Returns whether it has.
     async fn keep_in_file(
         &self,
         name: &Arc<str>,
@@ -238,7 +239,7 @@ impl Gateway {
         taken_up
     }
 
-    /// Takes a server out of the file, and waits until it is gone. Returns what the user should know.
+    /// Removes a server from the file, and waits until it is gone. Returns a hint for the user.
     async fn take_from_file(&self, name: &str) -> Result<Option<String>, Fault> {
         let (file, server) = (self.config().file.clone(), name.to_string());
         let removed = tokio::task::spawn_blocking(move || {
@@ -247,7 +248,7 @@ impl Gateway {
         });
         let unused = match removed.await {
             Ok(Ok((unused, text))) => {
-                // It may have been the only server. What was refused before stays refused.
+                // It may have been the only server. A text refused earlier stays refused.
                 if let Ok(text) = text
                     && self.texts.refused().is_none()
                 {
@@ -273,8 +274,8 @@ impl Gateway {
             .then(|| format!("Secrets that nothing names any more are still kept: {unused}. The user can delete each with `nonet secret remove NAME --file`.")))
     }
 
-    /// Waits until the world is as wanted, and what is published of a server: nothing, or the session that it belongs to.
-    /// Returns whether it is.
+    /// Waits until `is_wanted` accepts the world and the published server: `None` if it is gone, else the session that
+    /// owns it. Returns whether that happened in time.
     async fn until_published(
         &self,
         is_wanted: impl Fn(&World, Option<Option<u64>>) -> bool,
@@ -329,7 +330,7 @@ impl Gateway {
         })
     }
 
-    /// Checks whether a server may be added, as far as that can be known before it is started.
+    /// Checks whether a server may be added, as far as possible before it is started.
     fn plan(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Plan, Fault> {
         let given = params.get("name").and_then(Value::as_str).unwrap_or_default().trim();
         let again = |key: &str, value: Value| {
@@ -375,7 +376,7 @@ impl Gateway {
         let env = crate::variables::var;
         let mut server = config::server_of(&name, &keys, &world.config.file, &env)
             .map_err(|faults| invalid(told(&name, &faults)))?;
-        // As every server of the file.
+        // The same limits as for every server of the file.
         server.settings.limits = world.config.limits.messages();
         if let Transport::Stdio { inherit_env, sandbox, .. } = &mut server.settings.transport {
             *inherit_env = inherit_env.with(&world.config.gateway.inherit_env);
@@ -394,7 +395,7 @@ impl Gateway {
         Ok(Plan { name, server, persist })
     }
 
-    /// Refuses a tool for what runs later if it ends with the session.
+    /// Refuses a tool that ends with the session, because later work cannot use it.
     pub(super) fn not_of_session(&self, caller: &Caller, name: &str) -> Result<(), Fault> {
         let gate = self.gate(&caller.session);
         match gate.tool(name) {
@@ -403,7 +404,7 @@ impl Gateway {
         }
     }
 
-    /// Returns what ends the servers of a session when it is dropped.
+    /// Returns a guard that ends the servers of a session when it is dropped.
     fn guard_of(self: Arc<Self>, session: u64) -> tokio_util::sync::DropGuard {
         let end = CancellationToken::new();
         let (ended, stop) = (end.clone(), self.stopping().clone());
@@ -416,7 +417,7 @@ impl Gateway {
         end.drop_guard()
     }
 
-    /// Ends the servers of a session, or the one of that name.
+    /// Ends the servers of a session, or only the server with this name.
     fn end_servers(self: &Arc<Self>, session: u64, name: Option<&str>) {
         let gone = self.servers.remove(session, name);
         for connection in &gone {
@@ -438,7 +439,7 @@ impl Gateway {
         }
     }
 
-    /// Tells sessions that a changed file has ended their servers.
+    /// Notifies sessions that a changed file has ended their servers.
     pub(super) fn tell_of_ended(&self, servers: &[(Arc<str>, u64)]) {
         let config = self.config();
         for (server, session) in servers {
@@ -462,7 +463,7 @@ impl Gateway {
     }
 }
 
-/// Where a server can be removed from.
+/// Where a server can be removed.
 enum Removable {
     OfSession,
     OfFile,
@@ -499,7 +500,7 @@ impl From<Refusal> for Fault {
     }
 }
 
-/// Whether another server of a session has room under this name.
+/// Checks whether a session may add another server under this name.
 fn has_room(world: &World, name: &str, session: u64) -> Result<(), Refusal> {
     if is_taken(world, name) {
         return Err(Refusal::Taken);
@@ -510,7 +511,7 @@ fn has_room(world: &World, name: &str, session: u64) -> Result<(), Refusal> {
     if world.owners.len() >= PER_GATEWAY { Err(Refusal::GatewayFull) } else { Ok(()) }
 }
 
-/// Whether a name is that of a server or category, in any spelling.
+/// Whether a name belongs to a server or category, in any spelling.
 fn is_taken(world: &World, wanted: &str) -> bool {
     let config = &world.config;
     let servers = config.servers.keys().map(ServerName::as_str);
@@ -522,14 +523,14 @@ fn is_taken(world: &World, wanted: &str) -> bool {
     known.any(|known| name::fold(known) == wanted)
 }
 
-/// A name like the wanted one that is free.
+/// Returns a free name similar to the wanted one.
 fn free_name(world: &World, wanted: &str) -> String {
     let stem = wanted.get(..name::MAX_SERVER - 4).unwrap_or(wanted).trim_end_matches(['-', '_']);
     let mut names = (2..1_000).map(|number| format!("{stem}-{number}"));
     names.find(|name| !is_taken(world, name)).unwrap_or_default()
 }
 
-/// How many bytes of text a value has.
+/// Returns how many bytes of text a value contains.
 fn bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -539,7 +540,7 @@ fn bytes(value: &Value) -> usize {
     }
 }
 
-/// The question for the user: everything that will run or be reached, and no secret.
+/// Builds the question for the user: everything that will run or be reached, without secrets.
 fn question(plan: &Plan, params: &Map<String, Value>, file: &str) -> String {
     let Plan { name, server, persist } = plan;
     let mut text = match persist {
@@ -577,7 +578,7 @@ fn question(plan: &Plan, params: &Map<String, Value>, file: &str) -> String {
     text
 }
 
-/// The value of a variable, unless it is a secret. `NODE_OPTIONS` and its like decide what runs.
+/// Returns the value of a variable, unless it is a secret. `NODE_OPTIONS` and similar variables decide what runs.
 fn variable(name: &str, value: &str) -> String {
     match secrets::is_secret_name(name) && !secrets::is_harmless(value, name) {
         true => MASK.into(),
@@ -585,7 +586,8 @@ fn variable(name: &str, value: &str) -> String {
     }
 }
 
-/// Whether a character could hide itself or others from a reader: it is not drawn, turns the writing, or looks like a space.
+/// Whether a character could hide itself or others from a reader: it is invisible, reverses the writing direction, or
+/// looks like a space.
 fn hides(c: char) -> bool {
     c.is_control()
         || c.is_whitespace() && c != ' '
@@ -595,7 +597,7 @@ fn hides(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// A word of a command as a shell takes it. What could hide a part of it from its reader is escaped.
+/// Returns a word of a command as a shell accepts it. Characters that could hide part of it from a reader are escaped.
 fn shown(word: &str) -> String {
     if !word.contains(hides) {
         return shell::word(word);
@@ -614,7 +616,7 @@ fn shown(word: &str) -> String {
     out + "'"
 }
 
-/// The faults of a server's keys.
+/// Describes the faults of a server's keys.
 fn told(name: &str, faults: &[ConfigFault]) -> String {
     let prefix = format!("servers.{name}");
     let lines = faults.iter().map(|fault| {

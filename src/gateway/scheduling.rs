@@ -1,4 +1,4 @@
-//! Schedules and reminders: makes appointments, keeps them when they are due, and says how it went.
+//! Schedules and reminders: creates appointments, runs them when they are due, and reports the results.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -28,13 +28,13 @@ use crate::{
     timetable::{TimeFault, Timetable, Zone},
 };
 
-/// How many schedules and reminders an owner has.
+/// How many schedules and reminders one owner may have.
 const MOST_SCHEDULES: usize = 100;
-/// The delay, in milliseconds, from which on a notice has `late_ms` although a gateway was running.
+/// The minimum delay, in milliseconds, for `late_ms` in a notice although a gateway was running.
 const LATE_MS: u64 = 5_000;
-/// How many characters a reminder has.
+/// The maximum length of a reminder, in characters.
 const MAX_MESSAGE: usize = 2_000;
-/// How long a run that has ended is waited for at a time.
+/// How long one wait for the end of a run lasts.
 const WAIT: Duration = Duration::from_secs(3_600);
 
 /// What is scheduled, and when.
@@ -54,34 +54,34 @@ pub(super) struct ScheduleArguments {
     timezone: Option<String>,
 }
 
-/// Something to do later, once or again and again.
+/// Something to do later, once or repeatedly.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Appointment {
-    /// As it was written.
+    /// The time as written.
     when: String,
     /// Whether `when` is a cron expression.
     repeats: bool,
-    /// The zone; none for that of the machine.
+    /// The time zone; `None` for the machine's zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     timezone: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     label: Option<String>,
     what: What,
-    /// How often it is kept; 0 for no end.
+    /// How often it runs; 0 for no limit.
     max_runs: u64,
     #[serde(default)]
     runs: u64,
-    /// When it was kept last, in milliseconds since 1970.
+    /// When it last ran, in milliseconds since 1970.
     #[serde(default)]
     kept_ms: u64,
-    /// The run that was begun and has not been told of.
+    /// A started run whose result was not reported yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     begun: Option<BegunRun>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<LastRun>,
 }
 
-/// What an appointment is about.
+/// The subject of an appointment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum What {
@@ -90,11 +90,11 @@ enum What {
     Reminder { message: String },
 }
 
-/// A run, written down before it begins: a gateway that takes over sees by its task whether it had ended.
+/// A run, recorded before it begins: a gateway that takes over sees from its task whether it has ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct BegunRun {
     task_id: String,
-    /// Whether an earlier gateway had begun it and did not get to its end.
+    /// Whether an earlier gateway started this run but ended before it did.
     #[serde(default)]
     again: bool,
     late_ms: u64,
@@ -109,17 +109,17 @@ struct LastRun {
 
 impl Appointment {
     fn zone(&self) -> Zone {
-        // A zone that the machine no longer knows.
+        // The machine may no longer know the zone.
         Zone::of(self.timezone.as_deref()).unwrap_or_else(|_| Zone::machine())
     }
 
-    /// When it is kept next after `now_ms`, if it is kept again once it was kept `runs` times.
+    /// Returns the next due time after `now_ms`, if the appointment runs again.
     fn next_ms(&self, now_ms: u64) -> Option<u64> {
         let goes_on = self.repeats && (self.max_runs == 0 || self.runs < self.max_runs);
         goes_on.then(|| Timetable::of_cron(&self.when)?.after(now_ms, &self.zone())).flatten()
     }
 
-    /// Adds to a notice or a list what it is about.
+    /// Adds the subject to a notice or a list.
     fn describe(&self, about: &mut Value) {
         match &self.what {
             What::Tool { name, .. } => about["tool"] = json!(name),
@@ -142,7 +142,7 @@ impl Gateway {
         let owner = caller.owner().key().to_string();
         let own = self.errand_caller(&owner, "schedule");
         let mut changes = Vec::new();
-        // An app under its name, or by way of the meta-tool, is meant as the app.
+        // An app under its name, or called through the meta-tool, means the app itself.
         if let (Some(name), None) = (&arguments.name, &arguments.app_id) {
             let id = match meta_tool(name) {
                 Some("call_app") => arguments.params.get("app_id").and_then(Value::as_str).map(String::from),
@@ -165,7 +165,7 @@ impl Gateway {
                 (arguments.name, arguments.app_id) = (None, Some(id));
             }
         }
-        // The values of an app are its input, those of a tool its params.
+        // An app takes its values as its input, a tool as its params.
         if arguments.app_id.is_some() && arguments.input.is_null() && !arguments.params.is_empty() {
             arguments.input = Value::Object(std::mem::take(&mut arguments.params));
             changes.push("`params` was taken as `input`".into());
@@ -199,7 +199,7 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// Leaves a reminder.
+    /// Creates a reminder.
     pub(super) async fn remind(
         &self,
         caller: &Caller,
@@ -214,7 +214,7 @@ impl Gateway {
         self.appoint(caller, What::Reminder { message }, arguments).await
     }
 
-    /// A tool that may run by itself, with params that fit, and what was repaired in them.
+    /// Checks that a tool may run unattended with these params. Returns the tool and the repairs to its params.
     async fn scheduled_tool(
         &self,
         own: &Caller,
@@ -242,7 +242,7 @@ impl Gateway {
         Ok((What::Tool { name: full, params: params.clone() }, prepared.repaired))
     }
 
-    /// An app whose tools may run by themselves, with an input that fits.
+    /// Checks that an app's tools may run unattended and that the input fits.
     async fn scheduled_app(&self, own: &Caller, id: &str, input: &Value) -> Result<What, Fault> {
         bounded("input", input)?;
         let config = self.config();
@@ -261,7 +261,7 @@ impl Gateway {
         Ok(What::App { app_id: id.into(), input: input.clone() })
     }
 
-    /// Writes an appointment down. One with the same label is overwritten.
+    /// Stores an appointment. Overwrites an appointment with the same label.
     async fn appoint(
         &self,
         caller: &Caller,
@@ -277,7 +277,7 @@ impl Gateway {
         let due_ms = timetable.after(now_ms, &zone);
         let owner = caller.owner().key().to_string();
         let label = label.map(|label| label.trim().to_string()).filter(|label| !label.is_empty());
-        // A label always has the same id, so that of two gateways each overwrites what the other wrote.
+        // A label always gets the same id, so that gateways overwrite each other's appointments with that label.
         let id = match &label {
             Some(label) => format!("schedule-{}", hex(&Sha256::digest(label)[..6])),
             None => format!("schedule-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]),
@@ -326,14 +326,14 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// All schedules and reminders of an owner.
+    /// Returns all schedules and reminders of an owner.
     pub(super) async fn schedules(&self, owner: &str) -> Result<Value, Fault> {
         let all = self.records.all(RecordKind::Schedule, owner).await.map_err(|error| not_kept(&error))?;
         let listed: Vec<Value> = all.iter().filter_map(schedule_in_list).collect();
         Ok(json!({ "schedules": listed, "total": listed.len() }))
     }
 
-    /// Cancels a schedule or a reminder by its id or its label. A run that has begun goes on.
+    /// Cancels a schedule or a reminder by its id or its label. A run in progress continues.
     pub(super) async fn cancel_schedule(&self, owner: &str, id: &str) -> Result<Value, Fault> {
         let kind = RecordKind::Schedule;
         let mut taken = self.records.take(kind, owner, id).await.map_err(|error| not_kept(&error))?;
@@ -363,7 +363,7 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// Keeps an appointment that is due.
+    /// Runs a due appointment.
     pub(super) async fn run_appointment(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
         let appointment = read(&record).ok_or(Unkept::Unreadable)?;
         match &appointment.what {
@@ -372,7 +372,7 @@ impl Gateway {
         }
     }
 
-    /// Makes a schedule due earlier that is due too late, because it was put off while the clock was far ahead.
+    /// Reschedules a schedule that is due too late, because it was set while the clock was far ahead.
     pub(super) async fn pull_in_schedule(&self, record: Record, now_ms: u64) -> Result<(), StoreError> {
         let Some(appointment) = read(&record).filter(|appointment| appointment.begun.is_none()) else {
             return Ok(());
@@ -406,14 +406,14 @@ impl Gateway {
         self.put_off(record.clone(), &kept, next_ms).await.map(drop)
     }
 
-    /// By how many milliseconds something is late: 0 if that is not worth telling. What was due before this gateway looked for
-    /// the first time was missed.
+    /// Returns the lateness in milliseconds; 0 if it is too small to report. Work that was due before this gateway
+    /// first checked was missed, so its lateness always counts.
     fn lateness(&self, due_ms: u64, now_ms: u64) -> u64 {
         let late_ms = now_ms.saturating_sub(due_ms);
         if late_ms >= LATE_MS || due_ms < self.errands.began_ms(now_ms) { late_ms } else { 0 }
     }
 
-    /// Runs what is scheduled as a task. A run that an earlier gateway had ended is only told of.
+    /// Runs scheduled work as a task. A run that ended under an earlier gateway is only reported.
     async fn run_scheduled(
         self: &Arc<Self>,
         mut record: Record,
@@ -426,7 +426,7 @@ impl Gateway {
                 Some(TaskState::Completed | TaskState::Failed | TaskState::Cancelled) => {
                     return Ok(self.ended_run(&caller, &record, appointment).await?);
                 }
-                // Another gateway has it after all.
+                // Another gateway is still running it.
                 Some(TaskState::Running) => return Ok(()),
                 Some(TaskState::Lost) | None => again = true,
             }
@@ -438,7 +438,7 @@ impl Gateway {
         appointment.begun = Some(run.clone());
         record.body = json!(appointment);
         if !self.records.change(record.clone()).await? {
-            // Cancelled or overwritten: what it is now is looked at next.
+            // Cancelled or overwritten: the next check sees the new state.
             return Ok(());
         }
         record.revision += 1;
@@ -446,7 +446,7 @@ impl Gateway {
         Ok(self.ended_run(&caller, &record, appointment).await?)
     }
 
-    /// Makes the run a task with this handle, and waits for its end.
+    /// Runs the work as a task with this handle, and waits for its end.
     async fn as_task(self: &Arc<Self>, caller: &Caller, task_id: &str, appointment: &Appointment) {
         let cancel = CancellationToken::new();
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
@@ -482,7 +482,7 @@ impl Gateway {
         }
     }
 
-    /// Says how a run ended, and puts the appointment off to its next time.
+    /// Reports the result of a run, and moves the appointment to its next due time.
     async fn ended_run(
         &self,
         caller: &Caller,
@@ -518,7 +518,7 @@ impl Gateway {
         notice["task_id"] = json!(run.task_id);
         let still_there = self.records.get(record.kind, &record.owner, &record.id).await?;
         let is_still_it = still_there.is_some_and(|there| there.revision == record.revision);
-        // The clock may have gone back since: what was due is done.
+        // The clock may have gone back since, but the due run is done.
         let after_ms = now_ms.max(record.due_ms.unwrap_or_default());
         let next_ms = kept.next_ms(after_ms).filter(|_| is_still_it);
         if let Some(next) = next_ms {
@@ -529,7 +529,8 @@ impl Gateway {
         self.put_off(record.clone(), &kept, next_ms).await.map(drop)
     }
 
-    /// Writes down when an appointment is kept next, or removes it; false if it was cancelled or overwritten meanwhile.
+    /// Stores the next due time of an appointment, or removes the appointment. Returns `false` if it was cancelled or
+    /// overwritten meanwhile.
     async fn put_off(
         &self,
         record: Record,
@@ -550,12 +551,13 @@ impl Gateway {
     }
 }
 
-/// The call that lists schedules and reminders.
+/// Returns the call that lists schedules and reminders.
 fn schedule_list() -> NextStep {
     NextStep::own("schedule_list", json!({}))
 }
 
-/// The tools that an app names, and the apps that it runs. Those of a model are refused one by one, when it calls them.
+/// Collects the tools that an app and its inner apps name. Tools of a model are refused individually when the model
+/// calls them.
 fn tools_of<'a>(
     config: &'a Config,
     id: &'a str,
@@ -591,12 +593,12 @@ fn read(record: &Record) -> Option<Appointment> {
     appointment.inspect_err(|error| tracing::warn!(%error, id = record.id, "a schedule cannot be read")).ok()
 }
 
-/// A record as the list shows it; none if it is not a schedule.
+/// Describes a record for the list; `None` if it is not a schedule.
 pub(super) fn schedule_in_list(record: &Record) -> Option<Value> {
     Some(listed(record, &read(record)?))
 }
 
-/// The same with what it runs.
+/// Describes a schedule with its params, input or message.
 pub(super) fn schedule_in_full(record: &Record) -> Option<Value> {
     let appointment = read(record)?;
     let mut shown = listed(record, &appointment);

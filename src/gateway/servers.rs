@@ -68,15 +68,15 @@ pub(super) struct Servers {
     world: ArcSwap<World>,
     pub around: Arc<ConnectionContext>,
     started: watch::Sender<bool>,
-    /// Changes with each configuration.
+    /// Signals each new configuration.
     reloads: watch::Sender<()>,
     /// Held while the world is replaced.
     replacing: Mutex<()>,
-    /// Servers of sessions that are on their way into the file.
+    /// Sessions' servers that are being written to the file.
     pub persisting: DashSet<Arc<str>>,
     /// The log level that each session wants from servers.
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
-    /// Rules without a match that were already reported.
+    /// Reported rules without a match.
     pub unmatched: Reported,
     /// The gateway's tasks and their end.
     pub life: Life,
@@ -115,13 +115,13 @@ impl Servers {
         self.world.load_full()
     }
 
-    /// Replaces the world. What servers write is masked by its secrets from now on.
+    /// Replaces the world. From now on its secrets are masked in the servers' output.
     fn store(&self, world: World) {
         self.around.secrets.store(world.secrets.clone());
         self.world.store(Arc::new(world));
     }
 
-    /// Changes with each configuration.
+    /// Watches for new configurations.
     pub fn reloads(&self) -> watch::Receiver<()> {
         self.reloads.subscribe()
     }
@@ -131,8 +131,7 @@ impl Servers {
         self.started.subscribe()
     }
 
-    /// Starts all servers and returns at once; `false` if they were started before. Their lists go to
-    /// `updates`.
+    /// Starts all servers and returns at once; `false` if they were started before. Sends their lists to `updates`.
     pub fn start(&self, updates: &mpsc::Sender<Update>) -> bool {
         if self.started.send_replace(true) {
             return false;
@@ -164,8 +163,8 @@ impl Servers {
         Arc::new(connection)
     }
 
-    /// Applies a configuration, touching only the servers that it changes. Returns the changes, and the servers of sessions
-    /// that have ended by them, with their sessions.
+    /// Applies a configuration, touching only the servers that it changes. Returns the changes, and the sessions'
+    /// servers that the changes have ended, with their sessions.
     pub fn reload(
         &self,
         config: Config,
@@ -175,7 +174,7 @@ impl Servers {
         let before = self.world();
         let Transition { world, changes, fresh, retired, mut ended } =
             World::new(config, Some(&before), |name, settings| self.connection(name, settings));
-        // What is on its way is taken note of once: the call that wrote it may have been cut off.
+        // A server being written to the file is skipped once, because the call that wrote it may have been cut off.
         ended.retain(|(name, _)| self.persisting.remove(name).is_none());
         self.store(world);
         drop(replacing);
@@ -198,13 +197,13 @@ impl Servers {
         (changes, ended)
     }
 
-    /// Masks what servers write by the secrets of a configuration that is only being tried as well, until the next reload.
+    /// Also masks the secrets of a configuration under trial in the servers' output, until the next reload.
     pub fn mask_by(&self, config: &Config) {
         let secrets = secrets_of(config, &self.world().connections);
         self.around.secrets.store(Arc::new(secrets));
     }
 
-    /// Starts a server that is in nobody's world, until it is retired. Its list goes to `updates`.
+    /// Starts a server that belongs to no world, until it is retired. Sends its list to `updates`.
     pub fn trial(
         &self,
         name: Arc<str>,
@@ -216,7 +215,7 @@ impl Servers {
         connection
     }
 
-    /// Adds a server of a session, if `may` says that there is room for it, and starts it.
+    /// Adds and starts a session's server, if `may` permits it.
     pub fn add<E>(
         &self,
         name: &Arc<str>,
@@ -235,7 +234,8 @@ impl Servers {
         Ok(connection)
     }
 
-    /// Takes the servers of a session out of the world, or the one of that name. They still have to be retired.
+    /// Removes the servers of a session, or only the server with this name, from the world. The caller still has to
+    /// retire them.
     pub fn remove(&self, session: u64, name: Option<&str>) -> Vec<Arc<Connection>> {
         let _replacing = self.replacing.lock();
         let before = self.world();
@@ -251,8 +251,8 @@ impl Servers {
         gone
     }
 
-    /// Returns the connection for a caller's requests: the shared one, or the session's own where the server
-    /// runs per client. `None` if the server is not configured, or was removed meanwhile.
+    /// Returns the connection for a caller's requests: the shared one, or the session's own if the server runs per
+    /// client. Returns `None` if the server is not configured or was removed meanwhile.
     pub fn connection_for(&self, gate: &Gate, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
         let known =
             gate.connection(server).filter(|connection| !connection.retired().is_cancelled()).cloned();
@@ -272,7 +272,7 @@ impl Servers {
         Some(caller.session.connection(server, &settings, begin))
     }
 
-    /// Waits until each server is ready or has failed once, for at most `limit`.
+    /// Waits up to `limit` until each server is ready or has failed once.
     pub async fn settled(&self, limit: Duration) {
         let world = self.world();
         let _ = tokio::time::timeout(limit, settled(world.connections.values())).await;
@@ -283,8 +283,8 @@ impl Servers {
         self.log_levels.lock().values().min().copied()
     }
 
-    /// Records the log level that a session wants from servers. A server has one level for all sessions, so
-    /// it gets the lowest level of all open sessions.
+    /// Records the log level that a session wants from servers. A server has one level for all sessions, so it gets the
+    /// lowest level that any open session wants.
     pub fn want_log(&self, session: u64, level: LogLevel, is_open: impl Fn(u64) -> bool) {
         let lowest = {
             let mut wanted = self.log_levels.lock();

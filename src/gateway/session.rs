@@ -1,4 +1,4 @@
-//! One client's session: who it is, what it may see, what it has yet to be told.
+//! One client's session: its identity, its permissions, and its undelivered notices.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -26,47 +26,47 @@ use crate::{
     trace::{self, Span},
 };
 
-/// What a client's requests have in common.
+/// The state shared by a client's requests.
 #[derive(Debug, Default)]
 pub struct Session {
     /// Its number in this process.
     pub id: u64,
-    /// The profile that it was given, if any.
+    /// Its profile, if any.
     pub profile: Option<String>,
-    /// Whose quotas it counts against.
+    /// The account whose quotas it uses.
     pub account: Arc<Account>,
     client: OnceLock<Box<str>>,
-    /// What it has yet to be told.
+    /// Its undelivered notices.
     pub(super) mailbox: Mailbox,
     /// Tools that the user allowed for the rest of the session.
     approved: Mutex<HashMap<Arc<str>, Arc<str>>>,
     /// Tools that it loaded by name: they rank higher for the rest of the session.
     loaded: Mutex<HashSet<Arc<str>>>,
-    /// Servers whose instructions it was given.
+    /// Servers whose instructions it has received.
     instructed: Mutex<HashSet<Arc<str>>>,
-    /// Its last searches, whose outcome may still come.
+    /// Its latest searches, which still wait for an outcome.
     pub(super) searches: RecentSearches,
-    /// Its goal and tasks, where they end with it.
+    /// Its goal and tasks, if they end with it.
     pub(super) work: Worklist,
-    /// Servers that were started for it alone; they end with it.
+    /// Servers that run only for this session and end with it.
     own: Mutex<HashMap<Arc<str>, OwnConnection>>,
-    /// Ends the servers that it has added, when it ends.
+    /// Ends the servers that it has added, when the session ends.
     added: OnceLock<DropGuard>,
-    /// Whose the links in its results are.
+    /// The links in its results, by server.
     pub(super) links: Links,
-    /// Grows whenever something changes that another replica would have to know.
+    /// Grows with each change that another replica would need to know.
     changes: AtomicU64,
-    /// Shared by its requests in flight.
+    /// Held by its requests in flight.
     pub busy: Arc<()>,
-    /// The questions to its user, which take turns.
+    /// The questions to its user, which are asked one at a time.
     pub turns: Arc<QuestionTurns>,
-    /// Whether nobody is there to be asked: its calls run by themselves.
+    /// Whether nobody can be asked, because its calls run unattended.
     pub(super) unattended: bool,
-    /// The app that makes its calls, if it is not the client itself.
+    /// The app that makes its calls, if the client itself does not.
     pub(super) app: Option<AppScope>,
 }
 
-/// What a session takes along to another replica.
+/// The state that a session carries to another replica.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct CarriedSession {
     /// Tools that the user allowed for the rest of the session, with their definitions.
@@ -75,15 +75,15 @@ pub struct CarriedSession {
     /// Tools that it loaded by name.
     #[serde(default)]
     loaded: Vec<Arc<str>>,
-    /// Servers whose instructions it was given.
+    /// Servers whose instructions it has received.
     #[serde(default)]
     instructed: Vec<Arc<str>>,
-    /// What it has yet to be told and the store does not keep.
+    /// Its undelivered notices that the store does not keep.
     #[serde(default)]
     notices: Vec<Value>,
 }
 
-/// What an app over a model may call in the name of a client.
+/// What a model app may call in a client's name.
 #[derive(Debug)]
 pub(super) struct AppScope {
     /// The app's id.
@@ -94,14 +94,14 @@ pub(super) struct AppScope {
     pub of: Arc<Session>,
 }
 
-/// Whether a tool is the one that reads on in kept results: an app that calls tools needs it.
+/// Whether a tool returns further parts of kept results: an app that calls tools needs it.
 pub(super) fn reads_on(tool: &Tool) -> bool {
     &*tool.server == GATEWAY && &*tool.name == "fetch_result"
 }
 
 impl AppScope {
-    /// The rule that keeps the app from a tool. Of Nonet's own tools it may use those that only read: the others run
-    /// things of their own or outlast the app. Skills and other apps are not for it.
+    /// Returns the rule that denies a tool to the app. Of Nonet's own tools, the app may use only those that read: the
+    /// others start work or outlast the app. Skills and other apps are always denied.
     pub fn denies(&self, tool: &Tool) -> Option<String> {
         let is_harmless = tool.is_of_server() || tool.kind == Kind::Tool && tool.read_only;
         let allowed =
@@ -109,7 +109,7 @@ impl AppScope {
         (!allowed).then(|| self.rule())
     }
 
-    /// The key that says what it may call.
+    /// Returns the configuration key that decides what the app may call.
     pub fn rule(&self) -> String {
         format!("apps.{}.allowed_tools", self.id)
     }
@@ -138,52 +138,53 @@ fn next_id() -> u64 {
 }
 
 impl Session {
-    /// A new session under a profile.
+    /// Creates a session under a profile.
     pub fn new(profile: Option<String>) -> Arc<Self> {
         Arc::new(Self { id: next_id(), profile, ..Self::default() })
     }
 
-    /// A new session under a profile. What it is not told of lasting notices is told the next session of its owner.
+    /// Creates a session under a profile. Undelivered lasting notices go to the next session of its owner.
     pub(super) fn with_mail(profile: Option<String>, account: Arc<Account>, mail: Arc<Mail>) -> Arc<Self> {
         let mailbox = Mailbox::with_mail(mail, profile.as_deref().unwrap_or_default());
         Arc::new(Self { id: next_id(), profile, account, mailbox, ..Self::default() })
     }
 
-    /// Where its lasting notices go.
+    /// Returns where its lasting notices go.
     pub(super) fn mail(&self) -> Option<&Arc<Mail>> {
         self.mailbox.mail()
     }
 
-    /// Whose session it is, as the store knows owners: its profile, or an empty string without one.
+    /// Returns its owner as the store knows owners: its profile, or an empty string without one.
     pub(super) fn owner(&self) -> &str {
         self.profile.as_deref().unwrap_or_default()
     }
 
-    /// A session for calls that run by themselves under a profile.
+    /// Creates a session for unattended calls under a profile.
     pub(super) fn unattended(profile: Option<String>) -> Arc<Self> {
         Arc::new(Self { id: next_id(), profile, unattended: true, ..Self::default() })
     }
 
-    /// A session in which an app calls tools for a client: those that its rules and the client's profile allow.
+    /// Creates a session in which an app calls tools for a client: tools that both its rules and the client's profile
+    /// allow.
     pub(super) fn of_app(id: &str, allowed: Globs, of: &Arc<Self>) -> Arc<Self> {
         let app = Some(AppScope { id: id.into(), allowed, of: of.clone() });
         let (profile, account) = (of.profile.clone(), of.account.clone());
         Arc::new(Self { id: of.id, profile, account, app, ..Self::default() })
     }
 
-    /// The session of the client itself.
+    /// Returns the session of the client itself.
     pub(super) fn of_client(&self) -> &Self {
         self.app.as_ref().map_or(self, |app| app.of.of_client())
     }
 
-    /// Tells the session something with its next answer.
+    /// Adds a notice to the session's next answer.
     pub fn notify(&self, notice: Value) {
         if let (Some(id), Some(mail)) = (self.mailbox.post(notice), self.mail()) {
             mail.returned(self.owner(), vec![id]);
         }
     }
 
-    /// The session's own connection to a server, which `begin` starts if there is none that is reached by these settings.
+    /// Returns the session's own connection to a server. Calls `begin` to create one if none uses these settings.
     pub(super) fn connection(
         &self,
         server: &Arc<str>,
@@ -201,22 +202,22 @@ impl Session {
         connection
     }
 
-    /// Has a guard dropped when the session ends. The first one counts.
+    /// Keeps a guard until the session ends. Only the first guard counts.
     pub(super) fn until_end(&self, guard: impl FnOnce() -> DropGuard) {
         self.of_client().added.get_or_init(guard);
     }
 
-    /// Notes which client it is, by the name that it gives of itself.
+    /// Records the client's name, as the client states it.
     pub fn is_of(&self, client: &str) {
         let _ = self.client.set(client.into());
     }
 
-    /// The client, once it has called.
+    /// Returns the client, once it has called.
     pub fn client(&self) -> Option<&str> {
         self.client.get().map(|client| &**client)
     }
 
-    /// Remembers that the user allows every call of a tool with this definition for the rest of the session.
+    /// Records that the user allows every call of a tool with this definition for the rest of the session.
     pub(super) fn approve(&self, tool: &Arc<str>, hash: &Arc<str>) {
         self.approved.lock().insert(tool.clone(), hash.clone());
         self.has_changed();
@@ -227,7 +228,7 @@ impl Session {
         self.approved.lock().get(tool).is_some_and(|approved| **approved == *hash)
     }
 
-    /// Remembers that these tools were loaded.
+    /// Records that these tools were loaded.
     pub fn load(&self, tools: impl IntoIterator<Item = Arc<str>>) {
         let mut loaded = self.loaded.lock();
         let before = loaded.len();
@@ -237,7 +238,7 @@ impl Session {
         }
     }
 
-    /// Remembers that the session gets a server's instructions. Returns whether it did not have them before.
+    /// Records that the session gets a server's instructions. Returns whether they are new to the session.
     pub(super) fn instruct(&self, server: &Arc<str>) -> bool {
         let is_new = self.instructed.lock().insert(server.clone());
         if is_new {
@@ -246,22 +247,23 @@ impl Session {
         is_new
     }
 
-    /// Notes that something has changed that another replica would have to know.
+    /// Records a change that another replica would need to know.
     pub fn has_changed(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A number that grows with each such change.
+    /// Returns a number that grows with each such change.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
-    /// Whether a request of it is in flight.
+    /// Whether one of its requests is in flight.
     pub fn is_busy(&self) -> bool {
         Arc::strong_count(&self.busy) > 1
     }
 
-    /// What another replica needs to go on with it; with the notices that wait, if it ends here.
+    /// Returns the state that another replica needs to continue the session; if it ends here, including the waiting
+    /// notices.
     pub fn carried(&self, ends: bool) -> CarriedSession {
         let approved = self.approved.lock().iter().map(|(tool, hash)| (tool.clone(), hash.clone())).collect();
         let loaded = self.loaded();
@@ -270,7 +272,7 @@ impl Session {
         CarriedSession { approved, loaded, instructed, notices }
     }
 
-    /// Goes on with a session of another replica.
+    /// Continues a session of another replica.
     pub fn carry_on(&self, carried: CarriedSession) {
         self.approved.lock().extend(carried.approved);
         self.loaded.lock().extend(carried.loaded);
@@ -280,32 +282,32 @@ impl Session {
         }
     }
 
-    /// The tools that were loaded.
+    /// Returns the loaded tools.
     pub fn loaded(&self) -> Vec<Arc<str>> {
         self.loaded.lock().iter().cloned().collect()
     }
 }
 
-/// Whether a client takes a task of the protocol for a call that takes long.
+/// When a client accepts a protocol task instead of a result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AsTask {
-    /// It gets a handle in a result instead.
+    /// Never: the client gets a handle in a result instead.
     #[default]
     Never,
     /// For a call that outlives the soft deadline (tasks extension, 2026-07-28).
     IfSlow,
-    /// At once: it asked for it (2025-11-25).
+    /// At once, because the client asked for a task (2025-11-25).
     AtOnce,
 }
 
 impl Caller {
-    /// The way to the caller's user by a form, if there is one.
+    /// Returns the channel for forms to the caller's user, if there is one.
     pub(super) fn forms(&self) -> Option<&ClientChannel> {
         let form = json!({});
         self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICITATION, &form))
     }
 
-    /// Whose the jobs of this caller are.
+    /// Returns the owner of this caller's jobs.
     pub fn owner(&self) -> JobOwner {
         JobOwner {
             session: self.lasting.then_some(self.session.id),
@@ -315,8 +317,8 @@ impl Caller {
         }
     }
 
-    /// Takes a place for new work of this caller, before any of it is done: of a call that may become a job later, or of a job
-    /// from the beginning, as a `launch` is. Work inside of other work has the place of that.
+    /// Reserves a place for new work of this caller, before any of the work is done: for a call that may become a job
+    /// later, or for work that is a job from the start, such as a `launch`. Work inside other work shares its place.
     pub(super) fn admit(&self, launch: bool) -> Result<Admission, Exhausted> {
         match launch || self.as_task == AsTask::AtOnce {
             _ if self.is_admitted => Ok(Admission::default()),
@@ -325,12 +327,12 @@ impl Caller {
         }
     }
 
-    /// The span of a call that this caller makes.
+    /// Returns the span of a call by this caller.
     pub fn span(&self) -> Span {
         Span::call(&self.trace, &self.client, self.lasting.then_some(self.session.id))
     }
 
-    /// The same for a meta-tool.
+    /// Returns the span of a meta-tool's call.
     pub fn meta_span(&self, name: &'static str) -> Span {
         let span = self.span();
         span.of_tool(name);
@@ -341,38 +343,40 @@ impl Caller {
 /// One request of a client, as the gateway sees it.
 #[derive(Clone, Default)]
 pub struct Caller {
-    /// Whose it is.
+    /// The session of the request.
     pub session: Arc<Session>,
-    /// Whose quotas it counts against.
+    /// The account whose quotas the request uses.
     pub account: Arc<Account>,
-    /// Whether it is part of work that has its place in the quotas.
+    /// Whether it belongs to work that already has its place in the quotas.
     pub is_admitted: bool,
-    /// Who sends it, for the log.
+    /// The client's name, for the log.
     pub client: String,
     /// Cancelled when the client cancels the request or leaves.
     pub cancel: CancellationToken,
-    /// Where progress goes, if the client asked for it.
+    /// Receives progress, if the client asked for it.
     pub progress: Option<mpsc::Sender<Value>>,
     /// Whether the session lasts beyond this request.
     pub lasting: bool,
     /// The bearer token of the request, if it came with one.
     pub token: Option<KnownToken>,
-    /// Whether it is a client of the user of this machine, over stdio or the socket of the shared gateway.
+    /// Whether it is a client of this machine's user, over stdio or the socket of the shared gateway.
     pub local: bool,
-    /// How it can be asked while the request is open, by servers and by Nonet itself.
+    /// The channel for questions from servers and from Nonet while the request is open.
     pub asker: Option<ClientChannel>,
-    /// Whether Nonet asks nothing of its own by it: nobody waits, or much runs at the same time.
+    /// Whether Nonet must not ask its own questions through this caller: nobody waits, or many calls run at the same
+    /// time.
     pub unasked: bool,
-    /// Whether no answer in a chat approves its calls: nobody reads one. The live page, `nonet approve` or a webhook decide.
+    /// Whether answers in a chat do not approve its calls, because nobody reads the chat. The live page,
+    /// `nonet approve` or a webhook decides.
     pub approved_elsewhere: bool,
-    /// `_meta` that is passed on to servers.
+    /// `_meta` to pass on to servers.
     pub meta: Map<String, Value>,
-    /// What its client stands.
+    /// The client's limits.
     pub limits: ClientLimits,
-    /// Whether its client takes tasks.
+    /// When the client accepts tasks.
     pub as_task: AsTask,
-    /// What its spans hang under.
+    /// The parent of its spans.
     pub trace: trace::Parent,
-    /// The apps that its calls are made inside of, the outermost first.
+    /// The apps around its calls, the outermost first.
     pub within: Vec<Arc<str>>,
 }

@@ -1,4 +1,4 @@
-//! A sign-in that the page begins: the browser opens an address, and comes back to this machine.
+//! A sign-in that starts on the page: the browser opens an address, and returns to this machine.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,13 +8,13 @@ use crate::{
     oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest},
 };
 
-/// How long the sign-in server may take for the address, and the user for the rest.
+/// How long the sign-in server may take to provide the address, and how long the user may take for the rest.
 const BEGIN: Duration = Duration::from_secs(30);
 const RETURN: Duration = Duration::from_secs(300);
 
 impl Gateway {
-    /// Begins the sign-in to a server. Returns the address to open; the rest happens when the browser comes back. Otherwise
-    /// returns why there is no sign-in.
+    /// Starts the sign-in to a server. Returns the address to open; the rest happens when the browser returns. Fails
+    /// with the reason why the sign-in cannot start.
     pub async fn begin_sign_in(self: &Arc<Self>, server: &str) -> Result<String, String> {
         let config = self.config();
         let settings = config.servers.iter().find(|(name, _)| name.as_str() == server);
@@ -73,7 +73,7 @@ impl Gateway {
     }
 }
 
-/// Waits for the browser.
+/// Waits for the browser to return.
 async fn come_back(begun: &SignIn, callback: &mut Callback) -> Result<SignInRecord, SignInError> {
     while let Some(browser) = callback.next().await {
         match begun.finish(&browser.address).await {

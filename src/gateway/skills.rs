@@ -30,9 +30,9 @@ use crate::{
 const LISTED: usize = 50;
 /// How many skills a query finds.
 const FOUND: usize = 5;
-/// How long the files of a skill may take to be read.
+/// How long reading the files of a skill may take.
 const READING: Duration = Duration::from_secs(5);
-/// How long a skill's description is in a list, in characters.
+/// The maximum length of a skill's description in a list, in characters.
 const SUMMARY: usize = 200;
 
 /// The arguments of `use_skill`.
@@ -47,11 +47,11 @@ pub struct SkillArguments {
 /// A skill of the configuration or a server's prompt, as lists show it.
 #[derive(Debug, Serialize)]
 struct ListedSkill {
-    /// A prompt is `server/prompt`.
+    /// A prompt has the name `server/prompt`.
     name: String,
     #[serde(skip_serializing_if = "String::is_empty", serialize_with = "summary")]
     description: String,
-    /// The arguments of a prompt; optional ones end with `?`.
+    /// The arguments of a prompt; a name that ends with `?` is optional.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     arguments: Vec<String>,
 }
@@ -60,11 +60,11 @@ fn summary<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> 
     serializer.serialize_str(&clip(text, SUMMARY))
 }
 
-/// What a server lists of a prompt.
+/// A prompt as its server lists it.
 struct Prompt<'a> {
     name: &'a str,
     description: &'a str,
-    /// Name, and whether it is required.
+    /// Each argument's name, and whether it is required.
     arguments: Vec<(&'a str, bool)>,
 }
 
@@ -79,7 +79,7 @@ impl<'a> Prompt<'a> {
         Self { name: text("name"), description, arguments: arguments.filter_map(argument).collect() }
     }
 
-    /// The arguments that it needs and was not given. Text is given to the first.
+    /// Returns the required arguments that are missing. Text counts as the first argument.
     fn lacking(&self, given: Option<&Value>) -> Vec<&'a str> {
         let is_given = |at: usize, name: &str| match given {
             Some(Value::Object(fields)) => fields.get(name).is_some_and(|value| !value.is_null()),
@@ -90,7 +90,7 @@ impl<'a> Prompt<'a> {
         needed.filter(|(at, (name, _))| !is_given(*at, name)).map(|(_, (name, _))| *name).collect()
     }
 
-    /// The arguments as `prompts/get` takes them: only strings, so that numbers and flags are written out.
+    /// Returns the arguments in the form that `prompts/get` requires: only strings, so numbers and flags become text.
     fn arguments(&self, given: Option<Value>) -> Map<String, Value> {
         let in_text = |value: Value| match value {
             Value::String(_) => value,
@@ -106,7 +106,7 @@ impl<'a> Prompt<'a> {
     }
 }
 
-/// All skills that a caller may see: those in folders, then the prompts of servers.
+/// Returns all skills that a caller may see: the skills in folders, then the prompts of servers.
 fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
     let local = local.iter().map(|skill| ListedSkill {
         name: skill.name.clone(),
@@ -130,7 +130,7 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
 }
 
 impl Gateway {
-    /// The `use_skill` meta-tool.
+    /// Implements the `use_skill` meta-tool.
     pub async fn use_skill(
         self: &Arc<Self>,
         caller: &Caller,
@@ -139,7 +139,7 @@ impl Gateway {
         self.follow_skill(caller, arguments, false).await
     }
 
-    /// The same, for a skill that the user may have `approved` already.
+    /// Does the same for a skill that the user may have `approved` already.
     pub(super) async fn follow_skill(
         self: &Arc<Self>,
         caller: &Caller,
@@ -157,7 +157,7 @@ impl Gateway {
             return Ok(text_result(answer.to_string()));
         };
         let named = gate.servers_of_skill(command);
-        // One that has this very name goes before those with a name like it.
+        // An exact name comes before similar names.
         for exactly in [true, false] {
             let is_meant = |name: &str| match exactly {
                 true => name == command || name::full_name(SKILLS, name) == command,
@@ -171,7 +171,7 @@ impl Gateway {
                 return Ok(result);
             }
             for (server, entry) in gate.catalog().servers() {
-                // The server that is named comes first.
+                // The server in the name comes first.
                 if !named.is_empty() && !named.contains(server) {
                     continue;
                 }
@@ -192,7 +192,7 @@ impl Gateway {
         Err(unknown_skill(command, &all()).into())
     }
 
-    /// A server's prompt, as text to follow.
+    /// Returns a server's prompt as text to follow.
     async fn prompt(
         self: &Arc<Self>,
         caller: &Caller,
@@ -211,7 +211,7 @@ impl Gateway {
             let message = format!("`{server}` is not configured any more.");
             return Err(Fault::new(Code::ServerDown, message).into());
         };
-        // Both waits together end before the soft deadline: a prompt does not become a task.
+        // Both waits together end before the soft deadline, so that a prompt does not become a task.
         let patience = caller.limits.soft_deadline / 2;
         let settings = connection.settings();
         let label = format!("{server}/{name}");
@@ -249,8 +249,8 @@ fn may_use(gate: &Gate, skill: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks what the rules say of a server's prompt. One that the user approves at each use is called like a tool: there, the
-/// user is asked.
+/// Checks the rules for a server's prompt. A prompt that needs approval at each use has to be called like a tool,
+/// because that call asks the user.
 fn may_get(gate: &Gate, server: &str, prompt: &Prompt<'_>, approved: bool) -> Result<(), Fault> {
     let full = name::full_name(SKILLS, &format!("{server}/{}", prompt.name));
     match gate.verdict_on_prompt(server, prompt.name) {
@@ -304,7 +304,7 @@ fn prompt_code(error: &CallError) -> Code {
     }
 }
 
-/// The messages of a prompt: their text as one block to follow, then their other content.
+/// Turns the messages of a prompt into one text block to follow, and the rest of their content.
 fn messages_as_result(skill: &str, answer: &Value) -> Value {
     let mut text = String::new();
     let mut others = Vec::new();
@@ -328,7 +328,7 @@ fn messages_as_result(skill: &str, answer: &Value) -> Value {
     result
 }
 
-/// A skill of a folder, or a file beside it, read within a limit of time.
+/// Reads a skill of a folder, or a file beside it, within a time limit.
 async fn local_skill(skill: Skill, arguments: SkillArguments) -> Result<Value, Fault> {
     let SkillArguments { file, arguments: given, .. } = arguments;
     let name = skill.name.clone();
@@ -363,7 +363,7 @@ async fn local_skill(skill: Skill, arguments: SkillArguments) -> Result<Value, F
     Ok(text_result(follow(&name, &text, &files)))
 }
 
-/// A skill's text with the note to follow it.
+/// Adds to a skill's text the note to follow it.
 fn follow(skill: &str, text: &str, files: &[String]) -> String {
     let mut out = format!("Follow these instructions of the skill `{skill}` now.\n\n{}\n", text.trim());
     if !files.is_empty() {
@@ -384,7 +384,7 @@ fn list(all: &[ListedSkill]) -> Value {
     answer
 }
 
-/// The skills that fit a query best, by their words.
+/// Returns the skills that fit a query best, by words.
 fn best(all: &[ListedSkill], query: &str) -> Value {
     let document = |skill: &ListedSkill| Document {
         id: skill.name.as_str().into(),

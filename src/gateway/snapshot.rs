@@ -27,14 +27,14 @@ pub struct Snapshot {
     pub(super) tools: Arc<[Arc<Tool>]>,
     /// The view of each profile, computed on first use.
     pub(super) views: Arc<DashMap<Option<String>, Arc<View>>>,
-    /// The sessions that have servers of their own, and the view of each.
+    /// The sessions that have servers of their own, and the cached view of each.
     pub(super) owners: Arc<[u64]>,
     pub(super) own_views: Arc<DashMap<u64, Arc<View>>>,
     /// The size of all definitions, computed on first use.
     bytes: Arc<OnceLock<usize>>,
 }
 
-/// What one profile sees of a snapshot, by document.
+/// The part of a snapshot that one profile sees, by document.
 pub(super) struct View {
     /// The configuration with the profile.
     pub config: Arc<Config>,
@@ -47,13 +47,13 @@ pub(super) struct View {
 }
 
 impl Snapshot {
-    /// A snapshot of nothing.
+    /// Creates an empty snapshot.
     pub fn empty(config: &Config) -> Snapshot {
         let index = Index::new(Vec::new(), &config.embedder);
         Snapshot::new(Arc::default(), Arc::new(index), 0)
     }
 
-    /// The snapshot of these lists, without vectors. It costs what differs from this one.
+    /// Builds the snapshot of these lists, without vectors. The cost depends only on the changes.
     pub fn updated(
         &self,
         sources: impl IntoIterator<Item = Source>,
@@ -65,9 +65,9 @@ impl Snapshot {
         self.indexed(Arc::new(catalog), config, generation)
     }
 
-    /// The snapshot of another catalogue. A document is made only for a tool that this one does not have.
+    /// Builds the snapshot of another catalogue. Creates documents only for tools that this snapshot lacks.
     pub(super) fn indexed(&self, catalog: Arc<Catalog>, config: &Config, generation: u64) -> Snapshot {
-        // Tools and documents of both are in the order of names: one pass, and most pairs are the same.
+        // Both are in the order of names, so one pass suffices; most pairs are equal.
         let mut before = self.tools.iter().zip(self.index.documents()).peekable();
         let tools: Arc<[Arc<Tool>]> = catalog.visible().cloned().collect();
         let about = |catalog: &Catalog, server: &str| {

@@ -16,7 +16,7 @@ use crate::{
     store::SharedStore,
 };
 
-/// The most marked tools of one server on the live page.
+/// How many marked tools of one server the live page shows.
 const MOST_MARKED: usize = 20;
 
 /// The status of the gateway.
@@ -24,7 +24,7 @@ const MOST_MARKED: usize = 20;
 struct GatewayStatus {
     version: &'static str,
     uptime_s: u64,
-    /// What a refused servers.toml would lose.
+    /// What the refused servers.toml would lose.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_refused: Option<Vec<String>>,
     servers: Vec<ServerStatus>,
@@ -34,12 +34,12 @@ struct GatewayStatus {
     failures: u64,
     outcomes: BTreeMap<&'static str, u64>,
     tasks_running: usize,
-    /// The rules of the configuration on how many calls may be made.
+    /// The configured limits on calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     rates: Vec<ShownRate>,
     #[serde(skip_serializing_if = "Option::is_none")]
     audit: Option<AuditStatus>,
-    /// What the replicas of this gateway share, if it has any.
+    /// The state that the replicas of this gateway share.
     #[serde(skip_serializing_if = "Option::is_none")]
     cluster: Option<SharedStore>,
     #[serde(skip_serializing_if = "Latency::is_empty")]
@@ -104,13 +104,13 @@ pub struct ServerStatus {
     /// Why the server is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// The age of that error, if no gateway runs.
+    /// The age of the error in `error`, if no gateway runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_s: Option<u64>,
     /// The command that signs in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
-    /// What gets no calls for a while because calls of it got no answer.
+    /// The tools, or the server itself, that get no calls for a while because calls got no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerStatus>,
     /// The likely cause of the error.
@@ -127,7 +127,7 @@ pub struct LiveStatus {
     /// The last lines of stderr.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stderr: Vec<String>,
-    /// Tools whose definitions have something noticeable, and what that is.
+    /// Tools with noticeable definitions, and the reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Value>,
     /// The calls of all its tools.
@@ -198,14 +198,14 @@ impl Gateway {
         self.gateway_status(&gate, caller, servers.collect())
     }
 
-    /// Looks at all definitions once, on a thread for blocking work: thousands take a while.
+    /// Checks all definitions once, on a thread for blocking work: thousands take a while.
     pub async fn look_at_definitions(&self) {
         let snapshot = self.snapshot();
         let look = move || snapshot.tools.iter().for_each(|tool| _ = tool.marks());
         let _ = tokio::task::spawn_blocking(look).await;
     }
 
-    /// Returns what the live page shows: all servers, those of sessions included.
+    /// Returns what the live page shows: all servers, including those of sessions.
     pub fn live_status(&self) -> Value {
         let gate = self.gate(&Caller::default().session);
         let world = self.servers.world();
@@ -262,7 +262,7 @@ impl Gateway {
             outcomes: self.metrics.outcomes(),
             tasks_running: self.jobs.running(),
             rates: self.rates.load().shown(profile, token, |server| gate.sees(server)),
-            // Where it is concerns whoever may see everything.
+            // The location of the file is only for callers that may see everything.
             audit: self.audit_status().filter(|_| profile.is_none()),
             cluster: self.store.shared().filter(|_| profile.is_none()),
             latency: self.metrics.latency(),

@@ -1,6 +1,6 @@
-//! Which of equal hits comes first: one whose server is up, then one whose calls cost less.
+//! The order of equal hits: first hits whose server is up, then hits whose calls cost less.
 //!
-//! Only what the ranking cannot tell apart is a tie. Where nothing is known of calls, the order stays as it is.
+//! Only hits that the ranking cannot tell apart are tied. Without figures about calls, the order stays unchanged.
 
 use std::{cmp::Reverse, collections::HashMap};
 
@@ -13,11 +13,11 @@ use crate::{
     search::Hit,
 };
 
-/// The share of a score by which two equal hits differ at most. The smallest bonus of the ranking is ten times as much, and
-/// an answer shows hits that differ by less with the same score.
+/// The largest difference between two equal hits, as a share of the score. The smallest bonus of the ranking is ten
+/// times as large, and an answer shows the same score for hits that differ by less.
 const EQUAL: f32 = 0.001;
-/// The same for twins, whose texts differ in the server's name and description only. Measured with the built-in model: names
-/// and descriptions that the request has nothing to do with make up to 0.05; a hint at one of the servers makes 0.12 or more.
+/// The same limit for twins, whose texts differ only in the server's name and description. Measured with the built-in
+/// model: unrelated names and descriptions differ by up to 0.05; a hint at one of the servers makes 0.12 or more.
 const EQUAL_TWINS: f32 = 0.05;
 
 /// Why a hit comes before an equal one.
@@ -30,7 +30,7 @@ pub(super) enum TieBreak {
     Cost,
 }
 
-/// What decides between equal hits; the better one is less.
+/// The criteria for equal hits; the better hit has the smaller value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Standing {
     is_up: Reverse<bool>,
@@ -38,7 +38,7 @@ struct Standing {
 }
 
 impl Standing {
-    /// Why a hit of this standing comes before one of another.
+    /// Returns why a hit with this standing comes before a hit with another one.
     fn ahead_of(self, other: Self) -> Option<TieBreak> {
         if self >= other {
             None
@@ -53,7 +53,7 @@ impl Standing {
 /// Decides between the equal hits of one search.
 pub(super) struct Ties<'a> {
     gate: &'a Gate,
-    /// None where nothing is learned from calls.
+    /// `None` if nothing is learned from calls.
     figures: Option<&'a Figures>,
     /// By document.
     decided: HashMap<usize, TieBreak>,
@@ -64,12 +64,12 @@ impl<'a> Ties<'a> {
         Self { gate, figures, decided: HashMap::new() }
     }
 
-    /// Why a hit comes before an equal one, if it does.
+    /// Returns why a hit comes before an equal one, if it does.
     pub fn decided(&self, hit: &Hit) -> Option<TieBreak> {
         self.decided.get(&hit.document).copied()
     }
 
-    /// Sorts equal hits that follow each other.
+    /// Sorts adjacent equal hits.
     pub fn settle(&mut self, hits: &mut [Hit]) {
         let gate = self.gate;
         let standing = |hit: &Hit| match gate.snapshot.tool(hit.document) {
@@ -80,12 +80,12 @@ impl<'a> Ties<'a> {
         self.decided.extend(decided);
     }
 
-    /// Whether a twin of a hit comes before it.
+    /// Whether a twin of a hit comes before the hit.
     pub fn prefers(&mut self, (hit, tool): (&Hit, &Tool), (shown, other): (&Hit, &Tool)) -> bool {
         let tie = self.standing(tool).ahead_of(self.standing(other));
         let counts = match tie {
             Some(TieBreak::State) => true,
-            // A habit, and what was loaded, say more of the wish.
+            // Learned habits and loaded tools say more about the user's intent.
             Some(TieBreak::Cost) => {
                 hit.signals.learned >= shown.signals.learned && are_equal(shown, hit, EQUAL_TWINS)
             }
@@ -103,7 +103,7 @@ impl<'a> Ties<'a> {
     }
 }
 
-/// Sorts equal hits that follow each other; returns why which hits come earlier than before, by document.
+/// Sorts adjacent equal hits. Returns, by document, why hits moved ahead.
 fn settle(hits: &mut [Hit], standing: impl Fn(&Hit) -> Standing) -> Vec<(usize, TieBreak)> {
     let (mut decided, mut at) = (Vec::new(), 0);
     while at < hits.len() {
@@ -128,10 +128,10 @@ fn settle(hits: &mut [Hit], standing: impl Fn(&Hit) -> Standing) -> Vec<(usize, 
     decided
 }
 
-/// Whether two hits are equal but for this share of the better one's score. The best tool of a part of the request has its
-/// place for that part.
+/// Whether two hits differ by less than this share of the better one's score. The best tool for a part of the request
+/// keeps its place.
 fn are_equal(better: &Hit, other: &Hit, share: f32) -> bool {
-    // Shown scores end at 1.
+    // Displayed scores are capped at 1, so compare the raw ones.
     let score = |hit: &Hit| hit.signals.fit() + hit.signals.priority;
     let kind = |hit: &Hit| (hit.exact, hit.named, hit.part.is_some());
     kind(better) == kind(other)
@@ -181,9 +181,9 @@ mod tests {
             &[2, 1, 0, 4, 3],
             &[(2, TieBreak::Cost), (1, TieBreak::Cost), (4, TieBreak::Cost)],
         );
-        // The first hit of a group says how far it reaches: a long chain of small steps is not one tie.
+        // The first hit of a group sets the range: a long chain of small steps is not one tie.
         check(&[(0.6, UP, High), (0.5996, UP, High), (0.5992, UP, Low)], &[0, 1, 2], &[]);
-        // Without any score nothing is known, so nothing is equal.
+        // Without scores nothing is known, so nothing is equal.
         check(&[(0.0, UP, High), (0.0, UP, Low)], &[0, 1], &[]);
     }
 
@@ -198,7 +198,7 @@ mod tests {
         check(|hit| hit.exact = true, false);
         check(|hit| hit.named = true, false);
         check(|hit| hit.part = Some(0), false);
-        // The shown score of both is 1.
+        // The displayed score of both is 1.
         check(|hit| hit.signals.priority = 2.0, false);
     }
 }

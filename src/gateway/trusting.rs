@@ -1,5 +1,5 @@
-//! Trust in what servers list: compares lists with the pins before they are published, tells of changes, and has the user
-//! trust them.
+//! Trust in the servers' definitions: compares lists with the pins before they are published, reports changes, and lets
+//! the user trust them.
 
 use std::sync::Arc;
 
@@ -36,20 +36,20 @@ const MOST_OF_DIFFERENCE: usize = 800;
 /// How many changed definitions of one list are logged.
 const MOST_LOGGED: usize = 20;
 
-/// What a list was last checked with.
+/// The rules and pins of a list's last check.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CheckedWith {
     rules: TrustRules,
     revision: (u64, i64),
 }
 
-/// The changes of one server that nobody was told of.
+/// The unreported changes of one server.
 pub(super) struct ServerNews {
     pub server: Arc<str>,
     pub news: Vec<ChangeNews>,
 }
 
-/// What the configuration says of the changes of a server.
+/// Returns the configured rules for changes of a server.
 fn rules(config: &Config, server: &str, settings: &ServerSettings) -> TrustRules {
     let (on_change, rule) = match settings.on_change {
         Some(own) => (own, format!("servers.{server}.on_change")),
@@ -65,8 +65,8 @@ impl Publisher {
         let _ = tokio::task::spawn_blocking(move || pins.revision()).await;
     }
 
-    /// Compares the lists of servers of the file with the pins, as far as that was not done. Returns whether what is published
-    /// differs, and the changes that nobody was told of.
+    /// Compares the lists of the file's servers with the pins, unless that was done already. Returns whether the
+    /// published lists change, and the unreported changes.
     pub async fn check_lists(&self, known: &mut Lists, world: &World) -> (bool, Vec<ServerNews>) {
         let of_file =
             known.iter().filter(|(server, known)| !RESERVED.contains(&&***server) && known.session.is_none());
@@ -93,7 +93,7 @@ impl Publisher {
         });
         let Ok(checked) = checked.await else {
             tracing::error!("the lists of servers could not be compared with the pins");
-            // What was not compared is not published.
+            // Lists that were not compared are not published.
             known.retain(|server, one| {
                 RESERVED.contains(&&**server) || one.session.is_some() || one.checked.is_some()
             });
@@ -116,7 +116,7 @@ impl Publisher {
         (differs, news)
     }
 
-    /// Returns once something may have been trusted: in this process, or in another while something waits.
+    /// Returns once something may have been trusted: in this process, or in another one while definitions wait.
     pub async fn trust_moved(&self) {
         let elsewhere = async {
             let mut beat = tokio::time::interval(super::agenda::LOOK);
@@ -159,7 +159,7 @@ fn check(
 }
 
 impl Gateway {
-    /// Adds the changes of a server to the notice of its new list, or makes one.
+    /// Adds a server's changes to the notice of its new list, or creates a notice.
     pub(super) fn notice_of_changes(
         &self,
         notice: Option<Value>,
@@ -216,15 +216,15 @@ impl Gateway {
         notice
     }
 
-    /// Notes that somebody was told of these, or leaves the notice to the next session.
+    /// Records that these changes were reported, or leaves the notice for the next session.
     pub(super) fn note_told(&self, was_told: bool, notice: Value, news: Vec<ChangeNews>) {
-        // A gateway of a command has sessions that show no notices: the next one that serves tells of it.
+        // The sessions of a command's gateway show no notices, so the next serving gateway reports the changes.
         if self.keeps_time.get().is_none() {
             return;
         }
         match was_told {
             true => self.outward.tell(&notice),
-            // It is told to people as well.
+            // Posting also notifies people.
             false => self.mail.post("", None, notice),
         }
         let pins = self.publisher.pins.clone();
@@ -232,12 +232,12 @@ impl Gateway {
         self.servers.life.tasks.spawn_blocking(move || pins.told(&told));
     }
 
-    /// The command with which the user trusts something.
+    /// Returns the command with which the user trusts a definition.
     pub(super) fn trust_command(&self, name: &str) -> String {
         shell::nonet(&format!("trust {}", shell::word(name)), &self.config().file)
     }
 
-    /// The first `most` definitions that wait to be trusted, and how many wait.
+    /// Returns the first `most` definitions that wait for trust, and how many wait in total.
     pub async fn waiting_definitions(&self, most: usize) -> Result<(Vec<WaitingPin>, usize), String> {
         let pins = self.publisher.pins.clone();
         let read = tokio::task::spawn_blocking(move || {
@@ -246,7 +246,8 @@ impl Gateway {
         read.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
 
-    /// Trusts what waits as the user has seen it, and publishes it. Returns how many of them still were as seen.
+    /// Trusts the waiting definitions as the user has seen them, and publishes them. Returns how many were still as
+    /// seen.
     pub async fn trust(&self, seen: Vec<Pin>) -> Result<usize, String> {
         let pins = self.publisher.pins.clone();
         let done = tokio::task::spawn_blocking(move || pins.trust(&seen)).await;
@@ -255,12 +256,12 @@ impl Gateway {
         Ok(done)
     }
 
-    /// The hashes of what the servers list now.
+    /// Returns the hashes of the definitions that servers list now.
     pub fn listed_definitions(&self) -> Listed {
         self.publisher.pins.listed()
     }
 
-    /// Asks the user to trust a held tool by a form, and prepares the call again if they do.
+    /// Asks the user with a form to trust a held tool, and prepares the call again if the user agrees.
     pub(super) fn prepare_held<'a>(
         &'a self,
         caller: &'a Caller,
@@ -268,7 +269,7 @@ impl Gateway {
         written: Value,
         filled: Option<Filled>,
     ) -> BoxFuture<'a, Result<Prepared, Interrupt>> {
-        // Boxed: it ends with another preparation of the same call.
+        // Boxed, because it ends by preparing the same call again.
         Box::pin(async move { self.trust_and_prepare(caller, &tool, written, filled).await })
     }
 
@@ -319,13 +320,13 @@ impl Gateway {
         tracing::info!(tool = %tool.full, hash = %change.hash, "the user trusts this definition, by a form");
         let found = self.find_tool(caller, &tool.full).await?;
         match found.1.held() {
-            // The server has changed it once more.
+            // The server has changed the definition once more.
             Some(other) => Err(self.held(&found.1, &other.clone()).into()),
             None => self.prepare_tool(caller, found, written, filled).await,
         }
     }
 
-    /// The fault for a call of a held tool.
+    /// Builds the fault for a call of a held tool.
     fn held(&self, tool: &Tool, change: &DefinitionChange) -> Fault {
         let what = match change.standing {
             Standing::Changed => "differs from the one that the user trusts",
@@ -343,14 +344,14 @@ impl Gateway {
             .next("get_tool", json!({ "name": &*tool.full }))
     }
 
-    /// What `get_tool` says of a tool whose definition is not trusted.
+    /// Returns the description of an untrusted definition for `get_tool`.
     pub(super) fn told_change(&self, tool: &Tool) -> Option<Value> {
         let change = tool.change.as_ref()?;
         Some(told(change, &self.trust_command(&full_name(&tool.server, &tool.own))))
     }
 }
 
-/// A change, as clients read it.
+/// Describes a change to clients.
 fn told(change: &DefinitionChange, command: &str) -> Value {
     json!({
         "state": change.standing.as_str(),
@@ -361,7 +362,7 @@ fn told(change: &DefinitionChange, command: &str) -> Value {
     })
 }
 
-/// The fault for a tool that is hidden because its definition changed.
+/// Builds the fault for a tool that is hidden because its definition changed.
 pub(super) fn denied(tool: &Tool, change: &DefinitionChange) -> Fault {
     let message = format!(
         "`{}` may not be used: its definition is {} and not trusted, and `{}` is `deny`. The user can trust it with \
@@ -374,7 +375,8 @@ pub(super) fn denied(tool: &Tool, change: &DefinitionChange) -> Fault {
     Fault::new(Code::Forbidden, message)
 }
 
-/// Splits a notice of changes into what one session may see of it: names that `seen` lets through, renamed by it.
+/// Reduces a notice of changes to the part that one session may see: names that `seen` accepts, which may also rename
+/// them.
 pub(super) fn retain_differences(
     notice: &mut Map<String, Value>,
     seen: &mut dyn FnMut(&mut Value) -> bool,

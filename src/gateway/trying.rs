@@ -1,4 +1,5 @@
-//! Servers that are tried before they are written into servers.toml, and edits of the file that wait until it is in use.
+//! Servers that are tried out before they are written to servers.toml, and edits of the file that wait until they are
+//! in use.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,32 +20,32 @@ use crate::{
     text::clip,
 };
 
-/// How long the gateway may take to take up a changed file.
+/// How long the gateway may take to apply a changed file.
 const TAKE_UP: Duration = Duration::from_secs(10);
-/// The interval between looks at it.
+/// The interval between checks.
 const LOOK: Duration = Duration::from_millis(30);
-/// How long a server may take to start at most, and how long it may take to stop.
+/// The maximum time for a server to start, and for it to stop.
 const LONGEST_START: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(5);
-/// How many lines of stderr are told, and how long they may be.
+/// How many lines of stderr are reported, and how long they may be.
 const STDERR_LINES: usize = 12;
 const STDERR_LINE: usize = 300;
 
-/// How a server did when it was started.
+/// The result of trying out a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tried {
-    /// It has listed this many tools.
+    /// The server has listed this many tools.
     Ready(usize),
-    /// It answers, and wants a sign-in: the command.
+    /// The server responds but requires a sign-in with this command.
     SignIn(Option<String>),
-    /// It does not work: what it said.
+    /// The server does not work, for this reason.
     Failed(String),
-    /// The configuration would leave it out: why, and what to do.
+    /// The configuration would leave the server out: why, and the remedy.
     LeftOut(String),
 }
 
 impl Tried {
-    /// Of a state; `listed` counts the tools of a server that is ready.
+    /// Returns the result for a state; `listed` counts the tools of a ready server.
     pub fn of(state: State, listed: impl FnOnce() -> usize) -> Self {
         match state {
             State::Ready { .. } => Self::Ready(listed()),
@@ -55,19 +56,19 @@ impl Tried {
         }
     }
 
-    /// Of a server that a configuration leaves out.
+    /// Returns the result for a server that a configuration leaves out.
     pub fn left_out(config: &Config, name: &str) -> Option<Self> {
         let left_out = config.left_out.get(name)?;
         let faults = left_out.faults.iter().map(|fault| format!("{}. {}", fault.message, fault.remedy));
         Some(Self::LeftOut(faults.collect::<Vec<_>>().join(" ")))
     }
 
-    /// Whether the server would be of no use as it is.
+    /// Whether the server is unusable in this state.
     pub fn has_failed(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::LeftOut(_))
     }
 
-    /// For programs.
+    /// Returns the result as JSON.
     pub fn json(&self) -> Value {
         match self {
             Self::Ready(tools) => json!({ "state": "ready", "tools": tools }),
@@ -79,8 +80,8 @@ impl Tried {
 }
 
 impl Gateway {
-    /// Starts servers of a configuration that is not in use, all at once, and stops them again. Nobody sees them meanwhile.
-    /// Returns how each did, in words with its last lines of stderr where it failed.
+    /// Starts servers of a configuration that is not in use, all at once, and stops them again. No client sees these
+    /// servers. Returns the result of each; for a failed server, with its last lines of stderr.
     pub async fn try_servers(&self, config: &Config, names: &[String]) -> Vec<(String, Value)> {
         self.servers.mask_by(config);
         join_all(names.iter().map(async |name| {
@@ -134,7 +135,7 @@ impl Gateway {
         told
     }
 
-    /// Whether servers.toml can be edited from here: why not, if it cannot.
+    /// Returns why servers.toml cannot be edited from here; `None` if it can.
     pub fn uneditable(&self) -> Option<String> {
         let config = self.config();
         let file = &config.file;
@@ -163,7 +164,7 @@ impl Gateway {
         })
     }
 
-    /// Refuses a configuration that loses what protects.
+    /// Refuses a configuration that loses protection.
     pub fn refuse_losses(&self, new: &Config) -> Result<(), String> {
         let lost = losses(&self.config(), new);
         if lost.is_empty() {
@@ -177,14 +178,14 @@ impl Gateway {
         ))
     }
 
-    /// Takes the user's word for a change of the text in use, which may be of the only server.
+    /// Accepts the user's change of the text in use, even if the change removes the only server.
     pub fn accept_edit(&self, change: &Change) {
         if let Some((before, after)) = change.texts() {
             self.texts.accept_edit(&text_hash(before), text_hash(after));
         }
     }
 
-    /// Waits until a written change is in use. Otherwise returns why it is not.
+    /// Waits until a written change is in use. Fails with the reason if it is not.
     pub async fn taken_up(&self, change: &Change) -> Result<(), String> {
         let Some((_, after)) = change.texts() else { return Ok(()) };
         let hash = text_hash(after);
@@ -212,7 +213,7 @@ impl Gateway {
         }
     }
 
-    /// The names of the servers that servers.toml has switched off.
+    /// Returns the names of the servers that servers.toml disables.
     pub fn switched_off(&self) -> Vec<Arc<str>> {
         let config = self.config();
         let off = config.servers.iter().filter(|(_, settings)| !settings.enabled);

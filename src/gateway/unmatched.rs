@@ -256,7 +256,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Checks that a policy for Nonet's own tools reaches one that obeys policies: those that can do harm.
+    /// Checks that a policy for Nonet's own tools matches at least one tool that obeys policies: one that can do harm.
     fn obeyed(&mut self, key: &str, pattern: &str) {
         let Some((GATEWAY, _)) = split(pattern) else { return };
         let matched: Vec<&Arc<Tool>> = self
@@ -312,7 +312,7 @@ impl<'a> Finder<'a> {
     }
 
     fn pattern(&mut self, key: &str, pattern: &str) {
-        // Links in results may lead to resources that are not listed.
+        // Links in results may lead to unlisted resources.
         if split(pattern).is_some_and(|(category, _)| category == RESOURCES) || self.matches_item(pattern) {
             return;
         }
@@ -363,7 +363,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Checks that a tool whose failed calls are made again allows that.
+    /// Checks that a tool with retries allows repeated calls.
     fn repeatable(&mut self, key: &str, given: &str) {
         if let Ok(tool) = self.catalog.resolve(given)
             && !tool.is_repeatable()
@@ -395,7 +395,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Returns every server of the file, including disabled and left-out ones, and Nonet's own categories. Names of
-    /// skills are never judged: folders and servers' prompts come and go.
+    /// skills are never checked, because folders and servers' prompts change at any time.
     fn configured(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let servers = self.config.servers.keys().map(name::ServerName::as_str);
         servers.chain(self.config.left_out.keys().map(String::as_str)).chain(RESERVED)
@@ -452,8 +452,8 @@ mod tests {
         config,
     };
 
-    /// The reports on a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs
-    /// where the file has them; `slow` has not listed any.
+    /// Returns the reports on a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs if
+    /// the file has them; `slow` has not listed any.
     fn reports(text: &str) -> Vec<String> {
         let text = format!("[servers.files]\ncommand = 'x'\n{text}");
         let config =
@@ -561,7 +561,7 @@ mod tests {
             &[&clash.replace("rename: `write_file`", "rename: `Write-File`")],
         );
         check(&rename("read_file", "Read-File"), &[]);
-        // The other tool's own name leads to the other tool, whatever that is called now.
+        // The other tool's own name still leads to that tool, whatever its current name is.
         check(&(rename("read_file", "write_file") + &rename("write_file", "save")), &[clash]);
         check(
             &(rename("read_file", "file") + &rename("write_file", "file")),
@@ -570,7 +570,7 @@ mod tests {
                 "servers.files.tools.write_file.rename: `file` is the new name of several tools of this server, so `write_file` keeps its name",
             ],
         );
-        // Rules are for the new name. Where a name is expected, the old one leads to the new one.
+        // Rules apply to the new name. Where a name is expected, the old name leads to the new one.
         check(
             &format!(
                 "allowed_tools = ['read_*']\n{}[profiles.p]\nallow = ['files.look']\ndeny = ['files.read_file']\npinned = ['files.read_file']\n",

@@ -1,6 +1,8 @@
-//! The work of all clients, for the user of the machine: tasks, watches, schedules, facts, kept results and workflows that wait.
+//! The work of all clients, for the user of the machine: tasks, watches, schedules, facts, kept results and waiting
+//! workflows.
 //!
-//! The user sees and ends what clients left, whatever their profiles are, by the same roads as the clients' own tools.
+//! The user sees and ends clients' work regardless of their profiles, through the same functions as the clients' own
+//! tools.
 
 use std::time::Duration;
 
@@ -25,26 +27,26 @@ use crate::{
 const LISTED: usize = 100;
 /// How many facts are listed.
 const FACTS: usize = 50;
-/// Facts below this share of the best are left out.
+/// Facts below this share of the best score are left out.
 const FAR: f32 = 0.5;
-/// The most of a result that is shown, in bytes.
+/// How much of a result is shown, in bytes.
 const SHOWN: usize = 20_000;
-/// The most of a fact in the list, and of an input, in characters.
+/// How much of a fact in the list, and of an input, is shown, in characters.
 const CLIPPED: usize = 400;
 /// How long a cancelled task may take to end.
 const CANCEL_WAIT: Duration = Duration::from_secs(2);
 
-/// What a piece of work is.
+/// The kind of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
     /// A call in the background.
     Task,
-    /// A call that is repeated.
+    /// A repeated call.
     Watch,
     /// A call, an app or a reminder for later.
     Schedule,
-    /// Something remembered.
+    /// A remembered fact.
     Fact,
     /// A kept result.
     Result,
@@ -52,7 +54,7 @@ pub enum WorkKind {
     Workflow,
 }
 
-/// What the user does about it.
+/// The user's action on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkAction {
@@ -60,16 +62,16 @@ pub enum WorkAction {
     Cancel,
     /// Pauses a watch.
     Pause,
-    /// Goes on with a watch.
+    /// Resumes a watch.
     Resume,
-    /// Removes it; a watch or schedule ends by that.
+    /// Removes it, which also ends a watch or schedule.
     Delete,
 }
 
 /// A piece of work: its owner as the store knows it, and its id.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkItem<'a> {
-    /// What it is.
+    /// Its kind.
     pub kind: WorkKind,
     /// The profile of its clients; empty without one.
     pub owner: &'a str,
@@ -78,7 +80,7 @@ pub struct WorkItem<'a> {
 }
 
 impl Gateway {
-    /// All work but facts: of each kind a list, the latest first, and how many there are.
+    /// Returns all work except facts: one list for each kind, latest first, with the total number.
     pub async fn user_work(&self) -> Result<Value, Fault> {
         let tasks = self.jobs.of_everybody(&self.owners(), LISTED).await;
         let tasks: Vec<Value> = tasks.iter().map(|(owner, task)| with_owner(json!(task), owner)).collect();
@@ -102,7 +104,7 @@ impl Gateway {
         }))
     }
 
-    /// Facts: the best for a query, else the newest.
+    /// Returns the facts that fit a query best, or the newest without a query.
     pub async fn user_facts(&self, query: &str) -> Result<Value, Fault> {
         let (mut facts, mut total) = (Vec::new(), 0);
         let embedder = self.embedder();
@@ -129,7 +131,7 @@ impl Gateway {
         )
     }
 
-    /// One piece of work in full; of a kept result as much as can be shown, from `offset` on.
+    /// Returns one piece of work in full; of a kept result, as much as can be shown, from `offset` on.
     pub async fn work_in_full(&self, item: WorkItem<'_>, offset: u64) -> Result<Value, Fault> {
         let WorkItem { kind, owner, id } = item;
         match kind {
@@ -168,7 +170,7 @@ impl Gateway {
         }
     }
 
-    /// Does what the user wants done about a piece of work.
+    /// Carries out the user's action on a piece of work.
     pub async fn act_on_work(&self, item: WorkItem<'_>, action: WorkAction) -> Result<(), Fault> {
         let WorkItem { kind, owner, id } = item;
         match (kind, action) {
@@ -216,19 +218,19 @@ impl Gateway {
         Ok(())
     }
 
-    /// Everybody who may own something, as the store knows owners.
+    /// Returns every possible owner, as the store knows owners.
     fn owners(&self) -> Vec<String> {
         let profiles = self.config().profiles.keys().cloned().collect::<Vec<_>>();
         [String::new()].into_iter().chain(profiles).collect()
     }
 
-    /// Whose a task is: that of its client, as long as the table has it.
+    /// Returns the owner of a task: its client while the table has the task.
     fn job_owner(&self, owner: &str, id: &str) -> JobOwner {
         self.jobs.owner_of(id).filter(|of| of.key() == owner).unwrap_or_else(|| user(owner))
     }
 }
 
-/// The user in the place of the clients under a profile.
+/// Returns the user in place of the clients under a profile.
 fn user(owner: &str) -> JobOwner {
     let profile = Some(owner.to_string()).filter(|profile| !profile.is_empty());
     JobOwner { profile, local: true, ..JobOwner::default() }

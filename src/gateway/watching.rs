@@ -1,4 +1,4 @@
-//! Watches: starts them, makes their checks, and says what they found.
+//! Watches: starts them, makes their checks, and reports the findings.
 
 use std::{sync::Arc, time::Instant};
 
@@ -22,14 +22,14 @@ use crate::{
     watches::{CheckError, Finding, News, NotifyWhen, Seen, Watch, WatchState, Why},
 };
 
-/// How many watches an owner has.
+/// How many watches one owner may have.
 const MOST_WATCHES: usize = 100;
-/// How often a change is tried again that another gateway was faster with.
+/// How often a change is retried after another gateway was faster.
 const TRIES: usize = 20;
-/// How many URIs are looked up to find a resource that can be followed.
+/// How many URIs are checked to find a resource that can be followed.
 const MAX_URIS: usize = 20;
 
-/// What a watch is started with.
+/// The arguments that start a watch.
 #[derive(Debug, Deserialize)]
 pub(super) struct WatchArguments {
     name: String,
@@ -51,17 +51,17 @@ struct NotifyConfig {
     batch_size: Option<u64>,
 }
 
-/// What a check found, and what it found it in.
+/// The finding of a check, and its source.
 struct Looked {
     finding: Finding,
-    /// The value that is compared, if there is one.
+    /// The compared value, if there is one.
     value: Value,
     /// The result of the call.
     result: Value,
 }
 
 impl Gateway {
-    /// Starts a watch with its first check. A check that fails is the answer, and no watch is started.
+    /// Starts a watch with its first check. If the first check fails, returns its result and starts no watch.
     pub(super) async fn start_watch(
         self: &Arc<Self>,
         caller: &Caller,
@@ -161,7 +161,7 @@ impl Gateway {
         Ok(answer)
     }
 
-    /// Makes room for one more watch by removing the oldest one that has finished, if that is needed.
+    /// Makes room for one more watch by removing the oldest finished one, if necessary.
     async fn room_for_watch(&self, owner: &str) -> Result<(), Fault> {
         let all = self.watches(owner).await?;
         if all.len() < MOST_WATCHES {
@@ -172,7 +172,7 @@ impl Gateway {
         self.records.remove(record).await.map(drop).map_err(|error| not_kept(&error))
     }
 
-    /// All watches of an owner, oldest first.
+    /// Returns all watches of an owner, oldest first.
     pub(super) async fn watches(&self, owner: &str) -> Result<Vec<(Record, Watch)>, Fault> {
         let all = self.records.all(RecordKind::Watch, owner).await.map_err(|error| not_kept(&error))?;
         Ok(all
@@ -182,7 +182,7 @@ impl Gateway {
             .collect())
     }
 
-    /// The watch with this id, or with this label where it is the only one.
+    /// Returns the watch with this id, or with this label if the label is unique.
     pub(super) async fn watch_of(&self, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
         let found = self.records.get(RecordKind::Watch, owner, id).await.map_err(|error| not_kept(&error))?;
         if let Some(record) = found
@@ -204,7 +204,8 @@ impl Gateway {
         }
     }
 
-    /// Changes a watch, and when its next check is due. A change of another gateway comes first.
+    /// Changes a watch and the time of its next check. If another gateway's change comes first, retries on top of that
+    /// change.
     pub(super) async fn change_watch(
         &self,
         owner: &str,
@@ -232,11 +233,11 @@ impl Gateway {
         Ok((record, watch))
     }
 
-    /// Makes the check that is due.
+    /// Makes the due check.
     pub(super) async fn check_watch(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
         let watch = read(&record).ok_or(Unkept::Unreadable)?;
         if watch.state != WatchState::Active {
-            // Nothing is due of it.
+            // Nothing is due for it.
             self.records.change(Record { due_ms: None, ..record }).await?;
             return Ok(());
         }
@@ -250,8 +251,8 @@ impl Gateway {
         Ok(self.took_check(&caller, record, &looked, at_ms, elapsed_ms).await?)
     }
 
-    /// Writes down what a check found, and posts the news. A watch that was stopped meanwhile has none; one that was paused
-    /// stays paused.
+    /// Stores the finding of a check, and posts its news. A watch stopped meanwhile has no news; a watch paused
+    /// meanwhile stays paused.
     async fn took_check(
         &self,
         caller: &Caller,
@@ -270,7 +271,7 @@ impl Gateway {
             record.due_ms =
                 (watch.state == WatchState::Active).then(|| watch.next_ms(was_due, self.clock.unix_ms()));
             record.body = json!(watch);
-            // The notice first: if the gateway is killed in between, the notice comes twice rather than never.
+            // The notice comes first: if the gateway is killed in between, the notice is repeated rather than lost.
             if let Some(news) = news {
                 let notice = self.watch_notice(caller, &record.id, &watch, &news, looked).await;
                 let id = format!("{}-{}", record.id, watch.counts.checks);
@@ -326,7 +327,7 @@ impl Gateway {
         notice
     }
 
-    /// What a result says to a watch.
+    /// Evaluates a result for a watch.
     async fn finding(&self, owner: &JobOwner, watch: &Watch, result: Value, at_ms: u64) -> Looked {
         let failed = |code: String, message: String, result: Value| {
             let finding = Finding::Error(CheckError { code, message });
@@ -358,17 +359,17 @@ impl Gateway {
         Looked { finding: Finding::Value { seen, is_met }, value, result }
     }
 
-    /// Brings a watch nearer that is due later than its interval.
+    /// Reschedules a watch that is due later than its interval.
     pub(super) async fn pull_in_watch(&self, record: Record, now_ms: u64) -> Result<(), StoreError> {
         let nearer = read(&record).and_then(|watch| watch.pulled_in(record.due_ms?, now_ms));
         match nearer {
-            // A change by another gateway, or by a check, sets its own time.
+            // A change by another gateway or by a check sets its own time.
             Some(due_ms) => self.records.change(Record { due_ms: Some(due_ms), ..record }).await.map(drop),
             None => Ok(()),
         }
     }
 
-    /// The resource that a watch looks at, if its server tells of its changes.
+    /// Returns the resource that a watch reads, if the server reports its changes.
     fn followable(&self, caller: &Caller, tool: &Tool, watch: &Watch, result: &Value) -> Option<String> {
         let blocks = result.get("content").and_then(Value::as_array).into_iter().flatten();
         let linked =
@@ -386,7 +387,7 @@ impl Gateway {
     }
 }
 
-/// A call of `gateway.watch_<what>`.
+/// Returns a call of `gateway.watch_<what>`.
 pub(super) fn watch_call(what: &str, id: &str) -> NextStep {
     NextStep::own(&format!("watch_{what}"), json!({ "watcher_id": id }))
 }
@@ -403,7 +404,7 @@ fn too_many() -> Fault {
     Fault::new(Code::RateLimited, message).then(NextStep::own("watch_list", json!({})))
 }
 
-/// The result of a first check that failed.
+/// Adapts the result of a failed first check.
 fn not_started(mut result: Value) -> Value {
     if let Some(content) = result.get_mut("content").and_then(Value::as_array_mut) {
         content.push(json!({ "type": "text", "text": "No watch was started, because its first check failed with this." }));
@@ -417,7 +418,7 @@ fn merge(answer: &mut Value, more: Value) {
     }
 }
 
-/// What a notice says in a sentence.
+/// Summarises a notice in one sentence.
 fn message(watch: &Watch, news: &News) -> String {
     let tool = &watch.tool;
     match news.why {

@@ -19,15 +19,15 @@ pub(super) struct World {
     pub config: Arc<Config>,
     /// A connection for each enabled server of the file, and for each that a session has added.
     pub connections: Arc<Connections>,
-    /// The sessions of the servers that sessions have added.
+    /// The sessions' servers, each with its session.
     pub owners: Arc<BTreeMap<Arc<str>, u64>>,
     /// The secrets of the configuration and of those servers.
     pub secrets: Arc<KnownSecrets>,
-    /// The names of all servers: those of the file, disabled and left out ones too, and those of sessions.
+    /// The names of all servers: servers of the file, including disabled and left-out ones, and sessions' servers.
     pub names: Arc<Namespaces>,
 }
 
-/// The names of the servers of a file, with or without a connection.
+/// Returns the names of a file's servers, with or without a connection.
 pub(super) fn names_of(config: &Config) -> impl Iterator<Item = &str> {
     let servers = config.servers.keys().map(|name| name.as_str());
     servers.chain(config.left_out.keys().map(String::as_str))
@@ -61,12 +61,12 @@ pub(super) struct Transition {
     pub fresh: Vec<Arc<Connection>>,
     /// Connections to retire.
     pub retired: Vec<Arc<Connection>>,
-    /// Servers of sessions that end, with their sessions: the file has their names now, or no longer allows them.
+    /// Sessions' servers that end, with their sessions: the file uses their names now, or no longer allows them.
     pub ended: Vec<(Arc<str>, u64)>,
 }
 
 impl World {
-    /// The world of these connections.
+    /// Creates the world of these connections.
     pub fn of(config: Arc<Config>, connections: Connections) -> World {
         let owner = |(name, connection): (&Arc<str>, &Arc<Connection>)| {
             Some((name.clone(), connection.settings().session?))
@@ -89,9 +89,9 @@ impl World {
     }
 
     /// Builds the world of a configuration. A connection of the old world with the same command, address and
-    /// concurrency is kept and gets its new settings; `connect` makes the others. Servers of sessions stay, unless the
-    /// configuration has their names or no longer allows them.
-    #[allow(clippy::new_ret_no_self)] // The world, with the way to it.
+    /// concurrency is kept and gets its new settings; `connect` creates the others. Sessions' servers stay, unless the
+    /// configuration uses their names or no longer allows them.
+    #[allow(clippy::new_ret_no_self)] // The transition holds the world.
     pub fn new(
         config: Config,
         before: Option<&World>,
@@ -103,7 +103,7 @@ impl World {
         }
         let none = Connections::new();
         let old = before.map_or(&none, |before| &before.connections);
-        // The changes are for all sessions: for them, there was no server of a session.
+        // The changes are for all sessions, which never saw a session's server.
         let is_private = |before: &Connection| before.settings().session.is_some();
         let mut connections = Connections::new();
         let (mut fresh, mut retired, mut ended) = (Vec::new(), Vec::new(), Vec::new());

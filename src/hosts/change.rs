@@ -1,4 +1,4 @@
-//! A change of a file: shown as a diff, or applied in one step with a backup.
+//! A change to a file: shown as a diff, or applied in one step with a backup.
 
 use std::{
     fs::{self, OpenOptions},
@@ -18,13 +18,13 @@ use crate::files::replace_as_it_was;
 
 /// A file before and after. Nothing happens until [`Change::apply`].
 pub struct Change {
-    /// The file, as the user knows it.
+    /// The file, by the user's path.
     pub file: PathBuf,
-    /// What is done, in sentences for the user.
+    /// What the change does, in sentences for the user.
     pub told: Vec<String>,
     pub(super) before: Option<Vec<u8>>,
     pub(super) after: Option<Vec<u8>>,
-    /// Whether what was there is kept.
+    /// Whether to back up the old content.
     pub(super) backup: bool,
     /// Values that a diff must not show.
     pub(super) secrets: Vec<String>,
@@ -32,21 +32,21 @@ pub struct Change {
     stamp: String,
 }
 
-/// What is left to do once the file is written.
+/// What to do after writing the file.
 pub(super) enum Afterwards {
     Nothing,
-    /// Record what was installed. Its backup is filled in here.
+    /// Write the install record. Its backup is filled in here.
     Record(Receipt),
-    /// Take the record away, and the backup if the file is that again.
+    /// Delete the install record, and the backup if the file equals it again.
     Forget(Option<PathBuf>),
 }
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// The file that was written, behind any links. None if there was nothing to do.
+    /// The written file, with links resolved. None if there was nothing to do.
     pub file: Option<PathBuf>,
-    /// Where to find what was there before.
+    /// The backup of the old content.
     pub backup: Option<PathBuf>,
 }
 
@@ -57,7 +57,7 @@ impl Change {
         Some((before, std::str::from_utf8(self.after.as_deref()?).ok()?))
     }
 
-    /// A digest of it: two changes with the same one do the same to the same text.
+    /// Returns a digest: two changes with the same digest do the same to the same text.
     pub fn digest(&self) -> String {
         let part = |bytes: &Option<Vec<u8>>| bytes.as_deref().map(receipt::digest).unwrap_or_default();
         format!("{}-{}", part(&self.before), part(&self.after))
@@ -81,7 +81,7 @@ impl Change {
         }
     }
 
-    /// Whether the file stays as it is.
+    /// Whether the file stays unchanged.
     pub fn is_nothing(&self) -> bool {
         self.before == self.after
     }
@@ -91,7 +91,7 @@ impl Change {
         self.before.is_some() && self.after.is_none()
     }
 
-    /// A unified diff, to be read: known secrets are shown as `***`, line ends are not shown.
+    /// Returns a unified diff for people: known secrets are masked as `***`, line ends are not shown.
     pub fn diff(&self) -> String {
         let text = |bytes: &Option<Vec<u8>>| {
             let text = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).replace("\r\n", "\n");
@@ -111,10 +111,10 @@ impl Change {
 
     fn masked(&self, mut text: String) -> String {
         let mut secrets: Vec<_> = self.secrets.iter().filter(|secret| secret.len() >= 4).collect();
-        // A longer secret may hold a shorter one.
+        // A longer secret may contain a shorter one.
         secrets.sort_by_key(|secret| usize::MAX - secret.len());
         for secret in secrets {
-            // As in JSON, without the quotes.
+            // As escaped in JSON, without the quotes.
             let quoted = serde_json::Value::from(secret.as_str()).to_string();
             for form in [secret.as_str(), quoted.trim_matches('"')] {
                 text = text.replace(form, "***");
@@ -161,7 +161,7 @@ impl Change {
             Afterwards::Record(receipt) => receipt.clone().with_backup(backup).write(file),
             Afterwards::Forget(backup) => {
                 receipt::forget(file);
-                // The file is the backup again, byte for byte.
+                // The file equals the backup again, byte for byte.
                 backup.iter().for_each(|backup| drop(fs::remove_file(backup)));
                 Ok(())
             }
@@ -188,7 +188,7 @@ fn create(file: &Path, like: &Path, text: &[u8]) -> io::Result<()> {
     let permissions = fs::metadata(like).map(|data| data.permissions()).ok();
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
-    // There may be secrets in it, so nobody else may read it before it has its own permissions.
+    // The file may contain secrets, so nobody else may read it before its permissions are set.
     #[cfg(unix)]
     if permissions.is_some() {
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
@@ -205,7 +205,7 @@ fn create(file: &Path, like: &Path, text: &[u8]) -> io::Result<()> {
     written
 }
 
-/// The time as `20261121T170000Z`.
+/// Returns the time as `20261121T170000Z`.
 fn stamp(machine: &Machine) -> String {
     let seconds = machine.now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
     // The library refuses years after 9999.

@@ -26,7 +26,7 @@ pub(super) struct HostTable<'a> {
 pub(super) const ADDRESS: [&str; 6] = ["url", "uri", "serverUrl", "httpUrl", "headers", "http_headers"];
 
 impl HostTable<'_> {
-    /// The entries in a text, by name.
+    /// Returns the entries in a text, by name.
     pub fn entries(&self, text: &str) -> Result<Map<String, Value>, HostFault> {
         let root = read::value(text, self.format, self.file)?;
         match root.get(self.table) {
@@ -47,8 +47,8 @@ impl HostTable<'_> {
         }
     }
 
-    /// Sets keys of the entry of that name, which need not be there. Its other keys stay, but for
-    /// those that would make it a server at an address.
+    /// Adds an entry, or sets keys of an existing one. Its other keys stay, except the ones that would make it a
+    /// remote server.
     pub fn put(&self, text: &str, name: &str, entry: &Map<String, Value>) -> Result<String, HostFault> {
         let entries = self.entries(text)?;
         let there = entries.get(name).and_then(Value::as_object);
@@ -102,7 +102,7 @@ impl HostTable<'_> {
         if entry.iter().all(has) { Ok(edited) } else { Err(self.unsafe_edit(&[name])) }
     }
 
-    /// Takes entries out; those that are not there do not matter.
+    /// Removes entries; missing ones are ignored.
     pub fn take(&self, text: &str, names: &[&str]) -> Result<String, HostFault> {
         let entries = self.entries(text)?;
         let names: Vec<_> = names.iter().copied().filter(|name| entries.contains_key(*name)).collect();
@@ -143,13 +143,13 @@ impl HostTable<'_> {
         Ok(document.to_string())
     }
 
-    /// The edited text, if it says the same as before but for the named entries.
+    /// Returns the edited text, if nothing but the named entries has changed.
     fn checked(&self, before: &str, after: String, names: &[&str]) -> Result<String, HostFault> {
         let same = self.keeps_the_rest(before, &after, |name| names.contains(&name))?;
         if same { Ok(after) } else { Err(self.unsafe_edit(names)) }
     }
 
-    /// Whether an edited text can be read again and says the same as before but for some entries.
+    /// Whether an edited text is still readable and nothing but some entries has changed.
     pub fn keeps_the_rest(
         &self,
         before: &str,
@@ -190,7 +190,7 @@ impl HostTable<'_> {
         HostFault::new(message.into(), remedy).within(self.file)
     }
 
-    /// The position of the table's value.
+    /// Returns the line and column of the table's value.
     fn place(&self, text: &str) -> (usize, usize) {
         let at = match self.format {
             FileFormat::Json => parse_to_ast(text, &CollectOptions::default(), &read::JSONC)
@@ -205,10 +205,10 @@ impl HostTable<'_> {
     }
 }
 
-/// Adds an entry at the end of the table of servers, which is made if it is not there.
+/// Adds an entry at the end of the table of servers, and creates a missing table.
 pub(super) fn add_toml(document: &mut DocumentMut, servers: &str, name: &str, mut entry: Table) {
     let mut prefix = "\n".to_string();
-    // A file without any table has all of its comments at its end.
+    // In a file without tables, all comments are trailing.
     if document.as_table().is_empty() {
         let comments = document.trailing().as_str().unwrap_or_default();
         let gap = if comments.is_empty() || comments.ends_with("\n\n") { "" } else { "\n" };
@@ -221,7 +221,7 @@ pub(super) fn add_toml(document: &mut DocumentMut, servers: &str, name: &str, mu
         servers.set_implicit(true);
         Item::Table(servers)
     });
-    // `{...}` on one line holds no tables.
+    // An inline table, `{...}`, cannot contain tables.
     let entry = match servers.is_inline_table() {
         true => Item::Value(Toml::InlineTable(entry.into_inline_table())),
         false => Item::Table(entry),
@@ -231,7 +231,7 @@ pub(super) fn add_toml(document: &mut DocumentMut, servers: &str, name: &str, mu
     }
 }
 
-/// Comments above a table that was taken out, but for those right above it, go to what follows.
+/// Moves comments above a removed table to what follows, except the ones directly above the table.
 fn keep_comments(document: &mut DocumentMut, taken: &Item) {
     let Some(table) = taken.as_table() else { return };
     let prefix = table.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();

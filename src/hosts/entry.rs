@@ -16,7 +16,7 @@ use super::{
 use crate::config::LONGEST_TIME;
 pub(super) use own::of_servers_toml;
 
-/// A server, with its texts taken apart.
+/// A server, with its texts split into parts.
 pub(super) struct HostServer {
     pub transport: Reach,
     pub enabled: bool,
@@ -25,9 +25,9 @@ pub(super) struct HostServer {
     pub blocked_tools: Vec<String>,
     pub timeout: Option<Duration>,
     pub start_timeout: Option<Duration>,
-    /// A setting that Nonet cannot provide, as the reason to leave the server with the host.
+    /// A setting that Nonet cannot provide: the reason to leave the server with the host.
     pub lost: Option<String>,
-    /// Other keys of servers.toml, as they are to be written.
+    /// Other keys of servers.toml, ready to be written.
     pub more: Map<String, Value>,
 }
 
@@ -38,16 +38,16 @@ pub(super) enum Reach {
         env: Vec<(String, TextParts)>,
         cwd: Option<TextParts>,
     },
-    /// `sse` says that the host speaks the old HTTP+SSE with it.
+    /// `sse`: the host uses the old HTTP+SSE transport.
     Address { url: TextParts, headers: Vec<(String, TextParts)>, sse: bool },
-    /// A REST service, by its OpenAPI document.
+    /// A REST service, described by its OpenAPI document.
     Document { openapi: TextParts, base_url: Option<TextParts>, headers: Vec<(String, TextParts)> },
-    /// As the other keys say.
+    /// Determined by the other keys.
     Other,
 }
 
 impl HostServer {
-    /// Every text that is for the server, with its place in the entry.
+    /// Returns every text meant for the server, with its place in the entry.
     pub fn texts(&self) -> Vec<(String, &TextParts)> {
         match &self.transport {
             Reach::Program { command, args, env, cwd } => std::iter::once(("command".into(), command))
@@ -66,7 +66,7 @@ impl HostServer {
         }
     }
 
-    /// The program that is started, if it is known.
+    /// Returns the program to start, if known.
     pub fn command(&self) -> Option<&str> {
         match &self.transport {
             Reach::Program { command, .. } => as_plain(command),
@@ -75,13 +75,13 @@ impl HostServer {
     }
 }
 
-/// What an entry turned out to be.
+/// What an entry is.
 pub(super) enum HostEntry {
-    /// A server, and what of the entry was left out.
+    /// A server, and notes on omitted settings.
     Server(Box<HostServer>, Vec<String>),
     /// Nonet itself.
     Nonet,
-    /// Nothing that servers.toml could say, and why.
+    /// Not expressible in servers.toml, for this reason.
     Left(String),
 }
 
@@ -89,13 +89,13 @@ pub(super) enum HostEntry {
 pub(super) struct Context<'a> {
     pub machine: &'a Machine,
     pub host: Option<&'static Host>,
-    /// The folder of the project, if the file is a project's.
+    /// The project's folder, for a project's file.
     pub folder: Option<&'a Path>,
     /// The whole file.
     pub root: &'a Value,
 }
 
-/// Keys that servers.toml does not need.
+/// Keys without use in servers.toml.
 const IDLE: [&str; 21] = [
     "type",
     "transport",
@@ -119,7 +119,7 @@ const IDLE: [&str; 21] = [
     "display_name",
     "start_on_launch",
 ];
-/// Keys for tools that the host calls without approval. They are not a list of visible tools.
+/// Keys of tools that the host calls without approval. They are not a list of visible tools.
 const APPROVALS: [&str; 8] = [
     "autoApprove",
     "alwaysAllow",
@@ -148,7 +148,7 @@ pub(super) fn read(value: &Value, context: &Context) -> HostEntry {
     let Some(entry) = value.as_object() else {
         return HostEntry::Left("the entry is not an object".into());
     };
-    // The host's extension starts the server; there is nothing here to start it with.
+    // The host's extension starts the server; Nonet has no command for it.
     if entry.get("source").and_then(Value::as_str) == Some("extension") && !entry.contains_key("command") {
         return HostEntry::Left(
             "an extension of the host starts this server; look for a command in its README".into(),
@@ -166,7 +166,7 @@ pub(super) fn read(value: &Value, context: &Context) -> HostEntry {
     EntryReader { entry: &common, context, texts, taken: IDLE.to_vec(), notes: Vec::new() }.server()
 }
 
-/// What VS Code shows when it asks for an input.
+/// Returns VS Code's prompt for an input.
 fn description_of_input(root: &Value, id: &str) -> Option<String> {
     let inputs = root.get("inputs").or_else(|| root.pointer("/mcp/inputs"))?.as_array()?;
     let input = inputs.iter().find(|input| input.get("id").and_then(Value::as_str) == Some(id))?;
@@ -177,14 +177,14 @@ struct EntryReader<'a> {
     entry: &'a Map<String, Value>,
     context: &'a Context<'a>,
     texts: TextReader<'a>,
-    /// The keys that are done with.
+    /// The keys already handled.
     taken: Vec<&'static str>,
     notes: Vec<String>,
 }
 
 impl<'a> EntryReader<'a> {
     fn server(mut self) -> HostEntry {
-        // An older Zed has `command = {path, args, env}`.
+        // Older Zed versions have `command = {path, args, env}`.
         let nested = self.entry.get("command").and_then(Value::as_object);
         let inner = nested.unwrap_or(self.entry);
         let command = match nested {
@@ -241,7 +241,8 @@ impl<'a> EntryReader<'a> {
         is("disabled", true) || is("enabled", false) || is("isActive", false)
     }
 
-    /// The tools that the host shows. An empty list means none in Codex, and nothing elsewhere.
+    /// Returns the tools that the host shows. An empty list means none in Codex; elsewhere it means no
+    /// restriction.
     fn allowed_tools(&mut self) -> Option<Vec<String>> {
         let strict = self.entry.contains_key("enabled_tools");
         // Copilot's `tools` is such a list; Codex's is a table about approvals.
@@ -287,7 +288,7 @@ impl<'a> EntryReader<'a> {
     fn time(&mut self, what: &str, seconds: Option<f64>) -> Option<Duration> {
         let seconds = seconds?;
         let time = Duration::try_from_secs_f64(seconds).ok().filter(|time| *time <= LONGEST_TIME);
-        // Whole milliseconds, so that it reads well.
+        // In whole milliseconds, for readability.
         let time =
             time.map(|time| Duration::from_millis(u64::try_from(time.as_millis()).unwrap_or_default()));
         let time = time.filter(|time| !time.is_zero());
@@ -297,7 +298,7 @@ impl<'a> EntryReader<'a> {
         time
     }
 
-    /// Notes the keys that are left out. Returns the loss that may keep the server from working as before.
+    /// Notes the omitted keys. Returns a loss that may keep the server from working as before.
     fn tell_the_rest(&mut self) -> Option<String> {
         let left = |keys: &[&str]| -> Vec<String> {
             let has = |key: &&&str| self.entry.contains_key(**key) && !self.taken.contains(*key);

@@ -1,4 +1,4 @@
-//! The files of hosts, read into entries.
+//! Reads hosts' files into entries.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ use super::{
     text::{self, Text},
 };
 
-/// What stands for the file of a text without one.
+/// The file name shown for pasted text.
 const PASTED: &str = "the text";
 
-/// What the files hold.
+/// The contents of the files.
 pub(super) struct FoundEntries {
     pub entries: Vec<FoundEntry>,
     pub notes: Vec<String>,
@@ -88,7 +88,8 @@ fn shown(file: &Path) -> String {
     file.display().to_string()
 }
 
-/// The files of a host: the user's and the project's, which may be one in the home folder.
+/// Returns a host's files: the user's and the project's, which are the same if the project is the home
+/// folder.
 fn files_of(host: &'static Host, machine: &Machine) -> Vec<(PathBuf, Option<&'static Host>)> {
     let mut files: Vec<_> = [FileScope::User, FileScope::Project]
         .into_iter()
@@ -98,7 +99,7 @@ fn files_of(host: &'static Host, machine: &Machine) -> Vec<(PathBuf, Option<&'st
     files.into_iter().map(|file| (file, Some(host))).collect()
 }
 
-/// The host whose file this is, by its path.
+/// Returns the host with this file path.
 fn host_of(file: &Path, machine: &Machine) -> Option<&'static Host> {
     let is_its = |host: &&Host| {
         (host.user)(machine) == file
@@ -107,7 +108,7 @@ fn host_of(file: &Path, machine: &Machine) -> Option<&'static Host> {
     HOSTS.iter().find(is_its)
 }
 
-/// The folder of the project that a file belongs to.
+/// Returns the project folder that a file belongs to.
 fn project_of(file: &Path, machine: &Machine) -> Option<PathBuf> {
     if HOSTS.iter().any(|host| (host.user)(machine) == file) {
         return None;

@@ -1,4 +1,4 @@
-//! From the files of hosts into servers.toml, server by server.
+//! Imports servers from hosts' files into servers.toml, one by one.
 
 use std::{path::Path, time::Duration};
 
@@ -15,43 +15,41 @@ use crate::{
     secrets_file::{self, SecretsFile},
 };
 
-/// Where servers are taken from.
+/// The source of an import.
 #[derive(Clone, Copy, Debug)]
 pub enum ImportSource<'a> {
     /// Every host that is on this machine.
     All,
-    /// A host's files: the user's, and that of the project in the current folder.
+    /// A host's files: the user's, and the current project's.
     Host(&'static Host),
-    /// What these hosts have for all projects of the user, as far as their files exist.
+    /// The user-scope files of these hosts, if they exist.
     Users(&'a [&'static Host]),
-    /// One file, of whatever host.
+    /// One file, of any host.
     File(&'a Path),
-    /// A text as such a file has it, without the servers of these names in it.
+    /// Pasted text in the format of such a file, without the servers of these names.
     Text(&'a str, &'a [String]),
 }
 
-/// How servers are taken over. Secrets that go nowhere become variables that the user sets.
+/// How servers are imported. Secrets without a store become variables that the user sets.
 #[derive(Clone, Copy, Default)]
 pub struct ImportOptions<'a> {
-    /// Servers of the same name that are reached otherwise are replaced.
+    /// Whether to replace servers of the same name with a different connection.
     pub replace: bool,
     /// Where new secrets go.
     pub keyring: Option<&'a Keyring>,
-    /// Whether secrets that servers.toml names as variables go into `secrets.env` beside it; without a keyring these are
-    /// the new ones too.
+    /// Whether secrets that servers.toml names as variables go into `secrets.env` beside it; without a keyring, new secrets
+    /// go there too.
     pub file: bool,
 }
 
-/// Reads servers and works out a servers.toml that has them. Nothing is written before
-/// [`Change::apply`].
+/// Reads servers and works out the servers.toml that contains them. Nothing is written before [`Change::apply`].
 ///
-/// Names are made fit for servers.toml. A name that is taken by another server gets a number:
-/// `github-2`; with `replace` the one that was there before the import is replaced instead. Two
-/// servers are the same if they are reached in the same way; what servers.toml says besides
-/// (tags, rules, times) does not matter, and stays.
+/// Invalid names are adapted for servers.toml. If another server has the name, a number is added: `github-2`; with `replace`,
+/// a server from before the import is replaced instead. Two servers are the same if their connections are; other keys in
+/// servers.toml (tags, rules, times) do not matter, and stay.
 ///
-/// Secrets go into the keyring or into `secrets.env`, or become variables. One that is there under the same name with
-/// another value stays, and the new one gets another name.
+/// Secrets go into the keyring or `secrets.env`, or become variables. An existing secret of the same name with another value
+/// stays, and the new one gets another name.
 pub fn import(
     source: ImportSource,
     servers_toml: &Path,
@@ -92,8 +90,8 @@ pub fn import(
     Ok(assembled(variables, secrets, rows, notes, change, manner, file.clone()))
 }
 
-/// Works out new servers whose secrets are kept: in the keyring where there is one, else in `secrets.env`. The keyring, which
-/// may take as long as `limit`, is only asked where there are secrets; it is returned if it is used.
+/// Works out new servers whose secrets are stored: in the keyring if there is one, else in `secrets.env`. The keyring is
+/// asked only if there are secrets, and may take at most `limit`; it is returned if used.
 pub fn keeping_secrets(
     limit: Duration,
     replace: bool,
@@ -116,7 +114,7 @@ pub fn keeping_secrets(
     Ok((imported, None))
 }
 
-/// Puts a result together.
+/// Assembles the result.
 pub(super) fn assembled(
     mut variables: Vec<Variable>,
     mut secrets: Vec<KeptSecret>,
@@ -135,7 +133,7 @@ pub(super) fn assembled(
     Imported { rows, variables, secrets, notes, change, keyring: options.keyring.cloned(), file }
 }
 
-/// The `secrets.env` of a servers.toml.
+/// Returns the `secrets.env` beside a servers.toml.
 pub(super) fn secrets_beside(servers_toml: &Path) -> Result<SecretsFile, HostFault> {
     let path = secrets_file::beside(servers_toml);
     SecretsFile::read(&path).map_err(|source| {
@@ -144,7 +142,7 @@ pub(super) fn secrets_beside(servers_toml: &Path) -> Result<SecretsFile, HostFau
     })
 }
 
-/// Whether a file in a git repository may be committed: no `.gitignore` above it names it.
+/// Whether a file in a git repository may be committed: no `.gitignore` in a parent folder names it.
 fn is_tracked(file: &Path) -> bool {
     let ignores = |folder: &Path| {
         let text = std::fs::read_to_string(folder.join(".gitignore")).unwrap_or_default();
@@ -156,7 +154,7 @@ fn is_tracked(file: &Path) -> bool {
     !folders[..=root].iter().any(|folder| ignores(folder))
 }
 
-/// Whether a keyring can be used. A locked one asks its user.
+/// Whether a keyring is usable. A locked keyring asks its user.
 pub fn usable(keyring: &Keyring) -> Result<(), keyring::Error> {
     match keyring.get("NONET_IMPORT") {
         Ok(_) | Err(keyring::Error::NoSecret(_)) => Ok(()),

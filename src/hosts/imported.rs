@@ -17,13 +17,13 @@ use crate::{
 
 /// The servers of an import, and the new servers.toml.
 pub struct Imported {
-    /// One row for each server that was found, in the order of the files.
+    /// One row per server found, in the order of the files.
     pub rows: Vec<ImportRow>,
     /// The variables that the servers need, by name.
     pub variables: Vec<Variable>,
     /// The secrets that servers.toml takes from the keyring or from `secrets.env`, by name.
     pub secrets: Vec<KeptSecret>,
-    /// Notes that are not about a single server.
+    /// Notes that concern no single server.
     pub notes: Vec<String>,
     /// The new servers.toml.
     pub change: Change,
@@ -31,17 +31,17 @@ pub struct Imported {
     pub(super) file: SecretsFile,
 }
 
-/// What became of one server.
+/// The result for one server.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImportRow {
-    /// Its name in the host's file.
+    /// The server's name in the host's file.
     pub name: String,
     /// The place of the entry.
     pub from: Origin,
-    /// What was done.
+    /// The outcome.
     #[serde(flatten)]
     pub done: Done,
-    /// Settings that were left out or changed, and remarks.
+    /// Omitted or changed settings, and remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// Why the server must stay in its file although servers.toml has it: Nonet would not run it, or not as the host does.
@@ -58,19 +58,19 @@ impl ImportRow {
     }
 }
 
-/// The place of a server's entry.
+/// Where a server's entry is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
-    /// The host, if it is known.
+    /// The host, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<&'static str>,
     /// The file.
     pub file: PathBuf,
-    /// The table in it, such as `mcpServers`.
+    /// The table, such as `mcpServers`.
     pub table: String,
 }
 
-/// What was done with a server.
+/// The outcome for a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "done", rename_all = "snake_case")]
 pub enum Done {
@@ -79,17 +79,17 @@ pub enum Done {
         /// Its name in servers.toml.
         server: String,
     },
-    /// It was added under another name: its own is invalid or used by another server.
+    /// It was added under another name: its own is invalid or taken.
     AddedAs {
         /// Its name in servers.toml.
         server: String,
     },
-    /// servers.toml has it.
+    /// servers.toml already has it.
     AlreadyThere {
         /// Its name in servers.toml.
         server: String,
     },
-    /// It has taken the place of another of its name.
+    /// It replaced another server of its name.
     Replaced {
         /// Its name in servers.toml.
         server: String,
@@ -104,7 +104,7 @@ pub enum Done {
 }
 
 impl Done {
-    /// Whether it was put into servers.toml.
+    /// Whether the import adds the server to servers.toml.
     pub fn is_new(&self) -> bool {
         matches!(self, Self::Added { .. } | Self::AddedAs { .. } | Self::Replaced { .. })
     }
@@ -139,18 +139,18 @@ impl fmt::Display for Done {
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// Its meaning.
+    /// Its purpose.
     pub what: String,
     /// The servers that need it, by their names in servers.toml.
     pub servers: Vec<String>,
-    /// Where the value can be found, or where the variable was named.
+    /// Where to find the value, or where the variable was named.
     pub places: Vec<String>,
-    /// Whether it is set already.
+    /// Whether it is set.
     pub set: bool,
-    /// Whether `secrets.env` sets it, and not only the environment that Nonet was asked in.
+    /// Whether `secrets.env` sets it, rather than only the current environment.
     #[serde(skip)]
     pub kept: bool,
-    /// A line for a shell to set it with; the value goes in the place of `...`.
+    /// A shell command that sets it; `...` stands for the value.
     pub hint: String,
 }
 
@@ -174,7 +174,7 @@ pub struct KeptSecret {
     /// Where it is kept.
     #[serde(rename = "in")]
     pub store: SecretStore,
-    /// Whether it is there already.
+    /// Whether it is stored already.
     pub there: bool,
     #[serde(skip)]
     pub(super) value: Secret,
@@ -190,7 +190,7 @@ pub struct Carried {
 }
 
 impl Imported {
-    /// Stores the secrets, then writes servers.toml. If one of them fails, neither is done.
+    /// Stores the secrets, then writes servers.toml. If either fails, neither takes effect.
     pub fn apply(&self) -> Result<Applied, HostFault> {
         let mut stored = Vec::new();
         let kept = self.store(&mut stored).and_then(|()| self.keep());
@@ -209,7 +209,7 @@ impl Imported {
         kept.and(applied)
     }
 
-    /// Reads the new servers.toml as it will be once this is applied.
+    /// Reads the new servers.toml as it will be after [`Imported::apply`].
     pub fn preview(&self, sources: Sources) -> Result<Loaded, Unusable> {
         let mut file = self.file.clone();
         let mut stored = BTreeMap::new();
@@ -232,22 +232,22 @@ impl Imported {
         self.change.is_nothing() && self.secrets.iter().all(|kept| kept.there)
     }
 
-    /// The `secrets.env` beside servers.toml.
+    /// Returns the path of the `secrets.env` beside servers.toml.
     pub fn secrets_file(&self) -> &Path {
         self.file.path()
     }
 
-    /// Whether `secrets.env` was there before.
+    /// Whether `secrets.env` existed before.
     pub fn had_secrets_file(&self) -> bool {
         self.file.was_there()
     }
 
-    /// Whether any of the servers has a secret in its file.
+    /// Whether any server has a secret in its file.
     pub fn has_secrets(&self) -> bool {
         !self.change.secrets.is_empty()
     }
 
-    /// Has a backup of servers.toml kept, also where servers are only added to it.
+    /// Requests a backup of servers.toml, even if servers are only added.
     pub fn keep_backup(&mut self) {
         self.change.backup = true;
     }
@@ -271,7 +271,7 @@ impl Imported {
         Ok(())
     }
 
-    /// Puts secrets into `secrets.env`. Returns whether there were any to put.
+    /// Writes secrets to `secrets.env`. Returns whether there were any.
     fn keep(&self) -> Result<bool, HostFault> {
         let mut file = self.file.clone();
         let new = |kept: &&KeptSecret| kept.store == SecretStore::File && !kept.there;
@@ -290,13 +290,13 @@ impl Imported {
         Ok(is_new)
     }
 
-    /// The servers of one table that servers.toml has now and Nonet may run: what [`install`](super::install) may take out
-    /// of it.
+    /// Returns the servers of one table that servers.toml has now and Nonet may run: [`install`](super::install) may
+    /// remove them from the table.
     pub fn carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
         self.carried_if(host, scope, machine, |done| matches!(done, Done::AlreadyThere { .. }))
     }
 
-    /// The servers of one table that [`install`](super::install) may take out once this import is applied.
+    /// Returns the servers of one table that [`install`](super::install) may remove once this import is applied.
     pub fn will_be_carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
         self.carried_if(host, scope, machine, |_| true)
     }
@@ -316,7 +316,7 @@ impl Imported {
         carried.collect()
     }
 
-    /// The servers of one table that [`install`](super::install) must leave in it now, each with the reason.
+    /// Returns the servers of one table that [`install`](super::install) must leave there now, each with the reason.
     pub fn staying(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<(String, String)> {
         let rows = self.rows_of(host, scope, machine);
         let missing = |done: &Done| !matches!(done, Done::AlreadyThere { .. });
@@ -329,7 +329,7 @@ impl Imported {
         rows.filter_map(|row| Some((row.name.clone(), why(row)?))).collect()
     }
 
-    /// The same once this import is applied.
+    /// Returns the servers that will have to stay once this import is applied.
     pub fn will_stay(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<(String, String)> {
         let rows = self.rows_of(host, scope, machine);
         rows.filter_map(|row| Some((row.name.clone(), row.why_it_stays()?))).collect()

@@ -16,20 +16,20 @@ use super::{
 /// Nonet's own entry in a host's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Present {
-    /// There is none.
+    /// Not present.
     Absent,
-    /// It starts a program. `config` is the configuration that the entry names, if it names one.
+    /// It starts a program. `config` is the configuration file named in the entry, if any.
     Program {
         /// How the program is started.
         launch: Launch,
-        /// A path, as written.
+        /// The path, as written.
         config: Option<String>,
     },
     /// It connects to a gateway elsewhere, or was not written by Nonet.
     Elsewhere,
 }
 
-/// Finds out how a host starts Nonet now.
+/// Returns how a host starts Nonet now.
 pub fn present(host: &Host, scope: FileScope, machine: &Machine) -> Result<Present, HostFault> {
     let file = HostFile::read(host, scope, machine)?;
     let entries = file.servers(host).entries(file.text.plain())?;
@@ -49,26 +49,26 @@ pub fn present(host: &Host, scope: FileScope, machine: &Machine) -> Result<Prese
     Ok(Present::Program { launch: Launch { command: command.into(), args }, config })
 }
 
-/// A host's file, read.
+/// The content of a host's file.
 struct HostFile {
-    /// As the user knows it.
+    /// The user's path.
     file: PathBuf,
-    /// Behind links; records and backups are beside it.
+    /// The path with links resolved; records and backups are beside it.
     real: PathBuf,
     bytes: Option<Vec<u8>>,
     text: Text,
 }
 
-/// Returns Nonet's entry as a text that a host's file could be, to be copied.
+/// Returns Nonet's entry as the text of a host's file, for copying.
 pub fn entry_text(host: &Host, launch: &Launch) -> Result<String, HostFault> {
     let table = HostTable { format: host.format, table: host.table, file: Path::new(host.name) };
     let text = table.put("", OWN_NAME, &entry_of(host, launch))?;
     Ok(text.trim().to_string())
 }
 
-/// Works out a host's file with Nonet in it. `replace` are the servers that come out of the file
-/// with that, by their names in it: those that servers.toml has now, and never others. Nothing is
-/// written before [`Change::apply`], which keeps a backup beside the file.
+/// Works out a host's file with Nonet in it. `replace` lists the servers to remove, by their names in the
+/// file: only ones that servers.toml has now. Nothing is written before [`Change::apply`], which keeps a
+/// backup beside the file.
 pub fn install(
     host: &Host,
     scope: FileScope,
@@ -134,9 +134,9 @@ pub fn install(
     Ok(change)
 }
 
-/// Works out a host's file without Nonet. If nobody has touched it since [`install`], it becomes
-/// what it was before, byte for byte. Else Nonet's entry alone comes out, and servers that
-/// `install` has taken out come back from the backup, unless there is one of their name.
+/// Works out a host's file without Nonet. If the file is unchanged since [`install`], it becomes what it was
+/// before, byte for byte. Otherwise, only Nonet's entry is removed, and the servers that `install` removed
+/// are restored from the backup, unless their names are taken.
 pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Change, HostFault> {
     let file = HostFile::read(host, scope, machine)?;
     let servers = file.servers(host);
@@ -190,7 +190,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
     if !change.is_nothing() {
         told.push(host.reload.into());
     }
-    // Restoring a backup needs no other backup.
+    // Restoring a backup needs no further backup.
     change.backup = !matches!(afterwards, Afterwards::Forget(Some(_))) && change.after.is_some();
     change.afterwards = afterwards;
     change.told = told;
@@ -198,7 +198,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
     Ok(change)
 }
 
-/// What a file was before Nonet.
+/// The state of a file before Nonet.
 enum First {
     NoFile,
     Was(PathBuf, Vec<u8>),
@@ -226,8 +226,8 @@ impl HostFile {
         HostTable { format: host.format, table: host.table, file: &self.file }
     }
 
-    /// The record of an install that has taken `out` out. If the file is as an earlier install
-    /// left it, what was before that one counts.
+    /// Returns the record of an install that removed `out`. If the file is unchanged since an earlier
+    /// install, the state before that one counts.
     fn record(&self, after: Option<&[u8]>, out: &[&str]) -> Receipt {
         let earlier = Receipt::of(&self.real);
         let chained = earlier.filter(|earlier| {
@@ -240,8 +240,8 @@ impl HostFile {
         Receipt { before, new_backup, after: after.map(receipt::digest).unwrap_or_default(), removed }
     }
 
-    /// What the file was before Nonet, if the record can tell. A backup with Nonet in it is
-    /// younger than that.
+    /// Returns the state of the file before Nonet, if the record tells. A backup that contains Nonet is from
+    /// a later state.
     fn first(&self, receipt: &Receipt, servers: &HostTable) -> Option<First> {
         let Some(name) = &receipt.before else { return Some(First::NoFile) };
         let backup = receipt::backup(&self.real, name)?;
@@ -260,7 +260,7 @@ impl HostFile {
     }
 }
 
-/// The secrets of the servers before and after.
+/// Returns the secrets of the servers before and after the change.
 fn secrets(servers: &HostTable, change: &Change, machine: &Machine) -> Vec<String> {
     let entries = [&change.before, &change.after].into_iter().filter_map(|bytes| {
         let text = Text::new(bytes.as_deref(), &change.file).ok()?;
@@ -269,7 +269,7 @@ fn secrets(servers: &HostTable, change: &Change, machine: &Machine) -> Vec<Strin
     entries.flatten().flat_map(|(_, entry)| entry::secrets(&entry, machine)).collect()
 }
 
-/// Nonet's entry as the host writes entries.
+/// Returns Nonet's entry in the host's format.
 fn entry_of(host: &Host, launch: &Launch) -> Map<String, Value> {
     let extra: Map<String, Value> = serde_json::from_str(host.extra).expect("a constant of `known`");
     let own = [

@@ -1,4 +1,4 @@
-//! Servers of hosts put into servers.toml, one after the other.
+//! Adds hosts' servers to servers.toml, one by one.
 
 use std::collections::BTreeSet;
 
@@ -20,22 +20,22 @@ use crate::{
     secrets_file::SecretsFile,
 };
 
-/// Puts servers into servers.toml, one after the other.
+/// Adds servers to servers.toml, one by one.
 pub(super) struct Joining<'a> {
     pub doc: ServersToml,
     pub names: Names<'a>,
     machine: &'a Machine,
     replace: bool,
-    /// Whether the values of variables are kept in `secrets.env`.
+    /// Whether variables' values are stored in `secrets.env`.
     keeps: bool,
-    /// The names that this import has used; these are never replaced.
+    /// The names used by this import; they are never replaced.
     pub mine: BTreeSet<String>,
     pub variables: Vec<Variable>,
     pub secrets: Vec<KeptSecret>,
 }
 
 impl<'a> Joining<'a> {
-    /// Names that servers.toml or an entry mentions keep their meaning.
+    /// Starts with the names in servers.toml and in the entries reserved for their meanings.
     pub fn new(
         doc: ServersToml,
         found: &[FoundEntry],
@@ -51,7 +51,7 @@ impl<'a> Joining<'a> {
         Self { doc, names, machine, replace, keeps, mine, variables, secrets }
     }
 
-    /// Adds a server to servers.toml, unless servers.toml has the server.
+    /// Adds a server, unless servers.toml already has it.
     pub fn join(&mut self, found: &FoundEntry) -> ImportRow {
         let (done, notes, lost) = match &found.entry {
             HostEntry::Nonet => (Done::Nonet, Vec::new(), None),
@@ -122,7 +122,7 @@ impl<'a> Joining<'a> {
         (!unseen.is_empty()).then(|| format!("{} {why}, so secrets were not compared", listed(&unseen)))
     }
 
-    /// Whether an existing server has a secret that should go into the keyring but is not there.
+    /// Whether an existing server has a secret that belongs in the keyring but is not there.
     fn is_for_keyring(&self, server: &HostServer, held: &[(Reference, Meaning)]) -> bool {
         let texts = server.texts();
         let secrets = texts.iter().flat_map(|(_, parts)| parts.iter());
@@ -131,8 +131,8 @@ impl<'a> Joining<'a> {
         self.names.has_keyring() && kept < secrets
     }
 
-    /// Records what the server needs from its environment and from the keyring. `there` is what
-    /// servers.toml has for it already.
+    /// Records which variables and keyring secrets the server needs. `there` lists the ones that servers.toml already
+    /// has for it.
     fn note_references(
         &mut self,
         found: &FoundEntry,
@@ -159,7 +159,7 @@ impl<'a> Joining<'a> {
                         };
                         let Some(held) = held(part, &found.from.file) else { continue };
                         let reference = match there {
-                            // None if servers.toml has the secret itself.
+                            // None if servers.toml contains the secret itself.
                             Some(there) => {
                                 there.iter().find(|(_, other)| *other == held).map(|(there, _)| there.clone())
                             }
@@ -182,8 +182,8 @@ impl<'a> Joining<'a> {
         }
     }
 
-    /// Whether a secret is stored where its name leads. A variable that `secrets.env` has with another value is set by
-    /// the environment, and stays.
+    /// Whether a secret is stored under its name. A variable with another value in `secrets.env` is set by the
+    /// environment, and stays.
     fn is_stored(&self, reference: &Reference, value: &str) -> bool {
         match reference {
             Reference::Keyring(_) => self.names.has_keyring(),
@@ -235,7 +235,7 @@ fn shortened_words(what: &str) -> String {
     if what.len() > 80 { shortened(what) } else { what.into() }
 }
 
-/// `name`, `name-2`, `name-3`, ..., never longer than a server's name may be.
+/// Returns `name`, `name-2`, `name-3`, ..., within the length limit of a server's name.
 fn numbered(name: &str, number: usize) -> String {
     if number == 1 {
         return name.into();
@@ -245,7 +245,7 @@ fn numbered(name: &str, number: usize) -> String {
     format!("{}{suffix}", start.trim_end_matches(['-', '_']))
 }
 
-/// The variables that an entry names itself.
+/// Returns the variables that an entry names itself.
 fn named(entry: &HostEntry) -> Vec<Reference> {
     let mut found = Vec::new();
     if let HostEntry::Server(server, _) = entry {

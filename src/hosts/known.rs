@@ -1,4 +1,4 @@
-//! The hosts that are known: where each keeps its file, and how it writes entries.
+//! The known hosts: where each keeps its file, and how it writes entries.
 
 use std::{fs::File, io::Read, path::PathBuf};
 
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{FileFormat, Host, Machine, Os, Unit, YamlServers};
 
-/// What most hosts have in common.
+/// The defaults, shared by most hosts.
 const COMMON: Host = Host {
     name: "",
     title: "",
@@ -23,10 +23,10 @@ const COMMON: Host = Host {
     bare_variables: false,
     by_hand: None,
 };
-/// The longest path that a file of LM Studio names, in bytes.
+/// The longest path in LM Studio's pointer file, in bytes.
 const LONGEST_PATH: u64 = 4096;
 
-/// Every host that is known, in the order in which they are listed.
+/// Every known host, in listing order.
 pub static HOSTS: [Host; 18] = [
     Host {
         name: "claude-desktop",
@@ -74,14 +74,14 @@ pub static HOSTS: [Host; 18] = [
         aliases: &["zed-editor"],
         reload: "Zed reads the file as soon as it is saved.",
         table: "context_servers",
-        // Zed keeps to ~/.config on macOS too.
+        // Zed uses ~/.config on macOS too.
         user: |machine| match machine.os {
             Os::Windows => machine.app_folder().join("Zed").join("settings.json"),
             Os::Linux => machine.app_folder().join("zed").join("settings.json"),
             Os::MacOs => machine.home.join(".config").join("zed").join("settings.json"),
         },
         project: Some(".zed/settings.json"),
-        // Versions before 2026 do not read an entry without it; later ones pass over it.
+        // Versions before 2026 ignore an entry without this key; later ones ignore the key.
         extra: r#"{"source": "custom"}"#,
         timeout: Unit::SecondsUpTo(600),
         ..COMMON
@@ -123,7 +123,7 @@ pub static HOSTS: [Host; 18] = [
         name: "cline",
         title: "Cline",
         reload: "Press \"Restart Server\" in Cline's list of MCP servers, or start Cline again.",
-        // Older versions of the extension keep it in VS Code's folder.
+        // Older versions of the extension keep the file in VS Code's folder.
         user: |machine| {
             let name = "cline_mcp_settings.json";
             let named = machine.var("CLINE_MCP_SETTINGS_PATH").map(PathBuf::from);
@@ -153,7 +153,7 @@ pub static HOSTS: [Host; 18] = [
         format: FileFormat::Yaml(YamlServers::Listed),
         user: |machine| machine.home.join(".continue").join("config.yaml"),
         project: Some(".continue/mcpServers/nonet.yaml"),
-        // Without these keys Continue reads none of the file.
+        // Without these keys, Continue rejects the whole file.
         blank: "name: Local Config\nversion: 1.0.0\nschema: v1\n",
         extra: r#"{"name": "nonet"}"#,
         ..COMMON
@@ -246,12 +246,12 @@ pub static HOSTS: [Host; 18] = [
     },
 ];
 
-/// The settings of an extension of VS Code.
+/// Returns the settings folder of a VS Code extension.
 fn extension(machine: &Machine, id: &str) -> PathBuf {
     machine.app_folder().join("Code").join("User").join("globalStorage").join(id).join("settings")
 }
 
-/// LM Studio's folder, which a file in the home folder names where it is not the usual one.
+/// Returns LM Studio's folder, which a pointer file in the home folder names if it is not the default.
 fn lm_studio(machine: &Machine) -> PathBuf {
     let mut named = String::new();
     let pointer = File::open(machine.home.join(".lmstudio-home-pointer"));

@@ -1,4 +1,4 @@
-//! How a client is to start this Nonet: by its path, or with the command that fetched it into a cache.
+//! How a client should start this Nonet: by its path, or with the command that fetched it into a cache.
 
 use std::{
     env, io,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{Machine, Os};
 
-/// How a host is to start Nonet.
+/// How a host should start Nonet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The program as an absolute path: hosts may not search the shell's PATH.
@@ -16,7 +16,8 @@ pub struct Launch {
     pub args: Vec<String>,
 }
 
-/// Folders of caches, each with the command that puts programs there. npx and uvx may clear theirs at any time.
+/// Cache folders, each with the command that fetches programs into it. npx and uvx may clear their caches at
+/// any time.
 const CACHES: [(&str, &str, &[&str]); 5] = [
     ("_npx", "npx", &["-y", "nonet"]),
     ("archive-v0", "uvx", &["nonet"]),
@@ -26,7 +27,7 @@ const CACHES: [(&str, &str, &[&str]); 5] = [
 ];
 
 impl Launch {
-    /// This program with a configuration, under a profile if one is named.
+    /// Returns the command for this program with a configuration, and a profile if named.
     pub fn of(config: &Path, profile: Option<&str>, machine: &Machine) -> io::Result<Self> {
         let exe = env::current_exe()?;
         let mut launch = match fetched_by(&exe) {
@@ -41,7 +42,7 @@ impl Launch {
     }
 }
 
-/// The command that fetched a program into a cache; none for an installed program.
+/// Returns the command that fetched a program into a cache; none for an installed program.
 fn fetched_by(exe: &Path) -> Option<(&'static str, &'static [&'static str])> {
     let folders: Vec<_> = exe.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     let is_in = |name: &str| {
@@ -50,21 +51,22 @@ fn fetched_by(exe: &Path) -> Option<(&'static str, &'static [&'static str])> {
             folder == name || name.ends_with('-') && folder.starts_with(name)
         })
     };
-    // An own folder may be called `dlx`; pnpm's is below its cache.
+    // A user's folder may be called `dlx`; pnpm's is below its cache.
     let is_cache = |name: &str| name != "dlx" || is_in("pnpm");
     CACHES.iter().find(|(name, ..)| is_in(name) && is_cache(name)).map(|(_, command, args)| (*command, *args))
 }
 
-/// Whether a client's command is a path at which there is no program, or none that stays.
+/// Whether a client's command is a path without a program, or with a cached one that may vanish.
 pub fn is_lost(command: &str) -> bool {
     let file = Path::new(command);
     file.is_absolute() && (!file.exists() || fetched_by(file).is_some())
 }
 
-/// A command by its whole path if it is found, because clients may not have the PATH of a shell.
+/// Builds the launch of a fetched program, with the command's absolute path if found: clients may not have the
+/// shell's PATH.
 fn fetched(command: &str, args: &[&str], os: Os) -> Launch {
     let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
-    // `npx` is a script there, which not every client can start.
+    // On Windows, `npx` is a script, which not every client can start.
     if os == Os::Windows && command != "uvx" {
         args.splice(0..0, ["/c".to_string(), command.to_string()]);
         return Launch { command: "cmd".into(), args };
@@ -72,9 +74,9 @@ fn fetched(command: &str, args: &[&str], os: Os) -> Launch {
     Launch { command: on_path(command).map_or(command.into(), |file| file.display().to_string()), args }
 }
 
-/// Finds a program on the PATH, as it is started by its name.
+/// Finds a program on the PATH.
 pub fn on_path(program: &str) -> Option<PathBuf> {
-    // Caches are passed over: npx puts a folder of its own in front.
+    // Skips caches: npx prepends a folder of its own.
     let path = env::var_os("PATH")?;
     let folders: Vec<_> = env::split_paths(&path).filter(|folder| fetched_by(folder).is_none()).collect();
     let is_whole = !cfg!(windows) || Path::new(program).extension().is_some();

@@ -1,4 +1,4 @@
-//! Names for secrets: a name never has two values.
+//! Names for secrets: a name never gets two values.
 
 use std::{cell::RefCell, collections::BTreeMap, fmt};
 
@@ -14,16 +14,16 @@ use crate::{
 /// The names of variables and secrets in servers.toml, existing and new.
 pub(super) struct Names<'a> {
     machine: &'a Machine,
-    /// Where secrets go; into variables if it is none.
+    /// The store for secrets; without it, they become variables.
     keyring: Option<&'a Keyring>,
-    /// The variables that servers.toml finds in the file beside it, where the environment does not have them.
+    /// The variables in `secrets.env`, used where the environment lacks them.
     file: &'a SecretsFile,
-    /// Why the keyring could not be asked.
+    /// Why the keyring could not be read.
     trouble: RefCell<Option<keyring::Error>>,
     held: BTreeMap<Reference, Meaning>,
 }
 
-/// What servers.toml writes in the place of a value.
+/// What replaces a value in servers.toml.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reference {
     /// An environment variable.
@@ -54,9 +54,9 @@ impl fmt::Display for Reference {
 pub(super) enum Meaning {
     /// A secret of this import.
     Value { value: String, key: SecretName },
-    /// A prompt of a host: the file and its purpose, then on a separate line its id.
+    /// A host's prompt: its file and purpose, then its id on a line of its own.
     Asked(String),
-    /// A name from the user, with an unknown value.
+    /// A name chosen by the user, with an unknown value.
     Unknown,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Names<'a> {
         Self { machine, keyring, file, trouble: RefCell::default(), held: BTreeMap::new() }
     }
 
-    /// Keeps a name that a file mentions from being used for anything else.
+    /// Reserves a name that a file mentions.
     pub fn reserve(&mut self, reference: Reference) {
         self.held.entry(reference).or_insert(Meaning::Unknown);
     }
@@ -84,7 +84,7 @@ impl<'a> Names<'a> {
         self.held.iter().find(same).map(|(reference, _)| reference.clone())
     }
 
-    /// The name for a secret of a server: that of an equal secret, else a new one.
+    /// Returns the name for a server's secret: an equal secret's name, else a new one.
     pub fn name(&mut self, server: &str, held: Meaning) -> Reference {
         if let Some(reference) = self.find(&held) {
             return reference;
@@ -102,7 +102,7 @@ impl<'a> Names<'a> {
         reference
     }
 
-    /// Whether an existing name of servers.toml may mean this secret of the server.
+    /// Whether an existing name in servers.toml may mean this secret of the server.
     pub fn may_be(&self, reference: &Reference, server: &str, held: &Meaning) -> bool {
         let fits = |name: &String| name == reference.name();
         let Meaning::Value { value, .. } = held else {
@@ -116,12 +116,12 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether the value of the name is known.
+    /// Whether the value behind a name is known.
     pub fn is_known(&self, reference: &Reference) -> bool {
         self.is_set(reference) || !matches!(self.held.get(reference), None | Some(Meaning::Unknown))
     }
 
-    /// The value of a variable in `secrets.env`.
+    /// Returns the value of a variable in `secrets.env`.
     pub fn kept(&self, reference: &Reference) -> Option<&str> {
         match reference {
             Reference::Variable(name) => self.file.get(name),
@@ -129,7 +129,7 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether the variable is set here or in `secrets.env`, or the secret is in the keyring that Nonet may ask.
+    /// Whether the variable is set here or in `secrets.env`, or the secret is in the usable keyring.
     pub fn is_set(&self, reference: &Reference) -> bool {
         self.value(reference).is_some()
     }
@@ -139,12 +139,12 @@ impl<'a> Names<'a> {
         self.keyring.is_some()
     }
 
-    /// Returns the error of the keyring, if there was one.
+    /// Returns the keyring's error, if any.
     pub fn trouble(&self) -> Option<keyring::Error> {
         self.trouble.borrow().clone()
     }
 
-    /// Returns the reference for servers.toml: known secrets may go into the keyring.
+    /// Returns the reference for servers.toml: to the keyring for known secrets, if it is used.
     fn reference(&self, held: &Meaning, name: String) -> Reference {
         match held {
             Meaning::Value { .. } if self.has_keyring() => Reference::Keyring(name),
@@ -180,7 +180,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// The names that come into question, best first; from the second round on they are numbered.
+/// Returns candidate names, best first; numbered from the second round on.
 fn candidates(server: &str, held: &Meaning, round: usize) -> Vec<String> {
     let server = as_name(server).to_uppercase();
     let (key, own) = match held {
@@ -197,7 +197,7 @@ fn candidates(server: &str, held: &Meaning, round: usize) -> Vec<String> {
     }
 }
 
-/// What is a name stays as it is; the rest is made one in capitals.
+/// Turns a text into a variable name in capitals, unless it is one already.
 fn as_name(text: &str) -> String {
     if is_variable_name(text) {
         return text.into();

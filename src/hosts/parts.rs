@@ -1,5 +1,5 @@
-//! A text of a configuration in parts: plain text, variables and secrets. Hosts and servers.toml write variables in
-//! different ways; parts are the common form.
+//! Configuration texts split into parts: plain text, variables and secrets. Hosts and servers.toml write variables
+//! differently; parts are the common form.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::{
     keyring,
 };
 
-/// A text, in order. Two pieces of plain text never follow each other.
+/// A text as ordered parts. Plain parts are never adjacent.
 pub(super) type TextParts = Vec<TextPart>;
 
 /// A piece of a text.
@@ -26,40 +26,40 @@ pub(super) enum TextPart {
     Keyring(String),
     /// A value from elsewhere: a prompt, a file, a command.
     Asked {
-        /// What the host calls it.
+        /// The host's id for it.
         id: String,
-        /// What it is, for the user.
+        /// Its purpose, for the user.
         what: String,
     },
-    /// A secret. `key` names it: `GITHUB_TOKEN`, or only `TOKEN`.
+    /// A secret. `key` names the secret: `GITHUB_TOKEN`, or only `TOKEN`.
     Secret { value: String, key: SecretName },
 }
 
-/// What a secret is called.
+/// The name of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SecretName {
-    /// By the name of the environment variable that the server wants it in.
+    /// The server's environment variable for the secret.
     Own(String),
-    /// By its kind; only the server's name makes it a name.
+    /// The kind of secret; combined with the server's name, it becomes a name.
     Kind(String),
 }
 
-/// What is asked for without a name of its own.
+/// The id of a requested value without a name.
 pub(super) const GIVEN: &str = "secret";
 
-/// How a host understands a text.
+/// How a host interprets a text.
 pub(super) struct TextReader<'a> {
     /// Whether `$NAME` is a variable anywhere in a text.
     pub bare_variables: bool,
     pub windows: bool,
-    /// The folder that the host means by `${workspaceFolder}`.
+    /// The value of `${workspaceFolder}` in the host.
     pub folder: &'a Path,
-    /// What an input asks for, by its id.
+    /// Returns an input's prompt, by its id.
     pub input: &'a dyn Fn(&str) -> Option<String>,
 }
 
 impl TextReader<'_> {
-    /// Takes a host's text apart. Secrets are not looked for here.
+    /// Splits a host's text into parts, without looking for secrets.
     pub fn parts(&self, text: &str) -> TextParts {
         let mut parts = TextParts::new();
         let mut rest = text;
@@ -67,7 +67,7 @@ impl TextReader<'_> {
             plain(&mut parts, &rest[..at]);
             rest = &rest[at..];
             if rest.starts_with("$${") || rest.starts_with("$$") && self.bare_variables {
-                // Nobody who doubles it means a variable.
+                // A doubled `$` never means a variable.
                 let end = if rest.starts_with("$${") { 3 } else { 2 };
                 plain(&mut parts, &rest[..end]);
                 rest = &rest[end..];
@@ -90,11 +90,11 @@ impl TextReader<'_> {
         parts
     }
 
-    /// What follows `${`, and the text after its `}`.
+    /// Parses what follows `${`. Returns its part and the text after its `}`.
     fn braced<'t>(&self, inside: &'t str) -> Option<(TextPart, &'t str)> {
         let (content, after) = inside.split_at(closing_brace(inside)?);
         let after = &after[1..];
-        // Continue has `${{ secrets.NAME }}`.
+        // Continue writes `${{ secrets.NAME }}`.
         if let Some(content) = content.strip_prefix('{') {
             let name = ["secrets.", "inputs."].iter().find_map(|kind| content.trim().strip_prefix(kind))?;
             return Some((variable(name)?, after.strip_prefix('}')?));
@@ -124,7 +124,7 @@ impl TextReader<'_> {
         Some((part, after))
     }
 
-    /// `$NAME`. As a whole text it is understood in capitals only: `$ecret` may be a password.
+    /// Parses `$NAME`. If it is the whole text, only capitals are accepted: `$ecret` may be a password.
     fn bare<'t>(&self, text: &'t str, whole: bool) -> Option<(&'t str, &'t str)> {
         let inside = &text[1..];
         let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(inside.len());
@@ -135,7 +135,7 @@ impl TextReader<'_> {
     }
 }
 
-/// Takes a text of servers.toml apart, by the rules of its own expansion.
+/// Splits a text of servers.toml into parts, by its own expansion rules.
 pub(super) fn own(text: &str) -> TextParts {
     let mut parts = TextParts::new();
     for piece in pieces(text) {
@@ -165,7 +165,7 @@ pub(super) fn plain(parts: &mut TextParts, text: &str) {
     }
 }
 
-/// The parts as one plain text, if they are nothing else.
+/// Returns the parts as plain text, if they are only that.
 pub(super) fn as_plain(parts: &[TextPart]) -> Option<&str> {
     match parts {
         [] => Some(""),
@@ -174,7 +174,7 @@ pub(super) fn as_plain(parts: &[TextPart]) -> Option<&str> {
     }
 }
 
-/// The text that the parts begin with.
+/// Returns the plain text at the start of the parts.
 pub(super) fn beginning(parts: &[TextPart]) -> &str {
     match parts.first() {
         Some(TextPart::Plain(text)) => text,
@@ -187,7 +187,7 @@ pub(super) fn is_variable_name(name: &str) -> bool {
     keyring::is_name(name)
 }
 
-/// `NAME` or `NAME:-default`, if servers.toml could read it.
+/// Parses `NAME` or `NAME:-default`, if valid in servers.toml.
 fn variable(content: &str) -> Option<TextPart> {
     match own(&format!("${{{content}}}")).as_slice() {
         [variable @ TextPart::Variable { .. }] => Some(variable.clone()),

@@ -8,7 +8,7 @@ use toml_edit::{Document, Item, TableLike, Value as Toml};
 
 use super::{FileFormat, HostFault, YamlServers, shortened, text::position, yaml};
 
-/// Plain JSON with comments and commas at the end. What else editors put up with is a fault.
+/// Plain JSON with comments and trailing commas. Other extensions are errors.
 pub(super) const JSONC: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_trailing_commas: true,
@@ -22,11 +22,11 @@ pub(super) const JSONC: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-/// The keys under which hosts have their servers.
+/// The keys of hosts' tables of servers.
 const TABLES: [&str; 4] = ["mcpServers", "servers", "context_servers", "mcp_servers"];
 const KEEP_OFF: &str = "Fix the syntax; nothing was changed.";
 
-/// The format that a file is in. TOML begins with a key, a `#` or a `[`, and so may YAML.
+/// Detects a file's format. TOML begins with a key, a `#` or a `[`, and so may YAML.
 pub(super) fn format_of(text: &str, file: &Path) -> FileFormat {
     if file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml") {
         return FileFormat::Yaml(YamlServers::Named);
@@ -35,7 +35,7 @@ pub(super) fn format_of(text: &str, file: &Path) -> FileFormat {
     if start.is_empty() || start.starts_with(['{', '/']) { FileFormat::Json } else { FileFormat::Toml }
 }
 
-/// A text as JSON; one without any content is an empty object.
+/// Parses a text as JSON; an empty text is an empty object.
 pub(super) fn value(text: &str, format: FileFormat, file: &Path) -> Result<Value, HostFault> {
     match format {
         FileFormat::Toml => Ok(toml_value(toml(text, file)?.as_item())),
@@ -70,8 +70,8 @@ fn json<'a>(text: &'a str, file: &Path) -> Result<Option<ast::Value<'a>>, HostFa
     Ok(parsed.value)
 }
 
-/// Which of two keys with the same name counts is for each host to say, so none of them is edited.
-/// Keys outside the tables of servers may be duplicates; editors warn of those.
+/// Refuses duplicate keys: which one counts depends on the host, so none is edited. Outside the tables of
+/// servers, duplicates are allowed; editors warn about them.
 fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), HostFault> {
     let ast::Value::Object(root) = value else { return Ok(()) };
     let tables: Vec<_> =
@@ -96,7 +96,7 @@ fn no_doubles(value: &ast::Value, text: &str, file: &Path) -> Result<(), HostFau
     Ok(())
 }
 
-/// Reads TOML, for looking at and for editing.
+/// Parses TOML, for reading and editing.
 pub(super) fn toml(text: &str, file: &Path) -> Result<Document<String>, HostFault> {
     Document::parse(text.to_string()).map_err(|error| {
         let (line, column) = position(text, error.span().unwrap_or_default().start);
@@ -105,7 +105,7 @@ pub(super) fn toml(text: &str, file: &Path) -> Result<Document<String>, HostFaul
     })
 }
 
-/// TOML as JSON; dates become texts.
+/// Converts TOML to JSON; dates become strings.
 pub(super) fn toml_value(item: &Item) -> Value {
     fn table(table: &dyn TableLike) -> Value {
         Value::Object(table.iter().map(|(key, item)| (key.to_string(), toml_value(item))).collect())
@@ -126,25 +126,25 @@ pub(super) fn toml_value(item: &Item) -> Value {
     }
 }
 
-/// A table of servers inside of a file.
+/// A table of servers in a file.
 pub(super) struct FoundTable<'a> {
     /// The path of the table, such as `mcpServers`.
     pub table: String,
-    /// The entries, by the host's own names.
+    /// The entries, by the host's names.
     pub entries: Cow<'a, Map<String, Value>>,
 }
 
-/// The name of an item in a list of servers.
+/// Returns the name of an item in a list of servers.
 pub(super) fn name_of(item: &Value) -> Option<&str> {
     item.get("name")?.as_str()
 }
 
-/// A list of servers, by their names.
+/// Converts a list of servers to a map by name.
 pub(super) fn named(items: &[Value]) -> Map<String, Value> {
     items.iter().filter_map(|item| Some((name_of(item)?.to_string(), item.clone()))).collect()
 }
 
-/// The entries that `is_server` finds in a table with others; none if there are none.
+/// Returns the entries that `is_server` accepts from a mixed table; none if there are none.
 fn among<'a>(table: Option<&'a Value>, is_server: fn(&Value) -> bool) -> Option<Cow<'a, Map<String, Value>>> {
     let entries = table?.as_object()?;
     let servers = entries.iter().filter(|(_, value)| is_server(value));
@@ -152,8 +152,8 @@ fn among<'a>(table: Option<&'a Value>, is_server: fn(&Value) -> bool) -> Option<
     (!servers.is_empty()).then_some(Cow::Owned(servers))
 }
 
-/// All tables of servers in a file, and how many servers were passed over because they belong to
-/// other projects than the one in `folder`.
+/// Returns all tables of servers in a file, and the number of servers skipped because they belong to projects
+/// other than the one in `folder`.
 pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<FoundTable<'a>>, usize) {
     let mut found = Vec::new();
     let mut passed_over = 0;
@@ -168,9 +168,9 @@ pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<FoundTable<'a>
     for key in TABLES {
         take(key.into(), root.get(key));
     }
-    // VS Code's settings.json, before there was an mcp.json.
+    // VS Code's settings.json, from before mcp.json existed.
     take("mcp.servers".into(), root.get("mcp").and_then(|mcp| mcp.get("servers")));
-    // Claude Code keeps what belongs to one project under the project's path.
+    // Claude Code keeps a project's servers under the project's path.
     for (path, project) in root.get("projects").and_then(Value::as_object).into_iter().flatten() {
         let servers = project.get("mcpServers");
         if Path::new(path) == folder {
@@ -179,7 +179,7 @@ pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<FoundTable<'a>
             passed_over += servers.and_then(Value::as_object).map_or(0, Map::len);
         }
     }
-    // What Goose and opencode have in these tables besides programs and addresses is their own.
+    // Entries of Goose and opencode without a program or an address are not servers.
     let of_goose = |value: &Value| ["cmd", "uri"].iter().any(|key| value.get(key).is_some());
     let of_opencode =
         |value: &Value| value.get("command").is_some_and(Value::is_array) || value.get("url").is_some();
@@ -187,7 +187,7 @@ pub(super) fn servers<'a>(root: &'a Value, folder: &Path) -> (Vec<FoundTable<'a>
         let entries = among(root.get(key), is_server);
         found.extend(entries.map(|entries| FoundTable { table: key.into(), entries }));
     }
-    // A bare table, as READMEs of servers show it.
+    // A bare table, as in servers' READMEs.
     let looks_like_a_server =
         |value: &Value| ["command", "url", "serverUrl", "httpUrl"].iter().any(|key| value.get(key).is_some());
     if found.is_empty()

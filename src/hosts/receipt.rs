@@ -12,31 +12,31 @@ use sha2::{Digest, Sha256};
 use super::HostFault;
 use crate::{files::replace_as_it_was, text::hex};
 
-/// The part between a file's name and the time in the name of a backup.
+/// The infix in the name of a backup, between the file's name and the time.
 pub(super) const BACKUP: &str = "nonet-backup-";
 const RECEIPT: &str = "nonet-install.json";
 
-/// The record of an install. It holds names, no values.
+/// The record of an install. Contains names, no values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Receipt {
-    /// The backup that holds the file as it was before Nonet; none if there was no file.
+    /// The backup of the file from before Nonet; none if there was no file.
     pub before: Option<String>,
-    /// Whether `before` is to be the backup that is made with this change.
+    /// Whether `before` is the backup made with this change.
     #[serde(skip)]
     pub new_backup: bool,
-    /// The SHA-256 of the file as install left it.
+    /// The SHA-256 of the file after the install.
     pub after: String,
-    /// The servers that were taken out.
+    /// The removed servers.
     pub removed: Vec<Removed>,
 }
 
-/// A server that was taken out of the file.
+/// A server removed from the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Removed {
     pub name: String,
-    /// The backup in which it can be found.
+    /// The backup that contains it.
     pub backup: String,
 }
 
@@ -46,7 +46,7 @@ impl Receipt {
         serde_json::from_slice(&fs::read(path(file)).ok()?).ok()
     }
 
-    /// Completes the record with the backup that was made.
+    /// Completes the record with the new backup.
     pub fn with_backup(mut self, backup: Option<&Path>) -> Self {
         let name = backup.and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
         if self.new_backup {
@@ -76,14 +76,14 @@ pub(super) fn forget(file: &Path) {
     drop(fs::remove_file(path(file)));
 }
 
-/// The file that a record names; only a backup beside the file is one.
+/// Returns the path of a recorded backup, which must be beside the file.
 pub(super) fn backup(file: &Path, name: &str) -> Option<PathBuf> {
     let prefix = format!("{}.{BACKUP}", file.file_name()?.to_string_lossy());
     let stamp = name.strip_prefix(&prefix)?;
     stamp.chars().all(|c| c.is_ascii_alphanumeric() || c == '-').then(|| file.with_file_name(name))
 }
 
-/// Returns the digest that identifies a file.
+/// Returns the digest of a file's content.
 pub(super) fn digest(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }

@@ -1,5 +1,5 @@
-//! Marks the secrets in the texts of an entry. A false positive costs the user one variable; a missed secret stays in a file, so
-//! in doubt a value is a secret.
+//! Marks the secrets in an entry's texts. A false positive costs the user one variable; a missed secret stays in a file, so
+//! doubtful values count as secrets.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ pub(super) enum TextPlace<'a> {
     Env(&'a str),
     /// The value of a header.
     Header(&'a str),
-    /// An argument, with the one before it.
+    /// An argument and its predecessor.
     Argument(Option<&'a str>),
     /// An address.
     Url,
@@ -35,7 +35,7 @@ pub(super) fn mark(parts: TextParts, place: TextPlace) -> TextParts {
     for part in parts {
         match part {
             TextPart::Plain(text) => by_look(&text, place, &mut marked),
-            // A default is a value like any other; with a secret in it, it cannot stay.
+            // A default is a value like any other; with a secret in it, it must go.
             TextPart::Variable { name, default: Some(default) } if has_secret(&name, &default) => {
                 marked.push(TextPart::Secret { value: default, key: SecretName::Own(name) });
             }
@@ -84,7 +84,7 @@ fn argument(text: &str, before: Option<&str>) -> Option<TextParts> {
         {
             return None;
         }
-        // Without a dash it is an environment variable, as after docker's `-e`.
+        // Without a dash, it is an environment variable, as after docker's `-e`.
         let key = if option == name { SecretName::Own(name.into()) } else { SecretName::Kind(kind(option)) };
         return glued(&text[..name.len() + 1], after_scheme(value, key));
     }
@@ -105,7 +105,7 @@ fn glued(before: &str, rest: TextParts) -> Option<TextParts> {
     Some(parts)
 }
 
-/// A secret, less the `Bearer` before it.
+/// Marks a secret, but not a leading scheme such as `Bearer`.
 fn after_scheme(text: &str, key: SecretName) -> TextParts {
     let mut parts = TextParts::new();
     let scheme = scheme(text);
@@ -122,10 +122,10 @@ fn scheme(text: &str) -> usize {
     SCHEMES.iter().find(begins).map_or(0, |scheme| scheme.len())
 }
 
-/// Secrets inside of a longer text.
+/// Marks secrets within a longer text.
 fn by_look(text: &str, place: TextPlace, parts: &mut TextParts) {
     let mut found = found(text, place);
-    // The longest of those that begin at the same place; what overlaps it is part of it.
+    // Of several with the same start, the longest counts; overlapping ones are part of it.
     found.sort_by_key(|(range, _)| (range.start, usize::MAX - range.end));
     let mut done = 0;
     for (range, kind) in found {
@@ -152,8 +152,7 @@ fn dollars(text: &str) -> usize {
 
 fn found(text: &str, place: TextPlace) -> Vec<(Range<usize>, String)> {
     let mut found = Vec::new();
-    // `Bearer x` and `Basic x`, as in headers that are handed over inside of JSON. ASCII lower case
-    // keeps every place where it is.
+    // `Bearer x` and `Basic x`, as in headers embedded in JSON. Lower-casing ASCII keeps byte positions.
     let lower = text.to_ascii_lowercase();
     for scheme in ["bearer ", "basic "] {
         for (at, _) in lower.match_indices(scheme) {
@@ -165,7 +164,7 @@ fn found(text: &str, place: TextPlace) -> Vec<(Range<usize>, String)> {
         }
     }
     found.extend(in_addresses(text));
-    // An environment variable may be a secret as a whole, with the slashes of base64.
+    // A whole environment variable or header may be a secret, slashes of base64 included.
     if matches!(place, TextPlace::Env(_) | TextPlace::Header(_)) && !text.starts_with(['/', '.', '~']) {
         let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=_-".contains(c);
         let hex = text.len() >= MIN_RANDOM && text.chars().all(|c| c.is_ascii_hexdigit());

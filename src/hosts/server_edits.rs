@@ -1,4 +1,4 @@
-//! Edits of single servers of servers.toml: add, remove, switch on and off. Everything else in the file stays byte for byte.
+//! Edits of single servers in servers.toml: add, remove, enable, disable. Everything else in the file stays byte for byte.
 //! Each edit is verified by reading the result, and nothing is written before it is applied.
 
 mod table;
@@ -32,15 +32,15 @@ use crate::{
 
 pub use table::{ServerTable, TableEdit, TableFault, Unedited, edit_table, server_table, set_tool_policy};
 
-/// A servers.toml without a server, and what the server leaves behind.
+/// A servers.toml without a removed server, and the server's leftovers.
 pub struct Removal {
     /// The new servers.toml.
     pub change: Change,
     /// The keys that still name the server, such as `profiles.work.categories`.
     pub named_in: Vec<String>,
-    /// The entries that are left out as long as they name the server, such as `profiles.work`.
+    /// The entries left out as long as they name the server, such as `profiles.work`.
     pub left_out: Vec<String>,
-    /// Secrets that no server names any more: those of `secrets.env`, and any in the keyring.
+    /// Secrets that no server names any more, in `secrets.env` and the keyring.
     pub unused: Vec<UnusedSecret>,
 }
 
@@ -55,8 +55,8 @@ pub struct UnusedSecret {
 }
 
 /// Works out a servers.toml with one more server. `entry` has the keys of servers.toml, with `${VAR}` as a variable and
-/// `$${` for a plain `${`. Secrets in it are taken out as by [`import`](super::import()): `options` says where they go.
-/// A file that does not exist is created.
+/// `$${` for a plain `${`. Secrets are extracted as in [`import`](super::import()), according to `options`. A missing file
+/// is created.
 pub fn add_server(
     servers_toml: &Path,
     name: &str,
@@ -112,8 +112,8 @@ pub fn add_server(
     Ok(assembled(joining.variables, joining.secrets, rows, Vec::new(), change, options, file.clone()))
 }
 
-/// Works out a servers.toml without a server: its table, its sub-tables and the comments right above them. What else names
-/// the server stays, and is reported.
+/// Works out a servers.toml without a server: without its table, its sub-tables and the comments directly above them. Other
+/// mentions of the server stay, and are reported.
 pub fn remove_server(servers_toml: &Path, name: &str, machine: &Machine) -> Result<Removal, HostFault> {
     let toml = ServersFile::read(servers_toml)?;
     toml.known(name)?;
@@ -133,7 +133,7 @@ pub fn remove_server(servers_toml: &Path, name: &str, machine: &Machine) -> Resu
     Ok(Removal { change, named_in, left_out: left_out.into_iter().collect(), unused })
 }
 
-/// Works out a servers.toml with a server switched on or off. The change is nothing if the server is as wanted.
+/// Works out a servers.toml with a server enabled or disabled. The change is empty if the server already is.
 pub fn enable_server(
     servers_toml: &Path,
     name: &str,
@@ -164,7 +164,7 @@ pub fn enable_server(
     Ok(change)
 }
 
-/// A servers.toml, read.
+/// The content of a servers.toml.
 struct ServersFile<'a> {
     file: &'a Path,
     bytes: Option<Vec<u8>>,
@@ -187,13 +187,13 @@ impl<'a> ServersFile<'a> {
         read::value(text, FileFormat::Toml, self.file)
     }
 
-    /// The text to add to: a new file begins with a few words on what it is.
+    /// Returns the text to add to: a new file starts with a short header.
     fn or_header(&self) -> String {
         let text = self.text.written();
         if text.trim().is_empty() { super::servers::HEADER.into() } else { text.into() }
     }
 
-    /// The server of that name.
+    /// Returns the server of that name.
     fn known(&self, name: &str) -> Result<Value, HostFault> {
         let entries = self.table().entries(self.text.plain())?;
         if let Some(server) = entries.get(name) {
@@ -212,7 +212,7 @@ impl<'a> ServersFile<'a> {
             .within(self.file))
     }
 
-    /// The edited text, if it says the same as before but for the server, and of the server what is wanted.
+    /// Returns the edited text, if only the server has changed, and as wanted.
     fn verified(&self, after: String, name: &str, wanted: Option<&Value>) -> Result<String, HostFault> {
         let table = self.table();
         let same = table.keeps_the_rest(self.text.written(), &after, |known| known == name)?;
@@ -226,7 +226,7 @@ impl<'a> ServersFile<'a> {
         HostFault::new(message.into(), remedy).within(self.file)
     }
 
-    /// The faults that the edited text has and the text before had not, wherever values come from.
+    /// Returns the faults of the edited text that the old text did not have, wherever values come from.
     fn new_faults(&self, after: &str, machine: &Machine, secrets: &SecretsFile) -> Vec<config::ConfigFault> {
         let own =
             |name: &str| machine.var(name).map(Into::into).or_else(|| secrets.get(name).map(Into::into));
@@ -239,7 +239,7 @@ impl<'a> ServersFile<'a> {
         };
         let same =
             |a: &config::ConfigFault, b: &config::ConfigFault| (&a.key, &a.message) == (&b.key, &b.message);
-        // A fault with the real values and with others is the text's own, not that of a variable that is not set.
+        // A fault with both real and made-up values is the text's own, not caused by an unset variable.
         let own_faults = |text: &str| {
             let others = faults(text, Sources { env: &some, keyring: &|_| Ok("1".into()) });
             let mut found = faults(text, Sources { env: &own, keyring: &none });
@@ -261,7 +261,7 @@ impl<'a> ServersFile<'a> {
         change
     }
 
-    /// The secrets that only the removed server named.
+    /// Returns the secrets that only the removed server named.
     fn unused(&self, after: &str, secrets: &SecretsFile) -> Result<Vec<UnusedSecret>, HostFault> {
         let after = every_reference(&self.value(after)?);
         let before: BTreeSet<Reference> =
@@ -297,7 +297,7 @@ fn taken(doc: &ServersToml, name: &str) -> HostFault {
     HostFault::new(format!("there is already a server `{name}`"), remedy)
 }
 
-/// The secrets in the texts of a server.
+/// Returns the secrets in a server's texts.
 fn secrets_in(server: &HostServer) -> Vec<String> {
     let parts = server.texts().into_iter().flat_map(|(_, parts)| parts.clone());
     let secret = |part| match part {
@@ -307,7 +307,7 @@ fn secrets_in(server: &HostServer) -> Vec<String> {
     parts.filter_map(secret).collect()
 }
 
-/// The keys whose value or name is the server, one of its tools, or a pattern on them. Only whole words count.
+/// Finds the keys whose value or name is the server, one of its tools, or a pattern for them. Matches only whole words.
 fn mentions(value: &Value, server: &str, path: String, found: &mut Vec<String>) {
     let is_tool = |text: &str| {
         let rest = text.strip_prefix(server);
@@ -337,7 +337,7 @@ fn mentions(value: &Value, server: &str, path: String, found: &mut Vec<String>) 
     }
 }
 
-/// Without its line: the text that it is in is not written.
+/// Drops the line number: it is about an unwritten text.
 impl From<config::ConfigFault> for HostFault {
     fn from(fault: config::ConfigFault) -> Self {
         let config::ConfigFault { file, key, message, remedy, .. } = fault;

@@ -1,7 +1,6 @@
-//! One server in the text of servers.toml: cut out, switched on or off, or put in.
+//! One server in the text of servers.toml: removed, enabled, disabled, or added.
 //!
-//! Edits are cuts and insertions at positions that the parser gives, so every other byte stays as it is. Texts have the line
-//! ends of their file.
+//! Edits are cuts and insertions at the parser's positions, so every other byte stays. Texts have their file's line ends.
 
 use std::ops::Range;
 
@@ -12,7 +11,7 @@ use crate::config::written_key;
 /// The key of the table of servers.
 pub(super) const TABLE: &str = "servers";
 
-/// Cuts a server out, with its sub-tables and the comments right above it. Comments that a blank line sets apart stay.
+/// Removes a server, its sub-tables and the comments directly above it. Comments separated by a blank line stay.
 pub(super) fn without(text: &str, name: &str) -> Option<String> {
     let layout = Layout::of(text)?;
     let servers = layout.document.get(TABLE)?;
@@ -22,21 +21,21 @@ pub(super) fn without(text: &str, name: &str) -> Option<String> {
         return without_member(text, servers, name, server);
     }
     let mut left = text.to_string();
-    // From the last to the first, so that the positions of those to come stay right.
+    // From last to first, so that earlier positions stay valid.
     for block in layout.blocks(name).into_iter().rev() {
         cut(&mut left, block);
     }
     Some(left)
 }
 
-/// The one run of lines that a server has, with its sub-tables and the comments right above it. None if its lines are in several
-/// places, or if it is a value on one line.
+/// Returns the contiguous lines of a server: its table, its sub-tables and the comments directly above it. None if its lines are
+/// scattered, or if it is an inline value.
 pub(super) fn lines_of(text: &str, name: &str) -> Option<Range<usize>> {
     let mut blocks = Layout::of(text)?.blocks(name);
     blocks.pop().filter(|_| blocks.is_empty())
 }
 
-/// Puts other lines in the place of a run of lines, with the line ends of the text.
+/// Replaces a run of lines, using the text's line ends.
 pub(super) fn with_lines(text: &str, lines: Range<usize>, new: &str) -> String {
     let end = line_ends(text);
     let mut new = new.replace("\r\n", "\n").trim_matches('\n').replace('\n', end);
@@ -78,7 +77,7 @@ pub(super) fn switched(text: &str, name: &str, enabled: bool) -> Option<String> 
     Some(insert_line(text, from, &format!("{}{prefix}{line}", text.get(from..start)?)))
 }
 
-/// Puts a server behind the last one. `block` is its own table with its header, `member` the same as a value on one line.
+/// Adds a server after the last one. `block` is its own table with its header, `member` the same as an inline value.
 pub(super) fn with(text: &str, name: &str, block: &str, member: &str) -> Option<String> {
     let layout = Layout::of(text)?;
     let servers = layout.document.get(TABLE);
@@ -129,7 +128,7 @@ struct Header {
 /// A key with its value, outside of inline tables.
 struct KeyLine {
     path: Vec<String>,
-    /// From the last part of the key to the end of the value.
+    /// From the start of the last part of the key to the end of the value.
     span: Range<usize>,
 }
 
@@ -154,7 +153,7 @@ impl<'a> Layout<'a> {
         Some(Self { text, document, headers, keys })
     }
 
-    /// The lines of a server: from the first line to the end of the last of each run.
+    /// Returns the lines of a server as runs, each from its first line to the end of its last.
     fn blocks(&self, name: &str) -> Vec<Range<usize>> {
         let is_of = |path: &[String]| matches!(path, [table, server, ..] if table == TABLE && server == name);
         let mut blocks: Vec<Range<usize>> = Vec::new();
@@ -162,7 +161,7 @@ impl<'a> Layout<'a> {
         for (index, header) in self.headers.iter().enumerate().filter(|(_, header)| is_of(&header.path)) {
             let end = self.end_with_comments(index);
             match blocks.last_mut().filter(|_| last_header == index.checked_sub(1)) {
-                // What is between the tables of one server is the server's.
+                // Text between tables of the same server belongs to it.
                 Some(block) => block.end = end,
                 _ => blocks.push(self.above(header.at)..end),
             }
@@ -182,13 +181,13 @@ impl<'a> Layout<'a> {
         blocks
     }
 
-    /// The table that a position is in.
+    /// Returns the path of the table at a position.
     fn table_at(&self, at: usize) -> &[String] {
         let next = self.headers.partition_point(|header| header.at <= at);
         next.checked_sub(1).and_then(|last| self.headers.get(last)).map_or(&[], |header| &header.path)
     }
 
-    /// The end of a table's last key, with the comments right below it, unless they are above something else.
+    /// Returns the end of a table's last key, plus the comments directly below it unless something follows them directly.
     fn end_with_comments(&self, header: usize) -> usize {
         let at = self.headers.get(header).map_or(0, |header| header.at);
         let next = self.headers.get(header + 1).map_or(self.text.len(), |next| next.at);
@@ -205,7 +204,7 @@ impl<'a> Layout<'a> {
         below
     }
 
-    /// The first of the comment lines right above a line.
+    /// Returns the start of the comment lines directly above a line.
     fn above(&self, line: usize) -> usize {
         let mut from = line;
         while let Some(before) = self.text.get(..from).filter(|before| !before.is_empty()) {
@@ -236,7 +235,7 @@ fn key_lines(table: &dyn TableLike, path: &mut Vec<String>, found: &mut Vec<KeyL
     }
 }
 
-/// The keys in a header.
+/// Returns the keys in a header.
 fn path_of(line: &str) -> Option<Vec<String>> {
     let document = Document::parse(line).ok()?;
     let mut path = Vec::new();
@@ -252,7 +251,7 @@ fn path_of(line: &str) -> Option<Vec<String>> {
     Some(path)
 }
 
-/// Cuts lines out, with the blank lines that only set them apart.
+/// Removes lines and the blank lines that only separated them.
 fn cut(text: &mut String, block: Range<usize>) {
     let Range { start: mut from, end: mut to } = block;
     let blank: usize = text
@@ -273,7 +272,7 @@ fn cut(text: &mut String, block: Range<usize>) {
     text.replace_range(from..to, "");
 }
 
-/// Cuts a server out of `servers = { ... }`.
+/// Removes a server from `servers = { ... }`.
 fn without_member(text: &str, servers: &Item, name: &str, server: &Item) -> Option<String> {
     let mut spans = Vec::new();
     match is_dotted(server) {
@@ -290,7 +289,7 @@ fn without_member(text: &str, servers: &Item, name: &str, server: &Item) -> Opti
             let to = left.len() - next.trim_start().len();
             left.replace_range(from..to, "");
         } else {
-            // The last one: the comma before it goes too.
+            // The last member: the comma before it goes too.
             let before = left.get(..from)?.trim_end();
             let start = before.strip_suffix(',').map_or(from, |before| before.trim_end().len());
             left.replace_range(start..span.end, "");
@@ -299,7 +298,7 @@ fn without_member(text: &str, servers: &Item, name: &str, server: &Item) -> Opti
     Some(left)
 }
 
-/// The values of an inline table with dotted keys.
+/// Collects the values of an inline table with dotted keys.
 fn members(table: &dyn TableLike, found: &mut Vec<Range<usize>>) {
     for (name, item) in table.iter() {
         match item.as_table_like().filter(|_| is_dotted(item)) {
@@ -320,7 +319,7 @@ fn is_dotted(item: &Item) -> bool {
     }
 }
 
-/// The start of the whole key that a part of a key belongs to.
+/// Returns the start of the whole key that contains a part.
 fn member_start(text: &str, part: usize) -> usize {
     let before = text.get(..part).unwrap_or_default();
     let start = before.rfind(['\n', '{', ',']).map_or(0, |at| at + 1);
@@ -345,7 +344,7 @@ fn insert_line(text: &str, at: usize, line: &str) -> String {
     replaced(text, at..at, &format!("{start}{line}{end}"))
 }
 
-/// The usual line end of a text.
+/// Returns the prevailing line end of a text.
 fn line_ends(text: &str) -> &'static str {
     let crlf = text.matches("\r\n").count();
     if crlf * 2 > text.matches('\n').count() { "\r\n" } else { "\n" }
@@ -355,7 +354,7 @@ fn line_start(text: &str, at: usize) -> usize {
     text.get(..at).and_then(|before| before.rfind('\n')).map_or(0, |at| at + 1)
 }
 
-/// The start of the next line, or the end of the text.
+/// Returns the start of the next line, or the end of the text.
 fn line_end(text: &str, at: usize) -> usize {
     text.get(at..).and_then(|rest| rest.find('\n')).map_or(text.len(), |end| at + end + 1)
 }

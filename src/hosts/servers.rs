@@ -1,4 +1,4 @@
-//! The text of servers.toml: which servers are there, and adding one without touching the rest.
+//! The text of servers.toml: lists its servers, and adds one without touching the rest.
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -20,11 +20,11 @@ pub(super) const HEADER: &str = "\
 # this folder; `${keyring:NAME}` is a secret in the keyring (`nonet secret set NAME`). `nonet check` reports every fault
 # with its line; `nonet schema` prints every key with its meaning.
 ";
-/// Longer lines are broken up.
+/// Longer lines are wrapped.
 const MAX_LINE: usize = 110;
-/// The keys that say how a server is reached. They are compared, and replaced together.
+/// The keys of a server's connection. They are compared, and replaced together.
 const CONNECTION: [&str; 6] = ["command", "args", "env", "cwd", "url", "headers"];
-/// Further keys that belong to one way of reaching a server, and go with it.
+/// Further keys that depend on the connection and are removed with it.
 const OF_ONE_WAY: [&str; 3] = ["transport", "openapi", "endpoints"];
 
 /// A servers.toml while it is being edited.
@@ -32,7 +32,7 @@ pub(super) struct ServersToml {
     document: DocumentMut,
 }
 
-/// One server for servers.toml: the file that it comes from, and the name it is to have there.
+/// A server to add: its source file, and its name in servers.toml.
 pub(super) struct Newcomer<'a> {
     pub server: &'a HostServer,
     pub file: &'a Path,
@@ -40,7 +40,7 @@ pub(super) struct Newcomer<'a> {
 }
 
 impl ServersToml {
-    /// Of a text; an empty one gets a short header.
+    /// Parses a text; an empty one gets a short header.
     pub fn new(text: &str, file: &Path) -> Result<Self, HostFault> {
         let text = if text.trim().is_empty() { HEADER } else { text };
         let document = read::toml(text, file)?.into_mut();
@@ -53,8 +53,7 @@ impl ServersToml {
         }
     }
 
-    /// The text as it is now, if it can be read again and says of everything but the named
-    /// servers what it said before.
+    /// Returns the current text, if it is still readable and nothing but the named servers has changed.
     pub fn checked(
         &self,
         before: &str,
@@ -71,12 +70,12 @@ impl ServersToml {
         Err(HostFault::new(message.into(), remedy.into()).within(file))
     }
 
-    /// Every variable and every secret that some text of the file names.
+    /// Returns every variable and secret named anywhere in the file.
     pub fn references(&self) -> Vec<Reference> {
         every_reference(&read::toml_value(self.document.as_item()))
     }
 
-    /// A server as a text: its tables, and the same as a value on one line.
+    /// Returns a server as text: as tables, and as an inline value.
     pub fn block(&self, name: &str) -> Option<(String, String)> {
         let server = self.servers()?.get(name)?.clone();
         let mut table = server.clone().into_table().ok()?;
@@ -91,51 +90,50 @@ impl ServersToml {
         Some((document.to_string(), inline.to_string()))
     }
 
-    /// What the file says of a server.
+    /// Returns the value of a server in the file.
     pub fn value(&self, name: &str) -> Option<serde_json::Value> {
         self.servers()?.get(name).map(read::toml_value)
     }
 
-    /// Whether there is a server of that name.
+    /// Whether a server of that name exists.
     pub fn has(&self, name: &str) -> bool {
         self.servers().is_some_and(|servers| servers.contains_key(name))
     }
 
-    /// Whether the server of that name is switched off.
+    /// Whether the server is disabled.
     pub fn is_disabled(&self, name: &str) -> bool {
         let server = self.servers().and_then(|servers| servers.get(name)?.as_table_like());
         server.and_then(|server| server.get("enabled")?.as_bool()) == Some(false)
     }
 
-    /// Whether a server cannot have the name, because a category has it.
+    /// Whether a server cannot have this name because a category has it.
     pub fn is_category(&self, name: &str) -> bool {
         let categories = self.document.get("categories").and_then(Item::as_table_like);
         categories.is_some_and(|categories| categories.contains_key(name))
     }
 
-    /// Whether the server of that name is reached in the same way: by the same program with the
-    /// same arguments and variables, or at the same address with the same headers. If so, what
-    /// the variables and secrets in the file mean.
+    /// Compares the connection of an existing server: the same program with the same arguments and variables,
+    /// or the same address with the same headers. If equal, returns what the variables and secrets in the
+    /// file mean.
     pub fn same(&self, name: &str, newcomer: &Newcomer, names: &Names) -> Option<Vec<(Reference, Meaning)>> {
         let there = self.servers()?.get(name)?.as_table_like()?;
         let mut comparison = Comparison { newcomer, name, names, found: Vec::new() };
         comparison.is_same(there).then_some(comparison.found)
     }
 
-    /// Another server of the file that is reached in the same way.
+    /// Returns another server in the file with the same connection.
     pub fn twin(&self, newcomer: &Newcomer, names: &Names) -> Option<String> {
         let others = self.servers()?.iter().map(|(name, _)| name).filter(|name| *name != newcomer.name);
         others.into_iter().find(|name| self.same(name, newcomer, names).is_some()).map(Into::into)
     }
 
-    /// Adds a server at the end of the servers.
+    /// Adds a server after the last one.
     pub fn add(&mut self, newcomer: &Newcomer, names: &mut Names) {
         let table: Table = items(newcomer, names).into_iter().collect();
         add_toml(&mut self.document, TABLE, newcomer.name, table);
     }
 
-    /// Makes the server of that name the given one. What the user has said about its tools, tags
-    /// and rules stays.
+    /// Replaces the server of that name. The user's settings for its tools, tags and rules stay.
     pub fn replace(&mut self, newcomer: &Newcomer, names: &mut Names) {
         let new = items(newcomer, names);
         let servers = self.document.get_mut(TABLE).and_then(Item::as_table_like_mut);
@@ -151,7 +149,7 @@ impl ServersToml {
             if inline {
                 item.make_value();
             }
-            // The comment behind the old value stays where it is.
+            // A comment after the old value stays.
             if let (Some(old), Some(value)) = (there.get(key).and_then(Item::as_value), item.as_value_mut()) {
                 *value.decor_mut() = old.decor().clone();
             }
@@ -164,7 +162,7 @@ impl ServersToml {
     }
 }
 
-/// The keys of a server in the order of the repository's own servers.toml.
+/// Returns the keys of a server in the order used by the repository's own servers.toml.
 fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)> {
     let server = newcomer.server;
     let mut items = Vec::new();
@@ -226,7 +224,7 @@ fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)>
         }
     }
     items.extend(server.more.iter().map(|(key, value)| (key.as_str(), item(key, value))));
-    // Tables of their own come last, or what follows them would be theirs.
+    // Sub-tables come last, or they would swallow the keys after them.
     items.sort_by_key(|(_, item)| item.is_table());
     items
 }
@@ -255,7 +253,7 @@ fn table<'n>(key: &str, texts: impl Iterator<Item = (&'n String, String)>) -> It
     }
 }
 
-/// Any other value: a table of its own if it is too long for a line.
+/// Converts any other value; one too long for a line becomes its own table.
 fn item(key: &str, json: &serde_json::Value) -> Item {
     let value = toml_value(json);
     match json {
@@ -313,7 +311,7 @@ pub(super) fn held(part: &TextPart, file: &Path) -> Option<Meaning> {
     }
 }
 
-/// The variables and secrets that a text names, also in defaults.
+/// Collects the variables and secrets that a text names, also in defaults.
 pub(super) fn references(parts: &[TextPart], found: &mut Vec<Reference>) {
     for part in parts {
         match part {
@@ -327,7 +325,7 @@ pub(super) fn references(parts: &[TextPart], found: &mut Vec<Reference>) {
     }
 }
 
-/// Every variable and every secret that some text of a value names.
+/// Returns every variable and secret named anywhere in a value.
 pub(super) fn every_reference(value: &serde_json::Value) -> Vec<Reference> {
     let mut found = Vec::new();
     texts(value, &mut |text| references(&own(text), &mut found));
@@ -363,7 +361,7 @@ impl Comparison<'_> {
                     && self.table(there, "env", env)
                     && !there.contains_key("url")
             }
-            // Where `transport` is left out, it is found out.
+            // Without `transport`, it is detected.
             Reach::Address { url, headers, .. } => {
                 self.text(there, "url", Some(url))
                     && self.table(there, "headers", headers)
@@ -405,7 +403,7 @@ impl Comparison<'_> {
                 None => return false,
             },
         };
-        // Which case a header is written in does not matter.
+        // Header names are case-insensitive.
         let find = |name: &str| {
             let same =
                 |known: &str| if key == "env" { known == name } else { known.eq_ignore_ascii_case(name) };

@@ -1,4 +1,4 @@
-//! Whole roads through the room, on the files of every host and as every operating system.
+//! End-to-end tests of the room, on the files of every host and for every operating system.
 
 mod import;
 mod install;
@@ -19,7 +19,7 @@ use super::{
 const CLAUDE_DESKTOP: &str = include_str!("samples/claude_desktop.json");
 const SYSTEMS: [Os; 3] = [Os::Linux, Os::MacOs, Os::Windows];
 
-/// A file as each host has it.
+/// Returns a sample file of a host.
 fn sample(host: &str) -> &'static str {
     match host {
         "claude-desktop" => CLAUDE_DESKTOP,
@@ -44,7 +44,7 @@ fn sample(host: &str) -> &'static str {
     }
 }
 
-/// The hosts whose files are edited.
+/// Returns the hosts whose files are edited.
 fn edited_hosts() -> impl Iterator<Item = &'static Host> {
     HOSTS.iter().filter(|host| host.by_hand.is_none())
 }
@@ -115,13 +115,13 @@ impl World {
         .unwrap()
     }
 
-    /// A text without the name of the folder.
+    /// Removes the folder's name from a text.
     fn plain(&self, text: &str) -> String {
         let root = fs::canonicalize(self.folder.path()).unwrap();
         text.replace(&root.display().to_string(), "")
     }
 
-    /// All that an import says, for a golden file.
+    /// Renders everything an import reports, for a golden file.
     fn told(&self, imported: &Imported) -> String {
         let rows = serde_json::to_string_pretty(&imported.rows).unwrap();
         let variables = serde_json::to_string_pretty(&imported.variables).unwrap();

@@ -1,5 +1,4 @@
-//! The bytes of a file as text with `\n` line ends, and back again without touching a line that
-//! was not edited.
+//! A file's bytes as text with `\n` line ends, and back to bytes without touching unedited lines.
 
 use std::{
     fs, io,
@@ -17,14 +16,14 @@ const BOM: &str = "\u{feff}";
 /// A file's text.
 pub(super) struct Text {
     bom: bool,
-    /// With the line ends of the file, without the mark at its beginning.
+    /// With the file's line ends, without the byte order mark.
     written: String,
     /// With `\n` line ends.
     plain: String,
 }
 
 impl Text {
-    /// Of the bytes of a file; a file that is not there counts as empty.
+    /// Decodes a file's bytes; a missing file counts as empty.
     pub fn new(bytes: Option<&[u8]>, file: &Path) -> Result<Self, HostFault> {
         let text = std::str::from_utf8(bytes.unwrap_or_default()).map_err(|error| {
             let before = bytes.unwrap_or_default().get(..error.valid_up_to()).unwrap_or_default();
@@ -40,24 +39,24 @@ impl Text {
         Ok(Self { bom, written: written.into(), plain: written.replace("\r\n", "\n") })
     }
 
-    /// The text with `\n` line ends.
+    /// Returns the text with `\n` line ends.
     pub fn plain(&self) -> &str {
         &self.plain
     }
 
-    /// The text with the line ends of the file.
+    /// Returns the text with the file's line ends.
     pub fn written(&self) -> &str {
         &self.written
     }
 
-    /// The bytes to write when `written` has become `edited`.
+    /// Returns the bytes to write after editing the `written` text.
     pub fn spliced(&self, edited: &str) -> Vec<u8> {
         let bom = if self.bom { BOM } else { "" };
         [bom.as_bytes(), edited.as_bytes()].concat()
     }
 
-    /// The bytes to write when `plain` has become `edited`: lines that are still there keep their
-    /// line ends, new ones get the usual one of the file.
+    /// Returns the bytes to write after editing the `plain` text: unchanged lines keep their line ends, new
+    /// ones get the file's prevailing one.
     pub fn with(&self, edited: &str) -> Vec<u8> {
         let crlf = self.written.matches("\r\n").count();
         let lf = self.plain.matches('\n').count() - crlf;
@@ -88,7 +87,7 @@ impl Text {
     }
 }
 
-/// Line and column, from 1, of a place in a text.
+/// Returns the line and column, from 1, of a position in a text.
 pub(super) fn position(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at).unwrap_or(text);
     let line = before.matches('\n').count() + 1;
@@ -117,7 +116,7 @@ pub(super) fn bytes(file: &Path) -> Result<Option<Vec<u8>>, HostFault> {
     }
 }
 
-/// The file behind a link, so that the link stays a link.
+/// Returns the target of a link, so that the link stays a link.
 pub(super) fn behind_links(file: &Path) -> Result<PathBuf, HostFault> {
     match (fs::canonicalize(file), fs::symlink_metadata(file)) {
         (Ok(real), Ok(data)) if data.is_symlink() => Ok(real),

@@ -1,19 +1,20 @@
-//! A server as a user types it, in a command or in a form: words, pairs and addresses become the keys of servers.toml.
+//! Converts a server that a user typed, in a command or a form, into the keys of servers.toml: words, pairs and
+//! addresses.
 
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-/// A server as it was typed. One of `url`, `openapi` and `command` is there.
+/// A server as typed. One of `url`, `openapi` and `command` is set.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TypedServer<'a> {
-    /// Its purpose.
+    /// The server's purpose.
     pub description: Option<&'a str>,
     /// The address of a server over HTTP.
     pub url: Option<&'a str>,
-    /// How the address is spoken to.
+    /// The transport of the address.
     pub transport: Option<&'a str>,
-    /// The document of a REST service: a file or an address.
+    /// The OpenAPI document of a REST service: a file or an address.
     pub openapi: Option<&'a str>,
     /// The address of the REST service.
     pub base_url: Option<&'a str>,
@@ -23,21 +24,22 @@ pub struct TypedServer<'a> {
     pub env: &'a [String],
     /// `Name: value`.
     pub headers: &'a [String],
-    /// Words for search and for profiles.
+    /// Tags for search and profiles.
     pub tags: &'a [String],
 }
 
-/// What faults call the places where pairs are typed.
+/// How faults name the inputs for pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct TypedLabels {
-    /// That of variables.
+    /// The label for variables.
     pub env: &'static str,
-    /// That of headers.
+    /// The label for headers.
     pub headers: &'static str,
 }
 
 impl TypedServer<'_> {
-    /// The entry for servers.toml, with relative paths of this folder made absolute. A fault holds no value of a pair.
+    /// Returns the entry for servers.toml, with relative paths of this folder made absolute. Faults never contain a
+    /// pair's value.
     pub fn entry(
         &self,
         folder: &Path,
@@ -88,7 +90,7 @@ impl TypedServer<'_> {
     }
 }
 
-/// Reads names and values. The values may be secrets, so no message contains them.
+/// Parses names and values. Values may be secrets, so no message contains them.
 fn pairs(
     label: &str,
     form: &str,
@@ -114,7 +116,7 @@ fn pairs(
     Ok(pairs)
 }
 
-/// A path as it is found from every folder. Addresses, `~` and variables stay.
+/// Makes a path absolute. Addresses, `~` and variables stay.
 fn absolute(path: &str, folder: &Path) -> String {
     if path.contains("://") || path.starts_with(['~', '$']) || Path::new(path).is_absolute() {
         return path.into();
@@ -130,7 +132,7 @@ fn is_relative_path(argument: &str, folder: &Path) -> bool {
         && folder.join(argument).exists()
 }
 
-/// A text in which servers.toml finds no variable.
+/// Escapes a text so that servers.toml finds no variable in it.
 fn literal(text: &str) -> String {
     text.replace("${", "$${")
 }

@@ -1,5 +1,5 @@
-//! YAML of hosts: read whole, edited by lines, so that comments and all other lines stay as they are. What is not in block
-//! style is not edited. `edit` reads each result again and compares.
+//! Hosts' YAML: parsed whole, edited by lines, so that comments and all other lines stay. Only block style is edited. `edit`
+//! verifies each result by reading it again.
 
 use std::{ops::Range, path::Path};
 
@@ -9,7 +9,7 @@ use super::{HostFault, YamlServers, edit::ADDRESS};
 
 const STEP: usize = 2;
 
-/// A text as JSON; one without any content is an empty object.
+/// Parses a text as JSON; an empty text is an empty object.
 pub(super) fn value(text: &str, file: &Path) -> Result<Value, HostFault> {
     let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let read: Result<Value, _> = serde_saphyr::from_str_with_options(text, options);
@@ -35,7 +35,7 @@ pub(super) fn value(text: &str, file: &Path) -> Result<Value, HostFault> {
     }
 }
 
-/// The byte at which a key of the first level stands.
+/// Returns the byte offset of a top-level key.
 pub(super) fn place(text: &str, key: &str) -> Option<usize> {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let at = lines
@@ -44,7 +44,7 @@ pub(super) fn place(text: &str, key: &str) -> Option<usize> {
     Some(lines[..at].iter().map(|line| line.len()).sum())
 }
 
-/// Adds an entry at the end of its table, or sets keys of the one that is there. None if the table is not in block style.
+/// Adds an entry at the end of its table, or sets keys of an existing one. None if the table is not in block style.
 pub(super) fn put(
     text: &str,
     table: &str,
@@ -76,7 +76,7 @@ pub(super) fn put(
     Some(lines.0.concat())
 }
 
-/// Takes entries out. None if the table is not in block style.
+/// Removes entries. None if the table is not in block style.
 pub(super) fn take(text: &str, table: &str, names: &[&str]) -> Option<String> {
     let mut lines = Lines::of(text);
     let at = lines.top(table)?;
@@ -95,7 +95,7 @@ pub(super) fn take(text: &str, table: &str, names: &[&str]) -> Option<String> {
     Some(lines.0.concat())
 }
 
-/// A text in lines, each with its end.
+/// A text as lines, line ends included.
 struct Lines(Vec<String>);
 
 impl Lines {
@@ -111,13 +111,13 @@ impl Lines {
         self.0.splice(at..at, text.split_inclusive('\n').map(String::from));
     }
 
-    /// The line of a key of the first level.
+    /// Returns the line of a top-level key.
     fn top(&self, key: &str) -> Option<usize> {
         let is_it = |line: &String| indent(line) == Some(0) && key_of(line).is_some_and(|it| it.0 == key);
         self.0.iter().position(is_it)
     }
 
-    /// The lines below a key of the first level, without blank lines and comments at their end. An empty value is taken away.
+    /// Returns the lines below a top-level key, without trailing blank lines and comments. Removes an empty value.
     fn opened(&mut self, at: usize) -> Option<Range<usize>> {
         let (key, value) = key_of(&self.0[at])?;
         let (value, comment) = apart(&value);
@@ -132,13 +132,13 @@ impl Lines {
         let below = &self.0[at + 1..];
         let is_out = |line: &String| indent(line) == Some(0) && !line.starts_with("- ");
         let length = below.iter().position(is_out).unwrap_or(below.len());
-        // Comments above the first entry are above every entry.
+        // Comments above the first entry apply to every entry.
         let first = below[..length].iter().position(|line| indent(line).is_some()).unwrap_or(0);
         let length = if below[..length].iter().all(|line| indent(line).is_none()) { 0 } else { length };
         Some(self.trimmed(at + 1 + first..at + 1 + length.max(first)))
     }
 
-    /// A range without blank lines and comments at its end.
+    /// Returns a range without trailing blank lines and comments.
     fn trimmed(&self, mut range: Range<usize>) -> Range<usize> {
         while !range.is_empty() && indent(&self.0[range.end - 1]).is_none() {
             range.end -= 1;
@@ -150,14 +150,14 @@ impl Lines {
         block.clone().filter(|at| indent(&self.0[*at]) == Some(inner)).collect()
     }
 
-    /// The lines of each member of a block.
+    /// Returns the lines of each member of a block.
     fn members(&self, block: &Range<usize>, inner: usize) -> Vec<Range<usize>> {
         let starts = self.starts(block, inner);
         let ends = starts.iter().skip(1).copied().chain([block.end]);
         starts.iter().zip(ends).map(|(start, end)| self.trimmed(*start..end)).collect()
     }
 
-    /// Every entry with a name.
+    /// Returns every named entry.
     fn entries(&self, block: &Range<usize>, inner: usize) -> Vec<(String, Range<usize>)> {
         let name = |range: &Range<usize>| -> Option<String> {
             let first = &self.0[range.start];
@@ -177,7 +177,7 @@ impl Lines {
         self.members(block, inner).into_iter().filter_map(|range| Some((name(&range)?, range))).collect()
     }
 
-    /// An item of a list as a table: its `-` is a space.
+    /// Converts a list item to a table: replaces its `-` with a space.
     fn undashed(mut self, inner: usize) -> Self {
         self.0[0].replace_range(inner..=inner, " ");
         self
@@ -222,7 +222,7 @@ impl Lines {
     }
 }
 
-/// An entry in lines.
+/// Returns an entry as lines.
 fn written(inner: usize, servers: YamlServers, name: &str, entry: &Map<String, Value>) -> String {
     let (outer, deeper) = (" ".repeat(inner), " ".repeat(inner + STEP));
     let name = flow(&Value::from(name));
@@ -237,7 +237,7 @@ fn written(inner: usize, servers: YamlServers, name: &str, entry: &Map<String, V
     text
 }
 
-/// A value on one line: JSON, which is YAML, but for plain words.
+/// Formats a value on one line: as JSON, which is valid YAML, but with plain words unquoted.
 fn flow(value: &Value) -> String {
     let is_plain = |text: &str| {
         let words = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
@@ -255,26 +255,26 @@ fn flow(value: &Value) -> String {
     }
 }
 
-/// A quoted text.
+/// Quotes a text.
 fn scalar(text: &str) -> String {
     let read: Result<String, _> = serde_saphyr::from_str(text);
     read.unwrap_or_default()
 }
 
-/// An unquoted value and the comment behind it.
+/// Splits an unquoted value from its trailing comment.
 fn apart(value: &str) -> (&str, &str) {
     let comment = if value.starts_with('#') { Some(0) } else { value.find(" #") };
     let (value, comment) = value.split_at(comment.unwrap_or(value.len()));
     (value.trim(), comment.trim())
 }
 
-/// The spaces before a line's content; none if it is blank or a comment.
+/// Returns the indentation of a line; none if it is blank or a comment.
 fn indent(line: &str) -> Option<usize> {
     let content = line.trim_start_matches(' ');
     (!content.trim().is_empty() && !content.starts_with('#')).then(|| line.len() - content.len())
 }
 
-/// The key of a line, and what follows its colon.
+/// Returns the key of a line, and what follows its colon.
 fn key_of(line: &str) -> Option<(String, String)> {
     let line = line.trim();
     if let Some(quote) = line.chars().next().filter(|c| *c == '"' || *c == '\'') {

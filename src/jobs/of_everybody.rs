@@ -4,12 +4,13 @@ use super::{JobOwner, Jobs, TaskSummary};
 use crate::store::StoreError;
 
 impl Jobs {
-    /// The owner of a job of the table.
+    /// Returns the owner of a job in the table.
     pub fn owner_of(&self, id: &str) -> Option<JobOwner> {
         self.table.get(id).map(|job| job.owner.clone())
     }
 
-    /// At most `limit` tasks of these owners, newest first, with their owners: jobs of the table, and those that only the store has.
+    /// Returns up to `limit` tasks of these owners, newest first, with their owners: jobs in the table, and jobs that
+    /// only the store has.
     pub async fn of_everybody(&self, owners: &[String], limit: usize) -> Vec<(String, TaskSummary)> {
         let of_table = self.all().into_iter().map(|job| (job.owner.key().to_string(), job.summary()));
         let mut tasks: Vec<_> = of_table.collect();
@@ -24,7 +25,7 @@ impl Jobs {
         tasks
     }
 
-    /// Removes a task that has ended, with its result; false if there is none, or it runs.
+    /// Removes a finished task with its result; `false` if the task is unknown or still running.
     pub async fn remove_ended(&self, id: &str, owner: &JobOwner) -> Result<bool, StoreError> {
         let of_table = self.get(id, owner);
         if of_table.as_ref().is_some_and(|job| job.is_running()) || of_table.is_none() && self.knows(id) {

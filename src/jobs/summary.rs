@@ -12,19 +12,19 @@ use crate::{
     store::{JobRow, JobState},
 };
 
-/// What is said of a task that is not on the disk.
+/// The message for a task that is not on disk.
 const PASSING: &str = "It is kept in memory only, until this gateway ends: the store cannot be written.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskState {
     Running,
-    /// It has a result that is not an error.
+    /// The task has a result that is not an error.
     Completed,
-    /// Its result is an error.
+    /// The task's result is an error.
     Failed,
     Cancelled,
-    /// Its gateway ended before it did.
+    /// The gateway ended before the task did.
     Lost,
 }
 
@@ -40,18 +40,18 @@ impl TaskState {
 pub struct TaskSummary {
     pub task_id: String,
     pub state: TaskState,
-    /// What it runs, for people.
+    /// What runs, for people.
     pub tool: String,
     pub elapsed_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress: Option<Value>,
-    /// What else is known of its state.
+    /// More about the state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<&'static str>,
-    /// The kind of the notice, where this is one.
+    /// The kind of the notice, if the summary is sent as one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<&'static str>,
-    /// Its error, where it failed and the answer has no room for its result.
+    /// The error of a failed task, if the answer has no room for the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ pub struct TaskSummary {
 }
 
 impl Job {
-    /// The job as answers show it.
+    /// Returns the job as answers show it.
     pub fn summary(&self) -> TaskSummary {
         let end = self.end();
         let elapsed = end.as_ref().map_or_else(|| self.began.elapsed(), |end| end.took);
@@ -82,7 +82,7 @@ impl Job {
 }
 
 impl TaskSummary {
-    /// A job that only the store has.
+    /// Returns a job that only the store has.
     pub(super) fn stored(row: JobRow, now_ms: u64) -> Self {
         let (state, until_ms) = match row.state {
             JobState::Working if row.leased => (TaskState::Running, now_ms),
@@ -112,18 +112,18 @@ impl TaskSummary {
         self
     }
 
-    /// The notice that the task has ended.
+    /// Turns the summary into the notice that the task has ended.
     pub fn into_notice(self) -> Value {
         json!(Self { kind: Some("task_ended"), ..self.with_wait_call() })
     }
 }
 
-/// The call that waits for a task and gives its result.
+/// Returns the call that waits for a task and yields its result.
 pub fn wait_call(id: &str) -> NextStep {
     NextStep::own("background_run", json!({ "task_id": id, "wait": true }))
 }
 
-/// The call that lists the tasks of a session.
+/// Returns the call that lists the tasks of a session.
 pub fn list_call() -> NextStep {
     NextStep::own("background_run", json!({ "list_tasks": true }))
 }

@@ -1,4 +1,4 @@
-//! Ownership, quotas, ends, progress, and what other gateways know of a job. Time is paused where a test waits.
+//! Ownership, quotas, ends, progress, and what other gateways know about a job. Time is paused in tests that wait.
 
 use std::sync::atomic::AtomicBool;
 
@@ -43,7 +43,7 @@ fn start(owner: JobOwner) -> Start {
     }
 }
 
-/// A job of this owner that does not end.
+/// Starts a job of this owner that never ends.
 fn endless(jobs: &Jobs, owner: JobOwner) -> Arc<Job> {
     jobs.adopt(start(owner), tokio::spawn(std::future::pending()), |_| {})
 }
@@ -64,13 +64,13 @@ async fn a_job_is_shown_to_its_owner() {
     check(&here, &there, true, false);
     check(&here, &other, false, false);
     check(&one, &there, false, false);
-    // A profile is a wall for all of them.
+    // A profile separates even those clients.
     let work = owner(Some(1), Some("work"), true);
     check(&work, &work, true, true);
     check(&work, &here, false, false);
     check(&here, &work, false, false);
     check(&work, &owner(Some(2), Some("work"), true), true, false);
-    // Without sessions a handle is all that is known of a client.
+    // Without sessions, only a handle identifies a client.
     let nobody = owner(None, None, false);
     check(&nobody, &nobody, true, false);
     check(&nobody, &one, true, false);
@@ -136,7 +136,7 @@ async fn a_job_has_its_place_until_it_ends() {
     };
     let first = hand_over(begin(true).expect("there is room"));
     assert_eq!(begin(true).err(), Some(Exhausted::Jobs(1)));
-    // What was sent goes on, however many jobs there are.
+    // Work in progress continues regardless of the number of jobs.
     let (one, other) = (begin(false).expect("a call"), begin(false).expect("a call"));
     assert_eq!(begin(false).err(), Some(Exhausted::Calls(2)));
     hand_over(one);
@@ -147,7 +147,7 @@ async fn a_job_has_its_place_until_it_ends() {
     assert_eq!(jobs.running(), 3);
 }
 
-/// Whoever has a handle finds the job in the store, even if this gateway ends at that moment.
+/// A client with a handle finds the job in the store, even if this gateway ends at that moment.
 #[tokio::test(start_paused = true)]
 async fn a_job_is_recorded_when_its_handle_is_given() {
     let clock = Clock::default();
@@ -261,7 +261,7 @@ fn another_run_knows_what_ended_and_what_was_lost() {
         while before.store.job(&lost.id, "").await.expect("readable").is_none() {
             tokio::task::yield_now().await;
         }
-        // As long as the first gateway runs, so does its job.
+        // The job lives as long as the first gateway runs.
         assert!(after.store.job(&lost.id, "").await.expect("readable").expect("there").leased);
         assert_eq!(earlier(&client, 10).await, [], "its tasks are its own to list");
         lost.id.clone()
@@ -270,7 +270,7 @@ fn another_run_knows_what_ended_and_what_was_lost() {
 
     clock.advance(Duration::from_secs(60));
     runtime().block_on(async {
-        // A process that another test has just started may have the lock of the first gateway for a moment.
+        // A process just started by another test may hold the lock of the first gateway for a moment.
         while earlier(&client, 10).await.is_empty() {
             tokio::task::yield_now().await;
         }
@@ -285,7 +285,7 @@ fn another_run_knows_what_ended_and_what_was_lost() {
     });
 }
 
-/// A store that takes its time, or fails.
+/// A store that is slow or fails.
 #[derive(Debug)]
 struct Unreliable {
     store: Arc<SqliteStore>,
@@ -358,7 +358,7 @@ async fn a_job_has_ended_only_when_its_result_is_kept() {
         let result = json!({ "content": [{ "type": "text", "text": "done" }] });
         let work = result.clone();
         let job = jobs.adopt(start(me()), tokio::spawn(async move { work.into() }), |_| {});
-        // The note of its start takes as long.
+        // Recording the start takes just as long.
         assert!(job.wait(Duration::from_secs(19)).await.is_none());
         let end = job.wait(HOUR).await.expect("it ends");
         let stored = unreliable.text(&job.id, "").await.expect("readable");

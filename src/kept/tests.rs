@@ -1,4 +1,4 @@
-//! Whose results are shown to whom, for how long, and in which form.
+//! Who sees which results, for how long, and in which form.
 
 use serde_json::json;
 use tempfile::TempDir;
@@ -137,7 +137,7 @@ async fn params_take_kept_results_by_their_references() {
     assert_eq!(fill(&owner(Some("work")), template).await, Err(Code::NotFound));
     let lost = json!({ "id": format!("{{{{ref:{reference}[9].id}}}}") });
     assert_eq!(fill(&owner(None), lost).await, Err(Code::NotFound));
-    // What does not look like a reference is somebody else's.
+    // Text that does not look like a reference is not a template of ours.
     assert_eq!(fill(&owner(None), json!("{{ref:main}} {{name}}")).await, Ok(None));
 }
 

@@ -1,8 +1,8 @@
-//! Card numbers: digits of the length and the beginning that an issuer gives out, with a check digit that holds (ISO/IEC 7812).
+//! Card numbers: digits with an issuer's length and prefix, and a valid check digit (ISO/IEC 7812).
 
 use std::ops::Range;
 
-/// The fewest and the most digits.
+/// The minimum and maximum number of digits.
 const FEWEST: usize = 13;
 const MOST: usize = 16;
 
@@ -12,14 +12,14 @@ pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
         loop {
-            // A number covers every place that is as far away as it is long, so most of a text is never looked at.
+            // A number of `FEWEST` characters covers every `FEWEST`-th place, so most of a text is never examined.
             while bytes.get(at + FEWEST - 1).is_some_and(|byte| !is_part(*byte)) {
                 at += FEWEST;
             }
             if at + FEWEST > bytes.len() {
                 return None;
             }
-            // One that begins farther on covers a later place.
+            // A number that starts later covers a later place.
             let Some(first) = bytes[at..at + FEWEST].iter().position(u8::is_ascii_digit) else {
                 at += FEWEST;
                 continue;
@@ -46,19 +46,19 @@ fn is_digit_at(bytes: &[u8], at: usize) -> bool {
     bytes.get(at).is_some_and(u8::is_ascii_digit)
 }
 
-/// Whether a number beside this byte is part of something longer: a name, a fraction, an address.
+/// Returns whether this byte beside a number makes it part of something longer: a name, a fraction, an address.
 fn joins(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'_' | b'.' | b'-' | b'/' | b'=' | b'#' | b'+' | b'%')
         || byte >= 0x80
 }
 
-/// Returns the end of digits in groups that single spaces or hyphens part.
+/// Returns the end of a run of digits grouped by single spaces or hyphens.
 fn run(bytes: &[u8], start: usize) -> usize {
     let mut end = start;
     while let Some(byte) = bytes.get(end) {
         let goes_on = byte.is_ascii_digit() || matches!(byte, b' ' | b'-') && is_digit_at(bytes, end + 1);
-        // Longer than any number with its groups: not one.
+        // A run longer than any grouped card number is not one.
         if !goes_on || end - start > 64 {
             break;
         }
@@ -67,7 +67,7 @@ fn run(bytes: &[u8], start: usize) -> usize {
     end
 }
 
-/// Returns the card number in a run of groups: all of it, or groups beside others of another length, as behind an amount.
+/// Returns the card number in a run of groups: the whole run, or groups next to others of another length, as after an amount.
 fn card_in(bytes: &[u8], run: Range<usize>) -> Option<Range<usize>> {
     let mut groups = Vec::new();
     let mut begins = run.start;
@@ -79,7 +79,7 @@ fn card_in(bytes: &[u8], run: Range<usize>) -> Option<Range<usize>> {
     }
     groups.push(begins..run.end);
     let lengths: Vec<usize> = groups.iter().map(Range::len).collect();
-    // Written together, or in the groups that a card has.
+    // Either undivided, or in a card's groups.
     let forms: [&[usize]; 4] = [&[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4], &[4, 4, 4, 1]];
     (0..groups.len()).find_map(|first| {
         let form = forms.iter().find(|form| lengths[first..].starts_with(form));
@@ -100,7 +100,7 @@ fn is_card(written: &[u8]) -> bool {
     if !(FEWEST..=MOST).contains(&digits.len()) {
         return false;
     }
-    // The check digit of a repetition may hold as well.
+    // A repeated digit may pass the check as well.
     let is_varied = digits.iter().any(|digit| *digit != digits[0]);
     let beginning = digits[..4].iter().fold(0u32, |number, digit| number * 10 + u32::from(*digit));
     let is_issued = match (digits.len(), beginning) {
@@ -145,7 +145,7 @@ mod tests {
         let check = |text: &str, expected: &[&str]| {
             assert_eq!(find(text).map(|range| &text[range]).collect::<Vec<_>>(), expected, "{text}");
         };
-        // The test numbers of payment services.
+        // The payment services' test numbers.
         check("4111111111111111", &["4111111111111111"]);
         check("card: 4242 4242 4242 4242, exp 12/29", &["4242 4242 4242 4242"]);
         check("5555-5555-5555-4444.", &["5555-5555-5555-4444"]);

@@ -1,7 +1,7 @@
-//! Text that reads like instructions to a model, in the larger languages, and text that people do not see.
+//! Text that reads like instructions to a model, in the major languages, and text invisible to people.
 //!
-//! This marks, and never decides: a page about such attacks is marked as well. Each family has its triggers, of which one is in
-//! every text that its pattern matches; only the text around a trigger is matched.
+//! This room marks text but never decides: a page about such attacks is marked as well. Each family has triggers, and every
+//! text that its pattern matches contains one of them; only the text around a trigger is matched.
 
 use std::{ops::Range, sync::LazyLock};
 
@@ -9,22 +9,23 @@ use regex::Regex;
 
 use crate::text::{self, Hidden};
 
-/// How far around a trigger a text is looked at, in bytes: before it and behind it.
+/// How many bytes before and after a trigger are examined.
 const BEFORE: usize = 120;
 const BEHIND: usize = 240;
 
 /// A kind of instruction.
 pub(super) struct Family {
-    /// What it is, as it is told.
+    /// The name shown for it.
     pub what: &'static str,
-    /// Words of which one is in every match. ASCII letters match in any case; of others, the first is left out where it has one.
+    /// Words, one of which is in every match. ASCII letters match in any case; a word with other letters that have a case
+    /// omits its first letter.
     pub triggers: &'static [&'static str],
-    /// Whether it is told of definitions only: results may speak of it.
+    /// Whether it is reported for definitions only: results may mention it.
     pub in_definitions: bool,
     pattern: LazyLock<Regex>,
 }
 
-/// A pattern without regard to case, over any white space.
+/// Returns a case-insensitive pattern that accepts any white space.
 fn pattern(alternatives: &[&str]) -> Regex {
     Regex::new(&format!("(?i){}", alternatives.join("|"))).expect("a test uses every pattern")
 }
@@ -307,13 +308,13 @@ pub(super) static FAMILIES: [Family; 7] = [
 ];
 
 impl Family {
-    /// Matches the text around a trigger. Returns what matches, and how far the text was looked at.
+    /// Matches the text around a trigger. Returns the match, and how far the text was examined.
     pub fn around(&self, text: &str, trigger: Range<usize>) -> (Option<Range<usize>>, usize) {
         let start = text.floor_char_boundary(trigger.start.saturating_sub(BEFORE));
         let end = text.floor_char_boundary((trigger.end + BEHIND).min(text.len()));
         match self.pattern.find(&text[start..end]) {
             Some(found) => (Some(start + found.start()..start + found.end()), start + found.end()),
-            // A match that begins at a later trigger may need what lies behind this window.
+            // A match that starts at a later trigger may need text behind this window.
             None => {
                 (None, trigger.end.max(text.floor_char_boundary(end.saturating_sub(BEHIND - BEFORE / 2))))
             }
@@ -321,7 +322,7 @@ impl Family {
     }
 }
 
-/// Returns what is hidden at a place that may begin something hidden, and how far the text was looked at.
+/// Returns the hidden text that starts at a place, if any, and how far the text was examined.
 pub(super) fn hidden_at(text: &str, at: usize) -> (Option<(Range<usize>, Hidden)>, usize) {
     let start = text.floor_char_boundary(at.saturating_sub(32));
     let rest = &text[start..];

@@ -1,39 +1,39 @@
-//! Keys of well-known services by their form, each with where the form is written down.
+//! Well-known services' keys by their format, each with the source of the format.
 //!
-//! No crate with kept rules has a fitting size and age, so this is a table of its own. A form is taken in only if it begins with
-//! letters that nothing else begins with: what is told by randomness alone is too often a hash or an id.
+//! No maintained crate has a suitable size and age, hence this table. A format is included only if it has a distinctive
+//! prefix: random-looking text without one is too often a hash or an id.
 
 use std::ops::Range;
 
 /// A form of keys.
 pub(super) struct KeyFormat {
-    /// What it is, as it is told.
+    /// The name shown for it.
     pub name: &'static str,
-    /// What it begins with.
+    /// Its prefix.
     pub begins: &'static str,
-    /// The characters of the rest.
+    /// Accepts the characters after the prefix.
     of: fn(u8) -> bool,
-    /// How many there are, from and to.
+    /// The minimum and maximum number of those characters.
     length: (usize, usize),
-    /// What else has to hold.
+    /// A further condition.
     also: Also,
-    /// Where the form is written down.
+    /// Where the format is documented.
     #[cfg_attr(not(test), allow(dead_code, reason = "for readers, and for the test that nothing lacks one"))]
     pub source: &'static str,
 }
 
-/// What else has to hold of a key.
+/// A further condition on a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Also {
     /// It is not a placeholder.
     Varied,
-    /// It has three parts, as a JSON web token.
+    /// It has three parts, like a JSON web token.
     ThreeParts,
     /// A private key follows the line.
     KeyFollows,
     /// It is the authority of an address, with a password.
     Password,
-    /// Digits come before.
+    /// It is preceded by digits.
     DigitsBefore,
 }
 
@@ -87,7 +87,7 @@ const DIGITALOCEAN: &str = "docs.digitalocean.com/reference/api/create-personal-
 const SHOPIFY: &str = "shopify.dev/changelog/length-of-the-shopify-access-token-is-increasing";
 const GRAFANA: &str = "grafana.com/docs/grafana/latest/administration/service-accounts";
 
-/// The forms. A beginning is compared with the case that it has here.
+/// The formats. A prefix is case-sensitive.
 pub(super) static FORMATS: &[KeyFormat] = &[
     key("GitHub token", "ghp_", letters, (36, 255), GITHUB),
     key("GitHub token", "gho_", letters, (36, 255), GITHUB),
@@ -306,10 +306,10 @@ pub(super) static FORMATS: &[KeyFormat] = &[
     },
 ];
 
-/// How much of a private key is looked at for its end, and the fewest letters that it has, in bytes.
+/// How many bytes of a private key are searched for its end, and the minimum number of letters in one.
 const LONGEST_KEY: usize = 16_384;
 const SHORTEST_KEY: usize = 60;
-/// What people write in the place of a key or a password.
+/// What people write in place of a key or a password.
 const PLACEHOLDERS: [&str; 12] = [
     "example",
     "xxxx",
@@ -330,13 +330,13 @@ impl KeyFormat {
     pub fn at(&self, text: &str, start: usize) -> Option<Range<usize>> {
         let bytes = text.as_bytes();
         let rest = start + self.begins.len();
-        // The trigger was found in any case.
+        // The trigger was found case-insensitively.
         if !bytes[start..].starts_with(self.begins.as_bytes()) {
             return None;
         }
-        // What begins inside of something longer is not looked at again for each place where it could begin.
+        // A prefix inside something longer is not examined again for each possible start.
         let is_inside = start.checked_sub(1).is_some_and(|before| dotted(bytes[before]));
-        // In a JSON text, a line may end before it.
+        // In a JSON text, an escaped line break may precede it.
         let is_escape =
             start.checked_sub(2).is_some_and(|at| bytes[at] == b'\\' && bytes[at + 1].is_ascii_lowercase());
         if self.begins.as_bytes()[0].is_ascii_alphanumeric() && is_inside && !is_escape {
@@ -396,7 +396,7 @@ impl KeyFormat {
     }
 }
 
-/// Whether a key is not a placeholder: its characters vary, and it has a digit and no word that says so.
+/// Returns whether a key is not a placeholder: its characters vary, and it contains a digit and no placeholder word.
 fn is_varied(rest: &str) -> bool {
     let mut seen = [false; 256];
     rest.bytes().for_each(|byte| seen[usize::from(byte)] = true);

@@ -1,4 +1,4 @@
-//! Secrets that are known by their value, in the encodings that they leave in.
+//! Secrets known by their value, in every encoding that may leak.
 
 use std::{
     borrow::Cow,
@@ -21,14 +21,14 @@ use crate::{
     text::hex,
 };
 
-/// The shortest secret that is looked for, and the shortest encoding, in bytes: shorter ones are words.
+/// The shortest secret and the shortest encoding that are searched for, in bytes: shorter ones are words.
 const SHORTEST: usize = 8;
 
-/// Secrets by their value, each with those that it belongs to.
+/// Secrets by their value, each with its owners.
 #[derive(Default)]
 pub struct KnownSecrets {
     automaton: Option<AhoCorasick>,
-    /// By the number of the pattern.
+    /// The owners, by the number of the pattern.
     owners: Vec<Arc<[Arc<str>]>>,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Debug for KnownSecrets {
     }
 }
 
-/// Whether a value is a secret that can be told from words: long enough, and not of one kind of character.
+/// Returns whether a value is distinguishable from words: long enough, and not of one kind of character.
 pub fn is_strong(value: &str) -> bool {
     let kinds: [fn(char) -> bool; 4] =
         [|c| c.is_lowercase(), |c| c.is_uppercase(), |c| c.is_ascii_digit(), |c| !c.is_alphanumeric()];
@@ -47,7 +47,7 @@ pub fn is_strong(value: &str) -> bool {
 }
 
 impl KnownSecrets {
-    /// Takes the values with their owners. A value that is not strong is left out.
+    /// Takes the values with their owners. A value that is not strong is ignored.
     pub fn new(secrets: impl IntoIterator<Item = (Arc<str>, String)>) -> Self {
         let mut owners: BTreeMap<String, BTreeSet<Arc<str>>> = BTreeMap::new();
         for (owner, value) in secrets {
@@ -80,7 +80,7 @@ impl KnownSecrets {
         found.map(|hit| (hit.range(), self.owners[hit.pattern().as_usize()].clone()))
     }
 
-    /// Returns a text without the secrets.
+    /// Returns a text with the secrets masked.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match &self.automaton {
             Some(automaton) if automaton.is_match(text) => {
@@ -91,13 +91,13 @@ impl KnownSecrets {
     }
 }
 
-/// Returns a value as it may be written: itself, in a JSON text, percent-encoded, in hexadecimal digits, in Base64.
+/// Returns the forms in which a value may be written: plain, in a JSON text, percent-encoded, hexadecimal, and Base64.
 fn encodings(value: &str) -> BTreeSet<Vec<u8>> {
     let mut all = BTreeSet::from([value.as_bytes().to_vec()]);
     let json = serde_json::Value::from(value).to_string();
     all.insert(json.trim_matches('"').as_bytes().to_vec());
     let percent = utf8_percent_encode(value, NON_ALPHANUMERIC).to_string();
-    // What most libraries leave as it is.
+    // Characters that most libraries leave unescaped.
     let usual = ["%2D", "%5F", "%2E", "%7E"].into_iter().zip(["-", "_", ".", "~"]);
     all.insert(usual.fold(percent.clone(), |text, (code, plain)| text.replace(code, plain)).into_bytes());
     all.insert(percent.into_bytes());
@@ -105,7 +105,7 @@ fn encodings(value: &str) -> BTreeSet<Vec<u8>> {
     all.insert(digits.to_ascii_uppercase().into_bytes());
     all.insert(digits.into_bytes());
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
-        // Text before it shifts the letters: there are three ways, whose first and last letters depend on what is around.
+        // Preceding text shifts the letters: there are three ways, whose first and last letters depend on the surroundings.
         for shift in 0..3 {
             let shifted = [vec![0; shift], value.as_bytes().to_vec()].concat();
             let encoded = engine.encode(&shifted);

@@ -1,4 +1,4 @@
-//! What is found, missed and wrongly found, on the labelled texts of `tests/data/trust` and on real ones.
+//! True, missed and false findings, on the labelled texts of `tests/data/trust` and on real ones.
 
 use std::{fs, path::Path};
 
@@ -15,7 +15,7 @@ fn rows(name: &str) -> Vec<Value> {
     data(name).lines().map(|line| serde_json::from_str(line).expect("a line is JSON")).collect()
 }
 
-/// Random characters that are the same on every run.
+/// Random characters, the same on every run.
 struct Dice(u64);
 
 impl Dice {
@@ -25,7 +25,7 @@ impl Dice {
     }
 }
 
-/// A text with its placeholders filled in.
+/// Returns a text with its placeholders filled in.
 fn filled(text: &str, dice: &mut Dice) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while let Some((before, inside)) = rest.split_once('{') {
@@ -66,7 +66,7 @@ fn search(known: &KnownSecrets, definition: bool) -> Search<'_> {
     Search { known, keys: true, instructions: true, definition }
 }
 
-/// How a labelled set went.
+/// The result of a labelled set.
 #[derive(Debug, Default)]
 struct Score {
     found: usize,
@@ -111,7 +111,7 @@ fn marks_of(findings: &Findings) -> Vec<String> {
     findings.marks.iter().map(|mark| mark.what.to_string()).collect()
 }
 
-/// The texts of the repository that a tool might return: each a result of its own.
+/// Returns the repository's texts that a tool might return, each as a separate result.
 fn real_results() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<std::path::PathBuf> = [
@@ -137,12 +137,12 @@ fn real_results() -> Vec<(String, String)> {
         let entries = fs::read_dir(root.join(folder)).expect("a folder").flatten();
         files.extend(entries.map(|entry| entry.path()).filter(|path| path.is_file()));
     }
-    // This page quotes what it is about.
+    // These pages quote their own subject.
     files.retain(|file| !file.ends_with("leaks.md") && !file.ends_with("trust.md"));
     files.sort();
     let read = |file: std::path::PathBuf| Some((file.display().to_string(), fs::read_to_string(&file).ok()?));
     let texts: Vec<_> = files.into_iter().filter_map(read).collect();
-    // A tool returns a screenful or two.
+    // A tool returns a screen or two of text.
     let mut results = Vec::new();
     for (name, text) in texts {
         let lines: Vec<&str> = text.lines().collect();
@@ -208,7 +208,7 @@ fn labelled_texts_and_real_ones_are_measured() {
     for line in told.into_iter().flatten() {
         println!("- {line}");
     }
-    // The floor: what is worse than this is a fault.
+    // The floor: anything worse is a fault.
     assert!(leaks.missed.is_empty() && leaks.false_alarms.is_empty(), "leaks");
     assert!(marks.missed.is_empty() && marks.false_alarms.is_empty(), "injections");
     assert!(alarms.0.is_empty() && in_definitions.0.is_empty(), "leaks in real texts");
@@ -258,7 +258,7 @@ fn much_is_counted_and_little_is_told() {
     assert!(findings.mark_count > 1_000 && findings.marks.len() == MOST, "{}", findings.mark_count);
 }
 
-/// Texts that are made to be looked at again and again.
+/// Texts designed to be examined again and again.
 #[test]
 fn hostile_texts_cost_no_more_than_others() {
     let known = KnownSecrets::new([("files".into(), "s3cr3t-kept".to_string())]);

@@ -1,4 +1,4 @@
-//! Which call counts for which search, for how long, and what outlives a run.
+//! Which call counts for which search, for how long, and what survives a run.
 
 use tempfile::TempDir;
 
@@ -30,7 +30,7 @@ fn words(text: &str) -> Vec<String> {
     text.split(' ').map(Into::into).collect()
 }
 
-/// Remembers a search that found the tools, each with how well it fits.
+/// Remembers a search that found the tools with these scores.
 fn search(searches: &RecentSearches, query: &str, fits: [f32; 3]) {
     let hit = |(document, fit): (usize, f32)| Hit {
         document,
@@ -45,7 +45,7 @@ fn search(searches: &RecentSearches, query: &str, fits: [f32; 3]) {
     searches.remember(words(query), &hits, |hit| Some(TOOLS[hit.document].into()));
 }
 
-/// What a tool gains for a query.
+/// Returns a tool's bonus for a query.
 fn lift(learning: &Learning, query: &str, tool: &str) -> f32 {
     learning.lifts(&words(query)).get(tool).map_or(0.0, |learned| learned.boost)
 }
@@ -58,7 +58,7 @@ async fn a_success_counts_once_for_the_last_search_that_found_the_tool() {
     learning.succeeded(&searches, "desk.two");
     let gained = lift(&learning, "plants water", "desk.two");
     assert!(gained > 0.0 && lift(&learning, "papers quarter", "desk.two") == 0.0);
-    // The second call belongs to the search before, the third to none.
+    // The second call counts for the earlier search, the third for none.
     learning.succeeded(&searches, "desk.two");
     assert!(lift(&learning, "papers quarter", "desk.two") > 0.0);
     learning.succeeded(&searches, "desk.two");
@@ -115,7 +115,7 @@ async fn outcomes_outlive_the_run_and_fade() {
     search(&searches, "papers quarter", [0.9, 0.8, 0.2]);
     before.succeeded(&searches, "desk.one");
     let fresh = lift(&before, "papers quarter", "desk.one");
-    // What waits to be written is written before the end.
+    // Queued outcomes are written before the end.
     before.stop.cancel();
     tasks.close();
     tasks.wait().await;
@@ -167,7 +167,7 @@ async fn replicas_learn_from_each_other_and_lose_nothing_of_their_own() {
     }
     assert_eq!(lift(&other, "papers quarter", "desk.one"), lift(&here, "papers quarter", "desk.one"));
 
-    // What cannot be written stays, whatever is read, until it can.
+    // Outcomes that cannot be written stay in memory until they can, regardless of what is read.
     let port = server.port;
     drop(server);
     other.succeeded(&searches, "desk.two");

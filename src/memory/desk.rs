@@ -1,4 +1,4 @@
-//! The goal and the tasks of somebody's work.
+//! The goal and the tasks of an owner's work.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -7,19 +7,19 @@ use serde_json::json;
 use super::Memory;
 use crate::store::{Most, NewRecord, Record, RecordKind, StoreError};
 
-/// The most tasks on a desk.
+/// The maximum number of tasks on a desk.
 pub const MOST_TASKS: usize = 200;
-/// The notes of a task that are kept; the oldest go first.
+/// How many notes a task keeps; the oldest are dropped first.
 const MOST_NOTES: usize = 20;
-/// How often a change is tried again after another gateway was faster.
+/// How often a change is retried after another gateway was faster.
 const TRIES: usize = 5;
-/// The id of the goal: there is one.
+/// The id of the only goal.
 const GOAL: &str = "goal";
 
-/// Where somebody's goal and tasks are.
+/// Where an owner's goal and tasks are kept.
 #[derive(Clone, Copy, Debug)]
 pub enum Desk<'a> {
-    /// In the store, for the next session too.
+    /// In the store, for later sessions too.
     Kept { owner: &'a str },
     /// In the session, until it ends.
     Session(&'a Worklist),
@@ -36,7 +36,7 @@ pub struct Work {
     pub tasks: Vec<Todo>,
 }
 
-/// Something to do.
+/// A task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Todo {
     #[serde(rename = "task_id", default)]
@@ -59,17 +59,17 @@ pub enum TodoState {
     Completed,
 }
 
-/// What became of a new task.
+/// The outcome of adding a task.
 #[derive(Debug, PartialEq)]
 pub enum AddedTask {
-    /// It is on the list; the oldest completed one may have made room for it.
+    /// The task was added; the oldest completed task may have made room for it.
     Added { id: String, removed: Option<Todo> },
-    /// The desk is full of tasks that are not completed.
+    /// The desk is full of uncompleted tasks.
     Full,
 }
 
 impl Work {
-    /// The tasks that are not completed: those in progress first, then the oldest.
+    /// Returns the uncompleted tasks: tasks in progress first, then the oldest.
     pub fn open(&self) -> Vec<&Todo> {
         let mut open: Vec<&Todo> =
             self.tasks.iter().filter(|task| task.state != TodoState::Completed).collect();
@@ -102,13 +102,13 @@ impl Todo {
     }
 }
 
-/// The oldest completed task, if the list has no room.
+/// Returns the oldest completed task if the list has no room.
 fn in_the_way(tasks: &[Todo]) -> Option<Option<&Todo>> {
     (tasks.len() >= MOST_TASKS).then(|| tasks.iter().find(|task| task.state == TodoState::Completed))
 }
 
 impl Memory {
-    /// What is on a desk.
+    /// Returns the work on a desk.
     pub async fn work(&self, desk: Desk<'_>) -> Result<Work, StoreError> {
         match desk {
             Desk::Session(list) => Ok(list.0.lock().clone()),
@@ -124,7 +124,7 @@ impl Memory {
         Ok(self.records.all(RecordKind::Todo, owner).await?.iter().filter_map(Todo::of).collect())
     }
 
-    /// Sets the goal, or removes it; returns the one before.
+    /// Sets or removes the goal. Returns the previous goal.
     pub async fn set_goal(&self, desk: Desk<'_>, goal: Option<&str>) -> Result<Option<String>, StoreError> {
         match desk {
             Desk::Session(list) => Ok(std::mem::replace(&mut list.0.lock().goal, goal.map(str::to_owned))),
@@ -184,7 +184,7 @@ impl Memory {
         }
     }
 
-    /// Changes a task and returns it; none if there is no such task.
+    /// Changes a task and returns it; `None` if there is no such task.
     pub async fn update_task(
         &self,
         desk: Desk<'_>,
@@ -218,7 +218,7 @@ impl Memory {
     }
 }
 
-/// A record that no gateway holds.
+/// Creates a record that no gateway holds.
 fn kept(kind: RecordKind, owner: &str, id: &str, body: serde_json::Value) -> NewRecord {
     NewRecord { owner: owner.into(), id: id.into(), held: false, ..NewRecord::new(kind, body) }
 }

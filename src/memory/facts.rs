@@ -12,18 +12,17 @@ use crate::{
     text::{clip, hex},
 };
 
-/// The most facts of an owner.
+/// The maximum number of facts per owner.
 pub const MOST_FACTS: usize = 10_000;
-/// The most tags of a fact.
+/// The maximum number of tags per fact.
 pub const MOST_TAGS: usize = 10;
-/// How many facts are compared with a new one, how many of them are named, and the share of common words that makes them
-/// similar.
+/// How many facts are compared with a new one, how many similar ones are named, and the minimum share of common words.
 const COMPARED: usize = 8;
 const NAMED: usize = 3;
 const SIMILAR: f64 = 0.6;
-/// The beginning of a text that is compared, in characters.
+/// How much of a text is compared, in characters.
 const COMPARED_TEXT: usize = 400;
-/// Hits below this share of the best are left out, unless the caller wants a number of them.
+/// Hits below this share of the best score are left out, unless the caller sets a limit.
 const FAR: f32 = 0.5;
 
 /// A fact, as it is kept.
@@ -31,43 +30,43 @@ const FAR: f32 = 0.5;
 pub struct Fact {
     /// Its id, text and tags.
     pub document: Arc<Document>,
-    /// When it was last said, in milliseconds since 1970.
+    /// When it was last stated, in milliseconds since 1970.
     pub at_ms: u64,
     pub(super) revision: u64,
 }
 
-/// What became of something to remember.
+/// The outcome of remembering a fact.
 #[derive(Debug)]
 pub enum Remembered {
-    /// It is kept.
+    /// The fact is kept.
     Kept {
         id: String,
         tags: Vec<String>,
-        /// Whether the same fact was there before.
+        /// Whether the same fact was known already.
         known: bool,
-        /// The ids of facts with nearly the same words.
+        /// The ids of facts with almost the same words.
         similar: Vec<Arc<str>>,
     },
-    /// The owner has as many facts as are kept.
+    /// The owner has the maximum number of facts.
     Full,
 }
 
-/// What was found.
+/// The result of a search for facts.
 #[derive(Debug)]
 pub struct FoundFacts {
-    /// The facts, best first, with their scores; without a query the newest first.
+    /// The facts with their scores, best first; without a query, the newest first.
     pub facts: Vec<(Arc<Fact>, Option<f32>)>,
-    /// Facts that match.
+    /// The number of matching facts.
     pub total: usize,
-    /// Facts of the owner.
+    /// The number of the owner's facts.
     pub of: usize,
     pub confidence: Option<Confidence>,
-    /// Whether the words decided, because there are no vectors.
+    /// Whether only words were compared, because there are no vectors.
     pub by_words: bool,
 }
 
 impl Fact {
-    /// The fact of a record; none if it is not one.
+    /// Reads the fact of a record; `None` if the record is not a fact.
     pub(super) fn of(record: &Record) -> Option<Fact> {
         let content = record.body["content"].as_str()?;
         let tags = record.body["tags"].as_array().into_iter().flatten();
@@ -82,8 +81,8 @@ impl Fact {
 }
 
 impl Memory {
-    /// Remembers a fact. The same text in other case and spacing is the same fact, which is as new again and has the tags of
-    /// both.
+    /// Remembers a fact. Texts that differ only in case and spacing are the same fact, which then counts as new and has
+    /// the tags of both.
     pub async fn remember(
         &self,
         owner: &str,
@@ -94,7 +93,7 @@ impl Memory {
         let id = id_of(content);
         let shelf = self.shelf(owner);
         let mut state = shelf.current(&*self.records, embedder).await?;
-        // Indexing many facts takes longer than one more search for them is worth.
+        // With many facts, indexing them costs more than including them in this search is worth.
         if state.len() <= MOST_FACTS / 10 {
             state.index().await;
         }
@@ -126,7 +125,7 @@ impl Memory {
         Ok(Remembered::Kept { id, tags: all, known: known.is_some(), similar })
     }
 
-    /// Finds facts with all of these tags: the best for a query, or the newest.
+    /// Finds facts with all of these tags: the best matches for a query, or the newest facts.
     pub async fn recall(
         &self,
         owner: &str,
@@ -169,7 +168,7 @@ impl Memory {
         })
     }
 
-    /// Removes a fact and returns its text and tags; none if there is no such fact.
+    /// Removes a fact and returns its text and tags; `None` if there is no such fact.
     pub async fn forget(&self, owner: &str, id: &str) -> Result<Option<Value>, StoreError> {
         let shelf = self.shelf(owner);
         let mut state = shelf.current(&*self.records, None).await?;
@@ -184,7 +183,7 @@ impl Memory {
 }
 
 impl FactView {
-    /// The ids of facts with nearly the same words.
+    /// Returns the ids of facts with almost the same words.
     fn similar(&self, new: &Fact) -> Vec<Arc<str>> {
         let text = clip(&new.document.description, COMPARED_TEXT);
         let found = self.index.search(&self.index.parse(&text), COMPARED, &|_| true, &Boosts::new());
@@ -204,7 +203,8 @@ fn words(text: &str) -> BTreeSet<String> {
     words.map(fold).collect()
 }
 
-/// The id of a text, whatever its case and spacing: two gateways that hear the same fact at the same time keep one.
+/// Returns the id of a text, regardless of case and spacing: two gateways that store the same fact at the same time
+/// keep one.
 fn id_of(content: &str) -> String {
     let folded = content.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
     format!("fact-{}", hex(&Sha256::digest(folded.as_bytes())[..6]))

@@ -1,7 +1,7 @@
 //! The facts of one owner in memory, with their index.
 //!
-//! Read when they are first used, and again when another gateway has changed them. The index follows when it is needed;
-//! vectors come from the store, the missing ones from the embedder, in the background.
+//! Facts are read on first use, and again after another gateway has changed them. The index is updated when it is
+//! needed. Vectors come from the store; the embedder makes missing ones in the background.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,18 +21,18 @@ use crate::{
     store::{FactVector, RecordKind, Records, StoreError},
 };
 
-/// How long facts wait for the model's files to be read; until then they are found by their words.
+/// How long facts wait until the model's files are read; until then search uses only their words.
 const MODEL_WAIT: Duration = Duration::from_secs(1);
-/// Facts that are embedded before their vectors are kept and used.
+/// How many facts are embedded before their vectors are stored and used.
 const BATCH: usize = 32;
 
 /// The facts of an owner.
 pub(super) struct Shelf {
     pub owner: String,
     state: Mutex<State>,
-    /// How many there are.
+    /// The number of facts.
     count: AtomicUsize,
-    /// Whether its index is being brought up to date in the background.
+    /// Whether the index is being updated in the background.
     catching_up: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl Debug for Shelf {
     }
 }
 
-/// Facts with an index of them, newest first.
+/// Facts with their index, newest first.
 pub(super) struct FactView {
     pub facts: Vec<Arc<Fact>>,
     pub index: Index,
@@ -53,19 +53,19 @@ pub(super) struct FactView {
 
 struct State {
     settings: Settings,
-    /// The store's count of changes that is in here; none before the first fact.
+    /// The store's change count at the last read; `None` before the first fact.
     changes: Option<u64>,
     facts: HashMap<Arc<str>, Arc<Fact>>,
-    /// The model whose vectors are known.
+    /// The model of the known vectors.
     model: Option<Arc<str>>,
     vectors: HashMap<Arc<str>, Arc<[f32]>>,
     view: Arc<FactView>,
-    /// Whether the view is behind in its facts, or in their vectors.
+    /// Whether the view lacks recent facts.
     behind: bool,
     without_vectors: bool,
 }
 
-/// The facts as they are in the store, until it is dropped.
+/// The facts as currently stored. Keeps them locked until dropped.
 pub(super) struct Current<'a> {
     state: MutexGuard<'a, State>,
     count: &'a AtomicUsize,
@@ -88,12 +88,12 @@ impl Shelf {
         Self { owner: owner.into(), state: Mutex::new(state), count, catching_up }
     }
 
-    /// How many facts are in memory.
+    /// Returns how many facts are in memory.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The facts as they are in the store, with the vectors that it has from this embedder's model.
+    /// Returns the facts as currently stored, with the stored vectors of this embedder's model.
     pub async fn current(
         &self,
         records: &dyn Records,
@@ -103,7 +103,7 @@ impl Shelf {
         let changes = records.changes(&self.owner).await?;
         if changes != state.changes {
             state.take(records.all(RecordKind::Fact, &self.owner).await?.iter().filter_map(Fact::of));
-            // Read before the facts: whatever was changed in between is read next time.
+            // Read before the facts, so that changes made in between are read next time.
             state.changes = changes;
             state.model = None;
             self.count.store(state.facts.len(), Ordering::Relaxed);
@@ -126,12 +126,12 @@ impl Shelf {
         Ok(Current { state, count: &self.count })
     }
 
-    /// Whether the caller is to bring the index up to date: nobody else does.
+    /// Whether the caller has to update the index, because nobody else is doing so.
     pub fn begin_catching_up(&self) -> bool {
         !self.catching_up.swap(true, Ordering::AcqRel)
     }
 
-    /// Brings the index up to date, and makes the missing vectors.
+    /// Updates the index, and makes the missing vectors.
     pub async fn catch_up(&self, records: &dyn Records, embedder: Option<&Embedder>) {
         let done = Done(&self.catching_up);
         let mut refused = HashSet::new();
@@ -155,7 +155,7 @@ impl Shelf {
                 .map(|fact| (fact.clone(), fact.document.passage(state.settings.rules)))
                 .collect();
             if missing.is_empty() {
-                // Before the lock is given back: whoever puts a fact now begins again.
+                // Before the lock is released, so that a fact added now starts the work again.
                 drop(done);
                 return;
             }
@@ -193,7 +193,7 @@ impl Shelf {
     }
 }
 
-/// Says that nobody brings the index up to date any more, however the work ends.
+/// Marks the update of the index as over, however it ends.
 struct Done<'a>(&'a AtomicBool);
 
 impl Drop for Done<'_> {
@@ -203,7 +203,7 @@ impl Drop for Done<'_> {
 }
 
 impl State {
-    /// Takes the facts of the store. Those that are the same as before stay what they are, and keep their place in the index.
+    /// Takes over the stored facts. Unchanged facts keep their place in the index.
     fn take(&mut self, facts: impl Iterator<Item = Fact>) {
         let mut before = std::mem::take(&mut self.facts);
         for fact in facts {
@@ -215,8 +215,8 @@ impl State {
         self.behind = true;
     }
 
-    /// Counts a change of this gateway. If others changed something at the same time, the counts differ, and the facts are
-    /// read again.
+    /// Counts a change by this gateway. If other gateways made changes at the same time, the counts differ, and the
+    /// facts are read again.
     fn changed(&mut self) {
         self.changes = self.changes.map(|count| count + 1);
         self.behind = true;
@@ -228,17 +228,17 @@ impl Current<'_> {
         self.state.facts.len()
     }
 
-    /// Whether a fact has no vector.
+    /// Whether any fact lacks a vector.
     pub fn lacks_vectors(&self) -> bool {
         self.state.vectors.len() < self.state.facts.len()
     }
 
-    /// The view as it is, which may be behind.
+    /// Returns the current view, which may be out of date.
     pub fn view(&self) -> Arc<FactView> {
         self.state.view.clone()
     }
 
-    /// Puts a fact that was put into the store.
+    /// Adds a fact that was stored.
     pub fn put(&mut self, fact: Fact) {
         let id = fact.document.id.clone();
         self.state.vectors.remove(&id);
@@ -247,7 +247,7 @@ impl Current<'_> {
         self.count.store(self.len(), Ordering::Relaxed);
     }
 
-    /// Removes a fact that was taken out of the store.
+    /// Removes a fact that was deleted from the store.
     pub fn remove(&mut self, id: &str) {
         self.state.vectors.remove(id);
         self.state.facts.remove(id);
@@ -255,7 +255,7 @@ impl Current<'_> {
         self.count.store(self.len(), Ordering::Relaxed);
     }
 
-    /// The view, brought up to date. It costs what has changed.
+    /// Returns the view after updating it. The cost depends only on the changes.
     pub async fn index(&mut self) -> Arc<FactView> {
         let state = &mut *self.state;
         if !state.behind && !state.without_vectors {
@@ -279,7 +279,7 @@ impl Current<'_> {
             }
             Arc::new(FactView { facts, index })
         });
-        // If it panics, the view of before answers.
+        // After a panic, the previous view stays in use.
         if let Ok(view) = made.await {
             state.view = view;
             (state.behind, state.without_vectors) = (false, false);

@@ -1,4 +1,4 @@
-//! What is remembered, for whom, and how much of it.
+//! What is remembered, for which owner, and how much of it.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ async fn facts_are_found_by_words_tags_and_age() {
     assert!(recall(&memory, "", "when do we deploy", &["people"]).await.is_empty());
     assert!(recall(&memory, "another", "deploy", &[]).await.is_empty());
 
-    // The same text is the same fact, which is the newest then.
+    // The same text is the same fact, which then is the newest.
     memory.clock.advance(Duration::from_secs(1));
     let again = remember(&memory, "  deploys are  on tuesdays ", &["release"]).await;
     assert_eq!((&again.0, again.1), (&deploys, true));
@@ -102,7 +102,7 @@ async fn ten_thousand_facts_are_found_and_more_are_refused() {
         let more = memory.remember(owner, "one more", &[], None).await.expect("it is answered");
         assert!(matches!(more, Remembered::Full));
     }
-    // The facts of two owners are in memory, and of none more.
+    // Only the facts of two owners stay in memory.
     memory.shelf("c");
     let owners: Vec<String> = memory.shelves.lock().iter().map(|shelf| shelf.owner.clone()).collect();
     assert_eq!(owners, ["b", "c"]);
@@ -137,7 +137,7 @@ async fn a_desk_is_the_same_in_the_store_and_in_a_session() {
         assert_eq!(work.goal.as_deref(), Some("ship 2.1"));
         let open: Vec<&str> = work.open().iter().take(2).map(|task| task.subject.as_str()).collect();
         assert_eq!((open, work.open().len()), (vec!["step 9", "step 0"], MOST_TASKS - 1));
-        // The completed task makes room, and is told.
+        // The completed task makes room, and the outcome reports it.
         match memory.add_task(desk, "one more", Some("really")).await.expect("added") {
             AddedTask::Added { removed: Some(removed), .. } => {
                 assert_eq!(removed.subject, "step 3");

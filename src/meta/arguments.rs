@@ -1,5 +1,5 @@
-//! The arguments of the nine as models write them: keys in another case or under other names, wrappers, params beside the
-//! name. Reports what was read as what, and what was ignored.
+//! The arguments of the nine as models write them: keys in another case or under aliases, wrappers, params beside the
+//! name. Reports what was reinterpreted, and what was ignored.
 
 #[cfg(test)]
 mod tests;
@@ -13,7 +13,7 @@ use crate::{
     text::clip,
 };
 
-/// The other names in a call of a tool: an `execute_tool`, or an action of `run_parallel`.
+/// The aliases in a call of a tool: an `execute_tool`, or an action of `run_parallel`.
 pub(super) const CALL: Aliases = Aliases(&[
     ("name", &["tool", "toolname", "functionname"]),
     (
@@ -22,10 +22,10 @@ pub(super) const CALL: Aliases = Aliases(&[
     ),
     ("after", &["dependson", "needs"]),
 ]);
-/// Keys that hold all arguments, if they are the only key.
+/// Keys that may wrap all arguments, if they are the only key.
 const WRAPPERS: &[&str] = &["arguments", "args", "params", "parameters", "input", "toolinput"];
 
-/// Keys that hold a whole call.
+/// Keys that may wrap a whole call.
 const CALL_WRAPPERS: &[&str] = &[
     "action",
     "arguments",
@@ -44,10 +44,10 @@ const CALL_WRAPPERS: &[&str] = &[
 const MESSAGE_KEYS: &[&str] = &["type", "id", "callid", "toolcallid", "index", "jsonrpc", "method"];
 /// Keys for the server of a tool.
 const SERVERS: &[&str] = &["server", "serverid", "servername", "mcpserver"];
-/// How many wrappings of a call are opened.
+/// How many nested wrappers of a call are opened.
 const MAX_OPENED: usize = 4;
 
-/// What the reading of a call asks about the tools that are known.
+/// The questions about known tools while a call is read.
 #[derive(Clone, Copy)]
 pub(super) struct KnownTools<'a> {
     /// Whether a tool has a param of this name.
@@ -82,7 +82,7 @@ pub(super) fn named(tool: &str, own: &[&str], aliases: Aliases, arguments: Map<S
     (out, changes)
 }
 
-/// The argument that a key means.
+/// Returns the argument that a key means.
 fn meant<'a>(own: &[&'a str], aliases: Aliases, key: &str) -> Option<&'a str> {
     let plain = bare(key);
     own.iter().find(|name| bare(name) == plain).copied().or_else(|| {
@@ -91,7 +91,7 @@ fn meant<'a>(own: &[&'a str], aliases: Aliases, key: &str) -> Option<&'a str> {
     })
 }
 
-/// The note of a key without a meaning here.
+/// Builds the note about an ignored key.
 fn ignored(tool: &str, own: &[&str], key: &str) -> String {
     let key = clip(key, 40);
     if own.is_empty() {
@@ -103,7 +103,7 @@ fn ignored(tool: &str, own: &[&str], key: &str) -> String {
     }
 }
 
-/// Arguments that are wrapped in a single key, which is not one of the meta-tool's own.
+/// Returns arguments wrapped in a single key that is not one of the meta-tool's own.
 fn unwrapped(
     own: &[&str],
     aliases: Aliases,
@@ -119,7 +119,7 @@ fn unwrapped(
         Value::String(text) => serde_json::from_str(text).ok()?,
         _ => return None,
     };
-    // What an app takes comes under such a key too.
+    // An app's input may come under such a key too.
     let known = inner.keys().any(|key| own.contains(&key.as_str()))
         && inner.keys().all(|key| meant(own, aliases, key).is_some());
     known.then(|| (key.clone(), inner))
@@ -132,7 +132,7 @@ fn rename(arguments: &mut Map<String, Value>, changes: &mut Vec<String>, key: &s
     }
 }
 
-/// The actions of `run_parallel` as a list, if they are one action or JSON in a string.
+/// Turns the actions of `run_parallel` into a list, if they are a single action or JSON in a string.
 pub(super) fn actions(mut given: Value) -> (Value, Vec<String>) {
     let mut changes = Vec::new();
     if let Some(inner) = given.as_str().and_then(from_text).map(|(inner, _)| inner)
@@ -153,7 +153,7 @@ pub(super) fn actions(mut given: Value) -> (Value, Vec<String>) {
     (given, changes)
 }
 
-/// A call without its wrappers: JSON in a string, a list of one, a model's message.
+/// Removes the wrappers around a call: JSON in a string, a list of one, a model's message.
 pub(super) fn opened(own: &[&str], mut given: Value) -> (Value, Vec<String>) {
     let mut changes = Vec::new();
     for _ in 0..MAX_OPENED {
@@ -180,7 +180,7 @@ pub(super) fn opened(own: &[&str], mut given: Value) -> (Value, Vec<String>) {
     (given, changes)
 }
 
-/// The object that a value is, or that its text holds.
+/// Returns the object that a value is, or that its text contains.
 fn as_object(value: &Value) -> Option<Map<String, Value>> {
     match value {
         Value::Object(fields) => Some(fields.clone()),
@@ -192,7 +192,7 @@ fn as_object(value: &Value) -> Option<Map<String, Value>> {
     }
 }
 
-/// The call in the one key that holds it, with the keys of a call that stand beside that key.
+/// Returns the call inside its only wrapper key, including the call's own keys beside that key.
 fn whole_call(own: &[&str], fields: &Map<String, Value>) -> Option<(String, Map<String, Value>)> {
     let names = |fields: &Map<String, Value>| {
         fields.iter().any(|(key, value)| value.is_string() && meant(own, CALL, key) == Some("name"))
@@ -222,7 +222,7 @@ fn whole_call(own: &[&str], fields: &Map<String, Value>) -> Option<(String, Map<
     Some((key, inner))
 }
 
-/// Puts the server that is given beside a tool's name before that name.
+/// Adds a server given beside a tool's name as the prefix of the name.
 fn with_server(
     arguments: &mut Map<String, Value>,
     changes: &mut Vec<String>,
@@ -255,13 +255,13 @@ fn with_server(
     }
 }
 
-/// Whether a call has params that are not empty.
+/// Whether a call has non-empty params.
 fn has_params(call: &Map<String, Value>) -> bool {
     let empty = |params: &Value| params.as_object().is_some_and(Map::is_empty) || params.is_null();
     call.get("params").is_some_and(|params| !empty(params))
 }
 
-/// The keys of a call that are not its own.
+/// Returns the keys of a call that are not its own.
 fn beside(own: &[&str], call: &Map<String, Value>) -> Vec<String> {
     call.keys().filter(|key| !own.contains(&key.as_str())).cloned().collect()
 }
@@ -278,7 +278,7 @@ fn ignore<'a>(
     }
 }
 
-/// Reads a call as models write it: other names for `name` and `params`, the server beside the name, or the params beside
+/// Reads a call as models write it: aliases for `name` and `params`, the server beside the name, or the params beside
 /// the name.
 pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: KnownTools<'_>) -> Renamed {
     let mut changes = Vec::new();
@@ -296,7 +296,7 @@ pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: Known
     with_server(&mut arguments, &mut changes, wraps_params, tools);
     let tool = arguments.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
     let takes = |key: &str| (tools.takes)(&tool, key);
-    // Keys of the call itself in another case. Beside params they can only be that.
+    // The call's own keys in another case. Beside params, they can only be these.
     for key in beside(own, &arguments) {
         let Some(name) = meant(own, CALL, &key) else { continue };
         let free = name != "name" && name != "params" && !arguments.contains_key(name);
@@ -309,7 +309,7 @@ pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: Known
         ignore(own, &mut arguments, &mut changes, all.iter());
         return (arguments, changes);
     }
-    // A single other name of `params` means `params`, unless the tool has a param of that name beside other params.
+    // A single alias of `params` means `params`, unless the tool has a param of that name beside other params.
     let mut others = all.iter().filter(|key| {
         let one = arguments.get(key.as_str()).is_some_and(|value| wrapped(key, value)) && !takes(key);
         if all.len() == 1 { is(key, "params") } else { one }

@@ -1,4 +1,4 @@
-//! What a client's model reads of Nonet when it connects.
+//! What a client's model learns about Nonet when it connects.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::{
 
 /// How many left-out servers the instructions name.
 const LEFT_OUT: usize = 5;
-/// How long the handshake waits for what is read from the disk: the last known lists, and the goal and the tasks.
+/// How long the handshake waits for data from disk: the last known lists, and the goal and tasks.
 const READ_WAIT: Duration = Duration::from_millis(40);
-/// The room that the names of categories have at least, in characters.
+/// The minimum room for the names of categories, in characters.
 const FOR_CATEGORIES: usize = 300;
 /// The longest subject of a task in the instructions, in characters.
 const SUBJECT: usize = 80;
 
-/// What `initialize` and `server/discover` say of Nonet: at most 2,000 characters.
+/// Builds the text of `initialize` and `server/discover`: at most 2,000 characters.
 pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
-    // At the same time, so that the handshake waits for the slower one only.
+    // Concurrently, so that the handshake waits only for the slower one.
     let (_, work) = tokio::join!(
         timeout(READ_WAIT, gateway.recalled_lists()),
         timeout(READ_WAIT, gateway.at_work(caller))
@@ -43,7 +43,7 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
         .into_iter()
         .map(|category| {
             let name = category["name"].as_str().unwrap_or_default();
-            // Never a server's own words: they would be read as Nonet's.
+            // Never a server's own words, because they would be read as Nonet's.
             let about = match RESERVED.contains(&name) {
                 true => category["description"].as_str().unwrap_or_default(),
                 false => gate.config().about(name).unwrap_or_default(),
@@ -59,7 +59,7 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
          step, not for the whole task. get_tool gives a full schema when the signature is not enough.",
     );
     let room = caller.limits.max_instructions.saturating_sub(text.len() + left_out.len() + FOR_CATEGORIES);
-    // Whole or not at all: what is cut off in the middle has no end that tells it from Nonet's own words.
+    // Whole or not at all: truncated quotes have no end that separates them from Nonet's own words.
     let work = work.map_or_else(String::new, |work| {
         Some(work_notice(&work)).filter(|notice| notice.len() <= room).unwrap_or_else(|| brief_notice(&work))
     });
@@ -88,8 +88,8 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     clip(&text, caller.limits.max_instructions.saturating_sub(10))
 }
 
-/// Tells of the goal and the tasks. They were written in an earlier session, so they are quoted as JSON strings, which end where
-/// they end whatever is in them.
+/// Describes the goal and the tasks. They come from an earlier session, so they are quoted as JSON strings, whose end
+/// is clear whatever they contain.
 fn work_notice(work: &AtWork) -> String {
     let mut parts: Vec<String> = work.goal.iter().map(|goal| format!("goal {}", json!(goal))).collect();
     if !work.open.is_empty() {
@@ -110,7 +110,7 @@ fn work_notice(work: &AtWork) -> String {
     )
 }
 
-/// Tells only that there is something.
+/// Says only that a goal or tasks exist.
 fn brief_notice(work: &AtWork) -> String {
     let goal = work.goal.iter().map(|_| "a goal".to_owned());
     let tasks = (work.total > 0).then(|| format!("open tasks ({})", work.total));
@@ -118,7 +118,7 @@ fn brief_notice(work: &AtWork) -> String {
     format!("\n\nKept from earlier: {}; read them with gateway.task_list.", parts.join(" and "))
 }
 
-/// Names the servers that cannot be used; empty if there is none.
+/// Names the unusable servers; empty if there are none.
 fn left_out_notice(categories: &[&Value]) -> String {
     if categories.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! A meta-tool, and the reading of one call of it.
+//! A meta-tool, and how one call of it is read.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ pub(super) enum Hint {
     MayBeTask,
 }
 
-/// A meta-tool as it is written down.
+/// A meta-tool as declared.
 pub(super) struct Definition {
     pub name: &'static str,
     pub description: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Definition {
 /// A meta-tool.
 pub(super) struct MetaTool {
     pub name: &'static str,
-    /// As `tools/list` gives it.
+    /// As `tools/list` shows it.
     pub definition: Value,
     pub aliases: Aliases,
     pub run: Handler,
@@ -68,7 +68,7 @@ impl From<Definition> for MetaTool {
     }
 }
 
-/// The schema of an object.
+/// Builds the schema of an object.
 pub(super) fn object(properties: Value, required: &[&str]) -> Value {
     let mut schema = json!({ "type": "object", "properties": properties });
     if !required.is_empty() {
@@ -83,7 +83,7 @@ pub(super) struct MetaCall<'a> {
     pub gateway: &'a Arc<Gateway>,
     pub caller: &'a Caller,
     pub arguments: Map<String, Value>,
-    /// What was repaired in the arguments, and what was not understood.
+    /// Repairs to the arguments, and arguments that were not understood.
     pub changes: Vec<String>,
 }
 
@@ -92,14 +92,14 @@ impl MetaCall<'_> {
         self.gateway.gate(&self.caller.session)
     }
 
-    /// The notice of what was changed, if there is something.
+    /// Returns the notice about changed arguments, if there are any.
     pub fn notices(&mut self) -> Vec<Value> {
         let changes = std::mem::take(&mut self.changes);
         let notice = || json!({ "kind": "arguments_repaired", "tool": self.tool.name, "changes": changes });
         if changes.is_empty() { Vec::new() } else { vec![notice()] }
     }
 
-    /// Puts the arguments under the meta-tool's own names.
+    /// Renames the arguments to the meta-tool's own names.
     pub fn rename(&mut self) {
         let own: Vec<&str> = self.tool.own.iter().map(String::as_str).collect();
         let given = std::mem::take(&mut self.arguments);
@@ -108,13 +108,13 @@ impl MetaCall<'_> {
         self.changes.extend(changes);
     }
 
-    /// Reads the arguments, under other names too.
+    /// Reads the arguments, including aliases.
     pub fn read<T: DeserializeOwned>(&mut self) -> Result<T, Fault> {
         self.rename();
         self.read_named()
     }
 
-    /// Reads arguments that have their own names, as leniently as those of any tool.
+    /// Reads arguments under their own names, as leniently as any tool's.
     pub fn read_named<T: DeserializeOwned>(&mut self) -> Result<T, Fault> {
         let tool = self.tool;
         let given = Value::Object(std::mem::take(&mut self.arguments));
@@ -127,7 +127,7 @@ impl MetaCall<'_> {
                 tool.schema.signature(tool.name)
             );
             let fault = Fault::new(Code::InvalidParams, message).details(json!({ "corrected_call": call }));
-            // Arguments of which nothing is left fit, and ask for nothing.
+            // Without any remaining arguments, the example asks for nothing.
             let helps = misfit.example_fits && !misfit.example.is_empty();
             if helps { fault.next(tool.name, Value::Object(misfit.example)) } else { fault }
         })?;
@@ -138,9 +138,10 @@ impl MetaCall<'_> {
         })
     }
 
-    /// Reads one call of a tool, which has the keys `own`, as models write it: opened first, so that nothing in it is lost.
+    /// Reads one call of a tool with the keys `own`, as models write it. Unwraps the call first, so that nothing in it
+    /// is lost.
     pub fn call_of_tool(&mut self, own: &[&str], schema: &Schema, given: Value) -> Value {
-        // The strict reading comes first.
+        // The strict form comes first.
         if is_plain(own, &given) {
             return given;
         }
@@ -167,7 +168,7 @@ impl MetaCall<'_> {
     }
 }
 
-/// Whether a call has a name, params that are an object, and only keys of its own.
+/// Whether a call has a name, an object of params, and only its own keys.
 fn is_plain(own: &[&str], call: &Value) -> bool {
     call.as_object().is_some_and(|fields| {
         fields.get("name").is_some_and(Value::is_string)

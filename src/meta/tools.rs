@@ -1,4 +1,4 @@
-//! The nine: what each one says of itself, the other names of its arguments, and what it runs.
+//! The nine: the description of each, the aliases of its arguments, and its handler.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -36,7 +36,7 @@ pub(super) static META: LazyLock<[MetaTool; 9]> = LazyLock::new(|| {
     .map(MetaTool::from)
 });
 
-/// The keys of `execute_tool`, and of an action of `run_parallel`. Other keys beside `name` may be params.
+/// The keys of `execute_tool` and of an action of `run_parallel`. Other keys beside `name` may be params.
 const EXECUTE_KEYS: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
 const ACTION_KEYS: [&str; 10] = [
     "id",
@@ -311,7 +311,7 @@ fn call_app() -> Definition {
         ]),
         run: |call| {
             async move {
-                // The way on of an app that has asked: known by the answer of the app, not by the definition.
+                // The token that continues an app which has asked: the app's answer announces it, not the definition.
                 let token = call.arguments.shift_remove("token").filter(|token| !token.is_null());
                 let answer = token.as_ref().and_then(|_| call.arguments.shift_remove("answer"));
                 let arguments: AppArguments = call.read()?;

@@ -1,4 +1,4 @@
-//! What `tools/list` gives: the nine, and the tools that the configuration asks for beside them.
+//! The content of `tools/list`: the nine, and the tools that the configuration adds.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -15,11 +15,12 @@ use crate::{
 
 /// The share of the context window that tool definitions may take, as a divisor: 20 %.
 const BUDGET_DIVISOR: u64 = 5;
-/// The tokens that a tool takes by name and one line.
+/// The tokens of a tool listed by name and one line.
 const COMPACT_TOKENS: u64 = 30;
 
-/// The definitions that `tools/list` gives this session: those of verbatim servers as they are, the nine, then others by
-/// wire name. Descriptions of the others are cut where `limits` says that the client cuts them, with a word of it.
+/// Returns the definitions in this session's `tools/list`: those of verbatim servers unchanged, the nine, then others
+/// by wire name. Descriptions of the others are shortened where `limits` says that the client would cut them, and say
+/// so.
 pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
     let gateway = &gate.config().gateway;
     let profile = gate.profile();
@@ -49,18 +50,18 @@ pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
             listed.extend(chosen.map(|tool| direct(tool, limits)));
         }
     }
-    // Skills and apps have meta-tools of their own: as tools only those are listed that the user pins.
+    // Skills and apps have their own meta-tools, so only pinned ones are listed as tools.
     listed.extend(guides.into_iter().filter(|guide| is_pinned(guide)).map(|guide| direct(guide, limits)));
     listed
 }
 
-/// The schema of a verbatim tool whose params are repeated in HTTP headers, which have to agree with the body.
+/// Returns the schema of a verbatim tool whose params are repeated in HTTP headers, which have to match the body.
 pub fn mirrored_schema(gate: &Gate, name: &str) -> Option<Map<String, Value>> {
     let tool = gate.verbatim_tool(name)?;
     tool.mirrored.then(|| tool.definition.get("inputSchema")?.as_object().cloned())?
 }
 
-/// Whether what `tools/list` gives can change while Nonet runs.
+/// Whether `tools/list` can change while Nonet runs.
 pub fn list_can_change(gate: &Gate) -> bool {
     let gateway = &gate.config().gateway;
     let profile = gate.profile();
@@ -70,7 +71,7 @@ pub fn list_can_change(gate: &Gate) -> bool {
     mode != ToolInjection::Discovery || pinned || verbatim
 }
 
-/// The mode whose cost fits into a fifth of the window; a token is taken as four bytes.
+/// Returns the mode whose cost fits into a fifth of the window, at four bytes per token.
 fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjection {
     let budget = window / BUDGET_DIVISOR;
     let tools = sizes.len() as u64;
@@ -84,12 +85,12 @@ fn choose(sizes: impl ExactSizeIterator<Item = usize>, window: u64) -> ToolInjec
     }
 }
 
-/// The definition under this name.
+/// Returns the definition under this name.
 fn whole(tool: &Tool, name: &str) -> Value {
     let mut definition = Value::clone(&tool.listed);
     definition["name"] = json!(name);
     if let Some(fields) = definition.as_object_mut().filter(|_| tool.of.is_some()) {
-        // Whose prompt it is.
+        // The server of the prompt.
         fields.shift_remove("server");
     }
     if definition.get("inputSchema").is_none() {
@@ -124,11 +125,11 @@ mod tests {
 
     #[test]
     fn auto_takes_the_richest_list_that_fits_a_fifth_of_the_window() {
-        // 200 tokens (800 bytes) a tool.
+        // Each tool takes 200 tokens (800 bytes).
         let check = |tools: usize, window, expected| {
             assert_eq!(choose(vec![800; tools].into_iter(), window), expected, "{tools} in {window}");
         };
-        // The last number of tools that is listed directly, and the last that is listed in one line each.
+        // The largest number of tools listed directly, and the largest number listed in one line each.
         for (window, direct, compact) in [
             (8_000, 8, 53),
             (16_000, 16, 106),

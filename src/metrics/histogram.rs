@@ -1,5 +1,5 @@
-//! Times in buckets. Adding takes two atomics and no lock; prometheus-client's own histogram locks and
-//! cannot be read again, and the quantiles of `gateway.status` need reading.
+//! Times in buckets. Adding a time takes two atomics and no lock; prometheus-client's own histogram locks and cannot be read
+//! back, which the quantiles of `gateway.status` need.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -9,17 +9,17 @@ use std::{
 /// Counts times by bucket.
 #[derive(Debug)]
 pub(super) struct Histogram {
-    /// The highest time of each bucket, rising, in microseconds. One more bucket has no bound.
+    /// The upper bound of each bucket, ascending, in microseconds. One more bucket is unbounded.
     bounds_us: &'static [u64],
     buckets: Box<[AtomicU64]>,
     sum_ns: AtomicU64,
 }
 
-/// What a histogram held at one moment.
+/// A histogram's content at one moment.
 #[derive(Clone, Debug)]
 pub(super) struct HistogramReading {
     bounds_us: &'static [u64],
-    /// Times in each bucket, the last being those above all bounds.
+    /// The number of times per bucket; the last bucket holds the times above all bounds.
     buckets: Vec<u64>,
     sum_ns: u64,
 }
@@ -32,7 +32,7 @@ impl Histogram {
 
     pub(super) fn observe(&self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        // The bounds never reach the end of the slice: there is one bucket more.
+        // Never out of range: there is one more bucket than bounds.
         let bucket = self.bounds_us.partition_point(|bound| bound * 1_000 < ns);
         self.buckets[bucket].fetch_add(1, Relaxed);
         self.sum_ns.fetch_add(ns, Relaxed);
@@ -56,17 +56,17 @@ impl HistogramReading {
         self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
     }
 
-    /// How many times were observed.
+    /// Returns the number of observed times.
     pub(super) fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Their sum, in seconds.
+    /// Returns the sum of the times, in seconds.
     pub(super) fn sum_s(&self) -> f64 {
         self.sum_ns as f64 / 1e9
     }
 
-    /// The highest time of each bucket in seconds, and how many times are in it alone.
+    /// Returns the upper bound of each bucket in seconds, and the number of times in that bucket alone.
     pub(super) fn buckets_s(&self) -> Vec<(f64, u64)> {
         let bounds = self.bounds_us.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
         bounds.zip(self.buckets.iter().copied()).collect()
@@ -76,7 +76,7 @@ impl HistogramReading {
         self.sum_ns.checked_div(self.count()).map(|ns| ns / 1_000)
     }
 
-    /// The time within which that many in a hundred stayed. Inside of a bucket they are taken to be spread evenly.
+    /// Returns the time that this percentage of times does not exceed. Times within a bucket are assumed to be evenly spread.
     pub(super) fn quantile_us(&self, percent: u64) -> Option<u64> {
         let count = self.count();
         if count == 0 {

@@ -1,5 +1,5 @@
-//! The page for Prometheus: plain figures in, text out. Format and escaping are prometheus-client's. Its
-//! registry lives for one page only, since the counters are [`super::Metrics`]'s own.
+//! Builds the page for Prometheus: plain figures in, text out. prometheus-client does the format and the escaping. Its
+//! registry lives for one page only, since the counters belong to [`super::Metrics`].
 
 use std::{
     collections::BTreeMap,
@@ -19,17 +19,17 @@ use super::{ServerCounts, histogram::HistogramReading};
 /// The media type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// About how many bytes of JSON make one token.
+/// The approximate number of JSON bytes per token.
 const BYTES_PER_TOKEN: i64 = 4;
 
-/// What is read off the gateway when the page is made.
+/// Figures read from the gateway when the page is built.
 #[derive(Clone, Debug, Default)]
 pub struct Now {
     /// The servers of the configuration, by name.
     pub servers: BTreeMap<Arc<str>, ServerNow>,
     /// Calls that run in the background.
     pub tasks_running: usize,
-    /// Notices that wait for the next answer, over all sessions.
+    /// Notices waiting for the next answer, over all sessions.
     pub notices_waiting: usize,
     /// Results and tasks in the store.
     pub kept_entries: u64,
@@ -39,9 +39,9 @@ pub struct Now {
     pub sessions: usize,
     /// Tools that clients can find.
     pub tools: usize,
-    /// The size of those tools' definitions as JSON, in bytes: what `tools/list` would be without Nonet.
+    /// The size of those tools' definitions as JSON, in bytes: the size of `tools/list` without Nonet.
     pub bytes_of_all_tools: usize,
-    /// The size of the meta-tools' definitions as JSON, in bytes: what `tools/list` is.
+    /// The size of the meta-tools' definitions as JSON, in bytes: the size of `tools/list` with Nonet.
     pub bytes_of_the_nine: usize,
     /// Time since the start, in seconds.
     pub uptime_s: u64,
@@ -49,25 +49,25 @@ pub struct Now {
     pub cluster: Option<ClusterNow>,
 }
 
-/// The cluster as one of its replicas sees it, when the page is made.
+/// The cluster as seen by one of its replicas, when the page is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterNow {
-    /// Replicas that ran a moment ago.
+    /// Replicas that were alive a moment ago.
     pub replicas: usize,
-    /// Those that are about to stop.
+    /// Replicas that are about to stop.
     pub leaving: usize,
-    /// Those with another configuration than this one.
+    /// Replicas with a different configuration.
     pub other_config: usize,
     /// Whether Redis answers.
     pub is_whole: bool,
 }
 
-/// One server, when the page is made.
+/// One server, when the page is built.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerNow {
-    /// The name of its state; it is up if that is `ready`.
+    /// The name of its state; `ready` means up.
     pub state: &'static str,
-    /// Calls that are with it.
+    /// Calls in progress at the server.
     pub calls_running: u64,
 }
 
@@ -78,7 +78,7 @@ pub(super) struct MetricsPage {
     pub(super) calls: BTreeMap<(Arc<str>, Arc<str>, &'static str), u64>,
     /// By outcome.
     pub(super) refused: BTreeMap<&'static str, u64>,
-    /// By server, kind and what was done.
+    /// By server, kind and action taken.
     pub(super) found: BTreeMap<(Arc<str>, &'static str, &'static str), u64>,
     pub(super) servers: BTreeMap<Arc<str>, Arc<ServerCounts>>,
     pub(super) gateway: HistogramReading,
@@ -193,12 +193,12 @@ fn label(server: &str) -> [(&'static str, &str); 1] {
     [("server", server)]
 }
 
-/// A count as a gauge takes it.
+/// Converts a count to a gauge's type.
 fn whole(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }
 
-/// Writes families, each with its head. Units become the end of the name, `_total` that of a counter.
+/// Writes metric families, each with its header. Units become the suffix of the name, and a counter's name ends in `_total`.
 struct FamilyWriter<'a>(DescriptorEncoder<'a>);
 
 impl FamilyWriter<'_> {

@@ -29,7 +29,7 @@ fn now(servers: &[(&str, &'static str)]) -> Now {
     Now { servers: servers.collect(), ..Now::default() }
 }
 
-/// The samples of a page, by series. Fails if a line is no sample or a series is there twice.
+/// Returns the samples of a page, by series. Fails if a line is not a sample or if a series occurs twice.
 #[track_caller]
 fn samples(page: &str) -> BTreeMap<&str, f64> {
     let body = page.strip_suffix("# EOF\n").expect("a page has an end");

@@ -1,5 +1,5 @@
-//! Where the browser comes back to: an address of this machine that takes requests while a sign-in waits
-//! (RFC 8252, section 7.3).
+//! The address on this machine that the browser returns to. It accepts requests while a sign-in waits (RFC 8252, section
+//! 7.3).
 
 use std::{
     future::IntoFuture,
@@ -21,38 +21,38 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// The path of the addresses that Nonet makes itself.
+/// The path of the addresses that Nonet generates.
 const PATH: &str = "/callback";
-/// How long the last page may take.
+/// How long delivery of the last page may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Listens for the browser.
+/// Listens for the returning browser.
 pub struct Callback {
-    /// Its address, as the sign-in server is told.
+    /// The listener's address, as sent to the sign-in server.
     pub redirect_uri: String,
     came_back: mpsc::Receiver<CameBack>,
     stop: CancellationToken,
     serving: JoinHandle<io::Result<()>>,
 }
 
-/// A browser that waits for its page.
+/// A returned browser that waits for its page.
 pub struct CameBack {
-    /// The whole address that it was sent to.
+    /// The complete address that the browser was sent to.
     pub address: String,
     reply: oneshot::Sender<(StatusCode, String)>,
 }
 
 impl CameBack {
-    /// Shows the user a page of one sentence.
+    /// Shows the user a one-sentence page.
     pub fn reply(self, good: bool, sentence: &str) {
         let status = if good { StatusCode::OK } else { StatusCode::BAD_REQUEST };
-        // A browser that did not wait misses the page, nothing else.
+        // A browser that did not wait only misses the page.
         let _ = self.reply.send((status, page(good, sentence)));
     }
 }
 
 impl Callback {
-    /// Listens at a `redirect_uri` of this machine, or at any free port.
+    /// Listens at a `redirect_uri` on this machine, or at any free port.
     pub async fn listen(redirect_uri: Option<&str>) -> io::Result<Self> {
         let uri = redirect_uri.map(str::parse::<http::Uri>).transpose().map_err(io::Error::other)?;
         let (host, port) = match &uri {
@@ -77,12 +77,12 @@ impl Callback {
         Ok(Self { redirect_uri, came_back, stop, serving })
     }
 
-    /// The next browser that came to the address.
+    /// Returns the next browser that has come back to the address.
     pub async fn next(&mut self) -> Option<CameBack> {
         self.came_back.recv().await
     }
 
-    /// Ends once the last page is delivered, which a browser that does not take it cannot hold up.
+    /// Returns once the last page is delivered. A browser that does not read the page cannot delay it for long.
     pub async fn close(self) {
         let Self { came_back, stop, mut serving, .. } = self;
         drop(came_back);

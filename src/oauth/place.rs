@@ -1,4 +1,4 @@
-//! Where a server is signed in to: its address, its settings, and the place of its tokens.
+//! The data for a sign-in to a server: its address, its settings, and the place of its tokens.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -16,12 +16,12 @@ pub struct SignInPlace<'a> {
     pub headers: HeaderMap,
     /// How Nonet signs in.
     pub oauth: &'a OAuth,
-    /// Where its tokens are.
+    /// The place of its tokens.
     pub entry: VaultEntry,
 }
 
 impl<'a> SignInPlace<'a> {
-    /// Of a server of the configuration. Otherwise returns why it has no sign-in.
+    /// Returns the place for a configured server, or why that server has no sign-in.
     pub fn of(server: &str, settings: &'a ServerSettings, vault: &Vault) -> Result<Self, String> {
         let Some((url, headers, oauth)) = settings.transport.sign_in() else {
             return Err(match &settings.transport {
@@ -45,7 +45,7 @@ impl<'a> SignInPlace<'a> {
 }
 
 impl VaultEntry {
-    /// Keeps a new sign-in. A gateway that is renewing the old tokens does not overwrite it.
+    /// Stores a new sign-in. A gateway that is renewing the old tokens does not overwrite it.
     pub async fn keep(&self, record: SignInRecord, in_keyring: bool) -> Result<(), VaultError> {
         let lock = self.lock().await?;
         self.write(&KeptRecord { record, in_keyring }, keyring::ATTENDED)?;

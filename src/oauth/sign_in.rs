@@ -1,7 +1,7 @@
-//! One sign-in, from the refusal of a server to the tokens.
+//! One sign-in, from a server's refusal to the tokens.
 //!
-//! Knows nothing of browsers and terminals: it returns the address to open, and takes the address that the browser came
-//! back to.
+//! This room knows nothing of browsers and terminals: it returns the address to open, and takes the address that the browser
+//! returned to.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -60,7 +60,7 @@ pub struct SignInRequest<'a> {
     pub settings: &'a OAuth,
     /// The address that the browser comes back to.
     pub redirect_uri: String,
-    /// Scopes besides those that the server asks for.
+    /// Scopes besides the ones that the server requests.
     pub scopes: &'a [String],
     /// The earlier sign-in, whose scopes are requested again (SEP-2350).
     pub before: Option<&'a SignInRecord>,
@@ -74,7 +74,7 @@ pub struct SignIn {
     pub address: String,
     /// The requested scopes; empty if the sign-in server decides.
     pub scopes: Vec<String>,
-    /// The value that the browser brings back and that identifies this sign-in.
+    /// The value that the browser brings back to identify this sign-in.
     state: String,
     url: String,
     redirect_uri: String,
@@ -84,7 +84,7 @@ pub struct SignIn {
 }
 
 impl SignIn {
-    /// Discovers the sign-in server, registers Nonet there if necessary, and makes the address to open.
+    /// Discovers the sign-in server, registers Nonet there if necessary, and builds the address to open.
     pub async fn begin(wish: SignInRequest<'_>) -> Result<Self, SignInError> {
         let (status, challenge) = refusal(wish.url, &wish.headers).await?;
         let found = manager(wish.url, wish.settings, challenge.as_deref()).await.map_err(failed)?;
@@ -128,12 +128,12 @@ impl SignIn {
         })
     }
 
-    /// Takes the address that the browser came back to, and exchanges its code for tokens.
+    /// Takes the address that the browser returned to, and exchanges its code for tokens.
     pub async fn finish(&self, came_back_to: &str) -> Result<SignInRecord, SignInError> {
         if query(came_back_to, "state").as_deref() != Some(&self.state) {
             return Err(SignInError::Foreign("its `state` differs".into()));
         }
-        // Before anything else in the address counts (RFC 9207, section 2.4).
+        // Checked before the rest of the address (RFC 9207, section 2.4).
         if let (Some(said), Some(issuer)) = (query(came_back_to, "iss"), &self.issuer)
             && said != *issuer
         {
@@ -160,7 +160,7 @@ impl SignIn {
     }
 }
 
-/// Returns the scopes to request: the configured ones, else those of the server and of the earlier sign-in.
+/// Returns the scopes to request: the configured ones, else the server's and the earlier sign-in's.
 async fn scopes(found: &SignInServer, wish: &SignInRequest<'_>) -> Vec<String> {
     let mut scopes = wish.settings.scopes.clone();
     if scopes.is_empty() {
@@ -176,8 +176,8 @@ async fn scopes(found: &SignInServer, wish: &SignInRequest<'_>) -> Vec<String> {
     scopes
 }
 
-/// Sends requests without a token. Returns the status and the `WWW-Authenticate` of the answer. There is a probe for each era,
-/// since a server of the other era may fail before it asks for a token.
+/// Sends requests without a token. Returns the status and the `WWW-Authenticate` of the answer. There is a probe for each
+/// era, since a server of the other era may fail before it asks for a token.
 async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<String>), SignInError> {
     let unreachable = |error: reqwest::Error| SignInError::Unreachable(web::cause(error));
     let client = web::client().map_err(unreachable)?;
@@ -199,7 +199,7 @@ async fn refusal(url: &str, headers: &HeaderMap) -> Result<(StatusCode, Option<S
         .into_iter()
         .fold(client.post(url).json(&discover), |request, (name, value)| request.header(name, value));
     let mut answer = None;
-    // The old HTTP+SSE transport begins with a GET.
+    // The old HTTP+SSE transport starts with a GET.
     for probe in [stateless, client.post(url).json(&initialize), client.get(url)] {
         let probe = probe.headers(headers.clone()).header(header::ACCEPT, accept);
         let response = match timeout(PROBE_LIMIT, probe.send()).await {

@@ -1,4 +1,4 @@
-//! The store of sign-ins: a file that only its owner can read, or an entry of the keyring with a file that names it.
+//! The store of sign-ins: a file that only its owner can read, or a keyring entry with a file that names it.
 
 use std::{
     fmt,
@@ -91,12 +91,12 @@ impl SignInRecord {
         refresh.into_iter().chain(self.client_secret.clone()).chain(self.token()).collect()
     }
 
-    /// Returns the access token, unless the sign-in is over.
+    /// Returns the access token, unless the sign-in has ended.
     pub fn token(&self) -> Option<String> {
         Some(self.credentials.token_response.as_ref()?.access_token().secret().clone())
     }
 
-    /// Returns whether the token is good beyond this moment, since 1970. A token without a known expiry is.
+    /// Returns whether the token is valid after this moment, given since 1970. A token without a known expiry is.
     pub fn ends_after(&self, moment: Duration) -> bool {
         let ends = || {
             let lasts = self.credentials.token_response.as_ref()?.expires_in()?;
@@ -142,7 +142,7 @@ impl Vault {
         Self { folder: state.join("oauth") }
     }
 
-    /// Returns the entry of a server. Another address is another server: no token goes there.
+    /// Returns the entry of a server. A different address is a different server: no token goes there.
     pub fn entry(&self, server: &str, url: &str) -> VaultEntry {
         self.entry_at(server, &hex(&Sha256::digest(url)[..8]))
     }
@@ -154,7 +154,7 @@ impl Vault {
         }
     }
 
-    /// Returns the stored sign-ins of every server that had this name.
+    /// Returns the stored sign-ins of every server that has had this name.
     pub fn entries_of(&self, server: &str) -> Vec<VaultEntry> {
         let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let entries = files.filter_map(|file| {
@@ -175,7 +175,7 @@ pub struct VaultEntry {
     secret: String,
 }
 
-/// The state of a file: differs after each write.
+/// The state of a file; it differs after each write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     modified: Option<SystemTime>,
@@ -272,7 +272,7 @@ impl VaultEntry {
         self.apart(move || entry.locked().map_err(|error| entry.failed(error))).await
     }
 
-    /// Runs blocking work, which may wait for a keyring or another process, on a thread of its own.
+    /// Runs blocking work, which may wait for a keyring or another process, on a separate thread.
     pub async fn apart<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, VaultError> + Send + 'static,
@@ -304,7 +304,7 @@ impl VaultEntry {
         VaultError::File { path: self.file.clone(), source }
     }
 
-    /// Names the position of the damage, not the content.
+    /// Returns the fault with the position of the damage, not the content.
     fn unreadable(&self, error: &serde_json::Error) -> VaultError {
         let why = format!("line {}, column {}", error.line(), error.column());
         VaultError::Unreadable { path: self.file.clone(), why }

@@ -1,4 +1,4 @@
-//! The hash of a definition, and what differs between two.
+//! The hash of a definition, and the differences between two definitions.
 
 use std::{
     collections::BTreeMap,
@@ -12,19 +12,19 @@ use similar::{ChangeTag, TextDiff};
 
 use crate::text::{clip, hex};
 
-/// Members of a definition that say nothing of what it does, and that servers fill with data.
+/// Members that servers fill with data and that do not affect a definition's meaning.
 const UNPINNED: [&str; 1] = ["icons"];
-/// How many differences are shown, the longest text of one side, and the longest answer, in characters.
+/// The maximum number of differences, the longest text of one side, and the longest answer, in characters.
 const MOST_SHOWN: usize = 30;
 const MOST_OF_SIDE: usize = 240;
 const MOST_TEXT: usize = 3_000;
 /// How much of a long line is shown before its first difference.
 const BEFORE: usize = 40;
-/// How long the texts of one server may be compared by line. After it, both sides are shown.
+/// How long the texts of one server may be compared line by line. After that, both sides are shown whole.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
-/// The longest texts that are compared by line, in bytes.
+/// The longest texts that are compared line by line, in bytes.
 const MOST_COMPARED: usize = 100_000;
-/// The depth to which members have a place of their own.
+/// The depth down to which members are compared separately.
 const DEPTH: usize = 16;
 
 /// Returns the hash of a definition, 64 hex digits: the same however its members are ordered.
@@ -34,7 +34,7 @@ pub fn hash(definition: &Value) -> String {
     hex(&hasher.finalize())
 }
 
-/// Feeds a value in one form: members by name.
+/// Feeds a value to the hash in a canonical form: members sorted by name.
 fn feed(value: &Value, depth: usize, into: &mut Sha256) {
     match value {
         Value::Object(members) => {
@@ -62,8 +62,8 @@ fn feed(value: &Value, depth: usize, into: &mut Sha256) {
     }
 }
 
-/// Returns what differs between two definitions, a line for each place, with both sides of texts. Long texts are compared by
-/// line until `end`.
+/// Returns the differences between two definitions, one line per place, with both sides of texts. Long texts are compared
+/// line by line until `end`.
 pub fn difference(before: &Value, after: &Value, end: Instant) -> String {
     let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
     places(before, String::new(), 0, &mut old);
@@ -96,7 +96,7 @@ pub fn difference(before: &Value, after: &Value, end: Instant) -> String {
     clip(told.trim_end(), MOST_TEXT)
 }
 
-/// The leaves of a definition by their places, params under short names.
+/// Collects the leaves of a definition by their places, params under short names.
 fn places(value: &Value, place: String, depth: usize, into: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(members) if depth < DEPTH && !members.is_empty() => {
@@ -113,14 +113,14 @@ fn places(value: &Value, place: String, depth: usize, into: &mut BTreeMap<String
                 places(member, inner, depth + 1, into);
             }
         }
-        // Nothing at all has no places.
+        // An empty definition has no places.
         Value::Object(_) if depth == 0 => {}
         Value::String(text) => drop(into.insert(place, text.clone())),
         other => drop(into.insert(place, other.to_string())),
     }
 }
 
-/// Tells a changed text: short ones side by side, long ones by line.
+/// Describes a changed text: short ones side by side, long ones line by line.
 fn changed(place: &str, was: &str, is: &str, end: Instant, told: &mut String) {
     let is_short = |text: &str| text.len() <= 80 && !text.contains('\n');
     if is_short(was) && is_short(is) {
@@ -159,7 +159,7 @@ fn side(text: &str) -> String {
     plain(&clip(text, MOST_OF_SIDE))
 }
 
-/// A text of a server in one line, with everything escaped that a reader would not see.
+/// Returns a server's text on one line, with invisible characters escaped.
 pub fn plain(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {

@@ -18,7 +18,7 @@ use crate::{files, store::PinKind};
 pub const NAME: &str = "servers.lock";
 /// The longest file, in bytes.
 const MAX_BYTES: u64 = 32 << 20;
-/// What hashes begin with in the file.
+/// The prefix of hashes in the file.
 const PREFIX: &str = "sha256:";
 
 /// The hashes of one server.
@@ -44,7 +44,7 @@ pub struct LockFile {
 }
 
 impl LockedServer {
-    /// The hashes of a kind, by name.
+    /// Returns the hashes of a kind, by name.
     fn of(&self, kind: PinKind) -> Option<&BTreeMap<String, String>> {
         match kind {
             PinKind::Instructions => None,
@@ -53,7 +53,7 @@ impl LockedServer {
         }
     }
 
-    /// The hash of an entry.
+    /// Returns the hash of an entry.
     pub fn hash(&self, kind: PinKind, name: &str) -> Option<&str> {
         let hash = match self.of(kind) {
             Some(entries) => entries.get(name),
@@ -72,7 +72,7 @@ impl LockedServer {
         }
     }
 
-    /// Every entry: its kind and its name.
+    /// Returns every entry: its kind and its name.
     pub fn entries(&self) -> impl Iterator<Item = (PinKind, &str)> {
         let named = |kind| self.of(kind).into_iter().flatten().map(move |(name, _)| (kind, name.as_str()));
         let own = self.instructions.iter().map(|_| (PinKind::Instructions, ""));
@@ -81,12 +81,12 @@ impl LockedServer {
 }
 
 impl LockFile {
-    /// Where the file of a configuration is.
+    /// Returns the lock file's path for a configuration.
     pub fn beside(config: &Path) -> PathBuf {
         config.with_file_name(NAME)
     }
 
-    /// Reads a file; none if there is none.
+    /// Reads a file; `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -112,12 +112,12 @@ impl LockFile {
         }
     }
 
-    /// Writes the file whole.
+    /// Writes the complete file.
     pub fn write(&self, file: &Path) -> io::Result<()> {
         files::replace_as_it_was(file, self.text().as_bytes())
     }
 
-    /// The text of the file: a line for each entry, in order.
+    /// Returns the text of the file: one line per entry, in order.
     fn text(&self) -> String {
         let key = |name: &str| Key::new(name).to_string();
         let mut text =
@@ -141,7 +141,7 @@ impl LockFile {
     }
 }
 
-/// A table as JSON; values that the file never has are null.
+/// Returns a table as JSON; types that the file never contains become null.
 fn json_of(table: &dyn TableLike) -> Value {
     let value = |item: &Item| match (item.as_table_like(), item.as_str(), item.as_integer()) {
         (Some(table), ..) => json_of(table),
@@ -152,7 +152,7 @@ fn json_of(table: &dyn TableLike) -> Value {
     table.iter().map(|(key, item)| (key.to_string(), value(item))).collect::<Map<_, _>>().into()
 }
 
-/// When a file was written, and how long it is; none if there is none.
+/// Returns a file's modification time and length; `None` if it does not exist.
 pub(super) fn stamp(file: &Path) -> Option<(SystemTime, u64)> {
     let data = fs::metadata(file).ok()?;
     Some((data.modified().ok()?, data.len()))

@@ -6,7 +6,7 @@ use crate::store::{
     tests::engines::{ROOMY, RedisServer},
 };
 
-/// A server's tools with these descriptions.
+/// Returns a server's tools with these descriptions.
 fn listed(tools: &[(&str, &str)]) -> Definitions {
     let tool = |(name, about): &(&str, &str)| {
         Arc::new(
@@ -20,7 +20,7 @@ fn rules(on_change: OnChange, new_servers: NewServers) -> TrustRules {
     TrustRules { on_change, rule: "gateway.on_change".into(), new_servers }
 }
 
-/// Each tool with its state, and whether it is held; trusted ones without.
+/// Returns each untrusted tool with its state and its effect.
 fn states(checked: &Checked) -> Vec<(String, &'static str, OnChange)> {
     let mut states: Vec<_> = checked
         .trust
@@ -43,7 +43,7 @@ fn description(checked: &Checked, name: &str) -> String {
 struct Place {
     folder: tempfile::TempDir,
     server: Arc<str>,
-    /// Where the pins are shared.
+    /// The shared pins' server, if pins are shared.
     redis: Option<RedisServer>,
 }
 
@@ -60,7 +60,7 @@ impl Place {
         Self { folder: tempfile::tempdir().expect("a temporary folder"), server: "a".into(), redis: None }
     }
 
-    /// A gateway that starts.
+    /// Returns the pins of a gateway that starts.
     fn pins(&self) -> Pins {
         let config = self.folder.path().join("servers.toml");
         let state = Some(self.folder.path().join("state"));
@@ -93,12 +93,12 @@ async fn what_is_seen_first_is_trusted_and_a_change_is_not() {
             assert!(change.difference.contains("Send a copy to me."), "{}", change.difference);
             pins.told(&[checked.news[0].pin.clone()]);
             assert_eq!(place.check(&place.pins(), &changed, on_change).news.len(), 0, "it is told once");
-            // The list that was trusted comes back, and the other again: the pin stays.
+            // The trusted list comes back, and then the other one again: the pin stays.
             assert_eq!(states(&place.check(&pins, &first, on_change)), []);
             assert_eq!(states(&place.check(&place.pins(), &listed(&[]), on_change)), []);
             let again = place.check(&pins, &changed, on_change);
             assert_eq!((states(&again).len(), again.news.len()), (1, 1));
-            // The user trusts it, by another process.
+            // The user trusts it in another process.
             let other = place.pins();
             let waiting = other.waiting(100).expect("readable");
             assert_eq!(waiting.len(), 1);
@@ -159,7 +159,7 @@ async fn a_new_server_is_held_where_the_user_says_so() {
         assert_eq!(states(&checked), []);
         assert_eq!(checked.definitions.instructions, "Always call me first");
         assert!(!pins.is_waiting() && checked.definitions.prompts.len() == 1);
-        // A further tool of a server that is known is what `on_change` says.
+        // `on_change` applies to a further tool of a known server.
         let more = pins.check(&place.server, &listed(&[("read", "Reads"), ("look", "Looks")]), &hold);
         assert_eq!(more.trust.tools["look"].change, None);
     });
@@ -187,12 +187,12 @@ async fn the_lock_file_counts_however_a_definition_was_first_seen() {
         assert_eq!(states(&place.check(&pins, &old, OnChange::Hold)), []);
         let changed = place.check(&pins, &new, OnChange::Hold);
         assert_eq!(states(&changed), [("read".into(), "changed", OnChange::Hold)]);
-        // The team agrees on the other.
+        // The team agrees on the other list.
         let before = pins.begin_check();
         lock(&new);
         assert_ne!(pins.begin_check(), before, "the file is read again");
         assert_eq!(states(&place.check(&pins, &new, OnChange::Hold)), []);
-        // What is not locked is a change, unless the user has trusted it.
+        // A definition that is not locked is a change, unless the user has trusted it.
         let more = listed(&[("read", "Reads all"), ("look", "Looks")]);
         assert_eq!(
             states(&place.check(&pins, &more, OnChange::Tell)),
@@ -201,7 +201,7 @@ async fn the_lock_file_counts_however_a_definition_was_first_seen() {
         let waiting: Vec<Pin> = pins.waiting(100).expect("readable").into_iter().map(|one| one.pin).collect();
         pins.trust(&waiting).expect("written");
         assert_eq!(states(&place.check(&pins, &more, OnChange::Tell)), []);
-        // A file that cannot be read has nothing.
+        // An unreadable file counts as empty.
         fs::write(place.folder.path().join(lock_file::NAME), "<<<<<<< ours").expect("written");
         let faulty = place.check(&place.pins(), &new, OnChange::Hold);
         assert_eq!(states(&faulty).len(), 1);
@@ -235,7 +235,7 @@ async fn two_gateways_at_once_have_one_pin() {
         place.check(&one, &listed(&[("read", "Reads")]), OnChange::Hold);
         let checked = place.check(&other, &listed(&[("read", "Reads otherwise")]), OnChange::Hold);
         assert_eq!(states(&checked), [("read".into(), "changed", OnChange::Hold)]);
-        // Nobody trusts by mistake what has changed once more.
+        // A definition that has changed again is not trusted by mistake.
         let seen = other.waiting(100).expect("readable")[0].pin.clone();
         place.check(&one, &listed(&[("read", "Reads in a third way")]), OnChange::Hold);
         assert_eq!(other.trust(&[seen]).expect("written"), 0);
@@ -272,13 +272,13 @@ async fn while_shared_pins_cannot_be_read_the_last_ones_count() {
     let held = place.check(&here, &changed, OnChange::Hold);
     assert_eq!(states(&held), [("read".into(), "changed", OnChange::Hold)]);
     assert_eq!(description(&held, "read"), HELD, "the text of the trusted one is away");
-    // Whoever has read nothing trusts nothing at first sight, where changes are held.
+    // Where changes are held, a gateway that has read no pins trusts nothing on first sight.
     let tools = place.check(&fresh, &changed, OnChange::Hold);
     assert_eq!(states(&tools), [("read".into(), "new", OnChange::Hold)]);
     assert_eq!(states(&place.check(&fresh, &changed, OnChange::Tell)), []);
     assert!(here.is_waiting() && here.trust(&[]).is_err());
 
-    // It is back, with what was pinned: another replica has pinned it again.
+    // Redis is back, with the earlier pins: another replica has written them again.
     let Some(redis) = RedisServer::start_at(port) else { return };
     place.redis = Some(redis);
     let other = place.pins();

@@ -1,4 +1,4 @@
-//! What fits into an account, and what is refused.
+//! Which work fits into an account, and which is refused.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn calls_and_jobs_together_stay_below_both_quotas() {
     assert_eq!(account.jobs(), 5);
     assert_eq!(account.call().err(), Some(Exhausted::Jobs(5)));
     assert_eq!(account.job().err(), Some(Exhausted::Jobs(5)));
-    // There is always room to look after them.
+    // There is always room for requests about the work in progress.
     assert!(account.request().is_ok());
     jobs.pop();
     assert!(account.call().is_ok());
@@ -75,7 +75,7 @@ fn sessions_of_one_token_share_an_account() {
     assert!(Arc::ptr_eq(&first, &again) && first.quotas() == less, "the figures of now");
     assert_ne!(first, accounts.of_token(None, other, quotas));
     assert_ne!(account(quotas), account(quotas), "sessions do not");
-    // The store knows it after a restart, and nothing of the token.
+    // The store recognises the account after a restart, but its name does not reveal the token.
     let name = first.name().to_string();
     assert_eq!(*name, **Accounts::default().of_token(None, mine, quotas).name());
     assert!(name.starts_with("token-") && !name.contains("0123456789"), "{name}");

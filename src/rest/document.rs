@@ -1,4 +1,4 @@
-//! An OpenAPI document as one JSON tree, and the references inside of it.
+//! An OpenAPI document as one JSON tree, and the references within it.
 
 use std::{cell::Cell, fmt};
 
@@ -8,18 +8,18 @@ use serde_json::{Map, Number, Value};
 
 use super::MAX_DOCUMENT;
 
-/// The most values of a document. Large real documents have a tenth of it.
+/// The maximum number of values in a document. Large real documents have a tenth of it.
 const MAX_NODES: usize = 4_000_000;
-/// The deepest nesting of a YAML document; that of a JSON document is 128.
+/// The maximum nesting of a YAML document; for JSON it is 128.
 const MAX_DEPTH: usize = 128;
-/// The most references that lead from one to the next.
+/// The maximum number of references in a chain.
 const MAX_HOPS: usize = 16;
 
 /// A document of OpenAPI 3.
 #[derive(Debug)]
 pub(super) struct Document {
     root: Value,
-    /// Whether schemas are those of OpenAPI 3.0, where nothing counts beside a `$ref`.
+    /// Whether schemas follow OpenAPI 3.0, where siblings of a `$ref` are ignored.
     pub is_3_0: bool,
 }
 
@@ -28,7 +28,7 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// Why it cannot be used, and what to do.
+    /// Returns why the document cannot be used, and what to do.
     pub fn read(bytes: &[u8]) -> Result<Self, String> {
         if bytes.len() > MAX_DOCUMENT {
             return Err(format!("the document has {} bytes; at most {MAX_DOCUMENT} are read", bytes.len()));
@@ -51,7 +51,7 @@ impl Document {
         Ok(Self { root, is_3_0 })
     }
 
-    /// The member of the document's root, if it is there.
+    /// Returns a member of the document's root, if it exists.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.root.get(key)
     }
@@ -60,7 +60,7 @@ impl Document {
     ///
     /// # Errors
     ///
-    /// The reference that leads nowhere.
+    /// Returns the reference that leads nowhere.
     pub fn resolved<'a>(&'a self, mut value: &'a Value) -> Result<&'a Value, String> {
         for _ in 0..MAX_HOPS {
             let Some(reference) = value.get("$ref").and_then(Value::as_str) else { return Ok(value) };
@@ -69,11 +69,11 @@ impl Document {
         Err("its references lead in a circle".into())
     }
 
-    /// Returns what a reference names.
+    /// Returns the target of a reference.
     ///
     /// # Errors
     ///
-    /// Why there is nothing.
+    /// Returns why there is no target.
     pub fn target(&self, reference: &str) -> Result<&Value, String> {
         let shown = || nonet_base::text::clip(reference, 120);
         let Some(pointer) = reference.strip_prefix('#') else {
@@ -87,7 +87,7 @@ impl Document {
     }
 }
 
-/// The version of OpenAPI, if it is one that can be read.
+/// Returns the OpenAPI version, if it is supported.
 fn version(root: &Value) -> Result<String, String> {
     let text = |key: &str| match root.get(key) {
         Some(Value::String(text)) => Some(text.trim().to_string()),
@@ -151,7 +151,7 @@ fn yaml(text: &str) -> Result<Value, String> {
     })
 }
 
-/// Builds a tree and counts its values, since a short text can be a large tree.
+/// Builds a tree and counts its values, because a short text can make a large tree.
 #[derive(Clone, Copy)]
 struct Tree<'n> {
     nodes: &'n Cell<usize>,
@@ -239,7 +239,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
     }
 }
 
-/// JSON has no infinity.
+/// Converts a float. JSON has no infinity.
 fn float(value: f64) -> Value {
     Number::from_f64(value).map_or(Value::Null, Value::Number)
 }

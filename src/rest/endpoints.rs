@@ -15,17 +15,17 @@ use crate::config::Endpoint;
 const METHODS: [Method; 6] =
     [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
-/// The method of an endpoint, and its path in pieces with the names in its braces.
+/// The method of an endpoint, and its path split into pieces with the names in its braces.
 struct Read<'e> {
     method: Method,
     pieces: Vec<Piece>,
-    /// Each with whether slashes may be in its value.
+    /// The names in the path, each with whether its value may contain slashes.
     in_path: Vec<(String, bool)>,
     endpoint: &'e Endpoint,
 }
 
 impl<'e> Read<'e> {
-    /// Reads an endpoint. The faults are empty if it can be used.
+    /// Reads an endpoint. Returns its faults, which are empty if it can be used.
     fn new(endpoint: &'e Endpoint) -> (Option<Self>, Vec<String>) {
         let mut faults = Vec::new();
         let given = endpoint.method.as_deref().unwrap_or("GET").trim().to_ascii_uppercase();
@@ -65,7 +65,7 @@ impl<'e> Read<'e> {
         (read, faults)
     }
 
-    /// Where each named param goes.
+    /// Returns the place of each named param.
     fn named(&self) -> Vec<(&str, &'static str)> {
         let endpoint = self.endpoint;
         let lists = [(&endpoint.query, "query"), (&endpoint.header, "header"), (&endpoint.body, "body")];
@@ -119,7 +119,7 @@ impl<'e> Read<'e> {
         }
     }
 
-    /// All params in the order of the schema, else of the endpoint.
+    /// Returns all params in the order of the schema, else of the endpoint.
     fn params(&self) -> Vec<(String, &'static str)> {
         let named = self.named();
         let default =
@@ -159,7 +159,7 @@ impl<'e> Read<'e> {
             "inputSchema": self.schema(&params),
             "annotations": annotations(&self.method),
         });
-        // The path refers to its params by their places in the list.
+        // The path refers to its params by their index in the list.
         let mut sent: Vec<Sent> = self
             .in_path
             .iter()
@@ -197,13 +197,13 @@ impl<'e> Read<'e> {
     }
 }
 
-/// Returns what is wrong with an endpoint.
+/// Returns the faults of an endpoint.
 #[cfg(test)]
 pub(super) fn check(endpoint: &Endpoint) -> Vec<String> {
     Read::new(endpoint).1
 }
 
-/// Makes a service of endpoints.
+/// Builds a service from endpoints.
 pub(super) fn service(endpoints: &BTreeMap<String, Endpoint>, base_url: Option<&str>) -> Service {
     let mut service = Service::default();
     let base: Option<Arc<str>> = base_url.map(Into::into);

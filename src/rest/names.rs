@@ -6,18 +6,18 @@ use sha2::{Digest, Sha256};
 
 /// The longest name of a tool, in characters.
 const MAX_NAME: usize = 128;
-/// The longest name of a param. Models' interfaces take no longer one.
+/// The longest name of a param. Model APIs accept no longer one.
 const MAX_PARAM: usize = 64;
 
-/// An operation, as its name depends on it.
+/// An operation, as far as its name depends on it.
 pub(super) struct Called<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub id: Option<&'a str>,
 }
 
-/// Returns a name for each operation, in order. Which name it is depends on neither the order nor on what else is wanted of
-/// the document: all operations that share a name get the same kind of suffix.
+/// Returns a name for each operation, in order. The name depends neither on the order nor on the selection of operations: all
+/// operations that share a name get the same kind of suffix.
 pub(super) fn of_operations(all: &[Called]) -> Vec<String> {
     let first = |called: &Called| own_id(called).map_or_else(|| of_path(called), str::to_string);
     let mut names: Vec<String> = all.iter().map(first).collect();
@@ -51,7 +51,7 @@ fn own_id<'a>(called: &Called<'a>) -> Option<&'a str> {
     called.id.map(str::trim).filter(|id| !id.is_empty() && !id.chars().any(char::is_control))
 }
 
-/// `get_users_id_posts`.
+/// Returns a name such as `get_users_id_posts`.
 fn of_path(called: &Called) -> String {
     let mut name = called.method.to_lowercase();
     for word in called.path.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
@@ -66,8 +66,8 @@ fn digest(called: &Called) -> String {
     nonet_base::text::hex(&digest[..4])
 }
 
-/// Returns the param of each name, in order: of characters that models' interfaces take, and unique. `places` are the prefixes
-/// of names that several have, such as `query`; none for what keeps its name.
+/// Returns a param for each name, in order: unique, and in characters that model APIs accept. `places` are the prefixes for
+/// repeated names, such as `query`; `None` for a name that stays as it is.
 pub(super) fn of_params(all: &[(&str, Option<&str>)]) -> Vec<String> {
     let plain: Vec<String> = all.iter().map(|(name, _)| param(name)).collect();
     let mut count: HashMap<&str, usize> = HashMap::new();
@@ -90,7 +90,7 @@ pub(super) fn of_params(all: &[(&str, Option<&str>)]) -> Vec<String> {
     names
 }
 
-/// `filter[name]` is `filter_name`, and `$top` is `top`.
+/// Returns a param's name: `filter[name]` becomes `filter_name`, and `$top` becomes `top`.
 fn param(name: &str) -> String {
     let mut out = String::new();
     for char in name.chars() {

@@ -1,4 +1,4 @@
-//! The operations of a document as tools.
+//! Turns a document's operations into tools.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -16,17 +16,17 @@ use super::{
 };
 use crate::config::Globs;
 
-/// The most operations of a document that are looked at, wanted or not.
+/// The maximum number of a document's operations that are read, wanted or not.
 const MAX_LISTED: usize = 100_000;
-/// The most reasons that are kept for operations that are left out.
+/// The maximum number of reasons kept for operations that are left out.
 const MAX_REASONS: usize = 1_000;
-/// How many names are shown where a pattern matches none.
+/// How many names are shown if a pattern matches none.
 const SHOWN_NAMES: usize = 3;
-/// The most params of an operation outside of its body.
+/// The maximum number of an operation's params outside its body.
 const MAX_PARAMS: usize = 200;
-/// The most members of a body that become params.
+/// The maximum number of body members that become params.
 const MAX_MEMBERS: usize = 300;
-/// The largest input and output schema of a tool, and of all tools together, in bytes about.
+/// The approximate maximum size of a tool's input and output schema, and of all tools together, in bytes.
 const MAX_INPUT: usize = 32 << 10;
 const MAX_INPUTS: usize = 24 << 20;
 const MAX_OUTPUT: usize = 8 << 10;
@@ -37,11 +37,11 @@ const MAX_DESCRIPTION: usize = 2_000;
 const MAX_ABOUT: usize = 4_000;
 const MAX_TAG: usize = 64;
 const MAX_TAGS: usize = 10;
-/// How deep the parts of a schema are followed to its members, and how many there may be.
+/// How deep a schema's parts are followed to its members, and the maximum number of parts.
 const MAX_DEPTH: usize = 8;
 const MAX_PARTS: usize = 200;
 
-/// The methods of tools. `OPTIONS` and `TRACE` are for clients themselves.
+/// The methods of tools. `OPTIONS` and `TRACE` are for the clients' own use.
 const METHODS: [(&str, Method); 6] = [
     ("get", Method::GET),
     ("head", Method::HEAD),
@@ -51,7 +51,7 @@ const METHODS: [(&str, Method); 6] = [
     ("delete", Method::DELETE),
 ];
 
-/// An operation as the document has it.
+/// An operation as the document defines it.
 struct Found<'a> {
     method: Method,
     path: &'a str,
@@ -65,7 +65,7 @@ impl Found<'_> {
     }
 }
 
-/// Makes a service of a document.
+/// Builds a service from a document.
 pub(super) fn service(
     document: &Document,
     came_from: Option<&str>,
@@ -114,7 +114,7 @@ pub(super) fn service(
             "{beyond} more operations: at most {MAX_OPERATIONS} become tools; name the ones that you need with `operations`"
         ));
     }
-    // YAML takes `3.1` for a number.
+    // YAML reads `3.1` as a number.
     let version = document.get("openapi").map(|given| given.as_str().map_or(given.to_string(), String::from));
     Ok(Service {
         version: nonet_base::text::clip(&version.unwrap_or_default(), 20),
@@ -127,7 +127,7 @@ pub(super) fn service(
     })
 }
 
-/// Returns the patterns that match no operation, each with a few names that there are.
+/// Returns the patterns that match no operation, each with a few existing names.
 fn unmatched(wanted: &Globs, names: &[String]) -> Vec<String> {
     let matches = |pattern: &String| {
         Globs::new(vec![pattern.clone()]).is_ok_and(|glob| names.iter().any(|name| glob.matches(name)))
@@ -142,7 +142,7 @@ fn unmatched(wanted: &Globs, names: &[String]) -> Vec<String> {
     patterns.map(|pattern| format!("`{pattern}` matches no operation{there_are}")).collect()
 }
 
-/// Reasons why operations are left out; the last says how many are not told.
+/// The reasons why operations are left out; the last one counts the omitted reasons.
 #[derive(Default)]
 struct Reasons {
     told: Vec<String>,
@@ -225,7 +225,7 @@ fn all<'a>(document: &'a Document, left_out: &mut Reasons) -> Result<Vec<Found<'
     Ok(found)
 }
 
-/// The annotations from which the catalogue takes a tool's risk.
+/// Returns the annotations from which the catalogue derives a tool's risk.
 pub(super) fn annotations(method: &Method) -> Value {
     let reads = matches!(*method, Method::GET | Method::HEAD);
     let idempotent = reads || matches!(*method, Method::PUT | Method::DELETE);
@@ -239,7 +239,7 @@ pub(super) fn annotations(method: &Method) -> Value {
     Value::Object(hints)
 }
 
-/// A description with the request at its end.
+/// Returns a description with the request appended.
 pub(super) fn described(text: &str, called: &str) -> String {
     let text = text.trim();
     if text.is_empty() {
@@ -252,7 +252,7 @@ pub(super) fn described(text: &str, called: &str) -> String {
     format!("{text}{end} {called}")
 }
 
-/// Whether a text begins with the words of another.
+/// Returns whether a text begins with another text's words.
 fn starts_alike(text: &str, beginning: &str) -> bool {
     let plain = |text: &str| -> String {
         text.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).collect()
@@ -260,18 +260,18 @@ fn starts_alike(text: &str, beginning: &str) -> bool {
     plain(text).starts_with(&plain(beginning))
 }
 
-/// A param as the document has it.
+/// A param as the document defines it.
 struct Given<'a> {
     name: &'a str,
     place: Place,
     raw: &'a Map<String, Value>,
-    /// `None`: a param that only the path names.
+    /// `None` for a param that only the path names.
     schema: Option<&'a Value>,
     writing: Writing,
     required: bool,
 }
 
-/// A body as the document has it.
+/// A body as the document defines it.
 struct GivenBody<'a> {
     media: Media,
     media_type: &'a str,
@@ -287,11 +287,11 @@ struct GivenBody<'a> {
 struct Members<'a> {
     properties: Vec<(&'a str, &'a Value)>,
     required: Vec<&'a str>,
-    /// What the schema says of other members.
+    /// The schema's rule for other members.
     others: Option<&'a Value>,
-    /// Whether a part says that it has no members.
+    /// Whether a part declares that it has no members.
     is_empty: bool,
-    /// How many parts it has: each may have several.
+    /// The number of parts read so far: each may contain several.
     parts: usize,
 }
 
@@ -312,7 +312,7 @@ impl<'a> Reader<'a, '_> {
             paths.push((name.to_string(), reserved));
             paths.len() - 1
         })?;
-        // Params of the path in the order of the path, then all others.
+        // The path's params come in the order of the path, before all others.
         let mut ordered: Vec<Given<'a>> = Vec::new();
         let mut places = Vec::new();
         for (name, reserved) in &paths {
@@ -362,7 +362,7 @@ impl<'a> Reader<'a, '_> {
         let (definition_input, params, body) = match self.input(&ordered, body.as_ref()) {
             Some(input) => input,
             None => {
-                // One param for the whole body takes any size.
+                // A single param for the whole body may have any size.
                 if let Some(body) = &mut body {
                     body.members = None;
                 }
@@ -378,7 +378,7 @@ impl<'a> Reader<'a, '_> {
         };
         let title = prose::line(text("summary"), MAX_TITLE);
         let mut description = prose::plain(text("description"), MAX_DESCRIPTION);
-        // Clients show the description only, and many begin with a remark.
+        // Clients show only the description, and many descriptions begin with a remark.
         if !starts_alike(&description, &title) {
             let end = if title.ends_with(['.', '!', '?', ':']) { "" } else { "." };
             description = format!("{title}{end} {description}");
@@ -417,7 +417,7 @@ impl<'a> Reader<'a, '_> {
         Ok(Operation { definition: Arc::new(Value::Object(definition)), method: found.method.clone(), plan })
     }
 
-    /// The params of an operation and of its path, without those that carry keys.
+    /// Returns the params of an operation and of its path, except for the ones that carry keys.
     fn params(&mut self, found: &Found<'a>) -> Result<Vec<Given<'a>>, String> {
         let document = self.schemas.document;
         let mut all: Vec<Given<'a>> = Vec::new();
@@ -475,7 +475,7 @@ impl<'a> Reader<'a, '_> {
         {
             let mut all = Members::default();
             let lifts = self.lift(schema, 0, &mut all);
-            // Generators describe the body of a request without one by an object without members.
+            // Generators describe a missing body as an object without members.
             if lifts && all.is_empty && all.properties.is_empty() && required != Some(true) {
                 return Ok(None);
             }
@@ -484,7 +484,7 @@ impl<'a> Reader<'a, '_> {
                 members = Some(all);
             }
         }
-        // Documents often forget to say that a body is required whose members are.
+        // Documents often fail to declare a body required although its members are.
         let needs = members.as_ref().is_some_and(|members| !members.required.is_empty());
         Ok(Some(GivenBody {
             media,
@@ -497,7 +497,7 @@ impl<'a> Reader<'a, '_> {
         }))
     }
 
-    /// Collects the members of an object schema. `false`: its members depend on more than their names.
+    /// Collects the members of an object schema. Returns `false` if its members depend on more than their names.
     fn lift(&self, raw: &'a Value, depth: usize, members: &mut Members<'a>) -> bool {
         members.parts += 1;
         let Some(map) = raw.as_object().filter(|_| depth < MAX_DEPTH && members.parts <= MAX_PARTS) else {
@@ -529,7 +529,7 @@ impl<'a> Reader<'a, '_> {
                 return false;
             }
         }
-        // Alternatives that only say which members go together are left to the service.
+        // Alternatives that only say which members go together are left to the service to check.
         let only_requires = |part: &Value| {
             part.as_object().is_some_and(|part| {
                 part.keys().all(|key| ["required", "title", "description", "type"].contains(&&**key))
@@ -558,7 +558,7 @@ impl<'a> Reader<'a, '_> {
         true
     }
 
-    /// The input schema, and where its params go. `None`: it does not get small enough.
+    /// Returns the input schema, and the places of its params. `None` if the schema cannot be made small enough.
     #[allow(clippy::type_complexity)] // Three results of one list of params.
     fn input(
         &mut self,
@@ -675,7 +675,7 @@ impl<'a> Reader<'a, '_> {
                 }
             }
         }
-        // What any success promises has to hold for all of them.
+        // The output schema has to cover every successful response.
         let schema = match schemas[..] {
             [Some(first), ref others @ ..] if others.iter().all(|other| *other == Some(first)) => Some(first),
             _ => None,
@@ -683,7 +683,7 @@ impl<'a> Reader<'a, '_> {
         Responses { accept: accept(&accepted), schema: schema.filter(|raw| self.is_object(raw, 0, &mut 0)) }
     }
 
-    /// Whether a schema is met by objects only, as far as `parts` of it say.
+    /// Returns whether only objects satisfy a schema, as far as `parts` of it show.
     fn is_object(&self, raw: &Value, depth: usize, parts: &mut usize) -> bool {
         *parts += 1;
         let Some(map) = raw.as_object().filter(|_| depth < MAX_DEPTH && *parts <= MAX_PARTS) else {
@@ -721,13 +721,13 @@ impl<'a> Reader<'a, '_> {
     }
 }
 
-/// What a success of an operation looks like.
+/// The successful responses of an operation.
 struct Responses<'a> {
     accept: HeaderValue,
     schema: Option<&'a Value>,
 }
 
-/// The header `Accept`: JSON first, then what else the document names, then anything.
+/// Returns the `Accept` header: JSON first, then the document's other types, then anything.
 fn accept(types: &[&str]) -> HeaderValue {
     let is_json = |name: &&&str| matches!(Media::new(name), (0 | 1, _)) && !name.contains('*');
     let json = types.iter().find(is_json).copied().unwrap_or("application/json");
@@ -752,7 +752,7 @@ fn tags(operation: &Map<String, Value>) -> Vec<String> {
     tags
 }
 
-/// Headers that the connection or the configuration sets.
+/// Returns whether the connection or the configuration sets this header.
 pub(super) fn is_managed(name: &str) -> bool {
     const MANAGED: [&str; 12] = [
         "accept",
@@ -771,7 +771,7 @@ pub(super) fn is_managed(name: &str) -> bool {
     MANAGED.contains(&name.to_ascii_lowercase().as_str())
 }
 
-/// The part of `text` that is equal to `name`, which was found in it.
+/// Returns the slice of `text` that equals `name`, which was found in it.
 fn slice_of<'a>(text: &'a str, name: &str) -> &'a str {
     text.find(name).map_or(text, |at| &text[at..at + name.len()])
 }
@@ -803,7 +803,7 @@ fn writing(raw: &Map<String, Value>, default: Writing) -> Writing {
     Writing { style, explode, reserved: raw.get("allowReserved") == Some(&Value::Bool(true)) }
 }
 
-/// Adds to a description, or makes one.
+/// Appends to a description, or creates one.
 fn say(node: &mut Node, more: &str) {
     let text = match node.get("description") {
         Some(Node::Plain(Value::String(said))) => {
@@ -815,7 +815,7 @@ fn say(node: &mut Node, more: &str) {
     node.set("description", Node::text(text));
 }
 
-/// The schema of a param.
+/// Returns the schema of a param.
 fn param(converter: &mut Converter, given: &Given, name: &str) -> Node {
     let mut node = match given.schema {
         Some(schema) => converter.schema(schema, 1, false),
@@ -852,7 +852,7 @@ fn param(converter: &mut Converter, given: &Given, name: &str) -> Node {
     node
 }
 
-/// Says where a param goes that has another name there.
+/// Returns a note on a param that has a different name in the request.
 fn sent_as(place: &str, name: &str, param: &str) -> String {
     if param.strip_prefix(place).and_then(|rest| rest.strip_prefix('_')) == Some(name) {
         format!("In the {place}.")
@@ -861,7 +861,7 @@ fn sent_as(place: &str, name: &str, param: &str) -> String {
     }
 }
 
-/// The schema of a member of a body.
+/// Returns the schema of a member of a body.
 fn member(
     converter: &mut Converter,
     document: &Document,
@@ -913,7 +913,7 @@ fn member(
     node
 }
 
-/// The schema of a body that is one param.
+/// Returns the schema of a body that is a single param.
 fn whole_body(converter: &mut Converter, body: &GivenBody) -> Node {
     let mut node = match (&body.media, body.schema) {
         (Media::Text(_), _) => Node::Object(vec![("type".into(), Node::text("string"))]),
@@ -943,7 +943,7 @@ fn whole_body(converter: &mut Converter, body: &GivenBody) -> Node {
     node
 }
 
-/// How a member of a form is written.
+/// Returns how a form member is encoded.
 fn encoding(document: &Document, body: &GivenBody, field: &str, raw: &Value) -> Encoding {
     if !matches!(body.media, Media::Form | Media::Multipart) {
         return Encoding::default();
@@ -964,7 +964,7 @@ fn encoding(document: &Document, body: &GivenBody, field: &str, raw: &Value) -> 
             |kind: &str| !kind.is_empty() && !kind.contains("json") && !kind.starts_with("text/plain");
         text("format") == "binary"
             || text("type") == "file"
-            // Some documents say it by the name only.
+            // In some documents only the name says so.
             || field == "file" && text("type") == "string"
             || item.get("contentEncoding").is_none() && is_data(text("contentMediaType"))
             || text("type") != "object" && media.is_some_and(is_data)

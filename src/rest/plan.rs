@@ -1,8 +1,8 @@
-//! How the params of a call become a request: where each goes, and in which style.
+//! How the params of a call become a request: the place and style of each.
 
 use std::sync::Arc;
 
-/// Where a param goes.
+/// The place of a param.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Path,
@@ -33,7 +33,7 @@ impl Place {
     }
 }
 
-/// How lists and objects are written.
+/// How arrays and objects are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     Form,
@@ -52,7 +52,7 @@ pub(super) enum Style {
 pub(super) struct Writing {
     pub style: Style,
     pub explode: bool,
-    /// Whether reserved characters stay as they are. In a path, a slash then separates segments.
+    /// Whether reserved characters stay unescaped. In a path, a slash then separates segments.
     pub reserved: bool,
 }
 
@@ -60,7 +60,7 @@ impl Writing {
     pub const FORM: Self = Self { style: Style::Form, explode: true, reserved: false };
     pub const SIMPLE: Self = Self { style: Style::Simple, explode: false, reserved: false };
 
-    /// The default of a place.
+    /// Returns the default for a place.
     pub fn of(place: Place) -> Self {
         match place {
             Place::Path | Place::Header => Self::SIMPLE,
@@ -69,7 +69,7 @@ impl Writing {
     }
 }
 
-/// A param outside of the body.
+/// A param outside the body.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     /// The name in the input schema.
@@ -84,7 +84,7 @@ pub(super) struct Sent {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Piece {
     Text(String),
-    /// A param by its place in the list, in the query if the path has one.
+    /// A param by its index in the list, in the query if the path contains one.
     Param {
         at: usize,
         in_query: bool,
@@ -104,7 +104,7 @@ pub(super) struct Body {
 pub(super) enum Shape {
     /// One param.
     Whole(String),
-    /// Each member is a param. `open`: so are members that nobody described.
+    /// Each member is a param. `open`: so are undeclared members.
     Members { fields: Vec<Field>, open: bool },
 }
 
@@ -118,10 +118,10 @@ pub(super) struct Field {
     pub encoding: Encoding,
 }
 
-/// How a member of a form is written.
+/// How a form member is encoded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Encoding {
-    /// `None`: as its type says.
+    /// `None`: according to its type.
     pub writing: Option<Writing>,
     pub content_type: Option<String>,
     pub is_file: bool,
@@ -138,7 +138,7 @@ pub(super) enum Media {
 }
 
 impl Media {
-    /// Returns the kind of a media type, and how much a model would rather use it: less is better.
+    /// Returns the kind of a media type, and its rank for use by a model: lower is better.
     pub fn new(given: &str) -> (u8, Self) {
         let essence = given.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         let is_exact = essence.contains('/')
@@ -168,7 +168,7 @@ impl Media {
     }
 }
 
-/// Everything about the request of an operation but its method.
+/// The complete request of an operation except its method.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// `GET /users/{id}`.
@@ -181,13 +181,14 @@ pub(super) struct Plan {
     pub base: Option<Arc<str>>,
 }
 
-/// Splits a path at its params: `{id}`; `{+path}` and `{path*}` may have slashes. `find` returns a param's place in the list.
+/// Splits a path at its params: `{id}`; `{+path}` and `{path*}` may contain slashes. `find` returns a param's index in the
+/// list.
 ///
 /// # Errors
 ///
 /// What is wrong with the path.
 pub(super) fn pieces(path: &str, mut find: impl FnMut(&str, bool) -> usize) -> Result<Vec<Piece>, String> {
-    // What is behind `#` never leaves the client; documents use it to tell operations of one path apart.
+    // A fragment never leaves the client; documents use it to distinguish operations of one path.
     let path = path.split('#').next().unwrap_or_default();
     let mut pieces = Vec::new();
     let mut rest = path;
@@ -217,7 +218,7 @@ pub(super) fn pieces(path: &str, mut find: impl FnMut(&str, bool) -> usize) -> R
     Ok(pieces)
 }
 
-/// The name in braces without its operator, and whether slashes may be in the value.
+/// Returns the name in braces without its operator, and whether its value may contain slashes.
 fn bare(name: &str) -> (&str, bool) {
     let name = name.trim();
     match (name.strip_prefix('+'), name.strip_suffix('*')) {

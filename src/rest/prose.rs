@@ -1,11 +1,11 @@
-//! Texts of documents: Markdown with pieces of HTML, for a page in a browser.
+//! Cleans up the texts of documents: Markdown with bits of HTML, meant for a browser.
 
 use std::sync::LazyLock;
 
 use nonet_base::text::clip;
 use regex::Regex;
 
-/// Tags of HTML that documents use. What else is in angle brackets is most likely a placeholder, as in `<id>`.
+/// HTML tags that documents use. Anything else in angle brackets is most likely a placeholder, as in `<id>`.
 static TAG: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(concat!(
         r"(?i)</?(?:a|b|i|u|p|em|strong|code|pre|tt|kbd|sup|sub|small|span|div|ul|ol|li|dl|dt|dd|h[1-6]|table|thead|",
@@ -18,15 +18,15 @@ static BREAK: LazyLock<Regex> = LazyLock::new(|| {
 });
 static BLANKS: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"[ \t]*\n\s*\n\s*").expect("the pattern is constant"));
-/// Addresses are of no use to a model that calls a tool.
+/// A link's address, which is useless to a model that calls a tool.
 static LINK: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"!?\[([^\[\]]*)\]\([^()\s]*\)").expect("the pattern is constant"));
 const ENTITIES: [(&str, &str); 6] =
     [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#39;", "'"), ("&nbsp;", " "), ("&amp;", "&")];
 
-/// Returns the beginning of a text without HTML and the addresses of links, about `max` characters at most.
+/// Returns the beginning of a text without HTML and link addresses, at most about `max` characters.
 pub(super) fn plain(text: &str, max: usize) -> String {
-    // What is cut later need not be read.
+    // Text that is cut off later need not be read.
     let text = clip(text.trim(), max * 2);
     if !text.contains(['<', '&', '\n', ']']) {
         return clip(text.trim(), max);
@@ -43,7 +43,7 @@ pub(super) fn plain(text: &str, max: usize) -> String {
     clip(text.trim(), max)
 }
 
-/// The same on one line.
+/// Returns the same text on one line.
 pub(super) fn line(text: &str, max: usize) -> String {
     clip(&plain(text, max).split_whitespace().collect::<Vec<_>>().join(" "), max)
 }

@@ -1,4 +1,4 @@
-//! The request of a call: values in their places, encoded so that none leaves its place.
+//! Builds the request of a call: each value in its place, encoded so that it stays there.
 
 use std::fmt::Write as _;
 
@@ -14,9 +14,9 @@ use super::{
     plan::{Body, Encoding, Field, Media, Piece, Place, Plan, Sent, Shape, Style, Writing},
 };
 
-/// All but the unreserved characters of RFC 3986.
+/// Everything except RFC 3986's unreserved characters.
 const STRICT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// Reserved characters stay, but for those that would end a value or a path.
+/// Reserved characters are kept, except for those that would end a value or a path.
 const RESERVED: &AsciiSet = &STRICT
     .remove(b':')
     .remove(b'/')
@@ -29,16 +29,16 @@ const RESERVED: &AsciiSet = &STRICT
     .remove(b'*')
     .remove(b',')
     .remove(b';');
-/// The longest address, in bytes: servers refuse longer ones, most of them earlier.
+/// The longest address, in bytes: servers refuse longer ones, most of them much shorter ones.
 const MAX_URL: usize = 64 << 10;
-/// How deep objects in a query nest.
+/// The maximum nesting of objects in a query.
 const MAX_DEPTH: usize = 16;
 
 fn encoded(text: &str, reserved: bool) -> String {
     utf8_percent_encode(text, if reserved { RESERVED } else { STRICT }).to_string()
 }
 
-/// A value as text: a string as it is, all else as JSON.
+/// Returns a value as text: a string unchanged, anything else as JSON.
 fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -46,7 +46,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Makes the request of a call.
+/// Builds the request of a call.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub(super) fn make(
         query.extend((!own.is_empty()).then(|| own.to_string()));
         path = before.to_string();
     }
-    // Values may be dots only together, as an empty list with the dots of its style.
+    // Several values may combine to dots, such as an empty list with the dots of its style.
     if path.split('/').any(|segment| matches!(segment, "." | "..")) {
         return Err("the params of the path would lead out of it".into());
     }
@@ -123,7 +123,7 @@ pub(super) fn make(
     Ok(RestRequest { method: method.clone(), url: url.into(), headers, body })
 }
 
-/// Refuses params that would go nowhere.
+/// Rejects params without a place.
 fn known(plan: &Plan, params: &Map<String, Value>) -> Result<(), String> {
     let is_field = |name: &str| match plan.body.as_ref().map(|body| &body.shape) {
         None => false,
@@ -151,7 +151,7 @@ fn in_path(sent: &Sent, in_query: bool, params: &Map<String, Value>) -> Result<S
     if plain.trim().is_empty() {
         return Err(format!("`{param}` is part of the path and cannot be empty"));
     }
-    // Some servers decode `%2F` and resolve dots afterwards.
+    // Some servers decode `%2F` and then resolve dots.
     let mut segments = plain.split(['/', '\\']);
     if segments.any(|segment| matches!(segment, "." | "..")) || plain.contains(char::is_control) {
         return Err(format!(
@@ -167,7 +167,7 @@ fn in_path(sent: &Sent, in_query: bool, params: &Map<String, Value>) -> Result<S
     Ok(said)
 }
 
-/// A value's texts, to judge them.
+/// Returns a value's texts, for checking.
 fn flat(value: &Value) -> String {
     match value {
         Value::Array(items) => items.iter().map(flat).collect::<Vec<_>>().join("/"),
@@ -176,7 +176,7 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// Writes a value in a style without pairs: `simple`, `label` or `matrix`, or as JSON.
+/// Writes a value in a style without pairs (`simple`, `label` or `matrix`), or as JSON.
 fn joined(name: &str, value: &Value, writing: Writing) -> String {
     let safe = |value: &Value| encoded(&text(value), writing.reserved);
     let name = encoded(name, false);
@@ -241,7 +241,8 @@ fn separator(style: Style) -> &'static str {
     }
 }
 
-/// `filter[name][]=a`. Nobody has said how lists are written; services that use brackets take these.
+/// Writes nested values as in `filter[name][]=a`. The encoding of arrays is unspecified; services that use brackets accept
+/// this one.
 fn deep(name: &str, value: &Value, depth: usize, out: &mut Vec<String>) {
     match value {
         Value::Object(members) if depth < MAX_DEPTH => {
@@ -279,7 +280,7 @@ fn header_of(sent: &Sent, value: &Value) -> Result<(HeaderName, HeaderValue), St
     Ok((name, value))
 }
 
-/// The content type and the bytes of a body; none if no param of it is there and it may be left out.
+/// Returns the content type and the bytes of a body; `None` if none of its params is given and the body is optional.
 fn body_of(
     plan: &Plan,
     body: &Body,
@@ -333,7 +334,7 @@ fn whole(media: &Media, param: &str, value: &Value) -> Result<(String, Vec<u8>),
 }
 
 fn decoded(text: &str) -> Option<Vec<u8>> {
-    // A data URL is what some clients have at hand.
+    // Some clients have a data URL ready.
     let text = match text.strip_prefix("data:") {
         Some(rest) => rest.split_once(";base64,")?.1,
         None => text,
@@ -367,7 +368,7 @@ fn encode(media: &Media, members: Vec<(&str, &Value, &Encoding)>) -> Result<(Str
     }
 }
 
-/// A part of a form with files.
+/// A part of a multipart form.
 struct FormPart {
     head: String,
     body: Vec<u8>,
@@ -390,7 +391,7 @@ fn multipart(members: Vec<(&str, &Value, &Encoding)>) -> Result<(String, Vec<u8>
             });
         }
     }
-    // A boundary made of what it separates is not in there.
+    // A boundary derived from the content does not occur in it.
     let mut digest = Sha256::new();
     for part in &parts {
         digest.update(&part.head);
@@ -407,7 +408,7 @@ fn multipart(members: Vec<(&str, &Value, &Encoding)>) -> Result<(String, Vec<u8>
     Ok((format!("multipart/form-data; boundary={boundary}"), body))
 }
 
-/// A name between quotes, as browsers write it.
+/// Returns a name in quotes, as browsers write it.
 fn quoted(name: &str) -> String {
     name.replace('"', "%22").replace('\r', "%0D").replace('\n', "%0A")
 }
@@ -424,7 +425,7 @@ fn field(name: &str, value: &Value, encoding: &Encoding) -> FormPart {
     FormPart { head, body: body.into_bytes() }
 }
 
-/// A file: its text, or an object with `text` or `base64`.
+/// Returns a file part, from its text or from an object with `text` or `base64`.
 fn file(name: &str, value: &Value, encoding: &Encoding) -> Result<FormPart, String> {
     let member = |key: &str| value.get(key).and_then(Value::as_str);
     let (body, default) = match (value, member("text"), member("base64")) {

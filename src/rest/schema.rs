@@ -1,8 +1,8 @@
-//! Schemas of OpenAPI as JSON Schema 2020-12: what is only for documentation is dropped, what JSON Schema does not know is put
-//! differently, and a tool's schema has the parts that it refers to, as far as its size allows.
+//! Converts OpenAPI schemas to JSON Schema 2020-12. Documentation-only keywords are dropped, keywords unknown to JSON Schema
+//! are translated, and a tool's schema includes its referenced parts, as far as its size allows.
 //!
-//! A component is converted once. A tool's schema is put together from such parts by their sizes, so that thousands of
-//! operations over the same components cost what their schemas have in the end.
+//! A component is converted once. A tool's schema is assembled from such parts by their sizes, so thousands of operations
+//! over the same components cost only what their final schemas do.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -16,13 +16,13 @@ use super::{document::Document, prose};
 
 /// The longest description of a param or property, in characters.
 pub(super) const MAX_DESCRIPTION: usize = 600;
-/// The length at which a param is still described when nothing else is, in characters.
+/// The minimum length of a param's description, even where nothing else is described, in characters.
 const SHORTEST: usize = 60;
-/// The longest default or example, in bytes about.
+/// The approximate maximum size of a default or example, in bytes.
 const MAX_EXAMPLE: usize = 500;
-/// The most examples of a schema.
+/// The maximum number of a schema's examples.
 const MAX_EXAMPLES: usize = 3;
-/// How much of a schema is shown: first all of it, then less, until it is small enough.
+/// Levels of detail: first everything, then less and less until the schema is small enough.
 const DETAILS: [Detail; 7] = [
     Detail { depth: 24, values: 300, description: MAX_DESCRIPTION },
     Detail { depth: 24, values: 60, description: 120 },
@@ -32,44 +32,44 @@ const DETAILS: [Detail; 7] = [
     Detail { depth: 2, values: 10, description: 40 },
     Detail { depth: 1, values: 5, description: 0 },
 ];
-/// The largest part, in bytes about.
+/// The approximate maximum size of a part, in bytes.
 const MAX_PART: usize = 24 << 10;
-/// The largest schema that is written where it is referred to, even if there are several references.
+/// The largest schema that is inlined at its references, even if there are several.
 const SMALL: usize = 160;
-/// How deep parts are written into each other.
+/// The maximum nesting of inlined parts.
 const MAX_INLINED: usize = 8;
 /// The memory limit of a compiled pattern, in bytes.
 const PATTERN_BYTES: usize = 256 << 10;
 
-/// How much of a schema is shown.
+/// The level of detail of a schema.
 #[derive(Clone, Copy, Debug)]
 struct Detail {
-    /// How deep it nests.
+    /// The maximum nesting.
     depth: usize,
-    /// The most values of an enumeration. Longer ones are told by a few of their values.
+    /// The maximum number of values of an enumeration. Longer ones are described by a few of their values.
     values: usize,
     /// The longest description, in characters.
     description: usize,
 }
 
-/// What a schema describes.
+/// The direction that a schema describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Side {
-    /// What is sent.
+    /// Data that is sent.
     Input,
-    /// What comes back. Services do not keep to their documents strictly, and clients may refuse a result that does not fit, so
-    /// what only narrows is left out.
+    /// Data that comes back. Services do not follow their documents strictly, and clients may reject a result that does not
+    /// match, so keywords that only restrict are dropped.
     Output,
 }
 
 /// A piece of a converted schema.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
-    /// As it is.
+    /// A value as it is.
     Plain(Value),
     Object(Vec<(String, Node)>),
     List(Vec<Node>),
-    /// A reference to a component, with annotations beside it.
+    /// A reference to a component, with annotations next to it.
     Reference {
         to: Rc<str>,
         beside: Vec<(String, Node)>,
@@ -102,7 +102,7 @@ impl Node {
         members.iter().find(|(name, _)| name == key).map(|(_, node)| node)
     }
 
-    /// The length of the JSON text, about.
+    /// Returns the approximate length of the JSON text.
     pub fn bytes(&self) -> usize {
         let members = |all: &[(String, Node)]| -> usize {
             all.iter().map(|(name, node)| name.len() + 4 + node.bytes()).sum()
@@ -111,13 +111,13 @@ impl Node {
             Self::Plain(value) => bytes(value),
             Self::Object(all) => 2 + members(all),
             Self::List(all) => 2 + all.iter().map(|node| 1 + node.bytes()).sum::<usize>(),
-            // As long as what is written instead of a part that has no room.
+            // As long as the text that replaces a part without room.
             Self::Reference { to, beside } => 55 + last_word(to).len() + members(beside),
         }
     }
 }
 
-/// The length of a value's JSON text, about.
+/// Returns the approximate length of a value's JSON text.
 fn bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
@@ -130,7 +130,7 @@ fn bytes(value: &Value) -> usize {
     }
 }
 
-/// A converted schema and what it refers to.
+/// A converted schema and its references.
 #[derive(Debug)]
 pub(super) struct Part {
     pub node: Node,
@@ -139,17 +139,17 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Whether it costs as little as a reference to it.
+    /// Returns whether it is as small as a reference to it.
     fn is_small(&self) -> bool {
         self.bytes <= SMALL && self.refs.is_empty()
     }
 }
 
-/// A reference of a part.
+/// A reference to a part.
 #[derive(Clone, Debug)]
 struct Reference {
     to: Rc<str>,
-    /// Whether it is for the same value.
+    /// Whether it applies to the same value.
     same: bool,
     /// Whether it is below an optional member.
     optional: bool,
@@ -158,7 +158,7 @@ struct Reference {
 /// The schemas of a document.
 pub(super) struct Schemas<'a> {
     pub document: &'a Document,
-    /// By reference, side and first detail. `None`: the document does not have it.
+    /// By reference, side and first level of detail. `None`: not in the document.
     parts: HashMap<(Rc<str>, Side, usize), Option<Rc<Part>>>,
     patterns: HashMap<String, bool>,
 }
@@ -168,8 +168,8 @@ impl<'a> Schemas<'a> {
         Self { document, parts: HashMap::new(), patterns: HashMap::new() }
     }
 
-    /// Converts what `build` asks for, with less and less detail until it has at most `limit` bytes. `None`: it does not get
-    /// small enough.
+    /// Converts what `build` produces, with less and less detail until it has at most `limit` bytes. `None` if it cannot be
+    /// made small enough.
     pub fn converted(
         &mut self,
         side: Side,
@@ -221,8 +221,8 @@ impl<'a> Schemas<'a> {
         part
     }
 
-    /// Returns the whole schema of a tool: `root` and what it refers to, nearest and required parts first, in at most `limit`
-    /// bytes about. Where not all of it fits, short descriptions make room for more parts.
+    /// Returns a tool's complete schema: `root` and its references, nearest and required parts first, in at most about
+    /// `limit` bytes. If not everything fits, descriptions are shortened to make room for more parts.
     pub fn whole(&mut self, root: &Part, side: Side, limit: usize) -> Map<String, Value> {
         let mut choice = self.choice(root, side, limit, 0);
         if choice.shortened > 0 {
@@ -258,7 +258,7 @@ impl<'a> Schemas<'a> {
         schema
     }
 
-    /// Chooses the parts of a tool's schema.
+    /// Selects the parts of a tool's schema.
     fn choice(&mut self, root: &Part, side: Side, limit: usize, first: usize) -> Choice {
         let mut choice = Choice::default();
         let mut bytes = root.bytes;
@@ -285,7 +285,7 @@ impl<'a> Schemas<'a> {
         choice
     }
 
-    /// Whether a pattern can be checked, in reasonable time.
+    /// Returns whether a pattern can be checked in reasonable time.
     fn compiles(&mut self, pattern: &str) -> bool {
         if let Some(known) = self.patterns.get(pattern) {
             return *known;
@@ -302,9 +302,9 @@ impl<'a> Schemas<'a> {
 struct Choice {
     chosen: Vec<(Rc<str>, Rc<Part>)>,
     fates: HashMap<Rc<str>, Fate>,
-    /// How many references there are to each.
+    /// The number of references to each part.
     uses: HashMap<Rc<str>, usize>,
-    /// How many parts have no room.
+    /// The number of parts without room.
     shortened: usize,
 }
 
@@ -317,14 +317,14 @@ impl Choice {
     }
 }
 
-/// What becomes of a component in one tool's schema.
+/// What happens to a component in one tool's schema.
 enum Fate {
     Chosen(Rc<Part>),
     Shortened(Rc<Part>),
     Missing,
 }
 
-/// Returns a name for each part, the last word of its reference, and unique.
+/// Returns a unique name for each part, based on the last word of its reference.
 fn names(chosen: &[(Rc<str>, Rc<Part>)]) -> HashMap<Rc<str>, String> {
     let mut taken = HashSet::new();
     chosen
@@ -342,7 +342,7 @@ fn names(chosen: &[(Rc<str>, Rc<Part>)]) -> HashMap<Rc<str>, String> {
         .collect()
 }
 
-/// `User` of `#/components/schemas/User`, in characters that need no escape in a reference.
+/// Returns `User` for `#/components/schemas/User`, in characters that need no escaping in a reference.
 fn last_word(reference: &str) -> String {
     let last = reference.rsplit('/').find(|word| !word.is_empty()).unwrap_or_default();
     let word: String = last
@@ -353,8 +353,8 @@ fn last_word(reference: &str) -> String {
     if word.is_empty() || word == "#" { "part".into() } else { word }
 }
 
-/// Returns the references that lead back to their own part for the same value. They say nothing, and a validator would follow
-/// them without an end: a pet is one of cat and dog, and each of them is all of a pet and more.
+/// Returns the references that lead back to their own part for the same value. They add nothing, and a validator would follow
+/// them for ever: a pet is one of cat and dog, and each of them is all of a pet and more.
 fn circles(chosen: &[(Rc<str>, Rc<Part>)]) -> HashSet<(Rc<str>, Rc<str>)> {
     let edges: HashMap<&str, Vec<&Rc<str>>> = chosen
         .iter()
@@ -368,7 +368,7 @@ fn circles(chosen: &[(Rc<str>, Rc<Part>)]) -> HashSet<(Rc<str>, Rc<str>)> {
     let mut cut = HashSet::new();
     let mut done: HashSet<&str> = HashSet::new();
     for (start, _) in chosen {
-        // The way here: each part, and how many of its references are followed.
+        // The current path: each part, and how many of its references have been followed.
         let mut way: Vec<(&Rc<str>, usize)> = vec![(start, 0)];
         while let Some((from, at)) = way.last().copied() {
             let next = edges.get(&**from).and_then(|all| all.get(at)).copied();
@@ -394,10 +394,10 @@ struct Writer {
     uses: HashMap<Rc<str>, usize>,
     cut: HashSet<(Rc<str>, Rc<str>)>,
     names: HashMap<Rc<str>, String>,
-    /// What is in `$defs` or will be.
+    /// Parts that are in `$defs` or will be.
     written: HashSet<Rc<str>>,
     wanted: VecDeque<(Rc<str>, Rc<Part>)>,
-    /// The part that is being written.
+    /// The part being written.
     from: Option<Rc<str>>,
     inlined: usize,
 }
@@ -471,7 +471,7 @@ fn shortened(to: &str, part: &Part) -> Map<String, Value> {
     schema
 }
 
-/// What is left of a schema that is too large or too deep.
+/// Returns the stub of a schema that is too large or too deep.
 fn stub(raw: &Value, description: &str) -> Node {
     let mut members = Vec::new();
     if let Some(kind) = raw.get("type").and_then(kind) {
@@ -482,26 +482,26 @@ fn stub(raw: &Value, description: &str) -> Node {
     Node::Object(members)
 }
 
-/// Converts schemas of one part or tool.
+/// Converts the schemas of one part or tool.
 pub(super) struct Converter<'s, 'a> {
     pub schemas: &'s mut Schemas<'a>,
     side: Side,
     detail: Detail,
-    /// What is converted so far, about; beyond the limit all is for nothing.
+    /// The approximate size converted so far; beyond the limit the result is discarded.
     bytes: usize,
     limit: usize,
     refs: Vec<Reference>,
-    /// Whether what is converted now is below an optional member.
+    /// Whether the current schema is below an optional member.
     optional: bool,
 }
 
 impl Converter<'_, '_> {
-    /// Whether what is converted is longer than wanted, so that the rest can be left out.
+    /// Returns whether the limit is exceeded, so that the rest can be skipped.
     fn is_over(&self) -> bool {
         self.bytes > self.limit
     }
 
-    /// Converts a schema. `same`: whether it is for the same value as the part that it is in.
+    /// Converts a schema. `same`: whether it applies to the same value as its parent.
     pub fn schema(&mut self, raw: &Value, depth: usize, same: bool) -> Node {
         let raw = match raw {
             Value::Bool(value) => return Node::Plain(Value::Bool(*value)),
@@ -577,7 +577,7 @@ impl Converter<'_, '_> {
         if let (Some(Value::String(kind)), Some(all)) = (&kinds, &values)
             && !all.iter().any(|value| is_a(value, kind))
         {
-            // `type: string` of an enumeration of numbers: the values are right.
+            // `type: string` on an enumeration of numbers: the values are right.
             kinds = None;
         }
         let nullable = raw.get("nullable") == Some(&Value::Bool(true));
@@ -670,7 +670,7 @@ impl Converter<'_, '_> {
                     let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
                     out.push((key.clone(), Node::List(all)));
                 }
-                // Alternatives of documents overlap, and then a strict `oneOf` refuses what the service takes.
+                // Documents' alternatives overlap, and then a strict `oneOf` would reject what the service accepts.
                 ("anyOf" | "oneOf", Value::Array(all)) if !all.is_empty() => {
                     let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
                     either.push(Node::List(all));
@@ -757,7 +757,7 @@ impl Converter<'_, '_> {
             };
             node.set("description", Node::text(format!("{said}{}", words.join(" "))));
         }
-        // Without a type, `nullable` is about the alternatives.
+        // Without a type, `nullable` refers to the alternatives.
         if nullable
             && node.get("type").is_none()
             && ["allOf", "anyOf"].iter().any(|key| node.get(key).is_some())
@@ -775,13 +775,13 @@ impl Converter<'_, '_> {
         node
     }
 
-    /// Adds a keyword as it is.
+    /// Adds a keyword unchanged.
     fn plain(&mut self, out: &mut Vec<(String, Node)>, key: &str, value: Value) {
         self.bytes += key.len() + bytes(&value);
         out.push((key.into(), Node::Plain(value)));
     }
 
-    /// Adds what is for readers: description, default, examples.
+    /// Adds annotations for readers: description, default, examples.
     fn annotations(&mut self, raw: &Map<String, Value>, out: &mut Vec<(String, Node)>) {
         if let Some(description) = self.description(raw) {
             self.plain(out, "description", Value::String(description));
@@ -806,12 +806,12 @@ impl Converter<'_, '_> {
         text.map(|text| prose::plain(text, self.detail.description))
     }
 
-    /// A description of a param in the length that is wanted.
+    /// Returns a param's description at the current length.
     pub fn words(&self, text: &str) -> String {
         prose::plain(text, self.detail.description.max(SHORTEST))
     }
 
-    /// Whether a property is not of this side.
+    /// Returns whether a property belongs to the other side only.
     pub fn hides(&self, raw: &Value) -> bool {
         let key = match self.side {
             Side::Input => "readOnly",
@@ -822,7 +822,7 @@ impl Converter<'_, '_> {
     }
 }
 
-/// The examples of a schema, a param or a media type in the order of the document, or of a member of theirs.
+/// Returns the examples of a schema, a param or a media type, or of a member of theirs, in document order.
 pub(super) fn examples_of(raw: &Map<String, Value>, member: Option<&str>) -> Vec<Value> {
     let several: Vec<&Value> = match raw.get("examples") {
         Some(Value::Array(all)) => all.iter().collect(),
@@ -844,7 +844,8 @@ pub(super) fn examples_of(raw: &Map<String, Value>, member: Option<&str>) -> Vec
     examples
 }
 
-/// The type or types that a schema names, as JSON Schema does. Documents also use names of programming languages.
+/// Returns the type or types that a schema names, in JSON Schema's terms. Documents also use type names of programming
+/// languages.
 fn kind(given: &Value) -> Option<Value> {
     let one = |name: &str| {
         Some(match name.trim().to_ascii_lowercase().as_str() {

@@ -1,4 +1,4 @@
-//! The addresses that a document names.
+//! The server addresses in a document.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::document::Document;
 
-/// The most servers of a list, and the most ways to sign in, that are looked at.
+/// The maximum number of servers and of ways to sign in that are read.
 const MOST: usize = 20;
 
-/// Names of params that carry keys, without punctuation: many documents list them as if they were params like all others.
+/// Names of params that carry keys, without punctuation: many documents list them like any other params.
 const KEYS: [&str; 9] = [
     "accesstoken",
     "apikey",
@@ -23,12 +23,12 @@ const KEYS: [&str; 9] = [
     "xauthtoken",
 ];
 
-/// Returns the first address of a list of servers that can be used. Relative ones refer to where the document came from.
+/// Returns the first usable address in a list of servers. Relative addresses are resolved against the document's address.
 pub(super) fn base(servers: Option<&Value>, came_from: Option<&str>) -> Option<String> {
     let came_from = came_from.and_then(|from| Url::parse(from).ok()).filter(is_web);
     let all = servers.and_then(Value::as_array).filter(|all| !all.is_empty());
     let Some(all) = all else {
-        // Without servers it is the root of where the document came from.
+        // Without servers, the default is the root of the document's address.
         return came_from.and_then(|from| from.join("/").ok()).map(String::from);
     };
     all.iter().take(MOST).find_map(|server| {
@@ -47,7 +47,7 @@ fn is_web(url: &Url) -> bool {
     matches!(url.scheme(), "http" | "https") && url.has_host()
 }
 
-/// The address of a server with the defaults of its variables.
+/// Returns the address of a server with its variables' defaults filled in.
 fn filled(server: &Value) -> Option<String> {
     let mut address = server.get("url")?.as_str()?.trim().to_string();
     for (name, variable) in server.get("variables").and_then(Value::as_object).into_iter().flatten() {
@@ -100,7 +100,7 @@ impl Security {
         security
     }
 
-    /// Whether a param carries a key, so that no model is asked for it.
+    /// Returns whether a param carries a key, so that no model is asked for it.
     pub fn is_key(&mut self, place: &str, name: &str) -> bool {
         if self.keys.contains(&(place.into(), name.to_lowercase())) {
             return true;

@@ -1,4 +1,4 @@
-//! Documents and calls in, definitions and requests out.
+//! Tests: documents and calls in, definitions and requests out.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use nonet_schema::Schema;
@@ -10,7 +10,7 @@ fn read(document: Value) -> Service {
     Service::read(document.to_string().as_bytes(), None, None).expect("a document")
 }
 
-/// A document with one operation, `POST /x/{id}` if it says nothing else.
+/// Returns a document with one operation, by default `POST /x/{id}`.
 fn with(operation: Value) -> Value {
     json!({
         "openapi": "3.0.3",
@@ -20,7 +20,7 @@ fn with(operation: Value) -> Value {
     })
 }
 
-/// The only operation of a document.
+/// Returns the only operation of a document.
 fn only(document: Value) -> Operation {
     let service = read(document);
     assert_eq!(service.left_out, Vec::<String>::new());
@@ -34,7 +34,7 @@ fn input(document: Value) -> Value {
     definition["inputSchema"].clone()
 }
 
-/// The schema of the param `p` whose schema in the document is `raw`.
+/// Returns the converted schema of the param `p`, whose schema in the document is `raw`.
 fn of_schema(raw: Value) -> Value {
     let parameter = json!({ "name": "p", "in": "query", "schema": raw });
     input(with(json!({ "operationId": "o", "parameters": [parameter] })))["properties"]["p"].clone()
@@ -44,7 +44,7 @@ fn call(operation: &Operation, params: Value) -> Result<RestRequest, String> {
     operation.request(None, params.as_object().expect("an object"))
 }
 
-/// The address, the headers but `Accept`, and the body, as a text.
+/// Returns the address, the headers except `Accept`, and the body, as one text.
 fn sent(operation: &Operation, params: Value) -> String {
     let request = match call(operation, params) {
         Ok(request) => request,
@@ -300,7 +300,7 @@ fn schemas_of_openapi_become_json_schema() {
         json!({ "oneOf": [{ "type": "string" }, { "type": "integer" }], "discriminator": { "propertyName": "t" } }),
         json!({ "anyOf": [{ "type": "string" }, { "type": "integer" }] }),
     );
-    // What is wrong in a document does not make the schema wrong.
+    // Errors in a document do not make the schema invalid.
     check(json!({ "type": "int64", "minLength": -1, "required": true }), json!({ "type": "integer" }));
     check(json!({ "type": "anything", "properties": [], "enum": [] }), json!({}));
     check(json!({ "type": "string", "enum": [1, 2] }), json!({ "enum": [1, 2] }));
@@ -350,7 +350,7 @@ fn references_are_written_out_once_or_named() {
     insta::assert_json_snapshot!(schema);
 }
 
-/// A pet is one of cat and dog, and each is all of a pet: strictly read, no value would ever do.
+/// A pet is one of cat and dog, and each is all of a pet: read strictly, no value would ever be valid.
 #[test]
 fn schemas_that_contain_themselves_for_the_same_value_are_cut() {
     let schema = input(json!({
@@ -406,7 +406,7 @@ fn large_schemas_are_shortened_and_stay_valid() {
         assert!(schema.to_string().contains("members not shown"), "{key}");
         assert_eq!(Schema::new(schema.clone()).broken(), None, "{key}");
     }
-    // Parts of parts of parts, of which each has many, are not followed to their end.
+    // Deeply nested parts, each with many parts of its own, are not followed to the end.
     let mut schemas = Map::new();
     for n in 0..20 {
         let part = json!({ "$ref": format!("#/components/schemas/P{}", n + 1) });
@@ -422,7 +422,7 @@ fn large_schemas_are_shortened_and_stay_valid() {
         "components": { "schemas": schemas }
     });
     assert!(only(document).definition["inputSchema"]["properties"]["body"].is_object());
-    // A body of more members than fit is one param.
+    // A body with more members than fit becomes one param.
     let wide: Map<String, Value> = (0..2_000)
         .map(|n| (format!("member_{n}"), json!({ "type": "string", "description": "Words. ".repeat(30) })))
         .collect();
@@ -523,7 +523,7 @@ fn the_address_comes_from_the_nearest_place() {
     check(json!({}), None, Some("file:///etc"), "the address of the service is not an http or https one");
 }
 
-/// `GET /x/{p}/y` with one param.
+/// Returns `GET /x/{p}/y` with one param.
 fn get(parameter: Value) -> Operation {
     let path = if parameter["in"] == "path" { "/x/{p}/y" } else { "/x" };
     only(json!({
@@ -629,7 +629,7 @@ fn headers_and_cookies_take_no_second_line() {
     check("cookie", json!(["a", "b"]), "\ncookie: X-P=a; X-P=b");
 }
 
-/// An operation with one body, whose media type has these members.
+/// Returns an operation with one body, whose media type has these members.
 fn post(media_type: &str, content: Value) -> Operation {
     only(with(json!({ "operationId": "o", "requestBody": { "content": { media_type: content } } })))
 }
@@ -846,7 +846,7 @@ fn endpoints_that_cannot_work_are_refused() {
     );
 }
 
-/// Whatever is wrong in a document, it is read or refused, and what is read is valid.
+/// Whatever the errors in a document, it is either refused or read into valid definitions.
 #[test]
 fn no_place_of_a_document_has_to_be_right() {
     let document = json!({

@@ -1,5 +1,4 @@
-//! The result of a call on its way: the bytes that its server wrote, as long as nobody has to look inside, else a tree of
-//! values.
+//! The result of a call in transit: the server's own bytes as long as nobody needs to look inside, else a tree of values.
 
 use std::{mem, ops::Range};
 
@@ -14,14 +13,14 @@ use crate::{
     wire::{Share, Weight, off_thread},
 };
 
-/// Up to this size, in bytes, it is copied into one piece.
+/// Results up to this size, in bytes, are copied into one piece.
 const SMALL: usize = 16 << 10;
-/// What the keys in `_meta` begin with that Nonet reads.
+/// The prefix of the `_meta` keys that Nonet reads.
 const OWN_META: &[u8] = b"nonet/";
-/// The member of a whole result in the stateless era (2026-07-28).
+/// The member that marks a complete result in the stateless era (2026-07-28).
 const COMPLETE: &[u8] = b",\"resultType\":\"complete\"";
 
-/// A `CallToolResult`, with its share of the memory for what is large.
+/// A `CallToolResult`, with its share of the memory for large messages.
 #[derive(Debug, Default)]
 pub struct CallResult {
     form: Form,
@@ -40,16 +39,17 @@ impl Default for Form {
     }
 }
 
-/// A result as its server wrote it: whole, no error, no task, without links. And what is changed of it on its way out.
+/// A result as its server wrote it: complete, not an error, not a task, and without links. Also the changes to make on its
+/// way out.
 #[derive(Debug)]
 struct Raw {
     json: Bytes,
     content: Option<Range<usize>>,
     /// The member `resultType`, with the comma beside it.
     result_type: Option<Range<usize>>,
-    /// Whether that member is to be there; none: as the server has it.
+    /// Whether that member should be present; `None`: as the server wrote it.
     is_typed: Option<bool>,
-    /// Blocks that come at the end of `content`.
+    /// Blocks to append to `content`.
     added: Vec<u8>,
 }
 
@@ -60,8 +60,8 @@ impl From<Value> for CallResult {
 }
 
 impl CallResult {
-    /// Reads a result. It stays as it is, unless something in it asks for a look inside. `Err` says why it is not JSON. Blocks
-    /// for as long as a large one takes.
+    /// Reads a result. It stays as bytes, unless something in it requires a look inside. `Err` says why it is not JSON.
+    /// Blocks while a large one is scanned.
     pub fn read(json: Bytes) -> Result<Self, String> {
         let members = members(&json).map_err(|flaw| flaw.to_string())?;
         let form = match members.and_then(|members| Raw::of(&json, &members)) {
@@ -71,12 +71,12 @@ impl CallResult {
         Ok(Self { form, share: None })
     }
 
-    /// Gives it its share of the memory.
+    /// Attaches the result's share of the memory.
     pub fn holding(self, share: Option<Share>) -> Self {
         Self { share, ..self }
     }
 
-    /// Its bytes, if nobody has looked inside yet.
+    /// Returns its bytes, if it has not been parsed yet.
     pub fn raw(&self) -> Option<&Bytes> {
         match &self.form {
             Form::Raw(raw) => Some(&raw.json),
@@ -84,7 +84,7 @@ impl CallResult {
         }
     }
 
-    /// A tree that was made of it, or that it was from the beginning.
+    /// Returns its tree, if it has been parsed or began as one.
     pub fn as_tree(&self) -> Option<&Value> {
         match &self.form {
             Form::Raw(_) => None,
@@ -92,7 +92,7 @@ impl CallResult {
         }
     }
 
-    /// The same, to be changed.
+    /// Returns its tree for changes, if it has one.
     pub fn as_tree_mut(&mut self) -> Option<&mut Value> {
         match &mut self.form {
             Form::Raw(_) => None,
@@ -100,12 +100,12 @@ impl CallResult {
         }
     }
 
-    /// Whether it says that the call failed.
+    /// Returns whether it reports a failed call.
     pub fn is_error(&self) -> bool {
         self.as_tree().is_some_and(is_error)
     }
 
-    /// Whether text blocks can be added to it.
+    /// Returns whether text blocks can be added to it.
     pub fn has_content(&self) -> bool {
         match &self.form {
             Form::Raw(raw) => raw.content.is_some(),
@@ -113,7 +113,7 @@ impl CallResult {
         }
     }
 
-    /// Whether it is within a budget of bytes, or has nothing that could be shortened. False where only a tree would tell.
+    /// Returns whether it fits into a budget of bytes, or has nothing to shorten. False if only a tree would tell.
     pub fn fits(&self, budget: usize) -> bool {
         match &self.form {
             Form::Raw(raw) => {
@@ -124,7 +124,7 @@ impl CallResult {
         }
     }
 
-    /// How many bytes it takes as JSON. Those of a large tree are counted on another thread.
+    /// Returns its size as JSON, in bytes. A large tree is measured on another thread.
     pub async fn size(&mut self) -> usize {
         match &mut self.form {
             Form::Raw(raw) => raw.json.len() + raw.added.len(),
@@ -139,7 +139,7 @@ impl CallResult {
         }
     }
 
-    /// The result as a tree, which is made on another thread if it is large.
+    /// Returns the result as a tree, parsed on another thread if it is large.
     pub async fn tree(&mut self) -> &mut Value {
         let tree = match mem::take(&mut self.form) {
             Form::Tree(tree) => tree,
@@ -158,21 +158,21 @@ impl CallResult {
         }
     }
 
-    /// The same for whoever keeps it.
+    /// Converts the result into a tree for its owner, as [`Self::tree`] does.
     pub async fn into_tree(mut self) -> Value {
         mem::take(self.tree().await)
     }
 
-    /// Its value, as filters see it.
+    /// Returns its value, as filters see it.
     pub fn value(&self) -> Whole {
         match &self.form {
-            // It was read as JSON, which is UTF-8.
+            // The bytes were read as JSON, which is UTF-8.
             Form::Raw(raw) => Whole::read(&String::from_utf8_lossy(&raw.whole())),
             Form::Tree(tree) => Whole::of(tree),
         }
     }
 
-    /// Adds a text block, if it has blocks.
+    /// Adds a text block, if the result has blocks.
     pub fn push_text(&mut self, text: &str) {
         let block = json!({ "type": "text", "text": text });
         match &mut self.form {
@@ -185,7 +185,7 @@ impl CallResult {
         }
     }
 
-    /// Gives it the members that results have in the era of its client.
+    /// Sets the members that results have in the client's era.
     pub fn of_era(&mut self, is_stateless: bool) {
         match &mut self.form {
             Form::Raw(raw) => raw.is_typed = Some(is_stateless),
@@ -200,7 +200,7 @@ impl CallResult {
         }
     }
 
-    /// Its JSON in pieces, between two others. What is large is not copied.
+    /// Returns its JSON in pieces, between two given ones. Large content is not copied.
     pub fn written(self, before: &[u8], after: &[u8]) -> Vec<Bytes> {
         match self.form {
             Form::Raw(raw) => {
@@ -222,14 +222,14 @@ impl CallResult {
         }
     }
 
-    /// Its JSON.
+    /// Returns its JSON.
     pub fn into_json(self) -> Vec<u8> {
         self.written(b"", b"").concat()
     }
 }
 
 impl Raw {
-    /// A result of these members, if nothing in it asks for a look inside.
+    /// Returns a result of these members, if nothing in it requires a look inside.
     fn of(json: &Bytes, members: &[Member]) -> Option<Self> {
         let (mut content, mut result_type, mut has_value) = (None, None, false);
         for (at, member) in members.iter().enumerate() {
@@ -278,7 +278,7 @@ impl Raw {
         serde_json::to_writer(&mut self.added, block).expect("a tree is JSON");
     }
 
-    /// What is changed: places in order, and what comes there.
+    /// Returns the changes: ranges in order, each with its replacement.
     fn changes(&self) -> Vec<(Range<usize>, &[u8])> {
         let mut changes: Vec<(Range<usize>, &[u8])> = Vec::new();
         match (self.is_typed, &self.result_type) {
@@ -315,14 +315,14 @@ impl Raw {
     }
 }
 
-/// Whether blocks may hold links to resources: their types say so.
+/// Returns whether blocks may contain links to resources, judged by their types.
 fn has_links(blocks: &[u8]) -> bool {
-    // A quote of JSON itself is never behind a backslash.
+    // In JSON, a quote that opens a string never follows a backslash.
     memmem::find_iter(blocks, b"\"resource")
         .any(|at| at.checked_sub(1).is_none_or(|before| blocks[before] != b'\\'))
 }
 
-/// What stands for a result that is JSON but no tree: it has a number that no type of Nonet holds.
+/// Returns the replacement for a result that is JSON but has no tree: it contains a number that no type of Nonet's can hold.
 fn unreadable(error: &serde_json::Error) -> Value {
     let message = format!(
         "The call was made, but Nonet had to look into its result and cannot read it: {error}. Do not make the call again for its result; it would end in the same way."
@@ -379,7 +379,7 @@ mod tests {
                 result.push_text("m");
             }
             assert_eq!(text(result), expected);
-            // A tree says the same.
+            // A tree gives the same answer.
             let mut tree = CallResult::from(serde_json::from_str::<Value>(json).expect("JSON"));
             tree.of_era(is_stateless);
             if notice {
@@ -427,7 +427,7 @@ mod tests {
     async fn long_blocks_may_have_to_be_shortened() {
         let long = format!(r#"{{"content":[{{"type":"text","text":"{}"}}]}}"#, "x".repeat(5_000));
         assert!(raw(&long).fits(6_000) && !raw(&long).fits(4_000));
-        // A value is never cut.
+        // A structured value is never cut.
         let value = format!(r#"{{"content":[],"structuredContent":{{"a":"{}"}}}}"#, "x".repeat(5_000));
         assert!(raw(&value).fits(4_000));
     }

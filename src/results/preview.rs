@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json, value::RawValue};
 use super::{blocks, fetch, floor_boundary, long_text, read, value::wrapper};
 use crate::text::clip;
 
-/// The first rows of an array or a table in a preview.
+/// How many first rows of an array or a table a preview shows.
 pub(super) const FIRST_ROWS: usize = 3;
-/// The members of an object that a preview shows.
+/// How many members of an object a preview shows.
 const SHOWN_MEMBERS: usize = 30;
-/// How many lines decide what a text is.
+/// How many lines determine the kind of a text.
 const SAMPLE: usize = 20;
 /// How deep a preview goes into nested values.
 const DEPTH: usize = 4;
@@ -22,14 +22,14 @@ const DEPTH: usize = 4;
 pub(super) enum TextKind {
     Array,
     Object,
-    /// JSON objects, one a line.
+    /// JSON objects, one per line.
     JsonLines,
-    /// Rows of cells under a header, with this between the cells.
+    /// Rows of cells under a header, with this separator.
     Table(char),
     Text,
 }
 
-/// The kind of a result's value. Several texts together are plain text.
+/// Returns the kind of a result's value. Several texts together are plain text.
 pub(super) fn kind(result: &Value) -> TextKind {
     match result.get("structuredContent") {
         Some(Value::Array(_)) => return TextKind::Array,
@@ -59,7 +59,7 @@ fn kind_of(text: &str) -> TextKind {
     let cells = |line: &str, between: char| line.matches(between).count();
     let even = |between: &char| {
         let expected = cells(header, *between);
-        // Prose has commas too, but a header of columns has no full stops.
+        // Prose has commas too, but a header row has no full stops.
         let few = if *between == ',' { 2 } else { 1 };
         expected >= few
             && !header.contains(". ")
@@ -73,7 +73,7 @@ fn kind_of(text: &str) -> TextKind {
         .map_or(TextKind::Text, |between| TextKind::Table(*between))
 }
 
-/// A preview of at most about `max` bytes.
+/// Returns a preview of at most about `max` bytes.
 pub(super) fn of(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.into();
@@ -100,7 +100,7 @@ pub(super) fn of(text: &str, max: usize) -> String {
     }
 }
 
-/// An array or object by its kind, its size and its beginning.
+/// Returns an array's or object's kind, size and beginning.
 fn outline(raw: &RawValue, max: usize, depth: usize) -> Value {
     match RawParts::of(raw) {
         RawParts::Rows(rows) => {
@@ -139,7 +139,7 @@ fn outline(raw: &RawValue, max: usize, depth: usize) -> Value {
     }
 }
 
-/// A value of at most about `max` bytes: long strings are cut, large parts replaced by their types.
+/// Returns a value cut to at most about `max` bytes: long strings are cut, and large parts replaced by their types.
 fn shortened(raw: &RawValue, max: usize, depth: usize) -> Value {
     let text = raw.get();
     if text.len() <= max {
@@ -160,7 +160,7 @@ fn shortened(raw: &RawValue, max: usize, depth: usize) -> Value {
     }
 }
 
-/// The types of a value and of its direct parts.
+/// Returns the types of a value and of its direct parts.
 fn shape(raw: &RawValue) -> Value {
     match RawParts::of(raw) {
         RawParts::Members(members) => {
@@ -189,7 +189,7 @@ fn type_name(raw: &RawValue) -> String {
 pub(super) enum RawParts<'a> {
     Rows(Vec<&'a RawValue>),
     Members(Vec<(Cow<'a, str>, &'a RawValue)>),
-    /// Neither.
+    /// Neither an array nor an object.
     None,
 }
 
@@ -227,7 +227,7 @@ impl<'de> Deserialize<'de> for RawMembers<'de> {
     }
 }
 
-/// The header, the first and the last rows of a table, and how many there are.
+/// Returns the header, the first and last rows of a table, and the number of rows.
 fn table(text: &str, between: char, max: usize) -> String {
     let rows = || text.lines().filter(|line| !line.trim().is_empty());
     let header = rows().next().unwrap_or_default();
@@ -248,7 +248,7 @@ fn table(text: &str, between: char, max: usize) -> String {
     .to_string()
 }
 
-/// The beginning and the end of a text, cut at line ends where there are some.
+/// Returns the beginning and the end of a text, cut at line breaks if there are any.
 fn head_and_tail(text: &str, max: usize) -> String {
     let head_end = floor_boundary(text, max * 2 / 3);
     let head_end = text[..head_end].rfind('\n').filter(|at| *at > head_end / 2).unwrap_or(head_end);
@@ -265,7 +265,7 @@ fn head_and_tail(text: &str, max: usize) -> String {
     )
 }
 
-/// A block in the place of a binary embedded resource with data of `length` characters.
+/// Returns the replacement for a binary embedded resource with data of `length` characters.
 pub(super) fn blob(block: &Value, length: usize) -> Value {
     let resource = &block["resource"];
     let mut shown = json!({ "preview": "blob", "uri": resource["uri"], "bytes": length / 4 * 3 });
@@ -275,7 +275,7 @@ pub(super) fn blob(block: &Value, length: usize) -> Value {
     json!({ "type": "text", "text": shown.to_string() })
 }
 
-/// The last block of a shortened result.
+/// Returns the last block of a shortened result.
 pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: TextKind) -> Value {
     let reference = match reference {
         Ok(reference) => reference,

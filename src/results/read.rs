@@ -1,4 +1,4 @@
-//! Reading on in a kept result: by rows, bytes, lines, matches, or a jq filter.
+//! Reads a kept result further: by rows, bytes, lines, matches, or a jq filter.
 
 use serde_json::{Map, Value, json, value::RawValue};
 
@@ -8,9 +8,9 @@ use crate::{
     text::clip,
 };
 
-/// The default number of rows, lines or matches that one read gives.
+/// The default number of rows, lines or matches per read.
 pub(super) const PAGE_ROWS: usize = 50;
-/// The default number of bytes of text that one read gives.
+/// The default number of bytes of text per read.
 pub(super) const PAGE_BYTES: usize = 8_000;
 
 /// Reads a piece of a result's value, after any `select`. `query` has the params of `gateway.fetch_result`; `budget` limits
@@ -49,13 +49,13 @@ pub fn read(body: Body, query: &Map<String, Value>, budget: usize) -> Result<Val
     Ok(answer)
 }
 
-/// The fault of a bad query; its next step reads the result from the beginning.
+/// Returns the fault of a bad query; its next step reads the result from the beginning.
 pub fn bad_query(query: &Map<String, Value>, why: String) -> Fault {
     let params = json!({ "ref": query.get("ref") });
     Fault::new(Code::InvalidParams, why).then(NextStep::own("fetch_result", params))
 }
 
-/// A value as lines: text as it is, JSON indented.
+/// Returns a value as lines: text unchanged, JSON indented.
 fn lines_of(body: Body) -> String {
     match body {
         Body::Text(text) => text,
@@ -71,11 +71,11 @@ fn lines_of(body: Body) -> String {
     }
 }
 
-/// The beginning of a JSON string, unescaped: about `max` bytes.
+/// Returns the beginning of a JSON string, unescaped: about `max` bytes.
 pub(super) fn string_head(json: &str, max: usize) -> String {
     let inside = json.strip_prefix('"').unwrap_or(json);
     let mut end = floor_boundary(inside, max);
-    // Not inside an escape. The longest one, a pair of surrogates, has twelve bytes.
+    // Do not cut inside an escape. The longest one, a surrogate pair, has twelve bytes.
     for _ in 0..12 {
         if let Ok(text) = serde_json::from_str(&format!("\"{}\"", &inside[..end])) {
             return text;

@@ -1,8 +1,8 @@
 //! The value of a result, as templates, filters, previews and reads see it.
 //!
-//! It is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the text blocks say as
-//! well, or one that `_meta` names. Then, and without `structuredContent`, it is the text, read as JSON if it is JSON. Where
-//! there is no text either, it is the array of the blocks.
+//! The value is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the text blocks
+//! repeat, or a member named in `_meta`. For a wrapper, and without `structuredContent`, the value is the text, parsed as
+//! JSON if possible. Without text, it is the array of blocks.
 
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
@@ -18,17 +18,17 @@ pub enum Body {
     Text(String),
 }
 
-/// The value of a result, with what else is known of it.
+/// The value of a result, with related data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whole {
     pub body: Body,
-    /// The member of `structuredContent` that wrapped it. A path may begin with it.
+    /// The member of `structuredContent` that wrapped it. A path may begin with this member.
     pub wrapper: Option<String>,
-    /// The text of the result, where the value is not that text.
+    /// The text of the result, if the value is not that text.
     text: Option<String>,
 }
 
-/// The value of a result.
+/// Returns the value of a result.
 pub fn value_of(result: &Value) -> Value {
     match result.get("structuredContent").filter(|value| !value.is_null()) {
         Some(structured) if wrapper(result).is_none() => structured.clone(),
@@ -43,7 +43,7 @@ pub fn value_of(result: &Value) -> Value {
     }
 }
 
-/// The blocks of a result without text, as far as there are any: pictures, sound, links.
+/// Returns the blocks of a result without text, if any: images, audio, links.
 fn blocks_of(result: &Value) -> Value {
     match result.get("content") {
         Some(Value::Array(blocks)) if blocks.iter().any(|block| block["type"] != "text") => json!(blocks),
@@ -51,8 +51,8 @@ fn blocks_of(result: &Value) -> Value {
     }
 }
 
-/// Whether a text is JSON, and not merely readable as a number: `3.10` is a version, and a number with too many digits to
-/// represent is an identifier.
+/// Returns whether a text is JSON, and not merely readable as a number: `3.10` is a version, and a number with too many
+/// digits to represent is an identifier.
 fn is_json(text: &str) -> bool {
     let trimmed = text.trim();
     if trimmed.starts_with(|c: char| c == '-' || c.is_ascii_digit()) {
@@ -61,16 +61,16 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
-/// The value of a result as templates see it.
+/// Returns the value of a result as templates see it.
 pub fn source_of(result: &Value) -> Source {
     // Never fails for a value that was parsed before.
     Whole::of(result).into_source().unwrap_or_else(|_| value_of(result).into())
 }
 
-/// The `_meta` key that names the member of `structuredContent` that wraps the text: JSON that is not an object.
+/// The `_meta` key that names the member of `structuredContent` that wraps JSON other than an object.
 pub const WRAPPER: &str = "nonet/wrapper";
 
-/// The member of `structuredContent` that only wraps the result's text.
+/// Returns the member of `structuredContent` that only wraps the result's text.
 pub fn wrapper(result: &Value) -> Option<&str> {
     let members = result.get("structuredContent")?.as_object().filter(|members| members.len() == 1)?;
     let (name, inside) = members.iter().next()?;
@@ -95,7 +95,7 @@ impl Whole {
         }
     }
 
-    /// The value of a result that is given as JSON text.
+    /// Returns the value of a result given as JSON text.
     pub fn read(result: &str) -> Whole {
         #[derive(Deserialize)]
         struct Parts<'a> {
@@ -158,7 +158,7 @@ impl Whole {
         Whole { body: Body::Json(json), wrapper: None, text: Some(text).filter(|text| !text.is_empty()) }
     }
 
-    /// The value as templates see it. Fails only for JSON that cannot be represented, such as a number out of range.
+    /// Returns the value as templates see it. Fails only for JSON that cannot be represented, such as a number out of range.
     pub fn into_source(self) -> Result<Source, serde_json::Error> {
         let Whole { body, wrapper, text } = self;
         Ok(match body {
@@ -170,8 +170,8 @@ impl Whole {
         })
     }
 
-    /// The values that a jq filter may be written for, as JSON, the likeliest first: the value, or the value in its wrapper
-    /// where the filter begins with the wrapper or names it.
+    /// Returns the values that a jq filter may be written for, as JSON, likeliest first: the value, or the value in its
+    /// wrapper if the filter begins with the wrapper or names it.
     pub fn readings(self, filter: &str) -> Vec<String> {
         let json = self.body.into_json();
         let Some(name) = self.wrapper else { return vec![json] };
@@ -183,7 +183,7 @@ impl Whole {
         };
         let has_its_own = begins && serde_json::from_str::<&RawValue>(&json).is_ok_and(own);
         let name = Value::String(name);
-        // As JSON, and as the text that the server sent: a filter may parse the text itself.
+        // As JSON, and as the server's text: a filter may parse the text itself.
         let wrapped = [format!("{{{name}:{json}}}"), format!("{{{name}:{}}}", Value::String(json.clone()))];
         let wrapped = wrapped.into_iter().take(if json.starts_with('"') { 1 } else { 2 });
         match (begins && !has_its_own, mentioned) {
@@ -195,7 +195,7 @@ impl Whole {
 }
 
 impl Body {
-    /// The value as JSON text.
+    /// Returns the value as JSON text.
     pub fn into_json(self) -> String {
         match self {
             Body::Json(text) => text,
@@ -204,7 +204,7 @@ impl Body {
     }
 }
 
-/// [`wrapper`], of JSON text.
+/// Returns the [`wrapper`] of a result in JSON text.
 fn wrapped(structured: &RawValue, text: &str, meta: Option<&RawValue>) -> Option<String> {
     let RawParts::Members(members) = RawParts::of(structured) else { return None };
     let [(name, inside)] = &members[..] else { return None };
@@ -216,7 +216,7 @@ fn wrapped(structured: &RawValue, text: &str, meta: Option<&RawValue>) -> Option
     (inside.trim() == text.trim()).then(|| name.to_string())
 }
 
-/// Whether the first path of a jq filter begins with the member of this name.
+/// Returns whether the first path of a jq filter begins with this member.
 fn begins_with(filter: &str, name: &str) -> bool {
     let path = filter.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '(' | '['));
     let Some(rest) = path.strip_prefix('.') else { return false };
@@ -256,7 +256,7 @@ mod tests {
             Some("result"),
         );
         check(result("", json!({ "result": "" })), json!(""), Some("result"));
-        // These say something that the text does not.
+        // These members add something to the text.
         check(result("done", json!({ "id": "x1" })), json!({ "id": "x1" }), None);
         check(result("7", json!({ "result": 7 })), json!({ "result": 7 }), None);
         check(result("a", json!({ "a": "a", "b": "b" })), json!({ "a": "a", "b": "b" }), None);

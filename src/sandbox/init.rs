@@ -1,4 +1,4 @@
-//! The second step of the helper: the first process of the sandbox. It builds the root folder, gives up its rights, starts
+//! The second step of the helper: the first process of the sandbox. It builds the root folder, drops its privileges, starts
 //! the program, and ends when the program does; the kernel then ends everything else in the sandbox.
 
 use std::{
@@ -52,10 +52,11 @@ fn serve(
 ) -> Result<ExitCode, SetUpFault> {
     let Inner { spec, places, user, group } = inner;
     set_pdeathsig(Signal::SIGKILL).map_err(system("signals"))?;
-    // The program is stopped as any other; what the first step blocks is not for it.
+    // The program must be stoppable like any other, so undo the first step's blocking.
     STOPPING.into_iter().collect::<SigSet>().thread_unblock().map_err(system("signals"))?;
     root::enter(spec, places)?;
-    // In a further user namespace, with the user's own number, nothing has a right over the mounts and the network of this one.
+    // From a nested user namespace, with the user's own number, no process has privileges over this namespace's mounts and
+    // network.
     own_user((*user, 0), (*group, 0)).map_err(system("user namespaces in user namespaces"))?;
     let _ = set_dumpable(false);
     restrict::limits(spec)?;
@@ -87,7 +88,7 @@ fn serve(
     }
     let program = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
     loop {
-        // Orphans come here as well.
+        // Orphans are reparented to this process as well.
         match wait() {
             Ok(WaitStatus::Exited(process, code)) if process == program => {
                 return Ok(ExitCode::from(u8::try_from(code).unwrap_or(u8::MAX)));
@@ -101,7 +102,7 @@ fn serve(
     }
 }
 
-/// The program with its own variables only.
+/// Returns the program with only its own variables.
 pub(super) fn command(
     program: &OsStr,
     arguments: &[OsString],

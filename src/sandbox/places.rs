@@ -1,4 +1,4 @@
-//! Which files and folders a program in a sandbox sees, worked out from its command and its settings. Reads the file system,
+//! Determines which files and folders a sandboxed program sees, from its command and its settings. Reads the file system, but
 //! changes nothing.
 
 use std::{
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{SetUpFault, Spec};
 
-/// What programs need of any system.
+/// System paths that any program needs.
 const SYSTEM: [&str; 15] = [
     "/usr",
     "/bin",
@@ -31,7 +31,7 @@ const SYSTEM: [&str; 15] = [
     "/sys/devices/system/cpu",
     "/var/lib/ca-certificates",
 ];
-/// What programs need of `/etc`. The rest of it may have secrets.
+/// Parts of `/etc` that any program needs. The rest may contain secrets.
 const ETC: [&str; 33] = [
     "alternatives",
     "ca-certificates",
@@ -67,7 +67,7 @@ const ETC: [&str; 33] = [
     "terminfo",
     "timezone",
 ];
-/// Where interpreters and launchers are in a home folder.
+/// Interpreters and launchers in a home folder.
 const RUNTIMES: [&str; 24] = [
     ".asdf",
     ".bun/bin",
@@ -94,7 +94,7 @@ const RUNTIMES: [&str; 24] = [
     "go/bin",
     "miniconda3",
 ];
-/// What is hidden in a home folder unless it is named itself.
+/// Private paths in a home folder, hidden unless named explicitly.
 const PRIVATE: [&str; 24] = [
     ".ssh",
     ".gnupg",
@@ -121,37 +121,37 @@ const PRIVATE: [&str; 24] = [
     ".local/share/keyrings",
     ".vault-token",
 ];
-/// The ends of names of scripts: such an argument is a program, not a file to write.
+/// File extensions of scripts: such an argument is a program, not a file to write.
 const SCRIPTS: [&str; 12] = ["js", "mjs", "cjs", "ts", "mts", "py", "pyz", "sh", "rb", "jar", "php", "pl"];
-/// What the folder of a project has.
+/// Files that mark a project folder.
 const PROJECT: [&str; 6] =
     ["package.json", "pyproject.toml", "node_modules", ".venv", "requirements.txt", "Gemfile"];
 /// How many interpreters and links are followed.
 const DEEP: usize = 8;
 
-/// The files and folders of a sandbox, as they are outside.
+/// The files and folders of a sandbox, by their paths outside.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Places {
-    /// To read and execute: the system, the interpreters, the program.
+    /// Readable and executable: the system, the interpreters, the program.
     pub system: BTreeSet<PathBuf>,
-    /// To read: what the configuration and the command name.
+    /// Readable: named by the configuration and the command.
     pub read: BTreeSet<PathBuf>,
-    /// To read and write.
+    /// Readable and writable.
     pub write: BTreeSet<PathBuf>,
-    /// Hidden wherever one of the others would show it.
+    /// Hidden wherever another entry would show it.
     pub hidden: BTreeSet<PathBuf>,
-    /// Where the program begins.
+    /// The program's working directory.
     pub cwd: Option<PathBuf>,
-    /// Arguments that name a folder too broad to be meant by an argument only.
+    /// Arguments that name a folder too broad to be opened because of an argument only.
     pub too_broad: BTreeSet<PathBuf>,
 }
 
 impl Places {
-    /// Works out the places of a program. `variables` are the program's own, of its configuration and inherited.
+    /// Determines the places of a program. `variables` are the program's own, configured and inherited.
     ///
     /// # Errors
     ///
-    /// A configured path that does not exist or may not be written.
+    /// Returns a configured path that does not exist or must not be written.
     pub(crate) fn of(
         spec: &Spec,
         command: &[OsString],
@@ -205,7 +205,7 @@ impl Places {
         }
         for argument in command.iter().skip(1) {
             let text = argument.to_string_lossy();
-            // Also of `--folder=/path`.
+            // Also handle `--folder=/path`.
             let path = Path::new(text.split_once('=').map_or(&*text, |(_, path)| path));
             if path.is_absolute() && path.exists() {
                 let is_script =
@@ -221,14 +221,14 @@ impl Places {
                 places.add_named(value, home, false);
             }
         }
-        // What may be written all the same is not protected as a part of the program.
+        // A path that is writable anyway is not protected as a part of the program.
         let named = spec.write.iter().flatten();
         named.for_each(|named| places.system.retain(|path| !path.starts_with(named)));
-        // A link inside of a folder that the program may write could be turned to anywhere.
+        // A link inside a writable folder could be redirected anywhere.
         let write = places.write.clone();
         let within = |path: &Path| write.iter().any(|write| path != write && path.starts_with(write));
         places.write.retain(|path| !within(path));
-        // A link that the program may have made leads nowhere.
+        // A link that the program may have made is not followed.
         let is_writable = |real: &Path| {
             write.iter().filter_map(|write| fs::canonicalize(write).ok()).any(|write| real.starts_with(write))
         };
@@ -247,7 +247,7 @@ impl Places {
         Ok(places)
     }
 
-    /// Adds what the command or the working directory names, unless that would open what is not meant.
+    /// Adds a path named by the command or the working directory, unless that would open too much.
     fn add_named(&mut self, path: &Path, home: Option<&Path>, writable: bool) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
         if self.system.iter().any(|system| path.starts_with(system))
@@ -265,13 +265,13 @@ impl Places {
         }
     }
 
-    /// Adds the folders of a program or script, of the links to it and of its interpreter.
+    /// Adds the folders of a program or script, of the links to it, and of its interpreter.
     fn add_program(&mut self, program: &Path, home: Option<&Path>, path: &OsStr, deep: usize) {
         if deep == 0 || !program.is_absolute() {
             return;
         }
         self.add_folder_of(program, home);
-        // What the program may change itself leads nowhere else.
+        // A path that the program can change itself must not open another one.
         if self.write.iter().any(|write| program.starts_with(write)) {
             return;
         }
@@ -279,7 +279,7 @@ impl Places {
             let target = program.parent().unwrap_or(Path::new("/")).join(target);
             self.add_program(&tidy(&target), home, path, deep - 1);
         }
-        // A folder on the way may be a link as well.
+        // A folder in the path may be a link as well.
         if let Ok(real) = fs::canonicalize(program)
             && real != program
         {
@@ -290,7 +290,7 @@ impl Places {
         }
     }
 
-    /// Adds what belongs to an executable: the installation around `bin`, its project, or its folder.
+    /// Adds the folder of an executable: the installation around `bin`, its project, or its own folder.
     fn add_folder_of(&mut self, program: &Path, home: Option<&Path>) {
         let Some(folder) = program.parent() else { return };
         let usable = |path: &&Path| !is_broad(path, home) && !self.is_hidden(path);
@@ -303,7 +303,7 @@ impl Places {
         let installed = if is_bin { folder.parent() } else { None };
         let chosen = modules.or(installed.filter(usable)).or_else(project).filter(usable);
         let chosen = chosen.or(Some(folder).filter(usable)).unwrap_or(program).to_path_buf();
-        // A virtual environment borrows from the installation that it was made with.
+        // A virtual environment uses the installation that created it.
         let made_with = fs::read_to_string(chosen.join("pyvenv.cfg")).ok().and_then(|text| {
             let mut lines = text.lines().filter_map(|line| line.split_once('='));
             lines.find(|(key, _)| key.trim() == "home").map(|(_, bin)| PathBuf::from(bin.trim()))
@@ -320,14 +320,14 @@ impl Places {
         }
     }
 
-    /// Whether a path is hidden, also behind a link.
+    /// Returns whether a path is hidden, even through a link.
     fn is_hidden(&self, path: &Path) -> bool {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
         self.hidden.iter().any(|hidden| path.starts_with(hidden) || real.starts_with(hidden))
     }
 }
 
-/// Whether a path is the root, the home folder or above it, so that an argument that names it opens too much.
+/// Returns whether a path is the root, the home folder or a parent of it, so that an argument that names it opens too much.
 fn is_broad(path: &Path, home: Option<&Path>) -> bool {
     let path = tidy(path);
     let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
@@ -340,7 +340,7 @@ fn is_broad(path: &Path, home: Option<&Path>) -> bool {
         || home.is_some_and(|(home, real_home)| above(&home) || above(&real_home))
 }
 
-/// Whether a path belongs to the system.
+/// Returns whether a path belongs to the system.
 fn is_system(path: &Path) -> bool {
     let real = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     ["/usr", "/etc", "/bin", "/sbin", "/lib", "/lib64", "/boot", "/proc", "/sys", "/dev", "/run"]
@@ -368,7 +368,7 @@ pub(super) fn found(program: &OsStr, path: &OsStr) -> PathBuf {
     candidates.find(|file| file.is_file()).unwrap_or_else(|| program.into())
 }
 
-/// Returns the interpreter that the first line of a script names.
+/// Returns the interpreter in a script's first line.
 fn shebang(program: &Path) -> Option<OsString> {
     let mut line = Vec::new();
     let file = fs::File::open(program).ok()?;
@@ -382,7 +382,7 @@ fn shebang(program: &Path) -> Option<OsString> {
     }
 }
 
-/// Resolves `.` and `..` by name only.
+/// Resolves `.` and `..` lexically.
 fn tidy(path: &Path) -> PathBuf {
     let mut tidy = PathBuf::new();
     for part in path.components() {

@@ -1,5 +1,5 @@
-//! The way out of a sandbox whose `net` is a list: an HTTP proxy on its loopback address that connects to these hosts only.
-//! Names are resolved here, outside; the program itself has no network.
+//! The way out of a sandbox whose `net` is a list: an HTTP proxy on the sandbox's loopback address that connects only to
+//! these hosts. Names are resolved here, outside; the program itself has no network.
 
 use std::{
     io::{self, Read, Write},
@@ -18,10 +18,10 @@ use crate::config::HostPort;
 pub(super) const PORT: u16 = 3128;
 /// The address of the proxy.
 pub(super) const ADDRESS: &str = "http://127.0.0.1:3128";
-/// The variables by which programs find it.
+/// The variables that point programs to the proxy.
 pub(super) const VARIABLES: [&str; 6] =
     ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
-/// The most connections at a time.
+/// The maximum number of concurrent connections.
 const CONNECTIONS: usize = 128;
 /// The longest head of a request.
 const HEAD: usize = 16 << 10;
@@ -43,7 +43,7 @@ pub(super) fn serve(listener: TcpListener, hosts: Vec<HostPort>) {
             open.fetch_add(1, Ordering::Relaxed);
             let (hosts, counted) = (hosts.clone(), open.clone());
             let started = thread::Builder::new().stack_size(256 << 10).spawn(move || {
-                // Either end may go at any time.
+                // Either side may close at any time.
                 let _ = pass(client, &hosts);
                 counted.fetch_sub(1, Ordering::Relaxed);
             });
@@ -58,7 +58,7 @@ pub(super) fn serve(listener: TcpListener, hosts: Vec<HostPort>) {
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     to: HostPort,
-    /// What is sent on; `None` for a tunnel.
+    /// The head to send on; `None` for a tunnel.
     head: Option<Vec<u8>>,
 }
 
@@ -94,7 +94,7 @@ fn answer(client: &mut TcpStream, status: &str, text: &str) -> io::Result<()> {
     write!(client, "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{text}")
 }
 
-/// Reads up to the empty line. Returns the head with it, and what came after.
+/// Reads up to the empty line. Returns the head, including that line, and the bytes after it.
 fn read_head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     let mut head = Vec::new();
     let mut chunk = [0; 2048];
@@ -124,7 +124,7 @@ fn read(head: &[u8]) -> Option<Request> {
     let (authority, path) = address.split_at(address.find('/').unwrap_or(address.len()));
     let to = HostPort::parse(authority).or_else(|| HostPort::parse(&format!("{authority}:80")))?;
     let path = if path.is_empty() { "/" } else { path };
-    // One request for each connection: a second one may be for another host.
+    // One request per connection: a second one may be for another host.
     let headers = headers.split("\r\n").filter(|header| {
         let name = header.split(':').next().unwrap_or_default().to_ascii_lowercase();
         !matches!(name.as_str(), "proxy-connection" | "proxy-authorization" | "connection")
@@ -135,7 +135,7 @@ fn read(head: &[u8]) -> Option<Request> {
     Some(Request { to, head: Some(head.into()) })
 }
 
-/// Whether an entry of the list allows a destination.
+/// Returns whether an entry of the list allows a destination.
 fn is_allowed(allowed: &HostPort, to: &HostPort) -> bool {
     let is_host = match allowed.host.strip_prefix('*') {
         Some(end) => to.host.len() > end.len() && to.host.ends_with(end),
@@ -160,7 +160,7 @@ fn connect(to: &HostPort) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Whether an address is this machine's, or the metadata service of a cloud.
+/// Returns whether an address belongs to this machine or to a cloud's metadata service.
 fn is_own(address: &SocketAddr) -> bool {
     let of_v4 = |v4: Ipv4Addr| {
         let is_special = v4.is_loopback() || v4.is_link_local() || v4.octets()[0] == 0;
@@ -172,14 +172,14 @@ fn is_own(address: &SocketAddr) -> bool {
         IpAddr::V6(v6) => {
             let parts = v6.segments();
             let [.., a, b, c, d] = v6.octets();
-            // An IPv4 address, as such (RFC 4291, section 2.5.5.1) or behind NAT64 (RFC 6052, section 2.1).
+            // An IPv4 address, compatible (RFC 4291, section 2.5.5.1) or behind NAT64 (RFC 6052, section 2.1).
             let is_wrapped = parts[..6] == [0; 6] || parts[..6] == [0x64, 0xff9b, 0, 0, 0, 0];
             // The metadata service of AWS.
             let is_of_cloud = parts == [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254];
             v6.is_unicast_link_local() || is_of_cloud || is_wrapped && of_v4(Ipv4Addr::new(a, b, c, d))
         }
     };
-    // An address that can be bound is this machine's.
+    // An address that can be bound belongs to this machine.
     is_special || std::net::UdpSocket::bind((address.ip(), 0)).is_ok()
 }
 

@@ -1,4 +1,4 @@
-//! What a process gives up for itself and its children: system calls, files by Landlock, memory and processes.
+//! Restrictions on a process and its children: system calls, files by Landlock, memory and processes.
 
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -19,12 +19,12 @@ use seccompiler::{
 
 use super::{SetUpFault, Spec, start::system};
 
-/// What Landlock keeps from the program besides files.
+/// What Landlock restricts besides files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scopes {
-    /// Nothing: the kernel does not know how.
+    /// Nothing: the kernel does not support it.
     None,
-    /// Signals to processes outside, and sockets without a file.
+    /// Signals to processes outside, and abstract sockets.
     SignalsAndSockets,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn limits(spec: &Spec) -> Result<(), SetUpFault> {
     Ok(())
 }
 
-/// Closes every file but these, as far as the kernel has Landlock.
+/// Closes all files except these, as far as the kernel supports Landlock.
 pub(super) fn landlock(readable: &[PathBuf], writable: &[PathBuf]) -> Scopes {
     match close_files(readable, writable) {
         Ok(RestrictionStatus { landlock: LandlockStatus::Available { effective_abi, .. }, .. })
@@ -129,12 +129,12 @@ const REFUSED: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
 ];
-/// The bit of system calls in the other numbering that x86-64 may have.
+/// The bit that marks system calls in x86-64's other numbering (x32).
 #[cfg(target_arch = "x86_64")]
 const OTHER_NUMBERING: i64 = 0x4000_0000;
 
-/// Refuses system calls that a server has no use for. `without_network` and `without_sockets` also refuse new sockets of the
-/// network and of this machine.
+/// Refuses system calls that a server does not need. `without_network` and `without_sockets` also refuse new network sockets
+/// and local sockets.
 pub(super) fn seccomp(without_network: bool, without_sockets: bool) -> Result<(), SetUpFault> {
     set_no_new_privs().map_err(system("no new privileges"))?;
     let mut families = vec![libc::AF_NETLINK];
@@ -147,7 +147,7 @@ pub(super) fn seccomp(without_network: bool, without_sockets: bool) -> Result<()
     let failed = system::<String>("system call filters");
     let refused = refused(&families).map_err(|error| failed(error.to_string()))?;
     let refusal = |number: i32| SeccompAction::Errno(number.unsigned_abs());
-    // glibc and Node go on without these two where the kernel has none.
+    // glibc and Node fall back if the kernel lacks these two calls.
     let unknown: BTreeMap<i64, Vec<SeccompRule>> = [(libc::SYS_clone3, Vec::new())].into();
     for (rules, action) in [(unknown, refusal(libc::ENOSYS)), (refused, refusal(libc::EPERM))] {
         let arch = std::env::consts::ARCH
@@ -187,7 +187,7 @@ fn refused(families: &[i32]) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompi
         others.push(condition(0, SeccompCmpOp::Ne, i64::from(*family))?);
     }
     rules.insert(libc::SYS_socket, vec![SeccompRule::new(others)?]);
-    // Typing into the terminal that Nonet was started from.
+    // Block input into the terminal that Nonet was started from.
     let mut of_ioctl = Vec::new();
     for request in [0x5412, 0x541c] {
         of_ioctl.push(SeccompRule::new(vec![condition(1, SeccompCmpOp::Eq, request)?])?);

@@ -1,5 +1,5 @@
-//! The root folder of a sandbox: an empty one, into which what may be seen is mounted. What is not in it does not exist for
-//! the program: neither files nor the sockets of other services.
+//! The root folder of a sandbox: an empty one, into which the visible paths are mounted. Anything else does not exist for the
+//! program, neither files nor the sockets of other services.
 
 use std::{
     collections::BTreeMap,
@@ -18,31 +18,31 @@ use super::{Places, SetUpFault, Spec, start::system};
 
 /// Where the old root is for a moment.
 const OLD: &str = "/.old";
-/// Devices without power.
+/// Harmless devices.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// Parts of `/proc` that belong to the whole machine.
 const MACHINE: [&str; 8] = ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "timer_list"];
 /// The options of the temporary folder, in memory.
 const TEMPORARY: &str = "mode=1777,size=512m";
-/// The options of a folder in place of a hidden one: folders below can be reached where they are mounted, and nothing else.
+/// The mount options of the folder that replaces a hidden one: folders mounted below it are reachable, and nothing else.
 const EMPTY: &str = "mode=0111,size=64k,nr_inodes=64";
 
-/// What is done at one path.
+/// The action at one path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    /// Something from outside, by its real path.
+    /// Shows a path from outside, by its real path.
     Show { real: PathBuf, writable: bool },
-    /// A link to something that is shown.
+    /// A link to a path that is shown.
     Link(PathBuf),
     /// The program's own home folder.
     Home(Option<PathBuf>),
-    /// Nothing, in place of what is there.
+    /// Hides what is there.
     Hide,
-    /// An empty folder, for single entries of the one that is there.
+    /// An empty folder, into which single entries of the original are mounted.
     Apart,
 }
 
-/// Enters a new root folder. The process is alone in its mount namespace.
+/// Enters a new root folder. The process must be alone in its mount namespace.
 pub(super) fn enter(spec: &Spec, places: &Places) -> Result<(), SetUpFault> {
     let steps = steps(spec, places);
     begin().map_err(system("mounts"))?;
@@ -60,7 +60,7 @@ pub(super) fn enter(spec: &Spec, places: &Places) -> Result<(), SetUpFault> {
     })
 }
 
-/// Works out what is done at which path.
+/// Determines the action at each path.
 fn steps(spec: &Spec, places: &Places) -> BTreeMap<PathBuf, Step> {
     let mut steps = BTreeMap::new();
     if let Some(home) = &spec.home {
@@ -86,7 +86,7 @@ fn steps(spec: &Spec, places: &Places) -> BTreeMap<PathBuf, Step> {
     }
     for path in &places.hidden {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-        // Folders around it that the program may write become mounts, too: a mount cannot be renamed.
+        // Writable folders around it become mounts, too, because a mount cannot be renamed.
         let around: Vec<PathBuf> = real.ancestors().skip(1).map(Into::into).collect();
         let writable = |step: Option<&Step>| matches!(step, Some(Step::Show { writable: true, .. }));
         if let Some(outer) = around.iter().position(|folder| writable(steps.get(folder))) {
@@ -95,8 +95,8 @@ fn steps(spec: &Spec, places: &Places) -> BTreeMap<PathBuf, Step> {
                 steps.entry(folder.clone()).or_insert(step);
             }
         }
-        // What is mounted on a file goes when the file is replaced outside. So the other entries of its folder are shown one by
-        // one; not where the program writes, because new files would be lost.
+        // A mount on a file is lost when the file is replaced outside, so the other entries of its folder are shown one by
+        // one. Not where the program writes, because new files would be lost.
         let folder = real.parent().filter(|_| !real.is_dir()).map(Path::to_path_buf);
         let around =
             folder.as_deref().and_then(|at| at.ancestors().find_map(|path| steps.get(path))).cloned();
@@ -116,14 +116,14 @@ fn steps(spec: &Spec, places: &Places) -> BTreeMap<PathBuf, Step> {
     steps
 }
 
-/// Outer folders first, so that what is mounted inside of them stays.
+/// Returns the steps with outer folders first, so that inner mounts stay.
 fn in_order(steps: &BTreeMap<PathBuf, Step>) -> Vec<(&PathBuf, &Step)> {
     let mut ordered: Vec<_> = steps.iter().collect();
     ordered.sort_by_key(|(path, _)| path.components().count());
     ordered
 }
 
-/// Replaces the root by an empty folder in memory; the old one stays at [`OLD`] for now.
+/// Replaces the root by an empty in-memory folder; the old root stays at [`OLD`] for now.
 fn begin() -> io::Result<()> {
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
@@ -159,7 +159,7 @@ fn bind(from: &Path, at: &Path) -> io::Result<()> {
     Ok(mount(Some(from), at, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?)
 }
 
-/// The place of a path in the old root.
+/// Returns the place of a path in the old root.
 fn outside(path: &Path) -> PathBuf {
     Path::new(OLD).join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -168,7 +168,7 @@ fn perform(path: &Path, step: &Step) -> io::Result<()> {
     match step {
         Step::Show { real, .. } => {
             let from = outside(real);
-            // It was there a moment ago. What has gone since is not shown.
+            // It existed a moment ago. If it has gone since, it is not shown.
             let Ok(found) = fs::symlink_metadata(&from) else { return Ok(()) };
             make_place(path, found.is_dir())?;
             bind(&from, path)
@@ -182,7 +182,7 @@ fn perform(path: &Path, step: &Step) -> io::Result<()> {
             mount_new("tmpfs", &path.to_string_lossy(), "mode=0700,size=512m")
         }
         Step::Link(target) => {
-            // Where a folder on the way is a link itself, that one leads there.
+            // If a parent folder is itself a link, that link leads there.
             let folder = path.parent().unwrap_or(Path::new("/"));
             if fs::symlink_metadata(path).is_ok() || make_place(folder, true).is_err() {
                 return Ok(());
@@ -201,7 +201,7 @@ fn perform(path: &Path, step: &Step) -> io::Result<()> {
     }
 }
 
-/// Makes what something is mounted on, unless it is there. A link on the way is a fault: the program may have made it.
+/// Creates the mount point, unless it exists. A link on the way is a fault: the program may have made it.
 fn make_place(path: &Path, is_folder: bool) -> io::Result<()> {
     let parts: Vec<&Path> = path.ancestors().collect();
     for part in parts.into_iter().rev() {
@@ -234,7 +234,7 @@ fn devices() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets go of the old root, and makes read-only what may not be written.
+/// Detaches the old root, and remounts read-only what must not be written.
 fn close(steps: &BTreeMap<PathBuf, Step>) -> io::Result<()> {
     umount2(OLD, MntFlags::MNT_DETACH)?;
     fs::remove_dir(OLD)?;
@@ -272,7 +272,7 @@ fn has(options: &str, option: &str) -> bool {
     options.split(',').any(|given| given == option)
 }
 
-/// Reads a line of `mountinfo`: where, and with which options.
+/// Parses a line of `mountinfo`. Returns the mount point and the options.
 fn mount_of(line: &str) -> Option<(PathBuf, String)> {
     let mut fields = line.split(' ').skip(4);
     let (place, options) = (fields.next()?, fields.next()?);

@@ -1,4 +1,4 @@
-//! The first step of the helper: namespaces, and waiting for the end.
+//! The first step of the helper: it creates the namespaces, and waits for the end.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{config::Network, files};
 
-/// The signals that ask a program to stop. They reach the whole group, and this process has to wait for the program.
+/// The signals that ask a program to stop. They reach the whole group, and this process must wait for the program.
 pub(super) const STOPPING: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
 
 /// What the second step needs to know.
@@ -81,10 +81,10 @@ fn start(
             return Err(weaker(&spec, &places, command, &variables));
         }
     }
-    // What stops the program stops this process through its end.
+    // This process ends with the program, not by these signals.
     STOPPING.into_iter().collect::<SigSet>().thread_block().map_err(system("signals"))?;
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
-    // As root of the namespace, because only root keeps its rights over the start of another program.
+    // Root of the namespace, because only root keeps its privileges when another program is started.
     own_user((0, user), (0, group)).map_err(system("user namespaces"))?;
     let inner = Inner { places, user, group, spec };
     let hosts = match &inner.spec.net {
@@ -94,8 +94,8 @@ fn start(
     let mut child = match hosts {
         None => launch(&inner, command, &variables, None)?.0,
         Some(hosts) => {
-            // The proxy listens where the program is and connects from here: a network namespace belongs to a thread. That
-            // thread stays, because the first process inside ends with it.
+            // The proxy listens inside and connects from here, because a network namespace belongs to a thread. That thread
+            // stays, because the first process inside ends with it.
             for name in proxy::VARIABLES {
                 variables.insert(name.into(), proxy::ADDRESS.into());
             }
@@ -117,7 +117,7 @@ fn start(
         }
     };
     let _ = set_dumpable(false);
-    // The pipes belong to the program: their ends are not this process's to keep open.
+    // The pipes belong to the program, so this process must not keep their ends open.
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     if let Ok(null) = null {
         let _ = (dup2_stdin(&null), dup2_stdout(&null));
@@ -130,7 +130,8 @@ pub(super) fn system<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> 
     move |error| SetUpFault::System { what, why: error.to_string(), remedy: REMEDY }
 }
 
-/// Enters a user namespace with every right over further namespaces. A pair has the number inside and the number outside.
+/// Enters a user namespace with full privileges over further namespaces. Each pair is the number inside and the number
+/// outside.
 pub(super) fn own_user(user: (u32, u32), group: (u32, u32)) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWUSER)?;
     fs::write("/proc/self/setgroups", "deny")?;
@@ -138,7 +139,7 @@ pub(super) fn own_user(user: (u32, u32), group: (u32, u32)) -> io::Result<()> {
     fs::write("/proc/self/gid_map", format!("{} {} 1", group.0, group.1))
 }
 
-/// Makes the other namespaces and starts their first process, with a listener there if a port is given.
+/// Creates the other namespaces and starts their first process, with a listener there if a port is given.
 fn launch(
     inner: &Inner,
     command: &[OsString],
@@ -175,7 +176,7 @@ fn carried(variables: &BTreeMap<OsString, OsString>) -> impl Iterator<Item = (Os
     })
 }
 
-/// Whether a whole sandbox can be had: sets up this one without a program.
+/// Returns whether a complete sandbox is available: sets up this one without a program.
 fn is_whole(spec: &Spec) -> bool {
     let spec = Spec { required: true, ..spec.clone() };
     let spec = serde_json::to_string(&spec).expect("names and paths are JSON");
@@ -191,7 +192,7 @@ fn is_whole(spec: &Spec) -> bool {
     tried.is_ok_and(|status| status.success())
 }
 
-/// Becomes the program, with what can be had without namespaces. Returns only if that fails.
+/// Replaces this process by the program, with the restrictions available without namespaces. Returns only if that fails.
 fn weaker(
     spec: &Spec,
     places: &Places,
@@ -204,7 +205,7 @@ fn weaker(
     writable.extend([own.clone(), "/dev".into()]);
     let mut readable: Vec<_> = places.system.iter().chain(&places.read).cloned().collect();
     readable.push("/proc".into());
-    // Without a network namespace, only the system calls can be closed: that also closes the hosts of a list.
+    // Without a network namespace, only the system calls can be blocked, which also blocks the listed hosts.
     let is_closed = spec.net != Network::All;
     if let Err(fault) = restrict::limits(spec) {
         return fault;
@@ -222,7 +223,7 @@ fn weaker(
     SetUpFault::Settings(format!("`{}` could not be started: {error}", Path::new(program).display()))
 }
 
-/// Switches the loopback interface of the network namespace on, by a message to the kernel (rtnetlink).
+/// Brings up the loopback interface of the network namespace, by a message to the kernel (rtnetlink).
 fn loopback_up() -> io::Result<()> {
     /// `RTM_NEWLINK`, `NLM_F_REQUEST`, the index of `lo`, `IFF_UP`.
     const MESSAGE: (u16, u16, i32, u32) = (16, 1, 1, 1);
@@ -230,12 +231,12 @@ fn loopback_up() -> io::Result<()> {
     message.extend(32_u32.to_ne_bytes());
     message.extend(MESSAGE.0.to_ne_bytes());
     message.extend(MESSAGE.1.to_ne_bytes());
-    // The number of the message, and of the sender.
+    // The sequence number, and the sender's port.
     message.extend([0; 8]);
     // The family and the type of the interface.
     message.extend([0; 4]);
     message.extend(MESSAGE.2.to_ne_bytes());
-    // The flag, and which flag changes.
+    // The flags, and the mask of changed flags.
     message.extend(MESSAGE.3.to_ne_bytes());
     message.extend(MESSAGE.3.to_ne_bytes());
     let netlink =

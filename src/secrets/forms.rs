@@ -1,4 +1,4 @@
-//! Whether a form asks for a secret: by its fields, or by what is said above them.
+//! Detects forms that ask for a secret, by their fields or by the message above them.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::is_secret_name;
 
-/// What a secret is called, in the larger languages. Each is looked for inside of words.
+/// Names for a secret in the major languages. Each also matches inside a word.
 const NOUNS: &str = "password|passwd|passphrase|passcode|passwort|kennwort|zugangscode|contraseñ|contrasen|clave secreta\
     |clave de (?:acceso|api)|mot de passe|motdepasse|code secret|clé (?:d['’ ]?api|secrète|privée)|senha|palavra-passe\
     |chave (?:de api|secreta|privada)|parola d['’]ordine|chiave (?:api|segreta|privata)|wachtwoord|hasł|şifre|lösenord\
@@ -19,12 +19,12 @@ const NOUNS: &str = "password|passwd|passphrase|passcode|passwort|kennwort|zugan
     |номер карты|кредитн|信用卡|卡号|カード番号|카드번호|security code|one[ -]?time (?:code|password)|seed phrase\
     |recovery (?:phrase|code|key)|mnemonic phrase|social security number";
 
-/// The same where it is a word of its own.
+/// Names for a secret that match only as separate words.
 const WORDS: [&str; 13] =
     ["pin", "cvv", "cvc", "cvv2", "otp", "totp", "2fa", "mfa", "tan", "ssn", "pwd", "passcode", "mnemonic"];
 
 static NOUN: LazyLock<Regex> = LazyLock::new(|| pattern(&format!("(?i){NOUNS}")));
-/// A sentence that asks for one.
+/// A sentence that asks for a secret.
 static ASKS: LazyLock<Regex> = LazyLock::new(|| {
     pattern(&format!(
         r"(?i)(?:\b(?:enter|type|provide|paste|give|input|submit|confirm|tell|share|supply|what is|your|gib|nenne|dein|ihr|eingeben|votre|ton|saisi|entrez|tu|su|ingres|introdu|sua|seu|digite|inser|il tuo|la tua|ваш|твой|введи)\p{{L}}*\b|你的|您的|输入|あなたの|入力|입력|당신의|أدخل)[^.!?。\n]{{0,40}}(?:{NOUNS})|(?:{NOUNS})[^.!?。\n]{{0,12}}(?:eingeben|を入力|を教え|입력|알려)"
@@ -35,7 +35,7 @@ fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a test uses every pattern")
 }
 
-/// Returns the field of a form that asks for a secret, or `message` if what is said above it does.
+/// Returns the field of a form that asks for a secret, or `message` if the message asks for one.
 pub fn asked_in(form: &Value, message: &str) -> Option<String> {
     let fields = form.get("properties").and_then(Value::as_object);
     let free: Vec<(&String, &Value)> =
@@ -46,7 +46,7 @@ pub fn asked_in(form: &Value, message: &str) -> Option<String> {
     (!free.is_empty() && ASKS.is_match(message)).then(|| "message".into())
 }
 
-/// Whether a field takes what people type, and not one of some choices.
+/// Returns whether a field takes free text, rather than one of several choices.
 fn is_free(field: &Value) -> bool {
     let has = |key: &str| field.get(key).is_some();
     let is_typed =
@@ -64,13 +64,13 @@ fn field_asks(name: &str, field: &Value) -> bool {
     let is_called = |text: &str| {
         let spaced = spaced(text);
         let is_word = spaced.split_whitespace().any(|word| WORDS.contains(&word));
-        // A `key` alone is that of a setting.
+        // A bare `key` is a setting's.
         NOUN.is_match(&spaced) || NOUN.is_match(text) || is_word || is_secret_name(text) && spaced != "key"
     };
     is_called(name) || is_called(text("title")) || ASKS.is_match(text("description"))
 }
 
-/// A name as words in small letters: `cardNumber`, `card_number` and `Card number` are the same.
+/// Returns a name as lower-case words: `cardNumber`, `card_number` and `Card number` are the same.
 fn spaced(name: &str) -> String {
     let mut out = String::new();
     let mut before = ' ';

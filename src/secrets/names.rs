@@ -1,12 +1,12 @@
-//! Whether a name is usually that of a secret.
+//! Decides whether a name usually denotes a secret.
 
-/// Whether a header of this name usually has a secret.
+/// Returns whether a header of this name usually contains a secret.
 pub fn is_secret_header(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();
     matches!(name.as_str(), "authorization" | "proxy-authorization" | "cookie") || is_secret_name(&name)
 }
 
-/// Whether a secret is usually called by this name.
+/// Returns whether this name usually denotes a secret.
 pub fn is_secret_name(name: &str) -> bool {
     let words = unnumbered(words(name));
     let Some(last) = words.last() else { return false };
@@ -40,9 +40,9 @@ pub fn is_secret_name(name: &str) -> bool {
         || is_suffixed(&words)
 }
 
-/// Whether a secret's usual name has a word behind it that tells it from others, as in `GITHUB_TOKEN_WORK`.
+/// Returns whether a secret's usual name is followed by a distinguishing word, as in `GITHUB_TOKEN_WORK`.
 fn is_suffixed(words: &[String]) -> bool {
-    // What these words speak of is about a secret, and is none.
+    // A name with one of these words describes a secret, but is not one.
     let about = [
         "ALG",
         "ALGORITHM",
@@ -95,14 +95,14 @@ fn is_suffixed(words: &[String]) -> bool {
         && (words.iter().any(is_token) || words.windows(2).any(is_key))
 }
 
-/// Whether a name is about how many tokens a model reads or writes.
+/// Returns whether a name counts the tokens that a model reads or writes.
 fn counts_tokens(words: &[String]) -> bool {
     let counts =
         ["MAX", "MIN", "NUM", "LIMIT", "TOTAL", "BUDGET", "INPUT", "OUTPUT", "PROMPT", "CONTEXT", "THINKING"];
     words.iter().any(|word| word == "TOKENS") && words.iter().any(|word| counts.contains(&word.as_str()))
 }
 
-/// The words of a name without the number behind them: `TOKEN_2` and `TOKEN2` are a `TOKEN`.
+/// Drops the number at the end of a name: `TOKEN_2` and `TOKEN2` become `TOKEN`.
 fn unnumbered(mut words: Vec<String>) -> Vec<String> {
     while let Some(last) = words.last_mut() {
         let length = last.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -115,12 +115,12 @@ fn unnumbered(mut words: Vec<String>) -> Vec<String> {
     words
 }
 
-/// `TOKENS` as `TOKEN`.
+/// Returns `TOKEN` for `TOKENS`.
 fn singular(word: &str) -> &str {
     word.strip_suffix('S').unwrap_or(word)
 }
 
-/// Whether a value tells nobody anything, whatever its name.
+/// Returns whether a value is harmless, whatever its name.
 pub fn is_harmless(value: &str, name: &str) -> bool {
     let value = value.trim();
     let password = words(name).iter().any(|word| word.starts_with("PASS") || word == "PWD");
@@ -134,7 +134,7 @@ pub fn is_harmless(value: &str, name: &str) -> bool {
         || drive(value)
 }
 
-/// `X-Api-Key` as `API_KEY`, `Authorization` as `TOKEN`.
+/// Returns the kind of secret: `API_KEY` for `X-Api-Key`, `TOKEN` for `Authorization`.
 pub fn kind(name: &str) -> String {
     let words = words(name);
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -145,7 +145,7 @@ pub fn kind(name: &str) -> String {
     }
 }
 
-/// The words of a name in capitals: `apiKey`, `api-key` and `API_KEY` are the same.
+/// Returns the words of a name in capitals: `apiKey`, `api-key` and `API_KEY` are the same.
 fn words(name: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = ' ';

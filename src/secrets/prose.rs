@@ -1,6 +1,6 @@
-//! Leaves secrets out of prose: what people and models write down to remember.
+//! Masks secrets in prose: text that people and models write down to remember.
 //!
-//! Prose speaks of passwords and tokens without having any, so a word by itself is no secret here.
+//! Prose mentions passwords and tokens without containing any, so a word by itself is not a secret here.
 
 use std::{ops::Range, sync::LazyLock};
 
@@ -10,19 +10,19 @@ use super::{
     MIN_TOKEN, beginning, bits_per_character, in_addresses, is_harmless, is_secret_name, kind, until,
 };
 
-/// What stands in place of a secret.
+/// Replaces a secret.
 const MASK: &str = "***";
 /// The shortest random run, and its longest piece without a separator.
 const MIN_RUN: usize = 20;
 const MIN_PIECE: usize = 16;
 /// Bits per character of such a piece. Twenty random letters and digits have four.
 const PIECE_BITS: f64 = 3.4;
-/// The share of a piece that syllables may make up: names in camel case have more, nine random pieces in ten less.
+/// The maximum share of syllables in a piece: camel-case names exceed it, and nine in ten random pieces stay below.
 const MOST_SYLLABLES: f64 = 0.4;
-/// The shortest value of a name; shorter ones are examples.
+/// The shortest value after a name; shorter ones are examples.
 const MIN_VALUE: usize = 4;
 
-/// A pattern of this file.
+/// Returns a pattern of this file.
 fn pattern(text: &str) -> Regex {
     Regex::new(text).expect("a test uses every pattern")
 }
@@ -31,12 +31,12 @@ fn pattern(text: &str) -> Regex {
 static PRIVATE_KEY: LazyLock<Regex> = LazyLock::new(|| {
     pattern(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?s:.)*?(?:-----END [^-\n]*-----|\z)")
 });
-/// A scheme of an `Authorization` header and what follows.
+/// A scheme of an `Authorization` header with its credentials.
 static SCHEME: LazyLock<Regex> = LazyLock::new(|| pattern(r#"(?i)\b(?:bearer|basic)\s+([^\s"',;\\]{8,})"#));
 /// `DB_PASSWORD=x`, `"api_key": "x"`.
 static ASSIGNED: LazyLock<Regex> =
     LazyLock::new(|| pattern(&format!(r#"([A-Za-z][A-Za-z0-9_.-]*)["'`]?\s*(?:=>|[:=：＝])\s*{VALUE}"#)));
-/// The same in the words of a language, also as a sentence: `the password for staging is x`.
+/// The same in natural language, also as a sentence: `the password for staging is x`.
 static SAID: LazyLock<Regex> = LazyLock::new(|| {
     const NAMES: &str = "pass(?:word|wort|code|phrase)|pwd|kennwort|zugangscode|contraseña|contrasena|clave secreta\
         |clave de api|mot de passe|clé d.api|clé api|senha|palavra-passe|chave de api|parola d'ordine|chiave api\
@@ -45,7 +45,7 @@ static SAID: LazyLock<Regex> = LazyLock::new(|| {
     const IS: &str = r"\s+(?:is|ist|lautet|es|est|é|è|это)\s+|\s*(?:は|是|为)\s*|\s*[:=：＝]\s*";
     pattern(&format!(r#"(?i)(?:\b|_)({NAMES})(?:\s+[\p{{L}}\p{{N}}_-]+){{0,4}}?({IS}){VALUE}"#))
 });
-/// A value: in quotes, or up to the next space.
+/// A value: quoted, or up to the next space.
 const VALUE: &str = r#"(?:"([^"\n]{3,})"|'([^'\n]{3,})'|`([^`\n]{3,})`|([^\s"'`]+))"#;
 /// Addresses and files, whose parts may be random without being secret.
 static PLACE: LazyLock<Regex> = LazyLock::new(|| {
@@ -55,10 +55,10 @@ static PLACE: LazyLock<Regex> = LazyLock::new(|| {
 });
 /// Runs that may be a token.
 static RUN: LazyLock<Regex> = LazyLock::new(|| pattern(r"[A-Za-z0-9_\-+=.~%]{16,}"));
-/// The beginning of a word, with or without a capital.
+/// A run of small letters, with or without a leading capital.
 static SYLLABLES: LazyLock<Regex> = LazyLock::new(|| pattern(r"[A-Z]?[a-z]+"));
 
-/// Words after `password:` that are no password.
+/// Words after `password:` that are not passwords.
 const NOT_VALUES: [&str; 24] = [
     "required", "optional", "none", "unknown", "missing", "expired", "invalid", "wrong", "rotated",
     "changed", "revoked", "stored", "hidden", "secret", "empty", "string", "below", "above", "here", "todo",
@@ -77,7 +77,7 @@ pub fn without_secrets(text: &str) -> (String, Vec<String>) {
             clean.push_str(MASK);
             kinds.push(kind);
         }
-        // What overlaps is one secret.
+        // Overlapping ranges are one secret.
         done = done.max(range.end);
     }
     clean.push_str(&text[done..]);
@@ -93,7 +93,7 @@ fn found(text: &str) -> Vec<(Range<usize>, String)> {
         }
     }
     let places: Vec<Range<usize>> = PLACE.find_iter(text).map(|place| place.range()).collect();
-    // They are in order, and none overlaps another.
+    // The ranges are sorted and do not overlap.
     let is_in_place = |at: usize| {
         let after = places.partition_point(|place| place.start <= at);
         after.checked_sub(1).is_some_and(|last| places[last].contains(&at))
@@ -114,7 +114,7 @@ fn found(text: &str) -> Vec<(Range<usize>, String)> {
             && !is_in_place(range.start)
         {
             let is_sentence = !said[2].contains([':', '=', '：', '＝']);
-            // A sentence says more of a password than what it is.
+            // A sentence says more about a password than its value.
             let is_value = match is_sentence && !quoted {
                 true => is_value(text, &range, name, false) && !is_word(&text[range.clone()]),
                 false => is_value(text, &range, name, quoted),
@@ -126,7 +126,7 @@ fn found(text: &str) -> Vec<(Range<usize>, String)> {
         }
     }
     for run in RUN.find_iter(text) {
-        // A token may stand behind a name, as in `key=ghp_...`.
+        // A token may follow a name, as in `key=ghp_...`.
         let start =
             run.start() + run.as_str().find('=').filter(|at| at + 1 < run.len()).map_or(0, |at| at + 1);
         for start in [run.start(), start] {
@@ -142,7 +142,7 @@ fn found(text: &str) -> Vec<(Range<usize>, String)> {
     found
 }
 
-/// Returns the place of a value among four groups, without the punctuation behind it, and whether it is in quotes.
+/// Returns the range of a value among four groups, without the trailing punctuation, and whether the value is quoted.
 fn value(found: &regex::Captures, first: usize) -> Option<(Range<usize>, bool)> {
     let at = (first..first + 4).find(|group| found.get(*group).is_some())?;
     let value = found.get(at)?;
@@ -156,7 +156,7 @@ fn value(found: &regex::Captures, first: usize) -> Option<(Range<usize>, bool)> 
     Some((value.start()..value.start() + text.len(), quoted))
 }
 
-/// Whether what is said of a secret is the secret itself.
+/// Returns whether the text after a secret's name is the secret itself.
 fn is_value(text: &str, range: &Range<usize>, name: &str, quoted: bool) -> bool {
     let value = &text[range.clone()];
     let is_placeholder = value.starts_with(['$', '<', '{', '*', '[', '(', '%']) || value.contains("://");
@@ -166,33 +166,33 @@ fn is_value(text: &str, range: &Range<usize>, name: &str, quoted: bool) -> bool 
     if NOT_VALUES.contains(&value.to_lowercase().as_str()) {
         return false;
     }
-    // `Key: Enter` and `pass: 95%` are about other things.
+    // `Key: Enter` and `pass: 95%` mean something else.
     let is_vague = ["KEY", "AUTH", "PASS", "PAT", "COOKIE"].contains(&kind(name).as_str());
     let has = |is: fn(char) -> bool| value.contains(is);
     if is_vague && !(value.len() >= 2 * MIN_VALUE && has(|c| c.is_ascii_digit()) && has(char::is_alphabetic))
     {
         return false;
     }
-    // A word that a sentence goes on after: `password: ask the admin`.
+    // A word that begins a sentence: `password: ask the admin`.
     let rest = &text[range.end..];
     let goes_on =
         rest[..until(rest, |c| c == '\n')].trim_start_matches([' ', '\t']).starts_with(char::is_alphabetic);
     quoted || !is_word(value) || !goes_on
 }
 
-/// Whether a text is a word and nothing else.
+/// Returns whether a text is a single word.
 fn is_word(text: &str) -> bool {
     text.trim_end_matches(['.', ',', ';', ':', '!', '?', ')'])
         .chars()
         .all(|c| c.is_alphabetic() || matches!(c, '-' | '\'' | '’' | '/'))
 }
 
-/// Whether a text that begins like a token is one: it has digits, and is not made of words.
+/// Returns whether a text with a token's prefix is a token: it contains digits, and is not made of words.
 fn is_token(text: &str) -> bool {
     text.len() >= MIN_TOKEN && text.contains(|c: char| c.is_ascii_digit()) && syllables(text) < 0.6
 }
 
-/// Whether a run looks rolled by dice: both cases and digits without words in between.
+/// Returns whether a run looks random: both cases and digits, without words in between.
 fn is_random_run(text: &str) -> bool {
     let pieces = text.split(|c: char| !c.is_ascii_alphanumeric());
     let piece = pieces.max_by_key(|piece| piece.len()).unwrap_or_default();
@@ -206,7 +206,7 @@ fn is_random_run(text: &str) -> bool {
         && syllables(piece) < MOST_SYLLABLES
 }
 
-/// Returns the share of letters and digits that belong to something like a word.
+/// Returns the share of letters and digits in word-like parts.
 fn syllables(text: &str) -> f64 {
     let all = text.chars().filter(char::is_ascii_alphanumeric).count().max(1);
     let vowel = |c: char| "aeiouyAEIOUY".contains(c);

@@ -1,6 +1,6 @@
-//! Access over HTTP, and the profile of a request: bearer tokens.
+//! Access over HTTP by bearer tokens, and the profile of a request.
 //!
-//! Decides on a configuration and the headers of a request; knows nothing of MCP beyond the form of an error.
+//! Decides from a configuration and the headers of a request; knows nothing of MCP except the form of an error.
 
 use axum::{body::Body, response::Response};
 use http::{
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::config::{BearerToken, Config, KnownToken};
 
-/// The code of the JSON-RPC error of a refusal: the first of the range for servers.
+/// The JSON-RPC error code of a refusal: the first in the range for servers.
 const REFUSED: i32 = -32000;
 
 /// Why a request is refused.
@@ -32,28 +32,28 @@ pub(super) enum AccessDenied {
     },
 }
 
-/// The sender of a request.
+/// Who sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who<'a> {
     /// Anybody: access needs no token.
     Anybody,
-    /// The owner, who may reach everything.
+    /// The owner, with access to everything.
     Owner,
-    /// A client under this profile.
+    /// A client limited to this profile.
     Under(&'a str),
 }
 
-/// A request that is let in.
+/// An admitted request.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
-    /// The profile that it is under.
+    /// The profile that applies to it.
     pub profile: Option<String>,
     /// Its token, if access needs one.
     pub token: Option<KnownToken>,
 }
 
-/// Lets in a request to `/mcp`, or to `/mcp/NAME` if it is `named`. A request to `/mcp` without a profile's token is under
-/// `default`.
+/// Admits a request to `/mcp`, or to `/mcp/NAME` if it is `named`. A request to `/mcp` without a profile's token gets the
+/// profile `default`.
 pub(super) fn access(
     config: &Config,
     headers: &HeaderMap,
@@ -87,7 +87,7 @@ pub(super) fn to_everything(config: &Config, headers: &HeaderMap) -> Result<(), 
     }
 }
 
-/// Returns the sender of a request, and its token if access needs one.
+/// Returns who sends a request, and the token if access needs one.
 fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<(Who<'a>, Option<BearerToken>), AccessDenied> {
     if !config.guarded {
         return Ok((Who::Anybody, None));
@@ -189,7 +189,7 @@ mod tests {
             .config
     }
 
-    /// Checks the outcome of a request with this token to `/mcp` or `/mcp/NAME`, where `--profile plain` may be the default.
+    /// Checks the result of a request with this token to `/mcp` or `/mcp/NAME`, where `--profile plain` may be the default.
     fn check(config: &Config, token: Option<&str>, named: Option<&str>, expected: Result<Option<&str>, u16>) {
         let mut headers = HeaderMap::new();
         if let Some(token) = token {

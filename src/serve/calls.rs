@@ -21,18 +21,18 @@ use crate::{
     wire::rmcp::carry_json,
 };
 
-/// What a call comes to.
+/// The outcome of a call.
 pub(super) enum Called {
-    /// The result as it came.
+    /// The result, verbatim.
     Verbatim(CallResult),
     /// The client has to answer first.
     Asks(Box<InputRequiredResult>),
-    /// It goes on as a task of the extension.
+    /// The call continues as a task of the extension.
     Task(CreateTaskResult),
 }
 
 impl Called {
-    /// The result of the request as JSON in pieces, between two others.
+    /// Returns the request's result as JSON in pieces, between two given ones.
     pub fn written(self, before: &[u8], after: &[u8]) -> Vec<Bytes> {
         let other = |json: serde_json::Result<Value>| CallResult::from(json.expect("its types are JSON"));
         let result = match self {
@@ -43,7 +43,7 @@ impl Called {
         result.written(before, after)
     }
 
-    /// The same in rmcp's types.
+    /// Converts the outcome to rmcp's types.
     pub fn into_response(self) -> CallToolResponse {
         match self {
             Self::Verbatim(result) => {
@@ -84,7 +84,7 @@ impl NonetServer {
             RequestOutcome::Asks(asked) => return Ok(Called::Asks(asked)),
         };
         let answer = match (answer, caller) {
-            // A client that wants a task gets a task, even if the call has ended already.
+            // A client that wants a task gets one, even if the call has already ended.
             (Answer::Result(result), Some((caller, name))) => {
                 Answer::Task(ended_job(&self.gateway.jobs, &caller, &name, result).await)
             }

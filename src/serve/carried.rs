@@ -1,4 +1,4 @@
-//! Sessions over HTTP in a cluster: each has a record from which another replica can go on with it.
+//! Sessions over HTTP in a cluster: each has a record from which another replica can continue it.
 
 use std::{
     sync::{
@@ -27,25 +27,25 @@ use tokio_util::sync::CancellationToken;
 use super::{NonetServer, plain_calls};
 use crate::{cluster::Cluster, downstream::LogLevel, gateway::session::CarriedSession, store::Held};
 
-/// How often the records of sessions that have changed are written.
+/// How often the records of changed sessions are written.
 const WRITE: Duration = Duration::from_secs(1);
-/// How often the end of all records is put off. Records that Redis has lost are written again.
+/// How often the expiry of all records is postponed. Records that Redis has lost are written again.
 const TOUCH: Duration = Duration::from_secs(60);
-/// How many are put off at a time.
+/// How many records are postponed at a time.
 const AT_ONCE: usize = 500;
-/// How often it is looked whether sessions can be handed over.
+/// How often sessions are checked for being ready to hand over.
 const LOOK: Duration = Duration::from_millis(50);
-/// The longest record. A session with a longer one stays where it is.
+/// The longest record. A session with a longer one is not handed over.
 const MOST_BYTES: usize = 256 << 10;
 
-/// The sessions of one door, and what the other replicas are told of them.
+/// The sessions of one door, and the records of them for the other replicas.
 pub(super) struct CarriedSessions {
     cluster: Arc<Cluster>,
-    /// The profile of the door: a session is good at no other one.
+    /// The profile of the door: a session is not valid at any other door.
     profile: Option<String>,
     local: Arc<LocalSessionManager>,
     open: DashMap<Box<str>, OpenSession>,
-    /// What the records say of sessions that are about to be taken over.
+    /// The records of sessions that are about to be taken over.
     coming: DashMap<Box<str>, SessionRecord>,
 }
 
@@ -53,14 +53,14 @@ struct OpenSession {
     initialize: InitializeRequestParams,
     /// Its handler, once its handshake has ended.
     server: OnceLock<NonetServer>,
-    /// The number of changes that its record has.
+    /// The number of changes in its record.
     written: AtomicU64,
 }
 
-/// No number of changes.
+/// Not a valid number of changes.
 const UNWRITTEN: u64 = u64::MAX;
 
-/// What is kept of a session.
+/// The stored part of a session.
 #[derive(Serialize, Deserialize)]
 struct SessionRecord {
     profile: Option<String>,
@@ -79,7 +79,7 @@ impl CarriedSessions {
         Arc::new(Self { cluster, profile, local, open: DashMap::new(), coming: DashMap::new() })
     }
 
-    /// Writes what changes, until `ending`.
+    /// Writes changed records, until `ending` is cancelled.
     pub async fn keep(self: Arc<Self>, ending: CancellationToken) {
         let (mut touched, mut emptied) = (Instant::now(), 0);
         while ending.run_until_cancelled(sleep(WRITE)).await.is_some() {
@@ -98,14 +98,14 @@ impl CarriedSessions {
             (open.written.load(Ordering::Relaxed) != now).then(|| open.key().clone())
         });
         for id in changed.collect::<Vec<_>>() {
-            // Redis is away: later.
+            // Redis is unavailable: try again later.
             if !self.write(&id, false).await {
                 return;
             }
         }
     }
 
-    /// Writes the record of a session. Returns whether Redis took it.
+    /// Writes the record of a session. Returns whether Redis accepted it.
     async fn write(&self, id: &str, ends: bool) -> bool {
         let (record, changes) = {
             let Some(open) = self.open.get(id) else { return true };
@@ -134,7 +134,7 @@ impl CarriedSessions {
         true
     }
 
-    /// Puts off the end of all records.
+    /// Postpones the expiry of all records.
     async fn touch(&self) {
         let ids: Vec<String> = self.open.iter().map(|open| open.key().to_string()).collect();
         for some in ids.chunks(AT_ONCE) {
@@ -145,7 +145,7 @@ impl CarriedSessions {
         }
     }
 
-    /// Follows a session whose handshake has ended, until its end.
+    /// Tracks a session from the end of its handshake to its own end.
     pub fn follow(self: &Arc<Self>, server: &NonetServer, context: &NotificationContext<RoleServer>) {
         let id = context.extensions.get::<Parts>().and_then(|parts| plain_calls::session_id(&parts.headers));
         let Some(id) = id.map(Box::<str>::from) else { return };
@@ -155,7 +155,7 @@ impl CarriedSessions {
         let (carried, ended) = (self.clone(), server.ended.clone());
         tokio::spawn(async move {
             ended.cancelled().await;
-            // It was idle: any replica may go on with it.
+            // The session was idle, so any replica may continue it.
             if carried.open.remove(&id).is_some()
                 && let Err(error) = carried.cluster.replicas().free_session(&id).await
             {
@@ -164,7 +164,7 @@ impl CarriedSessions {
         });
     }
 
-    /// Gives a new handler what the record of its session says. Returns whether there is one.
+    /// Restores a new handler from the record of its session. Returns whether there is a record.
     pub fn restore(&self, server: &NonetServer, context: &RequestContext<RoleServer>) -> bool {
         let Some(SessionRestoreMarker { id, .. }) = context.extensions.get() else { return false };
         let Some((id, record)) = self.coming.remove(&**id) else { return false };
@@ -185,14 +185,15 @@ impl CarriedSessions {
         true
     }
 
-    /// Keeps a session here for a request, until what it returns is dropped. `None`: it is not here, or about to go.
+    /// Keeps a session here for a request, until the returned value is dropped. `None`: the session is not here, or is about
+    /// to leave.
     pub fn hold(&self, id: &str) -> Option<Arc<()>> {
         let open = self.open.get(id)?;
-        // One in its handshake stays.
+        // A session in its handshake stays.
         Some(open.server.get().map(|server| server.session.busy.clone()).unwrap_or_default())
     }
 
-    /// Hands over the sessions without a request in flight, until there are none left or the time is up.
+    /// Hands over the sessions without a request in flight, until none is left or the time is up.
     pub async fn hand_over(&self, until: Instant) {
         let is_idle = |open: &OpenSession| open.server.get().is_some_and(|server| !server.session.is_busy());
         while !self.open.is_empty() && Instant::now() < until {
@@ -200,7 +201,7 @@ impl CarriedSessions {
                 self.open.iter().filter(|open| is_idle(open)).map(|open| open.key().clone()).collect();
             for id in idle {
                 self.write(&id, true).await;
-                // A request may have come meanwhile.
+                // A request may have arrived meanwhile.
                 if self.open.remove_if(&id, |_, open| is_idle(open)).is_some() {
                     if let Err(error) = self.cluster.replicas().free_session(&id).await {
                         tracing::debug!(%error, "a session is free once the lease of this replica has run out");
@@ -213,7 +214,7 @@ impl CarriedSessions {
     }
 }
 
-/// The sessions of a door as rmcp makes and finds them.
+/// The sessions of a door as rmcp creates and finds them.
 pub(super) struct HttpSessions {
     pub local: Arc<LocalSessionManager>,
     cluster: Option<Arc<Cluster>>,
@@ -231,7 +232,7 @@ impl SessionManager for HttpSessions {
     type Error = LocalError;
     type Transport = <LocalSessionManager as SessionManager>::Transport;
 
-    /// In a cluster the id says which replica has the session.
+    /// In a cluster, the id names the replica that has the session.
     async fn create_session(&self) -> Result<(SessionId, Self::Transport), LocalError> {
         if let Some(cluster) = &self.cluster {
             let id = SessionId::from(cluster.handle(&uuid::Uuid::new_v4().simple().to_string()));

@@ -1,5 +1,5 @@
-//! Calls of a client on lines, answered past rmcp's loop once the client has made its handshake. For the client nothing is
-//! different: cancelling, progress and questions during a call, and the end of the connection work as they do in rmcp.
+//! Calls of a client over lines, answered outside rmcp's loop once the client has completed its handshake. The client sees no
+//! difference: cancellation, progress, questions during a call, and the end of the connection work as in rmcp.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ pub(super) struct ToolCall {
 }
 
 impl ToolCall {
-    /// Reads a call, if that is what the message is and nothing in it is out of the ordinary.
+    /// Parses a message that is an ordinary call; `None` for any other.
     pub fn of(message: &Message) -> Option<Self> {
         if message.method().as_deref() != Some("tools/call") || !message.is_versioned() {
             return None;
@@ -61,7 +61,7 @@ impl ToolCall {
         Some(Self { id: message.id()?, params, meta: given.meta, wants_task })
     }
 
-    /// The same in rmcp's types.
+    /// Converts the call to rmcp's types.
     pub fn into_message(self) -> RxJsonRpcMessage<RoleServer> {
         let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(self.params));
         if let Some(meta) = self.meta {
@@ -78,7 +78,7 @@ impl ToolCall {
     }
 }
 
-/// Requests that have no answer yet; of those that are answered here, what cancels them. Of several with one id, the first
+/// Unanswered requests; the ones answered here also have their cancellation token. Of several requests with one id, the first
 /// that ends is answered.
 #[derive(Default)]
 pub(super) struct Unanswered(Mutex<HashMap<RequestId, Option<CancellationToken>>>);
@@ -111,12 +111,12 @@ pub(super) struct Direct {
 }
 
 impl Direct {
-    /// Answers the calls of the client behind `peer` until `ended`.
+    /// Returns the answerer of calls from the client behind `peer`, until `ended` is cancelled.
     pub fn new(server: NonetServer, peer: Peer<RoleServer>, ended: &CancellationToken) -> Self {
         Self { server: Arc::new(server), peer, ends: ended.child_token(), calls: TaskTracker::new() }
     }
 
-    /// Begins a call in a task of its own. Returns it where the era of the stateless protocol makes it a matter of rmcp.
+    /// Starts a call in a separate task. Returns the call if rmcp has to handle it, because it is of the stateless era.
     pub fn begin<W: AsyncWrite + Unpin + Send + 'static>(
         &self,
         call: ToolCall,
@@ -155,7 +155,7 @@ impl Direct {
         None
     }
 
-    /// Waits until the calls in flight have ended, but not for longer than `limit`. Then it cancels them.
+    /// Waits until the calls in flight have ended, at most for `limit`. Then cancels the rest.
     pub async fn drain(&self, limit: Duration) {
         self.calls.close();
         if tokio::time::timeout(limit, self.calls.wait()).await.is_err() {
@@ -165,7 +165,7 @@ impl Direct {
     }
 }
 
-/// The line that answers a call, in pieces.
+/// Returns the line that answers a call, in pieces.
 fn answer(id: &RequestId, called: Result<Called, ErrorData>) -> serde_json::Result<Vec<Bytes>> {
     let id_text = serde_json::to_string(id)?;
     Ok(match called {

@@ -1,4 +1,4 @@
-//! Requests that belong to another replica: they go there as they came, and the answer comes back as it is.
+//! Forwards requests that belong to another replica unchanged, and passes the answer back unchanged.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,18 +22,19 @@ use crate::{
     wire::{Message, MessageKind},
 };
 
-/// How long a request waits for a replica that does not answer, until its lease runs out or Redis says where a session is.
+/// How long a request waits for a replica that does not answer, until the replica's lease expires or Redis names the
+/// session's holder.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long until the next try.
+/// The delay before the next attempt.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The longest event that is looked at to see whether it is the answer. A longer one is.
+/// The longest event that is checked for being the answer. A longer one counts as the answer.
 const MOST_LOOKED_AT: usize = 1 << 20;
 
 /// Marks an answer of another replica, which has its final form.
 #[derive(Clone, Copy)]
 pub(super) struct OfReplica;
 
-/// A request with its whole body.
+/// A request with its complete body.
 pub(super) struct Incoming<'a> {
     pub parts: &'a Parts,
     pub authorization: Option<&'a HeaderValue>,
@@ -42,7 +43,7 @@ pub(super) struct Incoming<'a> {
     pub message: Option<&'a Message>,
 }
 
-/// Lets another replica answer a request of a session that is not in memory here. `None`: the request is to be answered here.
+/// Forwards a request if its session is not in memory here. `None`: the request is to be answered here.
 pub(super) async fn of_session(
     cluster: &Arc<Cluster>,
     session: &str,
@@ -82,7 +83,7 @@ pub(super) async fn of_session(
     }
 }
 
-/// Lets the replica answer that has made a handle in a request without a session. `None`: the request is to be answered here.
+/// Forwards a request without a session to the replica that made its handle. `None`: the request is to be answered here.
 pub(super) async fn of_handle(cluster: &Arc<Cluster>, request: Incoming<'_>) -> Option<Response> {
     let handle = handle(request.message?)?;
     let replica = cluster.elsewhere(&handle).await?;
@@ -93,7 +94,7 @@ pub(super) async fn of_handle(cluster: &Arc<Cluster>, request: Incoming<'_>) -> 
     }
 }
 
-/// The handle by which a request of the stateless era goes on with an earlier one: `requestState`, or the token of a question.
+/// Returns the handle by which a stateless request continues an earlier one: `requestState`, or a question's token.
 fn handle(message: &Message) -> Option<String> {
     #[derive(Deserialize)]
     struct Params {
@@ -136,7 +137,7 @@ async fn send(cluster: &Arc<Cluster>, to: &Replica, request: &Incoming<'_>) -> R
     Ok(response)
 }
 
-/// Passes events on. If they break off before the answer to a request, `fault` is the answer.
+/// Passes events on. If they end before the answer to a request, `fault` is sent as the answer.
 fn until_answered(
     of: (Arc<Cluster>, u32),
     from: impl Stream<Item = reqwest::Result<Bytes>> + Send + 'static,
@@ -151,7 +152,7 @@ fn until_answered(
                 next = from.next() => next?,
                 () = of.0.replicas().until_gone(of.1) => return Some((Ok(fault_event(&fault.take()?)), (of, from, seen, None))),
             };
-            // What follows a fault is not of interest any more.
+            // Events after the fault no longer matter.
             fault.as_ref()?;
             match next {
                 Ok(bytes) => {
@@ -168,12 +169,12 @@ fn until_answered(
     )
 }
 
-/// A fault as an event. What was cut off before it is ended, so that it is not taken for a part of it.
+/// Returns a fault as an event. Terminates an incomplete event first, so that the fault is not read as a part of it.
 fn fault_event(fault: &[u8]) -> Bytes {
     [b"\n\ndata: ", fault, b"\n\n"].concat().into()
 }
 
-/// Looks for the answer to a request in events.
+/// Searches events for the answer to a request.
 struct Answered {
     id: String,
     rest: BytesMut,
@@ -201,7 +202,7 @@ impl Answered {
     }
 }
 
-/// Whether a message may be sent again after it may have arrived.
+/// Returns whether a message may be sent again although it may have arrived.
 fn may_run_twice(message: Option<&Message>) -> bool {
     let Some(message) = message.filter(|message| message.kind() == MessageKind::Request) else { return true };
     match message.method().as_deref() {
@@ -210,7 +211,7 @@ fn may_run_twice(message: Option<&Message>) -> bool {
     }
 }
 
-/// The answer to a call that was lost with its replica.
+/// Returns the answer to a call that was lost with its replica.
 fn interruption(message: Option<&Message>, replica: &str) -> Bytes {
     let id = message.and_then(Message::id_text).unwrap_or_else(|| "null".into());
     if message.and_then(Message::method).as_deref() != Some("tools/call") {
@@ -235,7 +236,7 @@ fn interrupted(request: &Incoming<'_>, replica: &Replica) -> Response {
     response
 }
 
-/// The answer to a request of a session that cannot be reached now.
+/// Returns the answer to a request whose session is unreachable at the moment.
 pub(super) fn unavailable(why: &str) -> Response {
     tracing::warn!(why, "a request for another replica was not answered");
     let error = Message::failure("null", -32603, &format!("{why}; try again"));
@@ -247,14 +248,14 @@ pub(super) fn unavailable(why: &str) -> Response {
     response
 }
 
-/// The answer to a request that another replica has sent here in vain.
+/// Returns the answer to a request that another replica has forwarded here by mistake.
 pub(super) fn misdirected() -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = MISDIRECTED;
     response
 }
 
-/// Whether a request can be of a session: of any other method, rmcp says what is wrong.
+/// Returns whether a request may belong to a session: rmcp rejects any other method.
 pub(super) fn is_of_mcp(method: &Method) -> bool {
     matches!(*method, Method::POST | Method::GET | Method::DELETE)
 }

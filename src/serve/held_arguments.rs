@@ -1,5 +1,5 @@
-//! Large arguments of calls over HTTP: rmcp reads a body many times over, on the thread that answers. So they are read once, on
-//! another thread, and go beside the body, which keeps only what rmcp compares with headers.
+//! Large arguments of calls over HTTP. rmcp parses a body many times, on the answering thread. So they are parsed once, on
+//! another thread, and passed beside the body, which keeps only the parts that rmcp compares with headers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use crate::wire::Message;
 
-/// The longest text that stays in the body too: one that may be a header (SEP-2243).
+/// The longest text that stays in the body as well, because it may be a header's value (SEP-2243).
 const LONGEST_HEADER: usize = 1_000;
 
 /// The arguments that belong to a request.
@@ -19,7 +19,7 @@ const LONGEST_HEADER: usize = 1_000;
 pub(super) struct HeldArguments(Arc<Mutex<Option<JsonObject>>>);
 
 impl HeldArguments {
-    /// Splits a large call: its arguments, and the body without them. None for other messages.
+    /// Splits a large call into its arguments and the body without them. `None` for other messages.
     pub fn split(message: &Message) -> Option<(Self, Bytes)> {
         if message.method().as_deref() != Some("tools/call") || !message.is_versioned() {
             return None;
@@ -43,13 +43,13 @@ impl HeldArguments {
         Some((Self(Arc::new(Mutex::new(Some(arguments)))), body.into()))
     }
 
-    /// Puts them beside the body.
+    /// Attaches the arguments to a request.
     pub fn go_with<B>(self, request: &mut Request<B>) {
         request.extensions_mut().insert(self);
     }
 }
 
-/// The arguments that came beside a call's body.
+/// Returns the arguments attached to a call's body.
 pub(super) fn take(extensions: &Extensions) -> Option<JsonObject> {
     let held = extensions.get::<Parts>()?.extensions.get::<HeldArguments>()?;
     held.0.lock().take()

@@ -1,4 +1,4 @@
-//! Streamable HTTP at `/mcp`, and at `/mcp/PROFILE` for each profile that the configuration has at the time.
+//! Streamable HTTP at `/mcp`, and at `/mcp/PROFILE` for each currently configured profile.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -53,15 +53,16 @@ use crate::{
     },
 };
 
-/// How long open requests may take to end after the gateway was told to stop.
+/// How long open requests may take to end after the gateway is asked to stop.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long a replica that stops goes on answering, at least: by then all others have looked who runs, and send nothing more to it.
+/// The minimum time for which a stopping replica keeps answering: by then all others have checked who runs, and send it
+/// nothing more.
 const LINGER: Duration = Duration::from_secs(4);
 
-/// How often it is looked whether many sessions have ended.
+/// How often the number of ended sessions is checked.
 const TIDY: Duration = Duration::from_secs(5);
-/// From how many on memory is given back.
+/// The number of ended sessions from which memory is returned.
 const MANY_SESSIONS: usize = 100;
 
 /// How to serve HTTP.
@@ -72,16 +73,16 @@ pub struct HttpOptions {
     pub profile: Option<String>,
 }
 
-/// Where it serves, once it does.
+/// Where it serves, once it is listening.
 #[derive(Clone, Debug)]
 pub struct Serving {
     /// The address that it listens on.
     pub address: SocketAddr,
-    /// The live page, with its token; none where it is switched off or others reach this address.
+    /// The live page, with its token; none if it is disabled or if others can reach this address.
     pub page: Option<String>,
 }
 
-/// Serves any number of clients until `stop` ends. `ready` gets the address once it is bound.
+/// Serves any number of clients until `stop` resolves. `ready` gets the address once it is bound.
 pub async fn serve_http(
     gateway: Arc<Gateway>,
     options: HttpOptions,
@@ -102,7 +103,7 @@ pub async fn serve_http(
     let address = listener.local_addr()?;
     let reached = gateway.cluster.as_ref().map(|cluster| reached_at(&config, cluster, address));
     let ending = CancellationToken::new();
-    // Only for the user of this machine.
+    // Only for this machine's user.
     let shown = gateway.config().gateway.page && address.ip().is_loopback();
     let token = shown.then(|| uuid::Uuid::new_v4().simple().to_string());
     let link = token.as_ref().map(|token| page::link(address, token));
@@ -110,7 +111,7 @@ pub async fn serve_http(
         gateway.calls.switch_on();
     }
     let mut hosts = allowed_hosts(address, &gateway.config().gateway.allowed_hosts);
-    // By which the other replicas reach this one.
+    // The host by which the other replicas reach this one.
     hosts.extend(
         reached.as_ref().and_then(|reached| Some(reached.parse::<Uri>().ok()?.authority()?.to_string())),
     );
@@ -150,7 +151,7 @@ pub async fn serve_http(
     Ok(())
 }
 
-/// Where the other replicas reach this one.
+/// Returns the address at which the other replicas reach this one.
 fn reached_at(config: &Config, cluster: &Cluster, listening: SocketAddr) -> String {
     if let Some(address) = config.cluster.as_ref().and_then(|cluster| cluster.address.as_ref()) {
         return address.as_str().into();
@@ -159,7 +160,7 @@ fn reached_at(config: &Config, cluster: &Cluster, listening: SocketAddr) -> Stri
     format!("http://{}", SocketAddr::new(own.unwrap_or(listening.ip()), listening.port()))
 }
 
-/// What this replica tells the others of itself.
+/// Returns this replica's description for the others.
 fn this_replica(config: &Config, cluster: &Cluster, address: String) -> Replica {
     let replicas = cluster.replicas();
     Replica {
@@ -173,8 +174,8 @@ fn this_replica(config: &Config, cluster: &Cluster, address: String) -> Replica 
     }
 }
 
-/// The hosts by which this address may be reached. A page of another site must not reach it through a name of its own (DNS
-/// rebinding).
+/// Returns the hosts by which this address may be reached. Another site's page must not reach it through a name of its own
+/// (DNS rebinding).
 pub(super) fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String> {
     let mut hosts = vec!["localhost".to_string(), "127.0.0.1".into(), "::1".into(), "[::1]".into()];
     if !address.ip().is_unspecified() {
@@ -184,8 +185,8 @@ pub(super) fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String>
     hosts
 }
 
-/// Whether a request names one of the hosts, or the very address that it came to, as probes of an orchestrator do: no page of
-/// another site has that.
+/// Returns whether a request names one of the hosts, or the exact address that it arrived at, as an orchestrator's probes do:
+/// another site's page cannot know that.
 pub(super) fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, hosts: &[String]) -> bool {
     fn plain(host: &str) -> String {
         host.trim_matches(['[', ']']).to_ascii_lowercase()
@@ -211,7 +212,7 @@ pub(super) fn wrong_host() -> Response {
     response
 }
 
-/// Whether requests need a token where other machines reach the address, or the configuration wants it otherwise.
+/// Returns whether requests need a token if other machines can reach the address, unless the configuration says otherwise.
 fn is_open_only_where_wanted(config: &Config, address: SocketAddr) -> bool {
     config.guarded || config.gateway.allow_without_tokens || address.ip().to_canonical().is_loopback()
 }
@@ -223,21 +224,20 @@ pub(super) struct Door {
     pub(super) service: HttpService,
     plain: Arc<PlainCalls>,
     sessions: Arc<LocalSessionManager>,
-    /// What the other replicas are told of the sessions.
+    /// The records of the sessions for the other replicas.
     carried: Option<Arc<CarriedSessions>>,
-    /// Ends every session of it.
+    /// Ends all of its sessions.
     end: CancellationToken,
 }
 
-/// The services of all profiles, each made for the first request to it. The configuration of the moment decides which there
-/// may be.
+/// The services of all profiles, each created at its first request. The current configuration decides which may exist.
 struct Doors {
     gateway: Arc<Gateway>,
     address: SocketAddr,
     /// The profile of clients at `/mcp`.
     default: Option<String>,
     settings: StreamableHttpServerConfig,
-    /// By which it may be reached.
+    /// The hosts by which it may be reached.
     hosts: Vec<String>,
     ending: CancellationToken,
     open: Mutex<HashMap<Option<String>, Arc<Door>>>,
@@ -252,8 +252,7 @@ impl Doors {
         ending: &CancellationToken,
     ) -> Self {
         let own = &gateway.config().gateway;
-        // A page of another site must not reach this address with the browser's help either: both Host and Origin are
-        // checked.
+        // Another site's page must not reach this address through the browser either, so both Host and Origin are checked.
         let mut origins =
             vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
         origins.extend(own.allowed_origins.iter().cloned());
@@ -269,7 +268,7 @@ impl Doors {
     async fn enter(&self, named: Option<&str>, request: Request) -> Response {
         let is_http1 = request.version() <= Version::HTTP_11;
         let mut response = self.answer(named, request).await;
-        // So that no client sends its next request just when the connection is closed.
+        // Keeps clients from sending a request just when the connection is closed.
         let leaving = || self.gateway.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
         if is_http1 && leaving() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -292,10 +291,10 @@ impl Doors {
         if let Some(token) = access.token {
             let account = self.gateway.account_of(access.profile.as_deref(), token.token);
             request.extensions_mut().insert(OfToken(account));
-            // Who it is stays known by its place in the file.
+            // The sender remains known by the token's place in the file.
             request.extensions_mut().insert(token);
         }
-        // It has done its work, and goes no further: not into what a session keeps, nor into a log.
+        // The token has done its job and must not go any further: not into session data, nor into a log.
         let authorization = request.headers_mut().remove(AUTHORIZATION);
         request.extensions_mut().insert(door.plain.clone());
         if let Some(carried) = &door.carried {
@@ -319,21 +318,21 @@ impl Doors {
         }
         let ends = request.method() == Method::DELETE;
         let mut response = door.service.handle(request).await.map(Body::new);
-        // Some clients take 202 for a failure here.
+        // Some clients take a 202 for a failure here.
         if ends && response.status() == StatusCode::ACCEPTED {
             *response.status_mut() = StatusCode::NO_CONTENT;
         }
         response
     }
 
-    /// Returns the door that a request is let in by.
+    /// Returns the door that admits a request.
     fn door(
         &self,
         named: Option<&str>,
         headers: &HeaderMap,
     ) -> Result<(Arc<Config>, Arc<Door>, Access), AccessDenied> {
         let mut open = self.open.lock();
-        // Looked at under the lock: what `close` has closed is not opened again by an older configuration.
+        // Read under the lock, so that a door closed by `close` is not reopened by an older configuration.
         let config = self.gateway.config();
         if !is_open_only_where_wanted(&config, self.address) {
             return Err(AccessDenied::NoToken);
@@ -351,7 +350,7 @@ impl Doors {
         Ok((config, door, access))
     }
 
-    /// Ends the sessions of profiles that are gone from the configuration.
+    /// Ends the sessions of profiles that are no longer configured.
     fn close(&self) {
         let mut open = self.open.lock();
         let config = self.gateway.config();
@@ -364,8 +363,8 @@ impl Doors {
         });
     }
 
-    /// Hands what it has over to the other replicas, if there are some: they know that this one stops, calls in flight end, and
-    /// sessions go on elsewhere.
+    /// Hands everything over to the other replicas, if there are any: announces the stop, lets calls in flight end, and
+    /// passes sessions on.
     async fn leave(&self) {
         let Some(cluster) = &self.gateway.cluster else { return };
         let limit = self.gateway.config().cluster.as_ref().map_or(Duration::ZERO, |cluster| cluster.drain);
@@ -383,11 +382,11 @@ impl Doors {
         while self.gateway.calls_in_flight() > 0 && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        // Balancers have to notice, and connections that are kept open have to end with an answer.
+        // Load balancers must notice, and keep-alive connections must end with an answer.
         tokio::time::sleep_until(until.min(began + LINGER)).await;
     }
 
-    /// How many sessions are open.
+    /// Returns the number of open sessions.
     async fn count(&self) -> usize {
         let all: Vec<_> = self.open.lock().values().map(|door| door.sessions.clone()).collect();
         let mut count = 0;
@@ -397,8 +396,8 @@ impl Doors {
         count
     }
 
-    /// Gives memory back to the system after many sessions have ended, until the end. The allocator would keep it: a session
-    /// takes dozens of kilobytes in small pieces.
+    /// Returns memory to the system after many sessions have ended. The allocator would keep it: a session takes dozens of
+    /// kilobytes in small pieces.
     async fn tidy(self: Arc<Self>) {
         let mut most = 0;
         while self.ending.run_until_cancelled(tokio::time::sleep(TIDY)).await.is_some() {
@@ -411,7 +410,7 @@ impl Doors {
         }
     }
 
-    /// Closes after each change of the configuration, until the end.
+    /// Calls `close` after each change of the configuration.
     async fn follow(self: Arc<Self>) {
         let mut reloads = self.gateway.reloads();
         while let Some(Ok(())) = self.ending.run_until_cancelled(reloads.changed()).await {
@@ -459,7 +458,7 @@ impl Door {
         limits: &LimitSettings,
         away: Option<Away<'_>>,
     ) -> Response {
-        // Whoever takes anything takes what the specification wants to be named.
+        // A client that accepts anything accepts the types that the specification wants named.
         if request.headers().get(ACCEPT).is_none_or(|accept| accept == "*/*") {
             let both = HeaderValue::from_static("application/json, text/event-stream");
             request.headers_mut().insert(ACCEPT, both);
@@ -475,7 +474,7 @@ impl Door {
         }
         let (request, message) = light(parts, body, message).await;
         if let Some(message) = &message {
-            // Its Host and Origin count here too; with another head, rmcp alone hears of it.
+            // Host and Origin count here as well; a request with other headers goes to rmcp only.
             if self.plain.knows(request.headers()) {
                 self.plain.cancel(request.headers(), message);
             }
@@ -504,21 +503,21 @@ fn router(doors: Arc<Doors>) -> Router {
         .layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))
 }
 
-/// Keeps the session of a request here as long as the request has it.
+/// Keeps a request's session here as long as the request holds it.
 #[derive(Clone)]
 struct Held(#[expect(dead_code, reason = "it is only to be dropped")] Arc<()>);
 
-/// A way to the replica that a request belongs to.
+/// The data for forwarding a request to its replica.
 struct Away<'a> {
     cluster: &'a Arc<Cluster>,
     hosts: &'a [String],
     authorization: Option<HeaderValue>,
-    /// Whether another replica has sent the request here: it goes no further.
+    /// Whether another replica has forwarded the request here: then it goes no further.
     marked: bool,
 }
 
 impl Away<'_> {
-    /// Lets another replica answer a request that belongs to it. `None`: this one answers.
+    /// Forwards a request that belongs to another replica. `None`: this replica answers.
     async fn answer(
         &self,
         door: &Door,
@@ -532,7 +531,7 @@ impl Away<'_> {
             return None;
         }
         if self.marked {
-            // What it belongs to has ended or gone on elsewhere, unless nobody has it.
+            // Its session has ended or moved on, unless nobody holds it.
             return match self.cluster.take_over(session?).await {
                 Ok(true) => None,
                 _ => Some(elsewhere::misdirected()),
@@ -551,8 +550,8 @@ impl Away<'_> {
     }
 }
 
-/// The head and the whole body of a request, if the message in it is within its bounds; else the answer. Also returns the message,
-/// unless it is no JSON.
+/// Returns the head and the complete body of a request, if its message is within the limits; otherwise the refusal. Also
+/// returns the message, unless it is not JSON.
 pub(super) async fn within_bounds(
     request: Request,
     settings: &LimitSettings,
@@ -581,7 +580,7 @@ pub(super) async fn within_bounds(
     let (scanned, _) = off_thread(Weight::of(body.len()), scan).await;
     let message = match scanned.within(|head| of_client(head, &limits)) {
         Ok(message) => message,
-        // rmcp says what is wrong with a body that is not JSON.
+        // rmcp reports the error for a body that is not JSON.
         Err(refused) if refused.fault.is_syntax() => {
             return Ok((parts, body, None));
         }
@@ -596,7 +595,7 @@ pub(super) async fn within_bounds(
     Ok((parts, body, Some(message)))
 }
 
-/// A request for rmcp, and its message unless that is large: then the arguments of a call go beside it.
+/// Returns a request for rmcp, and its message unless that is large: then a call's arguments are attached separately.
 async fn light(parts: Parts, body: Bytes, message: Option<Message>) -> (Request, Option<Message>) {
     let Some(message) = message else { return (Request::from_parts(parts, Body::from(body)), None) };
     let weight = message.weight();
@@ -615,7 +614,7 @@ async fn light(parts: Parts, body: Bytes, message: Option<Message>) -> (Request,
     (request, None)
 }
 
-/// A JSON-RPC error as an answer.
+/// Returns a JSON-RPC error as an HTTP response.
 fn refusal(status: StatusCode, id: Option<&str>, (code, message): (i32, String)) -> Response {
     let error = Message::failure(id.unwrap_or("null"), code, &message);
     let mut response = Response::new(Body::from(error));
@@ -624,8 +623,8 @@ fn refusal(status: StatusCode, id: Option<&str>, (code, message): (i32, String))
     response
 }
 
-/// A body that is not JSON gets a JSON-RPC error, as the specification has it; rmcp says it in text. A session whose record cannot be
-/// read now may be there in a moment.
+/// Converts the response to a body that is not JSON into a JSON-RPC error, as the specification requires; rmcp answers with
+/// text. A session whose record is unreadable may be back shortly.
 async fn readable(response: Response) -> Response {
     let told = [StatusCode::UNSUPPORTED_MEDIA_TYPE, StatusCode::INTERNAL_SERVER_ERROR];
     if !told.contains(&response.status()) || response.extensions().get::<OfReplica>().is_some() {
@@ -644,13 +643,13 @@ async fn readable(response: Response) -> Response {
     refusal(StatusCode::BAD_REQUEST, None, (-32700, message))
 }
 
-/// Takes verbatim results out of their carriers in a stream of events.
+/// Unwraps verbatim results in an event stream.
 fn unwrap(response: Response) -> Response {
     let events = response
         .headers()
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    // What another replica has answered is unwrapped.
+    // Another replica's answer is already unwrapped.
     if !events || response.extensions().get::<OfReplica>().is_some() {
         return response;
     }

@@ -1,8 +1,8 @@
-//! Requests in flight: the messages to their clients meanwhile, and the answers.
+//! Requests in flight: the messages to their clients in the meantime, and the answers.
 //!
-//! A client of the session era is asked by requests while its own request is in flight. A client of the stateless era gets an
-//! unfinished result and sends the request again with the answers (SEP-2322); until then the request is parked here, under a
-//! handle that is good once, for the same request and profile.
+//! A client of the session era gets servers' requests while its own request is in flight. A client of the stateless era gets
+//! an unfinished result and repeats the request with the answers (SEP-2322); until then the request is parked here, under a
+//! handle that is valid once, for the same request and profile.
 
 use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
@@ -35,39 +35,39 @@ use crate::{
     quotas::{Account, Place},
 };
 
-/// The progress notifications of one call that wait for its client.
+/// The maximum number of one call's progress notifications queued for its client.
 const PROGRESS_QUEUE: usize = 4_096;
-/// The requests and log messages of servers that wait for one client.
+/// The maximum number of servers' requests and log messages queued for one client.
 const TOWARD_QUEUE: usize = 256;
 /// The longest time that a request is parked.
 const PARKED_FOR: Duration = Duration::from_secs(600);
-/// The most parked requests; beyond it, requests of servers are declined.
+/// The maximum number of parked requests; beyond it, servers' requests are declined.
 const MAX_PARKED: usize = 1_000;
-/// The beginning of every handle.
+/// The prefix of every handle.
 const HANDLE: &str = "parked-";
 
 /// A request in flight, with the channels to its client. Its outcome is a `T`.
 pub(super) struct InFlight<T> {
-    /// The identity of the request: the client's answers are good only for the same request.
+    /// The identity of the request: the client's answers are valid only for the same request.
     what: String,
     profile: Option<String>,
-    /// Whose quotas it counts against.
+    /// The account whose quotas the request counts against.
     account: Arc<Account>,
     work: Pin<Box<dyn Future<Output = T> + Send>>,
     progress: Option<mpsc::Receiver<Value>>,
     toward: mpsc::Receiver<ToClient>,
     asker: ClientChannel,
-    /// What the client has to hear first.
+    /// The message that the client has to get first.
     held: Option<ToTell>,
-    /// Cancels the work if the request is dropped before its end.
+    /// Cancels the work if the request is dropped early.
     cancel: CancelOnDrop,
-    /// Its entry among the calls that its client may cancel.
+    /// Its entry among the calls that the client may cancel.
     _listed: Option<Listed>,
-    /// Its session is busy until dropped.
+    /// Marks the session busy until dropped.
     _busy: Arc<()>,
 }
 
-/// What a client has to hear before the answer.
+/// A message for a client before the answer.
 enum ToTell {
     /// The params of a progress notification.
     Progress(Value),
@@ -84,11 +84,11 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The calls of one session that began outside of rmcp and that the client may cancel, by id as JSON.
+/// One session's calls that started outside rmcp and that the client may cancel, by id as JSON.
 #[derive(Clone, Default)]
 pub(super) struct Cancellable(Arc<DashMap<String, CancellationToken>>);
 
-/// An entry of [`Cancellable`], until dropped.
+/// An entry of [`Cancellable`], removed on drop.
 pub(super) struct Listed {
     calls: Cancellable,
     id: String,
@@ -102,7 +102,7 @@ impl Cancellable {
         }
     }
 
-    /// Whether a call with this id is in flight.
+    /// Returns whether a call with this id is in flight.
     pub fn has(&self, id: &str) -> bool {
         self.0.contains_key(id)
     }
@@ -110,12 +110,12 @@ impl Cancellable {
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        // Its own token is cancelled by now; that of another call may have taken its place.
+        // Its own token is cancelled by now; another call's token may have taken its place.
         self.calls.0.remove_if(&self.id, |_, token| token.is_cancelled());
     }
 }
 
-/// The parked requests, by their outcome.
+/// The parked requests, grouped by type of outcome.
 #[derive(Clone, Default)]
 pub(super) struct Parkings {
     /// Tool calls.
@@ -124,7 +124,7 @@ pub(super) struct Parkings {
     pub passed: Arc<Parking<Result<Value, ErrorData>>>,
 }
 
-/// Requests that wait for the answers of their clients.
+/// Requests that wait for their clients' answers.
 pub(super) struct Parking<T> {
     waiting: Mutex<HashMap<String, Parked<T>>>,
     cluster: Option<Arc<Cluster>>,
@@ -155,7 +155,7 @@ pub(super) enum RequestOutcome<T> {
 pub(super) struct Channels {
     /// Takes progress, if the client wants it.
     pub progress: Option<mpsc::Sender<Value>>,
-    /// Takes requests and log messages of servers.
+    /// Takes servers' requests and log messages.
     pub asker: ClientChannel,
     /// Cancels the request.
     pub cancel: CancellationToken,
@@ -181,7 +181,7 @@ impl Channels {
         Self { progress, asker, cancel, receivers: (from_progress, toward), busy }
     }
 
-    /// Returns a request in flight whose work has not begun.
+    /// Returns a request in flight that has not started yet.
     pub fn open<T>(
         self,
         what: String,
@@ -218,7 +218,7 @@ pub(super) async fn call(gateway: Arc<Gateway>, caller: Caller, request: CallToo
     })
 }
 
-/// Returns the identity of a tool call. It includes the arguments if the client may have to send the call again.
+/// Returns the identity of a tool call. Includes the arguments if the client may have to send the call again.
 pub(super) fn called(request: &CallToolRequestParams, may_resend: bool) -> String {
     let mut what = format!("tools/call {}", request.name);
     if may_resend && let Some(arguments) = &request.arguments {
@@ -228,7 +228,7 @@ pub(super) fn called(request: &CallToolRequestParams, may_resend: bool) -> Strin
     what
 }
 
-/// Returns the client's capabilities for servers. `forms`: whether the client's forms are known to work.
+/// Returns the client's capabilities for servers' requests. `forms`: whether the client's forms are known to work.
 pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map<String, Value> {
     let Some(Ok(Value::Object(mut all))) = capabilities.map(serde_json::to_value) else { return Map::new() };
     all.retain(|name, _| matches!(name.as_str(), "sampling" | "roots") || name == "elicitation" && forms);
@@ -236,14 +236,14 @@ pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map
 }
 
 impl<T: Send + 'static> InFlight<T> {
-    /// Lists the request under its id among those that the client may cancel.
+    /// Adds the request under its id to the calls that the client may cancel.
     pub fn listed_in(self, calls: &Cancellable, id: &str) -> Self {
         calls.0.insert(id.into(), self.cancel.0.clone());
         Self { _listed: Some(Listed { calls: calls.clone(), id: id.into() }), ..self }
     }
 
-    /// Polls the work until it ends, at most for `limit`. Returns its outcome, if the client has nothing to hear before it and
-    /// has not cancelled. Log messages below `level` are not for the client.
+    /// Polls the work until it ends, at most for `limit`. Returns its outcome, if no message for the client has to go first
+    /// and the client has not cancelled. Log messages below `level` are not sent to the client.
     pub async fn begin(&mut self, level: Option<LogLevel>, limit: Duration) -> Option<T> {
         let over = tokio::time::sleep(limit);
         tokio::pin!(over);
@@ -272,17 +272,17 @@ impl<T: Send + 'static> InFlight<T> {
         }
     }
 
-    /// The request with its outcome.
+    /// Returns the request with its outcome.
     pub fn ended(self, outcome: T) -> Self {
         Self { work: Box::pin(std::future::ready(outcome)), ..self }
     }
 
-    /// Whether the request was cancelled.
+    /// Returns whether the request was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.0.is_cancelled()
     }
 
-    /// Lets the cancelled work come to its end.
+    /// Lets the cancelled work finish.
     pub async fn abandon(self) {
         let Self { work, cancel, .. } = self;
         cancel.0.cancel();
@@ -303,10 +303,10 @@ impl<T: Send + 'static> InFlight<T> {
                 let _ = peer.notify_progress(params).await;
             }
         };
-        // Polled here and not in a task: rmcp sends a request on the stream of the request that is being handled.
+        // Polled here rather than in a task: rmcp sends a request on the stream of the request being handled.
         let mut asking: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
         let mut cancelled = false;
-        // A question that the client still shows when the call ends is taken back.
+        // Withdraws a question that the client still shows when the call ends.
         let over = CancellationToken::new();
         let ended = loop {
             tokio::select! {
@@ -357,7 +357,7 @@ impl<T: Send + 'static> InFlight<T> {
     }
 }
 
-/// The next that the client has to hear; none if nothing can come.
+/// Returns the next message for the client; `None` if there can be no more.
 async fn next(
     held: &mut Option<ToTell>,
     progress: &mut Option<mpsc::Receiver<Value>>,
@@ -380,7 +380,7 @@ async fn next(
     }
 }
 
-/// Sends a server's requests to a client of the session era, one after the other. Cancels the current request at the client
+/// Sends a server's requests to a client of the session era, one after another. Cancels the current request at the client
 /// once the server no longer needs the reply, or the call is over.
 async fn ask(
     peer: &Peer<RoleServer>,
@@ -429,7 +429,7 @@ async fn ask(
     let _ = reply.send(replies);
 }
 
-/// Sends a log message of a server, if the client wants its level.
+/// Sends a server's log message, if the client wants its level.
 async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
     if is_wanted(&params, level)
         && let Ok(params) = serde_json::from_value::<LoggingMessageNotificationParam>(params)
@@ -438,19 +438,19 @@ async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
     }
 }
 
-/// Whether a client that wants messages from `level` on is told of a log message.
+/// Returns whether a client that wants messages from `level` on gets a log message.
 fn is_wanted(params: &Value, level: Option<LogLevel>) -> bool {
     let of_message = || params.get("level").and_then(|of| LoggingLevel::deserialize(of).ok());
     level.is_some_and(|level| of_message().is_some_and(|of| LogLevel::from(of) >= level))
 }
 
-/// Sends a notice as a log message of Nonet's own, for clients that show these to people.
+/// Sends a notice as one of Nonet's own log messages, for clients that show these to people.
 pub(super) async fn tell_notice(peer: &Peer<RoleServer>, notice: &Value, level: LogLevel) {
     tell(peer, json!({ "level": "notice", "logger": "nonet", "data": notice }), Some(level)).await;
 }
 
 impl Parkings {
-    /// Parkings whose handles say which replica of a cluster has the request.
+    /// Returns parkings whose handles name the replica of a cluster that has the request.
     pub fn new(cluster: Option<&Arc<Cluster>>) -> Self {
         let (calls, passed) = (Parking::new(cluster.cloned()), Parking::new(cluster.cloned()));
         Self { calls: Arc::new(calls), passed: Arc::new(passed) }
@@ -491,7 +491,7 @@ impl<T: Send + 'static> Parking<T> {
             tracing::warn!(account = %open.account.name(), "too many requests of a client wait for it; a server's request was declined");
             return Err(Box::new(open));
         };
-        // The work continues meanwhile: progress, timeouts.
+        // The work, including progress and timeouts, continues meanwhile.
         let running = tokio::spawn(open.work);
         // Fails only if the whole process ends.
         let work = async move {
@@ -513,7 +513,7 @@ impl<T: Send + 'static> Parking<T> {
         Ok(Box::new(unfinished))
     }
 
-    /// Resumes the parked request that a request continues, and passes the client's answers on. `None`: the request is new.
+    /// Resumes the parked request that a request continues, and passes on the client's answers. `None`: the request is new.
     pub fn resume(
         &self,
         what: &str,

@@ -11,7 +11,7 @@ use super::NonetServer;
 use crate::gateway::inquiry::Inquiry;
 
 impl NonetServer {
-    /// Answers the command line under the profile of its session: `{answer}` or `{fault}`.
+    /// Answers the command line with its session's profile: `{answer}` or `{fault}`.
     pub(super) async fn inquire(
         &self,
         request: CustomRequest,
@@ -19,7 +19,7 @@ impl NonetServer {
     ) -> Result<CustomResult, ErrorData> {
         let inquiry: Inquiry = serde_json::from_value(request.params.unwrap_or_default())
             .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
-        // Lists that servers have sent already may not be published yet.
+        // Lists already received may not be published yet.
         self.gateway.published().await;
         let answer = match self.gateway.inquire(self.who(context), inquiry).await {
             Ok(answer) => json!({ "resultType": "complete", "answer": answer }),

@@ -1,4 +1,4 @@
-//! The lists that changed since the last announcement to a session.
+//! The lists that have changed since they were last announced to a session.
 
 use std::sync::{Arc, Weak};
 

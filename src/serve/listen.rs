@@ -1,5 +1,5 @@
-//! Connections over HTTP: how many there may be, and how long a client may take to say what it wants. HTTP/2 without TLS is
-//! spoken with clients that begin with it ("prior knowledge", RFC 9113, section 3.3), as proxies do.
+//! Connections over HTTP: limits their number, and the time that a client may take to send its request. Supports HTTP/2
+//! without TLS for clients that begin with it ("prior knowledge", RFC 9113, section 3.3), as proxies do.
 
 use std::{
     collections::HashMap,
@@ -32,9 +32,9 @@ use tower_service::Service;
 
 use crate::config::LimitSettings;
 
-/// How long until another connection is accepted when the system has no room for one.
+/// The delay before the next connection is accepted when the system has no room for one.
 const NO_ROOM: Duration = Duration::from_millis(500);
-/// How many connections are refused with an answer at a time; further ones are closed.
+/// How many refused connections get an answer at a time; further ones are closed.
 const REFUSALS: usize = 32;
 /// How long a refused client may take to read its answer.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
@@ -42,15 +42,15 @@ const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/pl
                        connection: close\r\ncontent-length: 70\r\n\r\n\
                        too many connections: close some, or raise `connections` in [limits]\r\n";
 
-/// The beginning of a connection that speaks HTTP/2 (RFC 9113, section 3.4). No request of HTTP/1.1 begins so.
+/// The preface of an HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins with it.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How long until it is looked again whether more of a beginning has come that may become either.
+/// The delay before an incomplete preface is checked again.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// The most requests that are open on one connection of HTTP/2; a client waits with further ones.
+/// The maximum number of concurrent requests on an HTTP/2 connection; a client waits with further ones.
 const STREAMS: u32 = 256;
-/// The most bytes of headers of a request over HTTP/2.
+/// The maximum size of a request's headers over HTTP/2, in bytes.
 const HEADERS: u32 = 64 << 10;
-/// How often it is asked whether the other end of a connection of HTTP/2 is still there, and how long it may take to answer.
+/// How often an HTTP/2 connection is pinged, and how long the answer may take.
 const PING: Duration = Duration::from_secs(30);
 const PING_LIMIT: Duration = Duration::from_secs(20);
 
@@ -58,8 +58,8 @@ const PING_LIMIT: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalAddress(pub IpAddr);
 
-/// Answers requests until `ending`, then waits for those that are open. `limits` are those of the moment. Addresses of other replicas
-/// have no limit of their own.
+/// Answers requests until `ending`, then waits for the open ones. `limits` returns the current limits. Other replicas'
+/// addresses have no limit of their own.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -74,7 +74,7 @@ pub(super) async fn serve(
             Ok(accepted) => accepted,
             Err(error) if is_of_one_client(&error) => continue,
             Err(error) => {
-                // Too many open files, most likely: other clients may leave.
+                // Most likely too many open files: other clients may leave.
                 tracing::warn!(%error, "a connection was not accepted");
                 sleep(NO_ROOM).await;
                 continue;
@@ -108,7 +108,7 @@ pub(super) async fn serve(
     tasks.wait().await;
 }
 
-/// Whether a connection failed by itself, and the next may not.
+/// Returns whether the failure concerns one connection only, so that the next may succeed.
 fn is_of_one_client(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
@@ -160,7 +160,7 @@ async fn answer(stream: TcpStream, router: Router, header_timeout: Duration, end
     }
 }
 
-/// Answers on a connection until its end; once `ending` ends, only what is open.
+/// Answers on a connection until its end; after `ending`, only what is open.
 async fn until_over<C: GracefulConnection>(
     connection: C,
     ending: &CancellationToken,
@@ -175,12 +175,12 @@ async fn until_over<C: GracefulConnection>(
     }
 }
 
-/// Whether a connection begins as one of HTTP/2. Nothing of it is taken.
+/// Returns whether a connection begins with the HTTP/2 preface. Consumes nothing.
 async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     let mut beginning = [0; HTTP2.len()];
     loop {
         let come = stream.peek(&mut beginning).await?;
-        // One that has ended is of neither.
+        // A connection that has ended is neither.
         if come == 0 || come == HTTP2.len() || !HTTP2.starts_with(&beginning[..come]) {
             return Ok(come == HTTP2.len() && beginning == HTTP2);
         }
@@ -188,7 +188,7 @@ async fn is_http2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-/// Names the host of a request over HTTP/2 as HTTP/1.1 does (RFC 9113, section 8.3.1).
+/// Puts an HTTP/2 request's host where HTTP/1.1 has it (RFC 9113, section 8.3.1).
 fn name_host(request: &mut Request<Incoming>) {
     if request.version() == Version::HTTP_2
         && let Some(authority) = request.uri().authority()
@@ -198,19 +198,19 @@ fn name_host(request: &mut Request<Incoming>) {
     }
 }
 
-/// Tells a client that there are too many.
+/// Answers a client that there are too many connections.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     stream.write_all(REFUSAL.as_bytes()).await?;
     stream.shutdown().await?;
-    // Closed with something unread, a connection takes the answer back.
+    // Closing a connection with unread data would discard the answer.
     tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.map(drop)
 }
 
-/// The open connections, by the address of the client.
+/// The number of open connections, by the client's address.
 #[derive(Default)]
 struct OpenConnections(Mutex<HashMap<IpAddr, usize>>);
 
-/// One of them, until dropped.
+/// An open connection, counted until dropped.
 struct Place {
     open: Arc<OpenConnections>,
     from: IpAddr,
@@ -243,7 +243,7 @@ impl Drop for Place {
     }
 }
 
-/// The client at an address: one has a whole network of IPv6.
+/// Returns the client at an address: an IPv6 client owns a whole network.
 fn client(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

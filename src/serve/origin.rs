@@ -1,4 +1,4 @@
-//! What a request says of its client and of its rights, whether it came through rmcp or not.
+//! A request's statements about its client and its rights, whether it came through rmcp or not.
 
 use http::{Extensions, request::Parts};
 use rmcp::{
@@ -12,24 +12,24 @@ use super::tasks::WantsTask;
 
 /// Where a request comes from.
 pub(super) trait Origin {
-    /// Its `_meta`.
+    /// Returns its `_meta`.
     fn meta(&self) -> &RequestMetaObject;
 
-    /// What the gateway has put beside a request over HTTP.
+    /// Returns what the gateway has attached to a request over HTTP.
     fn beside(&self) -> Option<&Extensions>;
 
-    /// The name of its client.
+    /// Returns the name of its client.
     fn client_name(&self) -> Option<String>;
 
     fn client_capabilities(&self) -> Option<ClientCapabilities>;
 
-    /// Whether it is of the stateless era.
+    /// Returns whether it is of the stateless era.
     fn is_stateless(&self) -> bool;
 
-    /// Whether its client wants a task (2025-11-25).
+    /// Returns whether its client wants a task (2025-11-25).
     fn wants_task(&self) -> bool;
 
-    /// Cancels it.
+    /// Returns the token that cancels it.
     fn cancel(&self) -> CancellationToken;
 }
 

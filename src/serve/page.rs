@@ -1,7 +1,7 @@
-//! What the HTTP server shows beside MCP: the live page at `/ui` with its figures, `/metrics`, `/healthz` and `/readyz`.
+//! What the HTTP server shows besides MCP: the live page at `/ui` with its figures, `/metrics`, `/healthz` and `/readyz`.
 //!
-//! The page and its figures are for the user of this machine alone: every request under `/ui/api` carries the token that
-//! Nonet prints when it starts. `/metrics` is for whoever may reach everything (`access`).
+//! The page and its figures are only for this machine's user: every request under `/ui/api` carries the token that Nonet
+//! prints when it starts. `/metrics` is for callers with access to everything (`access`).
 
 mod clients;
 pub(super) mod gateways;
@@ -43,7 +43,7 @@ use crate::{
     pins::WaitingPin,
 };
 
-/// The page: one document with one style and one script, put together from the files of `page/`.
+/// The page: one document with one style and one script, assembled from the files in `page/`.
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     const SCRIPTS: &str = concat!(
         include_str!("page/base.js"),
@@ -88,12 +88,12 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The address of the page, with its token.
+/// Returns the address of the page, with its token.
 pub(super) fn link(address: std::net::SocketAddr, token: &str) -> String {
     format!("http://{address}/ui#token={token}")
 }
 
-/// The routes beside MCP. Without a token there is no page.
+/// Returns the routes besides MCP. Without a token there is no page.
 pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
     let plain = Router::new()
         .route("/healthz", get(async || "ok\n"))
@@ -105,7 +105,7 @@ pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
     plain.merge(of_user(gateway, &token))
 }
 
-/// The page, for whoever has its token.
+/// Returns the page, for callers with its token.
 pub(super) fn of_user(gateway: &Arc<Gateway>, token: &str) -> Router {
     let token = BearerToken::new(token);
     let api = api(gateway);
@@ -163,8 +163,8 @@ fn answer(status: StatusCode, value: &Value) -> Response {
     response
 }
 
-/// Ready once every server is ready or has failed once, until the gateway is about to stop. Without what the replicas share, it is
-/// ready but degraded.
+/// Answers whether the gateway is ready: once every server is ready or has failed once, and until the gateway is about to
+/// stop. Without the replicas' shared data it is ready but degraded.
 async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     let starting: Vec<String> = gateway
         .connections()
@@ -180,7 +180,7 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
         state["stopping"] = json!(true);
     }
     if let Some(why) = gateway.cluster.as_ref().and_then(|cluster| cluster.replicas().trouble()) {
-        // Redis: whoever may ask here need not know where it is.
+        // Names Redis, whose address a caller here need not know.
         tracing::debug!(why, "ready without what the replicas share");
         state["degraded"] = json!(["redis"]);
     }
@@ -260,7 +260,7 @@ async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Search
     }
 }
 
-/// Calls as they end: the last ones, then each when it comes.
+/// Streams finished calls: the last ones, then each one as it ends.
 async fn calls(State(gateway): State<Arc<Gateway>>) -> Response {
     let (latest, coming) = gateway.calls.follow();
     let stop = gateway.stopping().clone();
@@ -290,7 +290,7 @@ fn event(call: &Value) -> Result<Bytes, Infallible> {
     Ok(Bytes::from(format!("data: {call}\n\n")))
 }
 
-/// What waits for the user: approvals, definitions to trust, and questions of the page's own calls.
+/// Returns what waits for the user: approvals, definitions to trust, and questions of the page's own calls.
 async fn waiting(
     State(gateway): State<Arc<Gateway>>,
     Extension(questions): Extension<Arc<OpenQuestions>>,
@@ -353,7 +353,7 @@ struct DecisionWanted {
 /// The longest answer of a webhook, in bytes.
 const MAX_SAID: usize = 64 << 10;
 
-/// Takes the answer of a program at the one-time address of its question.
+/// Accepts a program's answer at the one-time address of its question.
 async fn answer_at(
     State(gateway): State<Arc<Gateway>>,
     Path(address): Path<String>,

@@ -1,9 +1,9 @@
 //! Calls over HTTP that are answered with plain JSON.
 //!
-//! rmcp answers each call with a stream of events, by way of a task of the session, several channels and trees of values. Most
-//! calls end within moments and have nothing to say before that: an ordinary call begins here, and its answer is written
-//! once. A call that has something to say, or takes longer, continues under rmcp with the same HTTP request. Whatever is out
-//! of the ordinary goes to rmcp at once, which also words every refusal.
+//! rmcp answers each call with an event stream, through a session task, several channels and trees of values. Most calls end
+//! within moments and send nothing before their answer: an ordinary call starts here, and its answer is written once. A call
+//! that sends a message first, or takes longer, continues in rmcp with the same HTTP request. Any unusual request goes
+//! straight to rmcp, which also words every refusal.
 
 use std::{
     collections::VecDeque,
@@ -55,28 +55,28 @@ use crate::{
 
 /// How long a call may take to be answered with plain JSON.
 const MOMENTS: Duration = Duration::from_millis(50);
-/// How often rmcp, which ends idle sessions, hears that a session is in use.
+/// How often rmcp, which ends idle sessions, is notified that a session is in use.
 const IN_USE: Duration = Duration::from_secs(30);
-/// How many heads of requests are remembered: the latest.
+/// How many request heads are remembered: the latest ones.
 const MOST_HEADS: usize = 32;
-/// The beginning of a header's value that is encoded (SEP-2243).
+/// The prefix of an encoded header value (SEP-2243).
 const ENCODED: &str = "=?base64?";
 
 static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
 static METHOD: HeaderName = HeaderName::from_static("mcp-method");
 static NAME: HeaderName = HeaderName::from_static("mcp-name");
-/// What rmcp judges of a head, whatever the message is.
+/// The headers that rmcp checks for every message.
 static JUDGED: [HeaderName; 5] =
     [HOST, ORIGIN, ACCEPT, CONTENT_TYPE, HeaderName::from_static("mcp-protocol-version")];
 
-/// What is known of the clients at one door, so that calls can be answered without rmcp.
+/// What is known about the clients at one door, so that calls can be answered without rmcp.
 pub(super) struct PlainCalls {
-    /// The sessions of rmcp, which are the ones that count.
+    /// rmcp's sessions, which are authoritative.
     open: Arc<LocalSessionManager>,
-    /// The sessions whose clients have ended their handshake.
+    /// The sessions whose clients have completed their handshake.
     settled: DashMap<Box<str>, Arc<SettledSession>>,
-    /// Values of [`JUDGED`] in requests that rmcp took.
+    /// Values of [`JUDGED`] in requests that rmcp accepted.
     heads: RwLock<Vec<[Vec<HeaderValue>; 5]>>,
     handler: Box<dyn Fn() -> NonetServer + Send + Sync>,
 }
@@ -85,11 +85,11 @@ struct SettledSession {
     server: NonetServer,
     peer: Peer<RoleServer>,
     calls: Cancellable,
-    /// When rmcp last heard that the session is in use.
+    /// When rmcp was last notified that the session is in use.
     in_use: Mutex<Instant>,
 }
 
-/// A call that has begun outside of rmcp.
+/// A call that has started outside rmcp.
 pub(super) struct BegunCall {
     open: InFlight<Answer>,
     /// Its id as JSON.
@@ -98,16 +98,16 @@ pub(super) struct BegunCall {
     is_stateless: bool,
 }
 
-/// A call on its way to rmcp, beside its request.
+/// A call on its way to rmcp, attached to its request.
 #[derive(Clone)]
 struct HalfDone(Arc<Mutex<Option<InFlight<Answer>>>>);
 
-/// Returns the call that began before its request came to rmcp.
+/// Returns the call that started before its request reached rmcp.
 pub(super) fn take(extensions: &McpExtensions) -> Option<InFlight<Answer>> {
     extensions.get::<Parts>()?.extensions.get::<HalfDone>()?.0.lock().take()
 }
 
-/// Remembers the session of a client that has ended its handshake, until the session ends.
+/// Remembers a session whose client has completed its handshake, until the session ends.
 pub(super) fn settled(server: &NonetServer, context: &NotificationContext<RoleServer>) {
     let Some(parts) = context.extensions.get::<Parts>() else { return };
     let Some(calls) = parts.extensions.get::<Arc<PlainCalls>>() else { return };
@@ -126,12 +126,12 @@ pub(super) fn settled(server: &NonetServer, context: &NotificationContext<RoleSe
     });
 }
 
-/// The session of a request.
+/// Returns the session of a request.
 pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
     only(headers, &SESSION_ID)
 }
 
-/// The value of a header that is there once.
+/// Returns the value of a header that occurs once.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())?.to_str().ok()
@@ -145,12 +145,12 @@ impl PlainCalls {
         Self { open, settled: DashMap::new(), heads: RwLock::default(), handler: Box::new(handler) }
     }
 
-    /// Returns a handler with a session of its own.
+    /// Returns a handler with a new session.
     pub fn handler(&self) -> NonetServer {
         (self.handler)()
     }
 
-    /// Whether rmcp took a request with such a head.
+    /// Returns whether rmcp accepted a request with this head.
     pub fn knows(&self, headers: &HeaderMap) -> bool {
         let is_like = |head: &[Vec<HeaderValue>; 5]| {
             JUDGED.iter().zip(head).all(|(name, values)| headers.get_all(name).iter().eq(values))
@@ -158,10 +158,10 @@ impl PlainCalls {
         self.heads.read().iter().any(is_like)
     }
 
-    /// Remembers the head of a request that rmcp took.
+    /// Remembers the head of a request that rmcp accepted.
     pub fn learn(&self, head: [Vec<HeaderValue>; 5]) {
         let mut heads = self.heads.write();
-        // Without a Host, rmcp judges the address.
+        // Without a Host, rmcp checks the address.
         if !head[0].is_empty() && !heads.contains(&head) {
             if heads.len() >= MOST_HEADS {
                 heads.remove(0);
@@ -170,7 +170,7 @@ impl PlainCalls {
         }
     }
 
-    /// Cancels the call that a `notifications/cancelled` is about, if it began here. rmcp gets the notification too.
+    /// Cancels the call that a `notifications/cancelled` refers to, if the call started here. rmcp gets the notification too.
     pub fn cancel(&self, headers: &HeaderMap, message: &Message) {
         if let Some(session) = only(headers, &SESSION_ID).and_then(|id| self.settled.get(id))
             && let Some(id) = message.cancels()
@@ -179,7 +179,7 @@ impl PlainCalls {
         }
     }
 
-    /// Begins an ordinary call. `None` for every other request.
+    /// Starts an ordinary call. `None` for every other request.
     pub fn begin(&self, request: &Request, message: &Message) -> Option<BegunCall> {
         let is_call = message.kind() == MessageKind::Request
             && message.method().as_deref() == Some("tools/call")
@@ -236,15 +236,14 @@ impl PlainCalls {
         if in_use.elapsed() > IN_USE {
             *in_use = Instant::now();
             let handle = handle.clone();
-            // Anything counts as use, even the end of a stream that there never was.
+            // Any operation counts as use, even closing a stream that never existed.
             tokio::spawn(async move { handle.close_request_wise_channel(u64::MAX).await });
         }
         drop(in_use);
         Some(session)
     }
 
-    /// Returns the handler of a call of the stateless era, if its headers agree with its body (SEP-2243) and its `_meta` is
-    /// whole.
+    /// Returns the handler of a stateless call, if its headers match its body (SEP-2243) and its `_meta` is complete.
     fn stateless(&self, headers: &HeaderMap, meta: &RequestMetaObject, tool: &str) -> Option<NonetServer> {
         let agrees = only(headers, &VERSION) == Some(ProtocolVersion::V_2026_07_28.as_str())
             && meta.protocol_version() == Some(ProtocolVersion::V_2026_07_28)
@@ -253,17 +252,17 @@ impl PlainCalls {
             && only(headers, &NAME) == Some(tool)
             && !tool.starts_with(ENCODED);
         let server = agrees.then(|| self.handler())?;
-        // A tool whose params are repeated in headers.
+        // The params of such a tool are repeated in headers.
         server.get_tool(tool).is_none().then_some(server)
     }
 }
 
-/// Returns what rmcp judges of a head.
+/// Returns the values that rmcp checks in a head.
 pub(super) fn judged(headers: &HeaderMap) -> [Vec<HeaderValue>; 5] {
     JUDGED.each_ref().map(|name| headers.get_all(name).iter().cloned().collect())
 }
 
-/// The origin of a call without rmcp.
+/// The origin of a call outside rmcp.
 struct PlainOrigin<'a> {
     meta: RequestMetaObject,
     beside: &'a Extensions,
@@ -304,7 +303,7 @@ impl Origin for PlainOrigin<'_> {
 }
 
 impl BegunCall {
-    /// Answers the call: with plain JSON, or as rmcp does.
+    /// Answers the call: with plain JSON, or through rmcp.
     pub async fn answer(self, door: Arc<Door>, request: Request) -> Response {
         let Self { open, id, level, is_stateless } = self;
         let mut call = FirstMoments { left: Some((open, request)), door, is_stateless };
@@ -323,8 +322,8 @@ impl BegunCall {
     }
 }
 
-/// A call that is neither answered nor with rmcp yet. If its client leaves, rmcp does with it what it does with every call: one
-/// of a session continues, one of the stateless era is cancelled.
+/// A call that is not answered yet and not yet with rmcp. If its client leaves, the call is treated as rmcp treats it: one in
+/// a session continues, a stateless one is cancelled.
 struct FirstMoments {
     left: Option<(InFlight<Answer>, Request)>,
     door: Arc<Door>,
@@ -332,7 +331,7 @@ struct FirstMoments {
 }
 
 impl FirstMoments {
-    /// Lets rmcp answer a call, which may have its outcome.
+    /// Lets rmcp answer a call, whose outcome may be known already.
     async fn pass_on(mut self, outcome: Option<Answer>) -> Response {
         let Some((open, request)) = self.left.take() else { return Response::default() };
         let open = match outcome {
@@ -347,7 +346,7 @@ impl FirstMoments {
         if self.is_stateless {
             return answered.await;
         }
-        // In a task: a client that leaves now must not take the call along.
+        // In a task: if the client leaves now, the call must not be dropped with it.
         tokio::spawn(answered).await.unwrap_or_else(|_| {
             let mut response = Response::default();
             *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
@@ -401,7 +400,7 @@ impl HttpBody for Pieces {
     }
 }
 
-/// The answer to a call that its client has cancelled: a stream of no events, as from rmcp.
+/// Returns the answer to a call that its client has cancelled: an empty event stream, as from rmcp.
 fn unanswered() -> Response {
     of_type("text/event-stream", Body::empty())
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::gateway::Page;
 use crate::wire::rmcp::carry;
 
-/// Returns a list under the name of its field. A client of the stateless era learns that it may change at any time.
+/// Returns a list under the name of its field. A stateless client also learns that the list may change at any time.
 fn list(field: &str, page: Page, stateless: bool) -> Value {
     let mut list = json!({ field: page.entries });
     if let Some(next) = page.next {
@@ -60,7 +60,7 @@ pub(super) fn templates(page: Page, stateless: bool) -> ListResourceTemplatesRes
     ListResourceTemplatesResult { meta: Some(carry(list)), ..ListResourceTemplatesResult::default() }
 }
 
-/// Checks that a server's answer has this field.
+/// Checks that a server's answer contains this field.
 fn has(given: Value, field: &str) -> Result<Value, ErrorData> {
     match given.get(field) {
         Some(_) => Ok(given),

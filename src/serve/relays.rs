@@ -1,6 +1,6 @@
-//! Programs that this replica runs for the others, each as an MCP server of its own at `/cluster/servers/NAME`. Only replicas come
-//! in, which have judged their clients' requests already: everything goes through as it is. Progress, logs and questions of a
-//! program come back on the stream of their call.
+//! Programs that this replica runs for the others, each as a separate MCP server at `/cluster/servers/NAME`. Only replicas
+//! have access, and they have already checked their clients' requests, so everything passes through unchanged. A program's
+//! progress, logs and questions come back on the stream of their call.
 
 use std::{
     collections::HashMap,
@@ -50,22 +50,22 @@ use crate::{
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 /// How long a replica waits for a program that is starting.
 const START: Duration = Duration::from_secs(50);
-/// How often a stream without news says that it is open.
+/// How often a silent stream sends a keep-alive.
 const ALIVE: Duration = Duration::from_secs(15);
 /// How long a session without a stream is kept.
 const UNUSED: Duration = Duration::from_secs(600);
-/// The messages that wait for a replica that does not read.
+/// The maximum number of messages queued for a replica that does not read.
 const QUEUE: usize = 64;
-/// The most entries on a page of a list.
+/// The maximum number of entries on a page of a list.
 const PAGE: usize = 1_000;
-/// The time that the asking replica has to end a call by itself, at which it would be over there.
+/// The extra time in which the asking replica can end a call itself, before it ends here.
 const SLACK: Duration = Duration::from_secs(10);
-/// How long a call may take whose replica does not say how long.
+/// How long a call may take if its replica sets no limit.
 const LONGEST: Duration = Duration::from_secs(300);
 
 type Events = mpsc::Sender<Result<Bytes, io::Error>>;
 
-/// The programs of this replica, and the sessions of others with them.
+/// This replica's programs, and other replicas' sessions with them.
 struct Relays {
     gateway: Arc<Gateway>,
     sessions: DashMap<String, Arc<RelaySession>>,
@@ -93,7 +93,7 @@ impl Relays {
         let Some(connection) = self.gateway.placed_here(server) else { return elsewhere::misdirected() };
         let id = request.headers().get(SESSION).and_then(|id| id.to_str().ok()).map(String::from);
         let session = id.as_ref().and_then(|id| self.sessions.get(id).map(|session| session.clone()));
-        // A program of another configuration is another server.
+        // A program under another configuration is a different server.
         let session = session.filter(|session| Arc::ptr_eq(&session.connection, &connection));
         match (request.method().clone(), session) {
             (Method::POST, session) => self.post(connection, session, request).await,
@@ -139,7 +139,7 @@ impl Relays {
         }
     }
 
-    /// Opens a session with a program, once that is ready.
+    /// Opens a session with a program, once the program is ready.
     async fn open(&self, connection: Arc<Connection>, message: &Message) -> Response {
         let listing = match timeout(START, until_listed(&connection)).await {
             Ok(Ok(listing)) => listing,
@@ -174,7 +174,7 @@ impl Relays {
     }
 }
 
-/// Waits until a program is ready. Returns what it lists, or why it is not ready.
+/// Waits until a program is ready. Returns its lists, or why it is not ready.
 async fn until_listed(connection: &Connection) -> Result<Arc<Listing>, String> {
     let mut states = connection.watch();
     loop {
@@ -189,26 +189,26 @@ async fn until_listed(connection: &Connection) -> Result<Arc<Listing>, String> {
         }
         select! {
             _ = states.changed() => {}
-            // The link is up a little before its state says so.
+            // The link is up slightly before the state says so.
             () = sleep(Duration::from_millis(50)) => {}
         }
     }
 }
 
-/// What one replica does with one program.
+/// One replica's session with one program.
 struct RelaySession {
     connection: Arc<Connection>,
     /// The calls in flight, by the ids of their requests.
     calls: Mutex<HashMap<String, CancellationToken>>,
-    /// The questions that wait for an answer, by the ids of their requests.
+    /// The unanswered questions, by the ids of their requests.
     questions: Mutex<HashMap<String, oneshot::Sender<Result<Value, ErrorData>>>>,
     last_question: AtomicU64,
     turns: Arc<QuestionTurns>,
-    /// The resources that are followed, each until its guard is dropped.
+    /// The followed resources, each until its guard is dropped.
     followed: Mutex<HashMap<String, DropGuard>>,
-    /// The lists as they were read last: all pages are of one time.
+    /// The lists as last read, so that all pages are consistent.
     listed: Mutex<Option<Arc<Listing>>>,
-    /// The stream of news.
+    /// The stream of notifications.
     news: Mutex<Option<Events>>,
     used: Mutex<Instant>,
 }
@@ -241,7 +241,7 @@ impl RelaySession {
             let message = message.clone();
             move || message.params().map(serde_json::from_slice::<Map<String, Value>>)
         };
-        // Its share of the memory for large messages is held as long as the request.
+        // The request's share of the memory for large messages is held as long as the request.
         let (params, share) = off_thread(message.weight(), read).await;
         let mut params = match params {
             None => Map::new(),
@@ -269,7 +269,7 @@ impl RelaySession {
                 json_answer(answered(&id, b"{}"))
             }
             "tools/call" | "prompts/get" | "resources/read" | "completion/complete" => {
-                // Else the other replica asks again: whether this one has the program is about to change.
+                // Otherwise the other replica asks again: this one is about to gain or lose the program.
                 if !self.connection.takes_requests() {
                     return plain(StatusCode::SERVICE_UNAVAILABLE, "the program is starting or moving");
                 }
@@ -287,7 +287,7 @@ impl RelaySession {
         }
     }
 
-    /// Makes a call, and passes on what comes of it.
+    /// Makes a call, and passes on everything that it produces.
     async fn run(
         self: &Arc<Self>,
         id: &str,
@@ -334,7 +334,7 @@ impl RelaySession {
                 Some(news) = told.recv() => progress_event(news, token.as_ref(), events).await,
                 Some(message) = for_client.recv() => self.pass_on(message, events),
                 answer = &mut call => break answer,
-                // The other replica does not want it any more, or is gone.
+                // The other replica has cancelled, or is gone.
                 () = events.closed() => return,
             }
         };
@@ -350,7 +350,7 @@ impl RelaySession {
                 let error = serde_json::to_vec(&error).unwrap_or_default();
                 Ok(event(&Message::failure_of(id, &error)))
             }
-            // Without an answer, the other replica knows no more than this one: it may have run.
+            // Without an answer, neither replica knows whether the call ran.
             Err(error @ (CallError::Closed(_) | CallError::NotReady(_) | CallError::Cancelled)) => {
                 Err(io::Error::other(error.to_string()))
             }
@@ -359,11 +359,11 @@ impl RelaySession {
         let _ = events.send(last).await;
     }
 
-    /// Passes a log message or questions of the program on to the replica whose call they belong to.
+    /// Passes a log message or questions from the program on to the replica whose call they belong to.
     fn pass_on(self: &Arc<Self>, message: ToClient, events: &Events) {
         match message {
             ToClient::Log(params) => {
-                // Of a log, some may be lost.
+                // Log messages may be lost.
                 let _ = events.try_send(Ok(event(&note("notifications/message", &params))));
             }
             ToClient::Ask(requests, reply) => {
@@ -401,7 +401,7 @@ impl RelaySession {
         replies
     }
 
-    /// Takes the words off a question that say who asks: the replica of the client adds them.
+    /// Removes the note of who asks from a question: the client's replica adds it.
     fn unsigned(&self, request: &mut Value) {
         let sign = format!("`{}` asks: ", self.connection.name);
         if let Some(text) = request["params"].get_mut("message")
@@ -411,7 +411,7 @@ impl RelaySession {
         }
     }
 
-    /// Takes the answer to a question.
+    /// Accepts the answer to a question.
     fn replied(&self, id: &str, message: &Message) {
         let Some(question) = self.questions.lock().remove(id) else { return };
         let reply = match (message.result(), message.error()) {
@@ -425,13 +425,13 @@ impl RelaySession {
         let _ = question.send(reply.map_err(|why| ErrorData::internal_error(why, None)));
     }
 
-    /// Answers with a page of a list. A cursor is the number of the first entry.
+    /// Answers with a page of a list. A cursor is the index of the first entry.
     fn page(&self, id: &str, field: &str, cursor: &str) -> Response {
         let start = cursor.parse::<usize>().unwrap_or(0);
         let now = self.connection.listed().borrow().clone();
         let listing = {
             let mut listed = self.listed.lock();
-            // The first list that is asked for is that of the tools.
+            // The tools are the first list requested.
             if listed.is_none() || (start == 0 && field == "tools") {
                 *listed = now;
             }
@@ -452,7 +452,7 @@ impl RelaySession {
         json_answer(answered(id, page.to_string().as_bytes()))
     }
 
-    /// Follows a resource until the session ends, or says that it is enough.
+    /// Follows a resource until the session ends or unsubscribes.
     async fn follow(self: &Arc<Self>, id: &str, uri: String) -> Response {
         let mut subscription = match self.connection.subscribe(uri.clone()).await {
             Ok(subscription) => subscription,
@@ -474,14 +474,14 @@ impl RelaySession {
         json_answer(answered(id, b"{}"))
     }
 
-    /// Puts a notification on the stream of news. One that does not fit is lost, as its reader reads the newest state anyway.
+    /// Puts a notification on the stream. One that does not fit is dropped, since its reader reads the newest state anyway.
     fn tell(&self, method: &str, params: &Value) {
         if let Some(news) = &*self.news.lock() {
             let _ = news.try_send(Ok(event(&note(method, params))));
         }
     }
 
-    /// Opens the stream of news, in place of an earlier one.
+    /// Opens the stream of notifications, replacing an earlier one.
     fn listen(self: Arc<Self>) -> Response {
         let (events, stream) = mpsc::channel(QUEUE);
         *self.news.lock() = Some(events.clone());
@@ -516,7 +516,7 @@ impl RelaySession {
     }
 }
 
-/// A question that waits for its answer.
+/// A question in flight.
 struct Asked<'a> {
     session: &'a RelaySession,
     id: String,
@@ -528,7 +528,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Makes a call of a program.
+/// Calls a program's tool.
 async fn call(
     connection: &Connection,
     method: &str,
@@ -564,7 +564,7 @@ async fn call(
     }
 }
 
-/// How many of these entries fit on a page: one at least, and all together half of what one may have.
+/// Returns how many of these entries fit on a page: at least one, together at most half the size limit.
 fn fitting(entries: &[&Value], limit: SizeLimit) -> usize {
     let mut left = SizeLimit { bytes: limit.bytes / 2, values: limit.values / 2 };
     let mut fitting = 0;
@@ -589,12 +589,12 @@ fn note(method: &str, params: &Value) -> Vec<u8> {
     json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string().into_bytes()
 }
 
-/// The answer to a request. `id` and `result` are JSON.
+/// Returns the answer to a request. `id` and `result` are JSON.
 fn answered(id: &str, result: &[u8]) -> Bytes {
     [b"{\"jsonrpc\":\"2.0\",\"id\":", id.as_bytes(), b",\"result\":", result, b"}"].concat().into()
 }
 
-/// The answer to a call, as its program wrote it.
+/// Returns the answer to a call, as its program wrote it.
 async fn whole(id: &str, result: CallResult) -> Bytes {
     match result.raw() {
         Some(raw) => answered(id, raw),
@@ -602,7 +602,7 @@ async fn whole(id: &str, result: CallResult) -> Bytes {
     }
 }
 
-/// A message as an event. Line ends can only be between the values of JSON.
+/// Returns a message as an event. In JSON, line breaks occur only between values.
 fn event(message: &[u8]) -> Bytes {
     let mut event = [b"data: ", message, b"\n\n"].concat();
     let end = event.len() - 2;

@@ -1,4 +1,4 @@
-//! Clients of the shared gateway: each connection of its socket is one client, with the protocol of stdio.
+//! Clients of the shared gateway: each connection to its socket is one client, speaking the stdio protocol.
 
 use std::{
     future::Future,
@@ -23,13 +23,13 @@ use crate::{
     shared::{self, Hello, START_LIMIT, SharedOwner, Welcome},
 };
 
-/// How often a gateway without clients checks whether its jobs have ended and nothing is left to run later.
+/// How often a gateway without clients checks whether its jobs have ended and nothing is scheduled.
 const LOOK: Duration = Duration::from_secs(1);
 /// The longest time for clients to disconnect when the gateway stops.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Serves the clients of this machine until `stop` ends, or until there was no client for the grace time of the configuration
-/// and no job runs and nothing is to run later. A page that somebody looks at is a client, too.
+/// Serves this machine's clients until `stop` resolves, or until there has been no client for the configured grace time, no
+/// job is running, and nothing is scheduled. An open page counts as a client.
 pub async fn serve_shared(
     gateway: Arc<Gateway>,
     owner: SharedOwner,
@@ -39,7 +39,7 @@ pub async fn serve_shared(
     tracing::info!(pid = std::process::id(), "the shared gateway is ready");
     connect_soon(&gateway);
     offer_page(&gateway, Serves::Shared);
-    // A page that is opened later shows what was before.
+    // A page opened later also shows earlier calls.
     if gateway.config().gateway.page {
         gateway.calls.switch_on();
     }
@@ -54,7 +54,7 @@ pub async fn serve_shared(
             if tokio::time::timeout(grace, count.wait_for(|count| *count > 0)).await.is_ok() {
                 continue;
             }
-            // A gateway of the newer version, which is started below, does what is left.
+            // The remaining work goes to a gateway of the newer version, started below.
             let is_replaced = clients.of_another_version.load(Ordering::Relaxed);
             if gateway.jobs.running() == 0 && (is_replaced || !gateway.has_errands().await) {
                 return;
@@ -83,7 +83,7 @@ pub async fn serve_shared(
     Ok(())
 }
 
-/// Serves the clients of this machine beside others, until the gateway stops. `page`: the address of its live page, with the
+/// Serves this machine's clients besides others, until the gateway stops. `page` is the address of its live page, with the
 /// token.
 pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner, page: Option<String>) {
     let listener = match owner.listen() {
@@ -103,10 +103,10 @@ pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner, page: Opti
 
 /// The clients of the socket.
 struct Clients {
-    /// Those connected, and open pages.
+    /// Connected clients, and open pages.
     presence: Presence,
     page: UserPage,
-    /// Whether one was of another version of Nonet.
+    /// Whether a client was of another version of Nonet.
     of_another_version: AtomicBool,
 }
 
@@ -117,7 +117,7 @@ impl Clients {
     }
 
     fn has_one_of(&self, version: &str) {
-        // The first versions did not say theirs.
+        // The first versions did not send their version.
         if !version.is_empty() && version != env!("CARGO_PKG_VERSION") {
             self.of_another_version.store(true, Ordering::Relaxed);
         }
@@ -138,7 +138,7 @@ async fn accept(
                 tasks.spawn(async move { serve_one(gateway, stream, &clients, here).await });
             }
             Err(error) => {
-                // Too many open files, most likely: other clients may leave.
+                // Most likely too many open files: other clients may leave.
                 tracing::warn!(%error, "a client of this machine was not accepted");
                 tokio::time::sleep(LOOK).await;
             }
@@ -177,7 +177,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients,
         }
     };
     clients.has_one_of(&hello.version);
-    // It has the page, and wants nothing else.
+    // The other end only wants the page, which it now has.
     if hello.page {
         return;
     }

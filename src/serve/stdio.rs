@@ -1,9 +1,9 @@
-//! The stdio transport, server side: one JSON-RPC message a line.
+//! The stdio transport, server side: one JSON-RPC message per line.
 //!
-//! Own code for three reasons. A `tools/call` is read straight into its type, where rmcp's untagged enums would build and
-//! throw away a tree of values for each kind of message that it is not. After a handshake it is answered past rmcp's loop,
-//! which takes several tasks and channels for each (`direct`). And what rmcp's types do not have (`task` of a call, `tasks` of
-//! the capabilities, both of 2025-11-25) is let through. Everything else is rmcp's.
+//! Own code for three reasons. A `tools/call` is parsed straight into its type, where rmcp's untagged enums would build and
+//! discard a tree of values for each kind of message that does not match. After a handshake, it is answered outside rmcp's
+//! loop, which takes several tasks and channels for each (`direct`). And fields that rmcp's types lack (`task` of a call,
+//! `tasks` of the capabilities, both of 2025-11-25) are passed through. rmcp does everything else.
 
 use std::{
     future::Future,
@@ -39,27 +39,27 @@ use crate::wire::{
     SizeLimit, Weight,
 };
 
-/// The JSON-RPC error code of an answer that cannot be used.
+/// The JSON-RPC error code for an unusable answer.
 const UNUSABLE: i32 = -32603;
-/// The JSON-RPC error code of an answer to one request too many (JSON-RPC's range for servers).
+/// The JSON-RPC error code for one request too many (from JSON-RPC's range for servers).
 const BUSY: i32 = -32000;
-/// How long calls in flight may still end after their client has closed its end, and after this end stops: as long as rmcp
+/// How long calls in flight may continue after their client has closed its end and this side has stopped: as long as rmcp
 /// gives other requests.
 const DRAIN: Duration = Duration::from_secs(5);
 const DRAIN_STOPPED: Duration = Duration::from_secs(2);
-/// How many requests of one client may have no answer yet.
+/// The maximum number of one client's unanswered requests.
 const MOST_UNANSWERED: usize = 1_000;
 
-/// The client's end: stdin and stdout, or a socket.
+/// The client's side: stdin and stdout, or a socket.
 pub(super) struct ClientLines<R, W> {
     lines: LineReader<R>,
     writer: LineWriter<W>,
     limits: Limits,
-    /// A line that is being read.
+    /// A line being parsed.
     reading: Heavy<Result<Incoming, Unreadable>>,
-    /// A message that is too long, until its end says whose it is.
+    /// A message that is too long, kept until its end gives its id.
     open: Option<Head>,
-    /// Requests that have no answer yet.
+    /// Unanswered requests.
     unanswered: Arc<Unanswered>,
     /// Answers calls once the handshake is done.
     direct: Arc<OnceLock<Direct>>,
@@ -73,7 +73,7 @@ enum Incoming {
     Message(Box<RxJsonRpcMessage<RoleServer>>),
 }
 
-/// Serves one client at the other end of lines, which are to be of the limits as well.
+/// Serves one client over lines that are subject to the same limits.
 pub(super) async fn serve<R, W>(
     server: NonetServer,
     lines: LineReader<R>,
@@ -103,9 +103,9 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> ClientLines<R, W> {
 }
 
 impl<R, W: AsyncWrite + Unpin + Send + 'static> ClientLines<R, W> {
-    /// Begins a call here, or counts a request until it is answered or cancelled. Returns what rmcp is to answer. Of more than
-    /// [`MOST_UNANSWERED`], the last is refused: reading must go on, since what a client answers to questions may be what
-    /// the others wait for.
+    /// Starts a call here, or counts a request until it is answered or cancelled. Returns the message for rmcp. Beyond
+    /// [`MOST_UNANSWERED`] requests, the last one is refused: reading must go on, since the others may be waiting for the
+    /// client's answers to questions.
     fn counted(&self, read: Incoming) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Unreadable> {
         let id = match &read {
             Incoming::Call(call) => Some(&call.id),
@@ -183,7 +183,7 @@ where
             },
             _ => serde_json::to_vec(&message),
         };
-        // It waits from now on: what a client does not read must be known before more is read of it.
+        // The line counts as waiting from now on: unread output must be known before more input is read.
         let line = line.map(|line| is_wanted.then(|| self.writer.line(line))).map_err(io::Error::other);
         async move {
             match line? {
@@ -199,15 +199,15 @@ where
             if let Some((read, _)) = self.reading.done().await {
                 match read.and_then(|read| self.counted(read)) {
                     Ok(Some(message)) => return Some(message),
-                    // So that those who write get their turn in a burst.
+                    // Gives the writers their turn in a burst.
                     Ok(None) => tokio::task::consume_budget().await,
                     Err(Unreadable::Request(refusal)) => self.writer.write_soon(refusal.into()),
-                    // Whoever asked the client must not wait for what was skipped.
+                    // The caller that asked the client must not wait for a skipped answer.
                     Err(Unreadable::Answer(answer)) => return Some(*answer),
                     Err(Unreadable::Noise) => {}
                 }
             }
-            // A client that does not read what it asks for may not ask for more.
+            // A client that does not read its answers may not send more requests.
             self.writer.backlog().unstuck().await;
             let longest = self.limits.of_client.bytes;
             let Some(line) = self.lines.next().await else {
@@ -252,13 +252,13 @@ where
     }
 }
 
-/// What becomes of a message that was not read.
+/// What happens to a message that could not be read.
 enum Unreadable {
-    /// It gets this answer.
+    /// A request: it gets this answer.
     Request(Bytes),
-    /// It answers a question of ours, which fails like this.
+    /// An answer to our request, which fails with this.
     Answer(Box<RxJsonRpcMessage<RoleServer>>),
-    /// Nothing.
+    /// Noise: nothing happens.
     Noise,
 }
 
@@ -289,13 +289,13 @@ fn read(line: Bytes, limits: &Limits) -> Result<Incoming, Unreadable> {
         Err(Refused { head, fault, bytes }) if fault.is_syntax() => {
             let begins = bytes.trim_ascii_start().first();
             return Err(match (head.id.filter(|_| head.method.is_some()), begins) {
-                // Almost JSON. Whoever sends it waits for an answer.
+                // Almost JSON: the sender waits for an answer.
                 (Some(id), _) => {
                     let (code, message) = fault.of_request();
                     Unreadable::Request(Message::failure(&id, code, &message))
                 }
                 (None, Some(b'{' | b'[')) => unreadable(&bytes),
-                // Two who answer each other's noise never end.
+                // Two peers that answer each other's noise would never stop.
                 (None, _) if serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() => {
                     tracing::debug!("a line on stdin is not JSON");
                     Unreadable::Noise
@@ -326,7 +326,7 @@ fn read(line: Bytes, limits: &Limits) -> Result<Incoming, Unreadable> {
     )
 }
 
-/// How large a message of a client may be. Arguments of calls are read once; rmcp reads everything else many times over.
+/// Returns the size limit of a client's message. Arguments of calls are parsed once; rmcp parses everything else many times.
 pub(super) fn of_client(head: &Head, limits: &Limits) -> SizeLimit {
     let SizeLimit { bytes, values } = limits.of_client;
     match head.method.as_deref() {
@@ -335,7 +335,7 @@ pub(super) fn of_client(head: &Head, limits: &Limits) -> SizeLimit {
     }
 }
 
-/// The answer to a line that is not a JSON object.
+/// Returns the fault of a line that is not a JSON object.
 fn unreadable(line: &[u8]) -> Unreadable {
     let (code, what) = match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
         Ok(_) => (-32600, "Invalid Request: not a JSON-RPC message".into()),

@@ -1,4 +1,4 @@
-//! Announcements of changed lists and resources to clients with subscriptions.
+//! Announces changed lists and resources to subscribed clients.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,13 +11,13 @@ use tokio::{sync::mpsc, task::JoinSet};
 use super::{NonetServer, list_changes::AnnouncedLists};
 use crate::gateway::{FollowedResource, Gateway, session::Caller};
 
-/// The changes of resources that wait for a slow client.
+/// The maximum number of resource changes queued for a slow client.
 const UPDATES_QUEUE: usize = 64;
-/// The pause before a resource gets another subscription after its connection was replaced, and the most attempts.
+/// The delay before resubscribing to a resource whose connection was replaced, and the maximum number of attempts.
 pub(super) const REFOLLOW: Duration = Duration::from_millis(500);
 pub(super) const REFOLLOWS: usize = 60;
 
-/// Sends the announcements of a subscription of the stateless era until it ends.
+/// Sends the announcements of a stateless subscription until the subscription ends.
 pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) -> Result<(), ErrorData> {
     let mut lists = AnnouncedLists::new(handler);
     let (updated, mut updates) = mpsc::channel(UPDATES_QUEUE);
@@ -66,7 +66,7 @@ pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) 
     }
 }
 
-/// Announces each change of a resource until the client is gone. Subscribes again if the connection is replaced.
+/// Announces each change of a resource until the client is gone. Resubscribes if the connection is replaced.
 pub(super) async fn follow(
     gateway: Arc<Gateway>,
     caller: Caller,

@@ -1,5 +1,5 @@
-//! Background calls as tasks of the protocol, for clients that follow them: the tasks of 2025-11-25, and the tasks extension
-//! of 2026-07-28 (SEP-2663).
+//! Background calls as protocol tasks, for clients that support them: the tasks of 2025-11-25, and the tasks extension of
+//! 2026-07-28 (SEP-2663).
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,14 +24,14 @@ const POLL_MS: u64 = 1_000;
 const CANCEL_LIMIT: Duration = Duration::from_secs(2);
 /// The longest wait of one `tasks/result`.
 const RESULT_LIMIT: Duration = Duration::from_secs(24 * 3_600);
-/// The key of `_meta` for the task of a result (2025-11-25).
+/// The `_meta` key for the task of a result (2025-11-25).
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
 /// Marks a request whose client wants a task (`params.task`, 2025-11-25).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantsTask;
 
-/// The capability `tasks` of 2025-11-25.
+/// Returns the capability `tasks` of 2025-11-25.
 pub(super) fn capability() -> Value {
     json!({ "list": {}, "cancel": {}, "requests": { "tools": { "call": {} } } })
 }
@@ -59,7 +59,7 @@ fn ttl_ms(gateway: &Gateway) -> u64 {
     millis(gateway.config().gateway.keep_results_for)
 }
 
-/// Returns a task in the form of the extension. A result with `isError` is a result.
+/// Returns a task in the extension's form. A result with `isError` counts as a result.
 fn stateless_task(gateway: &Gateway, known: &TaskSummary) -> Task {
     let status = match known.state {
         TaskState::Running => TaskStatus::Working,
@@ -136,7 +136,7 @@ pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
     Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
 }
 
-/// Cancels a task. A task that has ended stays as it is.
+/// Cancels a task. A task that has ended is left unchanged.
 pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
     let known_task = known(gateway, caller, id).await?;
     if known_task.state != TaskState::Running {
@@ -189,7 +189,7 @@ pub(super) async fn session_request(
     })
 }
 
-/// Waits for the end of a task and returns the result of its call.
+/// Waits for a task to end and returns the result of its call.
 async fn session_result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
     known(gateway, caller, id).await?;
     let owner = caller.owner();

@@ -1,7 +1,7 @@
-//! The page of a gateway that serves its clients on a socket: asked for by `nonet ui`, at a port of this machine.
+//! The page of a gateway that serves its clients on a socket: requested by `nonet ui`, on a local port.
 //!
-//! The token never is an argument of a program: others on the machine see those. A browser is started with the name of a file
-//! that only its user can read, and that leads to the link.
+//! The token is never a program's argument, because others on the machine can see arguments. A browser is started with the
+//! name of a file that only its user can read and that leads to the link.
 
 use std::{
     fs, io,
@@ -28,19 +28,19 @@ use crate::{
     shared::{PageFiles, PageLink},
 };
 
-/// The port of the page, and how many after it are tried if others have it.
+/// The port of the page, and how many following ports are tried if it is in use.
 const PORT: u16 = 8930;
 const MORE_PORTS: u16 = 10;
-/// How long the file for a browser is there, and how long the gateway waits for the page at least.
+/// How long the file for a browser exists, and how long the gateway waits for the page at least.
 const COMING: Duration = Duration::from_secs(60);
 /// The stream that an open page reads.
 const STREAM: &str = "/ui/api/calls";
 
-/// Who is here, so that the gateway stays: clients, and pages that somebody looks at.
+/// The number of clients and open pages, which keep the gateway running.
 #[derive(Clone, Default)]
 pub(super) struct Presence(Arc<watch::Sender<usize>>);
 
-/// Counts one of them until dropped.
+/// Counts one client or page until dropped.
 pub(super) struct Present(Presence);
 
 impl Presence {
@@ -61,7 +61,7 @@ impl Drop for Present {
     }
 }
 
-/// The page of a gateway, which is served from the first time that somebody asks for it.
+/// The page of a gateway, served from the first request for it.
 pub struct UserPage {
     gateway: Arc<Gateway>,
     files: PageFiles,
@@ -70,12 +70,12 @@ pub struct UserPage {
     link: OnceCell<String>,
     /// Whether the gateway serves clients over HTTP.
     over_http: bool,
-    /// Tells when a page was opened.
+    /// Notified when a page is opened.
     opened: Arc<Notify>,
 }
 
 impl UserPage {
-    /// The page of a gateway without one, with these files.
+    /// Returns the page for a gateway that has none yet, with these files.
     pub fn new(gateway: Arc<Gateway>, files: PageFiles) -> Self {
         Self {
             gateway,
@@ -87,19 +87,20 @@ impl UserPage {
         }
     }
 
-    /// The page of a gateway that serves HTTP, and that has one already unless others reach its address.
+    /// Returns the page for a gateway that serves HTTP, which already has one unless others can reach its address.
     #[cfg(unix)]
     pub(super) fn beside_http(gateway: Arc<Gateway>, files: PageFiles, link: Option<String>) -> Self {
         Self { over_http: true, link: OnceCell::new_with(link), ..Self::new(gateway, files) }
     }
 
-    /// The same, counting open pages among those who are here.
+    /// Returns this page, counting open pages in `presence`.
     #[cfg(unix)]
     pub(super) fn with(self, presence: Presence) -> Self {
         Self { presence, ..self }
     }
 
-    /// The way to the page, which is served from now on; or why there is none. For a minute the gateway waits for a browser.
+    /// Returns the link to the page, which is served from now on; or why there is none. The gateway waits a minute for a
+    /// browser.
     pub async fn open(&self) -> Result<PageLink, String> {
         let config = self.gateway.config();
         if !config.gateway.page {
@@ -131,7 +132,7 @@ impl UserPage {
         Ok(PageLink { link: link.clone(), file, over_http: self.over_http })
     }
 
-    /// Serves the page, and nothing else, until the gateway stops. Returns its address with the token.
+    /// Serves only the page, until the gateway stops. Returns its address with the token.
     async fn serve(&self) -> io::Result<String> {
         let listener = self.listen().await?;
         let address = listener.local_addr()?;
@@ -170,7 +171,7 @@ impl UserPage {
         Ok(page::link(address, &token))
     }
 
-    /// Listens at the port of the last time, else at the first free one.
+    /// Listens at the last port used, else at the first free one.
     async fn listen(&self) -> io::Result<TcpListener> {
         let last = fs::read_to_string(&self.files.port).ok().and_then(|port| port.trim().parse().ok());
         let mut failed = None;
@@ -193,7 +194,8 @@ impl UserPage {
     }
 }
 
-/// A document that leads to the link. Its link is of letters, digits and what no markup is made of.
+/// Returns a document that redirects to the link. The link contains only letters, digits and characters that need no
+/// escaping.
 fn redirect(link: &str) -> String {
     format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"referrer\" content=\"no-referrer\">\
@@ -202,7 +204,7 @@ fn redirect(link: &str) -> String {
     )
 }
 
-/// A response that keeps somebody here until its end.
+/// Returns a response that counts as present until it ends.
 fn while_open(response: Response, here: Present) -> Response {
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {

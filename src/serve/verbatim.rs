@@ -1,4 +1,4 @@
-//! Results of servers as they came, under one key of `_meta` through rmcp's types and out of them again.
+//! Carries servers' results verbatim through rmcp's types, under one key of `_meta`, and unwraps them again.
 
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
@@ -9,8 +9,7 @@ use rmcp::{
 use super::{NonetServer, origin::Origin, tasks};
 use crate::wire::rmcp::VERBATIM;
 
-/// The handler with results taken out of their carriers, for transports that let a service answer
-/// with any JSON.
+/// The handler with results unwrapped, for transports that let a service answer with any JSON.
 pub(super) struct Verbatim(pub(super) NonetServer);
 
 impl Service<RoleServer> for Verbatim {

@@ -1,4 +1,4 @@
-//! What is known of the calls of a tool: counts, the last calls, the last error of each owner.
+//! Figures about the calls of a tool: counts, the last calls, and the last error of each owner.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -8,24 +8,24 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// How many of the last calls of a tool are remembered: enough for a percentile, few enough to fade.
+/// How many of a tool's last calls are remembered: enough for a percentile, few enough to fade.
 const LAST_CALLS: usize = 100;
-/// How many owners have their last error of a tool remembered.
+/// How many owners' last errors of a tool are remembered.
 const MOST_OWNERS: usize = 16;
-/// What stands for a failed call among times.
+/// Marks a failed call among times.
 const FAILED: u32 = u32::MAX;
 
-/// The figures of a tool, by its full name under its server's own name.
+/// A tool's figures, by its full name with the server's own name for it.
 pub type NamedFigures = (Arc<str>, ToolFigures);
 
-/// What is known of the calls of a tool.
+/// Figures about the calls of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolFigures {
     pub calls: u64,
-    /// Those of them that failed.
+    /// The number of failed calls.
     pub failures: u64,
     pub recent: RecentCalls,
-    /// When the last of them ended, in milliseconds since 1970.
+    /// When the last call ended, in milliseconds since 1970.
     pub called_ms: u64,
     /// The last error of each owner.
     pub errors: BTreeMap<String, LastError>,
@@ -44,7 +44,7 @@ impl ToolFigures {
         }
     }
 
-    /// Keeps an error in place of the owner's earlier one. The oldest goes where there are too many owners.
+    /// Stores an error, replacing the owner's earlier one. Beyond the maximum number of owners, the oldest error is dropped.
     pub fn put_error(&mut self, owner: String, error: LastError) {
         self.errors.insert(owner, error);
         while self.errors.len() > MOST_OWNERS
@@ -60,7 +60,7 @@ impl ToolFigures {
     }
 }
 
-/// How a call failed.
+/// A failed call's error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LastError {
@@ -74,19 +74,19 @@ pub struct LastError {
     pub at_ms: u64,
 }
 
-/// The last calls of a tool, at most [`LAST_CALLS`], oldest first: how long they took, or that they failed.
+/// The last calls of a tool, at most [`LAST_CALLS`], oldest first: the duration, or a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecentCalls(VecDeque<u32>);
 
 impl RecentCalls {
-    /// Adds a call that succeeded within a time, which is kept in microseconds.
+    /// Adds a successful call with its duration, which is stored in microseconds.
     pub fn succeeded(&mut self, took: Duration) {
         let us = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
         self.0.push_back(us.min(FAILED - 1));
         self.forget_old();
     }
 
-    /// Adds a call that failed. How long it took says nothing of the tool.
+    /// Adds a failed call. Its duration says nothing about the tool.
     pub fn failed(&mut self) {
         self.0.push_back(FAILED);
         self.forget_old();
@@ -100,17 +100,17 @@ impl RecentCalls {
         self.0.iter().filter(|us| **us == FAILED).count()
     }
 
-    /// The times of the calls that succeeded, in microseconds.
+    /// Returns the durations of the successful calls, in microseconds.
     pub fn times_us(&self) -> impl Iterator<Item = u32> {
         self.0.iter().copied().filter(|us| *us != FAILED)
     }
 
-    /// As the store writes them: four bytes for each call.
+    /// Returns the stored form: four bytes per call.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|us| us.to_le_bytes()).collect()
     }
 
-    /// None for bytes that are not recent calls.
+    /// Parses the stored form; `None` for other bytes.
     pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let (calls, rest) = bytes.as_chunks();
         let fits = rest.is_empty() && calls.len() <= LAST_CALLS;
@@ -161,7 +161,7 @@ mod tests {
         };
         let mut all = figures(3, 1, recent([Some(1), None, Some(2)]), 50);
         all.add(figures(2, 1, recent([None, Some(3)]), 40));
-        // The clock was turned back: the later error counts.
+        // The clock was set back: the later error counts.
         let expected = ToolFigures {
             errors: [(String::new(), error(40))].into(),
             ..figures(5, 2, recent([Some(1), None, Some(2), None, Some(3)]), 50)

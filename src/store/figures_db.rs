@@ -1,4 +1,4 @@
-//! What is known of the calls of each tool, in `store.db`.
+//! Figures about the calls of each tool, in `store.db`.
 
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -8,10 +8,10 @@ use super::{
     outcomes_db::OutcomesDb,
 };
 
-/// How many tools have figures. Those that were not called for the longest time go first.
+/// The maximum number of tools with figures. The least recently called ones are dropped first.
 pub(super) const MOST_TOOLS: usize = 10_000;
 
-/// `recent` has four bytes for each call, `errors` is a JSON object by owner, `called` in milliseconds since 1970.
+/// `recent` holds four bytes per call, `errors` is a JSON object by owner, `called` is in milliseconds since 1970.
 pub(super) const TABLE: &str = "CREATE TABLE figures (
     tool TEXT NOT NULL PRIMARY KEY,
     calls INTEGER NOT NULL CHECK (calls >= 0),
@@ -24,7 +24,7 @@ pub(super) const FIGURES: &str = "SELECT tool, calls, failures, recent, called, 
 const OF_TOOL: &str = "SELECT tool, calls, failures, recent, called, errors FROM figures WHERE tool = ?1";
 
 impl OutcomesDb {
-    /// All figures. Rows that are not figures are left out, with a warning.
+    /// Returns all figures. Invalid rows are skipped, with a warning.
     pub fn figures(&self) -> Result<Vec<NamedFigures>, StoreError> {
         self.database.with(|connection| {
             let mut statement = connection.prepare(FIGURES)?;
@@ -44,7 +44,7 @@ impl OutcomesDb {
         })
     }
 
-    /// Adds figures to what is kept, so that several gateways add up. Returns what is kept of these tools then.
+    /// Adds figures to the stored ones, so that several gateways add up. Returns the sums for these tools.
     pub fn add_figures(&self, fresh: Vec<NamedFigures>) -> Result<Vec<NamedFigures>, StoreError> {
         self.database.write(|transaction| {
             let mut read = transaction.prepare(OF_TOOL)?;
@@ -80,7 +80,7 @@ fn sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// The figures of a row; none if the row does not fit.
+/// Returns the figures of a row; `None` if the row is invalid.
 fn read_figures(row: &Row) -> Option<NamedFigures> {
     let number = |at: usize| row.get::<_, i64>(at).ok()?.try_into().ok();
     let figures = ToolFigures {
@@ -105,7 +105,7 @@ mod tests {
         *,
     };
 
-    /// One call, which failed if it took no time.
+    /// Returns one call, which failed if its duration is zero.
     fn call(tool: &str, ms: u64, called_ms: u64) -> NamedFigures {
         let mut figures = ToolFigures { calls: 1, called_ms, ..ToolFigures::default() };
         match ms {

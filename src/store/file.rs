@@ -1,4 +1,4 @@
-//! One SQLite file: opening, locking, bringing it to the present format, setting it aside when it is damaged.
+//! One SQLite file: opens it, locks it, upgrades its format, and sets it aside when it is damaged.
 //!
 //! Every call blocks, for up to five seconds while another gateway writes.
 
@@ -16,31 +16,31 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, Transaction, TransactionBehavio
 use super::StoreError;
 use crate::files::{lock_file, private, private_folder};
 
-/// What SQLite keeps beside a file. They move with the file.
+/// SQLite's companion files. They move with the file.
 const COMPANIONS: [&str; 3] = ["-wal", "-shm", "-journal"];
 /// How long a call waits while another gateway writes. A write takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long opening retries while others are in the way. Gateways that start at the same moment are soon done.
+/// How long opening is retried while others are in the way. Gateways that start at the same moment are soon done.
 const PATIENCE_TO_OPEN: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What differs between the files of the store.
+/// The differences between the store's files.
 pub(super) struct DbFormat {
     pub name: &'static str,
-    /// Settings that SQLite accepts only while the file is empty.
+    /// Settings that SQLite accepts only for an empty file.
     pub layout: &'static str,
-    /// The SQL that turns each version of the format into the next, beginning with an empty file. Only ever append: a
-    /// file's `user_version` counts the steps that it has taken.
+    /// The SQL steps from each version of the format to the next, starting with an empty file. Only ever append: a file's
+    /// `user_version` counts the steps that it has taken.
     pub steps: &'static [&'static str],
-    /// Gives each writing connection its settings and functions.
+    /// Applies settings and functions to each writing connection.
     pub set_up: fn(&Connection) -> rusqlite::Result<()>,
     /// Statements that name every column. They fail on a file whose tables do not match its version.
     pub reads: &'static [&'static str],
-    /// How many damaged files are kept; the last one is replaced.
+    /// How many damaged files are kept; beyond that, the last one is replaced.
     pub most_damaged: usize,
 }
 
-/// A file of the store, open. Several gateways, and several threads of one, may use it at the same time.
+/// An open file of the store. Several gateways, and several threads of one, may use it at the same time.
 #[derive(Debug)]
 pub(super) struct Database {
     // Declared before the lock, so that the connection closes before the lock is released.
@@ -50,16 +50,16 @@ pub(super) struct Database {
 }
 
 impl Database {
-    /// Opens a file in a folder; makes both, readable by their owner only, if they do not exist. Blocks.
+    /// Opens a file in a folder; creates both, readable only by their owner, if they do not exist. Blocks.
     ///
-    /// A damaged file is set aside as `<name>.damaged-<n>`, with a warning, and replaced by an empty one. Fails if the
-    /// file cannot be made, was written by a newer Nonet, or is damaged while another gateway uses it.
+    /// A damaged file is set aside as `<name>.damaged-<n>`, with a warning, and replaced by an empty one. Fails if the file
+    /// cannot be created, was written by a newer Nonet, or is damaged while another gateway uses it.
     pub fn open(folder: &Path, format: &DbFormat) -> Result<Database, StoreError> {
-        // Absolute, because SQLite takes a name that begins with `file:` for a URI.
+        // Absolute, because SQLite takes a name starting with `file:` for a URI.
         let folder = std::path::absolute(folder).map_err(files(folder))?;
         private_folder(&folder).map_err(files(&folder))?;
         let file = folder.join(format.name);
-        // One lock for each file, so that a gateway that uses another file is not in the way.
+        // One lock per file, so that a gateway that uses another file is not in the way.
         let lock = file.with_extension("lock");
         let in_use = lock_file(&lock).map_err(files(&lock))?;
         let deadline = Instant::now() + PATIENCE_TO_OPEN;
@@ -81,7 +81,7 @@ impl Database {
             if !unfit.may_pass() || Instant::now() >= deadline {
                 return Err(unfit.into_error(&file));
             }
-            // Released first: of two gateways that started at the same moment one needs the exclusive lock.
+            // Released first: of two gateways that started at the same moment, one needs the exclusive lock.
             in_use.unlock().map_err(files(&lock))?;
             match in_use.try_lock() {
                 Ok(()) => {
@@ -95,7 +95,7 @@ impl Database {
         }
     }
 
-    /// The same in memory, for this process only.
+    /// Opens the same in memory, for this process only.
     pub fn in_memory(format: &DbFormat) -> Result<Database, StoreError> {
         let file = PathBuf::from(":memory:");
         let ready = || {
@@ -123,7 +123,7 @@ impl Database {
         work(&mut connection.lock()).map_err(sqlite(&self.file))
     }
 
-    /// Runs one transaction that may write from its beginning, so that it waits for others instead of failing half-way.
+    /// Runs one transaction that is a write from its start, so that it waits for others instead of failing half-way.
     pub fn write<T>(&self, work: impl FnOnce(&Transaction) -> rusqlite::Result<T>) -> Result<T, StoreError> {
         self.with(|connection| {
             let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -133,8 +133,8 @@ impl Database {
         })
     }
 
-    /// Opens a second, read-only connection to the file. Close it first: the last connection to close tidies up, and must
-    /// be able to write.
+    /// Opens a second, read-only connection to the file. Close it first: the last connection to close cleans up, and must be
+    /// able to write.
     pub fn reader(&self) -> Result<Connection, StoreError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connect = || {
@@ -157,7 +157,7 @@ pub(super) enum Unfit {
 impl From<rusqlite::Error> for Unfit {
     fn from(error: rusqlite::Error) -> Unfit {
         match &error {
-            // SQL that does not fit the tables. Ours fits those of its version.
+            // SQL that does not match the tables. Ours matches its version's tables.
             rusqlite::Error::SqlInputError { msg, .. } => Unfit::Damaged(msg.clone()),
             rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
                 ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown => {
@@ -171,8 +171,8 @@ impl From<rusqlite::Error> for Unfit {
 }
 
 impl Unfit {
-    /// Whether another try may succeed. SQLite itself does not wait in every case, as when two gateways turn on the log of
-    /// a new file.
+    /// Returns whether a retry may succeed. SQLite itself does not wait in every case, such as when two gateways enable the
+    /// log of a new file.
     fn may_pass(&self) -> bool {
         match self {
             Unfit::Damaged(_) => true,
@@ -191,7 +191,7 @@ impl Unfit {
     }
 }
 
-/// Opens a file and brings it to this version of the format; makes the file if it does not exist.
+/// Opens a file and upgrades it to this version of the format; creates it if it does not exist.
 pub(super) fn connect(file: &Path, format: &DbFormat) -> Result<Connection, Unfit> {
     create(file).map_err(Unfit::Files)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -199,7 +199,7 @@ pub(super) fn connect(file: &Path, format: &DbFormat) -> Result<Connection, Unfi
     connection.busy_timeout(PATIENCE)?;
     // Checked first, so that a newer file is only read.
     version(&connection, format.steps)?;
-    // Reads the whole file: damage shows now and not during the work. A table of outcomes is less than a
+    // Reads the whole file, so that damage shows now rather than during the work. A table of outcomes is less than a
     // megabyte; 256 MiB of results take a tenth of a second.
     let check: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if check != "ok" {
@@ -212,13 +212,13 @@ pub(super) fn connect(file: &Path, format: &DbFormat) -> Result<Connection, Unfi
 /// Prepares a connection for work.
 fn prepare(connection: &mut Connection, format: &DbFormat) -> Result<(), Unfit> {
     if version(connection, format.steps)? == 0 {
-        // Before the log is turned on, with which something is in the file.
+        // Before the log is enabled, which writes to the file.
         connection.execute_batch(format.layout)?;
     }
     let mode: String = connection.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
     if mode == "wal" {
-        // With a write-ahead log this cannot damage the file, and spares each write a wait for the disk. What a power
-        // cut takes is what was written last.
+        // With a write-ahead log this cannot damage the file, and saves each write from waiting for the disk. A power cut
+        // loses only the latest writes.
         connection.pragma_update(None, "synchronous", "normal")?;
     }
     (format.set_up)(connection)?;
@@ -229,11 +229,11 @@ fn prepare(connection: &mut Connection, format: &DbFormat) -> Result<(), Unfit> 
     Ok(())
 }
 
-/// Makes an empty file if there is none. SQLite would make one that everyone can read; the companions get the same
+/// Creates an empty file if there is none. SQLite would make it readable by everyone; the companions get the same
 /// permissions.
 fn create(file: &Path) -> io::Result<()> {
-    // Closing a file drops the locks that SQLite holds on it anywhere in this process. So an existing file is not opened,
-    // and no other thread sees a new one before it is closed.
+    // Closing a file drops all locks that SQLite holds on it in this process. So an existing file is not opened, and no other
+    // thread sees a new one before it is closed.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock();
     match private(OpenOptions::new().write(true).create_new(true)).open(file) {
@@ -242,7 +242,7 @@ fn create(file: &Path) -> io::Result<()> {
     }
 }
 
-/// How many of the steps a file has seen.
+/// Returns how many of the steps a file has taken.
 fn version(connection: &Connection, steps: &[&str]) -> Result<usize, Unfit> {
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let found = usize::try_from(version).map_err(|_| Unfit::Damaged(format!("version {version}")))?;
@@ -262,8 +262,8 @@ fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Unfit> {
     Ok(transaction.commit()?)
 }
 
-/// Sets the file aside if it is damaged. Needs the exclusive lock: a gateway that has the moved file open removes
-/// `<name>.db-wal` when it closes, which by then belongs to the new file.
+/// Sets the file aside if it is damaged. Needs the exclusive lock: a gateway that still has the moved file open removes
+/// `<name>.db-wal` on closing, which by then belongs to the new file.
 fn replace_damaged(file: &Path, format: &DbFormat) -> Result<(), StoreError> {
     // Checked again: another gateway may have been faster.
     if let Err(Unfit::Damaged(what)) = connect(file, format) {

@@ -1,6 +1,6 @@
 //! Results that were too large to show, and jobs with their results, in `kept.db`.
 //!
-//! An entry has a value or none, and may be a job. Values are in chunks (`chunks`).
+//! An entry may have a value, and may be a job. Values are stored in chunks (`chunks`).
 
 mod chunks;
 mod results;
@@ -18,40 +18,42 @@ use super::{
 };
 use crate::clock::millis;
 
-/// Entries in all. Beyond it the oldest go first, as beyond the limit of bytes: small entries take space as well.
+/// The maximum number of entries. Beyond it, as beyond the limit of bytes, the oldest are removed first: small entries take
+/// space as well.
 const MOST_ENTRIES: i64 = 10_000;
-/// The part of the limit of bytes that stays free in the file for the next entries: giving space back costs as much as
-/// writing it.
+/// The fraction of the byte limit that stays free in the file for the next entries: freeing space costs as much as writing
+/// it.
 const SPARE: i64 = 8;
-/// Pages of 16 KiB that are given back in one transaction, during which others wait.
+/// How many 16 KiB pages are freed in one transaction, during which others wait.
 const PAGES_AT_ONCE: usize = 250;
-/// Such transactions after one call. The rest follows after the next calls.
+/// The maximum number of such transactions after one call. The rest follows after the next calls.
 const MOST_TURNS: usize = 8;
-/// Bytes of the log that stay on the disk after they were moved into the file.
+/// How many bytes of the log stay on disk after they were moved into the file.
 const LONGEST_LOG: i64 = 16 << 20;
 
-/// How much age one look at the clock may add. A gateway that runs looks more often, so that only a jump of the clock, or a
+/// How much age one reading of the clock may add. A running gateway reads it more often, so only a jump of the clock, or a
 /// time without gateways, is longer.
 const LONGEST_STEP: Duration = Duration::from_secs(3_600);
 
-/// An owner is in the column `profile`, NULL for the empty one.
+/// An owner is in the column `profile`, NULL for the empty owner.
 const JOB: &str = "SELECT id, label, coalesce(profile, ''), state, process, started_ms, ended_ms
     FROM entries WHERE label IS NOT NULL";
 const VALUE: &str =
     "SELECT number, bytes FROM entries WHERE id = ?1 AND profile IS nullif(?2, '') AND bytes > 0";
 
-/// What may go to make room, the oldest first.
+/// Entries that may be removed to make room, oldest first.
 const ENDED: &str = "SELECT number, bytes, share, aged_ms FROM entries WHERE state <> 'working' AND number IS NOT ?1 ORDER BY number";
 const CLOCK: &str = "SELECT aged_ms, seen_ms FROM clock";
 
 const FORMAT: DbFormat = DbFormat {
     name: "kept.db",
-    // Freed pages can be given back. Pages are large: a value of 50 MB is written in two thirds of the time, and the check
-    // at opening takes half.
+    // Freed pages can be returned. Pages are large: a 50 MB value is written in two thirds of the time, and the check on
+    // opening takes half.
     layout: "PRAGMA page_size = 16384; PRAGMA auto_vacuum = incremental",
     steps: &[
         // `number` grows with the moment in which an entry ended, whatever the clock says. Only a job has a label and a
-        // `process`, the number of the gateway that holds its lease. Times are in milliseconds since 1970. The chunks of an entry, joined in the
+        // `process`, the number of the gateway that holds its lease. Times are in milliseconds since 1970. The chunks of an
+        // entry, joined in the order of `n`, are `bytes` long; an entry without a value has none.
         // order of `n`, are `bytes` long; an entry without a value has none.
         "CREATE TABLE entries (
             number INTEGER PRIMARY KEY,
@@ -72,8 +74,9 @@ const FORMAT: DbFormat = DbFormat {
             data BLOB NOT NULL,
             PRIMARY KEY (entry, n)
         ) STRICT",
-        // `share` names the client whose quota an entry counts against. Ages are by the store's own clock, which `clock` has
-        // with the time of day when it was last looked at: `aged_ms` of an entry is what it said when the entry was put.
+        // `share` names the client whose quota an entry counts against. Ages are by the store's own clock, which is in
+        // `clock` with the time of day of its last reading; an entry's `aged_ms` is that clock's value when the entry was
+        // stored.
         "ALTER TABLE entries ADD COLUMN share TEXT NOT NULL DEFAULT '';
         ALTER TABLE entries ADD COLUMN aged_ms INTEGER NOT NULL DEFAULT 0;
         CREATE TABLE clock (aged_ms INTEGER NOT NULL, seen_ms INTEGER NOT NULL) STRICT;
@@ -81,26 +84,26 @@ const FORMAT: DbFormat = DbFormat {
     ],
     set_up,
     reads: &[JOB, results::READ, VALUE, ENDED, CLOCK, chunks::READ],
-    // They may be large, and their content was to be kept for a short time only.
+    // They may be large, and their content was meant to be kept only for a short time.
     most_damaged: 1,
 };
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
-    // Freed pages are not overwritten: that would write each large value twice, and values go by age or size, not on a
-    // user's demand. `forget` removes them from the file.
+    // Freed pages are not overwritten: that would write each large value twice, and values are removed by age or size, not on
+    // a user's request. `forget` removes them from the file.
     connection.pragma_update(None, "secure_delete", false)?;
     connection.pragma_update(None, "journal_size_limit", LONGEST_LOG)
 }
 
-/// The file, open. Several gateways, and several threads of one, may use it at the same time.
+/// An open file. Several gateways, and several threads of one, may use it at the same time.
 ///
-/// A value that was put is visible to everybody when the call returns, and survives the end of this process, however it
-/// ends. A power cut may take the last few seconds, and never damages the rest.
+/// A stored value is visible to everybody when the call returns, and survives the end of this process, however it ends. A
+/// power cut may lose the last few seconds, but never damages the rest.
 #[derive(Debug)]
 pub(super) struct KeptDb {
     // A connection for reads, so that a small read does not wait for a large write of the same process: with a write-ahead
-    // log it sees the state before the write. None in memory, where it would see another database. Declared before the
-    // writing connection, as `Database::reader` demands.
+    // log, it sees the state before the write. `None` in memory, where it would see another database. Declared before the
+    // writing connection, as `Database::reader` requires.
     reader: Option<Mutex<Connection>>,
     database: Database,
     retention: Retention,
@@ -110,35 +113,35 @@ pub(super) struct KeptDb {
 }
 
 impl KeptDb {
-    /// Opens the file of a folder; makes both, readable by their owner only, if they do not exist. Blocks; a tenth of a
-    /// second for 256 MiB in the system's cache, because the whole file is checked.
+    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. Blocks for a tenth of a
+    /// second per 256 MiB in the system's cache, because the whole file is checked.
     ///
-    /// Removes what is beyond the retention, and jobs of that age whose lease has ended.
+    /// Removes entries beyond the retention, and jobs of that age whose lease has ended.
     pub fn open(folder: &Path, retention: Retention, holder: Holder) -> Result<KeptDb, StoreError> {
         let database = Database::open(folder, &FORMAT)?;
         let reader = Some(Mutex::new(database.reader()?));
         let presence = Some(holder.enter(folder).map_err(files(folder))?);
         let db = KeptDb { reader, database, retention, holder, presence };
         if let Err(error) = db.tidy() {
-            // Another gateway may be in a long write. The rest goes with the next put.
+            // Another gateway may be in a long write. The next write removes the rest.
             tracing::debug!(%error, "expired entries were not removed");
         }
         Ok(db)
     }
 
-    /// Whether it is on the disk.
+    /// Returns whether it is on disk.
     pub fn is_file(&self) -> bool {
         self.presence.is_some()
     }
 
-    /// Keeps everything in memory, until this is dropped.
+    /// Keeps everything in memory, until the value is dropped.
     pub fn in_memory(retention: Retention, holder: Holder) -> Result<KeptDb, StoreError> {
         let database = Database::in_memory(&FORMAT)?;
         Ok(KeptDb { reader: None, database, retention, holder, presence: None })
     }
 
-    /// See [`Store::put_result`](super::Store::put_result); returns the length of the value in bytes. Ten milliseconds for
-    /// 1 MB, half a second for 50 MB, of which about 5 MB are in memory at a time.
+    /// See [`Store::put_result`](super::Store::put_result); returns the length of the value in bytes. Takes ten milliseconds
+    /// for 1 MB, and half a second for 50 MB, of which about 5 MB are in memory at a time.
     pub fn put_result(&self, id: &str, owner: &str, share: &Share, value: &Value) -> Result<u64, StoreError> {
         let now = sql(self.holder.clock.unix_ms());
         self.put(id, share, Some(value), |transaction, aged| {
@@ -184,7 +187,7 @@ impl KeptDb {
         }
     }
 
-    /// Removes an entry, if it is there.
+    /// Removes an entry, if it exists.
     pub fn remove(&self, id: &str) -> Result<(), StoreError> {
         self.database.write(|transaction| {
             let known = "SELECT number FROM entries WHERE id = ?1";
@@ -195,7 +198,7 @@ impl KeptDb {
         })
     }
 
-    /// The job with this handle.
+    /// Returns the job with this handle.
     pub fn job(&self, id: &str, owner: &str) -> Result<Option<JobRow>, StoreError> {
         self.read(|connection| {
             let mut statement =
@@ -204,7 +207,7 @@ impl KeptDb {
         })
     }
 
-    /// At most `limit` jobs, the latest start first.
+    /// Returns at most `limit` jobs, latest start first.
     pub fn jobs(&self, owner: &str, limit: usize) -> Result<Vec<JobRow>, StoreError> {
         self.read(|connection| {
             let all =
@@ -216,8 +219,8 @@ impl KeptDb {
         })
     }
 
-    /// The value of a result or a job as compact JSON, which takes as much memory as it is long. None if the entry has no
-    /// value, and, with a warning, if the value cannot be read.
+    /// Returns the value of a result or a job as compact JSON, which takes as much memory as it is long. `None` if the entry
+    /// has no value, or, with a warning, if the value cannot be read.
     pub fn text(&self, id: &str, owner: &str) -> Result<Option<String>, StoreError> {
         let bytes = self.read(|connection| {
             // One transaction, because the entry may be removed between two reads.
@@ -237,24 +240,24 @@ impl KeptDb {
         Ok(text.inspect_err(|what| self.unreadable(id, what)).ok())
     }
 
-    /// How much is kept, for all owners.
+    /// Returns how much is stored, for all owners.
     pub fn counts(&self) -> Result<KeptCounts, StoreError> {
         let (entries, bytes) = self.read(|connection| counts(connection))?;
         Ok(KeptCounts { entries: entries.unsigned_abs(), bytes: bytes.unsigned_abs() })
     }
 
-    /// Removes everything, from the file as well. A job that is still running is kept again when it ends.
+    /// Removes everything, from the file as well. A job that is still running is stored again when it ends.
     pub fn forget(&self) -> Result<(), StoreError> {
         self.database
             .write(|transaction| transaction.execute_batch("DELETE FROM chunks; DELETE FROM entries"))?;
         self.database.with(|connection| {
-            // Rewrites the file without the freed pages, by way of the log; then empties the log, unless it is being read.
+            // Rewrites the file without the freed pages, through the log; then empties the log, unless it is being read.
             connection.execute_batch("VACUUM")?;
             connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
         })
     }
 
-    /// Puts an entry that has ended, in place of one with the same id, and makes room for it.
+    /// Stores an ended entry, replacing one with the same id, and makes room for it.
     fn put(
         &self,
         id: &str,
@@ -303,7 +306,7 @@ impl KeptDb {
         Ok(())
     }
 
-    /// Gives free pages back to the system. A failure loses nothing.
+    /// Returns free pages to the system. A failure loses nothing.
     fn give_back(&self) {
         let spare = sql(self.retention.bytes) / SPARE;
         let turn = || {
@@ -312,7 +315,7 @@ impl KeptDb {
                 if number("freelist_count")? * number("page_size")? <= spare {
                     return Ok(false);
                 }
-                // Each row that is read frees one page.
+                // Each row read frees one page.
                 let some = format!("PRAGMA incremental_vacuum({PAGES_AT_ONCE})");
                 let mut statement = connection.prepare(&some)?;
                 let mut pages = statement.query([])?;
@@ -332,7 +335,7 @@ impl KeptDb {
             }
         }
         if given {
-            // The file is cut when the log is moved into it. A passive checkpoint waits for nobody.
+            // The file shrinks when the log is moved into it. A passive checkpoint waits for nobody.
             let moved = |connection: &mut Connection| {
                 connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
             };
@@ -349,26 +352,26 @@ impl KeptDb {
         }
     }
 
-    /// Looks at the time of day, and returns what the store's own clock says: the sum of the steps between two looks, each an
-    /// hour at most and none back. So neither a clock that jumps nor a pause without gateways makes everything old at once.
+    /// Reads the time of day, and returns the store's own clock: the sum of the steps between two readings, each an hour at
+    /// most and never negative. So neither a jump of the clock nor a time without gateways makes everything old at once.
     fn aged(&self, transaction: &Transaction) -> rusqlite::Result<i64> {
         let (aged, seen): (i64, i64) =
             transaction.query_row(CLOCK, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
         let now = sql(self.holder.clock.unix_ms());
         let step = now.saturating_sub(seen).clamp(0, sql(millis(LONGEST_STEP)));
-        // Nobody has looked before.
+        // Nobody has read the clock before.
         let step = if seen == 0 { 0 } else { step };
         let aged = aged.saturating_add(step);
         transaction.execute("UPDATE clock SET aged_ms = ?1, seen_ms = ?2", [aged, now])?;
         Ok(aged)
     }
 
-    /// Entries that ended when the store's clock said this, or before, are too old.
+    /// Returns the age limit: entries that ended when the store's clock had this value, or before, are expired.
     fn oldest(&self, aged: i64) -> i64 {
         aged.saturating_sub(sql(millis(self.retention.age)))
     }
 
-    /// The job of a row; none if the row does not fit.
+    /// Returns the job of a row; `None` if the row is invalid.
     fn job_of(&self, row: &Row) -> Option<JobRow> {
         let number = |at: usize| row.get::<_, i64>(at).ok().and_then(|number| u64::try_from(number).ok());
         let state: String = row.get(3).ok()?;
@@ -385,7 +388,7 @@ impl KeptDb {
         Some(JobRow { id, owner, label, state, started_ms, leased })
     }
 
-    /// Whether the gateway that leased a job still runs.
+    /// Returns whether the gateway that leased a job is still running.
     fn is_held(&self, holder: u32) -> bool {
         self.presence.as_ref().map_or(holder == self.holder.number, |presence| presence.is_held(holder))
     }
@@ -395,9 +398,8 @@ impl KeptDb {
     }
 }
 
-/// Removes entries that ended at `oldest` or before, then the oldest of the share that the newest entry belongs to until the
-/// share fits, then the oldest of whichever share is the largest until all fit. Neither the newest entry nor a running job is
-/// removed.
+/// Removes entries that ended at `oldest` or before, then the oldest entries of the newest entry's share until that share
+/// fits, then the oldest entries of the largest share until all fit. Never removes the newest entry or a running job.
 fn make_room(
     transaction: &Transaction,
     retention: Retention,
@@ -449,7 +451,7 @@ fn make_room(
     Ok(())
 }
 
-/// An entry that may go.
+/// An entry that may be removed.
 struct EndedEntry {
     number: i64,
     bytes: i64,
@@ -457,15 +459,15 @@ struct EndedEntry {
     aged: i64,
 }
 
-/// The entries of one share that may go, the oldest first.
+/// The removable entries of one share, oldest first.
 #[derive(Default)]
 struct Shelf {
     entries: Vec<(i64, i64)>,
-    /// How many of them are gone.
+    /// How many of them have been removed.
     gone: usize,
-    /// 1 if the newest entry, which stays, is of this share.
+    /// 1 if the newest entry, which stays, belongs to this share.
     newest: i64,
-    /// Bytes of what is left, the newest included.
+    /// The size of the remaining entries, including the newest.
     bytes: i64,
 }
 
@@ -474,7 +476,7 @@ impl Shelf {
         i64::try_from(self.entries.len() - self.gone).unwrap_or(i64::MAX).saturating_add(self.newest)
     }
 
-    /// Removes the oldest entry, and returns its bytes; none if there is none.
+    /// Removes the oldest entry and returns its size; `None` if there is none.
     fn remove_oldest(&mut self, transaction: &Transaction) -> rusqlite::Result<Option<i64>> {
         let Some((number, bytes)) = self.entries.get(self.gone).copied() else { return Ok(None) };
         remove(transaction, number)?;
@@ -484,7 +486,8 @@ impl Shelf {
     }
 }
 
-/// The number of entries and the bytes of their values. By `total`: `sum` fails on numbers that are too large.
+/// Returns the number of entries and the size of their values. Uses `total`, because `sum` fails on numbers that are too
+/// large.
 fn counts(connection: &Connection) -> rusqlite::Result<(i64, i64)> {
     let mut statement = connection.prepare("SELECT count(*), CAST(total(bytes) AS INTEGER) FROM entries")?;
     statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -496,7 +499,7 @@ fn remove(transaction: &Transaction, number: i64) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// A number as SQLite takes it.
+/// Converts a number to SQLite's type.
 fn sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,8 @@
-//! Leases: which gateway runs a job or holds a record, and whether that gateway still runs.
+//! Leases: which gateway runs a job or holds a record, and whether that gateway is still running.
 //!
-//! A gateway has a random number and, from its first lease on, a lock on the file `holder-<number>.lock` in the folder of
-//! the store. The system releases the lock when the process ends, however it ends, so a lease depends neither on a clock nor
-//! on numbers of processes, which are used again.
+//! A gateway has a random number and, from its first lease on, a lock on the file `holder-<number>.lock` in the store's
+//! folder. The system releases the lock when the process ends, however it ends, so a lease depends neither on a clock nor on
+//! process ids, which are reused.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -14,18 +14,18 @@ use std::{
 
 use crate::{clock::Clock, files::lock_file};
 
-/// The number of nobody. No gateway has it.
+/// The number of no gateway.
 pub(super) const NOBODY: u32 = 0;
-/// A lock file is made before it is locked. A younger file is not removed.
+/// A lock file is created before it is locked, so a younger file is not removed.
 const SETTLED: Duration = Duration::from_secs(60);
 
 /// The gateway that holds the leases of this process.
 #[derive(Clone, Debug)]
 pub(super) struct Holder {
-    /// Never a number that a process could have: earlier versions leased to those.
+    /// Never a possible process id: earlier versions leased to those.
     pub number: u32,
     pub clock: Clock,
-    /// The configuration of this process; an empty string if it does not matter.
+    /// The configuration of this process; empty if it does not matter.
     pub config: Arc<str>,
 }
 
@@ -38,16 +38,16 @@ pub(super) struct Presence {
 }
 
 impl Holder {
-    /// A new one.
+    /// Returns a new holder.
     pub fn new(clock: Clock) -> Self {
         let number = (uuid::Uuid::new_v4().as_u128() as u32) | (1 << 31);
         Self { number, clock, config: Arc::default() }
     }
 
-    /// Makes the holder present in a folder, and tidies up after holders that have ended.
+    /// Makes the holder present in a folder, and cleans up after holders that have ended.
     pub fn enter(&self, folder: &Path) -> io::Result<Presence> {
         let lock = lock_file(&file_of(folder, self.number))?;
-        // Shared: a gateway has several files of the store, and each needs the lock.
+        // Shared: a gateway has several files of the store open, and each needs the lock.
         lock.try_lock_shared()?;
         sweep(folder);
         Ok(Presence { folder: folder.to_owned(), number: self.number, lock: Some(lock) })
@@ -55,7 +55,7 @@ impl Holder {
 }
 
 impl Presence {
-    /// Whether the gateway with this number is still there.
+    /// Returns whether the gateway with this number is still running.
     pub fn is_held(&self, number: u32) -> bool {
         number == self.number || is_locked(&file_of(&self.folder, number))
     }
@@ -64,7 +64,7 @@ impl Presence {
 impl Drop for Presence {
     fn drop(&mut self) {
         drop(self.lock.take());
-        // Removes the file unless the gateway is present by another lock.
+        // Removes the file unless the gateway is present through another lock.
         is_locked(&file_of(&self.folder, self.number));
     }
 }
@@ -73,10 +73,10 @@ fn file_of(folder: &Path, number: u32) -> PathBuf {
     folder.join(format!("holder-{number}.lock"))
 }
 
-/// Whether another process, or another gateway of this one, has the lock. A file without a lock is of a gateway that has
-/// ended; it is removed.
+/// Returns whether another process, or another gateway in this one, holds the lock. A file without a lock belongs to a
+/// gateway that has ended, and is removed.
 fn is_locked(file: &Path) -> bool {
-    // Only opened, never made.
+    // Only opened, never created.
     let lock = match File::open(file) {
         Ok(lock) => lock,
         Err(error) => return error.kind() != io::ErrorKind::NotFound,
@@ -86,7 +86,7 @@ fn is_locked(file: &Path) -> bool {
             let _ = fs::remove_file(file);
             false
         }
-        // Where the system cannot say, the gateway runs: what is done twice is worse than what is late.
+        // If the system cannot tell, assume that the gateway runs: doing work twice is worse than doing it late.
         Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
     }
 }

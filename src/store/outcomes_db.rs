@@ -1,4 +1,4 @@
-//! The file `store.db`, and what searches led to in it.
+//! The file `store.db`, with the outcomes of searches.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub(super) const FORMAT: DbFormat = DbFormat {
 };
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
-    // A user's searches are overwritten when they are forgotten.
+    // A user's searches are overwritten when they are deleted.
     connection.pragma_update(None, "secure_delete", true)?;
     let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
     connection.create_scalar_function("level", 3, flags, |values| {
@@ -42,22 +42,22 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// The file, open. Several gateways, and several threads of one, may use it at the same time.
+/// An open file. Several gateways, and several threads of one, may use it at the same time.
 ///
-/// An outcome that was put is visible to everybody when the call returns, and survives the end of this process, however it
-/// ends. A power cut may take the last few seconds, and never damages the rest.
+/// A stored outcome is visible to everybody when the call returns, and survives the end of this process, however it ends. A
+/// power cut may lose the last few seconds, but never damages the rest.
 #[derive(Debug)]
 pub(super) struct OutcomesDb {
     pub(super) database: Database,
 }
 
 impl OutcomesDb {
-    /// Opens the file of a folder; makes both, readable by their owner only, if they do not exist. Blocks.
+    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. Blocks.
     pub fn open(folder: &Path) -> Result<OutcomesDb, StoreError> {
         Ok(OutcomesDb { database: Database::open(folder, &FORMAT)? })
     }
 
-    /// All outcomes; 5,000 take five milliseconds. Rows that are not outcomes are left out, with a warning.
+    /// Returns all outcomes; 5,000 take five milliseconds. Invalid rows are skipped, with a warning.
     pub fn outcomes(&self) -> Result<Vec<Outcome>, StoreError> {
         self.database.with(|connection| {
             let mut statement = connection.prepare(OUTCOMES)?;
@@ -77,11 +77,11 @@ impl OutcomesDb {
         })
     }
 
-    /// Keeps an outcome; two milliseconds at most if nobody else writes.
+    /// Stores an outcome; takes at most two milliseconds if nobody else writes.
     ///
-    /// Of two outcomes with the same words and document the stronger is kept: two gateways that learn the same at the same
-    /// time count it once. Then the bounds of [`Outcomes`] are applied: the weakest go first, never the new one, and so do
-    /// outcomes too old to have an effect.
+    /// Of two outcomes with the same words and document, the stronger is kept: two gateways that learn the same at the same
+    /// time count it once. Then the bounds of [`Outcomes`] are applied: the weakest outcomes are removed first, but never the
+    /// new one, and so are outcomes too old to have an effect.
     ///
     /// [`Outcomes`]: crate::search::Outcomes
     pub fn put_outcome(&self, outcome: &Outcome) -> Result<(), StoreError> {
@@ -120,13 +120,13 @@ impl OutcomesDb {
     pub fn forget(&self) -> Result<(), StoreError> {
         self.database
             .write(|transaction| transaction.execute_batch("DELETE FROM outcomes; DELETE FROM figures"))?;
-        // Deleted rows are overwritten in the file; the log is emptied as well, unless it is being read.
+        // Deleted rows are overwritten in the file; the log is emptied too, unless it is being read.
         self.database
             .with(|connection| connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())))
     }
 }
 
-/// The outcome of a row; none if the row does not fit.
+/// Returns the outcome of a row; `None` if the row is invalid.
 fn read_outcome(row: &Row) -> Option<Outcome> {
     let words: String = row.get(1).ok()?;
     let at: i64 = row.get(3).ok()?;

@@ -1,6 +1,7 @@
-//! What is trusted of servers, and what waits to be, in `pins.db`: definitions by their hash, with their text.
+//! Trusted definitions of servers, and waiting ones, in `pins.db`: by their hash, with their text.
 //!
-//! A file of its own: `nonet forget` empties the others, and to forget a pin is to trust whatever the server lists next.
+//! A separate file, because `nonet forget` empties the others, and to forget a pin is to trust whatever the server lists
+//! next.
 
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use super::{
     file::{Database, DbFormat},
 };
 
-/// The bytes of all texts of a server. Beyond it, only hashes are kept.
+/// The maximum size of a server's texts, in bytes. Beyond it, only hashes are stored.
 pub(super) const MOST_TEXT: i64 = 32 << 20;
 
 const ROWS: &str = "SELECT kind, name, trusted, by_user, waiting, since_ms, told, server, trusted_text, waiting_text FROM pins";
@@ -43,11 +44,11 @@ const FORMAT: DbFormat = DbFormat {
 };
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
-    // A server that changes its list all the time has each change written; none waits for the disk.
+    // A server that keeps changing its list causes a write per change; none of them waits for the disk.
     connection.pragma_update(None, "synchronous", "normal")
 }
 
-/// What is pinned of a server.
+/// The kind of a pinned definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PinKind {
     /// The instructions of the server, without a name.
@@ -59,7 +60,7 @@ pub enum PinKind {
 }
 
 impl PinKind {
-    /// The kind as a word.
+    /// Returns the kind as a word.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Instructions => "instructions",
@@ -73,25 +74,25 @@ impl PinKind {
     }
 }
 
-/// What is trusted of one definition, and what waits to be.
+/// The trusted hash of one definition, and the waiting one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pin {
     pub server: String,
     pub kind: PinKind,
     pub name: String,
-    /// The hash of the definition that is trusted; none if none ever was.
+    /// The hash of the trusted definition; `None` if none has been trusted.
     pub trusted: Option<String>,
-    /// Whether the user trusted it, and not only the first sight.
+    /// Whether the user trusted it, rather than the first sight only.
     pub by_user: bool,
     /// The hash of the definition that the server lists instead.
     pub waiting: Option<String>,
-    /// Since when it waits, in milliseconds since 1970.
+    /// When it began to wait, in milliseconds since 1970.
     pub since_ms: u64,
-    /// Whether somebody was told of what waits.
+    /// Whether the waiting change has been reported.
     pub told: bool,
 }
 
-/// The texts of a pin, where they are kept.
+/// The texts of a pin, where they are stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PinTexts {
     pub trusted: Option<String>,
@@ -106,10 +107,10 @@ pub struct PinWrite {
     pub to: PinStep,
 }
 
-/// How a pin changes.
+/// A step that changes a pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PinStep {
-    /// Trusted at first sight; nothing if there is a pin already.
+    /// Trusted on first sight; ignored if there is a pin already.
     First { hash: String, text: String },
     /// Waits to be trusted.
     Wait { hash: String, text: String },
@@ -119,40 +120,40 @@ pub enum PinStep {
     Return,
 }
 
-/// The file, open. Several gateways, and several threads of one, may use it at the same time. Every call blocks.
+/// An open file. Several gateways, and several threads of one, may use it at the same time. Every call blocks.
 #[derive(Debug)]
 pub struct PinsDb {
     database: Database,
 }
 
 impl PinsDb {
-    /// Whether a folder has the file.
+    /// Returns whether a folder has the file.
     pub fn exists(folder: &Path) -> bool {
         folder.join(FORMAT.name).exists()
     }
 
-    /// Opens the file of a folder; makes both, readable by their owner only, if they do not exist.
+    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist.
     pub fn open(folder: &Path) -> Result<Self, StoreError> {
         Ok(Self { database: Database::open(folder, &FORMAT)? })
     }
 
-    /// Keeps everything in memory, until this is dropped.
+    /// Keeps everything in memory, until the value is dropped.
     pub fn in_memory() -> Result<Self, StoreError> {
         Ok(Self { database: Database::in_memory(&FORMAT)? })
     }
 
-    /// A number that changes when another process, or another connection, changes the file.
+    /// Returns a number that changes when another process, or another connection, changes the file.
     pub fn version(&self) -> Result<i64, StoreError> {
         self.database.with(|connection| connection.query_row("PRAGMA data_version", [], |row| row.get(0)))
     }
 
-    /// The pins of a server of a configuration.
+    /// Returns the pins of a configuration's server.
     pub fn of_server(&self, config: &str, server: &str) -> Result<Vec<Pin>, StoreError> {
         let all = format!("{ROWS} WHERE config = ?1 AND server = ?2 ORDER BY kind, name");
         self.read(&all, &[&config, &server], |pin, _| pin)
     }
 
-    /// The first `most` pins of a configuration that wait, with their texts.
+    /// Returns the first `most` waiting pins of a configuration, with their texts.
     pub fn waiting(&self, config: &str, most: usize) -> Result<Vec<(Pin, PinTexts)>, StoreError> {
         let all =
             format!("{ROWS} WHERE config = ?1 AND waiting IS NOT NULL ORDER BY server, kind, name LIMIT ?2");
@@ -160,7 +161,7 @@ impl PinsDb {
         self.read(&all, &[&config, &most], |pin, texts| (pin, texts))
     }
 
-    /// How many pins of a configuration wait.
+    /// Returns how many pins of a configuration wait.
     pub fn count_waiting(&self, config: &str) -> Result<usize, StoreError> {
         let count = "SELECT count(*) FROM pins WHERE config = ?1 AND waiting IS NOT NULL";
         let count: i64 =
@@ -168,7 +169,7 @@ impl PinsDb {
         Ok(usize::try_from(count).unwrap_or_default())
     }
 
-    /// The texts of one pin.
+    /// Returns the texts of one pin.
     pub fn texts(
         &self,
         config: &str,
@@ -200,7 +201,7 @@ impl PinsDb {
         })
     }
 
-    /// Writes changes of the pins of a server, all or none.
+    /// Writes changes to a server's pins, all or none.
     pub fn write(
         &self,
         config: &str,
@@ -256,7 +257,7 @@ impl PinsDb {
         })
     }
 
-    /// Trusts what waits, if that is still what the user has seen. Returns how many of them it was.
+    /// Trusts waiting definitions that are still as the user has seen them. Returns how many were.
     pub fn trust(&self, config: &str, seen: &[Pin], now_ms: u64) -> Result<usize, StoreError> {
         let now = i64::try_from(now_ms).unwrap_or(i64::MAX);
         self.database.write(|transaction| {
@@ -268,7 +269,7 @@ impl PinsDb {
         })
     }
 
-    /// Notes that somebody was told of these.
+    /// Notes that these changes were reported. Returns how many of them still wait.
     pub fn told(&self, config: &str, seen: &[Pin]) -> Result<usize, StoreError> {
         self.database.write(|transaction| {
             let told = "UPDATE pins SET told = 1
@@ -291,7 +292,7 @@ pub struct ConfigPins {
 }
 
 impl PinsDb {
-    /// The pins of a configuration, by the path of its file.
+    /// Returns the pins of a configuration, by the path of its file.
     pub fn of_config(self, config: &str) -> ConfigPins {
         ConfigPins { db: self, config: config.into() }
     }
@@ -348,7 +349,7 @@ fn each(
     Ok(changed)
 }
 
-/// The pin of a row; none if the row does not fit.
+/// Returns the pin of a row; `None` if the row is invalid.
 fn read_pin(row: &Row) -> rusqlite::Result<Option<(Pin, PinTexts)>> {
     let Some(kind) = PinKind::of(&row.get::<_, String>(0)?) else { return Ok(None) };
     let pin = Pin {

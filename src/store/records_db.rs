@@ -1,6 +1,6 @@
-//! What people and models leave for later, in `records.db`: watches, schedules, facts, goals, parked work, notices.
+//! Work that people and models leave for later, in `records.db`: watches, schedules, facts, goals, parked work, notices.
 //!
-//! A record is JSON under a kind, an owner and an id. It may be due at a time, and it may be held by a gateway.
+//! A record is JSON under a kind, an owner and an id. It may have a due time, and it may be held by a gateway.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -19,8 +19,8 @@ const FORMAT: DbFormat = DbFormat {
     name: "records.db",
     layout: "PRAGMA auto_vacuum = incremental",
     steps: &[
-        // `holder` is the number of a gateway, or 0. `config` is the configuration of the gateways that a record is due for, if
-        // not of all. Times are in milliseconds since 1970.
+        // `holder` is the number of a gateway, or 0. `config` is the only configuration for whose gateways a record is due,
+        // if any. Times are in milliseconds since 1970.
         "CREATE TABLE records (
             number INTEGER PRIMARY KEY,
             kind TEXT NOT NULL,
@@ -35,8 +35,8 @@ const FORMAT: DbFormat = DbFormat {
             UNIQUE (kind, owner, id)
         ) STRICT;
         CREATE INDEX due ON records (due_ms) WHERE due_ms IS NOT NULL",
-        // `changes` tells gateways that keep an owner's facts in memory when to read them again. It begins at random, so that
-        // no number comes again after everything was forgotten. A vector goes with the text that it was made of.
+        // `changes` tells gateways with an owner's facts in memory when to read them again. It starts at random, so that no
+        // number recurs after everything was forgotten. A vector is deleted with the text that it was made from.
         "CREATE TABLE changes (owner TEXT PRIMARY KEY, count INTEGER NOT NULL) STRICT;
         CREATE TABLE vectors (record INTEGER PRIMARY KEY, model TEXT NOT NULL, vector BLOB NOT NULL) STRICT;
         CREATE TRIGGER fact_put AFTER INSERT ON records WHEN new.kind = 'fact' BEGIN
@@ -63,35 +63,35 @@ const FORMAT: DbFormat = DbFormat {
 };
 
 fn set_up(connection: &Connection) -> rusqlite::Result<()> {
-    // What is forgotten is overwritten.
+    // Deleted data is overwritten.
     connection.pragma_update(None, "secure_delete", true)?;
-    // Facts and schedules are few and precious: a power cut takes none of them.
+    // Facts and schedules are few and precious, so a power cut must lose none of them.
     connection.pragma_update(None, "synchronous", "full")
 }
 
-/// The file, open. Several gateways, and several threads of one, may use it at the same time.
+/// An open file. Several gateways, and several threads of one, may use it at the same time.
 #[derive(Debug)]
 pub(super) struct RecordsDb {
     database: Database,
     holder: Holder,
-    /// None in memory, where no other gateway is.
+    /// `None` in memory, where there is no other gateway.
     presence: Option<Presence>,
 }
 
 impl RecordsDb {
-    /// Whether a folder has the file.
+    /// Returns whether a folder has the file.
     pub fn exists(folder: &Path) -> bool {
         folder.join(FORMAT.name).exists()
     }
 
-    /// Opens the file of a folder; makes both, readable by their owner only, if they do not exist. Blocks.
+    /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. Blocks.
     pub fn open(folder: &Path, holder: Holder) -> Result<RecordsDb, StoreError> {
         let database = Database::open(folder, &FORMAT)?;
         let presence = Some(holder.enter(folder).map_err(files(folder))?);
         Ok(RecordsDb { database, holder, presence })
     }
 
-    /// Keeps everything in memory, until this is dropped.
+    /// Keeps everything in memory, until the value is dropped.
     pub fn in_memory(holder: Holder) -> Result<RecordsDb, StoreError> {
         Ok(RecordsDb { database: Database::in_memory(&FORMAT)?, holder, presence: None })
     }
@@ -128,12 +128,12 @@ impl RecordsDb {
         })
     }
 
-    /// The record of an owner with this id.
+    /// Returns the record of an owner with this id.
     pub fn get(&self, kind: RecordKind, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
         self.database.with(|connection| one(connection, kind, owner, id))
     }
 
-    /// All records of an owner, oldest first. Rows that cannot be read are left out, with a warning.
+    /// Returns all records of an owner, oldest first. Unreadable rows are skipped, with a warning.
     pub fn all(&self, kind: RecordKind, owner: &str) -> Result<Vec<Record>, StoreError> {
         self.database.with(|connection| {
             let all = format!("{COLUMNS} WHERE kind = ?1 AND owner = ?2 ORDER BY number");
@@ -143,7 +143,7 @@ impl RecordsDb {
         })
     }
 
-    /// All records of a kind, oldest first. Rows that cannot be read are left out, with a warning.
+    /// Returns all records of a kind, oldest first. Unreadable rows are skipped, with a warning.
     pub fn of_kind(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         self.database.with(|connection| {
             let mut statement = connection.prepare(&format!("{COLUMNS} WHERE kind = ?1 ORDER BY number"))?;
@@ -246,7 +246,7 @@ impl RecordsDb {
         Ok(due.into_iter().filter(|(_, holder)| mine(*holder)).map(|(record, _)| record).collect())
     }
 
-    /// Takes over a record from a gateway that has ended; false if another gateway was faster.
+    /// Takes over a record from a gateway that has ended. Returns false if another gateway was faster.
     fn take_over(&self, transaction: &Transaction, record: &Record, from: u32) -> rusqlite::Result<bool> {
         let take =
             "UPDATE records SET holder = ?4 WHERE kind = ?1 AND owner = ?2 AND id = ?3 AND holder = ?5";
@@ -299,7 +299,7 @@ impl RecordsDb {
         })
     }
 
-    /// Lets records go that this gateway holds.
+    /// Releases records that this gateway holds.
     pub fn free(&self, kind: RecordKind, owner: &str, ids: &[String]) -> Result<(), StoreError> {
         self.database.write(|transaction| {
             self.set_holder(transaction, NOBODY, ids.iter().map(|id| (kind, owner, &**id)))
@@ -360,7 +360,7 @@ impl RecordsDb {
         })
     }
 
-    /// How many facts there are, and how many other records, for all owners.
+    /// Returns the number of facts, and of other records, for all owners.
     pub fn counts(&self) -> Result<(u64, u64), StoreError> {
         self.database.with(|connection| {
             let count =
@@ -382,7 +382,7 @@ impl RecordsDb {
         })
     }
 
-    /// Whether a gateway with this number runs, this one included.
+    /// Returns whether the gateway with this number is running, including this one.
     fn is_held(&self, holder: u32) -> bool {
         self.presence.as_ref().map_or(holder == self.holder.number, |presence| presence.is_held(holder))
     }
@@ -404,7 +404,7 @@ fn remove(transaction: &Transaction, kind: RecordKind, owner: &str, id: &str) ->
     transaction.prepare(remove)?.execute([kind.as_str(), owner, id])
 }
 
-/// The record of a row, and its holder. A row of a kind that this Nonet does not know is a newer one's.
+/// Returns the record of a row, and its holder. A row of an unknown kind belongs to a newer Nonet.
 fn read(row: &Row) -> Option<(Record, u32)> {
     let number = |at: usize| row.get::<_, i64>(at).ok().map(i64::unsigned_abs);
     let text = |at: usize| row.get::<_, String>(at).ok();
@@ -422,7 +422,7 @@ fn read(row: &Row) -> Option<(Record, u32)> {
     Some((record, row.get(7).ok()?))
 }
 
-/// A number as SQLite takes it.
+/// Converts a number to SQLite's type.
 fn sql(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,11 +1,11 @@
-//! The store in Redis, for replicas that share what they keep.
+//! The store in Redis, for replicas that share their data.
 //!
-//! Whatever must change together is changed by one Lua script, and has keys with one hash tag, so that a cluster has them in one
-//! slot; only the values of results and the vectors of tools lie in
-//! slots of their own (`values`, `vectors`). Every key has an end of life, which a gateway puts off
-//! as long as it runs. Values have the number of their format, and those of a newer Nonet are left alone.
+//! Data that must change together is changed by one Lua script and has keys with one hash tag, so that a cluster puts them in
+//! one slot; only the values of results and the vectors of tools are in separate slots (`values`, `vectors`). Every key
+//! expires, and a running gateway postpones that. Values carry the number of their format, and a newer Nonet's values are
+//! left alone.
 //!
-//! A gateway is there as long as its key `holder:NUMBER` is, which it renews more often than the key ends (`presence`).
+//! A gateway is running as long as its key `holder:NUMBER` exists, which it renews before the key expires (`presence`).
 
 mod brisk;
 mod forget;
@@ -58,13 +58,13 @@ pub use replicas::{Claim, Held, Replica, Replicas};
 
 pub use self::{forget::Forget, way::Way};
 
-/// How often the life of what is kept for good is put off.
+/// How often the expiry of permanent data is postponed.
 const RENEWAL: Duration = Duration::from_secs(24 * 3600);
 
-/// The store of the replicas that have the same Redis and prefix. They are of one configuration: whatever is due is due for each of
+/// The store of the replicas with the same Redis and prefix. They share one configuration: whatever is due is due for each of
 /// them.
 ///
-/// It connects when it is first used. While Redis is away, results and jobs are kept in memory; the rest fails at once.
+/// It connects on first use. While Redis is unavailable, results and jobs are kept in memory; everything else fails at once.
 #[derive(Debug)]
 pub struct RedisStore {
     link: Arc<Link>,
@@ -81,12 +81,13 @@ pub struct RedisStore {
     /// Results and jobs that could not be written.
     spare: Arc<Spare>,
     owed: Arc<Owed>,
-    /// When the life of everything was last put off.
+    /// When the expiry of everything was last postponed.
     renewed: Mutex<Option<Instant>>,
 }
 
 impl RedisStore {
-    /// The store under a prefix, for the replica of this name; by default that is the host's with a number. Does not connect.
+    /// Returns the store under a prefix, for the replica of this name; the default is the host's name with a number. Does not
+    /// connect.
     pub fn new(
         redis: impl Into<Way>,
         prefix: &str,
@@ -119,7 +120,7 @@ impl RedisStore {
         }
     }
 
-    /// Has rates wait longer for Redis: a machine that is busy with other tests must not fail one.
+    /// Makes rates wait longer for Redis: a machine busy with other tests must not cause a failure.
     #[cfg(test)]
     pub fn wait_for_rates(&mut self, patience: Duration) {
         self.rates.wait_for(patience);
@@ -132,7 +133,7 @@ impl RedisStore {
         value: Option<Arc<Value>>,
     ) -> Result<Lasts, StoreError> {
         let bytes = match value.clone() {
-            // Up to a tenth of a second for the largest.
+            // Takes up to a tenth of a second for the largest.
             Some(value) => {
                 let json = spawn_blocking(move || serde_json::to_vec(&*value));
                 json.await.ok().and_then(Result::ok).ok_or(StoreError::Unusable)?
@@ -156,7 +157,7 @@ impl RedisStore {
         }
     }
 
-    /// Puts off the end of what is kept for good, once a day.
+    /// Postpones the expiry of permanent data, once a day.
     async fn renew(&self) -> Result<(), StoreError> {
         if self.renewed.lock().is_some_and(|renewed| renewed.elapsed() < RENEWAL) {
             return Ok(());
@@ -170,7 +171,7 @@ impl RedisStore {
     }
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 fn host() -> String {
     let name = nix::unistd::gethostname().ok();
     name.and_then(|name| name.into_string().ok()).unwrap_or_else(|| "replica".into())

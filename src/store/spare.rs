@@ -1,4 +1,4 @@
-//! Results and jobs in memory, while they cannot be written where they belong.
+//! Results and jobs in memory, while the engine cannot store them.
 
 use std::sync::{
     Arc,
@@ -9,10 +9,10 @@ use tokio::sync::OnceCell;
 
 use super::{Holder, JobRow, KeptCounts, KeptDb, KeptRow, Lasts, Retention, StoreError, run};
 
-/// The most bytes that are kept in memory.
+/// The maximum size kept in memory, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The memory beside an engine, made when something could not be written.
+/// The memory next to an engine, created when a write fails.
 #[derive(Debug)]
 pub(super) struct Spare {
     retention: Retention,
@@ -23,13 +23,13 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Takes no memory yet.
+    /// Returns an empty spare, which takes no memory yet.
     pub fn new(retention: Retention, holder: Holder) -> Self {
         let retention = Retention { bytes: retention.bytes.min(MOST_BYTES), ..retention };
         Self { retention, holder, db: OnceCell::new(), is_failing: AtomicBool::new(false) }
     }
 
-    /// Notes that the engine has this entry. An earlier state in memory would hide it.
+    /// Notes that the engine has stored this entry. Removes an earlier state from memory, which would hide it.
     pub async fn written(&self, id: &str) -> Result<(), StoreError> {
         if self.is_failing.swap(false, Ordering::Relaxed) {
             tracing::info!("results and tasks are written again");
@@ -43,7 +43,7 @@ impl Spare {
         }
     }
 
-    /// Keeps an entry that could not be written, for the reason that `error` gives.
+    /// Keeps an entry that could not be written because of `error`.
     pub async fn put(
         &self,
         error: StoreError,
@@ -62,7 +62,7 @@ impl Spare {
         run(db, work).await.map(|_| Lasts::UntilEnd)
     }
 
-    /// Reads what is in memory; none if nothing is.
+    /// Reads from memory; `None` if memory is empty.
     pub async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&KeptDb) -> Result<Option<T>, StoreError> + Send + 'static,
@@ -73,7 +73,7 @@ impl Spare {
         }
     }
 
-    /// Adds an owner's jobs in memory to those of the engine, the latest start first.
+    /// Adds an owner's jobs in memory to the engine's, latest start first.
     pub async fn with_jobs(
         &self,
         mut jobs: Vec<JobRow>,
@@ -90,7 +90,7 @@ impl Spare {
         Ok(jobs)
     }
 
-    /// Adds the results in memory to those of the engine, the latest first.
+    /// Adds the results in memory to the engine's, latest first.
     pub async fn with_results(
         &self,
         mut results: Vec<KeptRow>,
@@ -104,7 +104,7 @@ impl Spare {
         Ok(results)
     }
 
-    /// Removes an entry that has ended; false if it is not in memory.
+    /// Removes an ended entry. Returns false if it is not in memory.
     pub async fn remove(&self, id: &str, owner: &str) -> Result<bool, StoreError> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
         match self.db() {
@@ -113,7 +113,7 @@ impl Spare {
         }
     }
 
-    /// Removes what is too old.
+    /// Removes expired entries.
     pub async fn tidy(&self) -> Result<(), StoreError> {
         match self.db() {
             Some(db) => run(db, KeptDb::tidy).await,
@@ -121,7 +121,7 @@ impl Spare {
         }
     }
 
-    /// Adds how much is in memory.
+    /// Adds the counts in memory.
     pub async fn with_counts(&self, mut counts: KeptCounts) -> Result<KeptCounts, StoreError> {
         if let Some(db) = self.db() {
             let more = run(db, KeptDb::counts).await?;

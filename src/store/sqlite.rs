@@ -12,11 +12,10 @@ use super::{
 };
 use crate::{clock::Clock, search::Outcome};
 
-/// The files of a folder, each opened when it is first used. SQLite blocks, so the work is done on the runtime's blocking
-/// threads.
+/// The files of a folder, each opened on first use. SQLite blocks, so the work runs on the runtime's blocking threads.
 ///
-/// Without a folder, or with one that cannot be used, results, jobs and records are kept in memory, outcomes and figures
-/// not at all. While the disk is full, results and jobs are kept in memory beside the file.
+/// Without a usable folder, results, jobs and records are kept in memory, and outcomes and figures not at all. While the disk
+/// is full, results and jobs are kept in memory next to the file.
 #[derive(Debug)]
 pub struct SqliteStore {
     folder: Option<PathBuf>,
@@ -30,7 +29,7 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// The store of a folder. Touches no file yet.
+    /// Returns the store in a folder. Accesses no file yet.
     pub fn new(folder: Option<PathBuf>, retention: Retention, clock: Clock) -> Self {
         let holder = Holder::new(clock);
         let spare = Spare::new(retention, holder.clone());
@@ -38,7 +37,7 @@ impl SqliteStore {
         Self { folder, retention, holder, kept, spare, records, outcomes }
     }
 
-    /// The same for gateways of this configuration, however it is written.
+    /// Returns the same store for gateways of this configuration, however its path is written.
     pub fn of_config(mut self, config: &str) -> Self {
         self.holder.config = config.into();
         self
@@ -52,7 +51,7 @@ impl SqliteStore {
         self.kept.get_or_init(open).await.clone().ok_or(StoreError::Unusable)
     }
 
-    /// Writes to the file, or into memory if the file cannot be written.
+    /// Writes to the file, or to memory if the file cannot be written.
     async fn put_kept(
         &self,
         id: String,
@@ -60,7 +59,7 @@ impl SqliteStore {
     ) -> Result<Lasts, StoreError> {
         let (db, work) = (self.kept().await?, Arc::new(work));
         let on_file = work.clone();
-        // A store that has no folder has nothing that could fail.
+        // A store without a folder cannot fail to write.
         let is_file = db.is_file();
         let as_asked = if is_file || self.folder.is_none() { Lasts::AsConfigured } else { Lasts::UntilEnd };
         match run(db, move |db| on_file(db)).await {
@@ -73,7 +72,7 @@ impl SqliteStore {
         }
     }
 
-    /// Reads what could not be written to the file, else the file.
+    /// Reads from memory what could not be written to the file, else from the file.
     async fn read_kept<T: Send + 'static>(
         &self,
         work: impl Fn(&KeptDb) -> Result<Option<T>, StoreError> + Send + Sync + 'static,
@@ -97,12 +96,12 @@ impl SqliteStore {
         run(self.records.get_or_init(open).await.clone().ok_or(StoreError::Unusable)?, work).await
     }
 
-    /// Whether there may be records: the file is open, or it is there.
+    /// Returns whether there may be records: the file is open, or it exists.
     fn has_records(&self) -> bool {
         self.records.initialized() || self.folder.as_deref().is_some_and(RecordsDb::exists)
     }
 
-    /// None without a file to keep outcomes and figures in.
+    /// Runs work on the outcomes and figures; returns `None` without a file for them.
     async fn with_outcomes<T: Send + 'static>(
         &self,
         work: impl FnOnce(&OutcomesDb) -> Result<T, StoreError> + Send + 'static,
@@ -120,7 +119,7 @@ impl SqliteStore {
     }
 }
 
-/// Opens the file; the same in memory where that is not possible.
+/// Opens the file, or the same in memory if that fails.
 fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: Holder) -> Option<KeptDb> {
     if let Some(folder) = folder {
         match KeptDb::open(&folder, retention, holder.clone()) {
@@ -132,7 +131,7 @@ fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: Holder) -> O
     KeptDb::in_memory(retention, holder).inspect_err(failed).ok()
 }
 
-/// Opens the file; the same in memory where that is not possible.
+/// Opens the file, or the same in memory if that fails.
 fn open_records(folder: Option<PathBuf>, holder: Holder) -> Option<RecordsDb> {
     if let Some(folder) = folder {
         match RecordsDb::open(&folder, holder.clone()) {

@@ -1,4 +1,5 @@
-//! The machinery of files, mostly with the smaller of the two. What both engines do is in `kept`, `learned`, `rates` and `records`.
+//! Tests of the file machinery, mostly with the smaller file. Behaviour common to both engines is tested in `kept`,
+//! `learned`, `rates` and `records`.
 
 pub mod engines;
 mod kept;
@@ -37,13 +38,13 @@ pub fn numbered(number: usize) -> Outcome {
     outcome(&format!("query q{number}"), &format!("server.tool{number}"), 1.0, NOW)
 }
 
-/// The documents that are kept, sorted.
+/// Returns the stored documents, sorted.
 pub(super) fn documents(store: &OutcomesDb) -> Vec<String> {
     let outcomes = store.outcomes().expect("readable");
     outcomes.iter().map(|outcome| outcome.document.to_string()).collect()
 }
 
-/// The files of a folder, sorted, but for the locks of its gateways.
+/// Returns the names of a folder's files, sorted, except for the gateways' locks.
 pub fn names(folder: &TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("readable").flatten();
     let mut names: Vec<String> =
@@ -53,8 +54,8 @@ pub fn names(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// Waits until a gateway has ended that was dropped: a process that another test has just started has its lock, too, until
-/// that process runs its program.
+/// Waits until a dropped gateway has ended: a process that another test has just started shares its lock until that process
+/// runs its program.
 pub fn until_ended(folder: &TempDir, number: u32) {
     let here = Holder::new(Clock::default()).enter(folder.path()).expect("enters");
     let began = Instant::now();
@@ -118,7 +119,7 @@ fn a_damaged_file_is_set_aside_and_begun_anew() {
     let mut bytes = whole.clone();
     bytes[150..].fill(0);
     check("zeros after the header", &bytes, true);
-    // The version of the format says more than is there.
+    // The format's version claims more than is there.
     let mut empty = whole[..100].to_vec();
     empty[60..64].copy_from_slice(&(-1_i32).to_be_bytes());
     empty.extend_from_slice(&whole[100..]);

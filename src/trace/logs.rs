@@ -1,6 +1,6 @@
-//! Lines of the audit log on their way to the collector, as log records of OpenTelemetry.
+//! Exports lines of the audit log to the collector, as OpenTelemetry log records.
 //!
-//! They wait in a bounded queue, as spans do. Outside of this machine they also say what the chain in the files was.
+//! They wait in a bounded queue, as spans do. A copy off this machine also records what the chain in the files was.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,12 +14,12 @@ use serde_json::Value;
 
 use super::otel::{FLUSH_LIMIT, masked, resource};
 
-/// The variables that name a collector of logs; the first is for logs alone.
+/// The variables that name a collector of logs; the first is for logs only.
 const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
 /// The variables that choose a protocol.
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
-/// The way of audit lines to a collector. What waits is sent when it is dropped, within two seconds.
+/// Exports audit lines to a collector. Dropping it sends the waiting lines, within two seconds.
 #[derive(Debug)]
 pub struct AuditExport {
     provider: SdkLoggerProvider,
@@ -27,7 +27,8 @@ pub struct AuditExport {
 }
 
 impl AuditExport {
-    /// Opens the way, if the environment names a collector. Not within a runtime: the client that sends blocks.
+    /// Starts the export, if the environment names a collector. Not to be called within a runtime, because the sending client
+    /// blocks.
     pub fn start() -> Option<Self> {
         if !super::wanted_at(&ENDPOINTS, "OTEL_LOGS_EXPORTER", |name| std::env::var(name).ok()) {
             return None;
@@ -37,7 +38,7 @@ impl AuditExport {
 
     fn open() -> anyhow::Result<Self> {
         super::otel::ensure_protocol(&PROTOCOLS)?;
-        // Fails only if another provider was installed first, which then serves as well.
+        // Fails only if another provider was installed first, which works as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let exporter = opentelemetry_otlp::LogExporter::builder()
             .with_http()
@@ -50,7 +51,7 @@ impl AuditExport {
         Ok(Self { provider, logger })
     }
 
-    /// Sends a line: its body is the line, and what collectors filter by is beside it.
+    /// Sends a line: the line is the body, and the attributes are what collectors filter by.
     pub fn emit(&self, line: &str) {
         let mut record = self.logger.create_log_record();
         record.set_event_name("nonet.audit");
@@ -90,7 +91,7 @@ impl Drop for AuditExport {
     }
 }
 
-/// An exporter that logs its first failure, and when it works again.
+/// An exporter that logs its first failure, and its recovery.
 #[derive(Debug)]
 struct LoggedExporter {
     exporter: opentelemetry_otlp::LogExporter,

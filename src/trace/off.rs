@@ -1,15 +1,15 @@
-//! A build without traces: nothing is kept and nothing is done.
+//! A build without traces: nothing is recorded.
 
 use serde_json::{Map, Value};
 
 use crate::metrics::CallRecord;
 
-/// What spans hang under.
+/// The parent of spans.
 #[derive(Clone, Debug, Default)]
 pub struct Parent;
 
 impl Parent {
-    /// The client's span, by `_meta` of its request.
+    /// Returns the client's span, from its request's `_meta`.
     #[inline]
     pub fn of(_meta: &Map<String, Value>) -> Self {
         Self
@@ -21,55 +21,55 @@ impl Parent {
 pub struct Span;
 
 impl Span {
-    /// A call, as a client makes it: the client's name, and the number of its session if it has one.
+    /// Starts the span of a client's call, with the client's name and, if any, the number of its session.
     #[inline]
     pub fn call(_parent: &Parent, _client: &str, _session: Option<u64>) -> Self {
         Self
     }
 
-    /// The request to a server that a call comes to.
+    /// Starts the span of the request to a server that a call causes.
     #[inline]
     pub fn request(_call: &Span, _server: &str, _tool: &str) -> Self {
         Self
     }
 
-    /// This span as the parent of others.
+    /// Returns this span as a parent.
     #[inline]
     pub fn parent(&self) -> Parent {
         Parent
     }
 
-    /// Names this span in `_meta` as the one that what follows belongs to.
+    /// Names this span in `_meta` as the parent of what follows.
     #[inline]
     pub fn pass_on(&self, _meta: &mut Map<String, Value>) {}
 
-    /// Tells which tool is called; the span is named after it.
+    /// Records which tool is called; the span is named after it.
     #[inline]
     pub fn of_tool(&self, _name: &str) {}
 
-    /// Tells of a call that was made of the tool of this full name.
+    /// Records a finished call of the tool with this full name.
     #[inline]
     pub fn called(&self, _tool: &str, _call: &CallRecord<'_>) {}
 
-    /// Tells of a call that no tool was called for. `name` is the client's word.
+    /// Records a call that was refused before a tool was found. `name` is the client's own text.
     #[inline]
     pub fn refused(&self, _name: &str, _outcome: &'static str) {}
 
-    /// Tells what a search found.
+    /// Records the results of a search.
     #[inline]
     pub fn found(&self, _shown: usize, _total: usize, _confidence: &'static str) {}
 
-    /// Tells how it went: `ok`, `tool_error`, or the code of a fault.
+    /// Records the outcome: `ok`, `tool_error`, or the code of a fault.
     #[inline]
     pub fn ended(&self, _outcome: &'static str) {}
 }
 
-/// The way of audit lines to a collector: there is none.
+/// The export of audit lines, which does not exist in this build.
 #[derive(Debug)]
 pub struct AuditExport;
 
 impl AuditExport {
-    /// Opens no way.
+    /// Starts no export.
     pub fn start() -> Option<Self> {
         None
     }

@@ -1,7 +1,7 @@
-//! Spans as OpenTelemetry has them, and their way to the collector.
+//! OpenTelemetry spans, and their export to the collector.
 //!
-//! Ended spans wait in a bounded queue for a thread of their own, which sends them with a client of its own. A collector
-//! that does not answer costs spans and one line in the log, never a call.
+//! Ended spans wait in a bounded queue for a separate thread, which sends them with its own client. A collector that does not
+//! answer costs spans and one line in the log, never a call.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -30,31 +30,31 @@ use crate::text::clip;
 
 /// The variables that choose a protocol.
 const PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
-/// How long what was not sent yet may hold up the end of the process.
+/// How long unsent spans may delay the end of the process.
 pub(super) const FLUSH_LIMIT: Duration = Duration::from_secs(2);
-/// The longest name that is taken from a client, in characters.
+/// The longest name accepted from a client, in characters.
 const MAX_NAME: usize = 200;
 
-/// Whether spans go anywhere.
+/// Whether spans are exported.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 
-/// Whether something that is logged is one of the spans of this room.
+/// Returns whether a span or an event belongs to this room.
 pub fn is_ours(metadata: &Metadata<'_>) -> bool {
     metadata.is_span() && metadata.target() == module_path!()
 }
 
-/// The way of spans to a collector. What waits is sent when it is dropped, within two seconds.
+/// Exports spans to a collector. Dropping it sends the waiting spans, within two seconds.
 #[derive(Debug)]
 pub struct Export(SdkTracerProvider);
 
 impl Export {
-    /// Opens the way, if the environment names a collector.
+    /// Starts the export, if the environment names a collector.
     pub fn start() -> anyhow::Result<Option<Self>> {
         if !wanted(|name| std::env::var(name).ok()) {
             return Ok(None);
         }
         ensure_protocol(&PROTOCOLS)?;
-        // Fails only if another provider was installed first, which then serves as well.
+        // Fails only if another provider was installed first, which works as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let exporter = opentelemetry_otlp::SpanExporter::builder()
             .with_http()
@@ -67,7 +67,7 @@ impl Export {
         Ok(Some(Self(provider)))
     }
 
-    /// What takes spans out of `tracing`; to be used with [`is_ours`] alone.
+    /// Returns the layer that takes spans out of `tracing`; to be used only with [`is_ours`].
     pub fn layer<S>(&self) -> impl Layer<S> + Send + Sync + 'static
     where
         S: Subscriber + for<'span> LookupSpan<'span> + Send + Sync,
@@ -85,14 +85,14 @@ impl Export {
 impl Drop for Export {
     fn drop(&mut self) {
         ACTIVE.store(false, Ordering::Relaxed);
-        // What did not get through has its line in the log already, or its collector is silent.
+        // Spans that were not delivered are in the log already, or their collector is silent.
         if self.0.shutdown_with_timeout(FLUSH_LIMIT).is_err() {
             tracing::debug!("the last traces were not sent");
         }
     }
 }
 
-/// Refuses a protocol that Nonet does not speak.
+/// Rejects a protocol that Nonet does not support.
 pub(super) fn ensure_protocol(names: &[&str]) -> anyhow::Result<()> {
     for name in names {
         let protocol = std::env::var(name).unwrap_or_default();
@@ -104,7 +104,7 @@ pub(super) fn ensure_protocol(names: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A fault without the endpoints that it may cite, which may hold passwords.
+/// Returns a fault without the endpoints in it, which may contain passwords.
 pub(super) fn masked(fault: String) -> String {
     let endpoints = ENDPOINTS
         .iter()
@@ -115,7 +115,7 @@ pub(super) fn masked(fault: String) -> String {
         .fold(fault, |fault, endpoint| fault.replace(&endpoint, "***"))
 }
 
-/// Who sends: `nonet`, if `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` do not say otherwise.
+/// Returns the sender: `nonet`, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` says otherwise.
 pub(super) fn resource() -> Resource {
     let named = std::env::var("OTEL_SERVICE_NAME").is_ok_and(|name| !name.is_empty())
         || std::env::var("OTEL_RESOURCE_ATTRIBUTES").is_ok_and(|all| all.contains("service.name="));
@@ -124,7 +124,7 @@ pub(super) fn resource() -> Resource {
     if named { resource.build() } else { resource.with_service_name("nonet").build() }
 }
 
-/// An exporter that logs its first failure, and when it works again.
+/// An exporter that logs its first failure, and its recovery.
 #[derive(Debug)]
 struct LoggedExporter {
     exporter: opentelemetry_otlp::SpanExporter,
@@ -155,12 +155,12 @@ impl SpanExporter for LoggedExporter {
     }
 }
 
-/// What spans hang under.
+/// The parent of spans.
 #[derive(Clone, Debug, Default)]
 pub struct Parent(Context);
 
 impl Parent {
-    /// The client's span, by `_meta` of its request.
+    /// Returns the client's span, from its request's `_meta`.
     pub fn of(meta: &Map<String, Value>) -> Self {
         if !ACTIVE.load(Ordering::Relaxed) {
             return Self::default();
@@ -168,7 +168,7 @@ impl Parent {
         Self(TraceContextPropagator::new().extract_with_context(&Context::new(), &Read(meta)))
     }
 
-    /// Whether it is a span of this process.
+    /// Returns whether it is a span of this process.
     fn is_own(&self) -> bool {
         let span = self.0.span();
         span.span_context().is_valid() && !span.span_context().is_remote()
@@ -180,7 +180,7 @@ impl Parent {
 pub struct Span(tracing::Span);
 
 impl Span {
-    /// A call, as a client makes it: the client's name, and the number of its session if it has one.
+    /// Starts the span of a client's call, with the client's name and, if any, the number of its session.
     pub fn call(parent: &Parent, client: &str, session: Option<u64>) -> Self {
         let span = Self::new(parent, if parent.is_own() { "internal" } else { "server" });
         if !span.0.is_disabled() {
@@ -192,7 +192,7 @@ impl Span {
         span
     }
 
-    /// The request to a server that a call comes to.
+    /// Starts the span of the request to a server that a call causes.
     pub fn request(call: &Span, server: &str, tool: &str) -> Self {
         if call.0.is_disabled() {
             return Self(tracing::Span::none());
@@ -215,33 +215,33 @@ impl Span {
             mcp.method.name = "tools/call",
             gen_ai.operation.name = "execute_tool",
         );
-        // Fails only where no layer takes spans, and then there is nothing to hang anywhere.
+        // Fails only if no layer takes spans, and then there is nothing to attach.
         let _ = span.set_parent(parent.0.clone());
         Self(span)
     }
 
-    /// This span as the parent of others.
+    /// Returns this span as a parent.
     pub fn parent(&self) -> Parent {
         if self.0.is_disabled() { Parent::default() } else { Parent(self.0.context()) }
     }
 
-    /// Names this span in `_meta` as the one that what follows belongs to.
+    /// Names this span in `_meta` as the parent of what follows.
     pub fn pass_on(&self, meta: &mut Map<String, Value>) {
         if !self.0.is_disabled() {
             TraceContextPropagator::new().inject_context(&self.0.context(), &mut Write(meta));
         }
     }
 
-    /// Tells which tool is called; the span is named after it.
+    /// Records which tool is called; the span is named after it.
     pub fn of_tool(&self, name: &str) {
         if !self.0.is_disabled() {
-            // Of a span that has started, recording `otel.name` changes nothing.
+            // Recording `otel.name` has no effect once the span has started.
             self.0.context().span().update_name(format!("tools/call {name}"));
             self.set("gen_ai.tool.name", name.to_string());
         }
     }
 
-    /// Tells of a call that was made of the tool of this full name.
+    /// Records a finished call of the tool with this full name.
     pub fn called(&self, tool: &str, call: &CallRecord<'_>) {
         if self.0.is_disabled() {
             return;
@@ -253,17 +253,17 @@ impl Span {
         self.ended(call.outcome);
     }
 
-    /// Tells of a call that no tool was called for. `name` is the client's word.
+    /// Records a call that was refused before a tool was found. `name` is the client's own text.
     pub fn refused(&self, name: &str, outcome: &'static str) {
         if self.0.is_disabled() {
             return;
         }
-        // Not in the name of the span: of those there should be few.
+        // Not in the span's name, which should have few distinct values.
         self.set("gen_ai.tool.name", clip(name, MAX_NAME));
         self.ended(outcome);
     }
 
-    /// Tells what a search found.
+    /// Records the results of a search.
     pub fn found(&self, shown: usize, total: usize, confidence: &'static str) {
         self.set("nonet.search.shown", signed(shown));
         self.set("nonet.search.total", signed(total));
@@ -271,7 +271,7 @@ impl Span {
         self.ended("ok");
     }
 
-    /// Tells how it went: `ok`, `tool_error`, or the code of a fault.
+    /// Records the outcome: `ok`, `tool_error`, or the code of a fault.
     pub fn ended(&self, outcome: &'static str) {
         self.set("nonet.outcome", outcome);
         if outcome != "ok" {
@@ -289,7 +289,7 @@ fn signed(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-/// `_meta` that is read.
+/// Reads from `_meta`.
 struct Read<'a>(&'a Map<String, Value>);
 
 impl Extractor for Read<'_> {
@@ -302,7 +302,7 @@ impl Extractor for Read<'_> {
     }
 }
 
-/// `_meta` that is written. What is empty is taken out.
+/// Writes to `_meta`, and removes empty values.
 struct Write<'a>(&'a mut Map<String, Value>);
 
 impl Injector for Write<'_> {

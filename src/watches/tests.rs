@@ -28,7 +28,7 @@ fn take(watch: &mut Watch, found: F) -> Option<News> {
     watch.take(finding(found), 0, 1)
 }
 
-/// Why there is news after each of these checks; `-` where there is none.
+/// Returns why each of these checks has news; `-` for none.
 fn whys(watch: &mut Watch, found: &[F]) -> String {
     let why = |news: News| json!(news.why).as_str().expect("a word").to_string();
     found.iter().map(|one| take(watch, *one).map_or("-".into(), why)).collect::<Vec<_>>().join(" ")
@@ -40,7 +40,7 @@ fn each_way_to_be_told_has_its_news() {
         assert_eq!(whys(&mut watch(notify_when), found), expected, "{notify_when:?}");
     };
     use NotifyWhen::*;
-    // The first value is nothing to compare with, and a failure is no value.
+    // The first value has nothing to be compared with, and a failure has no value.
     check(OnChange, &[V(1), V(1), V(2), V(2), V(1)], "- - changed - changed");
     check(OnChange, &[V(1), E, V(1), E, V(2)], "- - - - changed");
     check(OnError, &[V(1), V(2), E, E, V(2), V(2), E], "- - failed - recovered - failed");
@@ -83,10 +83,10 @@ fn five_failures_in_a_row_pause_it() {
     assert_eq!(whys(&mut watch, &[E, E, E, E, E]), "- - - - paused");
     assert_eq!(watch.state, WatchState::Paused);
     assert!(watch.resume() && !watch.resume());
-    // It begins to count again, and the value is still the one to compare with.
+    // The count starts again, but the last value stays the one to compare with.
     assert_eq!(whys(&mut watch, &[E, E, E, E, V(2)]), "- - - - changed");
     assert!(watch.pause() && !watch.pause());
-    // A check that was under way when it was paused.
+    // A check that was in flight when the watch was paused.
     assert_eq!(whys(&mut watch, &[V(3)]), "-");
     assert_eq!(watch.counts, Counts { checks: 17, changes: 2, errors: 13 });
 }
@@ -100,7 +100,7 @@ fn a_watch_finishes_after_its_checks() {
     let mut limited = Watch { max_checks: 2, ..watch(NotifyWhen::OnChange) };
     assert_eq!(whys(&mut limited, &[V(1), V(2)]), "- changed");
     assert_eq!(limited.state, WatchState::Finished);
-    // The end of all checks comes before the pause.
+    // The last check ends the watch instead of pausing it.
     let mut limited = Watch { max_checks: FAILURES_TO_PAUSE, ..watch(NotifyWhen::OnChange) };
     assert_eq!(whys(&mut limited, &[E; 5]), "- - - - finished");
 }

@@ -1,13 +1,13 @@
-//! What waits for an end that does not read. It is counted, so that whoever produces it can stop.
+//! The backlog of output for a peer that does not read. It is counted, so that producers can stop.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// What a message that waits takes besides its bytes: the task that writes it, for one.
+/// The overhead of a waiting message besides its bytes, such as the task that writes it.
 const OF_MESSAGE: usize = 500;
 
-/// The messages that wait for one end.
+/// The messages waiting for one peer.
 #[derive(Clone, Debug)]
 pub struct Backlog(Arc<Inner>);
 
@@ -18,15 +18,15 @@ struct Inner {
 }
 
 impl Backlog {
-    /// An end counts as stuck while `limit` bytes wait for it.
+    /// Returns an empty backlog. The peer counts as stuck while `limit` bytes wait for it.
     pub fn new(limit: usize) -> Self {
         Self(Arc::new(Inner { bytes: watch::Sender::new(0), limit }))
     }
 
-    /// Counts a message until the result is dropped.
+    /// Counts a message until the returned value is dropped.
     pub fn enter(&self, bytes: usize) -> Waiting {
         let waiting = Waiting { backlog: self.clone(), bytes: bytes + OF_MESSAGE };
-        // Nobody waits for more.
+        // Nobody waits for an increase.
         self.0.bytes.send_if_modified(|all| {
             *all += waiting.bytes;
             false
@@ -34,31 +34,31 @@ impl Backlog {
         waiting
     }
 
-    /// How many bytes wait.
+    /// Returns how many bytes are waiting.
     pub fn bytes(&self) -> usize {
         *self.0.bytes.borrow()
     }
 
-    /// Whether as much waits as may.
+    /// Returns whether the backlog has reached its limit.
     pub fn is_stuck(&self) -> bool {
         self.bytes() >= self.0.limit
     }
 
-    /// Whether twice as much waits: then not even what is owed to the other end is kept for it.
+    /// Returns whether the backlog is twice the limit: then even answers to the peer are dropped.
     pub fn is_full(&self) -> bool {
         self.bytes() >= 2 * self.0.limit
     }
 
-    /// Waits until the other end has read enough.
+    /// Waits until the peer has read enough.
     pub async fn unstuck(&self) {
         if self.is_stuck() {
-            // Half, so that whoever waits does not start and stop with each message.
+            // Half the limit, so that a producer does not stop and start with each message.
             let _ = self.0.bytes.subscribe().wait_for(|bytes| *bytes < self.0.limit / 2).await;
         }
     }
 }
 
-/// A message that waits.
+/// A waiting message.
 #[derive(Debug)]
 pub struct Waiting {
     backlog: Backlog,

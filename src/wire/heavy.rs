@@ -1,5 +1,5 @@
-//! Work that takes more than about a millisecond: reading what is large. It runs on threads of its own, so that the thread on
-//! which calls are answered goes on, and only so much of it runs at the same time in this process.
+//! Work that takes more than about a millisecond: parsing large texts. It runs on separate threads, so that the thread that
+//! answers calls is not blocked, and the amount that runs concurrently in this process is limited.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,11 +8,11 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// From how many bytes on a text is large.
+/// The number of bytes from which a text is large.
 const BYTES: usize = 64 << 10;
-/// From how many values on it is, as a scan counts them.
+/// The number of values from which a text is large, as a scan counts them.
 const VALUES: usize = 1_000;
-/// What all large texts that are read at the same time take together as trees, in kilobytes.
+/// The maximum size of all concurrently parsed large texts together, as trees, in kilobytes.
 const AT_ONCE: usize = 192 << 10;
 
 static SHARES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(AT_ONCE)));
@@ -20,21 +20,21 @@ static SHARES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::n
 /// A share of the memory for large texts.
 pub type Share = OwnedSemaphorePermit;
 
-/// What it costs to read a text.
+/// The cost of parsing a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
     pub bytes: usize,
-    /// Zero where nobody has counted them yet.
+    /// The number of values; zero if they have not been counted.
     pub values: usize,
 }
 
 impl Weight {
-    /// The weight of a text of which only the length is known.
+    /// Returns the weight of a text with only its length known.
     pub fn of(bytes: usize) -> Self {
         Self { bytes, values: 0 }
     }
 
-    /// The weight of a text that nobody has scanned: at most as many values as it has commas and brackets.
+    /// Returns the weight of an unscanned text: at most as many values as it has commas and brackets.
     pub fn guessed(text: &[u8]) -> Self {
         let values = match text.len() > BYTES {
             true => 0,
@@ -53,7 +53,7 @@ impl Weight {
     }
 }
 
-/// Reads a text here if it is small, else on another thread. The share of a large one is to be held as long as what came of it.
+/// Parses a text here if it is small, else on another thread. Hold a large text's share as long as the result.
 pub async fn off_thread<T: Send + 'static>(
     weight: Weight,
     read: impl FnOnce() -> T + Send + 'static,
@@ -66,7 +66,7 @@ pub async fn off_thread<T: Send + 'static>(
     (read.expect("what reads messages does not panic"), share)
 }
 
-/// One such reading at a time, for those who wait for it in a future that may be dropped and made again.
+/// One such parse at a time, for callers that await it in a future that may be dropped and recreated.
 #[derive(Default)]
 pub enum Heavy<T> {
     #[default]
@@ -76,7 +76,7 @@ pub enum Heavy<T> {
 }
 
 impl<T: Send + 'static> Heavy<T> {
-    /// Begins to read a text. Nothing else is being read.
+    /// Starts to parse a text. Nothing else may be in progress.
     pub fn begin(&mut self, weight: Weight, read: impl FnOnce() -> T + Send + 'static) {
         *self = match weight.is_large() {
             false => Self::Done(read()),
@@ -84,7 +84,7 @@ impl<T: Send + 'static> Heavy<T> {
         };
     }
 
-    /// What came of it; none if nothing is being read. Nothing is lost if the future is dropped before it is done.
+    /// Returns the result; `None` if nothing is in progress. Dropping the future early loses nothing.
     pub async fn done(&mut self) -> Option<(T, Option<Share>)> {
         let read = match self {
             Self::Idle => return None,

@@ -1,5 +1,5 @@
-//! Streamable HTTP as a client: one message a POST, answers as JSON or as events, and a stream by GET. Servers are reached
-//! through it, and gateways that a bridge leads to.
+//! Streamable HTTP as a client: one message per POST, answers as JSON or as events, and a stream by GET. Used for servers,
+//! and for the gateways that a bridge connects to.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,29 +24,29 @@ const NAME: HeaderName = HeaderName::from_static("mcp-name");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const BOTH: HeaderValue = HeaderValue::from_static("application/json, text/event-stream");
-/// How long the text of a refusal is waited for.
+/// How long to wait for the text of a refusal.
 const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
-/// How much of the text of a refusal is shown, in characters.
+/// How many characters of a refusal's text are shown.
 const SHOWN: usize = 300;
 
 /// Why a request over HTTP has no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum HttpFault {
-    /// The server wants a sign-in: its challenge, or else why there is no token any more.
+    /// The server wants a sign-in: its challenge, or else why there is no longer a token.
     #[error("it wants a sign-in: {0}")]
     AuthRequired(String),
-    /// The server wants a sign-in that allows more.
+    /// The server wants a sign-in with a wider scope.
     #[error("it wants a sign-in that allows more: {challenge}")]
     Narrow {
-        /// What it said.
+        /// The server's challenge.
         challenge: String,
-        /// What is to be allowed, separated by spaces.
+        /// The required scopes, separated by spaces.
         scope: Option<String>,
     },
-    /// The request was not sent: there is no token for it just now, although somebody has signed in.
+    /// The request was not sent: no token is available at the moment, although somebody has signed in.
     #[error("{0}")]
     Unsent(String),
-    /// The server does not know the session any more.
+    /// The server no longer knows the session.
     #[error("the session has expired (HTTP 404)")]
     SessionExpired,
     /// The server answered with a status that is not a success.
@@ -54,49 +54,49 @@ pub enum HttpFault {
     Status {
         /// The status.
         status: StatusCode,
-        /// The status with what the server said.
+        /// The status with the server's text.
         text: String,
     },
-    /// The request, or its answer, broke off.
+    /// The request or its answer was interrupted.
     #[error(transparent)]
     Broken(Arc<reqwest::Error>),
-    /// The answer is longer than so many bytes.
+    /// The answer is longer than this number of bytes.
     #[error("the answer is longer than the limit of {0} bytes; it was dropped")]
     TooLong(usize),
-    /// The answer is not what the transport asks for.
+    /// The answer violates the transport's rules.
     #[error("{0}")]
     Wrong(String),
 }
 
 impl From<reqwest::Error> for HttpFault {
-    /// Without the address: keys may be in it.
+    /// Drops the address, which may contain keys.
     fn from(error: reqwest::Error) -> Self {
         Self::Broken(Arc::new(error.without_url()))
     }
 }
 
-/// Gives requests their bearer tokens.
+/// Supplies the bearer tokens of requests.
 pub trait Signer: Send + Sync {
-    /// The token for a request; none if nobody has signed in.
+    /// Returns the token for a request; `None` if nobody has signed in.
     fn current(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>>;
-    /// Another token after the server refused the one that was `used`; none if there is no other.
+    /// Returns a different token after the server refused the `used` one; `None` if there is no other.
     fn replacement(
         self: Arc<Self>,
         used: Option<String>,
     ) -> BoxFuture<'static, Result<Option<String>, HttpFault>>;
 }
 
-/// The session of a connection, as its headers say it.
+/// The session of a connection, for its headers.
 #[derive(Clone, Debug, Default)]
 pub struct SessionHeaders {
-    /// What the server calls the session.
+    /// The server's id for the session.
     pub id: Option<String>,
-    /// The protocol version that both sides agreed on.
+    /// The negotiated protocol version.
     pub version: Option<String>,
 }
 
 impl SessionHeaders {
-    /// These headers beside others.
+    /// Returns these headers added to others.
     pub fn beside(&self, headers: &HeaderMap) -> HeaderMap {
         let mut headers = headers.clone();
         put(&mut headers, SESSION, self.id.as_deref());
@@ -105,7 +105,7 @@ impl SessionHeaders {
     }
 }
 
-/// The headers of a request of the stateless era beside others: they repeat what is in the message (SEP-2243).
+/// Returns a stateless request's headers added to others: they repeat parts of the message (SEP-2243).
 pub fn stateless_headers(message: &Message, version: &str, headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
     put(&mut headers, VERSION, Some(version));
@@ -114,7 +114,7 @@ pub fn stateless_headers(message: &Message, version: &str, headers: &HeaderMap) 
     headers
 }
 
-/// The same for a call of a tool, beside headers that have the version.
+/// Returns a tool call's headers added to others, which already have the version.
 pub fn call_headers(tool: &str, headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
     headers.insert(METHOD, HeaderValue::from_static("tools/call"));
@@ -128,7 +128,7 @@ fn put(headers: &mut HeaderMap, name: HeaderName, value: Option<&str>) {
     }
 }
 
-/// A value as it may be in a header; else in base64 between marks (SEP-2243).
+/// Returns a text if a header may contain it; else in base64 between markers (SEP-2243).
 fn header_value(text: &str) -> String {
     use base64::prelude::{BASE64_STANDARD, Engine};
     let plain = text.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) && text.trim() == text;
@@ -138,7 +138,7 @@ fn header_value(text: &str) -> String {
     }
 }
 
-/// Sends requests, each with the token of an account if there is one.
+/// Sends requests, each with the token of an account, if there is one.
 #[derive(Clone)]
 pub struct Endpoint {
     client: Client,
@@ -146,17 +146,17 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Nothing is sent yet.
+    /// Returns an endpoint. Sends nothing yet.
     pub fn new(signer: Option<Arc<dyn Signer>>) -> Result<Self, HttpFault> {
         Ok(Self::over(web::client()?, signer))
     }
 
-    /// The same with a client of the caller's.
+    /// Returns an endpoint with the caller's own client.
     pub fn over(client: Client, signer: Option<Arc<dyn Signer>>) -> Self {
         Self { client, signer }
     }
 
-    /// Posts one message. `headers` go with it, those of the session among them.
+    /// Posts one message. `headers` are sent with it, including the session's.
     pub async fn post(
         &self,
         url: impl reqwest::IntoUrl,
@@ -173,7 +173,7 @@ impl Endpoint {
         }
     }
 
-    /// Opens a stream, behind the event that was seen last.
+    /// Opens a stream after the last event seen.
     pub async fn stream(
         &self,
         url: impl reqwest::IntoUrl,
@@ -185,7 +185,7 @@ impl Endpoint {
         self.send(self.client.get(url).headers(headers)).await
     }
 
-    /// Ends a session. A server that keeps sessions for itself does not mind.
+    /// Ends a session. A server that does not support this is not at fault.
     pub async fn end_session(&self, url: &str, headers: HeaderMap) -> Result<(), HttpFault> {
         let reply = self.send(self.client.request(Method::DELETE, url).headers(headers)).await?;
         match reply.status.is_success() || reply.status == StatusCode::METHOD_NOT_ALLOWED {
@@ -194,7 +194,7 @@ impl Endpoint {
         }
     }
 
-    /// Sends a request with the account's token, and once more where the token was refused and there is another.
+    /// Sends a request with the account's token, and once more if the token was refused and there is another.
     pub async fn send(&self, request: RequestBuilder) -> Result<HttpReply, HttpFault> {
         let Some(signer) = &self.signer else { return Ok(HttpReply::new(request.send().await?)) };
         let mut token = signer.clone().current().await?;
@@ -233,37 +233,37 @@ impl HttpReply {
         self.response.headers().get(name)?.to_str().ok()
     }
 
-    /// All of its headers.
+    /// Returns all of its headers.
     pub fn headers(&self) -> &HeaderMap {
         self.response.headers()
     }
 
-    /// What the server calls the session that it has opened.
+    /// Returns the id of the session that the server has opened.
     pub fn session(&self) -> Option<String> {
         self.header(&SESSION).map(String::from)
     }
 
-    /// What its body says it is, in lower case.
+    /// Returns the declared type of its body, in lower case.
     pub fn kind(&self) -> String {
         self.header(&header::CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase()
     }
 
-    /// When the request may be sent again, if the answer says so in seconds.
+    /// Returns when the request may be repeated, if the answer says so in seconds.
     pub fn retry_after(&self) -> Option<Duration> {
         self.header(&header::RETRY_AFTER)?.trim().parse().ok().map(Duration::from_secs)
     }
 
-    /// Whether it is a stream of events.
+    /// Returns whether it is an event stream.
     pub fn is_events(&self) -> bool {
         self.status.is_success() && self.kind().starts_with("text/event-stream")
     }
 
-    /// Its events; `limit` is how long the data of one may be that says no more of itself, in bytes.
+    /// Returns its events. `limit` is the maximum size of an event's data unless its content allows more, in bytes.
     pub fn events(self, limit: usize) -> EventReader<BodyStream> {
         EventReader::of(self.response, limit)
     }
 
-    /// Its body, of at most `limit` bytes.
+    /// Returns its body, at most `limit` bytes.
     pub async fn body(self, limit: usize) -> Result<Bytes, HttpFault> {
         let mut body = BytesMut::new();
         let mut chunks = self.response.bytes_stream();
@@ -277,7 +277,7 @@ impl HttpReply {
         Ok(body.freeze())
     }
 
-    /// Whether the server wants a sign-in, or one that allows more.
+    /// Returns the fault if the server wants a sign-in, or one with a wider scope.
     pub fn wants_sign_in(&self) -> Option<HttpFault> {
         let challenge = web::challenge(self.response.headers());
         match (self.status, challenge) {
@@ -293,7 +293,7 @@ impl HttpReply {
         }
     }
 
-    /// What an answer says that is not a success.
+    /// Returns the fault of an answer that is not a success.
     pub async fn refused(mut self) -> HttpFault {
         if let Some(fault) = self.wants_sign_in() {
             return fault;
@@ -305,7 +305,7 @@ impl HttpReply {
     }
 }
 
-/// A status with what the server said.
+/// Returns a status with the server's text.
 pub fn said(status: StatusCode, body: &[u8]) -> String {
     match String::from_utf8_lossy(&body[..body.len().min(4 * SHOWN)]).trim() {
         "" => format!("HTTP {status}"),
@@ -313,7 +313,7 @@ pub fn said(status: StatusCode, body: &[u8]) -> String {
     }
 }
 
-/// An address, as requests take it.
+/// Parses an address for requests.
 pub fn address(url: &str) -> Result<Url, HttpFault> {
     Url::parse(url).map_err(|error| HttpFault::Wrong(format!("the url is not an address: {error}")))
 }

@@ -1,7 +1,7 @@
-//! What a server sent, on its way to being read: whole messages within their bounds.
+//! A server's messages on their way to being parsed: complete messages within their limits.
 //!
-//! Text that is not JSON is skipped, and a request whose answer is broken or too large fails, so that nothing is left
-//! waiting. All transports to servers are filled from here.
+//! Text that is not JSON is skipped, and a request whose answer is broken or too large fails, so that nothing waits for ever.
+//! All transports to servers deliver into this inbox.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -18,29 +18,29 @@ use crate::text::clip;
 
 /// How many messages of a batch are read.
 const MAX_BATCH: usize = 1_000;
-/// How many messages that cannot be used are logged; the rest are not.
+/// How many unusable messages are logged; the rest are not.
 const LOGGED: u64 = 5;
-/// How much of such a message is shown, in characters.
+/// How many characters of an unusable message are shown.
 const SHOWN: usize = 200;
-/// The JSON-RPC error code of an answer that cannot be used.
+/// The JSON-RPC error code for an unusable answer.
 const UNUSABLE: i32 = -32603;
 
-/// How much is shown of an error that is longer than messages of a server may be, in characters.
+/// How many characters are shown of an error that exceeds the limit of a server's messages.
 const SHOWN_ERROR: usize = 2_000;
 
-/// What is known of the requests whose answers are awaited.
+/// What is known about outstanding requests.
 pub trait Expectations {
-    /// The limits of the connection.
+    /// Returns the limits of the connection.
     fn limits(&self) -> &Limits;
-    /// How large the answer to a request may be; none if no answer to it is awaited.
+    /// Returns the size limit of the answer to a request; `None` if no answer to it is outstanding.
     fn bound(&self, id: &RequestId) -> Option<SizeLimit>;
 }
 
-/// How large a message may be that begins like this.
+/// Returns the size limit of a message with this beginning.
 fn bound(head: &Head, awaited: &impl Expectations) -> SizeLimit {
     let limits = awaited.limits();
     match (&head.id, head.kind) {
-        // What is in it is judged for itself. Only one old revision has batches, and none is of results that large.
+        // Its messages are checked one by one. Only one old revision has batches, and none contains results that large.
         _ if head.is_batch => limits.page,
         // The id of its request is at the end.
         (None, MessageKind::Result) => limits.answer,
@@ -51,19 +51,19 @@ fn bound(head: &Head, awaited: &impl Expectations) -> SizeLimit {
     }
 }
 
-/// How many bytes a message may have that begins like this: what [`super::LineReader::next_within`] asks.
+/// Returns the byte limit of a message with this beginning, for [`super::LineReader::next_within`].
 pub fn judge(beginning: &[u8], awaited: &impl Expectations) -> usize {
     bound(&Head::of(beginning), awaited).bytes
 }
 
-/// A text that was scanned.
+/// The result of scanning a text.
 pub enum Scan {
     One(Scanned),
     Batch(Vec<Scanned>),
     Noise(Bytes),
 }
 
-/// Scans a text that should be one message, or a batch of them, of at most `most` values.
+/// Scans a text that should be one message, or a batch of them, with at most `most` values.
 pub fn scan(text: Bytes, most: usize) -> Scan {
     if text.trim_ascii_start().first() != Some(&b'[') {
         return Scan::One(Scanned::of(text, most));
@@ -74,36 +74,36 @@ pub fn scan(text: Bytes, most: usize) -> Scan {
     }
 }
 
-/// The messages of one connection that wait to be read.
+/// One connection's messages that wait to be parsed.
 pub struct Inbox {
     server: Arc<str>,
-    /// What a message is in, for the log.
+    /// The container of a message, for the log.
     piece: &'static str,
     ready: VecDeque<Message>,
     refusals: Vec<Bytes>,
-    /// A message that is too long, until its end says whose it is.
+    /// A message that is too long, kept until its end gives its id.
     open: Option<(Head, MessageFault, String)>,
     logged: u64,
 }
 
 impl Inbox {
-    /// An empty one. `piece` names what a message is in.
+    /// Returns an empty inbox. `piece` names the container of a message.
     pub fn new(server: Arc<str>, piece: &'static str) -> Self {
         let (ready, refusals) = (VecDeque::new(), Vec::new());
         Self { server, piece, ready, refusals, open: None, logged: 0 }
     }
 
-    /// The next message.
+    /// Takes the next message.
     pub fn pop(&mut self) -> Option<Message> {
         self.ready.pop_front()
     }
 
-    /// Answers to requests of the server that were not taken: to be sent to it.
+    /// Takes the answers to the server's rejected requests, to be sent to it.
     pub fn refusals(&mut self) -> impl Iterator<Item = Bytes> + '_ {
         self.refusals.drain(..)
     }
 
-    /// Takes a text that was scanned.
+    /// Takes a scanned text.
     pub fn take(&mut self, scan: Scan, awaited: &impl Expectations) {
         match scan {
             Scan::One(scanned) => self.take_one(scanned, awaited),
@@ -112,7 +112,7 @@ impl Inbox {
         }
     }
 
-    /// The text of an event that holds messages, which is to be scanned. The others are taken.
+    /// Takes an event. Returns the text of one that holds messages, to be scanned.
     pub fn take_event(&mut self, event: StreamEvent, awaited: &impl Expectations) -> Option<Bytes> {
         match event.data {
             Data::Whole(data) if event.is_message() => return Some(data),
@@ -120,7 +120,7 @@ impl Inbox {
                 self.too_long(&beginning, awaited);
                 self.too_long_end(&tail);
             }
-            // Pings and the like.
+            // Pings and other event types.
             _ => {}
         }
         None
@@ -140,7 +140,7 @@ impl Inbox {
         }
     }
 
-    /// Takes the beginning of a message that is too long. Its request fails, if it can be told from there.
+    /// Takes the beginning of a message that is too long. Its request fails, if the beginning identifies it.
     pub fn too_long(&mut self, beginning: &[u8], awaited: &impl Expectations) {
         let head = Head::of(beginning);
         let fault = MessageFault::TooLong(bound(&head, awaited).bytes);
@@ -152,14 +152,14 @@ impl Inbox {
         }
     }
 
-    /// Takes the end of such a message, which may tell the request where the beginning did not.
+    /// Takes the end of such a message, which may identify the request if the beginning did not.
     pub fn too_long_end(&mut self, tail: &str) {
         if let Some((head, fault, said)) = self.open.take() {
             self.refuse(head.with_tail(tail), fault, &said);
         }
     }
 
-    /// Lets nobody wait for a message that was skipped: neither whoever asked for it, nor the server that asks.
+    /// Fails a skipped message for everyone who waits: the caller whose request it answers, or the server that sent it.
     fn refuse(&mut self, head: Head, fault: MessageFault, said: &str) {
         let Some(id) = head.id else { return };
         match head.kind {
@@ -175,7 +175,7 @@ impl Inbox {
         }
     }
 
-    /// Answers a request of the server that cannot be read, so that the server does not wait.
+    /// Answers an unreadable request from the server, so that the server does not wait.
     pub fn refuse_unread(&mut self, message: &Message, what: &str) {
         if let (MessageKind::Request, Some(id)) = (message.kind(), message.id_text()) {
             self.refusals.push(Message::failure(
@@ -199,7 +199,7 @@ impl Inbox {
     }
 }
 
-/// What an error says that is not taken whole.
+/// Returns an excerpt of an error that is too long.
 pub fn error_excerpt(head: &Head, beginning: &[u8]) -> String {
     if head.kind != MessageKind::Error {
         return String::new();

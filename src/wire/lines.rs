@@ -1,4 +1,4 @@
-//! Lines of a byte stream, of bounded length, and the writer that both ends of the stdio transport share.
+//! Lines of a byte stream, of bounded length, and the writer used by both sides of the stdio transport.
 
 use std::{io, sync::Arc};
 
@@ -13,19 +13,19 @@ use super::{
     message::TAIL,
 };
 
-/// From this length on, in bytes, a line takes its memory with it.
+/// The length, in bytes, from which a line's buffer is not reused.
 const LARGE: usize = 1 << 20;
-/// How much is read at a time, in bytes.
+/// How many bytes are read at a time.
 const CHUNK: usize = 64 << 10;
 
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Line {
-    /// Without its end.
+    /// A line without its line break.
     Whole(BytesMut),
-    /// The beginning of a line that is longer than its limit. The rest is thrown away.
+    /// The beginning of a line that exceeds its limit. The rest is discarded.
     TooLong(BytesMut),
-    /// The end of such a line, where the id may be as well.
+    /// The end of such a line, which may contain the id.
     TooLongEnd(String),
 }
 
@@ -33,12 +33,12 @@ pub enum Line {
 pub struct LineReader<R> {
     from: R,
     buffer: BytesMut,
-    /// How much of `buffer` holds no line end.
+    /// How much of `buffer` is known to contain no line break.
     scanned: usize,
     limit: usize,
-    /// The limit of the line that is being read, where its beginning earned it a longer one.
+    /// The raised limit of the current line, if its beginning earned one.
     raised: Option<usize>,
-    /// Set while the rest of a line that is too long is thrown away.
+    /// Set while the rest of a line that is too long is discarded.
     skipping: bool,
 }
 
@@ -49,18 +49,18 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Self { from, buffer, scanned: 0, limit, raised: None, skipping: false }
     }
 
-    /// From now on lines may have this many bytes.
+    /// Sets the limit for further lines, in bytes.
     pub fn allow(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// The next line that is not empty, `None` at the end of the stream or if it breaks. Nothing is lost if the future is
-    /// dropped before it is done.
+    /// Returns the next non-empty line, `None` at the end of the stream or on an error. Dropping the future early loses
+    /// nothing.
     pub async fn next(&mut self) -> Option<Line> {
         self.next_within(|_| 0).await
     }
 
-    /// The same, where `judge` says of the beginning of a line that reaches the limit how long the line may be after all.
+    /// Returns the next non-empty line. When a line reaches the limit, `judge` decides from its beginning how long it may be.
     pub async fn next_within(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<Line> {
         loop {
             match self.next_or_empty_within(&judge).await? {
@@ -70,7 +70,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// The same, with lines that are empty or white space, which come as empty ones.
+    /// Returns the next line, including empty ones; a line of white space is returned as empty.
     pub async fn next_or_empty_within(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<Line> {
         loop {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
@@ -105,12 +105,12 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         }
     }
 
-    /// Takes a line out of the buffer, with the line break that ends it.
+    /// Takes a line out of the buffer, together with its line break.
     fn take(&mut self, end: usize) -> Line {
         let mut line = self.buffer.split_to(end);
         self.scanned = 0;
         self.raised = None;
-        // What is left of the buffer would hold the memory of a large line for good.
+        // Otherwise the rest of the buffer would hold a large line's memory for good.
         if line.len() > LARGE {
             let mut rest = BytesMut::with_capacity(CHUNK.max(self.buffer.len()));
             rest.extend_from_slice(&self.buffer);
@@ -125,7 +125,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 }
 
-/// Writes lines, each whole. All clones write to the same stream.
+/// Writes complete lines. All clones write to the same stream.
 pub struct LineWriter<W>(Arc<Output<W>>);
 
 struct Output<W> {
@@ -139,7 +139,7 @@ impl<W> Clone for LineWriter<W> {
     }
 }
 
-/// A line that waits to be written.
+/// A line waiting to be written.
 pub struct WaitingLine<W> {
     pieces: Vec<Bytes>,
     output: Arc<Output<W>>,
@@ -147,7 +147,7 @@ pub struct WaitingLine<W> {
 }
 
 impl<W: AsyncWrite + Unpin> WaitingLine<W> {
-    /// Writes it.
+    /// Writes the line.
     pub async fn write(self) -> io::Result<()> {
         let mut writer = self.output.stream.lock().await;
         let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
@@ -159,37 +159,37 @@ impl<W: AsyncWrite + Unpin> WaitingLine<W> {
 }
 
 impl<W: AsyncWrite + Unpin> LineWriter<W> {
-    /// A writer to an end that is stuck while `limit` bytes wait for it.
+    /// Returns a writer to a peer that counts as stuck while `limit` bytes wait for it.
     pub fn new(to: W, limit: usize) -> Self {
         Self(Arc::new(Output { stream: Mutex::new(Some(to)), backlog: Backlog::new(limit) }))
     }
 
-    /// What waits for the other end.
+    /// Returns the backlog of output for the peer.
     pub fn backlog(&self) -> &Backlog {
         &self.0.backlog
     }
 
-    /// A message that waits from now on, also if it is not written at once.
+    /// Returns a message as a line, which counts as waiting from now on, even if it is not written at once.
     pub fn line(&self, mut message: Vec<u8>) -> WaitingLine<W> {
         message.push(b'\n');
         self.pieces(vec![message.into()])
     }
 
-    /// The same for a message in pieces, with the end of its line.
+    /// Returns a message given in pieces as a line, with its line break.
     pub fn pieces(&self, pieces: Vec<Bytes>) -> WaitingLine<W> {
         let _waits = self.0.backlog.enter(pieces.iter().map(Bytes::len).sum());
         WaitingLine { pieces, output: self.0.clone(), _waits }
     }
 
-    /// Closes the stream, which tells the other end to leave.
+    /// Closes the stream, which tells the peer to disconnect.
     pub async fn close(&self) {
         self.0.stream.lock().await.take();
     }
 }
 
 impl<W: AsyncWrite + Unpin + Send + 'static> LineWriter<W> {
-    /// Writes a message in a task of its own: whoever reads must not wait for an end that does not read, and a future that is
-    /// dropped must not leave half a line.
+    /// Writes a message in a separate task: a reader must not wait for a peer that does not read, and a dropped future must
+    /// not leave half a line behind.
     pub fn write_soon(&self, message: Vec<u8>) {
         if self.backlog().is_full() {
             return;
@@ -266,7 +266,7 @@ mod tests {
         let (mut read, waiting) = (vec![0; 10 * 10_001], writer.clone());
         let (_, done) = tokio::join!(waiting.backlog().unstuck(), reader.read_exact(&mut read));
         assert!(done.is_ok() && !writer.backlog().is_stuck());
-        // One that is given up waits no more.
+        // A dropped line no longer waits.
         drop(writer.line(vec![b'x'; 200_000]));
         assert!(!writer.backlog().is_stuck());
     }

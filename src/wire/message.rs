@@ -1,4 +1,4 @@
-//! One JSON-RPC message: its bytes, and where its members are in them. Nothing of it is parsed before somebody asks.
+//! One JSON-RPC message: its bytes, and the positions of its members. Nothing is parsed before it is needed.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -14,16 +14,16 @@ use super::{
 };
 use crate::text::clip;
 
-/// The `_meta` key of the protocol version that each request of the stateless era carries (2026-07-28).
+/// The `_meta` key of the protocol version in each request of the stateless era (2026-07-28).
 pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// How much of the end of a message is searched for its id, in bytes.
+/// How many bytes at the end of a message are searched for its id.
 pub(super) const TAIL: usize = 512;
 
-/// How much of a method is shown, in characters.
+/// How many characters of a method are shown.
 const SHOWN_METHOD: usize = 100;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageKind {
     Request,
@@ -32,7 +32,7 @@ pub enum MessageKind {
     Result,
     /// The answer to a request: an error.
     Error,
-    /// None of them.
+    /// None of these.
     Other,
 }
 
@@ -41,11 +41,11 @@ pub enum MessageKind {
 pub struct Message {
     bytes: Bytes,
     members: MemberRanges,
-    /// How many values it holds.
+    /// The number of values in it.
     values: usize,
 }
 
-/// Bytes that were scanned and not judged yet.
+/// Scanned bytes that have not been checked yet.
 #[derive(Debug)]
 pub struct Scanned {
     bytes: Bytes,
@@ -54,20 +54,20 @@ pub struct Scanned {
 }
 
 impl Scanned {
-    /// Scans bytes for a message of at most `most` values.
+    /// Scans bytes for a message with at most `most` values.
     pub fn of(bytes: Bytes, most: usize) -> Self {
         let (members, values) = MemberRanges::find(&bytes, most);
         Self { bytes, members, values }
     }
 
-    /// The message, if it is within a bound, which may depend on what the message is.
+    /// Returns the message, if it is within its limit, which may depend on the message's kind.
     pub fn within(self, bound: impl FnOnce(&Head) -> SizeLimit) -> Result<Message, Refused> {
         let Self { bytes, members, values } = self;
         let head = Head::found(&bytes, &members);
         match bound(&head).check(bytes.len(), values) {
             Ok(values) => Ok(Message { bytes, members, values }),
             Err(fault) => {
-                // The scan ended at the flaw, and the id may be behind it.
+                // The scan ended at the flaw, and the id may come after it.
                 let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]);
                 Err(Refused { head: head.with_tail(&tail), fault, bytes })
             }
@@ -75,7 +75,7 @@ impl Scanned {
     }
 }
 
-/// What is read of a message's params. Of any type, so that one that is wrong hides no other.
+/// The parts of a message's params that are read. Of any type, so that a wrong one hides no other.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Params {
@@ -88,38 +88,38 @@ struct Params {
 }
 
 impl Message {
-    /// Reads a message of any number of values: for those who build no tree of it.
+    /// Reads a message with any number of values: for code that builds no tree of it.
     pub fn of(bytes: impl Into<Bytes>) -> Option<Self> {
         Self::read(bytes.into(), usize::MAX).ok()
     }
 
-    /// Reads a message of at most `values` values.
+    /// Reads a message with at most `values` values.
     pub fn read(bytes: Bytes, values: usize) -> Result<Self, JsonFlaw> {
         let (members, found) = MemberRanges::find(&bytes, values);
         found.map(|values| Self { bytes, members, values })
     }
 
-    /// Reads a message within a bound.
+    /// Reads a message within a limit.
     pub fn within(bytes: Bytes, bound: SizeLimit) -> Result<Self, Refused> {
         Scanned::of(bytes, bound.values).within(|_| bound)
     }
 
-    /// The answer that a request failed. `id` is JSON.
+    /// Returns a request's error answer. `id` is JSON.
     pub fn failure(id: &str, code: i32, message: &str) -> Bytes {
         Self::failure_of(id, json!({ "code": code, "message": message }).to_string().as_bytes())
     }
 
-    /// The same, with an error that is JSON already.
+    /// Returns a request's error answer, with an error that is already JSON.
     pub fn failure_of(id: &str, error: &[u8]) -> Bytes {
         [b"{\"jsonrpc\":\"2.0\",\"id\":", id.as_bytes(), b",\"error\":", error, b"}"].concat().into()
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// What it costs to read all of it.
+    /// Returns the cost of parsing it.
     pub fn weight(&self) -> Weight {
         Weight { bytes: self.bytes.len(), values: self.values }
     }
@@ -128,53 +128,53 @@ impl Message {
         kind(&self.members)
     }
 
-    /// The method of a request or notification.
+    /// Returns the method of a request or notification.
     pub fn method(&self) -> Option<Cow<'_, str>> {
         text(&self.bytes, self.members.method.as_ref()?)
     }
 
-    /// Its params, as JSON.
+    /// Returns its params, as JSON.
     pub fn params(&self) -> Option<&[u8]> {
         Some(&self.bytes[self.members.params.clone()?])
     }
 
-    /// Its result, as JSON.
+    /// Returns its result, as JSON.
     pub fn result(&self) -> Option<&[u8]> {
         Some(&self.bytes[self.members.result.clone()?])
     }
 
-    /// The same bytes, shared.
+    /// Returns the bytes of its result, shared.
     pub fn result_bytes(&self) -> Option<Bytes> {
         Some(self.bytes.slice(self.members.result.clone()?))
     }
 
-    /// Its error, as JSON.
+    /// Returns its error, as JSON.
     pub fn error(&self) -> Option<&[u8]> {
         Some(&self.bytes[self.members.error.clone()?])
     }
 
-    /// Whether it says that it is JSON-RPC 2.0.
+    /// Returns whether it declares JSON-RPC 2.0.
     pub fn is_versioned(&self) -> bool {
         self.members.jsonrpc.clone().is_some_and(|at| self.bytes[at] == *b"\"2.0\"")
     }
 
-    /// Its id.
+    /// Returns its id.
     pub fn id(&self) -> Option<RequestId> {
         serde_json::from_slice(&self.bytes[self.members.id.clone()?]).ok()
     }
 
-    /// Its id as JSON in one form: texts may be escaped in several ways. `null` is none.
+    /// Returns its id as JSON in canonical form, because strings may be escaped in several ways. `null` is not an id.
     pub fn id_text(&self) -> Option<String> {
         id_text(&self.bytes[self.members.id.clone()?])
     }
 
-    /// The same message under another id, which is JSON.
+    /// Returns this message with another id, which is JSON.
     pub fn with_id(&self, id: &str) -> Option<Bytes> {
         let at = self.members.id.clone()?;
         Some(self.with(at, &[id.as_bytes()]))
     }
 
-    /// The same message with another result, which is given in parts.
+    /// Returns this message with another result, which is given in parts.
     pub fn with_result(&self, result: &[&[u8]]) -> Option<Bytes> {
         Some(self.with(self.members.result.clone()?, result))
     }
@@ -188,7 +188,7 @@ impl Message {
         bytes.freeze()
     }
 
-    /// Whether it is the answer to the request with this id.
+    /// Returns whether it is the answer to the request with this id.
     pub fn answers(&self, id: &str) -> bool {
         matches!(self.kind(), MessageKind::Result | MessageKind::Error | MessageKind::Other)
             && self.id_text().as_deref() == Some(id)
@@ -198,18 +198,18 @@ impl Message {
         self.params().and_then(|params| serde_json::from_slice(params).ok()).unwrap_or_default()
     }
 
-    /// The request that a `notifications/cancelled` is about: its id as JSON.
+    /// Returns the id, as JSON, of the request that a `notifications/cancelled` refers to.
     pub fn cancels(&self) -> Option<String> {
         let is_cancel = self.method().as_deref() == Some("notifications/cancelled");
         is_cancel.then(|| self.some_params().request_id.map(|id| id.to_string())).flatten()
     }
 
-    /// The protocol version that a request of the stateless era carries.
+    /// Returns the protocol version in a request of the stateless era.
     pub fn version(&self) -> Option<String> {
         Some(self.some_params().meta?.get(VERSION_KEY)?.as_str()?.into())
     }
 
-    /// What the request is about: its tool, prompt, resource or task.
+    /// Returns the subject of the request: its tool, prompt, resource or task.
     pub fn about(&self) -> Option<String> {
         let method = self.method()?;
         let params = self.some_params();
@@ -222,7 +222,7 @@ impl Message {
         name?.as_str().map(String::from)
     }
 
-    /// The protocol version in the answer to `initialize`.
+    /// Returns the protocol version in the answer to `initialize`.
     pub fn agreed_version(&self) -> Option<String> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
@@ -233,8 +233,8 @@ impl Message {
     }
 }
 
-/// An id as JSON in one form. Numbers stay as they are: one that is too large for any type is still the id that its sender
-/// waits for.
+/// Returns an id as JSON in canonical form. Numbers stay unchanged: one too large for any type is still the id that its
+/// sender waits for.
 fn id_text(id: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(id).ok()?;
     match value {
@@ -244,7 +244,7 @@ fn id_text(id: &[u8]) -> Option<String> {
     }
 }
 
-/// A message that is not taken.
+/// A rejected message.
 #[derive(Debug)]
 pub struct Refused {
     pub head: Head,
@@ -262,7 +262,7 @@ fn kind(members: &MemberRanges) -> MessageKind {
     }
 }
 
-/// A string of JSON.
+/// Returns a JSON string's text.
 fn text<'a>(bytes: &'a [u8], at: &Range<usize>) -> Option<Cow<'a, str>> {
     let quoted = &bytes[at.clone()];
     match quoted {
@@ -271,20 +271,20 @@ fn text<'a>(bytes: &'a [u8], at: &Range<usize>) -> Option<Cow<'a, str>> {
     }
 }
 
-/// What is known of a message from its beginning, or from one that cannot be used.
+/// What is known about a message from its beginning, or about an unusable one.
 #[derive(Debug)]
 pub struct Head {
-    /// As far as it is known: params and results are told from each other, but requests not from notifications where the id
+    /// The kind, as far as it is known: params and results are distinguished, but not requests and notifications while the id
     /// may still come.
     pub kind: MessageKind,
-    /// The id, as JSON: a number or a text.
+    /// The id, as JSON: a number or a string.
     pub id: Option<String>,
     pub method: Option<String>,
     pub is_batch: bool,
 }
 
 impl Head {
-    /// What the beginning of a message says, or as much of it as there is.
+    /// Reads as much as the beginning of a message contains.
     pub fn of(bytes: &[u8]) -> Self {
         Self::found(bytes, &MemberRanges::find(bytes, usize::MAX).0)
     }
@@ -294,14 +294,14 @@ impl Head {
             (MessageKind::Other, Some(_)) => MessageKind::Notification,
             (kind, _) => kind,
         };
-        // One that ends with the bytes may go on.
+        // An id that ends with the bytes may be cut off.
         let id = members.id.clone().filter(|at| at.end < bytes.len());
         let id = id.and_then(|at| id_text(&bytes[at])).filter(|id| !id.starts_with(['{', '[', 't', 'f']));
         let method = members.method.as_ref().and_then(|at| text(bytes, at)).map(Cow::into_owned);
         Self { kind, id, method, is_batch: bytes.trim_ascii_start().first() == Some(&b'[') }
     }
 
-    /// The same with the id that the end of the message says, where the beginning did not.
+    /// Returns this head with the id from the end of the message, if the beginning had none.
     pub fn with_tail(mut self, tail: &str) -> Self {
         self.id = self.id.or_else(|| id_at_end(tail).map(|id| id.to_string()));
         if self.id.is_some() && self.kind == MessageKind::Notification {
@@ -310,22 +310,22 @@ impl Head {
         self
     }
 
-    /// Its method for a log or an answer: names may be as long as messages.
+    /// Returns its method for a log or an answer, shortened: names may be as long as messages.
     pub fn shown_method(&self) -> Option<String> {
         self.method.as_deref().map(|method| clip(method, SHOWN_METHOD))
     }
 
-    /// Whether it is a request or a notification.
+    /// Returns whether it is a request or a notification.
     pub fn asks(&self) -> bool {
         matches!(self.kind, MessageKind::Request | MessageKind::Notification)
     }
 }
 
-/// The id at the end of a message whose beginning is not known.
+/// Returns the id at the end of a message whose beginning is unknown.
 fn id_at_end(tail: &str) -> Option<Value> {
     let (_, value) = tail.rsplit_once("\"id\"")?;
     let value = value.trim_start().strip_prefix(':')?.trim_start();
-    // The message's own is its last member, or followed by members without braces.
+    // The message's own id is its last member, or is followed by members without braces.
     if value.matches('}').count() != 1 {
         return None;
     }
@@ -401,7 +401,7 @@ mod tests {
         check("{\"id\":123456789012345678901234567890,\"x", Some("123456789012345678901234567890"));
         check("{\"id\":[1],\"x", None);
         check("{\"params\":{}", None);
-        // Not the id of something inside.
+        // Not the id of something nested.
         check("{\"result\":{\"id\":5,\"x\":[{\"id\":6}]},\"jsonrpc\":\"2.0\",\"id\":7}", Some("7"));
         check("{\"result\":{\"text\":\"{\\\"id\\\":5}\",\"id\":6,", None);
         let check = |tail: &str, id: Option<&str>| {

@@ -1,5 +1,5 @@
-//! What works around rmcp and oauth2: results that their types would change, and errors that only their wording or nesting
-//! tells apart. Each wording has a test with the real error, which fails when a new version says it in another way.
+//! Workarounds for rmcp and oauth2: results that their types would change, and errors that only the wording or nesting
+//! distinguishes. Each wording has a test with the real error, which fails when a new version changes it.
 
 use std::error::Error;
 
@@ -19,31 +19,31 @@ use serde_json::{Map, Value, value::RawValue};
 
 use super::http::{HttpFault, said};
 
-/// The key that a verbatim result is under on its way through rmcp's types, which drop what they do not know.
+/// The key for a verbatim result on its way through rmcp's types, which drop unknown fields.
 pub const VERBATIM: &str = "nonet/verbatim";
-/// What rmcp's server says of a body that is not JSON-RPC, with the status 415.
+/// The text of rmcp's server for a body that is not JSON-RPC, with the status 415.
 const UNREADABLE_BODY: &[u8] = b"fail to deserialize request body";
-/// What it says of a session whose record it did not get, with the status 500.
+/// The text of rmcp's server for a session whose record is unavailable, with the status 500.
 const UNRESTORED: &[u8] = b"Encounter an error when restore session";
-/// What oauth2 says of an error that the sign-in server answers with (RFC 6749, section 5.2).
+/// The text of oauth2 for an error from the sign-in server (RFC 6749, section 5.2).
 const OAUTH_ANSWER: &str = "Server returned error response";
-/// Those that pass.
+/// Such errors that are temporary.
 const PASSING: [&str; 3] = ["temporarily_unavailable", "server_error", "slow_down"];
-/// What rmcp says of an address that it sends nothing to.
+/// The text of rmcp for an address that it refuses to send to.
 const PRIVATE_ADDRESS: &str = "address not allowed";
 
-/// The `_meta` that carries a result.
+/// Returns the `_meta` that carries a result.
 pub fn carry(result: Value) -> MetaObject {
     MetaObject(Map::from_iter([(VERBATIM.to_string(), result)]))
 }
 
-/// The same for one that is JSON already.
+/// Returns the `_meta` that carries a result given as JSON.
 pub fn carry_json(json: Vec<u8>) -> MetaObject {
     // JSON is UTF-8.
     carry(Value::String(String::from_utf8_lossy(&json).into_owned()))
 }
 
-/// An event of rmcp's server, which writes each as one frame, with a verbatim result taken out of its carrier.
+/// Returns an event of rmcp's server, which writes each as one frame, with a verbatim result unwrapped.
 pub fn without_carrier(event: Bytes) -> Bytes {
     #[derive(Deserialize)]
     struct CarriedAnswer<'a> {
@@ -71,7 +71,7 @@ pub fn without_carrier(event: Bytes) -> Bytes {
         let data = line.strip_prefix("data:").map(str::trim);
         match data.and_then(|data| serde_json::from_str::<CarriedAnswer<'_>>(data).ok()) {
             Some(CarriedAnswer { id, result: Carrier { meta: Meta { verbatim } } }) => {
-                // A result is no text: this is the JSON of one.
+                // A result is never a string, so this is a result's JSON.
                 let json = serde_json::from_str::<String>(verbatim.get()).ok();
                 let verbatim = json.as_deref().unwrap_or(verbatim.get());
                 out.push_str(&format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{verbatim}}}\n"));
@@ -82,28 +82,28 @@ pub fn without_carrier(event: Bytes) -> Bytes {
     Bytes::from(out)
 }
 
-/// Whether an answer of rmcp's server says that the body of a request is not JSON-RPC.
+/// Returns whether an answer of rmcp's server means that a request's body is not JSON-RPC.
 pub fn is_unreadable_body(status: StatusCode, body: &[u8]) -> bool {
     status == StatusCode::UNSUPPORTED_MEDIA_TYPE && body.starts_with(UNREADABLE_BODY)
 }
 
-/// Whether an answer of rmcp's server says that the record of a session was not to be had.
+/// Returns whether an answer of rmcp's server means that a session's record was unavailable.
 pub fn is_unrestored(status: StatusCode, body: &[u8]) -> bool {
     status == StatusCode::INTERNAL_SERVER_ERROR && body.starts_with(UNRESTORED)
 }
 
-/// Whether a failure is an answer of the sign-in server that asking again does not change.
+/// Returns whether a failure is an answer of the sign-in server that a retry does not change.
 pub fn is_refused_for_good(error: &AuthError) -> bool {
     let text = chain(error);
     text.contains(OAUTH_ANSWER) && !PASSING.iter().any(|code| text.contains(code))
 }
 
-/// Whether a request was not sent because a server in public leads to a private address.
+/// Returns whether a request was not sent because a public server leads to a private address.
 pub fn is_private_address(error: &AuthError) -> bool {
     chain(error).contains(PRIVATE_ADDRESS)
 }
 
-/// An error and all that is behind it, each said once.
+/// Returns an error with its causes, each named once.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut at = error.source();
@@ -117,10 +117,10 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// What rmcp's HTTP transport fails with.
+/// The error type of rmcp's HTTP transport.
 pub type TransportFault = StreamableHttpError<HttpFault>;
 
-/// A fault of HTTP as rmcp's transport wants to have it.
+/// Converts an HTTP fault to the error type of rmcp's transport.
 pub fn transport_fault(fault: HttpFault) -> TransportFault {
     match fault {
         HttpFault::AuthRequired(challenge) => {
@@ -134,7 +134,8 @@ pub fn transport_fault(fault: HttpFault) -> TransportFault {
     }
 }
 
-/// What is behind an error. rmcp does not call what its HTTP client says a source, nor does an IO error what it wraps.
+/// Returns the cause of an error. rmcp does not report its HTTP client's error as a source, nor does an IO error report what
+/// it wraps.
 pub fn source<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + 'static)> {
     if let Some(StreamableHttpError::Client(fault)) = error.downcast_ref::<TransportFault>() {
         return Some(fault);
@@ -145,7 +146,7 @@ pub fn source<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a (dyn Error + '
     }
 }
 
-/// The fault of HTTP that an error comes of, if it does.
+/// Returns the HTTP fault that caused an error, if one did.
 pub fn http_fault(error: &(dyn Error + 'static)) -> Option<HttpFault> {
     let mut at = Some(error);
     while let Some(error) = at {
@@ -164,13 +165,13 @@ pub fn http_fault(error: &(dyn Error + 'static)) -> Option<HttpFault> {
     None
 }
 
-/// The scope that a challenge asks for.
+/// Returns the scope that a challenge requires.
 pub fn scope_of(challenge: &str, url: &Url) -> Option<String> {
     WWWAuthenticateParams::parse(challenge, url).scope
 }
 
-/// What rmcp's lifecycle takes for the refusal of a `server/discover`: an error under the id of the request, which servers
-/// that know no such method often leave out. None where the status says something else.
+/// Returns what rmcp's lifecycle accepts as the refusal of a `server/discover`: an error under the request's id, which
+/// servers without that method often leave out. `None` if the status means something else.
 pub fn discover_refused(status: StatusCode, body: &[u8], id: RequestId) -> Option<ServerJsonRpcMessage> {
     if !status.is_client_error() || matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
         return None;
@@ -288,7 +289,7 @@ mod tests {
         assert!(is_unrestored(parts.status, &body), "{}: {body:?}", parts.status);
     }
 
-    /// The error that a sign-in server leads to which answers a renewal like this.
+    /// Returns the error for a renewal that the sign-in server answers like this.
     async fn renewal(status: StatusCode, answer: Value) -> AuthError {
         super::super::web::crypto();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");

@@ -1,17 +1,17 @@
-//! One pass over the bytes of JSON: where the members of a message are, and whether a tree of it would be too large.
+//! One pass over the bytes of JSON: finds the members of a message, and whether a tree of it would be too large.
 //!
-//! The scan finds structure and checks nothing else: what it lets through may still not be JSON. Whoever parses a member
-//! finds out.
+//! The scan finds structure and checks nothing else, so text that passes may still not be JSON. Parsing a member reveals
+//! that.
 
 use std::ops::Range;
 
-/// The deepest nesting that is read, the message itself included. `serde_json` reads no deeper.
+/// The deepest nesting that is accepted, including the message itself. `serde_json` accepts no deeper one.
 pub const MAX_DEPTH: usize = 127;
 
-/// What an object with members counts as: its table takes as much memory as so many values.
+/// The number of values that a non-empty object counts as: its table takes as much memory.
 pub(super) const OF_OBJECT: usize = 6;
 
-/// Why bytes are not taken for a message.
+/// Why bytes are not accepted as a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonFlaw {
     /// They are not one JSON object.
@@ -26,12 +26,12 @@ pub enum JsonFlaw {
     /// They hold more values than the given limit.
     #[error("more than {0} values (an object counts as six)")]
     TooManyValues(usize),
-    /// A member of the message is there twice.
+    /// A member of the message occurs twice.
     #[error("a message with two members `{0}`")]
     Repeated(&'static str),
 }
 
-/// Where the members of a JSON-RPC message are.
+/// The positions of a JSON-RPC message's members.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemberRanges {
     pub jsonrpc: Option<Range<usize>>,
@@ -43,8 +43,8 @@ pub struct MemberRanges {
 }
 
 impl MemberRanges {
-    /// Finds the members of an object of at most `most` values, and counts its values. What was found before a flaw stays; a
-    /// value that the bytes cut off ends with them.
+    /// Finds the members of an object with at most `most` values, and counts its values. Members found before a flaw are
+    /// kept; a truncated value ends with the bytes.
     pub fn find(bytes: &[u8], most: usize) -> (Self, Result<usize, JsonFlaw>) {
         let mut members = Self::default();
         let found = members.fill(bytes, most);
@@ -103,7 +103,7 @@ impl MemberRanges {
     }
 }
 
-/// The elements of an array, at most `limit` of them; none if the bytes are not an array.
+/// Returns the elements of an array, at most `limit` of them; `None` if the bytes are not an array.
 pub fn elements(bytes: &[u8], limit: usize, most: usize) -> Option<Vec<Range<usize>>> {
     let mut budget = Budget { left: most, most };
     let mut at = skip_space(bytes, expect(bytes, skip_space(bytes, 0), b'[').ok()?);
@@ -120,15 +120,15 @@ pub fn elements(bytes: &[u8], limit: usize, most: usize) -> Option<Vec<Range<usi
     Some(elements)
 }
 
-/// How many values may still come.
+/// The number of values still allowed.
 struct Budget {
     left: usize,
     most: usize,
 }
 
 impl Budget {
-    /// Where the value ends that begins at `at`, inside of `depth` others: before white space and the comma or bracket that
-    /// follows it. Where there is a flaw, the end of what was seen.
+    /// Returns the end of the value that starts at `at`, inside `depth` others: before white space and the comma or bracket
+    /// that follows. At a flaw, returns the end of the scanned part.
     fn value_end(&mut self, bytes: &[u8], mut at: usize, mut depth: usize) -> (usize, Result<(), JsonFlaw>) {
         let outside = depth;
         let mut end = at;
@@ -145,7 +145,7 @@ impl Budget {
                     if depth > MAX_DEPTH {
                         return (at, Err(JsonFlaw::TooDeep));
                     }
-                    // What it holds: an empty one counts as one too.
+                    // Counts its contents: an empty object counts as one too.
                     let is_filled = byte == b'{' && bytes.get(at + 1) != Some(&b'}');
                     if !self.take(if is_filled { OF_OBJECT } else { 1 }) {
                         return (at, Err(JsonFlaw::TooManyValues(self.most)));
@@ -188,7 +188,7 @@ fn skip_space(bytes: &[u8], at: usize) -> usize {
     at + rest.iter().position(|byte| !byte.is_ascii_whitespace()).unwrap_or(rest.len())
 }
 
-/// Goes past one byte that has to be there.
+/// Skips one byte that must be there.
 fn expect(bytes: &[u8], at: usize, wanted: u8) -> Result<usize, JsonFlaw> {
     match bytes.get(at) {
         Some(byte) if *byte == wanted => Ok(at + 1),
@@ -197,7 +197,7 @@ fn expect(bytes: &[u8], at: usize, wanted: u8) -> Result<usize, JsonFlaw> {
     }
 }
 
-/// Where the string ends that begins at `at`.
+/// Returns the end of the string that starts at `at`.
 fn string_end(bytes: &[u8], at: usize) -> Result<usize, JsonFlaw> {
     let mut at = at + 1;
     loop {

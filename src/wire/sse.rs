@@ -17,10 +17,10 @@ pub type BodyStream = StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>
 /// One event of a stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct StreamEvent {
-    /// Empty where the event does not say.
+    /// Empty if the event names none.
     pub kind: String,
     pub id: Option<String>,
-    /// After how many milliseconds the stream is to be opened again.
+    /// The delay before the stream is reopened, in milliseconds.
     pub retry: Option<u64>,
     pub data: Data,
 }
@@ -31,12 +31,12 @@ pub enum Data {
     #[default]
     None,
     Whole(Bytes),
-    /// The beginning of data that is longer than its limit, and the end.
+    /// The beginning and the end of data that exceeds its limit.
     TooLong(Bytes, String),
 }
 
 impl StreamEvent {
-    /// Whether it is of the kind that holds messages.
+    /// Returns whether this kind of event holds messages.
     pub fn is_message(&self) -> bool {
         matches!(self.kind.as_str(), "" | "message")
     }
@@ -45,13 +45,13 @@ impl StreamEvent {
 /// Reads the events of a stream whose lines end in `\n` or `\r\n`.
 pub struct EventReader<R> {
     lines: LineReader<R>,
-    /// How long the data of an event may be that says no more of itself, in bytes.
+    /// The maximum size of an event's data unless its content allows more, in bytes.
     limit: usize,
     event: StreamEvent,
     data: Option<BytesMut>,
-    /// How long the data may be after all, once `judge` was asked.
+    /// The raised limit of the data, once `judge` has decided.
     raised: Option<usize>,
-    /// The beginning of data that is too long, while the rest of it is thrown away, and what its last line ended with.
+    /// The beginning of data that is too long, while the rest is discarded, and the end of its last line.
     skipping: Option<(Bytes, String)>,
 }
 
@@ -69,14 +69,13 @@ impl<R: AsyncRead + Unpin> EventReader<R> {
         Self { lines, limit, event: StreamEvent::default(), data: None, raised: None, skipping: None }
     }
 
-    /// The next event, `None` at the end of the stream or if it breaks; an event that is not whole does not count. `judge`
-    /// says of the beginning of data that reaches the limit how long it may be after all. Nothing is lost if the future is
-    /// dropped before it is done.
+    /// Returns the next event, `None` at the end of the stream or on an error; an incomplete event does not count. When data
+    /// reaches the limit, `judge` decides from its beginning how long it may be. Dropping the future early loses nothing.
     pub async fn next(&mut self, judge: impl Fn(&[u8]) -> usize) -> Option<StreamEvent> {
         loop {
             let of_line = |line: &[u8]| match line.strip_prefix(b"data:") {
                 Some(data) if self.data.is_none() => judge(data),
-                // A further line of data that may be long itself.
+                // A further line of data, which may be long itself.
                 Some(_) => self.raised.unwrap_or_else(|| self.data.as_deref().map_or(0, &judge)),
                 None => 0,
             };
@@ -115,7 +114,7 @@ impl<R: AsyncRead + Unpin> EventReader<R> {
                 (None, Some(data)) => {
                     data.extend_from_slice(b"\n");
                     data.extend_from_slice(&line);
-                    // Asked once: the answer costs a look at all the data.
+                    // Asked only once, because the answer requires a pass over all the data.
                     if data.len() > self.limit && data.len() > *self.raised.get_or_insert_with(|| judge(data))
                     {
                         self.give_up(b"");
@@ -126,7 +125,7 @@ impl<R: AsyncRead + Unpin> EventReader<R> {
         }
     }
 
-    /// Throws the data of an event away that is too long. `more` is the beginning of the line that made it so.
+    /// Discards an event's data that is too long. `more` is the beginning of the line that exceeded the limit.
     fn give_up(&mut self, more: &[u8]) {
         let beginning = self.data.take().unwrap_or_else(|| more.into());
         self.skipping.get_or_insert((beginning.freeze(), String::new()));

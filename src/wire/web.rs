@@ -1,4 +1,4 @@
-//! HTTP as a client: one way to make it, and what may be shown of addresses and errors.
+//! HTTP as a client: the one way to build it, and what may be shown of addresses and errors.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use http::{HeaderMap, header::WWW_AUTHENTICATE};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A client that follows no redirect: headers hold secrets, and would go along to wherever it leads.
+/// Returns a client that follows no redirect, because headers contain secrets and would be sent to the redirect's target.
 pub fn client() -> Result<reqwest::Client, reqwest::Error> {
     builder().build()
 }
 
-/// Such a client, not built yet.
+/// Returns the builder of such a client.
 pub fn builder() -> reqwest::ClientBuilder {
     crypto();
     reqwest::Client::builder()
@@ -21,13 +21,13 @@ pub fn builder() -> reqwest::ClientBuilder {
         .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
 }
 
-/// Gives the process what TLS needs. Before any client is made.
+/// Installs the TLS provider for the process. To be called before any client is built.
 pub fn crypto() {
-    // Fails only if another provider was installed first, which then serves as well.
+    // Fails only if another provider was installed first, which works as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// The challenge of an answer that wants a sign-in: the bearer challenge, or else the first.
+/// Returns the challenge of an answer that wants a sign-in: the bearer challenge, or else the first.
 pub fn challenge(headers: &HeaderMap) -> Option<String> {
     let all =
         || headers.get_all(WWW_AUTHENTICATE).iter().map(|value| String::from_utf8_lossy(value.as_bytes()));
@@ -35,7 +35,7 @@ pub fn challenge(headers: &HeaderMap) -> Option<String> {
     bearer.or_else(|| all().next()).map(|challenge| challenge.into_owned())
 }
 
-/// An address as it may be shown: keys are in queries and before an `@`.
+/// Returns an address in a form that may be shown: keys are in queries and before an `@`.
 pub fn place(url: &str) -> String {
     let place = url.split(['?', '#']).next().unwrap_or_default();
     match (place.split_once("://"), place.rsplit_once('@')) {
@@ -44,7 +44,7 @@ pub fn place(url: &str) -> String {
     }
 }
 
-/// Why a request failed: the innermost cause, without the address.
+/// Returns why a request failed: the innermost cause, without the address.
 pub fn cause(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut at: &dyn std::error::Error = &error;

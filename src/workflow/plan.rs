@@ -1,4 +1,4 @@
-//! Which calls there are, and which calls each one needs.
+//! The calls of a plan, and the dependencies of each.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,42 +13,42 @@ use crate::template;
 /// One call of a plan.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 pub struct PlannedCall {
-    /// Its id in `after` and in templates; its position if absent.
+    /// Its id in `after` and in templates; by default its position.
     #[serde(default)]
     pub id: String,
-    /// What is called: a tool under any of its names, or an app.
+    /// A tool under any of its names, or an app.
     pub name: String,
     /// Its params, with templates.
     #[serde(default)]
     pub params: Value,
-    /// Calls that must have ended before.
+    /// Calls that must end before this one.
     #[serde(default)]
     pub after: Vec<String>,
-    /// A jq filter over `{input, steps}`: if none of its outputs is true, the call is skipped.
+    /// A jq filter over `{input, steps}`: the call is skipped if none of the filter's outputs is true.
     pub when: Option<String>,
     /// A template of an array: the call is made for each of its items, and its value is the array of their values.
     pub for_each: Option<Value>,
     /// How many items run at a time.
     pub max_concurrency: Option<usize>,
-    /// What the failure of an item leads to.
+    /// What happens if an item fails.
     #[serde(default)]
     pub on_error: OnError,
-    /// The hard limit of one call, instead of its server's.
+    /// The hard limit of one call, replacing its server's limit.
     pub timeout_ms: Option<u64>,
-    /// A jq filter on its value, for the report and for what other calls take from it.
+    /// A jq filter for its value, which applies to the report and to the value that other calls use.
     pub select: Option<String>,
     /// Whether its dependants run even if it fails: they see `null`.
     #[serde(skip)]
     pub optional: bool,
-    /// What is called.
+    /// The kind of the callee.
     #[serde(skip)]
     pub kind: CallKind,
-    /// When a failed call is made again.
+    /// When a failed call is retried.
     #[serde(skip)]
     pub retry: Option<Retry>,
 }
 
-/// What a planned call calls.
+/// The kind of a planned call's callee.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CallKind {
     #[default]
@@ -71,19 +71,19 @@ pub enum OnError {
     Keep,
 }
 
-/// When a failed call is made again.
+/// When a failed call is retried.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// How often at most.
+    /// The maximum number of retries.
     pub times: usize,
-    /// The pause before the first time; each further pause is twice as long.
+    /// The pause before the first retry; each further pause is twice as long.
     pub wait: Duration,
-    /// The codes of the faults after which it is.
+    /// The fault codes that allow a retry.
     pub on: Vec<&'static str>,
 }
 
 impl PlannedCall {
-    /// What counts for its order.
+    /// Returns the parts that determine its order.
     fn node(&self) -> Node<'_> {
         Node {
             id: &self.id,
@@ -95,19 +95,19 @@ impl PlannedCall {
     }
 }
 
-/// What counts for the order of one call.
+/// The parts of a call that determine its order.
 #[derive(Clone, Default)]
 pub struct Node<'a> {
     pub id: &'a str,
     pub after: Vec<&'a str>,
-    /// What has templates: params, the input of an app, a question.
+    /// The values with templates: params, the input of an app, a question.
     pub templates: Vec<&'a Value>,
     pub for_each: Option<&'a Value>,
     pub when: Option<&'a str>,
 }
 
 impl Node<'_> {
-    /// The names that its templates use, without those of an item.
+    /// Returns the names that its templates use, except those of an item.
     fn used(&self) -> BTreeSet<String> {
         let mut used: BTreeSet<String> =
             self.templates.iter().flat_map(|value| template::names(value)).collect();
@@ -119,29 +119,29 @@ impl Node<'_> {
     }
 }
 
-/// Why calls are not a plan. Calls are named by position.
+/// Why calls do not form a plan. Calls are identified by position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     /// Two calls have the same id.
     #[error("Two actions have the id `{id}`; give each its own.")]
     SameId { id: String, first: usize, second: usize },
-    /// A call needs the id `name`, which no call has.
+    /// A call needs the id `name`, which does not exist.
     #[error(
         "The action `{id}` refers to `{name}`, which is none of the actions ({known}){}.",
         only_of_items(name)
     )]
     UnknownId { at: usize, id: String, name: String, known: String },
-    /// Calls that need each other, each followed by one that it needs.
+    /// Calls that need each other, in the order of their dependencies.
     #[error("Circular dependency of actions: {path}.")]
     Cycle { calls: Vec<usize>, path: String },
 }
 
-/// What is said of the name of an item where there are no items.
+/// Explains an item's name in a place without items.
 fn only_of_items(name: &str) -> &'static str {
     if name == ITEM || name == INDEX { "; an action has items with `for_each`" } else { "" }
 }
 
-/// The calls that each of `nodes` needs, and every flaw. `given` are names that templates may use beside the ids.
+/// Returns the dependencies of each of `nodes`, and every flaw. `given` are names for templates in addition to the ids.
 pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<Flaw>) {
     let mut flaws = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
@@ -169,7 +169,7 @@ pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<F
     }
     for (at, read) in reads.iter().enumerate() {
         for need in read.perhaps.iter().filter_map(|name| places.get(name.as_str()).copied()) {
-            // What needs this call itself cannot be meant.
+            // A call that depends on this one cannot be meant.
             if !reaches(&all, need, at) {
                 all[at].insert(need);
             }
@@ -182,7 +182,7 @@ pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<F
     (all, flaws)
 }
 
-/// Whether a call needs another one, or is that one.
+/// Whether a call depends on another one, or is the same.
 fn reaches(needs: &[BTreeSet<usize>], from: usize, to: usize) -> bool {
     let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
     while let Some(at) = left.pop() {
@@ -193,10 +193,10 @@ fn reaches(needs: &[BTreeSet<usize>], from: usize, to: usize) -> bool {
     seen.contains(&to)
 }
 
-/// A cycle, if there is one.
+/// Returns a cycle, if there is one.
 fn cycle(needs: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
     let mut left: BTreeSet<usize> = (0..needs.len()).collect();
-    // Take out every call that needs nothing of what is left, until that changes nothing.
+    // Remove calls without remaining dependencies until nothing changes.
     loop {
         let stuck: BTreeSet<_> = left.iter().copied().filter(|at| !needs[*at].is_disjoint(&left)).collect();
         if stuck.len() == left.len() {
@@ -204,7 +204,7 @@ fn cycle(needs: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
         }
         left = stuck;
     }
-    // Every call that is left needs another one that is left, so walking on must come back.
+    // Every remaining call depends on another remaining one, so following the dependencies leads back.
     let mut path = vec![*left.first()?];
     loop {
         let next = *needs[*path.last()?].intersection(&left).next()?;
@@ -215,19 +215,19 @@ fn cycle(needs: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
     }
 }
 
-/// Calls that can be put in an order.
+/// Calls in a valid order of dependencies.
 #[derive(Debug)]
 pub struct Plan {
     calls: Vec<PlannedCall>,
     needs: Vec<BTreeSet<usize>>,
-    /// The calls that templates take something from.
+    /// The calls whose results templates use.
     used: BTreeSet<usize>,
     /// The calls that a `when` reads.
     read: BTreeSet<usize>,
 }
 
 impl Plan {
-    /// Checks calls. `given` are names that templates may use beside the calls' ids.
+    /// Checks calls and creates their plan. `given` are names for templates in addition to the calls' ids.
     pub fn new(mut calls: Vec<PlannedCall>, given: &[&str]) -> Result<Self, Flaw> {
         for (at, call) in calls.iter_mut().enumerate().filter(|(_, call)| call.id.is_empty()) {
             call.id = (at + 1).to_string();
@@ -246,29 +246,29 @@ impl Plan {
         Ok(Self { calls, needs, used, read })
     }
 
-    /// So many calls that need nothing: the items of a `for_each`.
+    /// Creates a plan of independent calls: the items of a `for_each`.
     pub fn of_items(count: usize) -> Self {
         let calls = (1..=count).map(|at| PlannedCall { id: at.to_string(), ..PlannedCall::default() });
         let needs = vec![BTreeSet::new(); count];
         Self { calls: calls.collect(), needs, used: BTreeSet::new(), read: BTreeSet::new() }
     }
 
-    /// The calls, in the order given.
+    /// Returns the calls in the given order.
     pub fn calls(&self) -> &[PlannedCall] {
         &self.calls
     }
 
-    /// The calls that one needs.
+    /// Returns the dependencies of a call.
     pub fn needs(&self, at: usize) -> &BTreeSet<usize> {
         &self.needs[at]
     }
 
-    /// Whether another call takes something from the result of this one.
+    /// Whether another call uses this one's result.
     pub fn is_used(&self, at: usize) -> bool {
         self.used.contains(&at)
     }
 
-    /// Whether another call sees the value of this one, in a template or in its `when`.
+    /// Whether another call uses this one's value in a template or in its `when`.
     pub fn is_seen(&self, at: usize) -> bool {
         self.is_used(at) || self.read.contains(&at)
     }

@@ -1,4 +1,4 @@
-//! One run of a plan: what may start, and what is held back.
+//! One run of a plan: which calls may start, and which are held back.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -7,24 +7,24 @@ use super::Plan;
 /// How a plan is run.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// How many calls run at a time; at least one does.
+    /// How many calls run at a time, at least one.
     pub concurrency: usize,
-    /// Whether the first failure keeps the rest from starting.
+    /// Whether the first failure prevents further starts.
     pub fail_fast: bool,
     /// The lane of each call. Of the calls in one lane only one runs at a time; calls without a lane run freely.
     pub lanes: Vec<Option<Arc<str>>>,
 }
 
-/// What happened.
+/// An event in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     Begin,
-    /// A call that was started has ended.
+    /// A started call has ended.
     Ended {
         at: usize,
         outcome: CallOutcome,
     },
-    /// The run is cancelled. Its driver cancels the running calls, and still reports their ends.
+    /// The run was cancelled. Its driver cancels the running calls and still reports their ends.
     Cancelled,
 }
 
@@ -34,20 +34,20 @@ pub enum Event {
 pub enum CallOutcome {
     Succeeded,
     Failed,
-    /// Its `when` said no. Its dependants run.
+    /// Its `when` skipped it. Its dependants run.
     Skipped,
-    /// It waits for the user, who answers when this run is over.
+    /// It waits for the user, who answers after this run.
     Open,
 }
 
-/// What the driver has to do.
+/// An instruction to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Start a call.
     Start(usize),
-    /// Report that a call is not run.
+    /// Report that a call will not run.
     HoldBack(usize, Reason),
-    /// Withdraw the calls that were started and not yet sent.
+    /// Withdraw started calls that were not sent yet.
     Halt,
     /// Everything that can run has ended, and this call waits for the user.
     Park(usize),
@@ -55,15 +55,15 @@ pub enum Effect {
     Finished,
 }
 
-/// Why a call is not run.
+/// Why a call does not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     #[error("cancelled")]
     Cancelled,
-    /// A failure keeps the rest from starting.
+    /// An earlier failure prevents further starts.
     #[error("another call failed and `fail_fast` is set")]
     FailFast,
-    /// A call that it needs, named by its id, failed or was not run.
+    /// A dependency, named by its id, failed or did not run.
     #[error("`{0}`, which it needs, failed")]
     NeedFailed(String),
 }
@@ -79,7 +79,7 @@ impl Phase {
     const FAILED: Self = Self::Ended(CallOutcome::Failed);
     const OPEN: Self = Self::Ended(CallOutcome::Open);
 
-    /// Whether nothing more comes of the call in this run.
+    /// Whether the call is over for this run.
     fn is_over(self) -> bool {
         matches!(self, Self::Ended(outcome) if outcome != CallOutcome::Open)
     }
@@ -97,13 +97,13 @@ pub struct Schedule<'a> {
 }
 
 impl<'a> Schedule<'a> {
-    /// A run that has not begun.
+    /// Creates a run that has not begun.
     pub fn new(plan: &'a Plan, pace: Pace) -> Self {
         let phases = vec![Phase::Waiting; plan.calls().len()];
         Self { plan, pace, phases, cancelled: false, halted: false, finished: false }
     }
 
-    /// A run of which a part has ended before.
+    /// Creates a run in which some calls have already ended.
     pub fn resumed(plan: &'a Plan, pace: Pace, ended: &[(usize, CallOutcome)]) -> Self {
         let mut schedule = Self::new(plan, pace);
         for (at, outcome) in ended {
@@ -116,7 +116,7 @@ impl<'a> Schedule<'a> {
         schedule
     }
 
-    /// Takes an event in; answers with what is to be done, in order.
+    /// Processes an event. Returns the resulting effects in order.
     pub fn step(&mut self, event: Event) -> Vec<Effect> {
         let mut effects = Vec::new();
         match event {
@@ -134,11 +134,11 @@ impl<'a> Schedule<'a> {
                 }
             }
         }
-        // A call that is held back may be the need of one before it.
+        // A call that is held back may be a dependency of an earlier one.
         while self.hold_back(&mut effects) {}
         self.start(&mut effects);
         if !self.finished && !self.phases.contains(&Phase::Running) {
-            // Nothing runs, so what still waits, waits for a call that is open.
+            // Nothing runs, so the remaining calls wait for an open one.
             let open = self.phases.iter().position(|phase| *phase == Phase::OPEN);
             self.finished = true;
             effects.push(open.map_or(Effect::Finished, Effect::Park));

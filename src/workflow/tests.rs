@@ -8,7 +8,7 @@ fn plan(calls: Value) -> Result<Plan, Flaw> {
     Plan::new(serde_json::from_value(calls).unwrap(), &["input"])
 }
 
-/// Calls `a`, `b`, ... of which each needs the ones named in its text; `?` makes a call optional.
+/// Creates calls `a`, `b`, ... with the dependencies named in each text; `?` makes a call optional.
 fn calls(needs: &[&str]) -> Plan {
     let letter = |at: usize| char::from(b'a' + u8::try_from(at).unwrap()).to_string();
     let calls = needs.iter().enumerate().map(|(at, needs)| PlannedCall {
@@ -24,8 +24,9 @@ fn pace(concurrency: usize) -> Pace {
     Pace { concurrency, fail_fast: false, lanes: Vec::new() }
 }
 
-/// Plays a script: `begin`, `cancel`, and the end of `a`: `a+` (succeeded), `a-` (failed), `a~` (skipped) and `a?` (open), each with the effects that it has to lead to: `>a`
-/// (start), `a:why` (held back: `c`ancelled, `f`ail_fast, the id of the need), `halt`, `?a` (park), `end`.
+/// Plays a script: `begin`, `cancel`, and the end of `a`: `a+` (succeeded), `a-` (failed), `a~` (skipped) and `a?`
+/// (open), each with its expected effects: `>a` (start), `a:why` (held back: `c`ancelled, `f`ail_fast, the id of the
+/// dependency), `halt`, `?a` (park), `end`.
 #[track_caller]
 fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
     let plan = calls(needs);
@@ -100,7 +101,7 @@ fn every_flaw_is_found_at_once() {
         .map(|flaw| match flaw {
             Flaw::SameId { first: 0, second: 2, .. } => "same",
             Flaw::UnknownId { at: 0, name, .. } if name == "x" => "unknown x",
-            // Only templates take what is given.
+            // Only templates can use the given names.
             Flaw::UnknownId { at: 1, name, .. } if name == "y" => "unknown y",
             Flaw::Cycle { calls, .. } if *calls == [0, 1] => "cycle",
             other => panic!("{other:?}"),
@@ -128,7 +129,7 @@ fn calls_start_when_all_their_needs_have_ended() {
     check(&["", "", ""], pace(8), &[("begin", ">a >b >c"), ("b+", ""), ("a+", ""), ("c+", "end")]);
     check(&["b", "c", ""], pace(8), &[("begin", ">c"), ("c+", ">b"), ("b+", ">a"), ("a+", "end")]);
     check(&["", "", "ab"], pace(8), &[("begin", ">a >b"), ("b+", ""), ("a+", ">c"), ("c+", "end")]);
-    // An end that nobody waits for changes nothing.
+    // An unexpected end changes nothing.
     check(&["", "a"], pace(8), &[("begin", ">a"), ("b+", ""), ("a+", ">b"), ("a+", ""), ("b+", "end")]);
 }
 
@@ -149,14 +150,14 @@ fn one_runs_at_a_time_in_a_lane() {
     let pace = |concurrency| Pace { lanes: lanes.clone(), ..pace(concurrency) };
     let five = ["", "", "", "", ""];
     check(&five, pace(8), &[("begin", ">a >c >d"), ("c+", ""), ("a-", ">b"), ("b+", ">e"), ("d+", "")]);
-    // A call that waits for its lane takes no other call's place.
+    // A call that waits for its lane does not take another call's place.
     check(&five, pace(2), &[("begin", ">a >c"), ("c+", ">d"), ("d+", ""), ("a+", ">b")]);
 }
 
 #[test]
 fn a_failure_holds_its_dependants_back_and_nothing_else() {
     check(&["", "a", "b", ""], pace(8), &[("begin", ">a >d"), ("a-", "b:a c:b"), ("d+", "end")]);
-    // Dependants that come first in the list too, and as soon as one of several needs has failed.
+    // Also dependants that come first in the list, and as soon as one of several dependencies has failed.
     check(&["b", "c", ""], pace(8), &[("begin", ">c"), ("c-", "b:c a:b end")]);
     check(&["", "", "ab"], pace(8), &[("begin", ">a >b"), ("b-", "c:b"), ("a+", "end")]);
 }
@@ -165,7 +166,7 @@ fn a_failure_holds_its_dependants_back_and_nothing_else() {
 fn an_optional_call_may_fail() {
     let hasty = Pace { fail_fast: true, ..pace(1) };
     check(&["?", "a", ""], hasty.clone(), &[("begin", ">a"), ("a-", ">b"), ("b+", ">c"), ("c+", "end")]);
-    // Held back itself, it does not hold its dependants back either.
+    // An optional call that was held back does not hold back its dependants either.
     check(&["", "?a", "b"], pace(8), &[("begin", ">a"), ("a-", "b:a >c"), ("c+", "end")]);
 }
 

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::LazyLock};
 
 use regex::Regex;
 
-/// A path into `.steps`, a text, a comment, and what says where the path is. Texts and comments come first, so that no path is
-/// found in them.
+/// The parts of a filter: a path into `.steps`, a text, a comment, and tokens around a path. Texts and comments come
+/// first, so that no path is found inside them.
 static PARTS: LazyLock<Regex> = LazyLock::new(|| {
     let parts = r#"(?x)
         (?P<path> \.\s*(?: steps\b | "steps" | \[\s*"steps"\s*\] )
@@ -21,28 +21,28 @@ static PARTS: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(parts).expect("the pattern is constant")
 });
 
-/// A path of another value, and one of a variable or of something in parentheses.
+/// The end of the text before a path on another value, or on a variable or an expression in parentheses.
 static OTHER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r#"(?P<unclear>\$[A-Za-z_][A-Za-z0-9_]*|[)}])$|[\w\]"?]$"#).expect("the pattern is constant")
 });
 
-/// Words before a parenthesis that do not make it the argument of a function.
+/// Words before a parenthesis that do not make it a function's argument list.
 const KEYWORDS: [&str; 8] = ["and", "or", "if", "then", "elif", "else", "reduce", "foreach"];
 
 /// The steps that a filter reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepsRead {
-    /// Those that it names: `.steps.ID`, `.steps["ID"]` and `.steps."ID"`.
+    /// The steps that it names: `.steps.ID`, `.steps["ID"]` and `.steps."ID"`.
     pub named: BTreeSet<String>,
-    /// Those that it may name: behind a pipe or inside of a function, where `.` is another value; and all its words if it
-    /// reads `.steps` as a whole. Names that no step has mean something else.
+    /// The steps that it may name: behind a pipe or inside a function, where `.` is another value; and all of its
+    /// words, if it reads `.steps` as a whole. Names without a step mean something else.
     pub perhaps: BTreeSet<String>,
-    /// Whether it reads `.steps` without a name: then it reads whatever its own step waits for.
+    /// Whether it reads `.steps` without a name, and so every step that its own step waits for.
     pub all: bool,
 }
 
 impl StepsRead {
-    /// What a filter reads.
+    /// Finds the steps that a filter reads.
     pub fn of(filter: &str) -> Self {
         let (mut read, mut words) = (Self::default(), BTreeSet::new());
         read.add(filter, false, &mut words);
@@ -52,18 +52,18 @@ impl StepsRead {
         read
     }
 
-    /// Whether it may read this step.
+    /// Whether the filter may read this step.
     pub fn reads(&self, id: &str) -> bool {
         self.all || self.named.contains(id) || self.perhaps.contains(id)
     }
 
-    /// Takes in a filter, or a part of one where it is `unclear` what `.` is.
+    /// Adds a filter, or a part of one; `unclear` if the part's `.` is unknown.
     fn add(&mut self, filter: &str, mut unclear: bool, words: &mut BTreeSet<String>) {
         let mut around = Vec::new();
         for found in PARTS.captures_iter(filter) {
             if let Some(text) = found.name("text") {
                 let text = text.as_str().trim_matches('"');
-                // `\(...)` in a text is a filter again.
+                // `\(...)` in a text contains another filter.
                 if let Some((_, inside)) = text.split_once("\\(") {
                     self.add(inside, unclear, words);
                 }
@@ -73,7 +73,7 @@ impl StepsRead {
                 let other = OTHER.captures(&filter[..path.start()]);
                 let is_unclear = other.as_ref().map(|other| other.name("unclear").is_some());
                 match (name.map(|name| name.as_str().to_string()), is_unclear) {
-                    // `.input.steps` is another path.
+                    // `.input.steps` is a different path.
                     (_, Some(false)) => {}
                     (None, _) => self.all = true,
                     (Some(name), None) if !unclear => drop(self.named.insert(name)),
@@ -98,7 +98,7 @@ impl StepsRead {
     }
 }
 
-/// Whether a parenthesis after this holds the arguments of a function.
+/// Whether a parenthesis after this text starts a function's arguments.
 fn is_function(before: &str) -> bool {
     let before = before.trim_end();
     let word = before.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();

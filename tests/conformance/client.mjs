@@ -1,6 +1,6 @@
-// Nonet as the client of a scenario: starts it with the suite's server as its only server, lists what that offers, and calls
-// every tool once, with the arguments that the scenario names, or else with some that fit. Answers forms as a user does who
-// leaves everything as it is, and signs in as one does who runs the command that Nonet tells.
+// Nonet as the client of a scenario: starts Nonet with the suite's server as its only server, lists what the server offers,
+// and calls every tool once, with the scenario's arguments or else with fitting ones. Accepts forms unchanged, and signs in
+// with the command that Nonet suggests.
 //
 //   node client.mjs NONET URL
 import { spawn } from 'node:child_process';
@@ -14,7 +14,7 @@ const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}');
 const scenario = process.env.MCP_CONFORMANCE_SCENARIO ?? '';
 const patience = Number(process.env.CLIENT_PATIENCE_MS ?? 15_000);
 
-// What is known of Nonet where it does not register: a client of its own, or the address of its metadata document.
+// Nonet's client data without registration: a fixed client, or the address of its metadata document.
 const METADATA_DOCUMENT = 'https://conformance-test.local/client-metadata.json';
 const own_client = {
     client_id: context.client_id ?? METADATA_DOCUMENT,
@@ -111,7 +111,7 @@ async function signIn(command) {
         if (line.trim().startsWith('http')) fetch(line.trim()).then((page) => page.text(), console.log);
     });
     const code = await new Promise((done) => login.on('exit', done));
-    // The gateway looks twice a second.
+    // The gateway checks twice a second.
     await new Promise((done) => setTimeout(done, 1_000));
     return code === 0;
 }
@@ -147,7 +147,7 @@ async function run() {
             if (signIns === SIGN_INS || !servers[0].login || !(await signIn(servers[0].login))) break;
             signIns += 1;
         }
-        // A server without tools looks for a moment like one whose list is not published yet.
+        // A server without tools briefly looks like one whose list is not published yet.
         if (servers[0].state === 'ready') ready ??= Date.now();
         if (ready !== undefined && (own.length > 0 || Date.now() - ready > 2_000)) break;
         await new Promise((done) => setTimeout(done, 100));
@@ -155,7 +155,7 @@ async function run() {
     console.log(`tools: ${own.map((tool) => tool.name).join(', ')}`);
     const schema = own.find((tool) => tool.name === 'json_schema_2020_12_tool')?.inputSchema;
     const called = context.toolCalls ?? own.map((tool) => ({ name: tool.name, arguments: some(tool.inputSchema) }));
-    // One scenario wants a schema back as it was listed.
+    // One scenario expects a schema back exactly as listed.
     for (const call of called) {
         if (scenario === 'json-schema-2020-12-preservation' && call.name !== 'json_schema_2020_12_tool') {
             call.arguments = { schema };

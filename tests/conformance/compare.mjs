@@ -1,4 +1,4 @@
-// What the suite found, against what is expected.
+// Compares the suite's findings with the expected ones.
 //
 //   node compare.mjs scenarios SUITE REVISION EXPECTED    the client scenarios of a revision that are to be run
 //   node compare.mjs await ADDRESS TOOL                   until the gateway at this address lists the tool

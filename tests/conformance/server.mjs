@@ -1,6 +1,5 @@
-// The server that the conformance suite wants to find behind Nonet: its tools, prompts and resources by the names that the
-// scenarios call, answered as their descriptions say. Speaks MCP on stdin and stdout, JSON-RPC by hand, one era:
-//
+// The server that the conformance suite expects behind Nonet: its tools, prompts and resources have the names that the
+// scenarios use, and answer as described there. Speaks MCP on stdin and stdout, with hand-written JSON-RPC, in one era:
 //   node server.mjs 2025-11-25     initialize; asks the client by requests of its own
 //   node server.mjs 2026-07-28     server/discover; asks the client by unfinished results
 import { createHmac } from 'node:crypto';
@@ -116,7 +115,7 @@ async function once(request, capability, key, question, shape) {
 const completed = (answer) =>
     text(`Elicitation completed: action=${answer.action}, content=${JSON.stringify(answer.content ?? {})}`);
 
-// ---- What is offered ----
+// ---- Tools, prompts and resources ----
 
 const dialect = 'https://json-schema.org/draft/2020-12/schema';
 const tools = {

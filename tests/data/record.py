@@ -40,7 +40,7 @@ def install(folder, servers):
             once(venv, server["pypi"], lambda: install_python(venv, server["pypi"]))
     packages = [package for server in servers.values() for package in server.get("npm", [])]
     for package in packages:
-        # One after the other would resolve everything again each time.
+        # Sequential installs would resolve everything again each time.
         at = folder / "node/node_modules" / package.rsplit("@", 1)[0] / "package.json"
         if not at.exists() or json.loads(at.read_text())["version"] != package.rsplit("@", 1)[1]:
             install_node(folder / "node", packages)
@@ -70,7 +70,7 @@ def install_node(folder, packages):
     package = folder / "package.json"
     if not package.exists():
         package.write_text('{"private": true}')
-    # What packages run after they are installed fetches browsers and the like; the servers start without.
+    # Packages' install scripts fetch browsers and the like; the servers start without them.
     options = ["--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
     subprocess.run(["npm", "install", "--prefix", folder, *options, *packages], check=True, stdout=sys.stderr)
 

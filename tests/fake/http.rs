@@ -27,7 +27,7 @@ use super::{
 };
 
 /// Serves streamable HTTP at `/mcp` and `/sse` (or the older HTTP+SSE at `/sse`) until a scripted crash.
-/// Returns the exit code a program would leave with.
+/// Returns the exit code for a program.
 pub async fn serve_http(script: Script, listener: TcpListener) -> i32 {
     let server = Server::new(script);
     if let Some(code) = server.start().await {
@@ -55,7 +55,7 @@ struct Site {
     sessions: Mutex<HashMap<String, HttpSession>>,
 }
 
-/// Those of HTTP+SSE also have a stream that takes all answers.
+/// Sessions of HTTP+SSE also have a stream for all answers.
 type HttpSession = (Arc<Session>, Option<Out>);
 
 impl Site {
@@ -194,7 +194,7 @@ impl Site {
         Ok(session)
     }
 
-    /// Writes what a request brings forth, up to its answer.
+    /// Writes a request's messages, up to its answer.
     #[expect(clippy::too_many_arguments, reason = "one caller; they have nothing in common but this")]
     async fn write_answer(
         &self,
@@ -220,7 +220,7 @@ impl Site {
                     if more?.is_empty() {
                         return Err(gone());
                     }
-                    // The next request is here already; it can wait.
+                    // The next request has arrived already; it can wait.
                     watching = false;
                     continue;
                 }
@@ -311,11 +311,11 @@ impl Site {
     }
 }
 
-/// What is wrong with the headers of a modern request, which repeat parts of its body.
+/// Returns what is wrong with the headers of a modern request, which repeat parts of its body.
 fn header_fault(headers: &BTreeMap<String, String>, message: &Value) -> Option<String> {
     let params = &message["params"];
     let name = match message["method"].as_str()? {
-        // A legacy client at the wrong door; it is told so by the answer.
+        // A legacy client at the wrong endpoint; the answer says so.
         "initialize" => return None,
         "tools/call" | "prompts/get" => &params["name"],
         "resources/read" => &params["uri"],

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, AsyncWrite, AsyncWr
 pub(super) struct Request {
     pub(super) method: String,
     pub(super) path: String,
-    /// By lower-case name.
+    /// Headers by lower-case name.
     pub(super) headers: BTreeMap<String, String>,
     pub(super) body: Vec<u8>,
 }

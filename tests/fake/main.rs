@@ -35,7 +35,7 @@ async fn main() {
             2
         }
     };
-    // Not by returning: a read of stdin that never ends would hold the process.
+    // Not by returning: an endless read of stdin would keep the process alive.
     std::process::exit(code);
 }
 
@@ -46,7 +46,7 @@ async fn run(arguments: Arguments) -> Result<i32, Box<dyn std::error::Error>> {
     };
     let script: fake::Script = serde_json::from_str(&text)?;
     if script.ignore_sigterm {
-        // A handler that does nothing replaces the default, which ends the process.
+        // A handler without effect replaces the default, which ends the process.
         let _ = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     }
     let Some(address) = arguments.http else {
@@ -55,7 +55,7 @@ async fn run(arguments: Arguments) -> Result<i32, Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     if let Some(file) = &arguments.port_file {
-        // Written beside and moved, so that a reader never finds half of it.
+        // Written elsewhere and renamed, so that a reader never finds a partial file.
         let beside = file.with_extension("new");
         std::fs::write(&beside, address.port().to_string())?;
         std::fs::rename(&beside, file)?;

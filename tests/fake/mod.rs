@@ -1,5 +1,5 @@
-//! A scripted MCP server for tests: it does what a real server does, and on request what a broken
-//! one does. JSON-RPC by hand, without an MCP library, because it must be able to misbehave.
+//! A scripted MCP server for tests: behaves like a real server, and on request like a broken one. JSON-RPC is
+//! hand-written, without an MCP library, because the server must be able to misbehave.
 //!
 //! A test writes a [`Script`] as JSON and talks to the server over a pipe in process ([`serve`],
 //! [`duplex`]), over HTTP ([`serve_http`]), or starts it as a program (`main.rs` beside this file).
@@ -38,8 +38,8 @@ const SERVER_INFO_KEY: &str = "io.modelcontextprotocol/serverInfo";
 const TASKS_KEY: &str = "io.modelcontextprotocol/tasks";
 const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 
-/// Serves one connection until `reader` ends or the script says so. Returns the exit code a program
-/// would leave with; `writer` is closed by then.
+/// Serves one connection until `reader` ends or the script says so. Returns the exit code for a program;
+/// `writer` is closed by then.
 pub async fn serve(
     script: Script,
     reader: impl AsyncRead + Unpin + Send,
@@ -76,7 +76,7 @@ pub async fn serve(
             session.stop().await;
             server.listeners.lock().unwrap().clear();
             drop(out);
-            // What was answered is still written, if anyone reads it.
+            // Pending answers are still written, if anyone reads them.
             if timeout(Duration::from_secs(1), &mut writing).await.is_err() {
                 writing.abort();
             }
@@ -88,12 +88,12 @@ pub async fn serve(
             Err(error) => out.send(failure(Value::Null, rpc_error(-32700, &error.to_string()))).await,
         }
     };
-    // Calls that hang keep their session alive, which keeps them.
+    // Hanging calls and their session keep each other alive.
     session.tasks.lock().unwrap().abort_all();
     code
 }
 
-/// Serves in the background; the client's end of the pipe is returned.
+/// Serves in the background. Returns the client's end of the pipe.
 pub fn duplex(script: Script) -> tokio::io::DuplexStream {
     let (client, server) = tokio::io::duplex(64 * 1024);
     let (reader, writer) = tokio::io::split(server);

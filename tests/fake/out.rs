@@ -1,4 +1,4 @@
-//! What goes out, and the forms of JSON-RPC.
+//! Outgoing messages, and the JSON-RPC envelopes.
 
 use std::{
     collections::BTreeMap,
@@ -14,8 +14,7 @@ use tokio::{
 
 use super::server::Server;
 
-/// Where a request's answer and all that comes before it go: one queue per stdio connection, one per
-/// HTTP request.
+/// Receives a request's answer and everything before it: one queue per stdio connection, or per HTTP request.
 #[derive(Clone)]
 pub(super) struct Out {
     pub(super) items: mpsc::Sender<Item>,
@@ -38,17 +37,17 @@ impl Out {
         (Self { items, headers: Arc::new(headers) }, receiver)
     }
 
-    /// Nobody has to be there to hear it.
+    /// Sends a message; a missing reader is not an error.
     pub(super) async fn send(&self, message: Value) {
         let _ = self.items.send(Item::Message(message)).await;
     }
 
-    /// False once nobody reads any more.
+    /// Sends bytes. Returns false if nobody reads any more.
     pub(super) async fn raw(&self, bytes: Vec<u8>) -> bool {
         self.items.send(Item::Raw(bytes)).await.is_ok()
     }
 
-    /// Takes effect after what was sent before is written.
+    /// Crashes after everything sent before is written.
     pub(super) async fn crash(&self) {
         let _ = self.items.send(Item::Crash).await;
     }
@@ -84,7 +83,7 @@ pub(super) async fn write_lines(
     Ok(())
 }
 
-/// Waits for whoever reads stderr, as a server would that prints from its main thread.
+/// Blocks until stderr is read, like a server that prints from its main thread.
 pub(super) async fn flood_stderr(bytes: usize) {
     let flood = move || {
         let line = format!("flood {}\n", "~".repeat(121));

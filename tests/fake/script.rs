@@ -1,4 +1,4 @@
-//! What a test writes: the server, its tools, and what their calls do.
+//! The script written by a test: the server, its tools, and the behaviour of their calls.
 
 use std::path::PathBuf;
 
@@ -7,16 +7,16 @@ use serde_json::{Map, Value, json};
 
 use super::out::rpc_error;
 
-/// What the server is and does. Every key may be left out; a key that is not listed here is an error.
+/// The server's properties and behaviour. All keys are optional; an unlisted key is an error.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
-    /// `fake`, if left out.
+    /// Default: `fake`.
     pub name: Option<String>,
-    /// `1.0.0`, if left out.
+    /// Default: `1.0.0`.
     pub version: Option<String>,
     pub instructions: Option<String>,
-    /// `legacy` knows `initialize` only, `modern` knows `server/discover` only, `dual` knows both.
+    /// `legacy` supports only `initialize`, `modern` only `server/discover`, `dual` both.
     pub era: Era,
     /// A dual server that refuses `initialize` once it has answered `server/discover`.
     pub locks: bool,
@@ -28,7 +28,7 @@ pub struct Script {
     pub tool_count: usize,
     /// Tools per page of `tools/list`.
     pub page_size: Option<usize>,
-    /// `tools/list` never runs out of pages; the tools come round again under new cursors.
+    /// `tools/list` never runs out of pages; the tools repeat under new cursors.
     pub page_loop: bool,
     /// The answers to `tools/list`, written as they are.
     pub list_flood: Option<Flood>,
@@ -36,14 +36,14 @@ pub struct Script {
     pub ttl_ms: u64,
     pub prompts: Vec<Prompt>,
     pub resources: Vec<Resource>,
-    /// Resource templates, as they are listed. What begins as one of them can be read, and its text is its URI.
+    /// Resource templates, as listed. URIs that start like one of them can be read, and their text is the URI.
     pub templates: Vec<Value>,
     /// In the modern era each call first answers `input_required`, then runs as scripted.
     pub modern_needs_input: bool,
     /// Puts `resultType` on every result (true) or on none (false), whatever the era asks for.
     pub require_result_type: Option<bool>,
 
-    /// Waits this long before it reads anything.
+    /// Waits this long before reading anything.
     pub start_delay_ms: u64,
     /// Exits at once with this code.
     pub exit_at_start: Option<i32>,
@@ -59,7 +59,7 @@ pub struct Script {
     pub ignore_sigterm: bool,
     /// Starts a `sleep 1000` of its own.
     pub grandchild: bool,
-    /// Gets the process id of the grandchild, or the server's own without one.
+    /// Receives the process id of the grandchild, or the server's own without one.
     pub pid_file: Option<PathBuf>,
 
     /// Lines printed on stderr at the start.
@@ -69,24 +69,24 @@ pub struct Script {
     /// Lines that are not JSON, printed on stdout before anything else.
     pub stdout_noise: Vec<String>,
     pub noise_before_each_answer: bool,
-    /// Gets one JSON line for each `tools/call` message, and `{"cancelled":id}` for each cancellation.
+    /// Receives one JSON line per `tools/call` message, and `{"cancelled":id}` per cancellation.
     pub call_log: Option<PathBuf>,
-    /// Gets every message that was received, one JSON line each.
+    /// Receives every message, one JSON line each.
     pub message_log: Option<PathBuf>,
 
-    /// HTTP: gets the method and the path of each request, one JSON line each.
+    /// HTTP: receives the method and the path of each request, one JSON line each.
     pub request_log: Option<PathBuf>,
     /// HTTP: answers are event streams. Progress and questions to the client need this.
     pub sse: bool,
     /// HTTP: speaks the old HTTP+SSE transport at `/sse` instead; `/mcp` answers 405.
     pub legacy_sse: bool,
-    /// HTTP+SSE: the address that the `endpoint` event names, before the `?` and the session.
+    /// HTTP+SSE: the address in the `endpoint` event, before the `?` and the session.
     pub sse_endpoint: Option<String>,
     /// HTTP+SSE: a stream breaks off after this many messages.
     pub sse_breaks_after: Option<u64>,
     /// HTTP: answers with this status ...
     pub http_status: Option<u16>,
-    /// ... for the first so many requests only.
+    /// ... for only this many first requests.
     pub http_status_times: Option<u64>,
     /// HTTP: 401 for a request without this bearer token.
     pub require_bearer: Option<String>,
@@ -103,7 +103,7 @@ pub enum Era {
     Dual,
 }
 
-/// One tool. Keys that are not listed here go into its definition as they are.
+/// One tool. Unlisted keys go into its definition unchanged.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Tool {
@@ -117,44 +117,44 @@ pub struct Tool {
     pub annotations: Option<Value>,
     #[serde(rename = "_meta")]
     pub meta: Option<Value>,
-    /// What a call does: one [`On`], or a list of them for the first call, the second, and so on (the
-    /// last one stays).
+    /// The behaviour of calls: one [`On`], or a list of them for the first call, the second, and so on (the last one
+    /// repeats).
     #[serde(deserialize_with = "one_or_many")]
     pub on: Vec<On>,
     #[serde(flatten)]
     pub extra: Map<String, Value>,
 }
 
-/// What a call does. First, in this order and as far as given: `noise`, `delay_ms`, `log`, `progress`,
-/// `grow`, `rug_pull`, then `crash`, `hang` or `endless`. Then the answer: the first of `rpc_error`,
-/// `error`, `result`, `elicit`, `sampling`, `roots`, `text`, `size`, `json_rows`, `counter`, `env`,
-/// `shell`, `request`; without any of them the arguments come back.
+/// The behaviour of a call. First, in this order and if given: `noise`, `delay_ms`, `log`, `progress`, `grow`, `rug_pull`,
+/// then `crash`, `hang` or `endless`. Then the answer: the first of `rpc_error`, `error`, `result`, `elicit`, `sampling`,
+/// `roots`, `text`, `size`, `json_rows`, `counter`, `env`, `shell`, `request`; without any of them, the arguments are
+/// echoed.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct On {
-    /// The arguments as JSON text. The default, so only there to be spelled out.
+    /// The arguments as JSON text. This is the default; the key only makes it explicit.
     pub echo: bool,
-    /// Where the answer's text is JSON, the same value is also its `structuredContent`.
+    /// If the answer's text is JSON, the same value is also its `structuredContent`.
     pub structured: bool,
     pub text: Option<String>,
     /// The whole result, verbatim.
     pub result: Option<Value>,
     /// A result with `isError` and this text.
     pub error: Option<String>,
-    /// Every so-manieth call of the tool gives a result with `isError`, its text `failed: ` and the arguments.
+    /// Every nth call of the tool gives a result with `isError`, its text `failed: ` and the arguments.
     pub fail_every: Option<usize>,
     /// A JSON-RPC error, verbatim.
     pub rpc_error: Option<Value>,
-    /// Dies without an answer.
+    /// Exits without an answer.
     pub crash: bool,
     /// Never answers.
     pub hang: bool,
-    /// Bytes without an end and without a line break.
+    /// Endless bytes without a line break.
     pub endless: bool,
     pub delay_ms: u64,
-    /// So many progress notifications before the answer, if the caller gave a token.
+    /// This many progress notifications before the answer, if the caller gave a token.
     pub progress: u64,
-    /// The pause after each of them; none makes it a burst.
+    /// The pause after each progress notification; without it, they come in a burst.
     pub progress_every_ms: u64,
     /// A log notification with this text.
     pub log: Option<String>,
@@ -168,40 +168,40 @@ pub struct On {
     pub grow: Option<String>,
     /// Changes the tool's own description and announces it.
     pub rug_pull: bool,
-    /// Tells those who follow this resource that it has changed.
+    /// Notifies subscribers of this resource that it has changed.
     pub touch: Option<String>,
-    /// Asks the client with these params of `elicitation/create`, answers with what came back.
+    /// Asks the client with these params of `elicitation/create`, and answers with the client's reply.
     pub elicit: Option<Value>,
     /// Asks the client's model: `true`, or the params of `sampling/createMessage`.
     pub sampling: Option<Value>,
     /// Asks for the client's roots.
     pub roots: bool,
-    /// `{"n": calls this process has had, "pid": its id}`.
+    /// `{"n": this process's number of calls, "pid": its id}`.
     pub counter: bool,
     /// `{"env": the environment, "cwd": the folder, "args": the command line}`.
     pub env: bool,
-    /// What the argument `run` prints in a shell, both streams.
+    /// Runs the argument `run` in a shell and answers with the output, both streams.
     pub shell: bool,
-    /// `{"params": the whole params, "headers": those of the HTTP request}`.
+    /// `{"params": all params, "headers": the headers of the HTTP request}`.
     pub request: bool,
-    /// The call is a task that is working for so many looks (`tasks/get`); then the answer is its result.
+    /// The call is a task that is working for this many `tasks/get` requests; then the answer is its result.
     pub task: Option<u64>,
     /// The task ends as `failed`.
     pub task_fails: bool,
     /// Answers under another request's id.
     pub wrong_id: bool,
-    /// Answers two times.
+    /// Answers twice.
     pub twice: bool,
-    /// Written before the answer, or in place of it.
+    /// Written before the answer, or instead of it.
     pub flood: Option<Flood>,
-    /// So many bytes on stderr before the answer, without a line break.
+    /// This many bytes on stderr before the answer, without a line break.
     pub stderr_bytes: usize,
-    /// Reads nothing more, over stdio.
+    /// Stops reading, over stdio.
     pub stop_reading: bool,
 }
 
-/// Messages that are made as they are written, so that they may be larger than memory: `head`, then `unit` until there are
-/// `bytes`, then `tail`. In head and tail, `{id}` is the id of the request and `{n}` counts the messages.
+/// Messages generated while being written, so they may be larger than memory: `head`, then `unit` until there are `bytes`,
+/// then `tail`. In head and tail, `{id}` is the id of the request and `{n}` counts the messages.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Flood {
@@ -209,9 +209,9 @@ pub struct Flood {
     pub unit: String,
     pub tail: String,
     pub bytes: usize,
-    /// How many of them; one, if left out.
+    /// How many of them (default: one).
     pub times: Option<usize>,
-    /// They are the answer.
+    /// The flood is the answer.
     pub answers: bool,
 }
 
@@ -225,13 +225,13 @@ pub struct Prompt {
     pub text: String,
 }
 
-/// One resource. Keys that are not listed here go into its definition as they are.
+/// One resource. Unlisted keys go into its definition unchanged.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Resource {
     pub uri: String,
     pub text: String,
-    /// Can be read and is not listed.
+    /// Readable but not listed.
     pub unlisted: bool,
     #[serde(flatten)]
     pub extra: Map<String, Value>,
@@ -242,7 +242,7 @@ impl Script {
         Self { name: Some(name.into()), ..Self::default() }
     }
 
-    /// Adds a tool by name and by what a call of it does.
+    /// Adds a tool by name and the behaviour of its calls.
     pub fn tool(mut self, name: &str, on: Value) -> Self {
         let tool = json!({ "name": name, "description": format!("The tool {name}"), "on": on });
         self.tools.push(serde_json::from_value(tool).expect("`on` is written by a test"));
@@ -280,7 +280,7 @@ impl Tool {
         Value::Object(definition)
     }
 
-    /// What the `n`th call does, counted from 0.
+    /// Returns the behaviour of the `n`th call, counted from 0.
     pub(super) fn on(&self, n: usize) -> On {
         self.on.get(n).or(self.on.last()).cloned().unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What all connections share: lists, plain requests, tasks, and who is told of changes.
+//! State shared by all connections: lists, plain requests, tasks, and subscribers.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -25,15 +25,15 @@ pub(super) struct Server {
     pub(super) tools: Mutex<Vec<Tool>>,
     pub(super) calls: AtomicU64,
     pub(super) calls_by_tool: Mutex<HashMap<String, usize>>,
-    /// Modern `subscriptions/listen` requests: where to write, and their ids.
+    /// Modern `subscriptions/listen` requests: their outputs and ids.
     pub(super) listeners: Mutex<Vec<(Out, Value)>>,
-    /// Resources that are followed: those of the session era, and those in the filters of listeners.
+    /// Subscribed resources: from the session era, and from the filters of listeners.
     pub(super) followed: Mutex<BTreeSet<String>>,
     /// Tasks, by their id.
     pub(super) tasks: Mutex<HashMap<String, FakeTask>>,
     /// Messages of floods so far.
     pub(super) floods: AtomicU64,
-    /// Held by one flood at a time, so that none ends up in the middle of another.
+    /// Held by one flood at a time, so that floods do not interleave.
     pub(super) flooding: tokio::sync::Mutex<()>,
     /// Set once nothing more is read.
     pub(super) is_deaf: AtomicBool,
@@ -42,7 +42,7 @@ pub(super) struct Server {
     logging: Mutex<()>,
 }
 
-/// A call that goes on as a task.
+/// A call that continues as a task.
 pub(super) struct FakeTask {
     pub(super) looks_left: u64,
     pub(super) result: Value,
@@ -61,7 +61,7 @@ impl FakeTask {
     }
 }
 
-/// How one request is spoken: a dual server decides by its `_meta`.
+/// The era of one request: a dual server decides by its `_meta`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wire {
     Legacy,
@@ -93,7 +93,7 @@ impl Server {
         })
     }
 
-    /// What happens before anything is read; an exit code if that is all.
+    /// Acts before anything is read. Returns an exit code if the server ends here.
     pub(super) async fn start(&self) -> Option<i32> {
         let script = &self.script;
         for line in &script.stderr_lines {
@@ -157,7 +157,7 @@ impl Server {
         capabilities
     }
 
-    /// Adds to a result what its era wants there.
+    /// Adds what a result needs in its era.
     pub(super) fn dress(&self, mut result: Value, wire: Wire) -> Value {
         let wanted = self.script.require_result_type.unwrap_or(wire == Wire::Modern);
         if let Some(result) = result.as_object_mut() {
@@ -170,7 +170,7 @@ impl Server {
         result
     }
 
-    /// Every request but `tools/call` and `subscriptions/listen`.
+    /// Answers every request except `tools/call` and `subscriptions/listen`.
     pub(super) fn plain_request(&self, method: &str, params: &Value, wire: Wire) -> Result<Value, Value> {
         let script = &self.script;
         if let Some(answer) = self.task_request(method, params, wire) {
@@ -260,7 +260,7 @@ impl Server {
         Ok(result)
     }
 
-    /// `tasks/*` of either era.
+    /// Answers `tasks/*` of either era.
     fn task_request(&self, method: &str, params: &Value, wire: Wire) -> Option<Result<Value, Value>> {
         let method = method.strip_prefix("tasks/")?;
         let id = params["taskId"].as_str().unwrap_or_default();
@@ -306,7 +306,7 @@ impl Server {
         Ok(result)
     }
 
-    /// Writes messages that are made meanwhile.
+    /// Generates and writes a flood of messages.
     pub(super) async fn flood(&self, flood: &Flood, id: &Value, out: &Out) {
         let _one_at_a_time = self.flooding.lock().await;
         let events = self.script.sse || self.script.legacy_sse;
@@ -331,7 +331,7 @@ impl Server {
         }
     }
 
-    /// Tells everyone who follows a resource that it changed.
+    /// Notifies all subscribers of a resource's change.
     pub(super) async fn announce_resource(&self, uri: &str, wire: Wire, out: &Out) {
         if !self.followed.lock().unwrap().contains(uri) {
             return;
@@ -347,7 +347,7 @@ impl Server {
         }
     }
 
-    /// Tells everyone who can hear it that the tools changed.
+    /// Notifies everyone who can receive it that the tools have changed.
     pub(super) async fn announce_tools(&self, wire: Wire, out: &Out) {
         let method = "notifications/tools/list_changed";
         if wire == Wire::Legacy {
@@ -361,7 +361,7 @@ impl Server {
     }
 }
 
-/// A task as each era shows it.
+/// Returns a task's state in the format of its era.
 pub(super) fn task_state(id: &str, task: &FakeTask, wire: Wire) -> Value {
     let mut state = json!({
         "taskId": id,

@@ -28,10 +28,10 @@ pub(super) struct Session {
     initialized: AtomicBool,
     discovered: AtomicBool,
     pub(super) requests: AtomicU64,
-    /// Our questions to the client that wait for its answer, by id.
+    /// The server's questions waiting for the client's answer, by id.
     asked: Mutex<HashMap<String, oneshot::Sender<Value>>>,
     questions: AtomicU64,
-    /// Calls that are running, by the JSON text of their id.
+    /// Running calls, by the JSON text of their id.
     pub(super) running: Mutex<HashMap<String, AbortHandle>>,
     pub(super) tasks: Mutex<JoinSet<()>>,
 }
@@ -108,7 +108,7 @@ impl Session {
                 .await;
             }
             "tools/list" if self.server.script.list_flood.is_some() => {
-                // In a task of its own: over HTTP nobody takes it before this returns.
+                // In a separate task: over HTTP, nobody reads the output before this returns.
                 let (server, out) = (self.server.clone(), out.clone());
                 tokio::spawn(async move {
                     let flood = server.script.list_flood.clone().expect("it is there");
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    /// Which era a request belongs to, or why it is refused.
+    /// Returns the era of a request, or why it is refused.
     fn wire_of(&self, method: &str, params: &Value) -> Result<Wire, Value> {
         let script = &self.server.script;
         let version = params["_meta"][VERSION_KEY].as_str();
@@ -167,7 +167,7 @@ impl Session {
         self.server.listeners.lock().unwrap().retain(|(_, listening)| listening != id);
     }
 
-    /// Counts and logs a call in the order of arrival, then runs it beside the others.
+    /// Counts and logs a call in order of arrival, then runs it concurrently.
     fn start_call(self: &Arc<Self>, id: Value, message: &Value, wire: Wire, out: &Out) {
         self.server.log(self.server.script.call_log.as_deref(), message);
         let n = self.server.calls.fetch_add(1, SeqCst) + 1;
@@ -254,7 +254,7 @@ impl Session {
         }
     }
 
-    /// The handle of a task in place of a result, where the script says so.
+    /// Returns a task handle instead of a result, if the script says so.
     fn as_task(&self, n: u64, on: &On, params: &Value, wire: Wire, result: Value) -> Value {
         let wanted = match wire {
             Wire::Legacy => params.get("task").is_some(),
@@ -386,7 +386,7 @@ impl Session {
         Ok(json_answer(&value, on))
     }
 
-    /// Legacy: a request to the client while the call is open.
+    /// Legacy: sends a request to the client while the call is open.
     async fn ask(&self, method: &str, params: Value, out: &Out) -> Asked {
         let id = format!("fake-{}", self.questions.fetch_add(1, SeqCst) + 1);
         let (sender, answer) = oneshot::channel();
@@ -397,13 +397,13 @@ impl Session {
     }
 }
 
-/// A question to the client: its answer, or the `input_required` result that asks it.
+/// A question to the client: its answer, or the `input_required` result with the question.
 enum Asked {
     Answered(Value),
     Open(Value),
 }
 
-/// Modern: the first call asks, the repeated call brings the answer.
+/// Modern: the first call asks, and the repeated call brings the answer.
 fn ask_again((method, capability, question): (&str, &str, Value), params: &Value) -> Result<Asked, Value> {
     let state = format!("fake:{}:{}", params["name"], params["arguments"]);
     if let Some(answers) = params.get("inputResponses") {
@@ -436,7 +436,7 @@ fn text_answer(text: String) -> Value {
     json!({ "content": [{ "type": "text", "text": text }] })
 }
 
-/// Exactly `size` bytes; each line starts with its number.
+/// Returns exactly `size` bytes; each line starts with its number.
 fn numbered_lines(size: usize) -> String {
     let mut text = String::with_capacity(size + 80);
     for n in 1.. {

@@ -1,4 +1,4 @@
-//! `nonet add`, `remove`, `enable` and `disable`: single servers of `servers.toml`, and the gateway that runs meanwhile.
+//! `nonet add`, `remove`, `enable` and `disable`: single servers of `servers.toml`, and the gateway running meanwhile.
 
 use std::{fs, process::Output};
 
@@ -21,7 +21,7 @@ fn setup() -> Setup {
     setup
 }
 
-/// A script file, and the words that start it.
+/// Writes a script file and returns the command that starts it.
 fn scripted(setup: &Setup, script: &Value) -> Vec<String> {
     let file = setup.path("bank.script.json");
     fs::write(&file, script.to_string()).expect("it can be written");
@@ -90,7 +90,7 @@ fn a_program_is_added_once_it_has_started_and_its_secrets_stay_out_of_the_file()
         assert!(block.lines().any(|known| known == line), "{line}: {block}");
     }
     let env = json_of(&json(&run(&setup, &["call", "bank.look", "--json"])))["env"].clone();
-    // The server has its secret, which no answer shows.
+    // The server gets its secret, which no answer shows.
     assert_eq!(env["API_TOKEN"], "***");
     assert_eq!(env["PLACE"], json!(format!("{}/bank", setup.folder.path().display())));
 }
@@ -114,7 +114,7 @@ fn a_server_that_does_not_start_is_not_added() {
     let report = json(&add(&setup, &[&options[..], &["--json"]].concat(), &words));
     assert_eq!((&report["state"], &report["written"]), (&json!("down"), &json!(false)), "{report}");
     assert!(report["last_error"].as_str().is_some_and(|error| error.contains("no account")), "{report}");
-    // What a variable lacks is said before anything starts.
+    // Unset variables are reported before anything starts.
     let unset = add(&setup, &["bank", "--env", "KEY=${NONET_TEST_NEVER_SET}"], &words);
     let said = text(&unset);
     assert!(unset.status.code() == Some(1) && said.contains("`bank` cannot start: "), "{said}");
@@ -176,7 +176,7 @@ fn the_first_server_makes_the_file_where_an_import_would() {
     let file = home.path().join(".config/nonet/servers.toml");
     let toml = fs::read_to_string(&file).expect("it was made");
     assert!(toml.starts_with("# The MCP servers behind Nonet.") && toml.contains("[servers.bank]"), "{toml}");
-    // A file in this folder comes first, as for every other command that reads it.
+    // A file in this folder takes precedence, as for every other command that reads it.
     fs::write(home.path().join("servers.toml"), "# Here.\n").expect("it can be written");
     let fake = "./fake";
     std::os::unix::fs::symlink(fake_server(), home.path().join("fake")).expect("a link");
@@ -287,7 +287,7 @@ fn a_server_is_disabled_and_enabled_again() {
     let keyed = run(&setup, &["enable", "keyed"]);
     let said = text(&keyed);
     assert!(keyed.status.code() == Some(1) && said.contains("`keyed` is left out: "), "{said}");
-    // What is faulty can be disabled.
+    // A faulty server can still be disabled.
     for arguments in [&["disable", "keyed", "--dry-run"][..], &["disable", "keyed"]] {
         let disabled = run(&setup, arguments);
         assert!(disabled.status.success(), "{}", text(&disabled));

@@ -1,4 +1,4 @@
-//! Any tool, added at any time: a REST service, a server added in mid-session, a skill and an app, each found by its meaning
+//! Any tool, added at any time: a REST service, a server added mid-session, a skill and an app, each found by its meaning
 //! and run by one client in one session.
 
 use std::fs;
@@ -28,7 +28,7 @@ tool = "jukebox.pick"
 params = { title = "La Mer" }
 "#;
 
-/// A document of one operation.
+/// Returns a document with one operation.
 fn forecast(base: &str) -> Value {
     json!({
         "openapi": "3.1.0",
@@ -43,7 +43,7 @@ fn forecast(base: &str) -> Value {
     })
 }
 
-/// The first hit of a search, which has to be this one as soon as there are vectors of everything.
+/// Returns the first hit of a search, which must be the named one once everything has vectors.
 fn found(client: &mut Client, query: &str, name: &str) -> Value {
     eventually(&format!("`{query}` finds {name}"), || {
         let answer = client.answer("search_tools", json!({ "query": query }));

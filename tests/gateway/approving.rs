@@ -1,4 +1,4 @@
-//! `policy = "approve"`: no call without the user.
+//! `policy = "approve"`: no call runs without the user's approval.
 
 use std::path::PathBuf;
 
@@ -69,10 +69,10 @@ async fn a_client_without_forms_asks_in_the_chat_and_calls_again() {
     let told = inside.answer("ask_user", answer).await;
     assert_eq!(told["status"], "approved", "{told}");
     assert_eq!(told["next_step"]["arguments"], call, "{told}");
-    // Other params make another call.
+    // Different params make a different call.
     let other = json!({ "name": "bank.pay", "params": { "sum": 5000 } });
     assert_eq!(inside.fault("execute_tool", other).await["code"], "needs_approval");
-    // This call is allowed once, with its params in any order.
+    // The call is allowed once, with its params in any order.
     assert_eq!(inside.answer("execute_tool", call.clone()).await, json!({ "sum": 5 }));
     assert_eq!(inside.fault("execute_tool", call).await["code"], "needs_approval");
     assert_eq!(logged(&log).len(), 1);
@@ -259,7 +259,7 @@ fn a_stateless_client_is_asked_before_the_call_runs() {
 
     let told = client.modern("tools/call", again.clone(), forms.clone());
     assert_eq!(json_of(&told["result"]), json!({ "sum": 5 }), "{told}");
-    // One answer, one call.
+    // One answer allows one call.
     let told = client.modern("tools/call", again, forms);
     assert_eq!(told["error"]["code"], -32602, "{told}");
     assert_eq!(logged(&log).len(), 1);

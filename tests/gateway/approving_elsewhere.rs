@@ -1,4 +1,4 @@
-//! `approve_by = "user"`: no answer of a model approves anything.
+//! `approve_by = "user"`: a model's answer never approves anything.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::{
     web::{WebClient, http},
 };
 
-/// A bank that pays with the user's approval only, and the log of its calls.
+/// Returns a bank that pays only with the user's approval, and the log of its calls.
 fn bank(gateway: &str) -> (Setup, PathBuf) {
     let setup = Setup::new();
     let log = setup.path("calls");
@@ -29,7 +29,7 @@ fn bank(gateway: &str) -> (Setup, PathBuf) {
     (setup, log)
 }
 
-/// A client that is told soon that a call still waits.
+/// Returns a client that soon learns that a call still waits.
 fn client(setup: Setup) -> Client {
     let mut client = setup.gateway("soft_deadline = '4s'").start();
     client.until_ready("bank");
@@ -63,10 +63,10 @@ fn the_user_approves_one_call_with_a_command() {
     let id = id(&fault);
     let message = fault["message"].as_str().expect("a message");
     assert!(message.contains(&format!("approve {id}")) && !message.contains("token"), "{message}");
-    // No token that a model could answer.
+    // The answer contains no token that a model could use.
     let answered = client.call("ask_user", json!({ "token": id, "answer": "allow" }));
     assert_eq!(json_of(&answered)["error"]["code"], "not_found", "{answered}");
-    // The same call waits, and is not doubled.
+    // The same call still waits, and is not duplicated.
     assert_eq!(self::id(&client.fault("bank.pay", json!({ "sum": 5 }))), id);
     let shown = waiting(folder.path());
     assert_eq!((shown.len(), &shown[0]["id"]), (1, &json!(id)), "{shown:?}");
@@ -81,13 +81,13 @@ fn the_user_approves_one_call_with_a_command() {
     assert_eq!(nonet(folder.path(), &["approve", &id]).status.code(), Some(1), "it is good once");
     let next = self::id(&client.fault("bank.pay", json!({ "sum": 5 })));
     assert_ne!(next, id);
-    // Other params are another approval; a no is a no.
+    // Different params need their own approval; a no is final.
     let other = self::id(&client.fault("bank.pay", json!({ "sum": 5_000 })));
     assert!(other != next && waiting(folder.path()).len() == 2);
     assert_eq!(nonet(folder.path(), &["approve", &other, "--deny"]).status.code(), Some(0));
     assert_eq!(client.fault("bank.pay", json!({ "sum": 5_000 }))["code"], "forbidden");
     assert_eq!(logged(&log).len(), 1);
-    // For the rest of the session.
+    // Approves for the rest of the session.
     assert_eq!(nonet(folder.path(), &["approve", &next, "--session"]).status.code(), Some(0));
     for sum in [5, 6] {
         assert_eq!(client.answer("bank__pay", json!({ "sum": sum })), json!({ "sum": sum }));
@@ -151,7 +151,7 @@ fn the_user_answers_the_step_of_a_workflow_and_adds_a_server() {
     assert!(shown[0]["question"].as_str().is_some_and(|text| text.contains("more")), "{shown:?}");
     assert_eq!((&shown[0]["id"], &shown[0]["for_session"]), (&json!(id(&fault)), &json!(false)));
     assert_eq!(logged(&log), Vec::<Value>::new());
-    // What is no approval is still answered in the chat.
+    // Questions other than approvals are still answered in the chat.
     let asked = client.answer("ask_user", json!({ "question": "Which city?" }));
     let told = client.answer("ask_user", json!({ "token": asked["token"], "answer": "Bonn" }));
     assert_eq!(told, json!({ "status": "answered", "answer": "Bonn" }));
@@ -183,7 +183,7 @@ fn the_user_approves_on_the_page() {
     assert_eq!(client.answer("execute_tool", call), json!({ "sum": 5 }));
 }
 
-/// An address that is asked, with its answer.
+/// Starts a webhook that gives this answer to each question.
 fn webhook(answer: &'static str) -> (String, Arc<Mutex<Vec<Value>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (sender, started) = std::sync::mpsc::channel();

@@ -126,7 +126,7 @@ async fn input_that_the_workflow_needs_and_does_not_get_is_told() {
 #[tokio::test]
 async fn input_is_read_as_leniently_as_params() {
     let inside = shop().await;
-    // The server gets what was checked: text becomes a number, with a note.
+    // The server gets the checked params: text becomes a number, with a note.
     let told = inside.answer("call_app", json!({ "app_id": "strict", "input": "{\"n\": \"3\"}" })).await;
     assert_eq!(told["output"], json!({ "n": 3 }), "{told}");
 }

@@ -1,4 +1,4 @@
-//! `ask_user`: the ladder from a form to the chat.
+//! `ask_user`: from a form down to the chat.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ async fn alone() -> Inside {
     Setup::new().open().await
 }
 
-/// A client of the session era that can show forms.
+/// Returns a client of the session era that can show forms.
 fn with_forms(answer: impl FnMut(&Value) -> Value + 'static) -> Client {
     let mut client = Setup::new().start_with(json!({ "elicitation": {} }));
     client.answer_questions(answer);
@@ -49,7 +49,7 @@ async fn an_answer_in_the_chat_approves_denies_or_says_what_to_change() {
     }
 }
 
-/// Asks in the chat, and brings back an answer.
+/// Asks in the chat and returns an answer.
 async fn replied(inside: &Inside, question: &Value, answer: &Value) -> Value {
     let asked = inside.answer("ask_user", question.clone()).await;
     assert_eq!(asked["status"], "needs_user", "{asked}");
@@ -69,7 +69,7 @@ async fn content_is_edited_in_the_chat() {
     ] {
         assert_eq!(replied(&inside, &question, &answer).await, edited, "{answer}");
     }
-    // Content beside the answer is read too.
+    // Content beside the answer counts too.
     let asked = inside.answer("ask_user", question.clone()).await;
     let beside = json!({ "token": asked["token"], "answer": "ok", "content": "Dear friends" });
     assert_eq!(inside.answer("ask_user", beside).await, edited);

@@ -1,4 +1,4 @@
-//! The audit log: one line for each call however it ends, a chain that survives kills, and what it is asked.
+//! The audit log: one line per call, however it ends; a chain that survives kills; and queries.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +20,7 @@ use crate::{
     web::WebClient,
 };
 
-/// `[audit]` with further keys, in the folder of the test.
+/// Adds `[audit]` with further keys, in the test's folder.
 fn audited(setup: Setup, keys: &str) -> Setup {
     setup.toml(&format!("[audit]\nfolder = 'audit'\n{keys}\n"))
 }
@@ -29,7 +29,7 @@ fn nonet(folder: &Path, arguments: &[&str]) -> Output {
     command(folder).args(arguments).output().expect("it runs")
 }
 
-/// What `nonet audit verify --json` says of the only chain.
+/// Returns the report of `nonet audit verify --json` on the only chain.
 fn verified(folder: &Path) -> Value {
     let output = nonet(folder, &["audit", "verify", "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -39,7 +39,7 @@ fn verified(folder: &Path) -> Value {
     report
 }
 
-/// Every line of the log, in order.
+/// Returns every line of the log, in order.
 fn lines(folder: &Path) -> Vec<Value> {
     let mut files: Vec<_> = fs::read_dir(folder.join("audit"))
         .expect("a folder")
@@ -51,7 +51,7 @@ fn lines(folder: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The lines of calls, by tool and outcome.
+/// Counts the lines of calls, by tool and outcome.
 fn counts(lines: &[Value]) -> BTreeMap<(String, String), usize> {
     let mut counts = BTreeMap::new();
     for line in lines.iter().filter(|line| line["event"] == "call") {
@@ -61,7 +61,7 @@ fn counts(lines: &[Value]) -> BTreeMap<(String, String), usize> {
     counts
 }
 
-/// A server whose tools fail in every way.
+/// Returns a server whose tools fail in every way.
 fn shop() -> Value {
     let needs_n =
         json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
@@ -106,7 +106,7 @@ fn every_call_has_one_line_however_it_ends() {
         json!([{ "name": "shop.say", "params": {} }, { "name": "shop.fail" }, { "name": "shop.gone" }]);
     client.call("run_parallel", json!({ "actions": actions }));
     client.call("call_app", json!({ "app_id": "both", "input": { "n": 5 } }));
-    // One is cancelled by the client, and one ends with the client.
+    // One call is cancelled by the client, and one ends with the client.
     let cancelled = client.begin_call("shop__hang", json!({ "n": 2 }));
     eventually("it is at the server", || (client.server("shop")["calls_running"] == 1).then_some(()));
     let params = json!({ "requestId": cancelled });
@@ -167,7 +167,7 @@ fn every_call_has_one_line_however_it_ends() {
     assert_eq!((&ruin["verdict"], &ruin["rule"]), (&json!("deny"), &json!("servers.shop.tools.ruin.policy")));
     let step = all.iter().find(|line| line["within"] == json!(["both"])).expect("a step");
     let direct = |n: &Value| all.iter().filter(|line| line["params"]["hash"] == *n).count();
-    // A step is hashed as it was sent, with the input in the place of its template: like the input of its app.
+    // A step is hashed as sent, with its template replaced by the input, like the input of its app.
     assert_eq!(direct(&step["params"]["hash"]), 2, "{step}");
     assert_eq!(direct(&said["params"]["hash"]), 2, "{said}");
 
@@ -177,7 +177,7 @@ fn every_call_has_one_line_however_it_ends() {
     assert_eq!(all[0]["about"]["config_sha256"].as_str().map(str::len), Some(64));
 }
 
-/// How a call ended, as its client was told.
+/// Returns the outcome of a call, as reported to its client.
 fn outcome(result: &Value) -> String {
     if result["isError"] != true {
         return "ok".into();
@@ -236,7 +236,7 @@ fn ten_thousand_calls_of_several_clients_under_faults_have_a_line_each() {
     let mut found = counts(&lines(folder));
     found.retain(|(tool, _), _| tool != "gateway.status");
     assert_eq!(found, told);
-    // Every kind of fault was there.
+    // Every kind of fault occurred.
     for (tool, outcome) in
         [("shop.crash", "server_down"), ("shop.hang", "timeout"), ("shop.fail", "tool_error")]
     {
@@ -259,7 +259,7 @@ fn after_a_kill_in_the_middle_each_answered_call_has_its_line_and_the_chain_is_w
             n += 1;
             sent.push((n, client.begin_call("shop__say", json!({ "n": n }))));
         }
-        // While some are answered and others are not.
+        // At a moment when some calls are answered and others are not.
         let (_, last) = sent[50 + 80 * round];
         client.finish(last);
         client.child.kill().expect("it runs");
@@ -313,7 +313,7 @@ fn a_line_that_is_changed_is_named() {
     assert_eq!(broken.status.code(), Some(1));
     assert!(told.contains(&format!("audit-1-000000000001.jsonl:{at}: it was edited")), "{told}");
 
-    // Without its last lines it is whole, but not what it was.
+    // Without its last lines the log is intact, but shorter than expected.
     let kept: Vec<&str> = before.lines().take(at).collect();
     fs::write(&file, kept.join("\n") + "\n").expect("written");
     assert!(nonet(folder, &["audit", "verify"]).status.success());

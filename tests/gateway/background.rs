@@ -141,7 +141,7 @@ async fn a_task_whose_result_was_waited_for_is_no_news() {
         (status["state"] == "failed").then_some(())
     })
     .await;
-    // That answer reported its end. A task whose result was already fetched is not reported.
+    // The answer reported its end. A task whose result was already fetched is not reported.
     let handle = inside.answer("execute_tool", json!({ "name": "shop.fail_late" })).await;
     let waited = eventually("its result", async || {
         let waited = inside.call("execute_tool", handle["next_step"]["arguments"].clone()).await;
@@ -160,7 +160,7 @@ async fn a_launch_from_a_background_task_goes_on_after_its_answer() {
         { "id": "b", "name": "gateway.background_run", "params": { "name": "shop.slow" }, "after": ["a"] },
     ]);
     let handle = inside.answer("run_parallel", json!({ "actions": actions })).await;
-    // What a client's transport does once the answer is out.
+    // As a client's transport does after the answer.
     inside.caller.cancel.cancel();
     let quiet = nonet::gateway::session::Caller { cancel: Default::default(), ..inside.caller.clone() };
     let report = eventually("the run ends", async || {

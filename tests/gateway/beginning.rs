@@ -1,4 +1,4 @@
-//! Nonet without any servers.toml, and Nonet that npx or uvx has put into a cache.
+//! Nonet without a servers.toml, and Nonet in a cache of npx or uvx.
 
 use std::{
     fs,
@@ -38,7 +38,7 @@ fn without_a_file_nonet_serves_no_servers_and_says_how_to_add_one() {
     let stderr = client.stderr();
     assert!(stderr.contains("no servers yet: there is no servers.toml and no "), "{stderr}");
 
-    // The first server is taken up by the gateway that runs.
+    // The running gateway starts the first server.
     let fake = fake_server().display().to_string();
     let script = json!({ "tools": [{ "name": "look" }] }).to_string();
     let added = nonet(&home, &["add", "notes", "--", &fake, "--script", &script]);
@@ -97,7 +97,7 @@ fn commands_answer_without_a_file_but_not_without_a_named_one() {
     }
 }
 
-/// A program of another path that is the same file. Temporary folders may be on another disk, so it is below `target`.
+/// Links the program to another path. Temporary folders may be on another disk, so the link is below `target`.
 fn linked(folder: &Path, path: &str) -> std::path::PathBuf {
     let file = folder.join(path);
     fs::create_dir_all(file.parent().expect("it has one")).expect("a folder");
@@ -114,7 +114,7 @@ fn clients_get_the_command_that_fetches_nonet_and_no_path_in_a_cache() {
     let config = home.path().join(".config/nonet/servers.toml");
     fs::create_dir_all(config.parent().expect("it has one")).expect("a folder");
     fs::write(&config, "").expect("written");
-    // What the PATH has outside of caches is written whole.
+    // A command found on the PATH outside of caches is written with its absolute path.
     let tools = home.path().join("tools");
     fs::create_dir_all(&tools).expect("a folder");
     let uvx = tools.join("uvx");
@@ -139,7 +139,7 @@ fn clients_get_the_command_that_fetches_nonet_and_no_path_in_a_cache() {
         let mut args: Vec<String> = first.iter().map(ToString::to_string).collect();
         args.extend(["--config".into(), config.display().to_string()]);
         assert_eq!(entry(), json!({ "command": command, "args": args }));
-        // It is known as Nonet: not imported, and not written twice.
+        // The entry is recognised as Nonet: not imported, and not written twice.
         let again = run(&["import", "cursor", "--dry-run"]);
         assert!(
             text(&again).contains("Nonet itself") || !text(&again).contains("[servers.nonet]"),

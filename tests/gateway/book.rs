@@ -1,4 +1,4 @@
-//! The pages that people read: every link leads somewhere, and every page is in the book.
+//! The pages for readers: every link leads somewhere, and every page is in the book.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +10,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Every page of Markdown below a folder.
+/// Returns every Markdown page below a folder.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -25,7 +25,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a page outside of fenced code.
+/// Returns the lines of a page outside fenced code.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut fenced = false;
     let mut lines = Vec::new();
@@ -39,7 +39,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// The names that links to headings have, as GitHub and mdBook make them.
+/// Returns the anchors of headings, as GitHub and mdBook build them.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let headings = prose(text).into_iter().filter_map(|(_, line)| {
@@ -56,7 +56,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors.collect()
 }
 
-/// The targets of the links of a page, with their lines. Code between backticks has none.
+/// Returns the link targets of a page, with their lines. Skips inline code.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut whole = String::new();
@@ -79,7 +79,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// A path without `..`.
+/// Removes `..` from a path.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {

@@ -1,4 +1,4 @@
-//! A server's requests during a call reach the client of that call and no other, between all pairs of eras.
+//! A server's requests during a call reach only the client of that call, between all pairs of eras.
 
 use serde_json::{Value, json};
 
@@ -35,7 +35,7 @@ fn everything() -> Value {
     json!({ "elicitation": { "form": {}, "url": {} }, "sampling": { "tools": {} }, "roots": {} })
 }
 
-/// What the clients of these tests answer.
+/// Returns the answer of these tests' clients.
 fn reply(params: &Value) -> Value {
     if params.get("messages").is_some() {
         return json!({ "role": "assistant", "content": { "type": "text", "text": "Hello." }, "model": "m1", "stopReason": "endTurn" });
@@ -55,7 +55,7 @@ fn check_answers(answers: impl Fn(&str) -> Value) {
     assert_eq!(answers("roots")["roots"][0]["uri"], "file:///work");
 }
 
-/// A client of the session era, which is asked while its request is open.
+/// Tests a client of the session era, which is asked while its request is open.
 fn asks_live(era: &str) {
     let mut client = shop(era).start_with(everything());
     client.answer_questions(reply);
@@ -86,7 +86,7 @@ fn until_ready(client: &mut Client) {
     });
 }
 
-/// A stateless client, which gets an unfinished result and sends the call again with the answers.
+/// Tests a stateless client, which gets an unfinished result and repeats the call with the answers.
 fn asks_by_rounds(era: &str) {
     let mut client = shop(era).start_silently();
     until_ready(&mut client);
@@ -103,7 +103,7 @@ fn asks_by_rounds(era: &str) {
         params["requestState"] = asked["requestState"].clone();
         let done = client.modern("tools/call", params.clone(), everything())["result"].take();
         assert_eq!(done["resultType"], "complete", "{done}");
-        // An answer works once.
+        // Each answer works only once.
         let again = client.modern("tools/call", params, everything());
         assert_eq!(again["error"]["code"], -32602, "{again}");
         json_of(&done)
@@ -137,13 +137,13 @@ fn what_a_client_cannot_answer_is_declined() {
     let model = client.execute("shop.model", json!({})).to_string();
     assert!(model.contains("declined"), "{model}");
     assert!(client.asked.is_empty());
-    // A client with forms only is not sent to a page.
+    // A client that supports only forms is not sent to a page.
     let mut client = shop("legacy").start_with(json!({ "elicitation": {} }));
     client.answer_questions(reply);
     client.until_ready("shop");
     assert_eq!(json_of(&client.execute("shop.page", json!({}))), json!({ "action": "decline" }));
     assert_eq!(json_of(&client.execute("shop.form", json!({})))["action"], "accept");
-    // A stateless server knows the client's capabilities in advance, and says so itself.
+    // A stateless server knows the client's capabilities in advance, and refuses by itself.
     let mut client = shop("modern").start();
     client.until_ready("shop");
     let lacks = client.execute("shop.form", json!({})).to_string();
@@ -180,7 +180,7 @@ fn no_client_is_asked_on_behalf_of_another() {
     assert!(first.asked.len() >= 2);
 }
 
-/// A scripted server at an address, on a thread of its own.
+/// Starts a scripted server at an address, on its own thread.
 fn at_an_address(script: Value) -> String {
     let (sender, address) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -1,10 +1,10 @@
-//! The road of a call: what a server answers comes out as it went in.
+//! The path of a call: a server's answer passes through unchanged.
 
 use serde_json::{Value, json};
 
 use crate::setup::{Setup, golden, json_of, text_of};
 
-/// A result with everything that a server may return, and unknown fields.
+/// Returns a result with everything that a server may send, and unknown fields.
 fn strange() -> Value {
     json!({
         "extra": { "z": 1, "a": [null, {}, [], ""] },

@@ -1,4 +1,4 @@
-//! Cancelled calls, and progress before that.
+//! Cancelled calls, and their progress until then.
 
 use serde_json::{Value, json};
 

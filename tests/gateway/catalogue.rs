@@ -13,7 +13,7 @@ const CHANGES: &str = "add append apply assign cancel clear convert create delet
                        modify move patch post put remove rename reset send set stop truncate uninstall update upload \
                        upsert write";
 
-/// The recorded definitions of each server, in order.
+/// Returns the recorded definitions of each server, in order.
 fn recorded() -> BTreeMap<String, Vec<Value>> {
     let text = std::fs::read_to_string(CATALOGUE).expect("the recorded tools");
     let mut servers: BTreeMap<String, Vec<Value>> = BTreeMap::new();
@@ -27,14 +27,14 @@ fn recorded() -> BTreeMap<String, Vec<Value>> {
     servers
 }
 
-/// A gateway with all of them.
+/// Opens a gateway with all of them.
 async fn open(servers: &BTreeMap<String, Vec<Value>>) -> Inside {
     let add =
         |setup: Setup, (name, tools): (&String, &Vec<Value>)| setup.server(name, json!({ "tools": tools }));
     servers.iter().fold(Setup::new(), add).open().await
 }
 
-/// Each tool as it was recorded, with its line in `browse_category`.
+/// Returns each tool as recorded, with its line in `browse_category`.
 async fn lines(inside: &Inside, servers: &BTreeMap<String, Vec<Value>>) -> Vec<(Value, Value)> {
     let mut all = Vec::new();
     for (server, tools) in servers {
@@ -106,7 +106,7 @@ async fn risks_of_recorded_tools() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// The call to copy has all required params, and placeholders for the rest.
+/// The example call has all required params, with placeholders for missing values.
 #[test]
 fn calls_of_recorded_tools_are_filled_in() {
     let mut faults = Vec::new();
@@ -118,7 +118,7 @@ fn calls_of_recorded_tools_are_filled_in() {
                 faults.push(format!("{server}.{} has a long call: {example}", tool["name"]));
             }
             let Err(misfit) = schema.read(example.clone()) else { continue };
-            // A placeholder is text where a number belongs; nothing else may be wrong.
+            // A placeholder is text where a number is required; everything else must fit.
             let wrong: Vec<&String> = misfit.faults.iter().filter(|fault| !fault.contains("\"<")).collect();
             if !wrong.is_empty() {
                 faults.push(format!("{server}.{} {example}: {wrong:?}", tool["name"]));
@@ -128,7 +128,7 @@ fn calls_of_recorded_tools_are_filled_in() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// Extra params that models add to any call are never taken for a missing param.
+/// Extra params that models add to any call are never mistaken for a missing param.
 #[test]
 fn what_stands_beside_the_params_of_recorded_tools_is_none_of_them() {
     let mut faults = Vec::new();
@@ -186,7 +186,7 @@ async fn descriptions_of_recorded_tools_have_no_indentation_of_source_code() {
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
 }
 
-/// How many tools wrap a text: an output schema with exactly one member, a string.
+/// Counts the tools that wrap a text: an output schema with exactly one member, a string.
 #[test]
 fn outputs_of_recorded_tools_that_are_wrapped_texts() {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -237,7 +237,8 @@ fn refers_to_kinds_alone(root: &Value, schema: &Value, depth: usize) -> bool {
     refers
 }
 
-/// The alternatives of a rendered type, each with whether it is a list's item. Skips the inside of braces.
+/// Returns the alternatives of a rendered type, each with whether it is a list item. Skips the inside of
+/// braces.
 fn alternatives(kind: &str, is_list: bool) -> Vec<(String, bool)> {
     let (mut parts, mut depth, mut in_text) = (vec![String::new()], 0, false);
     for c in kind.chars() {
@@ -266,7 +267,7 @@ fn alternatives(kind: &str, is_list: bool) -> Vec<(String, bool)> {
     flat.collect()
 }
 
-/// The alternatives of a schema, or the schema itself.
+/// Returns the alternatives of a schema, or the schema itself.
 fn branches<'a>(root: &'a Value, schema: &'a Value) -> impl Iterator<Item = &'a Value> {
     let schema = resolved(root, schema).unwrap_or(schema);
     let choices = ["anyOf", "oneOf"].iter().find_map(|key| schema.get(key)?.as_array());
@@ -281,7 +282,7 @@ fn has_typed_items(root: &Value, schema: &Value) -> bool {
 /// A parser of signatures: `name(a: string, b?: {c: integer, d?: "x"|"y"}[], ...)`.
 struct Signature<'a> {
     rest: Peekable<Chars<'a>>,
-    /// The text read so far of the current parameter.
+    /// The text of the current parameter read so far.
     seen: String,
 }
 
@@ -321,7 +322,7 @@ impl Signature<'_> {
         wanted.chars().try_for_each(|c| self.take(c))
     }
 
-    /// A name without the `?` of an optional parameter.
+    /// Reads a name without the `?` of an optional parameter.
     fn name(&mut self) -> Option<String> {
         let name = self.word()?;
         let _ = self.take('?');
@@ -337,7 +338,7 @@ impl Signature<'_> {
         (!word.is_empty()).then_some(word)
     }
 
-    /// Alternatives, each of which may be a list.
+    /// Reads alternatives, each of which may be a list.
     fn kind(&mut self, depth: usize) -> Option<()> {
         if depth > 8 {
             return None;

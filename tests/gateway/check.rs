@@ -1,4 +1,4 @@
-//! `nonet check`, and what a faulty `servers.toml` costs.
+//! `nonet check`, and the consequences of a faulty `servers.toml`.
 
 use std::{fs, process::Output};
 
@@ -9,7 +9,7 @@ use crate::{
     setup::{Setup, fake_server},
 };
 
-/// Runs a command over a `servers.toml` with this text.
+/// Runs a command with this text as `servers.toml`.
 fn run(setup: &Setup, text: &str, arguments: &[&str]) -> Output {
     let folder = setup.folder.path().display();
     let text = text.replace("FAKE", fake_server().to_str().expect("UTF-8"));
@@ -18,7 +18,7 @@ fn run(setup: &Setup, text: &str, arguments: &[&str]) -> Output {
     command(setup.folder.path()).env_remove("NONET_TEST_UNSET").args(arguments).output().expect("nonet runs")
 }
 
-/// Standard output without differences between machines and runs.
+/// Returns standard output without differences between machines and runs.
 fn told(setup: &Setup, bytes: &[u8]) -> String {
     let text = String::from_utf8(bytes.to_vec()).expect("UTF-8");
     let text = text.replace(setup.folder.path().to_str().expect("UTF-8"), "");

@@ -39,15 +39,15 @@ pub struct Client {
     lines: Receiver<String>,
     last_id: i64,
     answers: HashMap<i64, (String, Value)>,
-    /// The last answer as it came.
+    /// The last answer as received.
     pub line: String,
-    /// Notifications that came, in order.
+    /// Notifications received, in order.
     pub notifications: Vec<Value>,
     /// Notices that were attached to answers, in order.
     pub notices: Vec<Value>,
-    /// Questions that the gateway put: their params.
+    /// The params of the gateway's questions.
     pub asked: Vec<Value>,
-    /// The ids of questions that were left unanswered.
+    /// The ids of unanswered questions.
     unanswered: Vec<Value>,
     on_ask: Option<OnAsk>,
 }
@@ -66,24 +66,24 @@ impl Setup {
         client
     }
 
-    /// Runs `nonet` and says nothing yet.
+    /// Runs `nonet` without sending anything yet.
     pub fn start_silently(self) -> Client {
         self.run(&[])
     }
 
-    /// Runs `nonet` with further arguments and says nothing yet.
+    /// Runs `nonet` with further arguments, without sending anything yet.
     pub fn run(self, arguments: &[&str]) -> Client {
         self.run_with(arguments, &[])
     }
 
-    /// Runs `nonet` with further arguments and variables of the environment and says nothing yet.
+    /// Runs `nonet` with further arguments and environment variables, without sending anything yet.
     pub fn run_with(self, arguments: &[&str], variables: &[(&str, &str)]) -> Client {
         self.write();
         Client::over(Arc::new(self.folder), arguments, variables)
     }
 }
 
-/// An answer whose result is JSON, but has a number that is too large for a tree.
+/// Parses an answer whose result is JSON with a number too large for a tree.
 fn with_result_as_text(line: &str) -> serde_json::Result<Value> {
     #[derive(Deserialize)]
     struct Answer<'a> {
@@ -97,7 +97,7 @@ fn with_result_as_text(line: &str) -> serde_json::Result<Value> {
     Ok(json!({ "jsonrpc": jsonrpc, "id": id, "result": { "content": [block] } }))
 }
 
-/// `nonet` in a folder that is its home and holds `servers.toml`.
+/// Returns the command of `nonet` in a folder that is its home and contains `servers.toml`.
 pub fn command(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nonet"));
     command
@@ -116,7 +116,7 @@ pub fn command(folder: &Path) -> Command {
 }
 
 impl Client {
-    /// Runs `nonet` over a folder that holds `servers.toml`.
+    /// Runs `nonet` in a folder that contains `servers.toml`.
     pub fn over(folder: Arc<TempDir>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut nonet = command(folder.path());
         nonet.args(arguments).envs(variables.iter().copied());
@@ -158,19 +158,19 @@ impl Client {
         }
     }
 
-    /// Leaves, and runs another `nonet` over the same folder.
+    /// Leaves, and runs another `nonet` in the same folder.
     pub fn restart(mut self) -> Self {
         self.leave();
         self.ended();
         Self::over(self.folder.clone(), &[], &[])
     }
 
-    /// Runs another `nonet` over the same folder beside this one, which says nothing yet.
+    /// Runs another `nonet` in the same folder beside this one, without sending anything yet.
     pub fn beside(&self, arguments: &[&str]) -> Self {
         Self::over(self.folder.clone(), arguments, &[])
     }
 
-    /// The handshake of the session era; gives the whole answer.
+    /// Performs the handshake of the session era. Returns the whole answer.
     pub fn initialize(&mut self, version: &str, capabilities: Value) -> Value {
         let info = json!({ "name": "test", "version": "1" });
         let params = json!({ "protocolVersion": version, "capabilities": capabilities, "clientInfo": info });
@@ -184,7 +184,7 @@ impl Client {
         self.on_ask = Some(Box::new(answer));
     }
 
-    /// Answers the questions that were left unanswered (a null) so far.
+    /// Answers the questions left unanswered (by a null) so far.
     pub fn answer_the_rest(&mut self, result: Value) {
         for id in std::mem::take(&mut self.unanswered) {
             self.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }));
@@ -201,7 +201,7 @@ impl Client {
         stdin.flush().expect("nonet reads its stdin");
     }
 
-    /// Sends a request and gives its id.
+    /// Sends a request and returns its id.
     pub fn begin(&mut self, method: &str, params: Value) -> i64 {
         self.last_id += 1;
         self.send(&json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }));
@@ -213,7 +213,7 @@ impl Client {
         self.begin("tools/call", json!({ "name": tool, "arguments": arguments }))
     }
 
-    /// Waits for the answer to a request: the whole message.
+    /// Waits for the answer to a request. Returns the whole message.
     pub fn finish(&mut self, id: i64) -> Value {
         let began = Instant::now();
         loop {
@@ -237,7 +237,7 @@ impl Client {
                 self.asked.push(message["params"].clone());
                 let answer = match self.on_ask.as_mut() {
                     Some(answer) => match answer(&message["params"]) {
-                        // The user takes their time.
+                        // The user takes some time.
                         Value::Null => return self.unanswered.push(id),
                         result => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
                     },
@@ -249,7 +249,7 @@ impl Client {
                 self.send(&answer);
             }
             (true, None) => self.notifications.push(message),
-            // An error about a line that could not be read has no id.
+            // An error about an unreadable line has no id.
             (false, id) => {
                 let id = id.as_ref().and_then(Value::as_i64).unwrap_or(-1);
                 self.answers.insert(id, (line, message));
@@ -257,7 +257,7 @@ impl Client {
         }
     }
 
-    /// Whether an answer to this request has come; looks at what is there and does not wait.
+    /// Whether the answer to this request has arrived; does not wait.
     pub fn has_answer(&mut self, id: i64) -> bool {
         while let Ok(line) = self.lines.try_recv() {
             self.take(line);
@@ -265,7 +265,7 @@ impl Client {
         self.answers.contains_key(&id)
     }
 
-    /// The answer to this request, if it has come; questions of the gateway are left unanswered.
+    /// Returns the answer to this request, if it has arrived; leaves the gateway's questions unanswered.
     pub fn silent_answer(&mut self, id: i64) -> Option<Value> {
         while let Ok(line) = self.lines.try_recv() {
             let message: Value = serde_json::from_str(&line).expect("JSON on stdout");
@@ -276,13 +276,13 @@ impl Client {
         None
     }
 
-    /// Sends a request and waits for its answer: the whole message.
+    /// Sends a request and waits for its answer. Returns the whole message.
     pub fn request(&mut self, method: &str, params: Value) -> Value {
         let id = self.begin(method, params);
         self.finish(id)
     }
 
-    /// A request of the stateless era.
+    /// Sends a request of the stateless era.
     pub fn modern(&mut self, method: &str, mut params: Value, capabilities: Value) -> Value {
         params["_meta"] = json!({
             VERSION_KEY: "2026-07-28",
@@ -292,7 +292,7 @@ impl Client {
         self.request(method, params)
     }
 
-    /// Calls a tool: its result.
+    /// Calls a tool. Returns its result.
     pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let id = self.begin_call(tool, arguments);
         self.result(id)
@@ -305,37 +305,37 @@ impl Client {
         answer["result"].take()
     }
 
-    /// Calls a tool: the JSON in the first text block.
+    /// Calls a tool. Returns the JSON in the first text block.
     pub fn answer(&mut self, tool: &str, arguments: Value) -> Value {
         json_of(&self.call(tool, arguments))
     }
 
-    /// Runs a server's tool: its result.
+    /// Runs a server's tool. Returns its result.
     pub fn execute(&mut self, name: &str, params: Value) -> Value {
         self.call("execute_tool", json!({ "name": name, "params": params }))
     }
 
-    /// Runs a server's tool that fails: the fault.
+    /// Runs a server's tool that fails. Returns the fault.
     pub fn fault(&mut self, name: &str, params: Value) -> Value {
         let result = self.execute(name, params);
         assert_eq!(result["isError"], true, "{result}");
         json_of(&result)["error"].take()
     }
 
-    /// The code of the fault that a call of a server's tool ends with, if it does.
+    /// Returns the code of the fault that a call of a server's tool ends with, if any.
     pub fn fault_code(&mut self, name: &str) -> Option<String> {
         let result = self.execute(name, json!({}));
         (result["isError"] == true).then(|| json_of(&result)["error"]["code"].as_str().map(String::from))?
     }
 
-    /// What `gateway.status` says of a server.
+    /// Returns a server's entry in `gateway.status`.
     pub fn server(&mut self, name: &str) -> Value {
         let status = json_of(&self.execute("gateway.status", json!({})));
         let servers = status["servers"].as_array().expect("a list").clone();
         servers.into_iter().find(|server| server["name"] == name).expect("it is configured")
     }
 
-    /// Waits until a server is in this state: what `gateway.status` says of it then.
+    /// Waits until a server is in this state. Returns its entry in `gateway.status`.
     pub fn until(&mut self, name: &str, state: &str) -> Value {
         eventually(&format!("`{name}` is {state}"), || {
             Some(self.server(name)).filter(|s| s["state"] == state)
@@ -358,7 +358,7 @@ impl Client {
         })
     }
 
-    /// Leaves, as a client does: by closing stdin.
+    /// Leaves as a client does: by closing stdin.
     pub fn leave(&mut self) {
         self.stdin = None;
     }
@@ -368,7 +368,7 @@ impl Client {
         eventually("nonet ends", || self.child.try_wait().expect("it can be waited for"))
     }
 
-    /// What it has printed on stderr.
+    /// Returns the stderr output so far.
     pub fn stderr(&self) -> String {
         fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
@@ -380,7 +380,7 @@ impl Drop for Client {
         if std::thread::panicking() {
             eprintln!("---- stderr of nonet ----\n{}", self.stderr());
         }
-        // Calls that hang hold the program for a while after its stdin has closed.
+        // Hanging calls keep the program alive for a while after its stdin has closed.
         for patience in [Duration::from_millis(500), Duration::from_secs(6)] {
             let began = Instant::now();
             while began.elapsed() < patience {

@@ -1,4 +1,4 @@
-//! What single clients stand: known by the name that they give of themselves.
+//! The limits of particular clients, which are recognised by the names they report.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn shop(gateway: &str) -> Setup {
     Setup::new().server("shop", json!({ "tools": tools })).toml(gateway)
 }
 
-/// Shakes hands under this name.
+/// Performs the handshake under this name.
 fn named(setup: Setup, name: &str, capabilities: Value) -> Client {
     let mut client = setup.start_silently();
     let info = json!({ "name": name, "version": "1.2.3" });
@@ -40,7 +40,7 @@ fn the_file_says_more_of_a_client_than_the_table() {
     assert!(client.execute("shop.text", json!({})).to_string().len() < 6_000);
     let handle = client.answer("execute_tool", json!({ "name": "shop.wait" }));
     assert_eq!(handle["state"], "running", "{handle}");
-    // It is known to show no forms, whatever it says.
+    // This client is known to show no forms, whatever it claims.
     let asked = client.answer("ask_user", json!({ "question": "Well?" }));
     assert_eq!(asked["status"], "needs_user", "{asked}");
     assert!(client.asked.is_empty());
@@ -52,7 +52,7 @@ fn every_call_leaves_one_line_with_who_what_how_much_and_how_long() {
     let mut client = named(shop(toml), "somebody", json!({}));
     client.execute("shop.text", json!({ "password": "hunter2hunter2" }));
     client.fault("shop.nothing", json!({ "password": "hunter2hunter2" }));
-    // The log has a thread of its own, which may be behind.
+    // The log has its own thread, which may lag behind.
     let (log, made, refused) = eventually("both lines are there", || {
         let log = client.stderr();
         let lines = log.lines().filter(|line| line.contains("nonet::call") && line.contains("shop."));

@@ -1,4 +1,4 @@
-//! Several gateways over one Redis, each reached by itself, as behind a balancer that knows nothing of sessions.
+//! Several gateways over one Redis, each addressed directly, as behind a balancer without knowledge of sessions.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -19,16 +19,16 @@ use crate::{
     web::{Site, WebClient, http, modern},
 };
 
-/// A Redis of its own, which ends with the test.
+/// A separate Redis, which ends with the test.
 pub struct RedisServer {
     process: Child,
     pub port: u16,
-    /// Where it keeps what it has, if it does.
+    /// The folder of its data, if persistent.
     folder: Option<TempDir>,
 }
 
 impl RedisServer {
-    /// None where there is no `redis-server`, unless NONET_REDIS says that there has to be one.
+    /// Starts a Redis. None without a `redis-server`, unless NONET_REDIS requires one.
     pub fn start() -> Option<Self> {
         let free = || {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
@@ -43,7 +43,7 @@ impl RedisServer {
         started
     }
 
-    /// One that has everything again after a restart.
+    /// Starts a Redis that keeps its data across restarts.
     pub fn start_lasting() -> Option<Self> {
         let port = Self::start()?.port;
         Self::start_at(port, Some(tempfile::tempdir().expect("a folder")))
@@ -67,7 +67,7 @@ impl RedisServer {
         is_ready.then_some(server)
     }
 
-    /// Kills it and starts it again after a while.
+    /// Kills the server and restarts it after a while.
     pub fn restart(&mut self, away: Duration) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -76,7 +76,7 @@ impl RedisServer {
         *self = Self::start_at(self.port, folder).expect("Redis starts again");
     }
 
-    /// The keys that match a pattern.
+    /// Returns the keys that match a pattern.
     pub fn keys(&self, pattern: &str) -> Vec<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connects");
         write!(stream, "KEYS {pattern}\r\nQUIT\r\n").expect("sent");
@@ -122,7 +122,7 @@ fn two() -> Option<(RedisServer, Site, Site)> {
     for site in [&one, &two] {
         WebClient::new(&site.address, "/mcp").until_ready("shop");
     }
-    // Each has seen the other.
+    // Each replica has seen the other.
     for site in [&one, &two] {
         eventually("both are known", || {
             let status = WebClient::new(&site.address, "/mcp")
@@ -133,7 +133,7 @@ fn two() -> Option<(RedisServer, Site, Site)> {
     Some((redis, one, two))
 }
 
-/// The same client, at another replica.
+/// Returns the same client at another replica.
 fn at(client: &WebClient, site: &Site) -> WebClient {
     WebClient::resumed(&site.address, &client.path, &client.session, &client.authorization)
 }
@@ -150,7 +150,7 @@ pub fn ends(mut site: Site, signal: Signal) -> Site {
     site
 }
 
-/// The stream of a session by GET, line by line.
+/// Opens a session's GET stream, to be read line by line.
 fn stream(client: &WebClient) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(&client.address).expect("connects");
     stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
@@ -181,21 +181,21 @@ fn a_session_is_good_at_every_replica() {
     echo(&mut client, "at one");
     let mut there = at(&client, &two);
     echo(&mut there, "through two");
-    // A call that takes longer answers by events.
+    // A longer call answers with events.
     assert_eq!(there.call("shop__wait", json!({}))["content"][0]["text"], "waited");
-    // The stream of the session, too.
+    // So does the session's stream.
     let mut events = stream(&there);
     let taken = there.request("resources/subscribe", json!({ "uri": "note://a" }));
     assert!(taken.answer().get("result").is_some(), "{taken:?}");
     reads_until(&mut events, "event-stream");
     client.call("shop__touch", json!({}));
     reads_until(&mut events, "notifications/resources/updated");
-    // What a model wrote cannot pass for the mark of a replica.
+    // Text written by a model cannot pass for a replica's mark.
     let headers =
         [("mcp-session-id", client.session.as_str()), ("x-nonet-replica", "0123456789abcdef01234567")];
     let body = json!({ "jsonrpc": "2.0", "id": 7, "method": "ping" }).to_string();
     assert_eq!(http(&two.address, "POST", "/mcp", &headers, &body).status, 200);
-    // It ends for all.
+    // The session ends for all replicas.
     let deleted = http(&two.address, "DELETE", "/mcp", &[("mcp-session-id", &client.session)], "");
     assert_eq!(deleted.status, 204, "{deleted:?}");
     for site in [&one, &two] {
@@ -214,7 +214,7 @@ fn a_session_goes_on_when_its_replica_was_killed() {
     assert!(taken.answer().get("result").is_some(), "{taken:?}");
     std::thread::sleep(Duration::from_millis(1_500));
 
-    // A call in flight is lost, and says so.
+    // A call in flight is lost, and its error says so.
     let mut there = at(&client, &two);
     let waiting = std::thread::spawn(move || (there.call("shop__wait", json!({})), there));
     std::thread::sleep(Duration::from_millis(700));
@@ -225,7 +225,7 @@ fn a_session_goes_on_when_its_replica_was_killed() {
     assert_eq!((&fault["code"], &fault["retryable"]), (&json!("server_down"), &json!(true)), "{fault}");
     assert_eq!(fault["details"]["may_have_run"], true, "{fault}");
 
-    // The next request takes the session over, subscriptions included.
+    // The next request takes the session over, including its subscriptions.
     let began = Instant::now();
     echo(&mut there, "again");
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
@@ -255,12 +255,12 @@ fn a_replica_that_is_told_to_stop_hands_its_sessions_over() {
     std::thread::sleep(Duration::from_millis(300));
     let mut one = ends(one, Signal::SIGTERM);
     std::thread::sleep(Duration::from_millis(300));
-    // It still answers, but wants no new clients.
+    // The replica still answers, but accepts no new clients.
     let ready = http(&one.address, "GET", "/readyz", &[], "");
     assert_eq!(ready.status, 503, "{ready:?}");
     echo(&mut at(&idle, &two), "idle, at two");
     echo(&mut idle, "idle, through one");
-    // A call in flight comes to its end where it began.
+    // A call in flight finishes where it began.
     echo(&mut client, "meanwhile");
     let (answer, mut there) = waiting.join().expect("an answer");
     assert_eq!(answer["content"][0]["text"], "waited", "{answer}");
@@ -317,7 +317,7 @@ fn what_a_stateless_client_is_asked_is_answered_at_any_replica() {
         Some(ask(&two, "ask_user", answer.clone())).filter(|told| told["status"] == "approved")
     });
     assert_eq!(told["next_step"]["arguments"], call, "{told}");
-    // Allowed once, wherever the call is made.
+    // The call is allowed once, wherever it is made.
     assert_eq!(ask(&two, "execute_tool", call.clone()), json!({ "sum": 5 }));
     for site in [&one, &two] {
         assert_eq!(ask(site, "execute_tool", call.clone())["error"]["code"], "needs_approval");

@@ -1,4 +1,4 @@
-//! What holds for all replicas together, and what tells them apart.
+//! Limits shared by all replicas, and differences between replicas.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ async fn the_stated_concurrency_of_a_remote_server_holds_for_all_replicas() {
             }
         });
         let took = began.elapsed();
-        // A plain call leaves nothing behind.
+        // A plain call leaves no slot behind.
         let keys = redis.keys("*slots*");
         (took, keys)
     });
@@ -85,7 +85,7 @@ fn check_and_metrics_tell_what_differs_between_replicas() {
     assert_eq!(code, Some(1));
 }
 
-/// A certificate for this machine, and the one that has signed it. None where there is no `openssl`.
+/// Creates a certificate for this machine and its signing certificate. None without `openssl`.
 fn certificates(folder: &Path) -> Option<()> {
     fs::write(folder.join("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1").expect("written");
     let steps = [

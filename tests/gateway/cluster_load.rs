@@ -1,7 +1,7 @@
-//! Hundreds of clients behind a balancer while replicas and Redis come and go: every request is answered, each with its own
-//! answer, and what was told as kept is there.
+//! Hundreds of clients behind a balancer while replicas and Redis come and go: every request gets its own answer, and
+//! everything reported as kept is there.
 //!
-//! `NONET_LOAD` is the number of calls; 9,000 without it.
+//! `NONET_LOAD` is the number of calls (default: 9,000).
 
 use std::{
     collections::BTreeMap,
@@ -31,13 +31,13 @@ use crate::{
 };
 
 const CLIENTS: usize = 300;
-/// How long a client tries to have one call answered.
+/// How long a client tries to get one call answered.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The replicas that run, by their address.
+/// The addresses of the running replicas.
 type Backends = Arc<Mutex<Vec<String>>>;
 
-/// Passes connections on to the replicas in turn. Knows nothing of HTTP.
+/// Passes connections to the replicas in turn. Knows nothing of HTTP.
 async fn balance(listener: TcpListener, backends: Backends) {
     let turn = Arc::new(AtomicUsize::new(0));
     while let Ok((mut client, _)) = listener.accept().await {
@@ -58,15 +58,15 @@ async fn balance(listener: TcpListener, backends: Backends) {
     }
 }
 
-/// What became of the calls.
+/// The outcomes of the calls.
 #[derive(Default)]
 struct Tally {
     answered: AtomicUsize,
     /// Connections that broke before the answer, because their replica was killed.
     broken: AtomicUsize,
-    /// Answers that say that the call was lost with a replica.
+    /// Answers reporting a call lost with a replica.
     interrupted: AtomicUsize,
-    /// Answers that ask to try again.
+    /// Answers asking to try again.
     busy: AtomicUsize,
 }
 
@@ -110,7 +110,7 @@ impl LoadClient {
         Some((reply.status(), session, reply.text().await.ok()?))
     }
 
-    /// Shakes hands, if it is a client with a session.
+    /// Performs the handshake, for a client with a session.
     async fn enter(&mut self) {
         if self.number % 2 == 1 {
             return;
@@ -223,7 +223,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
                 let result = client.call(n + 1, "shop__echo", json!({ "text": text })).await;
                 assert_eq!(json_of(&result), json!({ "text": text }), "client {number}");
                 client.tally.answered.fetch_add(1, Ordering::Relaxed);
-                // Some have something done in the background, or later.
+                // Some clients run calls in the background, or later.
                 if n == 3 && number % 30 == 1 {
                     let call = json!({ "name": "gateway.background_run", "params": { "name": "shop.long" } });
                     let task = json_of(&client.call(1_000_000, "execute_tool", call).await);
@@ -241,7 +241,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
     });
     let clients: Vec<_> = clients.collect();
 
-    // Meanwhile replicas are killed, stopped and started, and Redis is restarted.
+    // Meanwhile, replicas are killed, stopped and started, and Redis is restarted.
     let (chaos_over, chaos_backends, chaos_log) = (over.clone(), backends.clone(), log.clone());
     let chaos = std::thread::spawn(move || {
         let mut redis = redis;
@@ -252,7 +252,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
             match turn % 4 {
                 1 => redis.restart(Duration::from_millis(700)),
                 2 => {
-                    // As an orchestrator does: no new connections, then a signal, then another one.
+                    // As an orchestrator does: no new connections, then a signal, then a new replica.
                     let fresh = start(&redis, &format!("r{turn}"), &chaos_log);
                     chaos_backends.lock()[at] = fresh.address.clone();
                     let mut old = ends(std::mem::replace(&mut sites[at], fresh), Signal::SIGTERM);
@@ -284,7 +284,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
     );
     assert!(tally.answered.load(Ordering::Relaxed) >= calls);
 
-    // Whatever was begun in the background has an end that can be read.
+    // Every background call has a readable end.
     for (client, tasks) in &done {
         for task in tasks {
             let call = json!({ "name": "gateway.background_run", "params": { "task_id": task } });
@@ -300,7 +300,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
             assert!(state == "completed" || state == "lost" || state == "failed", "{task}: {state}");
         }
     }
-    // Each schedule ran, and once, whoever was killed.
+    // Each schedule ran exactly once, even if replicas were killed.
     let expected: BTreeMap<u64, usize> =
         (0..CLIENTS as u64).filter(|number| number % 30 == 1).map(|number| (number, 1)).collect();
     let until = Instant::now() + LIMIT;
@@ -315,7 +315,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
         if runs == expected {
             break;
         }
-        // One that was under way, or not yet told as ended, when its replica was killed is made again, and says so.
+        // A run in flight, or not yet reported, when its replica was killed is repeated, and says so.
         let again = runs.values().map(|runs| runs - 1).sum::<usize>();
         if again == 1 && runs.len() == expected.len() {
             break;

@@ -21,7 +21,7 @@ fn run(setup: &Setup, arguments: &[&str]) -> Output {
     command(setup.folder.path()).args(arguments).output().expect("nonet runs")
 }
 
-/// Runs without writing the configuration, over another one if the arguments name it.
+/// Runs without writing the configuration, or with another one named in the arguments.
 fn run_bare(setup: &Setup, arguments: &[&str]) -> Output {
     let folder = setup.folder.path();
     let file = folder.join("servers.toml");

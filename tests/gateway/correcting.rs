@@ -1,4 +1,4 @@
-//! `[servers.S.tools.T]`: what a server says wrongly of a tool is put right.
+//! `[servers.S.tools.T]`: corrects a server's wrong statements about a tool.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{
     setup::{Setup, text_of},
 };
 
-/// A server with a tool that says nothing of itself.
+/// Returns a server with an undescribed tool.
 fn shelf() -> Value {
     let schema = json!({
         "type": "object",
@@ -45,7 +45,7 @@ fn a_renamed_tool_is_found_as_corrected_and_called_by_both_names() {
     assert_eq!(hit["risk"], "low", "{found}");
     let found = client.answer("search_tools", json!({ "query": "op_17" }));
     assert_eq!(found["results"][0]["name"], "shelf.lend_book", "{found}");
-    // Its server knows only the old name, and its script would refuse any other.
+    // The server knows only the old name, and its script would refuse any other.
     for name in [
         "shelf.lend_book",
         "shelf__lend_book",
@@ -98,7 +98,7 @@ async fn a_corrected_risk_counts_for_profiles_and_policies() {
     let result = inside.call_as(&reader, "execute_tool", json!({ "name": "shelf.op_18" })).await;
     assert!(text_of(&result).contains("forbidden"), "{result}");
     assert_eq!(inside.fault("shelf.op_18", json!({})).await["code"], "needs_approval");
-    // As the server has it, neither name says anything, so the risk is medium.
+    // Under the server's own name, nothing hints at the risk, so it is medium.
     let inside = Setup::new()
         .server("shelf", shelf())
         .toml(&toml.replace("'high'\n[profiles", "'medium'\n[profiles"))

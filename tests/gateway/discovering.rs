@@ -402,7 +402,7 @@ async fn a_server_that_is_still_starting_is_told() {
     assert_eq!(page["total"], 0, "{page}");
 }
 
-/// Servers whose tools are about events, tasks, builds, orders and files, as own tools are.
+/// Returns servers whose tools are about events, tasks, builds, orders and files, as Nonet's own tools are.
 fn workplace() -> Setup {
     let text = json!({ "type": "string" });
     let tools = |list: &[(&str, &str)]| {
@@ -441,7 +441,7 @@ fn workplace() -> Setup {
         .server("ci", tools(&ci))
 }
 
-/// Checks the first hits of searches, and that an own tool does not make an answer sure.
+/// Checks the first hits of searches, and that Nonet's own tools do not make an answer certain.
 async fn check_first(inside: &Inside, expected: &[(&str, &str)]) {
     for (query, tool) in expected {
         let found = inside.answer("search_tools", json!({ "query": query })).await;
@@ -450,7 +450,7 @@ async fn check_first(inside: &Inside, expected: &[(&str, &str)]) {
     }
 }
 
-/// Requests that a server fulfils, and requests that only Nonet does.
+/// Requests that a server fulfils, and requests that only Nonet fulfils.
 const OF_SERVERS: [(&str, &str); 6] = [
     ("list my tasks", "todoist.get_tasks"),
     ("add a task to buy milk", "todoist.add_task"),
@@ -473,7 +473,7 @@ async fn own_tools_give_way_unless_the_request_is_about_them() {
     let inside = workplace().open().await;
     check_first(&inside, &OF_SERVERS).await;
     check_first(&inside, &OF_NONET).await;
-    // The name is enough to be sure.
+    // The name suffices for certainty.
     let named = inside.answer("search_tools", json!({ "query": "gateway.task_list" })).await;
     assert_eq!(
         (&named["results"][0]["name"], &named["confidence"]),

@@ -1,4 +1,4 @@
-//! `nonet doctor`: what of a check can be mended, offered one by one.
+//! `nonet doctor`: offers to fix what a check found, one by one.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use crate::{
     sign_in_service::{Manner, Service},
 };
 
-/// A script that is a program of the PATH.
+/// Writes a script as a program on the PATH.
 fn script(folder: &Path, name: &str, lines: &str) {
     fs::create_dir_all(folder).expect("a folder");
     let file = folder.join(name);
@@ -25,7 +25,7 @@ fn script(folder: &Path, name: &str, lines: &str) {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("a mode");
 }
 
-/// A machine on which much is missing: uvx, npx, a variable, a sign-in, and what a client starts.
+/// A machine where much is missing: uvx, npx, a variable, a sign-in, and the program that a client starts.
 struct Machine {
     setup: Setup,
     _service: Service,
@@ -130,7 +130,7 @@ fn without_a_terminal_a_doctor_lists_or_does_what_needs_no_answer() {
 }
 
 #[cfg(target_os = "linux")]
-/// Runs `nonet` in a terminal of its own, which types these answers as they are asked for. Returns what it showed.
+/// Runs `nonet` in its own terminal and types these answers to its questions. Returns the output.
 fn in_terminal(nonet: &mut Command, answers: &[(&str, &str)]) -> String {
     let pair = nix::pty::openpty(None, None).expect("a terminal");
     let (mut ours, theirs) = (fs::File::from(pair.master), fs::File::from(pair.slave));
@@ -167,7 +167,7 @@ fn in_terminal(nonet: &mut Command, answers: &[(&str, &str)]) -> String {
 #[test]
 fn in_a_terminal_each_thing_is_asked_for() {
     let machine = Machine::new();
-    // A terminal is asked for values only as the one that controls the process.
+    // A terminal asks for values only in the process that controls it.
     let mut nonet = Command::new("/usr/bin/setsid");
     nonet.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_nonet")]);
     let as_usual = machine.nonet();
@@ -192,7 +192,7 @@ fn in_a_terminal_each_thing_is_asked_for() {
     assert!(kept.contains("DOCTOR_KEY=a-value-of-the-user"), "{kept}");
     assert!(!shown.contains("a-value-of-the-user"), "{shown}");
     assert_eq!(machine.cursor()["command"], env!("CARGO_BIN_EXE_nonet"));
-    // The second check has the server.
+    // The second check includes the server.
     let row = shown.rfind(" keyed ").map(|at| &shown[at..]).expect("a row");
     assert!(row.lines().next().is_some_and(|row| row.contains("ready")), "{shown}");
 }

@@ -4,7 +4,8 @@ use std::{fs, path::Path};
 
 use nonet::config::{self, Sources};
 
-/// A secret has a value, and `HOME` a folder. Whatever else an example names needs a default, because nobody has set it.
+/// Returns a value for each secret, and a folder for `HOME`. Other variables in an example need a default, because
+/// nobody has set them.
 fn variable(name: &str) -> Option<String> {
     match name {
         "HOME" => Some("/home/ann".into()),

@@ -36,7 +36,7 @@ fn bank() -> Value {
     })
 }
 
-/// Two verbatim servers that share names, and one as usual.
+/// Returns two verbatim servers with common names, and a normal one.
 fn town() -> Setup {
     Setup::new()
         .server_with("shop", shop(), VERBATIM)
@@ -95,7 +95,7 @@ fn calls_by_own_name_are_answered_as_the_server_answers() {
     );
     assert_eq!(client.call("shop__pay", json!({}))["content"][0]["text"], "paid");
     assert_eq!(client.call("bank__pay", json!({}))["content"][0]["text"], "paid by bank");
-    // What was repaired is told with the next answer of Nonet's own.
+    // Repairs are reported with the next answer from Nonet itself.
     let told = client.call("execute_tool", json!({ "name": "shop.pay" }));
     assert!(
         told["content"][1]["text"].as_str().is_some_and(|text| text.contains("params_repaired")),
@@ -169,7 +169,7 @@ fn profiles_and_policies_hold_for_own_names() {
         let answer = buyer.call(denied, json!({}));
         assert!(answer["isError"] == true && answer.to_string().contains("forbidden"), "{answer}");
     }
-    // The name is the bank's, which this client does not see; the only `pay` that it sees is meant.
+    // The name belongs to the bank, which this client does not see; it gets the only `pay` that it sees.
     assert_eq!(buyer.call("pay", json!({}))["content"][0]["text"], "paid");
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a tool from its calls: counts, times, the last error, and which of equal tools comes first.
+//! Figures from a tool's calls: counts, times, the last error, and the ranking among equal tools.
 
 use nonet::gateway::session::Caller;
 use serde_json::{Value, json};
@@ -148,7 +148,7 @@ fn where_nothing_is_learned_figures_end_with_the_gateway() {
     assert_eq!(known(&mut client, "shop.buy")["calls"], Value::Null);
 }
 
-/// Two servers with the same tool; that of the first in order fails three times.
+/// Returns two servers with the same tool; the first one's fails three times.
 fn twins() -> Setup {
     let files = |on: Value| json!({ "tools": [{ "name": "read_file", "description": "Reads a file from the disk", "on": on }] });
     let fails = json!({ "error": "the disk is broken" });
@@ -165,7 +165,7 @@ async fn of_twins_the_one_whose_calls_cost_less_comes_first() {
         [(true, ["work.read_file", "home.read_file"]), (false, ["home.read_file", "work.read_file"])]
     {
         let inside = twins().gateway(&format!("learn = {learn}")).open().await;
-        // The same session for all would prefer what was called after its search.
+        // A shared session would prefer the tool called after its search.
         let session = || Caller { session: inside.gateway.open_session(None), ..inside.caller.clone() };
         let search = async |query: &str| {
             json_of(&inside.call_as(&session(), "search_tools", json!({ "query": query })).await)

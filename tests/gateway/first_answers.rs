@@ -16,7 +16,7 @@ fn shop() -> Value {
     ] })
 }
 
-/// The second run of a gateway: its servers listed their tools before and now take long to start.
+/// Returns the second run of a gateway: its servers listed their tools before and now start slowly.
 fn again(gateway: &str) -> Client {
     let setup =
         Setup::new().gateway(gateway).server("shop", shop()).server("park", json!({ "tool_count": 3 }));
@@ -38,7 +38,7 @@ fn again(gateway: &str) -> Client {
 
 #[test]
 fn the_instructions_count_the_tools_of_servers() {
-    // The handshake waits for nothing, so on a busy machine the lists of the last run may come after it.
+    // The handshake waits for nothing, so on a busy machine the last run's lists may arrive after it.
     let counts = || {
         let answer = again("").initialize("2025-11-25", json!({}));
         let text = answer["result"]["instructions"].as_str().expect("instructions");
@@ -100,7 +100,7 @@ fn a_server_that_is_ready_can_be_called() {
             assert_eq!(client.fault_code(tool), None);
         };
         seen(&mut client, "shop", "shop.tool_0007");
-        // And a server added by a changed configuration.
+        // Also a server added by a changed configuration.
         let file = folder.path().join("servers.toml");
         let text = std::fs::read_to_string(&file).expect("it was written");
         let more = text.replace("[servers.shop]", "[servers.mall]");
@@ -121,7 +121,7 @@ fn a_wrong_name_of_a_ready_server_is_unknown_at_once_while_another_hangs() {
         let fault = client.fault(name, json!({}));
         assert_eq!(fault["code"], "unknown_tool", "{name}: {fault}");
         assert!(fault["message"].as_str().is_some_and(|text| text.contains("shop.buy")), "{fault}");
-        // It waits for 3 s only if the name may belong to the other server.
+        // The call waits 3 s only if the name may belong to the other server.
         assert!(began.elapsed() < Duration::from_secs(2), "{name} took {:?}", began.elapsed());
     }
     let fault = json_of(&client.execute("hangs.anything", json!({})))["error"].take();

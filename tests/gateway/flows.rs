@@ -126,7 +126,7 @@ async fn a_step_is_done_for_each_item_in_order() {
     );
     assert_eq!(app(&inside, "each", json!({ "list": [] })).await["output"], json!([]));
     let list = json!([{ "name": "a" }, { "name": "b" }, { "name": "c" }]);
-    // The second one is refused by the tool's schema.
+    // The tool's schema refuses the second one.
     let told = app(&inside, "keep", json!({ "list": list })).await;
     assert_eq!(told["output"], json!(["a", "invalid_params", "c"]), "{told}");
     let fault = inside.fault("call_app", json!({ "app_id": "each", "input": { "list": list } })).await;
@@ -279,7 +279,7 @@ steps = [{ id = "a", tool = "shop.list_directory" }, { tool = "shop.write_file",
     assert!(written.to_string().contains("inserted as text"), "{written}");
 }
 
-/// Thirty repositories, three of which have a release of this week.
+/// Returns thirty repositories, three of which have a release from this week.
 fn releases() -> Setup {
     let repos: Vec<Value> = (0..30)
         .map(|n| {
@@ -347,7 +347,7 @@ fn an_app_asks_by_a_form_in_the_middle_of_its_work() {
     assert_eq!(told, expected);
 }
 
-/// Asks in the chat, ends the gateway by `end`, and answers a new one.
+/// Asks in the chat, ends the gateway with `end`, and answers its successor.
 fn answered_after(end: impl FnOnce(Client) -> Client, way_on: &str) {
     let setup = releases();
     let log = setup.path("calls");
@@ -401,8 +401,8 @@ fn an_app_that_asked_goes_on_after_the_gateway_was_killed() {
     answered_after(killed, "ask_user");
 }
 
-/// Answers the question of the app `send`, kills the gateway at the call of the shop with this number, which must hang, and goes
-/// on with other tools. Returns the answer, and what the shop was called with.
+/// Answers the question of the app `send`, kills the gateway at the shop's call with this number, which must hang, and continues
+/// with other tools. Returns the answer, and the shop's calls.
 fn killed_at_call(number: usize, app: &str, tools: Value, later: Value) -> (Value, Vec<Value>) {
     let setup = Setup::new();
     let log = setup.path("calls");
@@ -424,7 +424,7 @@ fn killed_at_call(number: usize, app: &str, tools: Value, later: Value) -> (Valu
     let mut client = killed(client);
     client.initialize("2025-06-18", json!({}));
     client.until_ready("shop");
-    // The answer that was taken counts.
+    // The answer given first counts.
     let told = client.answer("ask_user", json!({ "token": token, "answer": "Bob" }));
     (told, logged(&log).iter().map(|line| line["params"].clone()).collect())
 }
@@ -678,7 +678,7 @@ steps = [
     let answer = |asked: &Value, said: &str| json!({ "token": asked["token"], "answer": said });
     let second = inside.answer("ask_user", answer(&first, "one")).await;
     assert_eq!((&second["step"], &second["status"]), (&json!("b"), &json!("needs_user")), "{second}");
-    // An answer to the first question is none to the second.
+    // An answer to the first question does not answer the second.
     let again = inside.answer("ask_user", answer(&first, "again")).await;
     assert_eq!((&again["message"], &again["token"]), (&json!("B?"), &second["token"]), "{again}");
     let told = inside.answer("ask_user", answer(&second, "two")).await;
@@ -717,7 +717,7 @@ async fn only_the_owner_answers_and_so_many_apps_wait() {
     }
     let fault = inside.fault("call_app", json!({ "app_id": "ask", "input": { "who": "Bob" } })).await;
     assert_eq!(fault["code"], "rate_limited", "{fault}");
-    // One that asks again takes no more room.
+    // A run that asks again takes no further slot.
     let told = inside.answer("ask_user", json!({ "token": twice["token"], "answer": "one" })).await;
     assert_eq!((&told["status"], &told["step"]), (&json!("needs_user"), &json!("b")), "{told}");
     let told = inside.answer("ask_user", yes).await;
@@ -747,7 +747,7 @@ async fn a_list_that_takes_long_counts_its_items() {
     let actions = json!([{ "id": "all", "name": "a.hang", "for_each": [1, 2, 3] }]);
     let handle = inside.answer("run_parallel", json!({ "actions": actions })).await;
     assert_eq!(handle["progress"]["items"]["all"], json!({ "ended": 1, "total": 3 }), "{handle}");
-    // Items of a tool that goes alone go one at a time, and a cancelled run says so.
+    // Items of a serialized tool run one at a time, and a cancelled run says so.
     let id = &handle["task_id"];
     inside.execute("gateway.background_run", json!({ "task_id": id, "cancel": true })).await;
     let wait = json!({ "name": "gateway.background_run", "params": { "task_id": id, "wait": true } });

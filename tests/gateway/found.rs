@@ -129,7 +129,7 @@ async fn a_skill_is_run_like_a_tool() {
     let direct = inside.call("skills__lumber", json!({ "arguments": "oak" })).await;
     assert_eq!(direct, by_itself);
 
-    // The name of a hit does as a command, too.
+    // The name of a hit also works as a command.
     let named = inside.call("use_skill", json!({ "command": "skills.lumber", "arguments": "oak" })).await;
     assert_eq!(named, by_itself);
     let prompt = inside.execute("skills.folk/farewell", json!({ "who": "Ada" })).await;
@@ -314,7 +314,7 @@ async fn a_profile_finds_and_runs_what_its_rules_let_through() {
     assert_eq!(refused["code"], "forbidden", "{refused}");
     let skill = json_of(&inside.call_as(&mill, "use_skill", json!({ "command": "folk/farewell" })).await);
     assert_eq!(skill["error"]["code"], "not_found", "{skill}");
-    // Skills of folders and apps are for every profile that does not deny them by name.
+    // Folders' skills and apps are visible in every profile that does not deny them by name.
     assert!(!is_hidden(&mill, "make planks of a tree", "skills.lumber").await);
     assert!(is_hidden(&bare, "make planks of a tree", "skills.lumber").await);
     for (tool, arguments) in [
@@ -347,7 +347,7 @@ async fn a_skill_comes_and_goes_while_nonet_runs() {
     let before = inside.answer("search_tools", query.clone()).await;
     assert!(!before.to_string().contains("skills.parrot"), "{before}");
     write_skill(&folder, "parrot", "Teaches a bird to speak");
-    // A name is looked for at once, a search looks again after some seconds.
+    // A name is looked up at once; a search rereads the folders after some seconds.
     let text = inside.execute("skills.parrot", json!({})).await;
     assert!(text_of(&text).contains("with care"), "{text}");
     let found = inside.answer("search_tools", query.clone()).await;
@@ -399,7 +399,7 @@ async fn what_a_search_led_to_counts_for_them_too() {
         ("carpenter", "skills.lumber", "use_skill", json!({ "command": "lumber" })),
         ("newsletter", "apps.weekly", "call_app", json!({ "app_id": "weekly", "input": "x" })),
     ] {
-        // Found by other words first, so that the search has it among its hits.
+        // First found by other words, so that the search has it among its hits.
         let score = async || {
             let words = json!({ "query": format!("{query} planks tree team friday"), "limit": 20 });
             let found = inside.answer("search_tools", words).await;

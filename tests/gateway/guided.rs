@@ -1,4 +1,4 @@
-//! `nonet setup`: from the clients of a machine to Nonet in front of them.
+//! `nonet setup`: puts Nonet in front of a machine's clients.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{
 
 const TOKEN: &str = "ghp_0123456789abcdefghijABCDEFGHIJ456789";
 
-/// A server that works, and one that needs a secret to start.
+/// Returns a working server, or one that needs a secret to start.
 fn entry(env: Value) -> Value {
     let script = json!({ "tools": [{ "name": "look", "on": { "env": true } }] });
     json!({ "command": fake_server(), "args": ["--script", script.to_string()], "env": env })
@@ -33,7 +33,7 @@ fn write(file: &Path, servers: Value) {
     fs::write(file, text.expect("JSON") + "\n").expect("it can be written");
 }
 
-/// A home with Claude Desktop and Cursor.
+/// Returns a home with Claude Desktop and Cursor.
 fn home() -> (TempDir, PathBuf, PathBuf) {
     let home = tempfile::tempdir().expect("a temporary folder");
     let claude = home.path().join(".config/Claude/claude_desktop_config.json");
@@ -52,7 +52,7 @@ fn entry_of(file: &Path, name: &str) -> Value {
     now["mcpServers"][name].clone()
 }
 
-/// Everything below a folder that a setup may write, with the text of each file.
+/// Returns every file below a folder that a setup may write, with its content.
 fn files(home: &TempDir) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut left = vec![home.path().join(".config"), home.path().join(".cursor")];
@@ -151,7 +151,7 @@ fn what_nonet_cannot_run_stays_with_its_client() {
     let missing = text(&nonet(&home, &["setup", "--yes"]));
     assert!(missing.contains("secret set NONET_TEST_UNSET --file"), "{missing}");
     assert!(missing.contains("Nothing was changed"), "{missing}");
-    // Once the secret is there, the next setup moves the server too.
+    // Once the secret is set, the next setup moves the server too.
     let secrets = home.path().join(".config/nonet/secrets.env");
     let text_of = fs::read_to_string(&secrets).expect("it is there");
     fs::write(&secrets, text_of + "NONET_TEST_UNSET=x\n").expect("it can be written");
@@ -230,7 +230,7 @@ fn a_file_that_cannot_be_edited_stops_no_other_client() {
     assert_eq!(named.status.code(), Some(2), "{}", text(&named));
     assert!(text(&named).contains("Edit `nonet` in `extensions` by hand"), "{}", text(&named));
     assert_eq!(fs::read_to_string(&goose).expect("it is there"), flow);
-    // In block style it is edited, and put back as it was.
+    // In block style, the file is edited, and restored as it was.
     let block = "extensions:\n  # mine\n  memory:\n    type: builtin # of Goose\n    enabled: true\n";
     fs::write(&goose, block).expect("it can be written");
     let added = nonet(&home, &["setup", "goose", "--yes"]);

@@ -1,4 +1,4 @@
-//! Clients over HTTP that are slow, many, silent, or use a name that is not this gateway's.
+//! HTTP clients that are slow, numerous or silent, or that use a foreign host name.
 
 use std::{
     io::{Read, Write},
@@ -23,10 +23,10 @@ fn connect(site: &Site) -> TcpStream {
     stream
 }
 
-/// What comes until the gateway closes the connection.
+/// Reads until the gateway closes the connection.
 fn read_all(mut stream: TcpStream) -> String {
     let mut bytes = Vec::new();
-    // One that was reset has ended as well.
+    // A reset connection has ended as well.
     let _ = stream.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -125,7 +125,7 @@ fn large_arguments_over_http_arrive_whole_and_a_large_ping_does_not() {
     assert!(reply.status == 400 && reply.body.contains("more than 20971 values"), "{reply:.300?}");
 }
 
-/// Streams that nobody reads fill no memory, and nobody else waits for them.
+/// Unread streams fill no memory and delay nobody else.
 #[test]
 fn streams_that_nobody_reads_cost_little() {
     let site = serve("connections = 300\nconnections_per_address = 280");
@@ -160,7 +160,7 @@ fn streams_that_nobody_reads_cost_little() {
     }
 }
 
-/// By hand, with figures: what sessions leave behind that were opened and closed.
+/// For manual runs, with figures: what opened and closed sessions leave behind.
 #[test]
 #[ignore = "takes minutes, and prints a figure"]
 #[cfg(target_os = "linux")]

@@ -1,5 +1,5 @@
-//! Servers and clients that send what is too large, too much or too deep. A good server behind the same gateway goes on
-//! answering meanwhile, and the gateway's memory stays small.
+//! Servers and clients whose messages are too large, too many or too deep. A good server behind the same gateway still
+//! answers, and the gateway's memory use stays low.
 
 use std::process::{Child, Command, Stdio};
 
@@ -12,7 +12,7 @@ use crate::{
 };
 
 const MB: usize = 1_000_000;
-/// What the gateway may take at most, in bytes.
+/// The most memory the gateway may use, in bytes.
 #[cfg(target_os = "linux")]
 const MOST_MEMORY: usize = 400 * MB;
 
@@ -20,9 +20,9 @@ const MOST_MEMORY: usize = 400 * MB;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Stdio,
-    /// Streamable HTTP, with answers as events.
+    /// Streamable HTTP, answering with events.
     Events,
-    /// Streamable HTTP, with answers as JSON.
+    /// Streamable HTTP, answering with JSON.
     Json,
     LegacySse,
 }
@@ -68,7 +68,7 @@ struct Bench {
     _servers: Vec<WebServer>,
 }
 
-/// A setup with a good server.
+/// Returns a setup with a good server.
 fn setup() -> Setup {
     Setup::new().server(
         "good",
@@ -76,7 +76,7 @@ fn setup() -> Setup {
     )
 }
 
-/// Adds a hostile server that is reached in this way.
+/// Adds a hostile server, reached in this way.
 fn with(setup: Setup, servers: &mut Vec<WebServer>, name: &str, way: Way, mut script: Value) -> Setup {
     match way {
         Way::Stdio => return setup.server(name, script),
@@ -100,13 +100,13 @@ impl Bench {
         bench
     }
 
-    /// The good server answers.
+    /// Calls the good server and checks its answer.
     fn good(&mut self, n: usize) {
         let answer = json_of(&self.client.execute("good.echo", json!({ "n": n })));
         assert_eq!(answer, json!({ "n": n }));
     }
 
-    /// Calls tools of the hostile server at the same time: their results. The good server answers all the time.
+    /// Calls tools of the hostile server concurrently while the good server keeps answering. Returns the results.
     fn attack(&mut self, tools: &[&str]) -> Vec<Value> {
         let ids: Vec<i64> = tools
             .iter()
@@ -136,12 +136,12 @@ impl Bench {
     }
 }
 
-/// A message of so many bytes.
+/// Returns a message of this size.
 fn flood(head: &str, unit: &str, tail: &str, bytes: usize) -> Value {
     json!({ "head": head, "unit": unit, "tail": tail, "bytes": bytes })
 }
 
-/// A message that is no answer; the call ends after it.
+/// Returns a message that is not an answer, after which the call ends.
 fn noise(head: &str, unit: &str, tail: &str, bytes: usize) -> Value {
     json!({ "flood": flood(head, unit, tail, bytes), "text": "done" })
 }
@@ -216,7 +216,7 @@ fn what_a_server_sends_beside_its_answers_costs_nobody_anything() {
         ),
     ];
     for way in WAYS {
-        // An answer that is JSON has nothing beside it.
+        // A JSON answer is not accompanied by other messages.
         if way == Way::Json {
             continue;
         }
@@ -373,7 +373,7 @@ fn a_server_that_does_not_read_gets_no_more_calls() {
         n += 1;
         let call = json!({ "name": "bad.echo", "params": { "text": text }, "timeout_ms": 300 });
         let result = bench.client.call("execute_tool", call);
-        // One more may have been read, and the next ones fit into the pipe and the backlog.
+        // One more call may have been read, and the next ones fit into the pipe and the backlog.
         let fault = json_of(&result)["error"].take();
         (result["isError"] == true && fault["code"] != "timeout").then_some(fault)
     });
@@ -414,13 +414,13 @@ fn a_client_gets_no_further_than_its_limits() {
         bench.good(0);
         bench.is_small(part);
     }
-    // An id that no type holds is still the one that the client waits for.
+    // An id that fits no number type still matches the client's request.
     for id in ["123456789012345678901234567890", "18446744073709551615", "1.5"] {
         bench.client.send_line(&format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}"));
         bench.client.finish(-1);
         assert!(bench.client.line.contains(&format!("\"id\":{id},")), "{}", bench.client.line);
     }
-    // Arguments may hold more than other messages.
+    // Arguments may be larger than other messages.
     let many: Vec<usize> = (0..150_000).collect();
     let echoed = bench.client.execute("good.echo", json!({ "many": many }));
     assert_ne!(echoed["isError"], true, "{echoed:.300}");
@@ -462,7 +462,7 @@ fn start_mute(folder: &std::path::Path) -> Child {
         .expect("nonet starts")
 }
 
-/// Asks as a client that does not read: as much as it may, it gets once it reads. `meanwhile` runs again and again.
+/// Sends requests without reading as long as possible, then reads the answers. `meanwhile` runs repeatedly.
 fn ask_without_reading(mut child: Child, gateway: u32, mut meanwhile: impl FnMut()) {
     use std::{
         io::{BufRead, BufReader, Write},
@@ -517,7 +517,7 @@ fn ask_without_reading(mut child: Child, gateway: u32, mut meanwhile: impl FnMut
             Some(stdin)
         }
     });
-    // It takes all of them, or none for a while.
+    // Until all calls are read, or none for a while.
     let (mut last, mut since) = (0, Instant::now());
     while last < CALLS && since.elapsed() < Duration::from_secs(3) {
         let now = written.load(SeqCst);
@@ -535,7 +535,7 @@ fn ask_without_reading(mut child: Child, gateway: u32, mut meanwhile: impl FnMut
     }
     #[cfg(not(target_os = "linux"))]
     let _ = gateway;
-    // A bridge between them takes more.
+    // A bridge between client and gateway reads more.
     assert!(last < CALLS || gateway != child.id(), "it is read from without end");
     let mut answered = std::collections::HashSet::new();
     while answered.len() < CALLS {

@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A home with Claude Desktop's configuration: twelve servers of all kinds.
+/// Returns a home with Claude Desktop's configuration: twelve servers of all kinds.
 fn home() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let npx = |package: &str| json!({ "command": "npx", "args": ["-y", package] });
@@ -113,7 +113,7 @@ fn what_cannot_be_done_is_told_with_what_to_do() {
 #[test]
 fn what_is_imported_is_what_was_named() {
     let (home, _) = home();
-    // A folder with a host's name does no harm, and a missing file is not taken for a host.
+    // A folder with a host's name does no harm, and a missing file is not mistaken for a host.
     fs::create_dir(home.path().join("claude-desktop")).expect("a folder");
     let imported = nonet(&home, &["import", "claude-desktop", "--dry-run"]);
     assert!(imported.status.success() && text(&imported).contains("brave search"), "{}", text(&imported));

@@ -37,7 +37,7 @@ impl Connection {
         Self { requests, authority: site.address.clone() }
     }
 
-    /// Sends a request and returns the beginning of its answer.
+    /// Sends a request and returns the start of its answer.
     async fn send(&self, method: &str, session: &str, body: String) -> http::Response<Incoming> {
         let request = Request::builder()
             .method(method)

@@ -1,4 +1,4 @@
-//! Servers behind a URL: streamable HTTP in both eras, and what goes wrong with it.
+//! Servers behind a URL: streamable HTTP in both eras, and its failures.
 
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinHandle};

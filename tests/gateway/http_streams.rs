@@ -1,4 +1,4 @@
-//! Servers over streamable HTTP that answer a call in an unusual way: on a stream that breaks, or on another stream.
+//! Streamable HTTP servers that answer a call in an unusual way: on a stream that breaks, or on another stream.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -20,9 +20,9 @@ use crate::{inside::Inside, setup::Setup};
 struct Seen {
     /// The id of the last call.
     id: Value,
-    /// The `Last-Event-ID` of each stream that was opened.
+    /// The `Last-Event-ID` of each opened stream.
     opened: Vec<Option<String>>,
-    /// Bodies of cancellations.
+    /// The bodies of cancellations.
     cancelled: Vec<Value>,
     common: Option<mpsc::UnboundedSender<Bytes>>,
 }
@@ -53,7 +53,7 @@ async fn answer(State(seen): State<Shared>, method: Method, headers: HeaderMap, 
         let last = headers.get("last-event-id").map(|id| id.to_str().expect("text").to_owned());
         seen.opened.push(last.clone());
         return match last.as_deref() {
-            // It breaks once more.
+            // The stream breaks once more.
             Some("1") => events("id: 2\nretry: 10\ndata: \n\n".into()),
             Some("2") => events(format!("id: 3\ndata: {}\n\n", said(&seen.id, "after all"))),
             _ => {
@@ -88,7 +88,7 @@ async fn answer(State(seen): State<Shared>, method: Method, headers: HeaderMap, 
             seen.id = id.clone();
             events("id: 1\nretry: 10\ndata: \n\n".into())
         }
-        // It cannot be resumed: no event has an id.
+        // The stream cannot be resumed: no event has an id.
         (Some("tools/call"), Some("dropped")) => events(": nothing\n\n".into()),
         (Some("tools/call"), Some("elsewhere")) => {
             let line = format!("data: {}\n\n", said(&id, "on the common stream"));

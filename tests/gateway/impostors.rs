@@ -1,4 +1,4 @@
-//! Servers that give their tools, prompts and links the names of others.
+//! Servers whose tools, prompts and links use other servers' names.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::{
     web::{http, modern},
 };
 
-/// What a caller may write who means `good.echo`.
+/// The spellings a caller may use for `good.echo`.
 const SPELLINGS: [&str; 18] = [
     "good.echo",
     "good:echo",
@@ -43,7 +43,7 @@ fn good() -> Value {
     json!({ "tools": [{ "name": "echo", "on": { "text": "from good" } }] })
 }
 
-/// Apps that call each spelling.
+/// Returns apps that call each spelling.
 fn apps() -> String {
     let app = |(at, name): (usize, &&str)| {
         format!(
@@ -53,7 +53,7 @@ fn apps() -> String {
     SPELLINGS.iter().enumerate().map(app).collect()
 }
 
-/// What every door says to each spelling.
+/// Returns the answer of every entry point to each spelling.
 async fn said(inside: &Inside) -> Vec<(String, Value)> {
     let mut said = Vec::new();
     for (at, name) in SPELLINGS.iter().enumerate() {
@@ -79,7 +79,7 @@ async fn said(inside: &Inside) -> Vec<(String, Value)> {
     said
 }
 
-/// No answer is that of the bad server, and none offers a tool of it that took a name.
+/// Checks that no answer comes from the bad server, and that none offers a tool of it under a taken name.
 fn no_word_of_bad(said: Vec<(String, Value)>) {
     for (door, answer) in said {
         let answer = answer.to_string();
@@ -99,7 +99,7 @@ async fn no_spelling_of_a_tool_leads_to_another_server() {
             assert_eq!(text_of(&inside.execute(name, json!({})).await), "from good", "{keys} {name}");
             assert_eq!(text_of(&inside.call(name, json!({})).await), "from good", "{keys} {name}");
         }
-        // In full, each tool is there, and says why not otherwise.
+        // Under its full name each tool is callable, and `get_tool` explains why it has no other.
         for name in SPELLINGS {
             let full = format!("bad.{name}");
             assert_eq!(text_of(&inside.execute(&full, json!({})).await), "from bad", "{full}");
@@ -111,7 +111,7 @@ async fn no_spelling_of_a_tool_leads_to_another_server() {
 
 #[tokio::test]
 async fn a_server_without_a_list_keeps_its_names() {
-    // Starting, and switched off.
+    // A server that is starting, and a disabled one.
     for (script, keys) in [(json!({ "never_answer": true }), ""), (good(), "enabled = false")] {
         for of_bad in ["", "expose = 'verbatim'"] {
             let setup = Setup::new()
@@ -121,7 +121,7 @@ async fn a_server_without_a_list_keeps_its_names() {
             let inside = setup.open_at_once();
             inside.until_listed("bad").await;
             let mut caller = inside.caller.clone();
-            // The wait for a server that starts.
+            // How long to wait for a starting server.
             caller.limits.soft_deadline = std::time::Duration::from_millis(20);
             let inside = Inside { caller, ..inside };
             no_word_of_bad(said(&inside).await);
@@ -343,7 +343,7 @@ fn links_of_stateless_clients_are_sealed() {
     };
     let read = |uri: &str| read_at("/mcp", uri)["text"].as_str().map(String::from);
     call("bad.links");
-    // Nothing of what one client did changes what another reads.
+    // One client's actions do not change what another one reads.
     assert_eq!(read("file:///a").as_deref(), Some("a of good"));
     assert_eq!(read("page://one").as_deref(), Some("page://one"));
     assert_eq!((read("x://both"), read("nonet://bad/x://both")), (None, None));
@@ -356,7 +356,7 @@ fn links_of_stateless_clients_are_sealed() {
     let sealed = uri(&of_good, 0);
     assert_eq!(read(&sealed).as_deref(), Some("own of good"));
     assert_eq!(read_at("/mcp", &sealed)["uri"], json!(sealed));
-    // Not for another URI, another server or another profile.
+    // The link does not work for another URI, another server or another profile.
     assert_eq!(read(&sealed.replace("x://own", "x://both")), None);
     assert_eq!(read(&sealed.replace("//good/", "//bad/")), None);
     assert_eq!(read_at("/mcp/other", &sealed)["text"], Value::Null);

@@ -24,7 +24,7 @@ pub struct Inside {
 }
 
 impl Setup {
-    /// A gateway whose servers have all listed their tools.
+    /// Opens a gateway whose servers have all listed their tools.
     pub async fn open(self) -> Inside {
         let names: Vec<String> = self.servers.iter().map(|server| server.name.clone()).collect();
         let inside = self.open_at_once();
@@ -34,7 +34,7 @@ impl Setup {
         inside
     }
 
-    /// A gateway that keeps time by a clock of the test, with its state in a folder.
+    /// Opens a gateway with a test's clock and its state in a folder.
     pub async fn open_with_clock(self, clock: &Clock, state: &Path) -> Inside {
         let names: Vec<String> = self.servers.iter().map(|server| server.name.clone()).collect();
         let options = Options { clock: clock.clone(), state: Some(state.into()), ..Options::default() };
@@ -46,7 +46,7 @@ impl Setup {
         inside
     }
 
-    /// A gateway with its servers still starting.
+    /// Opens a gateway with its servers still starting.
     pub fn open_at_once(self) -> Inside {
         self.open_with(Options::default())
     }
@@ -85,12 +85,12 @@ impl Inside {
         .await;
     }
 
-    /// A caller with a session of its own under a profile.
+    /// Returns a caller with its own session under a profile.
     pub fn under(&self, profile: &str) -> Caller {
         self.gateway.caller(self.gateway.open_session(Some(profile.into())), "test")
     }
 
-    /// Calls as another caller: the result.
+    /// Calls as another caller. Returns the result.
     pub async fn call_as(&self, caller: &Caller, tool: &str, arguments: Value) -> Value {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         match meta::call(&self.gateway, caller, tool, arguments).await {
@@ -100,27 +100,27 @@ impl Inside {
         }
     }
 
-    /// Calls a tool: its result.
+    /// Calls a tool. Returns its result.
     pub async fn call(&self, tool: &str, arguments: Value) -> Value {
         self.call_as(&self.caller, tool, arguments).await
     }
 
-    /// Calls a tool: the JSON in the first text block.
+    /// Calls a tool. Returns the JSON in the first text block.
     pub async fn answer(&self, tool: &str, arguments: Value) -> Value {
         json_of(&self.call(tool, arguments).await)
     }
 
-    /// The same, with run-dependent values replaced.
+    /// Calls a tool. Returns its JSON with run-dependent values replaced.
     pub async fn golden(&self, tool: &str, arguments: Value) -> Value {
         golden(self.answer(tool, arguments).await)
     }
 
-    /// Runs a server's tool: its result.
+    /// Runs a server's tool. Returns its result.
     pub async fn execute(&self, name: &str, params: Value) -> Value {
         self.call("execute_tool", json!({ "name": name, "params": params })).await
     }
 
-    /// A call that fails: the fault.
+    /// Makes a failing call. Returns the fault.
     pub async fn fault(&self, tool: &str, arguments: Value) -> Value {
         let result = self.call(tool, arguments).await;
         assert_eq!(result["isError"], true, "{result}");
@@ -156,7 +156,7 @@ pub async fn serve_script(address: &str, script: Value) -> (String, JoinHandle<i
     (address.to_string(), tokio::spawn(fake::serve_http(script.into(), listener)))
 }
 
-/// A result with fields that a client may not know.
+/// Returns a result with fields that a client may not know.
 pub fn strange() -> Value {
     json!({
         "extra": [1, { "b": null }],

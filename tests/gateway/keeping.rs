@@ -1,4 +1,4 @@
-//! What outlives a run: large results and the results of tasks, in the store.
+//! What outlives a run: large results and tasks' results, in the store.
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -22,7 +22,7 @@ fn warehouse() -> Setup {
     Setup::new().server("store", json!({ "tools": tools }))
 }
 
-/// The reference in the note at the end of a shortened result.
+/// Returns the reference in the note at the end of a shortened result.
 fn reference(result: &Value) -> Value {
     let last = result["content"].as_array().and_then(|blocks| blocks.last()).expect("a block");
     json_of(&json!({ "content": [last] }))["ref"].clone()
@@ -99,7 +99,7 @@ async fn what_is_kept_has_a_size() {
     assert!(status["kept"]["bytes"].as_u64().is_some_and(|bytes| bytes <= 1_000_000), "{status}");
 }
 
-/// 50 MB of text pass with the memory of a few times that, which is freed afterwards.
+/// Passing 50 MB of text takes only a few times that memory, which is freed afterwards.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_result_of_fifty_megabytes_takes_less_than_four_times_its_size() {

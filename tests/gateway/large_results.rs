@@ -1,4 +1,4 @@
-//! Large results: kept whole, shown as a preview, read in pages.
+//! Large results: kept whole, shown as a preview, read page by page.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{
     setup::{Setup, json_of, text_of},
 };
 
-/// The budget of a result unless the configuration says otherwise.
+/// The default budget of a result.
 const BUDGET: usize = 100_000;
 
 async fn warehouse() -> Inside {
@@ -24,7 +24,7 @@ async fn warehouse() -> Inside {
     Setup::new().server("store", json!({ "tools": tools })).open().await
 }
 
-/// The note at the end of a shortened result.
+/// Returns the note at the end of a shortened result.
 fn note(result: &Value) -> Value {
     let last = result["content"].as_array().and_then(|blocks| blocks.last()).expect("a block");
     serde_json::from_str(last["text"].as_str().expect("text")).expect("a JSON note")

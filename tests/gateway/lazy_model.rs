@@ -7,7 +7,7 @@ use crate::{
     setup::{Setup, eventually, json_of},
 };
 
-/// What the status says of search.
+/// Returns the status of search.
 fn search_status(client: &mut Client) -> Value {
     json_of(&client.execute("gateway.status", json!({})))["search"].take()
 }

@@ -1,4 +1,4 @@
-//! Secrets and instructions on their way between clients and servers.
+//! Secrets and instructions in transit between clients and servers.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn notes(result: &Value, kind: &str) -> Vec<Value> {
     notices_of(result).into_iter().filter(|note| note["kind"] == kind).collect()
 }
 
-/// What notes say: what was found and what was done.
+/// Returns what notes report: what was found and what was done.
 fn told(result: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let of = |note: &Value| {

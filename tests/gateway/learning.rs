@@ -21,7 +21,7 @@ fn desk() -> Setup {
 
 const QUERY: &str = "quarterly papers of customers";
 
-/// A client whose session lasts.
+/// Returns a client with a lasting session.
 fn client(inside: &Inside) -> Caller {
     Caller { lasting: true, ..inside.caller.clone() }
 }
@@ -82,7 +82,7 @@ async fn only_a_success_of_what_was_found_teaches() {
     search(&inside, &caller, QUERY).await;
     execute(&inside, &caller, "desk.two").await;
     execute(&inside, &caller, "desk.water").await;
-    // A client whose session does not last, and one that has not searched.
+    // A client without a lasting session, and one that has not searched.
     let fleeting = Caller { lasting: false, ..session() };
     search(&inside, &fleeting, QUERY).await;
     execute(&inside, &fleeting, "desk.six").await;

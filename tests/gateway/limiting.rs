@@ -1,4 +1,4 @@
-//! Rates of calls, and servers that rest because they keep failing.
+//! Rates of calls, and servers suspended because they keep failing.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn a_call_beyond_a_rate_is_refused_before_it_is_sent() {
     assert!(
         fault["message"].as_str().is_some_and(|text| text.contains("servers.shop.tools.buy.rate = \"2/h\""))
     );
-    // The first of two calls an hour comes back after half an hour.
+    // The first of two calls per hour is available again after half an hour.
     let wait = fault["retry_after_ms"].as_u64().expect("a wait");
     assert!((1_700_000..=1_800_001).contains(&wait), "{fault}");
     let actions = json!([{ "name": "shop.look" }, { "name": "shop.look" }, { "name": "shop.look" }]);
@@ -87,7 +87,7 @@ fn each_token_and_each_profile_has_its_own_rate() {
 #[test]
 fn a_rate_holds_for_all_replicas_together() {
     let Some(redis) = RedisServer::start() else { return };
-    // On a machine that is busy with other tests, Redis may answer too late, and then each replica decides alone.
+    // On a busy machine, Redis may answer too late; then each replica decides alone.
     for turn in 0..5 {
         let mut replicas = [(); 2].map(|()| {
             let setup = Setup::new().server_with("shop", shop(), "rate = '5/m'");
@@ -105,7 +105,7 @@ fn a_rate_holds_for_all_replicas_together() {
         for refused in &answers[5..] {
             let fault = &json_of(refused)["error"];
             assert_eq!(fault["code"], "rate_limited", "{refused}");
-            // One call in twelve seconds, less what the test has taken.
+            // One call per twelve seconds, less the time the test has taken.
             assert!(fault["retry_after_ms"].as_u64().is_some_and(|wait| wait <= 12_001), "{refused}");
         }
         return;
@@ -130,7 +130,7 @@ fn a_rate_that_is_none_is_a_fault_of_the_configuration() {
     assert!(report["faults"][0]["remedy"].as_str().is_some_and(|text| text.contains("60/m")), "{report}");
 }
 
-/// A server with a tool that crashes it so many times, and one that is fine.
+/// Returns a server with a tool that crashes it this many times, and a working one.
 fn crashing(times: usize) -> Value {
     let mut on = vec![json!({ "crash": true }); times];
     on.push(json!({ "text": "well" }));

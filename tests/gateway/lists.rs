@@ -33,7 +33,7 @@ fn the_nine_are_the_same_bytes_whatever_is_behind_them() {
         .into_iter()
         .map(|count| {
             let mut client = with_tools(count);
-            // A fixed id, so that the lines can be compared as they are.
+            // A fixed id, so that lines can be compared directly.
             client.send(&json!({ "jsonrpc": "2.0", "id": 7_000, "method": "tools/list", "params": {} }));
             let tools = client.finish(7_000)["result"]["tools"].take();
             assert_eq!(names(tools.as_array().expect("tools")), nonet::meta::NAMES);

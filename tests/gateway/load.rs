@@ -19,7 +19,7 @@ use crate::{
 const CALLS: usize = 10_000;
 const AT_ONCE: usize = 64;
 
-/// Three servers that echo their calls; one of them fails every tenth.
+/// Returns three servers that echo their calls; one of them fails every tenth.
 fn servers() -> Setup {
     let echo = json!([{ "name": "echo" }]);
     let shaky = json!([{ "name": "echo", "on": { "fail_every": 10 } }]);

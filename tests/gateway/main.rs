@@ -1,4 +1,4 @@
-//! Tests of the whole gateway, as clients, servers and people see it.
+//! Tests of the whole gateway, from the view of clients, servers and people.
 //!
 //! There are two ways in. [`setup::Setup::start`] runs the `nonet` program and talks to it as a client does,
 //! for tests of processes, stdio or the protocol; [`setup::Setup::open`] makes a gateway in this process,

@@ -1,4 +1,4 @@
-//! What a person does on the live page to servers, tools and clients, as the page asks for it over HTTP.
+//! Actions of a person on the live page (servers, tools, clients), as the page's HTTP requests.
 
 use std::{fs, thread};
 
@@ -13,7 +13,7 @@ use crate::{
 
 const KEY: &str = "ghp_0123456789abcdefghijABCDEFGHIJ456789";
 
-/// A gateway with a page, and what the page may do.
+/// A gateway with a page, and the page's token.
 struct Page {
     site: Site,
     token: String,
@@ -29,7 +29,7 @@ impl Page {
         Self { site, token }
     }
 
-    /// Of a gateway whose shop is open.
+    /// Opens the page of a gateway whose shop is ready.
     fn of_shop() -> Self {
         let page = Self::of(shop());
         eventually("`shop` is ready", || (page.server("shop")["state"] == "ready").then_some(()));
@@ -62,7 +62,7 @@ impl Page {
         fs::read_to_string(self.site.folder.path().join("servers.toml")).expect("it is there")
     }
 
-    /// The command line of a scripted server.
+    /// Returns the command line of a scripted server.
     fn scripted(&self, script: &Value) -> String {
         let file = self.site.folder.path().join("more.json");
         fs::write(&file, script.to_string()).expect("it can be written");
@@ -115,7 +115,7 @@ fn what_the_page_does_takes_the_token_and_json() {
                 let (status, told) = page.ask(method, path, body);
                 assert!(status == 400 && !message(&told).is_empty(), "{path} {body}: {status} {told}");
             }
-            // All of it is read: an answer to a body that is cut off may be lost.
+            // The body is read to the end: an answer to an interrupted body may be lost.
             let (status, _) = page.ask(method, path, &" ".repeat((512 << 10) + 1));
             assert_eq!(status, 413, "{path}");
         }
@@ -231,7 +231,7 @@ fn the_text_of_a_server_is_checked_before_it_is_written() {
     let (status, told) = save(new, hash);
     assert!(status == 409 && message(&told).contains("has changed since"), "{told}");
 
-    // What protects is not lost by an edit.
+    // An edit does not remove protections.
     let shown = page.get("servers/shop/text");
     let weak = shown["text"].as_str().expect("text").replace("'approve'", "'allow'");
     let (status, told) = page.post("servers/shop/text", json!({ "text": weak, "hash": shown["hash"] }));
@@ -247,7 +247,7 @@ fn a_server_is_switched_off_in_the_file_and_removed() {
     eventually("it is held", || (page.server("shop")["state"] == "held").then_some(()));
     assert!(!page.file().contains("[servers.shop]\nenabled"));
     assert_eq!(act("shop", "release").0, 204);
-    // The only server that runs: the user means it.
+    // The only running server: the user confirms it.
     let (status, told) = act("shop", "disable");
     assert_eq!((status, &told["written"], &told["trouble"]), (200, &json!(true), &Value::Null), "{told}");
     assert_eq!(page.get("state")["switched_off"], json!(["off", "shop"]));
@@ -291,7 +291,7 @@ fn a_tool_is_looked_at_and_tried() {
     assert_eq!((&called["failed"], &called["code"]), (&json!(true), &json!("invalid_params")), "{called}");
     assert_eq!(page.get("tools/shop.buy")["calls"], 1);
 
-    // What a rule wants approved waits on the page.
+    // Calls that need approval by a policy wait on the page.
     for (decision, failed) in [("allow", false), ("deny", true)] {
         let called = thread::scope(|scope| {
             let call = scope.spawn(|| page.post("tools/shop.pay/call", json!({ "params": { "sum": 5 } })));

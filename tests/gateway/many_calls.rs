@@ -1,4 +1,4 @@
-//! Several calls of one client on stdio at the same time: cancelled, asked about, with ids of any kind, left behind.
+//! Concurrent calls of one client on stdio: cancelled, polled, with ids of any kind, abandoned.
 
 use std::{cell::Cell, rc::Rc};
 
@@ -9,7 +9,7 @@ use crate::{
     setup::{Setup, eventually, json_of, logged},
 };
 
-/// Sends a call under an id of any kind.
+/// Sends a call with an id of any kind.
 fn send_call(client: &mut Client, id: &Value, tool: &str, arguments: &Value) {
     let params = json!({ "name": tool, "arguments": arguments });
     client.send(&json!({ "jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params }));
@@ -44,7 +44,7 @@ fn of_two_requests_with_one_id_one_is_answered() {
         send_call(&mut client, &id, "shop__wait", &json!({}));
     }
     send_call(&mut client, &json!(7_000), "shop__wait", &json!({}));
-    // One of another kind, which ends first.
+    // A call of another kind, which ends first.
     client.send(&json!({ "jsonrpc": "2.0", "id": 7_001, "method": "ping" }));
     assert_eq!(client.finish(7_001)["result"], json!({}), "the ping came first");
     client.result(7_000);

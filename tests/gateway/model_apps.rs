@@ -25,7 +25,7 @@ fn shop() -> Value {
     ])
 }
 
-/// The app `clerk` over a model, with these further keys.
+/// Returns the app `clerk` over a model, with these further keys.
 fn clerk(model: &Model, keys: &str) -> String {
     format!(
         "[apps.clerk]\nmodel = {{ base_url = '{}', name = 'm1', api_key = 'key-0123456789' }}\nsystem = 'You are a clerk.'\n\
@@ -47,7 +47,7 @@ async fn fault(inside: &Inside, timeout: u64) -> Value {
     inside.fault("call_app", json!({ "app_id": "clerk", "input": "Go", "timeout": timeout })).await
 }
 
-/// What the model got as the results of its calls, in the last request.
+/// Returns the results of the model's calls, from the last request.
 fn results(model: &Model) -> Vec<String> {
     let requests = model.requests();
     let messages = requests.last().expect("a request")["messages"].as_array().expect("messages").clone();
@@ -349,7 +349,7 @@ async fn an_endpoint_that_never_answers_ends_with_timeout() {
     let told = fault(&inside, 1).await;
     assert_eq!(told["code"], "timeout", "{told}");
     assert_eq!((&told["details"]["turns"], &told["details"]["tool_calls"]), (&json!(1), &json!(1)), "{told}");
-    // The configuration's limit holds where the call has none.
+    // The configuration's limit applies if the call has none.
     let model = Model::start([Reply::Json(calls(&[("c1", "shop__hang", "")]))]);
     let inside = open(&model, "timeout = '1s'").await;
     let fault = inside.fault("call_app", json!({ "app_id": "clerk", "input": "Go" })).await;
@@ -463,7 +463,7 @@ fn sampled() -> Setup {
     Setup::new().server("shop", json!({ "tools": shop() })).toml(SAMPLING)
 }
 
-/// A model of a client that takes tools: calls one, then answers.
+/// A client's model that supports tools: calls one, then answers.
 fn with_tools(params: &Value) -> Value {
     let messages = params["messages"].as_array().expect("messages");
     let (content, reason) = match messages.len() {
@@ -487,7 +487,7 @@ fn with_tools(params: &Value) -> Value {
     json!({ "role": "assistant", "content": content, "model": "own", "stopReason": reason })
 }
 
-/// A model of a client that takes no tools: the system text describes them.
+/// A client's model without tool support: the system text describes the tools.
 fn in_words(params: &Value) -> Value {
     let messages = params["messages"].as_array().expect("messages");
     let system = params["systemPrompt"].as_str().expect("text");
@@ -570,7 +570,7 @@ fn a_client_without_a_model_is_told_what_to_set() {
     let told = client.answer("call_app", json!({ "app_id": "clerk", "input": "How many?" }));
     let message = told["error"]["message"].as_str().expect("a fault");
     assert!(message.contains("sampling") && message.contains("apps.clerk.model = { base_url"), "{message}");
-    // A client that does not answer: its own error is passed on.
+    // A client that fails to answer: its own error is passed on.
     let mut client = sampled().start_with(json!({ "sampling": {} }));
     client.until_ready("shop");
     let told = client.answer("call_app", json!({ "app_id": "clerk", "input": "How many?" }));

@@ -1,4 +1,4 @@
-//! A model behind an OpenAI-compatible endpoint: it answers as a script says.
+//! A model behind an OpenAI-compatible endpoint, which answers by a script.
 
 use std::{
     sync::{Arc, Mutex},
@@ -16,18 +16,18 @@ use axum::{
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Notify};
 
-/// What one request gets.
+/// The reply to one request.
 #[derive(Clone)]
 pub enum Reply {
     /// One JSON object.
     Json(Value),
     /// A status with a content type and a body.
     Raw(u16, String, String),
-    /// A status that asks to come again at once.
+    /// A status that asks to retry at once.
     Busy(u16),
-    /// Events that end in the middle.
+    /// Events that break off in the middle.
     Broken,
-    /// Nothing, ever.
+    /// No reply at all.
     Hang,
     /// One JSON object, once the test releases it.
     Held(Value),
@@ -39,7 +39,7 @@ pub struct Model(Arc<Inner>);
 
 struct Inner {
     address: String,
-    /// The last one stays.
+    /// The last reply repeats.
     replies: Vec<Reply>,
     seen: Mutex<Seen>,
     released: Notify,
@@ -53,7 +53,7 @@ struct Seen {
 }
 
 impl Model {
-    /// Starts it on a thread of its own. One reply for each request, and the last one for all further requests.
+    /// Starts the model on its own thread, with one reply per request; the last reply repeats.
     pub fn start(replies: impl IntoIterator<Item = Reply>) -> Self {
         let replies: Vec<Reply> = replies.into_iter().collect();
         let (sender, started) = std::sync::mpsc::channel();
@@ -76,22 +76,22 @@ impl Model {
         format!("http://{}/v1", self.0.address)
     }
 
-    /// The bodies of all requests, in order.
+    /// Returns the bodies of all requests, in order.
     pub fn requests(&self) -> Vec<Value> {
         self.seen().requests.clone()
     }
 
-    /// The `Authorization` of all requests; empty where there was none.
+    /// Returns the `Authorization` headers of all requests; empty where missing.
     pub fn authorizations(&self) -> Vec<String> {
         self.seen().authorizations.clone()
     }
 
-    /// How many requests were given up by the client.
+    /// Returns how many requests the client has abandoned.
     pub fn dropped(&self) -> usize {
         self.seen().dropped
     }
 
-    /// Lets a held reply go.
+    /// Releases a held reply.
     pub fn release(&self) {
         self.0.released.notify_one();
     }
@@ -146,13 +146,13 @@ async fn complete(State(model): State<Model>, headers: HeaderMap, body: Bytes) -
     }
 }
 
-/// A message of text.
+/// Returns a text message.
 pub fn says(text: &str) -> Value {
     let message = json!({ "role": "assistant", "content": text });
     json!({ "id": "x", "choices": [{ "index": 0, "message": message, "finish_reason": "stop" }], "usage": {} })
 }
 
-/// A message of calls: id, name and arguments of each.
+/// Returns a message with calls: id, name and arguments of each.
 pub fn calls(calls: &[(&str, &str, &str)]) -> Value {
     let call = |(id, name, arguments): &(&str, &str, &str)| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
     let calls: Vec<Value> = calls.iter().map(call).collect();
@@ -160,7 +160,7 @@ pub fn calls(calls: &[(&str, &str, &str)]) -> Value {
     json!({ "id": "x", "choices": [{ "index": 0, "message": message, "finish_reason": "tool_calls" }] })
 }
 
-/// The same message as events, its text and arguments in pieces of three characters.
+/// Returns the same message as events, its text and arguments in pieces of three characters.
 pub fn events(whole: &Value) -> Reply {
     let choice = &whole["choices"][0];
     let mut deltas = vec![json!({ "role": "assistant", "content": "" })];

@@ -1,4 +1,4 @@
-//! Names: one table, two ways to call, whatever servers name their tools.
+//! Names: one table, two ways to call, whatever servers call their tools.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::setup::Setup;
 
-/// Servers with the names of their tools.
+/// Servers with their tools' names.
 type Servers = BTreeMap<String, BTreeSet<String>>;
 
 fn catalog<'a>(servers: impl Iterator<Item = (&'a String, Vec<&'a String>)>) -> Catalog {
@@ -62,7 +62,7 @@ proptest! {
         prop_assert_eq!(wires.len(), count, "two tools share a wire name: {:?}", names);
         for (server, tools) in &servers {
             for tool in tools {
-                // A name that cannot be shown gets another one.
+                // A name that cannot be displayed is replaced.
                 if nonet::text::name(tool) != *tool {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! Notices that arrive, although their client or the gateway ends first.
+//! Notices that arrive although their client or the gateway ends first.
 
 use nix::{
     sys::signal::{Signal, kill},
@@ -16,7 +16,7 @@ fn shop() -> Setup {
     Setup::new().server("shop", json!({ "tools": tools }))
 }
 
-/// The notices in the store.
+/// Returns the notices in the store.
 fn stored(client: &Client) -> Vec<Value> {
     let file = client.folder.path().join(".local/state/nonet/records.db");
     let Ok(records) = rusqlite::Connection::open(file) else { return Vec::new() };
@@ -35,7 +35,7 @@ fn task_that_ended(client: &mut Client) -> Value {
     launched["task_id"].clone()
 }
 
-/// What the next answer tells, by the ids of tasks.
+/// Returns the notices in the next answer, by task id.
 fn told(client: &mut Client) -> Vec<Value> {
     let notices = notices_of(&client.call("list_categories", json!({})));
     notices
@@ -125,7 +125,7 @@ fn a_client_may_follow_its_notices_as_a_resource() {
         serde_json::from_str::<Value>(&text).expect("JSON")["notices"].take()
     };
     assert_eq!(read(&mut client)[0]["task_id"], task);
-    // What was read is told.
+    // Notices that were read are not repeated.
     assert_eq!(read(&mut client), json!([]));
     assert_eq!(told(&mut client), [Value::Null; 0]);
 }

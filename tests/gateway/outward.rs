@@ -1,4 +1,4 @@
-//! `[gateway] notify`: notices that leave for people.
+//! `[gateway] notify`: notices sent to people.
 
 use std::{
     fs,
@@ -22,13 +22,13 @@ use crate::{
     setup::{Setup, eventually, json_of, text_of},
 };
 
-/// An address that takes notices.
+/// An address that accepts notices.
 #[derive(Clone)]
 struct Webhook(Arc<Inner>);
 
 struct Inner {
     address: String,
-    /// The status of each request; 0 never answers. The last one stays.
+    /// The status for each request; 0 never answers. The last one repeats.
     statuses: Vec<u16>,
     seen: Mutex<Vec<(String, Value)>>,
 }
@@ -55,7 +55,7 @@ impl Webhook {
         format!("http://{}/hook-of-the-user", self.0.address)
     }
 
-    /// The notices of all requests, each with the `x-key` that came with it.
+    /// Returns the notices of all requests, each with its `x-key` header.
     fn seen(&self) -> Vec<(String, Value)> {
         self.0.seen.lock().expect("no test panics with it").clone()
     }
@@ -90,7 +90,7 @@ fn shop(notify: &str) -> Client {
     client
 }
 
-/// Launches a call in the background that nobody waits for; returns its handle.
+/// Launches a background call that nobody waits for; returns its handle.
 fn launch(client: &mut Client) -> Value {
     let arguments = json!({ "name": "shop.slow", "background": true });
     let handle = json_of(&client.call("execute_tool", arguments));
@@ -108,9 +108,9 @@ fn the_end_of_a_task_is_posted() {
     assert_eq!(key, "key-of-the-user");
     assert_eq!((&notice["kind"], &notice["task_id"]), (&json!("task_ended"), &task), "{notice}");
     assert_eq!((&notice["state"], &notice["tool"]), (&json!("completed"), &json!("shop.slow")), "{notice}");
-    // The model is told as well.
+    // The model is notified as well.
     assert_eq!(client.until_notice("task_ended")["task_id"], task);
-    // A task that somebody waits for is not news.
+    // A task that somebody waits for causes no notice.
     let task = launch(&mut client);
     let waited = client.execute("gateway.background_run", json!({ "task_id": task, "wait": true }));
     assert_eq!(text_of(&waited), "done");
@@ -139,10 +139,10 @@ fn a_webhook_that_hangs_costs_nothing_else() {
     let mut client = shop(&format!("{{ webhook = '{}' }}", webhook.url()));
     let task = launch(&mut client);
     webhook.until(1);
-    // Calls go on, and the model is told.
+    // Calls continue, and the model is notified.
     assert_eq!(text_of(&client.execute("shop.fast", json!({}))), "done");
     assert_eq!(client.until_notice("task_ended")["task_id"], task);
-    // Nonet ends without waiting for it.
+    // Nonet ends without waiting for the delivery.
     client.leave();
     assert!(client.ended().success());
     assert!(client.stderr().contains("1 notices for people were not delivered"), "{}", client.stderr());
@@ -190,7 +190,7 @@ fn a_command_that_fails_is_in_the_log() {
         let log = client.stderr();
         (log.contains("ended with exit code 3") && log.contains("no display")).then_some(())
     });
-    // A changed file is in use at once.
+    // A changed file takes effect at once.
     let webhook = Webhook::start(&[]);
     let file = client.folder.path().join("servers.toml");
     let text = fs::read_to_string(&file).expect("it is there");
@@ -209,7 +209,7 @@ fn a_sign_in_that_is_needed_is_posted_and_a_command_keeps_it() {
     let setup = Setup::new().gateway(&format!("notify = {{ webhook = '{}' }}", webhook.url()));
     let setup = setup.server_of("docs", &format!("url = '{}'", service.url()));
     setup.write();
-    // The user of a command is at the terminal.
+    // The user of a command is at the terminal, so no notice is sent.
     let output = crate::client::command(setup.folder.path()).args(["check"]).output().expect("it runs");
     assert!(String::from_utf8_lossy(&output.stdout).contains("docs"), "{output:?}");
     assert_eq!(webhook.seen(), []);

@@ -1,4 +1,4 @@
-//! Messages that are larger than their kind may be: they cost themselves alone, and nobody waits for them.
+//! Messages larger than their kind allows: they fail alone, and nobody else waits for them.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Stdio, Way::Http, Way::LegacySse];
 
-/// A gateway with the server `big`, reached in this way, beside `good`.
+/// Opens a gateway with the server `big`, reached in this way, and `good`.
 async fn begin(way: Way, mut script: Value) -> Inside {
     let setup = Setup::new()
         .server("good", json!({ "tools": [{ "name": "fine", "on": { "text": "fine" } }] }))
@@ -45,7 +45,7 @@ async fn open(way: Way, tools: Value) -> Inside {
     inside
 }
 
-/// The connection has survived, and nobody else has noticed.
+/// Checks that the connection has survived, and that nobody else is affected.
 async fn is_well(inside: &Inside, way: Way) {
     assert_eq!(inside.answer("big__echo", json!({ "a": 1 })).await, json!({ "a": 1 }), "{way:?}");
     let fine = inside.execute("good.fine", json!({})).await;

@@ -13,7 +13,7 @@ fn shop(gateway: &str) -> Site {
     Setup::new().server("shop", script).gateway(gateway).serve()
 }
 
-/// The token in the address that Nonet prints.
+/// Returns the token in the address that Nonet prints.
 fn token(site: &Site) -> String {
     eventually("the address of the page is printed", || {
         let text = std::fs::read_to_string(site.folder.path().join("stderr")).ok()?;

@@ -1,4 +1,4 @@
-//! The page's view of work: what clients left to be done and what they keep, for the user who has the token.
+//! The page's view of work: clients' open work and stored data, for the user with the token.
 
 use std::fs;
 
@@ -53,7 +53,7 @@ impl Desk {
         serde_json::from_str(&reply.body).expect("JSON")
     }
 
-    /// Acts, which succeeds once; what it was about is gone then.
+    /// Deletes an item, which succeeds once; afterwards the item is gone.
     fn delete(&self, what: &str) {
         let path = format!("work/{what}/delete");
         let reply = self.send("POST", &path);
@@ -94,7 +94,7 @@ fn what_clients_left_is_seen_opened_and_ended() {
         assert_eq!(facts["facts"].as_array().map(Vec::len), Some(found), "{query}: {facts}");
     }
 
-    // One in full, and no more of it than fits.
+    // The full text of one fact, up to a limit.
     assert_eq!(desk.get(&format!("work/fact/{fact}"))["content"], "The plants like rain water");
     assert_eq!(desk.get(&format!("work/watch/{watch}"))["last_value"], "same");
     assert_eq!(desk.get(&format!("work/schedule/{reminder}"))["job_id"], reminder);
@@ -110,7 +110,7 @@ fn what_clients_left_is_seen_opened_and_ended() {
     }
     assert!(total >= 100_000 && whole == total, "{whole} of {total}");
 
-    // Reading changes nothing, and what is not to be done is refused.
+    // Reading changes nothing, and unavailable actions are refused.
     assert_eq!(desk.send("GET", &format!("work/task/{task}/cancel")).status, 405);
     assert_eq!(desk.send("POST", &format!("work/fact/{fact}/cancel")).status, 400);
     assert_eq!(desk.send("POST", &format!("work/task/{task}/delete")).status, 404, "it runs");
@@ -141,7 +141,7 @@ fn what_clients_left_is_seen_opened_and_ended() {
     }
     assert_eq!(desk.get("facts")["total"], 0);
 
-    // Each of them has its line in the audit log.
+    // Each action has a line in the audit log.
     let log = eventually("the lines are written", || {
         let files = fs::read_dir(desk.site.folder.path().join("audit")).ok()?.flatten();
         let text: String = files.filter_map(|file| fs::read_to_string(file.path()).ok()).collect();
@@ -181,7 +181,7 @@ fn the_figures_agree_and_what_waits_for_the_user_has_not_failed() {
     // `unknown_tool` and `tool_error`.
     assert_eq!(state["failures"], 2, "{state}");
     assert_eq!(state["servers"][0]["failures"], 1, "{state}");
-    // Calls tell who made them and why they failed, without secrets.
+    // Calls show who made them and why they failed, without secrets.
     let calls = crate::web::first_events(&desk.site.address, "/ui/api/calls", &desk.token, "shop.nothing");
     let failed = calls.iter().find(|call| call["tool"] == "shop.fail").expect("the call");
     let fault = failed["fault"].as_str().expect("its words");

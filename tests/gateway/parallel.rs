@@ -1,4 +1,4 @@
-//! `run_parallel`: concurrent where possible, ordered where needed, each failure on its own.
+//! `run_parallel`: concurrent if possible, ordered if needed, with independent failures.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::{
     setup::{Setup, logged},
 };
 
-/// The delay that tells concurrent from sequential, in milliseconds.
+/// The delay that distinguishes concurrent from sequential, in milliseconds.
 const DELAY: u64 = 400;
 
 fn slow(reads: bool) -> Value {
@@ -231,7 +231,7 @@ async fn a_run_that_takes_long_shows_what_has_ended() {
     let progress = &handle["progress"];
     assert_eq!((&progress["ended"], &progress["total"]), (&json!(1), &json!(2)), "{handle}");
     assert_eq!(progress["results"][0]["result"], json!({ "n": 1 }), "{handle}");
-    // When cancelled, it returns partial results.
+    // A cancelled run returns partial results.
     let id = &handle["task_id"];
     inside.execute("gateway.background_run", json!({ "task_id": id, "cancel": true })).await;
     let wait = json!({ "name": "gateway.background_run", "params": { "task_id": id, "wait": true } });
@@ -276,7 +276,7 @@ async fn a_server_has_only_as_many_calls_as_it_takes() {
     }
 }
 
-/// A server that takes one call at a time, and the file in which it logs them.
+/// Returns a server that handles one call at a time, and the file with its log.
 fn one_at_a_time(delay: u64) -> (Setup, std::path::PathBuf) {
     let reads = json!({ "readOnlyHint": true });
     let tools = json!([
@@ -297,7 +297,7 @@ async fn a_serialized_server_has_one_call_on_every_road() {
     let began = std::time::Instant::now();
     let launch = json!({ "name": "gateway.background_run", "params": { "name": "a.wait" } });
     let actions = json!({ "actions": [{ "name": "a.wait" }, { "name": "a.wait" }] });
-    // One directly, one by execute_tool, one in the background, two in a run, two and one by apps.
+    // One call directly, one by execute_tool, one in the background, two in a run, two and one by apps.
     let ended = tokio::join!(
         inside.call("a__wait", json!({})),
         inside.execute("a.write", json!({})),

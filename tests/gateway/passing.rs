@@ -93,14 +93,14 @@ fn links_in_results_can_be_read() {
     assert_eq!(unknown["error"]["code"], -32002, "{unknown}");
     client.until_ready("docs");
     let result = client.execute("docs.link", json!({}));
-    // Unchanged, and each link leads to the server that gave it.
+    // The result is unchanged, and each link leads to the server that gave it.
     assert_eq!(result["content"][0]["uri"], "note://linked");
     assert_eq!(result["content"][1]["resource"]["uri"], "note://shared");
     for (uri, expected) in [("note://linked", "linked"), ("nonet://docs/note://shared", "of docs")] {
         let read = client.request("resources/read", json!({ "uri": uri }));
         assert_eq!(text(&read), expected, "{read}");
     }
-    // A link decides nothing where another server lists the URI too.
+    // A link does not decide if another server lists the URI too.
     let shared = client.request("resources/read", json!({ "uri": "note://shared" }));
     assert_eq!(shared["error"]["data"]["uris"].as_array().map(Vec::len), Some(2), "{shared}");
 }
@@ -116,7 +116,7 @@ fn prompts_are_listed_got_and_completed() {
         client.request("prompts/get", json!({ "name": "docs__plan_it", "arguments": { "what": "a trip" } }));
     assert_eq!(plan["result"]["messages"][0]["content"]["text"], "Plan a trip.", "{plan}");
     assert!(plan["result"].get("resultType").is_none(), "{plan}");
-    // A server's refusal keeps the server's words.
+    // A server's refusal keeps its wording.
     let missing = client.request("prompts/get", json!({ "name": "docs__plan_it" }));
     assert!(missing["error"]["message"].as_str().is_some_and(|text| text.contains("what")), "{missing}");
     assert_eq!(client.request("prompts/get", json!({ "name": "docs__nothing" }))["error"]["code"], -32602);
@@ -204,7 +204,7 @@ fn changing(era: &str) -> Setup {
     )
 }
 
-/// The URIs of update notifications since the last look.
+/// Returns the URIs of update notifications since the last look.
 fn updated(client: &mut Client) -> Vec<String> {
     client.request("ping", json!({}));
     let notes = std::mem::take(&mut client.notifications);

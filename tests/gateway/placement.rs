@@ -21,7 +21,7 @@ use crate::{
     web::{Site, WebClient, http},
 };
 
-/// A gateway with one program that has a place. `starts` is a folder for what the program says of itself.
+/// Starts a gateway with one placed program. `starts` is a folder for the program's records.
 fn replica(redis: &RedisServer, starts: &Path, name: &str, placement: &str, labels: &str) -> Site {
     let script = json!({
         "call_log": starts.join("calls"),
@@ -62,7 +62,7 @@ fn runs_at(site: &Site) -> String {
     status(&mut client)["servers"][0]["runs_at"].as_str().unwrap_or_default().into()
 }
 
-/// The process of the program that answers at a replica.
+/// Returns the id of the program's process that answers at a replica.
 fn pid(site: &Site) -> i64 {
     WebClient::new(&site.address, "/mcp").answer("shop__count", json!({}))["pid"].as_i64().expect("a number")
 }
@@ -81,7 +81,7 @@ fn ends(mut site: Site, signal: Signal) -> Site {
     site
 }
 
-/// Everything that a replica lists of the program.
+/// Returns everything that a replica lists of the program.
 fn lists(site: &Site) -> Value {
     let mut client = WebClient::new(&site.address, "/mcp");
     let mut all = json!({});
@@ -94,7 +94,7 @@ fn lists(site: &Site) -> Value {
     }
     let category = client.answer("browse_category", json!({ "category": "shop", "page_size": 50 }));
     all["tools"] = category;
-    // Beside its definition are the figures of its calls.
+    // The figures of its calls come beside its definition.
     let tool = client.answer("get_tool", json!({ "name": "shop.count" }));
     all["count"] = json!([tool["input_schema"], tool["version"], tool["risk"]]);
     all
@@ -112,7 +112,7 @@ fn one_instance_serves_all_replicas_and_another_replica_takes_over() {
     assert_eq!((&*runs_at(&one), &*runs_at(&two)), ("one", "one"));
     assert_eq!(lists(&one), lists(&two));
 
-    // The holder is killed: the next call at the other one waits for the new instance.
+    // The holder is killed: the next call at the other replica waits for the new instance.
     let one = ends(one, Signal::SIGKILL);
     let began = Instant::now();
     let second = pid(&two);
@@ -121,7 +121,7 @@ fn one_instance_serves_all_replicas_and_another_replica_takes_over() {
     assert_ne!(second, first);
     assert_eq!(runs_at(&two), "two");
 
-    // One that comes later reaches it there.
+    // A later replica reaches the program there.
     let three = replica(&redis, starts.path(), "three", "one", "");
     ready(&[&three]);
     assert_eq!(pid(&three), second);
@@ -142,7 +142,7 @@ fn everything_of_a_program_comes_through_another_replica() {
     assert_eq!(there.answer("shop__echo", params.clone()), params);
     for tool in ["shop__fail", "shop__refuse", "shop__rows"] {
         let mut answers = [here.call(tool, json!({})), there.call(tool, json!({}))].map(|answer| {
-            // Kept results have a reference each.
+            // Each kept result has its own reference.
             let text = answer.to_string();
             text.split("r-").next().unwrap_or_default().to_owned()
         });
@@ -155,7 +155,7 @@ fn everything_of_a_program_comes_through_another_replica() {
     let read = there.request("resources/read", json!({ "uri": "note://a" })).result();
     assert_eq!(read["contents"][0]["text"], "a", "{read}");
 
-    // Progress, in order, under the client's own token.
+    // Progress arrives in order, under the client's own token.
     let call = json!({ "name": "shop__work", "arguments": {}, "_meta": { "progressToken": "mine" } });
     let messages = there.request("tools/call", call).messages();
     let told: Vec<_> = messages
@@ -169,10 +169,10 @@ fn everything_of_a_program_comes_through_another_replica() {
         "{told:?}"
     );
 
-    // A question goes to the client of the call, and its answer to the program.
+    // A question reaches the client of the call, and its answer reaches the program.
     assert_eq!(asked(&two, "shop__ask"), json!({ "action": "accept", "content": { "city": "Rome" } }));
 
-    // A client that gives up gives up at the program.
+    // If the client abandons a call, so does the program's replica.
     let mut waiting = WebClient::new(&two.address, "/mcp");
     let other = WebClient::resumed(&two.address, "/mcp", &waiting.session, "");
     let waiting = std::thread::spawn(move || {
@@ -186,7 +186,7 @@ fn everything_of_a_program_comes_through_another_replica() {
     eventually("the program knows of it", || logged().contains("cancelled").then_some(()));
     let _ = waiting.join();
 
-    // A list that changes there changes here.
+    // A list change at one replica is visible at the other.
     there.call("shop__grow", json!({}));
     eventually("the new tool is at both", || {
         let tools =
@@ -195,7 +195,7 @@ fn everything_of_a_program_comes_through_another_replica() {
     });
 }
 
-/// Calls a tool that asks a question, answers it, and returns the JSON that the call answers with.
+/// Calls a tool that asks a question and answers it. Returns the JSON of the call's answer.
 fn asked(site: &Site, tool: &str) -> Value {
     let post = |session: &str, message: Value| {
         let mut stream = TcpStream::connect(&site.address).expect("connects");

@@ -14,7 +14,7 @@ fn files() -> Value {
     ] })
 }
 
-/// The outcome of a call of each tool: `ok`, or the fault code.
+/// Returns the outcome of a call of each tool: `ok`, or the fault code.
 async fn outcomes(toml: &str, keys: &str) -> Vec<String> {
     let setup = Setup::new().server_with("files", files(), keys).toml(toml);
     let inside = setup.open().await;

@@ -1,4 +1,4 @@
-//! What one client may have at the same time, and what it cannot take from others.
+//! What one client may use at the same time, and what it cannot take from others.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -26,7 +26,7 @@ fn tools() -> Value {
     ])
 }
 
-/// A gateway over one server, and the log of the calls that reached it.
+/// Opens a gateway with one server. Returns it with the log of the calls that reached the server.
 async fn shop(gateway: &str, keys: &str, more: &str) -> (Inside, std::path::PathBuf) {
     let setup = Setup::new().gateway(gateway).toml(more);
     let log = setup.path("calls");
@@ -34,20 +34,20 @@ async fn shop(gateway: &str, keys: &str, more: &str) -> (Inside, std::path::Path
     (setup.server_with("shop", script, keys).open().await, log)
 }
 
-/// How many calls reached the server, and how many of them were cancelled.
+/// Returns how many calls reached the server, and how many of them were cancelled.
 fn sent(log: &Path) -> (usize, usize) {
     let lines = logged(log);
     let cancelled = lines.iter().filter(|line| line.get("cancelled").is_some()).count();
     (lines.len() - cancelled, cancelled)
 }
 
-/// Another client: a caller with a session of its own.
+/// Returns another client: a caller with its own session.
 fn another(inside: &Inside) -> Caller {
     let caller = inside.gateway.caller(inside.gateway.open_session(None), "other");
     Caller { lasting: true, ..caller }
 }
 
-/// Begins a call that nobody waits for yet.
+/// Begins a call without waiting for it.
 fn begin(inside: &Inside, caller: &Caller, name: &str) -> JoinHandle<Value> {
     let (gateway, caller) = (inside.gateway.clone(), caller.clone());
     let arguments = json!({ "name": name }).as_object().cloned().expect("an object");
@@ -77,7 +77,7 @@ async fn jobs_of_others_never_end_a_call_that_was_sent() {
     );
     assert!(refused["retry_after_ms"].is_u64(), "{refused}");
     assert_eq!(sent(&log), (1, 0), "it was refused before anything was sent");
-    // A call over the deadline goes on as a task, though the table of this client is full.
+    // A call past the deadline continues as a task, even though this client's table is full.
     let handle = inside.answer("execute_tool", json!({ "name": "shop.late" })).await;
     assert_eq!(handle["state"], "running", "{handle}");
     eventually("it ends", async || {
@@ -90,7 +90,7 @@ async fn jobs_of_others_never_end_a_call_that_was_sent() {
     // Another client has its own quota.
     let other = json_of(&inside.call_as(&another(&inside), "execute_tool", launch("shop.hang")).await);
     assert_eq!(other["state"], "running", "{other}");
-    // The refusal leads to what can be ended.
+    // The refusal names what can be ended.
     let list = inside
         .answer(
             refused["next_step"]["tool"].as_str().expect("a tool"),
@@ -117,7 +117,7 @@ async fn a_client_with_too_many_calls_in_flight_is_refused_and_others_are_not() 
         assert!(refused["message"].as_str().is_some_and(|text| text.contains("quotas.calls")), "{refused}");
     }
     assert_eq!(sent(&log), (2, 0));
-    // What looks after calls and tasks has room.
+    // There is still room for calls that manage calls and tasks.
     assert!(inside.answer("execute_tool", json!({ "name": "gateway.status" })).await["servers"].is_array());
     let result = inside.call_as(&another(&inside), "execute_tool", json!({ "name": "shop.fast" })).await;
     assert_eq!(text_of(&result), "done");
@@ -179,7 +179,7 @@ async fn kept_results_of_one_client_do_not_push_out_those_of_another() {
     let fetch =
         async |reference: &Value| inside.execute("gateway.fetch_result", json!({ "ref": reference })).await;
     assert_eq!(json_of(&fetch(&mine).await)["total"], 5_000);
-    // Without a profile, both are of the same user.
+    // Without a profile, both belong to the same user.
     assert_eq!(json_of(&fetch(&theirs[5]).await)["total"], 5_000);
     assert_eq!(fetch(&theirs[0]).await["isError"], true);
 }
@@ -192,7 +192,7 @@ async fn what_the_disk_does_not_take_is_kept_in_memory_and_told() {
     let inside = setup.server("shop", script).open_with_clock(&Clock::default(), &state).await;
     let lasting = note(&inside.execute("shop.rows", json!({})).await);
     assert_eq!(lasting["lasts"], Value::Null, "{lasting}");
-    // As if the disk were full: no entry can be written, and none can be read.
+    // Simulates a full disk: no entry can be written or read.
     let file = rusqlite::Connection::open(state.join("kept.db")).expect("it is there");
     file.execute_batch("CREATE TRIGGER full BEFORE INSERT ON entries BEGIN SELECT RAISE(ABORT, 'full'); END")
         .expect("the test can write");
@@ -267,7 +267,7 @@ fn whoever_has_a_handle_is_told_of_it_after_a_kill() {
     }
 }
 
-/// Filters that need more memory than there is, all at once.
+/// Concurrent filters that need more memory than there is.
 #[cfg(target_os = "linux")]
 #[test]
 fn filters_wait_for_their_turn_and_have_an_end() {
@@ -301,7 +301,7 @@ fn filters_wait_for_their_turn_and_have_an_end() {
     assert_eq!(json_of(&page)["total"], 2, "{page}");
 }
 
-/// The processes in which a gateway runs filters.
+/// Returns the processes in which a gateway runs filters.
 #[cfg(target_os = "linux")]
 fn filters_of(gateway: u32) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").expect("readable").flatten();
@@ -337,7 +337,7 @@ fn all_sessions_of_a_token_share_its_quotas() {
     let open = |token: &str| WebClient::with_token(&site.address, "/mcp", token);
     let (mut one, mut two) = (open(MINE), open(MINE));
     one.until_ready("shop");
-    // A third session of the token is refused, one of another token is not.
+    // A third session of the token is refused; one of another token is not.
     let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
     let authorization = format!("Bearer {MINE}");
     let headers = [("authorization", authorization.as_str())];
@@ -358,7 +358,7 @@ fn all_sessions_of_a_token_share_its_quotas() {
         assert_eq!(text_of(&other.call("shop__fast", json!({}))), "done");
     });
     assert_eq!(text_of(&one.call("shop__fast", json!({}))), "done");
-    // A session that has ended makes room.
+    // An ended session makes room.
     let headers = [("authorization", authorization.as_str()), ("mcp-session-id", two.session.as_str())];
     http(&site.address, "DELETE", "/mcp", &headers, "");
     two = setup::eventually("there is room", || {
@@ -369,7 +369,7 @@ fn all_sessions_of_a_token_share_its_quotas() {
     drop(two);
 }
 
-/// A client with the same session.
+/// Returns a client with the same session.
 fn open_as(client: &WebClient) -> WebClient {
     WebClient::resumed(&client.address, &client.path, &client.session, &client.authorization)
 }

@@ -36,7 +36,7 @@ async fn library(server: &str, rules: &str) -> Inside {
     Setup::new().server_with("docs", docs(), server).server("mail", mail).toml(rules).open().await
 }
 
-/// The prompts and URIs that a caller gets: by listing, and by trying everything.
+/// Returns the prompts and URIs that a caller gets: by listing, and by trying everything.
 async fn got(inside: &Inside, profile: Option<&str>, rules: &str) -> (Vec<String>, Vec<String>) {
     let caller = profile.map_or_else(|| inside.caller.clone(), |profile| inside.under(profile));
     let gateway = &inside.gateway;
@@ -98,7 +98,7 @@ async fn every_method_keeps_to_the_rules() {
     let read = [plan, secret_plan, open, secret, "page://one"];
     check("", "", &all, &read).await;
     check("unlisted_resources = true", "", &all, &[&read[..], &[unlisted]].concat()).await;
-    // Under `max_risk = low` nothing unlisted is read, and nothing that the configuration says to be of more risk.
+    // Under `max_risk = low`, nothing unlisted is readable, and nothing that the configuration rates as riskier.
     let low = "[profiles.p]\nmax_risk = 'low'";
     check("unlisted_resources = true", low, &all, &read).await;
     check("resources_risk = 'medium'", low, &[plan, secret_plan], &[plan, secret_plan]).await;
@@ -117,7 +117,7 @@ async fn every_method_keeps_to_the_rules() {
     )
     .await;
     check("blocked_tools = ['*secret*']", "", &[plan, open, page], &[plan, open, "page://one"]).await;
-    // What the user approves is listed, and not given by methods that cannot ask.
+    // Items that need approval are listed, but refused by methods that cannot ask.
     let ask = "[policies.ask]\ntools = ['skills.docs/*', 'resources.docs/note:*']\npolicy = 'approve'";
     check("", ask, &all, &["page://one"]).await;
 }
@@ -177,7 +177,7 @@ fn what_takes_the_place_of_a_skill_neither_hangs_nor_leaks() {
     let found = client.answer("search_tools", json!({ "query": "fine" }));
     assert!(found.to_string().contains("skills.fine") && !found.to_string().contains("s3cr3t"), "{found}");
     assert!(text_of(&client.call("use_skill", json!({ "command": "fine" }))).contains("Do it."));
-    // Each is told, once.
+    // Each is reported once.
     for folder in ["stolen", "endless", "hanging"] {
         eventually("it is logged", || {
             (client.stderr().matches(&format!("skills/{folder} is left out")).count() == 1).then_some(())
@@ -185,7 +185,7 @@ fn what_takes_the_place_of_a_skill_neither_hangs_nor_leaks() {
     }
 }
 
-/// Puts something else in the place of a file: a link to a device, a pipe, a folder, or a file without end.
+/// Replaces a file with something else: a link to a device, a pipe, a folder, or a huge sparse file.
 fn odd(client: &Client, name: &str, kind: &str) {
     let file = client.folder.path().join(name);
     let _ = fs::remove_file(&file);

@@ -32,7 +32,7 @@ fn twenty() -> Client {
     client
 }
 
-/// The process that answers a call.
+/// Returns the process that answers a call.
 fn pid(client: &mut Client, tool: &str) -> u64 {
     json_of(&client.execute(tool, json!({})))["pid"].as_u64().expect("a process id")
 }
@@ -42,7 +42,7 @@ fn pids(client: &mut Client) -> BTreeMap<String, u64> {
     names.map(|name| (name.clone(), pid(client, &format!("{name}.who")))).collect()
 }
 
-/// Changes the file like an editor: writes another file, then renames it.
+/// Changes the file as an editor does: writes another file, then renames it.
 fn edit(client: &Client, change: impl FnOnce(String) -> String) {
     let file = client.folder.path().join("servers.toml");
     let text = change(fs::read_to_string(&file).expect("it is there"));
@@ -51,7 +51,7 @@ fn edit(client: &Client, change: impl FnOnce(String) -> String) {
     fs::rename(&beside, &file).expect("it can be renamed");
 }
 
-/// Runs `nonet reload`: its exit code and output.
+/// Runs `nonet reload`. Returns its exit code and output.
 fn reload(client: &Client, more: &[&str]) -> (Option<i32>, String) {
     let output = command(client.folder.path()).arg("reload").args(more).output().expect("nonet runs");
     (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
@@ -179,7 +179,7 @@ fn a_rule_that_comes_to_match_nothing_is_told() {
     let told = "policies.careful.tools: `s0.slwo` matches no tool; the nearest is `s0.slow`";
     let mut client = Setup::new().server("s0", tools()).toml(rule).start();
     client.until_ready("s0");
-    // At the start, logged once and not again with each list.
+    // At the start, logged once, and not again with each list.
     eventually("it is logged", || client.stderr().contains(told).then_some(()));
     client.execute("gateway.status", json!({}));
     assert!(
@@ -209,7 +209,7 @@ fn a_rule_that_comes_to_match_nothing_is_told() {
 
 const TOKEN: &str = "owners-token-0123456789-0123456789";
 
-/// Rules that protect, before four servers.
+/// Returns protective rules and four servers.
 fn guarded() -> Setup {
     let mut setup = Setup::new().gateway(&format!("tokens = ['{TOKEN}']"));
     for n in 0..4 {
@@ -238,7 +238,7 @@ fn a_file_that_loses_what_protects_is_refused_until_it_is_accepted() {
         let status = json_of(&client.execute("gateway.status", json!({})));
         assert!(status["config_refused"].to_string().contains(lost), "{status}");
     };
-    // Emptied, cut at the beginning of each table, and with a table taken out.
+    // Emptied, cut off at the start of each table, and with a table removed.
     stays(&mut client, "", "4 of 4 servers");
     let cuts = ["[servers.s1]", "[policies.no]", "[profiles.reader]"];
     for cut in cuts {
@@ -247,12 +247,12 @@ fn a_file_that_loses_what_protects_is_refused_until_it_is_accepted() {
     }
     let without_tokens = whole.replace(&format!("tokens = ['{TOKEN}']"), "");
     stays(&mut client, &without_tokens, "tokens");
-    // The same again is no news, and `nonet reload` says why.
+    // The same file again causes no notice, and `nonet reload` gives the reason.
     let (code, told) = reload(&client, &[]);
     assert!(code == Some(1) && told.contains("all tokens") && told.contains("reload --accept"), "{told}");
     let status = command(client.folder.path()).arg("status").output().expect("nonet runs");
     assert!(String::from_utf8_lossy(&status.stdout).contains("is refused"), "{status:?}");
-    // What is put back is in use again, and was all the time.
+    // The restored text is in use, and always was.
     edit(&client, |_| whole.clone());
     eventually("the refusal is over", || {
         let status = json_of(&client.execute("gateway.status", json!({})));
@@ -260,7 +260,7 @@ fn a_file_that_loses_what_protects_is_refused_until_it_is_accepted() {
     });
     let (code, told) = reload(&client, &[]);
     assert!(code == Some(0) && told.contains("nothing changed"), "{told}");
-    // The user means it.
+    // The user confirms the change.
     let at = whole.find("[policies.no]").expect("it is there");
     stays(&mut client, &whole[..at], "policies.no");
     client.notices.clear();
@@ -270,7 +270,7 @@ fn a_file_that_loses_what_protects_is_refused_until_it_is_accepted() {
         (text_of(&client.execute("s0.gone", json!({}))) == "still here").then_some(())
     });
     assert_eq!(pid(&mut client, "s1.who"), pid_before);
-    // The word was for this text: another needs its own.
+    // The confirmation was for that text: another one needs its own.
     edit(&client, |_| String::new());
     client.until_notice("config_refused");
     let mut client = client.restart();
@@ -296,7 +296,7 @@ fn nonet_reload_asks_every_gateway_of_the_file() {
     edit(&first, |text| text.replace("[servers.s1]\n", "[servers.s1]\ntags = ['x']\n"));
     let (code, told) = reload(&first, &[]);
     assert_eq!((code, told.lines().count()), (Some(0), 2), "{told}");
-    // A fault is told, and one that has ended is not waited for.
+    // A fault is reported, and an ended gateway is not waited for.
     second.leave();
     second.ended();
     edit(&first, |text| text + "[servers.s2\n");
@@ -336,7 +336,7 @@ fn no_door_is_open_beyond_this_machine_without_tokens() {
     let output = serve(&setup).output().expect("nonet runs");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && told.contains("allow_without_tokens"), "{told}");
-    // With tokens it serves; without them it serves nobody, even if the user accepts a file without.
+    // With tokens, the gateway serves; without them, it serves nobody, even if the user accepts such a file.
     let site = guarded().serve_at("0.0.0.0:0");
     let address = site.address.replace("0.0.0.0", "127.0.0.1");
     let client = WebClient::with_token(&address, "/mcp", TOKEN);
@@ -354,7 +354,7 @@ fn no_door_is_open_beyond_this_machine_without_tokens() {
     reload(&["--accept"]);
     assert_eq!(knock(), 401);
     drop(client);
-    // Where the user says so, it is open.
+    // If the user says so, the gateway is open.
     let site = Setup::new().gateway("allow_without_tokens = true").serve_at("0.0.0.0:0");
     WebClient::new(&site.address.replace("0.0.0.0", "127.0.0.1"), "/mcp");
 }

@@ -25,7 +25,7 @@ fn run(client: &mut Client, tool: &str, params: Value) -> Value {
     json_of(&client.execute(&format!("gateway.{tool}"), params))
 }
 
-/// Shakes hands again: the instructions.
+/// Performs the handshake again. Returns the instructions.
 fn instructions(client: &mut Client) -> String {
     let answer = client.initialize("2025-06-18", json!({}));
     answer["result"]["instructions"].as_str().expect("a text").to_string()
@@ -58,7 +58,7 @@ fn a_fact_is_remembered_and_recalled_in_another_session() {
     assert!(fact["at"].as_str().is_some_and(|at| at.ends_with('Z')), "{fact}");
     assert!(recalled["confidence"].is_string() && fact["score"].is_number(), "{recalled}");
 
-    // Said again, it is the same fact.
+    // Repeated, it is the same fact.
     let again = run(&mut client, "remember", json!({ "content": " deploys are on TUESDAYS" }));
     assert_eq!((&again["id"], &again["known"]), (&json!(id), &json!(true)), "{again}");
     let fault = client.fault("gateway.forget", json!({ "id": "deploys" }));

@@ -1,4 +1,4 @@
-//! REST services as servers: requests as a service sees them, answers by their types, and everything that HTTP can refuse.
+//! REST services as servers: requests from the service's view, answers by type, and all kinds of HTTP failures.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::{
     setup::{Setup, json_of, notices_of, text_of},
 };
 
-/// A request as the service saw it.
+/// A request as received by the service.
 #[derive(Clone, Debug)]
 pub struct Seen {
     method: Method,
@@ -29,7 +29,7 @@ pub struct Seen {
     pub target: String,
     headers: HeaderMap,
     body: String,
-    /// How many requests of this target came before.
+    /// How many earlier requests had this target.
     before: usize,
 }
 
@@ -47,7 +47,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// The requests whose target begins so.
+    /// Returns the requests whose target has this prefix.
     fn seen(&self, target: &str) -> Vec<Seen> {
         let seen = self.seen.lock().expect("nobody panicked");
         seen.iter().filter(|one| one.target.starts_with(target)).cloned().collect()
@@ -56,7 +56,7 @@ impl Service {
 
 type Answers = dyn Fn(&Seen) -> Response + Send + Sync;
 
-/// Serves answers. A request of `/slow` has none.
+/// Serves answers. Requests to `/slow` get none.
 pub async fn serve(answers: impl Fn(&Seen) -> Response + Send + Sync + 'static) -> Service {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let base = format!("http://{}", listener.local_addr().expect("it is bound"));
@@ -94,7 +94,7 @@ pub fn json_answer(value: Value) -> Response {
     typed("application/json; charset=utf-8", value.to_string())
 }
 
-/// The keys of a server whose endpoints are the paths of `GET` requests, by name, with further keys.
+/// Returns the keys of a server whose endpoints are the paths of `GET` requests, by name, with further keys.
 fn endpoints(service: &Service, keys: &str, endpoints: &[(&str, &str)]) -> String {
     let mut text = format!("base_url = '{}'\n{keys}\n", service.base);
     for (name, rest) in endpoints {
@@ -103,12 +103,12 @@ fn endpoints(service: &Service, keys: &str, endpoints: &[(&str, &str)]) -> Strin
     text
 }
 
-/// A gateway with such a server.
+/// Opens a gateway with such a server.
 async fn open(service: &Service, keys: &str, all: &[(&str, &str)]) -> Inside {
     Setup::new().server_of("shop", &endpoints(service, keys, all)).open().await
 }
 
-/// A fault of a call of this server's tool.
+/// Returns the fault of a call of this server's tool.
 async fn fault(inside: &Inside, tool: &str, params: Value) -> Value {
     inside.fault("execute_tool", json!({ "name": format!("shop.{tool}"), "params": params })).await
 }
@@ -345,7 +345,7 @@ async fn a_failure_is_repeated_once_where_that_changes_nothing() {
         assert!(fault["message"].as_str().expect("a message").contains(said), "{fault}");
         assert_eq!(service.seen(&format!("/{tool}")).len(), times, "{tool}");
     }
-    // A wait that is too long is the caller's.
+    // A wait that is too long is left to the caller.
     let fault = fault(&inside, "long", json!({})).await;
     assert_eq!((&fault["code"], &fault["retry_after_ms"]), (&json!("upstream_error"), &json!(60_000)));
     assert_eq!(service.seen("/long").len(), 1);
@@ -466,7 +466,7 @@ async fn credentials_never_leave_the_host_of_the_service() {
         let message = fault["message"].as_str().expect("a message");
         assert!(message.contains("private address") && message.contains("private_addresses"), "{message}");
     }
-    // The first request was sent, whatever comes of the redirect.
+    // The first request was sent, whatever happens to the redirect.
     for tool in ["into", "dead"] {
         let fault = fault(&inside, tool, json!({})).await;
         assert_eq!(
@@ -524,10 +524,10 @@ async fn an_operation_on_another_host_gets_no_credentials() {
     assert_eq!(refused["code"], "auth_required", "{refused}");
     assert!(message.contains(&format!("`base_url = \"{}\"", other.base)), "{message}");
     assert_eq!(other.seen("/upload")[0].header("authorization"), None);
-    // No body either, wherever a redirect leads.
+    // Nor is a body sent, wherever a redirect leads.
     inside.execute("shop.away", json!({ "q": "x" })).await;
     assert_eq!((&*other.seen("/there")[0].body, service.seen("/away")[0].body.is_empty()), ("", false));
-    // Without an address of the whole service, its host is that of all operations, if they have one.
+    // Without an address for the whole service, its host is the one shared by all operations, if any.
     for (tool, expected) in [("torn.look", None), ("one.look", Some("Bearer s3cr3t-t0ken"))] {
         assert_eq!(text_of(&inside.execute(tool, json!({})).await), "here");
         assert_eq!(
@@ -540,7 +540,7 @@ async fn an_operation_on_another_host_gets_no_credentials() {
         let unknown = json_of(&inside.execute(tool, json!({})).await);
         assert_eq!(unknown["error"]["code"], "unknown_tool", "{tool} has no address: {unknown}");
     }
-    // An endpoint written by hand is at the address of the document.
+    // A hand-written endpoint uses the document's address.
     assert_eq!(text_of(&inside.execute("shop.by_hand", json!({})).await), "here");
     assert_eq!(service.seen("/by-hand")[0].header("authorization"), Some("Bearer s3cr3t-t0ken"));
 }
@@ -583,7 +583,7 @@ async fn a_large_answer_is_a_preview_that_can_be_read_on() {
         assert!(result.to_string().len() < 10_000, "{tool}: {} bytes", result.to_string().len());
         assert_eq!(result.get("structuredContent"), None, "{tool}");
     }
-    // A list is a list, short or long, with or without the member that MCP wraps it in.
+    // A list stays a list, short or long, with or without the member in which MCP wraps it.
     for filter in [".[7].id", "length"] {
         let request = json!({ "name": "shop.list", "select": filter });
         let selected = inside.call("execute_tool", request).await;
@@ -591,7 +591,7 @@ async fn a_large_answer_is_a_preview_that_can_be_read_on() {
     }
 }
 
-/// A small document of a service at `base`.
+/// Returns a small document of a service at `base`.
 fn document(base: &str) -> Value {
     json!({
         "openapi": "3.0.3",
@@ -693,7 +693,7 @@ async fn a_document_that_changes_is_taken_up_and_one_that_breaks_is_not() {
     let total =
         async || inside.answer("browse_category", json!({ "category": "shop" })).await["total"].clone();
     assert_eq!(total().await, 4);
-    // Neither a broken document nor a lost one costs what is known.
+    // Neither a broken nor a missing document loses known operations.
     fs::write(&file, "{ \"openapi\": ").expect("written");
     assert_eq!(inside.execute("shop.getOrder", json!({ "id": "7" })).await["structuredContent"]["id"], 7);
     let mut changed = document(&service.base);
@@ -718,7 +718,7 @@ async fn a_document_that_changes_is_taken_up_and_one_that_breaks_is_not() {
         .await;
     }
     fs::write(&file, document(&service.base).to_string()).expect("written");
-    // A call ends the wait for the next attempt.
+    // A call cuts short the wait for the next attempt.
     eventually("it works again", async || {
         inside.execute("shop.getOrder", json!({ "id": "7" })).await.get("structuredContent").map(drop)
     })
@@ -795,7 +795,7 @@ fn the_list_of_the_last_run_is_known_at_once_and_works_after_a_restart() {
     fs::write(setup.path("shop.json"), document(&service.base).to_string()).expect("written");
     let mut client = setup.server_of("shop", "openapi = 'shop.json'\nexpose = 'verbatim'").start();
     client.until_ready("shop");
-    // A client would take a schema of the responses for a promise.
+    // A client would take a schema of the responses as a guarantee.
     let listed = client.request("tools/list", json!({}))["result"]["tools"].clone();
     let listed = listed.as_array().expect("a list").iter().find(|tool| tool["name"] == "listRefunds");
     let listed = listed.expect("it is listed");

@@ -1,4 +1,4 @@
-//! `gateway.add_server`: servers that a client brings along in the middle of a session.
+//! `gateway.add_server`: servers that a client adds mid-session.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ fn shop() -> Value {
     json!({ "tools": [{ "name": "look" }] })
 }
 
-/// A server that no configuration has.
+/// Returns a server that no configuration has.
 fn music(pid: &Path) -> Value {
     json!({
         "tools": [
@@ -34,7 +34,7 @@ fn music(pid: &Path) -> Value {
     })
 }
 
-/// The params that add a scripted server.
+/// Returns the params that add a scripted server.
 fn server(folder: &Path, name: &str, script: &Value) -> Value {
     let file = folder.join(format!("{name}.script.json"));
     fs::write(&file, script.to_string()).expect("the script can be written");
@@ -50,19 +50,19 @@ fn lasting(inside: &Inside, profile: Option<&str>) -> Caller {
     Caller { lasting: true, ..caller }
 }
 
-/// The error of a call.
+/// Returns the error of a call.
 async fn fault(inside: &Inside, caller: &Caller, tool: &str, params: &Value) -> Value {
     let result = inside.call_as(caller, "execute_tool", own(tool, params)).await;
     assert_eq!(result["isError"], true, "{result}");
     json_of(&result)["error"].take()
 }
 
-/// Calls one of Nonet's tools, which the user allows in the chat: the result.
+/// Calls one of Nonet's tools, with the user's permission in the chat. Returns the result.
 async fn allowed(inside: &Inside, caller: &Caller, tool: &str, params: &Value) -> Value {
     let fault = fault(inside, caller, tool, params).await;
     assert_eq!(fault["code"], "needs_approval", "{fault}");
     let mut answer = fault["next_step"]["arguments"].clone();
-    // That the user allows more than this call is not heard.
+    // Permission for more than this call is ignored.
     answer["answer"] = json!("allow_for_session");
     let told = json_of(&inside.call_as(caller, "ask_user", answer).await);
     assert_eq!(told["status"], "approved", "{told}");
@@ -121,7 +121,7 @@ async fn a_server_added_in_mid_session_is_that_sessions_until_it_ends() {
     let skills = answer_as(&inside, &own_session, "use_skill", json!({})).await.to_string();
     assert!(skills.contains("music/compose"), "{skills}");
 
-    // For another session there is no such server, under no name.
+    // For another session the server does not exist, under any name.
     for name in ["music.play_song", "music__play_song", "play_song", "Music.Play-Song"] {
         for (tool, arguments) in
             [("execute_tool", json!({ "name": name, "params": {} })), ("get_tool", json!({ "name": name }))]
@@ -145,7 +145,7 @@ async fn a_server_added_in_mid_session_is_that_sessions_until_it_ends() {
     let status = answer_as(&inside, &other, "execute_tool", own("status", &json!({}))).await;
     assert!(!status.to_string().contains("music"), "{status}");
     assert_eq!(status["tools"], 1, "{status}");
-    // Its name is taken all the same.
+    // The server's name is taken all the same.
     let taken = fault(&inside, &other, "add_server", &params).await;
     assert_eq!(taken["code"], "invalid_params", "{taken}");
 
@@ -200,7 +200,7 @@ async fn a_removal_that_is_cut_off_still_ends_the_server() {
     let mut answer = asked["next_step"]["arguments"].clone();
     answer["answer"] = json!("yes");
     assert_eq!(inside.answer("ask_user", answer).await["status"], "approved");
-    // The call in flight keeps the server for longer than this.
+    // The call in flight keeps the server for longer than this test waits.
     let mut removal = own("remove_server", &named);
     removal["timeout_ms"] = json!(200);
     let result = inside.call("execute_tool", removal).await;
@@ -260,7 +260,7 @@ async fn what_cannot_be_added_is_refused_before_the_user_is_asked() {
     check(me, json!({ "command": null, "args": null }), "invalid_params", "needs").await;
     check(me, json!({ "command": null, "args": null, "url": "ftp://x" }), "invalid_params", "`url`").await;
     check(me, json!({ "env": { "A=B": "x" } }), "invalid_params", "env").await;
-    // What the question does not show is not taken.
+    // Keys that the question does not show are refused.
     for hidden in [
         json!({ "cwd": "/" }),
         json!({ "inherit_env": ["*"] }),
@@ -287,13 +287,13 @@ async fn nothing_but_the_user_lets_a_server_in() {
     let pid = setup.path("pid");
     let params = server(setup.folder.path(), "music", &music(&pid));
     let inside = setup.open().await;
-    // An answer for the whole session counts for one call.
+    // An answer for the whole session counts only for one call.
     let named = json!({ "name": "music" });
     added(&inside, &inside.caller, &params).await;
     assert_eq!(fault(&inside, &inside.caller, "remove_server", &named).await["code"], "needs_approval");
     allowed(&inside, &inside.caller, "remove_server", &named).await;
     assert_eq!(fault(&inside, &inside.caller, "add_server", &params).await["code"], "needs_approval");
-    // What runs by itself cannot ask.
+    // Unattended runs cannot ask.
     let later = json!({ "name": "gateway.add_server", "params": params, "when": "in 1h" });
     let refused = fault(&inside, &inside.caller, "schedule", &later).await;
     assert_eq!(refused["code"], "needs_approval", "{refused}");
@@ -346,7 +346,7 @@ async fn a_profile_holds_for_what_its_session_adds() {
     let mut params = server(setup.folder.path(), "music", &music(&setup.path("pid")));
     params["tags"] = json!(["tunes"]);
     let inside = setup.open().await;
-    // A client does not get past its profile by tags of its own.
+    // A client cannot bypass its profile with its own tags.
     for profile in ["only", "tagged"] {
         let limited = lasting(&inside, Some(profile));
         let answer = added(&inside, &limited, &params).await;
@@ -407,7 +407,7 @@ async fn what_runs_later_does_not_use_a_server_of_a_session() {
     }
 }
 
-/// A client whose user allows everything in a form.
+/// Returns a client whose user allows everything in a form.
 fn trusting(setup: Setup) -> Client {
     let mut client = setup.start_with(json!({ "elicitation": {} }));
     client.answer_questions(|_| json!({ "action": "accept", "content": { "decision": "allow" } }));
@@ -438,7 +438,7 @@ fn the_user_reads_the_whole_command_and_no_secret() {
     let command = format!("sh -c '{script}' 'it'\\''s here' '${{HOME}}' {long} $'a\\nb' end\n");
     assert!(question.contains(&command), "{question}");
     assert!(question.contains("API_TOKEN=***") && question.contains("tunes"), "{question}");
-    // A variable may decide what runs.
+    // A variable may determine what runs.
     assert!(question.contains("NODE_OPTIONS='--require /opt/x.js'"), "{question}");
     assert!(!question.contains("s3cret"), "{question}");
     let choices = &client.asked[0]["requestedSchema"]["properties"]["decision"]["enum"];
@@ -492,7 +492,7 @@ fn a_server_that_wants_a_sign_in_can_only_be_persisted() {
     let fault = client.fault("gateway.add_server", params.clone());
     assert_eq!(fault["code"], "auth_required", "{fault}");
     assert!(fault["message"].as_str().is_some_and(|text| text.contains("`persist`")), "{fault}");
-    // `nonet login` does not know a session's server.
+    // `nonet login` does not know servers of a session.
     assert!(client.notices.iter().all(|notice| notice["kind"] != "sign_in_needed"), "{:?}", client.notices);
     params["persist"] = json!(true);
     let answer = json_of(&client.execute("gateway.add_server", params));
@@ -545,13 +545,13 @@ fn a_server_that_is_to_stay_goes_into_the_file_and_can_be_removed_again() {
     assert!(after.contains("# What I have\n[servers.mine]   # keep this one\n"), "{after}");
     assert!(after.contains("# Added by a client with gateway.add_server.\n[servers.music]\n"), "{after}");
     assert!(after.contains("$${HOME} and $$${HOME}") && !after.contains("s3cret"), "{after}");
-    // The file means what was tried, so the process went on.
+    // The file has the same meaning as the trial, so the process continued.
     assert!(!is_gone(&process));
     let env = json_of(&client.execute("music.env", json!({})))["env"].clone();
     assert_eq!(env["PLACE"], "${HOME} and $${HOME}");
-    // The server has its secret, which no answer shows.
+    // The server gets its secret, which no answer shows.
     assert_eq!(env["API_TOKEN"], "***");
-    // It is everybody's now.
+    // The server is now available to every client.
     let mut second = client.restart();
     second.answer_questions(|_| json!({ "action": "accept", "content": { "decision": "allow" } }));
     second.initialize("2025-06-18", json!({ "elicitation": {} }));

@@ -1,4 +1,4 @@
-//! Results pass as they were written, byte for byte, over every pair of transports.
+//! Results pass unchanged, byte for byte, over every pair of transports.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -18,10 +18,10 @@ use crate::{
     web::{WebClient, http},
 };
 
-/// How many results are sent over each pair.
+/// How many results to send over each pair.
 const RESULTS: usize = 40;
 
-/// Text of JSON that a parser and a writer would change: white space, order, numbers, escapes.
+/// Generates JSON text that parsing and writing would change: white space, order, numbers, escapes.
 fn any_json() -> impl Strategy<Value = String> {
     let number = prop::sample::select(vec![
         "0",
@@ -77,7 +77,7 @@ fn any_text() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..6).prop_map(|pieces| format!("\"{}\"", pieces.concat()))
 }
 
-/// A result of a call, with members that nobody knows.
+/// Generates results of calls, with unknown members.
 fn any_result() -> impl Strategy<Value = String> {
     let block = (any_text(), any_json())
         .prop_map(|(text, x)| format!("{{\"x\":{x}, \"type\" :\"text\",\"text\":{text}}}"));
@@ -107,7 +107,7 @@ fn script(results: &[String], sse: bool) -> Value {
     json!({ "tools": tools, "sse": sse })
 }
 
-/// An answer that is written as it is.
+/// Returns an answer that is written as it is.
 fn written(result: &str) -> Value {
     json!({ "head": format!("{{\"jsonrpc\":\"2.0\",\"id\":{{id}},\"result\":{result}}}"), "answers": true })
 }
@@ -122,7 +122,7 @@ impl Drop for Running {
     }
 }
 
-/// A setup with the same server on stdio (`pipe`) and over HTTP (`web`).
+/// Returns a setup with the same server on stdio (`pipe`) and over HTTP (`web`).
 fn setup(results: &[String]) -> (Setup, Running) {
     let setup = Setup::new();
     let (file, port) = (setup.path("web.json"), setup.path("port"));
@@ -140,7 +140,7 @@ fn setup(results: &[String]) -> (Setup, Running) {
     (setup.server("pipe", script(results, false)).server_of("web", &keys), Running(server))
 }
 
-/// A client on stdio that reads lines and no JSON.
+/// A client on stdio that reads lines without parsing JSON.
 struct LineClient {
     _nonet: Running,
     stdin: ChildStdin,
@@ -177,7 +177,7 @@ fn answer_of(result: &str) -> String {
     format!("{{\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{result}}}")
 }
 
-/// A result as a client of the stateless era gets it.
+/// Returns a result as a client of the stateless era gets it.
 fn completed(result: &str) -> String {
     let inside = result.trim_end().strip_suffix('}').expect("an object");
     format!("{inside},\"resultType\":\"complete\"}}")

@@ -1,6 +1,7 @@
-//! What a server in a sandbox can reach, and what nobody can reach without one. The servers are hostile: each call is a shell.
+//! What a sandboxed server can access, and what no server can access even without a sandbox. The servers are hostile: each
+//! call runs a shell.
 //!
-//! Where the machine allows no namespaces, the rows that need them say so and end.
+//! Where the machine allows no namespaces, the rows that need them print a note and end.
 
 use std::{fs, net::TcpListener, os::unix::fs::PermissionsExt, process::Command};
 
@@ -36,7 +37,7 @@ fn is_possible() -> bool {
     weaker.is_null()
 }
 
-/// A gateway with a hostile server in a sandbox, and another one outside with a secret.
+/// Returns a gateway with a hostile sandboxed server, and another server outside with a secret.
 fn beside_a_secret(sandbox: &str) -> Client {
     let setup = Setup::new().server_with("bad", shell(), &format!("sandbox = {sandbox}")).server_with(
         "good",
@@ -95,7 +96,7 @@ fn a_server_in_a_sandbox_reaches_what_it_was_given_and_nothing_else() {
     check("mount -t tmpfs none /mnt; unshare -U true; echo $?", "1");
     assert_eq!(fs::read_to_string(home.join("work/new")).unwrap(), "new\n");
     assert_eq!(fs::read_to_string(home.join(".bashrc")).unwrap(), "# mine\n");
-    // What it wrote into its own home is there again after a restart, and nobody is hurt.
+    // Files in its own home are still there after a restart, and nobody else is affected.
     assert_eq!(text_of(&client.execute("good.sh", json!({ "run": "echo $GOOD_KEY" }))), "***\n", "its own");
 }
 
@@ -143,7 +144,7 @@ fn the_network_is_what_the_sandbox_says() {
     check("['localhost.example.com:443']", &proxied(port), "403", "200");
 }
 
-/// The processes whose command line has a text.
+/// Returns the processes whose command line contains a text.
 fn with_command_line(text: &str) -> Vec<i32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -183,7 +184,7 @@ fn a_sandbox_that_cannot_be_had_is_told_and_the_server_does_not_start() {
     assert!(told.contains("bad: its sandbox is not whole"), "{told}");
 }
 
-/// Inside of a sandbox there are no further namespaces, as in many containers.
+/// Within a sandbox there are no further namespaces, as in many containers.
 #[test]
 fn without_namespaces_a_server_is_refused_or_starts_with_what_can_be_had() {
     if !is_possible() {

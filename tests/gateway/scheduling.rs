@@ -1,4 +1,4 @@
-//! Schedules and reminders: what happens later, once, whoever is there then.
+//! Schedules and reminders: later runs, exactly once, whichever gateway is running then.
 
 use std::{
     fs,
@@ -21,13 +21,13 @@ use crate::{
     setup::{self, PATIENCE, Setup, json_of, logged, notices_of, text_of},
 };
 
-/// Milliseconds since 1970 of a time in ISO 8601.
+/// Converts an ISO 8601 time to milliseconds since 1970.
 fn ms(time: &Value) -> u64 {
     let time: jiff::Timestamp = time.as_str().expect("a time").parse().expect("ISO 8601 with an offset");
     u64::try_from(time.as_millisecond()).expect("after 1970")
 }
 
-/// Lets time pass until a little after this time.
+/// Advances the clock to shortly after this time.
 fn pass(clock: &Clock, until: &Value) {
     clock.advance(Duration::from_millis(ms(until).saturating_sub(clock.unix_ms()) + 10));
 }
@@ -87,7 +87,7 @@ async fn every_weekday_at_9_read_the_open_issues_and_put_them_into_a_note() {
     assert_eq!(told["result"]["output"], json!({ "text": ["a bug"] }), "{told}");
     assert!(told.get("late_ms").is_none() && told.get("again").is_none(), "{told}");
     assert!(ms(&told["next_run"]) > ms(&first), "{told}");
-    // The result is kept as a task's is.
+    // The result is kept like a task's.
     let whole = inside.answer("execute_tool", told["next_step"]["arguments"].clone()).await;
     assert_eq!(whole["tool_calls"], 2, "{whole}");
     assert_eq!(logged(&log).len(), 2);
@@ -148,17 +148,17 @@ async fn a_reminder_comes_back_and_the_same_label_overwrites() {
         (&json!("deploy on Tuesday"), &json!("deploy"), &second["next_run"])
     );
     clock.advance(Duration::from_secs(2 * 86_400));
-    // The notice comes before the reminder is gone.
+    // The notice arrives before the reminder is gone.
     eventually("it is done", async || {
         (own(&inside, "schedule_list", json!({})).await["total"] == 0).then_some(())
     })
     .await;
-    // One that comes again and again, however far the clock jumps.
+    // A recurring reminder, however far the clock jumps.
     remind("0 8 * * *", "stand up").await;
     clock.advance(Duration::from_secs(10 * 86_400));
     let told = notice(&inside, "reminder").await;
     assert!(ms(&told["next_run"]) > clock.unix_ms() && told["late_ms"].is_u64(), "{told}");
-    // Backwards, nothing that was done is done again.
+    // If the clock is turned back, nothing is repeated.
     clock.turn_back(Duration::from_secs(5 * 86_400));
     let listed = eventually("it is put off", async || {
         let listed = own(&inside, "schedule_list", json!({})).await["schedules"][0].take();
@@ -262,7 +262,7 @@ async fn what_is_corrected_still_runs_later() {
         "{fault}"
     );
 
-    // An app by its name, by way of call_app, or with its input in the params.
+    // An app by its name, through call_app, or with its input in the params.
     for given in [
         json!({ "name": "note", "params": { "text": "a" } }),
         json!({ "name": "call_app", "params": { "app_id": "note", "input": { "text": "a" } } }),
@@ -289,7 +289,7 @@ async fn what_runs_by_itself_may_use_the_to_do_list_and_launches_nothing() {
     let launch =
         json!({ "when": "in 1h", "name": "gateway.background_run", "params": { "name": "shop.buy" } });
     assert_eq!(own(&inside, "schedule", launch).await["error"]["code"], "invalid_params");
-    // Its own notices are not a thing to watch.
+    // Nonet's own notices cannot be watched.
     let params = json!({ "name": "gateway.read_resource", "params": { "uri": "nonet://gateway/notices" } });
     let refused = inside.execute("gateway.watch_start", params).await;
     assert!(refused["isError"] == true && text_of(&refused).contains("cannot be read"), "{refused}");
@@ -384,7 +384,7 @@ async fn the_tools_are_found_by_what_people_say() {
     }
 }
 
-/// A gateway over stdio with one tool whose calls are logged.
+/// Returns a gateway over stdio with one tool whose calls are logged.
 fn shop(on: Value) -> (Client, std::path::PathBuf) {
     let setup = Setup::new();
     let log = setup.path("calls");
@@ -441,7 +441,7 @@ fn a_run_that_was_killed_is_made_again_and_that_is_said() {
     assert_eq!((&told["again"], &told["success"], calls(&log)), (&json!(true), &json!(true), 2), "{told}");
 }
 
-/// A gateway that was killed after a run had ended, and before that was told: the run is not made again.
+/// A gateway killed between the end of a run and its report: the run is not repeated.
 #[test]
 fn a_run_that_had_ended_is_told_and_not_made_again() {
     let (mut client, log) = shop(json!({ "delay_ms": 2_500, "text": "bought" }));
@@ -450,7 +450,7 @@ fn a_run_that_had_ended_is_told_and_not_made_again() {
     assert_eq!(text_of(&client.execute("gateway.background_run", wait)), "bought");
     schedule(&mut client, "in 1d");
     killed(&client);
-    // As it is written down before a run begins.
+    // The record as written before a run begins.
     let file = client.folder.path().join(".local/state/nonet/records.db");
     let records = rusqlite::Connection::open(file).expect("it is there");
     let begun = json!({ "task_id": launched["task_id"], "late_ms": 0 }).to_string();
@@ -478,13 +478,13 @@ fn a_shared_gateway_stays_for_what_is_left_to_run() {
     client.leave();
     client.ended();
     setup::eventually("it runs without a client", || (calls(&log) == 1).then_some(()));
-    // The next client is told.
+    // The next client is notified.
     let mut client = client.beside(&[]);
     client.initialize("2025-06-18", json!({}));
     assert_eq!(client.until_notice("scheduled_run")["job_id"], scheduled["job_id"]);
 }
 
-/// After an update, the gateway of the old version leaves what is left to one that it starts.
+/// After an update, the old version's gateway hands its remaining work to a new one.
 #[test]
 fn a_shared_gateway_of_another_version_is_replaced() {
     let setup = Setup::new().gateway("shared = true\nshared_grace = '100ms'");
@@ -535,7 +535,7 @@ async fn a_gateway_of_another_configuration_leaves_alone_what_it_has_no_tools_fo
 
     let other = Setup::new().open_with_clock(&clock, state.path()).await;
     assert_eq!(notice(&other, "reminder").await["message"], "tea");
-    // The reminder is told before it is taken off the list.
+    // The reminder is reported before it is removed from the list.
     let listed = eventually("one is left", async || {
         let listed = own(&other, "schedule_list", json!({})).await;
         (listed["total"] == 1).then_some(listed)

@@ -1,5 +1,5 @@
-//! Keyring secrets on a machine without a keyring: what is reported, and what still works. And secrets in the
-//! file.
+//! Keyring secrets on a machine without a keyring: reports, and what still works. Also secrets in
+//! `secrets.env`.
 
 use std::{fs, io::Write, process::Stdio};
 
@@ -10,7 +10,7 @@ use crate::{
     setup::{Setup, eventually, json_of},
 };
 
-/// The exit code and output of a command.
+/// Returns the exit code and output of a command.
 fn run(setup: &Setup, arguments: &[&str], stdin: &str) -> (Option<i32>, String) {
     let mut child = command(setup.folder.path())
         .args(arguments)

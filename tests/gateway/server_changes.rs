@@ -1,4 +1,4 @@
-//! Servers' lists, and their changes while a client is connected. In all three eras.
+//! Servers' lists, and changes to them while a client is connected, in all three eras.
 
 use serde_json::{Value, json};
 

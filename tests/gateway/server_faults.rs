@@ -1,4 +1,4 @@
-//! A server that is slow, dead, noisy, endless or hostile costs its own tools only. One row per fault.
+//! A server that is slow, dead, noisy, endless or hostile affects only its own tools. One row per fault.
 
 use std::{fs, time::Instant};
 
@@ -9,7 +9,7 @@ use crate::{
     setup::{Setup, eventually, fake_server, json_of, text_of},
 };
 
-/// A healthy server, to show that the others cost it nothing.
+/// Returns a healthy server, to show that it is not affected.
 fn good() -> Value {
     json!({ "tools": [{ "name": "fine", "on": { "text": "fine" } }] })
 }

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// The longest wait for an expected event.
+/// The time limit for an expected event.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One server behind the gateway.
@@ -72,19 +72,19 @@ impl Setup {
         self.embedder.is_some()
     }
 
-    /// Adds tables at the end.
+    /// Adds tables at the end of the file.
     pub fn toml(mut self, text: &str) -> Self {
         self.more.push_str(text);
         self.more.push('\n');
         self
     }
 
-    /// A path in the folder.
+    /// Returns a path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The configuration. `transport` says how a scripted server is reached.
+    /// Returns the configuration. `transport` returns how a scripted server is reached.
     pub fn text(&self, transport: impl Fn(&Server, &Value) -> String) -> String {
         let folder = self.folder.path().display();
         let no_model = || format!("model = '{folder}/no-model'");
@@ -114,7 +114,7 @@ impl Setup {
     }
 }
 
-/// The scripted server as a program.
+/// Returns the path of the scripted server's program.
 pub fn fake_server() -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_nonet")).parent().expect("it is in a folder");
     let program = folder.join("examples").join("fake_server");
@@ -134,7 +134,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A figure of a process from the system, such as `VmRSS`, in bytes.
+/// Returns a figure of a process from the system, such as `VmRSS`, in bytes.
 #[cfg(target_os = "linux")]
 pub fn memory(pid: u32, key: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
@@ -142,31 +142,31 @@ pub fn memory(pid: u32, key: &str) -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
 }
 
-/// The JSON lines of a scripted server's log.
+/// Returns the JSON lines of a scripted server's log.
 pub fn logged(file: &Path) -> Vec<Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// The JSON in the first text block of a result.
+/// Returns the JSON in the first text block of a result.
 pub fn json_of(result: &Value) -> Value {
     let text = text_of(result);
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: not JSON: {result}"))
 }
 
-/// The first text block of a result.
+/// Returns the first text block of a result.
 pub fn text_of(result: &Value) -> &str {
     result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("no text: {result}"))
 }
 
-/// The notices in a result.
+/// Returns the notices in a result.
 pub fn notices_of(result: &Value) -> Vec<Value> {
     let blocks = result["content"].as_array().into_iter().flatten();
     let notes = blocks.filter_map(|block| serde_json::from_str::<Value>(block["text"].as_str()?).ok());
     notes.filter_map(|note| note["notices"].as_array().cloned()).flatten().collect()
 }
 
-/// An answer for a golden file, with run-dependent values replaced.
+/// Returns an answer for a golden file, with run-dependent values replaced.
 pub fn golden(mut value: Value) -> Value {
     redact(&mut value);
     value

@@ -25,7 +25,7 @@ fn tools() -> Value {
     ])
 }
 
-/// Two servers that append a line to `starts` on each start.
+/// Returns two servers that append a line to `starts` on each start.
 fn shop() -> Setup {
     let setup = Setup::new();
     let log = setup.path("messages");
@@ -41,7 +41,7 @@ fn shared() -> Setup {
     shop().gateway("shared = true\nshared_grace = '200ms'")
 }
 
-/// `nonet` in the folder of another test client, once it has shaken hands.
+/// Runs `nonet` in the folder of another test client, up to the handshake.
 fn beside(client: &Client, arguments: &[&str]) -> Client {
     let mut client = client.beside(arguments);
     let answer = client.initialize("2025-11-25", json!({}));
@@ -55,7 +55,7 @@ fn pid_of(client: &mut Client, server: &str) -> i32 {
     who["pid"].as_i64().and_then(|pid| pid.try_into().ok()).expect("a process id")
 }
 
-/// The parent of a process.
+/// Returns the parent of a process.
 fn parent(pid: i32) -> i32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is there");
     let (_, rest) = stat.rsplit_once(") ").expect("a name in brackets");
@@ -67,14 +67,14 @@ fn alive(pid: i32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// A client of a gateway that serves HTTP.
+/// Returns a client of a gateway that serves HTTP.
 fn connected(site: &Site, arguments: &[&str]) -> Client {
     let url = format!("http://{}", site.address);
     let all: Vec<&str> = ["connect", &url].iter().chain(arguments).copied().collect();
     Client::over(site.folder.clone(), &all, &[])
 }
 
-/// Cancels a call of `shop.hang` after it has arrived; its server is notified.
+/// Cancels a call of `shop.hang` after its arrival; its server is notified.
 fn cancel(client: &mut Client, hanging: i64, site: &Site) {
     let calls = site.folder.path().join("messages.calls");
     let hangs = || logged(&calls).iter().any(|line| line["params"]["name"] == "hang");
@@ -162,7 +162,7 @@ fn clients_go_on_when_the_shared_gateway_is_killed() {
     let error = second.finish(hanging);
     assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("in flight")), "{error}");
     for client in [&mut first, &mut second] {
-        // Also a request sent before the loss was noticed.
+        // A request sent before the loss was noticed is answered too.
         eventually("it answers again", || client.request("ping", json!({})).get("result").map(|_| ()));
     }
     let pids = [pid_of(&mut first, "shop"), pid_of(&mut second, "shop")];

@@ -1,5 +1,5 @@
-//! What answers a command: a running gateway, or else the last lists on disk; and how `status`, `logs`,
-//! completions and the man page use the same files.
+//! Which source answers a command: a running gateway, or else the last lists on disk; and how `status`,
+//! `logs`, completions and the man page use the same files.
 
 use std::{
     fs,
@@ -20,7 +20,7 @@ use crate::{
     setup::{Setup, eventually, logged},
 };
 
-/// Two servers that log their messages.
+/// Returns two servers that log their messages.
 fn shops() -> Setup {
     let setup = Setup::new();
     let (shop, bank) = (setup.path("shop.log"), setup.path("bank.log"));
@@ -38,7 +38,7 @@ fn shops() -> Setup {
         .server("bank", json!({ "tools": [pay], "message_log": bank, "stderr_lines": ["the bank is open"] }))
 }
 
-/// How often a server was started.
+/// Returns how often a server was started.
 fn starts(folder: &Path, server: &str) -> usize {
     let messages = logged(&folder.join(format!("{server}.log")));
     messages.iter().filter(|message| message["method"] == "tools/list").count()
@@ -243,7 +243,7 @@ impl Running {
         BufReader::new(stdout).lines().map_while(Result::ok)
     }
 
-    /// Presses Ctrl-C: the exit code.
+    /// Sends Ctrl-C. Returns the exit code.
     fn interrupt(mut self) -> Option<i32> {
         let pid = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
         kill(pid, Signal::SIGINT).expect("it runs");
@@ -261,7 +261,7 @@ impl Drop for Running {
 #[test]
 fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
     let site = shops().serve();
-    // It stays when the gateway is gone.
+    // The folder remains after the gateway is gone.
     let kept = site.folder.clone();
     let folder = kept.path().to_path_buf();
     let status = eventually("both servers are ready", || {
@@ -303,7 +303,7 @@ fn a_status_that_is_followed_can_be_interrupted_while_it_asks() {
     assert!(follow.lines().next().is_some_and(|line| line.contains("\"pid\"")));
     let pid = Pid::from_raw(i32::try_from(site.child.id()).expect("a process id"));
     kill(pid, Signal::SIGSTOP).expect("it runs");
-    // It polls each second, and now waits for an answer.
+    // The command polls each second, and now waits for an answer.
     std::thread::sleep(Duration::from_millis(1_500));
     assert_eq!(follow.interrupt(), Some(130));
 }
@@ -340,7 +340,7 @@ fn logs_show_what_was_written_of_a_server() {
     let shared = shops().gateway("shared = true\nshared_grace = '200ms'");
     shared.write();
     let folder = std::sync::Arc::new(shared.folder);
-    // Without NONET_LOG, as most run it.
+    // Without NONET_LOG, as for most users.
     let mut client = Client::over(folder.clone(), &[], &[("NONET_LOG", "")]);
     client.initialize("2025-06-18", json!({}));
     client.until_ready("bank");
@@ -513,7 +513,7 @@ impl Terminal {
         Running::new(command.stdout(end()).stderr(end()))
     }
 
-    /// What was printed meanwhile.
+    /// Returns the output since the last read.
     fn read(&self) -> String {
         use std::{io::Read, os::fd::AsFd};
 
@@ -532,7 +532,7 @@ impl Terminal {
     }
 }
 
-/// The examples of `--help` and of the README: the preceding search ranks the called tool first.
+/// In the examples of `--help` and of the README, the preceding search ranks the called tool first.
 #[cfg(feature = "tract")]
 #[test]
 fn the_search_of_each_example_finds_what_its_call_calls() {

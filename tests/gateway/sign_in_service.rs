@@ -37,9 +37,9 @@ pub struct Manner {
     pub metadata: Value,
     /// Tools that require a scope of their own, by tool name.
     pub scopes: BTreeMap<String, String>,
-    /// What the user answers.
+    /// Whether the user refuses.
     pub user_says_no: bool,
-    /// What the server behind it offers.
+    /// The script of the server behind it.
     pub script: Value,
 }
 
@@ -64,7 +64,7 @@ pub struct Service(Arc<Inner>);
 struct Inner {
     manner: Manner,
     base: String,
-    /// The server behind it.
+    /// The address of the server behind the service.
     behind: String,
     client: reqwest::Client,
     state: Mutex<Held>,
@@ -78,7 +78,7 @@ struct Held {
     /// The scope of each token.
     tokens: HashMap<String, String>,
     refresh_tokens: HashMap<String, String>,
-    /// Every secret it ever issued.
+    /// Every secret issued so far.
     given: BTreeSet<String>,
     /// Requests received, in order: `register`, `authorize`, `code`, `refresh`, `client_credentials`, `mcp`,
     /// `refused`.
@@ -92,7 +92,7 @@ struct Held {
 /// The current fault.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mood {
-    /// Nothing.
+    /// No fault.
     #[default]
     Good,
     /// The authorization server answers everything with 503.
@@ -111,7 +111,7 @@ type Params = HashMap<String, String>;
 type Refusal = Box<Response>;
 
 impl Service {
-    /// Starts it on a thread of its own.
+    /// Starts the service on its own thread.
     pub fn start(manner: Manner) -> Self {
         let (sender, started) = std::sync::mpsc::channel();
         thread::spawn(move || {
@@ -139,7 +139,7 @@ impl Service {
         started.recv().expect("it starts")
     }
 
-    /// The authorization server.
+    /// Returns the address of the authorization server.
     fn issuer(&self) -> String {
         format!("{}/login", self.0.base)
     }
@@ -148,12 +148,12 @@ impl Service {
         format!("{}/mcp", self.0.base)
     }
 
-    /// How many requests of a kind were received.
+    /// Counts the requests of a kind.
     pub fn count(&self, what: &str) -> usize {
         self.held(|held| held.log.iter().filter(|entry| *entry == what).count())
     }
 
-    /// Rejects all issued access tokens from now on, and with `all` all refresh tokens too.
+    /// Rejects all access tokens issued so far, and with `all` all refresh tokens too.
     pub fn revoke(&self, all: bool) {
         self.held(|held| {
             held.tokens.clear();
@@ -167,7 +167,7 @@ impl Service {
         self.held(|held| held.mood = mood);
     }
 
-    /// Requests to the server that belong to the authorization server.
+    /// Returns the requests to the server that belong to the authorization server.
     pub fn strayed(&self) -> Vec<String> {
         self.held(|held| held.strayed.clone())
     }
@@ -335,7 +335,7 @@ async fn token(State(service): State<Service>, headers: HeaderMap, Form(params):
     answer.map_or_else(|refusal| *refusal, |answer| Json(answer).into_response())
 }
 
-/// The server behind it, for requests with a token.
+/// Forwards requests with a token to the server behind the service.
 async fn serve(
     State(service): State<Service>,
     method: Method,

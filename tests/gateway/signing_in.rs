@@ -43,7 +43,7 @@ fn begin(folder: &Path, arguments: &[&str]) -> (Child, String) {
     panic!("no address, {status}: {all}");
 }
 
-/// Follows an address as a browser does: the status and the text of the page where it ends.
+/// Follows an address as a browser does. Returns the status and the text of the final page.
 pub fn browse(address: &str) -> (u16, String) {
     let client = reqwest::Client::builder().no_proxy().build().expect("a client");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -53,7 +53,7 @@ pub fn browse(address: &str) -> (u16, String) {
     })
 }
 
-/// `nonet login` with a user who agrees.
+/// Runs `nonet login` with a user who agrees.
 fn login(folder: &Path, arguments: &[&str]) -> Output {
     nonet::wire::web::crypto();
     let (child, address) = begin(folder, arguments);
@@ -66,7 +66,7 @@ fn signed_in(folder: &Path, arguments: &[&str]) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// A client whose gateway was running while its user signed in.
+/// Returns a client whose gateway was running while its user signed in.
 fn ready(service: &Service) -> Client {
     let mut client = setup(service, "").start();
     client.until("web", "auth_required");
@@ -84,7 +84,7 @@ fn fault(client: &mut Client, tool: &str) -> Value {
     json_of(&result)["error"].clone()
 }
 
-/// The file that the sign-in is kept in.
+/// Returns the file with the sign-in.
 fn kept(folder: &Path) -> std::path::PathBuf {
     let folder = folder.join(".local/state/nonet/oauth");
     let files = fs::read_dir(&folder).expect("the folder is there").flatten();
@@ -219,7 +219,7 @@ fn a_sign_in_server_that_is_down_does_not_end_the_sign_in() {
     let service = Service::start(Manner { expires_in: Some(25), ..Manner::default() });
     let mut client = ready(&service);
     service.set(Mood::Down);
-    // The token is valid a little longer.
+    // The token stays valid a little longer.
     assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
     service.revoke(false);
     let lost = fault(&mut client, "web.echo");
@@ -240,12 +240,12 @@ fn more_is_allowed_when_a_call_needs_it() {
     let narrow = fault(&mut client, "web.write");
     assert_eq!(narrow["code"], "auth_required", "{narrow}");
     assert!(narrow["message"].as_str().is_some_and(|text| text.contains("login web --scope files:write`")));
-    // The others go on.
+    // Other calls continue.
     assert_eq!(json_of(&client.execute("web.echo", json!({}))), json!({}));
     signed_in(client.folder.path(), &["--scope", "files:write"]);
     assert_eq!(service.count("authorize read files:write"), 1);
     assert_eq!(json_of(&client.execute("web.write", json!({}))), json!({}));
-    // A scope that was granted once is requested again.
+    // A scope once granted is requested again.
     signed_in(client.folder.path(), &[]);
     assert_eq!(service.count("authorize read files:write"), 2);
 }
@@ -332,7 +332,7 @@ fn a_login_that_fails_says_why() {
     check(Manner { metadata, ..Manner::default() }, "issuer");
 }
 
-/// How many requests of each kind were received so far.
+/// Returns how many requests of each kind were received so far.
 fn asked(service: &Service) -> [usize; 3] {
     ["refresh", "refused", "mcp"].map(|what| service.count(what))
 }
@@ -461,14 +461,14 @@ fn a_rest_service_is_signed_in_to_as_well() {
     let keys = format!("base_url = '{}'\n{endpoint}", service.url());
     let mut client = Setup::new().server_of("web", &keys).start();
     client.until_ready("web");
-    // What is open to all goes on, so the server stays ready.
+    // Public operations continue, so the server stays ready.
     let refusal = fault(&mut client, "web.look");
     assert_eq!(refusal["code"], "auth_required", "{refusal}");
     assert!(refusal["message"].as_str().expect("a message").contains("login web"), "{refusal}");
     assert_eq!(client.server("web")["state"], "ready");
     signed_in(client.folder.path(), &[]);
     let through = |client: &mut Client| client.execute("web.look", json!({}));
-    // The service behind the sign-in knows no such path.
+    // The service behind the sign-in has no such path.
     assert!(text_of(&through(&mut client)).starts_with("HTTP 404"));
     service.revoke(false);
     assert!(text_of(&through(&mut client)).starts_with("HTTP 404"), "the token was renewed");

@@ -1,4 +1,4 @@
-//! `use_skill`: folders of the configuration and prompts of the servers.
+//! `use_skill`: skills from configured folders, and servers' prompts.
 
 use std::fs;
 

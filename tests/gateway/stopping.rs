@@ -23,7 +23,7 @@ enum End {
 const ENDS: [End; 4] =
     [End::Eof, End::Signal(Signal::SIGTERM), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGKILL)];
 
-/// Long enough for a server to be started.
+/// Enough time for a server to start.
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// Whether a process is running, and not a zombie.
@@ -34,7 +34,7 @@ fn alive(pid: &str) -> bool {
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// A gateway with a server of each kind; the process ids that must not outlive it.
+/// Returns a gateway with a server of each kind, and the process ids that must not outlive the gateway.
 fn family(kinds: &[(&str, Value)]) -> (Client, Vec<String>) {
     let mut setup = Setup::new();
     let mut files = Vec::new();

@@ -39,7 +39,7 @@ fn guarded() -> Site {
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
 
-/// Shakes hands and returns the reply.
+/// Performs the handshake and returns the reply.
 fn knock(site: &Site, path: &str, token: &str) -> Reply {
     let authorization = format!("Bearer {token}");
     let headers = Vec::from_iter((!token.is_empty()).then_some(("authorization", authorization.as_str())));
@@ -69,7 +69,7 @@ fn edit(site: &Site, change: impl FnOnce(String) -> String) {
     fs::rename(&beside, &file).expect("it can be renamed");
 }
 
-/// The same for a change that takes protection away: the user says that it is meant.
+/// Makes a change that removes protection; the user confirms it.
 fn edit_and_accept(site: &Site, change: impl FnOnce(String) -> String) {
     edit(site, change);
     command(site.folder.path()).args(["reload", "--accept"]).output().expect("nonet runs");
@@ -120,7 +120,7 @@ fn a_token_decides_what_a_client_sees() {
     let unknown = knock(&site, "/mcp/nothing", OWNER);
     assert_eq!((unknown.status, message(&unknown)), (404, "there is no profile `nothing`".into()));
 
-    // A session belongs to its profile: another token cannot reach it.
+    // A session belongs to its profile: other tokens cannot use it.
     let mut stolen = open("/mcp", READER);
     stolen.authorization = format!("Bearer {WRITER}");
     assert_eq!(stolen.request("ping", json!({})).status, 404);

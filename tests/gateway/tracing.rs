@@ -1,4 +1,4 @@
-//! Traces: what a collector and the servers receive, and the cost of a missing collector.
+//! Traces: what a collector and the servers receive, and the consequences of a missing collector.
 
 use std::{
     collections::BTreeMap,
@@ -239,7 +239,7 @@ impl Collector {
         }
     }
 
-    /// The environment of a gateway that exports its traces here, soon.
+    /// Returns the environment of a gateway that exports its traces here promptly.
     fn variables(&self) -> [(&str, &str); 3] {
         [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", &self.endpoint),
@@ -248,7 +248,7 @@ impl Collector {
         ]
     }
 
-    /// The spans of this name, once there are `count`.
+    /// Returns the spans of this name, once there are `count`.
     fn spans(&self, name: &str, count: usize) -> Vec<Span> {
         eventually(&format!("{count} spans `{name}`"), || {
             let all = self.spans.lock().unwrap();
@@ -262,7 +262,7 @@ impl Collector {
     }
 }
 
-/// A server with tools that answer, fail, echo their request, and never answer.
+/// Returns a server with tools that answer, fail, echo their request, and never answer.
 fn shop() -> Setup {
     let tools = json!([
         { "name": "look", "on": { "request": true } },

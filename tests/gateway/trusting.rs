@@ -1,4 +1,4 @@
-//! Pinned definitions: what servers change, and the user's trust in it.
+//! Pinned definitions: servers' changes, and the user's trust in them.
 
 use std::{fs, path::Path, process::Output};
 
@@ -22,14 +22,14 @@ fn reader(about: &str) -> Value {
     script(json!([{ "name": "read", "description": about }, { "name": "look" }]))
 }
 
-/// A client of a gateway whose server `notes` lists these tools.
+/// Returns a client of a gateway whose server `notes` lists these tools.
 fn notes(gateway: &str, listed: Value) -> Client {
     let mut client = Setup::new().gateway(gateway).server("notes", listed).start();
     client.until_ready("notes");
     client
 }
 
-/// The gateway starts again, and its server lists something else.
+/// Restarts the gateway; its server now lists something else.
 fn again(client: Client, listed: &Value, capabilities: Value) -> Client {
     fs::write(client.folder.path().join("notes.script.json"), listed.to_string()).expect("written");
     let mut client = client.restart();
@@ -53,7 +53,7 @@ fn waiting(folder: &Path) -> Vec<String> {
     names.map(|one| one["name"].as_str().expect("a name").to_string()).collect()
 }
 
-/// A hit of a search for the tool.
+/// Returns a hit of a search for the tool.
 fn found(client: &mut Client, name: &str) -> Value {
     let found = client.answer("search_tools", json!({ "query": name, "limit": 50 }));
     let mut hits = found["results"].as_array().expect("hits").iter();
@@ -88,7 +88,7 @@ fn a_changed_definition_is_held_until_the_user_trusts_it() {
     assert!(unasked.status.code() == Some(1) && shown.contains("evil.example"), "{unasked:?}");
     let wrong = nonet(folder.path(), &["trust", "notes.write", "--yes"]);
     assert_eq!(wrong.status.code(), Some(1));
-    // A doctor offers to show it, and trusts nothing by itself.
+    // The doctor offers to show it, and trusts nothing by itself.
     let offered = nonet(folder.path(), &["doctor", "--yes"]);
     let said = String::from_utf8_lossy(&offered.stdout);
     assert!(
@@ -137,7 +137,7 @@ fn what_is_trusted_counts_for_every_replica() {
         assert_eq!(client.answer("notes__read", json!({ "a": 1 })), json!({ "a": 1 }));
     }
     assert_eq!(waiting(there.path()), Vec::<String>::new());
-    // Of this machine, or of all replicas where that is asked for.
+    // Forgets trust on this machine or, on request, for all replicas.
     let forget = |arguments: &[&str]| {
         let output = nonet(here.path(), &[&["forget"], arguments].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -261,7 +261,7 @@ fn the_lock_file_is_what_a_team_agrees_on() {
     let text = fs::read_to_string(folder.path().join("servers.lock")).expect("written");
     assert!(text.contains("[servers.notes.tools]\nlook = \"sha256:"), "{text}");
     assert_eq!(nonet(folder.path(), &["lock", "--check"]).status.code(), Some(0));
-    // Of another user, who has never seen the server, it is a change all the same.
+    // For another user, who has never seen the server, it is a change all the same.
     let mut client = again(client, &reader(PULLED), json!({}));
     assert_eq!(client.fault("notes.read", json!({}))["code"], "needs_approval");
     let differs = nonet(folder.path(), &["lock", "--check"]);
@@ -273,7 +273,7 @@ fn the_lock_file_is_what_a_team_agrees_on() {
     assert_eq!(differs["differences"][0]["what"], "changed", "{differs}");
     let mut client = again(client, &reader(PULLED), json!({}));
     assert_eq!(client.fault("notes.read", json!({}))["code"], "needs_approval", "however it was first seen");
-    // Locked as it is now, it is trusted in the gateway that runs.
+    // After locking it in its current form, the running gateway trusts it.
     assert_eq!(nonet(folder.path(), &["lock"]).status.code(), Some(0));
     eventually("the lock file is read", || {
         (found(&mut client, "notes.read")["state"].is_null()).then_some(())

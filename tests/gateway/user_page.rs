@@ -1,4 +1,4 @@
-//! `nonet ui`: the page of the gateway that clients on stdio share.
+//! `nonet ui`: the page of the gateway shared by clients on stdio.
 
 use std::{
     fs,
@@ -22,7 +22,7 @@ use crate::{
     web::{Reply, http},
 };
 
-/// One test at a time: the ports are the same for all.
+/// One test at a time: all tests use the same ports.
 static PORTS: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -38,14 +38,14 @@ fn ui(folder: &Path, arguments: &[&str]) -> Output {
     command(folder).arg("ui").args(arguments).stdin(Stdio::null()).output().expect("nonet runs")
 }
 
-/// The link that a command has printed.
+/// Returns the link printed by a command.
 fn link(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     String::from_utf8_lossy(&output.stdout).trim().to_string()
 }
 
-/// The address and the token of a link.
+/// Returns the address and the token of a link.
 fn parts(link: &str) -> (String, String) {
     let (address, token) = link.split_once("/ui#token=").unwrap_or_else(|| panic!("no link: {link}"));
     (address.trim_start_matches("http://").into(), token.into())
@@ -56,7 +56,7 @@ fn get(link: &str, path: &str) -> Reply {
     http(&address, "GET", path, &[("X-Nonet-Token", &token)], "")
 }
 
-/// The process of the gateway that has a page.
+/// Returns the process of the gateway that has a page.
 fn gateway(link: &str) -> i32 {
     let state: Value = serde_json::from_str(&get(link, "/ui/api/state").body).expect("JSON");
     state["pid"].as_i64().and_then(|pid| pid.try_into().ok()).unwrap_or_else(|| panic!("no pid: {state}"))
@@ -78,7 +78,7 @@ fn look_at(link: &str) -> TcpStream {
     stream
 }
 
-/// The files beside the socket.
+/// Returns the files beside the socket.
 fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(folder.join(".local/state/nonet/shared")).expect("a folder").flatten();
     all.map(|entry| entry.path()).filter(|path| path.to_string_lossy().contains(suffix)).collect()
@@ -97,7 +97,7 @@ fn everybody_gets_one_page_at_a_port_that_stays() {
     assert!(http(&address, "GET", "/ui", &[], "").body.contains("<title>Nonet</title>"));
     let state: Value = serde_json::from_str(&get(&first, "/ui/api/state").body).expect("JSON");
     assert_eq!(state["clients"].as_array().map(Vec::len), Some(1), "{state}");
-    // The page is for its user, and there is nothing else.
+    // The page is only for its user, and nothing else is served.
     assert_eq!(http(&address, "GET", "/ui/api/state", &[], "").status, 401);
     assert_eq!(http(&address, "GET", "/ui", &[("host", "evil.example")], "").status, 403);
     for path in ["/mcp", "/metrics", "/healthz"] {
@@ -107,7 +107,7 @@ fn everybody_gets_one_page_at_a_port_that_stays() {
         let log = fs::read_to_string(log).expect("a log");
         assert!(log.contains("the page is served") && !log.contains(&token), "{log}");
     }
-    // A gateway that was killed leaves nothing that is in the way of the next one.
+    // A killed gateway leaves nothing that blocks the next one.
     let before = gateway(&first);
     kill(Pid::from_raw(before), Signal::SIGKILL).expect("it can be killed");
     eventually("it is gone", || (!is_there(&first)).then_some(()));
@@ -165,7 +165,7 @@ fn a_gateway_over_http_has_one_page() {
         let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
         Some(text.split_once("live page at ")?.1.lines().next()?.trim().to_string())
     });
-    // The socket is there a moment later.
+    // The socket appears a moment later.
     eventually("it is found", || (link(&ui(site.folder.path(), &["--no-browser"])) == printed).then_some(()));
 }
 

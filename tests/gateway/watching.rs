@@ -1,4 +1,4 @@
-//! Watches: a tool that is called again and again, and the notices of what has changed.
+//! Watches: tools called repeatedly, and notices of changes.
 
 use std::{cell::RefCell, path::Path, time::Duration};
 
@@ -15,12 +15,12 @@ use crate::{
     setup::{self, Setup, json_of, logged, notices_of, text_of},
 };
 
-/// A gateway whose time the test makes pass.
+/// A gateway whose clock the test controls.
 struct Watched {
     inside: Inside,
     clock: Clock,
     state: TempDir,
-    /// Notices of watches that came with answers, whatever was asked.
+    /// Notices of watches received with any answer.
     notices: RefCell<Vec<Value>>,
 }
 
@@ -31,7 +31,7 @@ impl Watched {
         Self { inside, clock, state, notices: RefCell::default() }
     }
 
-    /// Starts a watch: its id.
+    /// Starts a watch. Returns its id.
     async fn start(&self, params: Value) -> Value {
         let answer = json_of(&self.call("gateway.watch_start", params).await);
         assert_eq!(answer["state"], "active", "{answer}");
@@ -42,7 +42,7 @@ impl Watched {
         json_of(&self.call(&format!("gateway.{tool}"), json!({ "watcher_id": id })).await)
     }
 
-    /// Runs a tool, and takes the notices out of its answer.
+    /// Runs a tool, and collects the notices from its answer.
     async fn call(&self, tool: &str, params: Value) -> Value {
         let result = self.inside.execute(tool, params).await;
         let notices = notices_of(&result).into_iter().filter(|notice| notice["kind"] == "watch");
@@ -58,20 +58,20 @@ impl Watched {
         eventually("the check is made", async || (self.checks(id).await >= checks).then_some(())).await;
     }
 
-    /// Lets the next check come, and waits until it was made.
+    /// Advances to the next check, and waits until it was made.
     async fn check(&self, id: &Value) {
         let before = self.checks(id).await;
         self.clock.advance(Duration::from_secs(30));
         self.until_checked(id, before + 1).await;
     }
 
-    /// What was told of watches since this was last asked.
+    /// Returns the notices of watches since the last call.
     async fn told(&self) -> Vec<Value> {
         self.call("gateway.status", json!({})).await;
         self.notices.take()
     }
 
-    /// Makes so many checks; gives why the client was told after each, `-` where it was not.
+    /// Makes this many checks. Returns the reason of the notice after each, `-` for none.
     async fn whys(&self, id: &Value, checks: usize) -> String {
         let mut whys = Vec::new();
         for _ in 0..checks {
@@ -84,7 +84,7 @@ impl Watched {
     }
 }
 
-/// A server of one tool, which does this at its calls.
+/// Returns a server with one tool that behaves like this.
 fn server(on: Value) -> Setup {
     Setup::new().server(
         "files",
@@ -109,7 +109,7 @@ async fn tell_me_when_this_file_changes() {
     assert_eq!((&started["state"], &started["value"]), (&json!("active"), &json!("one")), "{started}");
     assert!(started["next_check_at"].as_str().is_some_and(|at| at.len() == 25), "{started}");
     assert!(started.get("note").is_none(), "{started}");
-    // The call that is offered works as it stands.
+    // The offered call works as it is.
     let status = inside.answer("execute_tool", started["next_step"]["arguments"].clone()).await;
     assert_eq!(status["counts"], json!({ "checks": 1, "changes": 0, "errors": 0 }), "{status}");
 
@@ -237,7 +237,8 @@ async fn the_policy_is_asked_at_each_check() {
     }
 }
 
-/// A watch whose second check takes a while: it finds another value, unless it is stopped or paused meanwhile.
+/// Returns a watch whose second check takes a while: the check finds another value, unless the watch is
+/// stopped or paused meanwhile.
 async fn in_the_middle_of_a_check(tool: &str) -> (Watched, Value) {
     let setup = Setup::new();
     let log = setup.path("calls");
@@ -268,7 +269,7 @@ async fn a_pause_in_the_middle_of_a_check_comes_first() {
 #[tokio::test]
 async fn a_stop_in_the_middle_of_a_check_comes_first() {
     let (watched, id) = in_the_middle_of_a_check("watch_stop").await;
-    // A second watch of the same server waits for its turn behind the check.
+    // A second watch of the same server waits behind the check.
     let second = watched.start(json!({ "name": "files.read_file" })).await;
     watched.check(&second).await;
     let list = json_of(&watched.inside.execute("gateway.watch_list", json!({})).await);
@@ -356,7 +357,7 @@ async fn an_owner_has_a_hundred_watches_and_sees_only_these() {
         let answer = json_of(&watched.inside.execute("gateway.watch_start", params).await);
         assert!(answer["watcher_id"].is_string(), "{answer}");
     }
-    // One that has finished makes room.
+    // A finished watch makes room.
     let more = json!({ "name": "files.read_file" });
     watched.start(more.clone()).await;
     let fault = watched.inside.fault("gateway.watch_start", more.clone()).await;
@@ -364,7 +365,7 @@ async fn an_owner_has_a_hundred_watches_and_sees_only_these() {
     let list = watched.inside.answer("execute_tool", fault["next_step"]["arguments"].clone()).await;
     assert_eq!(list["total"], 100);
     assert!(list["watches"].as_array().expect("watches").iter().all(|one| one["label"] != "number 40"));
-    // A label stands for its watch.
+    // A label identifies its watch.
     assert_eq!(watched.own("watch_status", &json!("number 7")).await["label"], "number 7");
 
     let other = watched.inside.under("other");
@@ -375,7 +376,7 @@ async fn an_owner_has_a_hundred_watches_and_sees_only_these() {
     assert_eq!(json_of(&watched.inside.call_as(&other, "execute_tool", call).await)["total"], 1);
 }
 
-/// A thousand watches of ten profiles: each check is made, and none twice.
+/// A thousand watches of ten profiles: each check is made exactly once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_watches_are_checked_once_each() {
     let setup = Setup::new();
@@ -434,7 +435,7 @@ fn calls(log: &Path) -> usize {
     logged(log).iter().filter(|line| line.get("cancelled").is_none()).count()
 }
 
-/// A watch goes on in another gateway when its own was killed.
+/// A watch continues in another gateway when its own was killed.
 #[test]
 fn another_gateway_goes_on_with_the_watch_of_one_that_was_killed() {
     let setup = Setup::new();

@@ -32,7 +32,7 @@ impl Setup {
         self.serve_at("127.0.0.1:0")
     }
 
-    /// The same at an address.
+    /// Runs `nonet serve --http` at an address.
     pub fn serve_at(self, address: &str) -> Site {
         self.write();
         let folder = Arc::new(self.folder);
@@ -68,13 +68,13 @@ impl Drop for Site {
 #[derive(Debug)]
 pub struct Reply {
     pub status: u16,
-    /// By lower-case name.
+    /// Headers by lower-case name.
     pub headers: BTreeMap<String, String>,
     pub body: String,
 }
 
 impl Reply {
-    /// All JSON-RPC messages of the reply, from an event stream or plain JSON.
+    /// Returns all JSON-RPC messages of the reply, from an event stream or plain JSON.
     pub fn messages(&self) -> Vec<Value> {
         if !self.headers.get("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {
             return serde_json::from_str(&self.body).into_iter().collect();
@@ -83,13 +83,13 @@ impl Reply {
         data.filter_map(|data| serde_json::from_str(data.trim()).ok()).collect()
     }
 
-    /// The answer to the request.
+    /// Returns the answer to the request.
     pub fn answer(&self) -> Value {
         let mut answers = self.messages().into_iter().filter(|message| message.get("method").is_none());
         answers.next().unwrap_or_else(|| panic!("no answer: {self:?}"))
     }
 
-    /// The result of the request.
+    /// Returns the result of the request.
     pub fn result(&self) -> Value {
         let mut answer = self.answer();
         assert!(answer.get("result").is_some(), "no result: {answer}");
@@ -157,12 +157,12 @@ pub struct WebClient {
 }
 
 impl WebClient {
-    /// Shakes hands at a path such as `/mcp`.
+    /// Performs the handshake at a path such as `/mcp`.
     pub fn new(address: &str, path: &str) -> Self {
         Self::with_token(address, path, "")
     }
 
-    /// The same with a bearer token.
+    /// Performs the handshake with a bearer token.
     pub fn with_token(address: &str, path: &str, token: &str) -> Self {
         let authorization = if token.is_empty() { String::new() } else { format!("Bearer {token}") };
         let params = json!({
@@ -182,10 +182,10 @@ impl WebClient {
         client
     }
 
-    /// A client that goes on in a session of another one.
+    /// Returns a client that continues another one's session.
     pub fn resumed(address: &str, path: &str, session: &str, authorization: &str) -> Self {
         let (address, path, session) = (address.into(), path.into(), session.into());
-        // Ids of its own: the other client may have requests in flight.
+        // A separate range of ids: the other client may have requests in flight.
         static RESUMED: AtomicI64 = AtomicI64::new(0);
         let last_id = 1_000_000 * (RESUMED.fetch_add(1, Ordering::Relaxed) + 1);
         Self { address, path, session, authorization: authorization.into(), last_id }
@@ -205,12 +205,12 @@ impl WebClient {
         self.post(&json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params }))
     }
 
-    /// Calls a tool: its result.
+    /// Calls a tool. Returns its result.
     pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
         self.request("tools/call", json!({ "name": tool, "arguments": arguments })).result()
     }
 
-    /// Calls a tool: the JSON in the first text block.
+    /// Calls a tool. Returns the JSON in the first text block.
     pub fn answer(&mut self, tool: &str, arguments: Value) -> Value {
         json_of(&self.call(tool, arguments))
     }
@@ -225,7 +225,7 @@ impl WebClient {
     }
 }
 
-/// A request of the stateless era, with the headers that repeat parts of its body.
+/// Sends a request of the stateless era, with the headers that repeat parts of its body.
 pub fn modern(address: &str, method: &str, mut params: Value) -> Reply {
     params["_meta"] = json!({
         VERSION_KEY: "2026-07-28",
@@ -241,7 +241,7 @@ pub fn modern(address: &str, method: &str, mut params: Value) -> Reply {
     http(address, "POST", "/mcp", &headers, &message.to_string())
 }
 
-/// The events of a stream of the page, until one has a text in it.
+/// Returns the events of a page's stream, up to the first one that contains a text.
 pub fn first_events(address: &str, path: &str, token: &str, last: &str) -> Vec<Value> {
     let mut stream = TcpStream::connect(address).expect("nonet listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");

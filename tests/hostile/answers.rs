@@ -1,4 +1,4 @@
-//! One server whose tools answer what no client should have to read.
+//! One server whose tools answer with what no client should have to read.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::{
 
 const FAMILY: &str = "hostile answers";
 const PLAY: &str = "answers";
-/// The most of an answer that a client may get, in bytes: its budget, and what Nonet adds.
+/// The largest answer a client may get, in bytes: its budget plus Nonet's additions.
 const MOST_SHOWN: usize = 150_000;
 /// A secret in the server's table, which the server sends back.
 const SECRET: &str = "hunter2-very-secret";
@@ -21,7 +21,7 @@ struct Answer {
     sent: &'static str,
     expect: Expect,
     check: Option<Check>,
-    /// The result as the server writes it.
+    /// The result as written by the server.
     line: Line,
 }
 
@@ -115,13 +115,13 @@ pub fn batches() -> Vec<Batch> {
     vec![batch(0, Door::Stdio), batch(1, Door::Http)]
 }
 
-/// No answer is larger than a client's budget.
+/// Checks that no answer exceeds a client's budget.
 fn small(_: &mut Beside, _: &str, result: &Value) -> Result<(), String> {
     let bytes = result.to_string().len();
     if bytes > MOST_SHOWN { Err(format!("the client gets {bytes} bytes")) } else { Ok(()) }
 }
 
-/// The first text of a result is what the server sent, unchanged.
+/// Checks that the first text of a result is what the server sent, unchanged.
 fn is_text(result: &Value, text: &str) -> Result<(), String> {
     if result["content"][0]["text"] == text { Ok(()) } else { Err(format!("changed: {result:.300}")) }
 }
@@ -320,7 +320,7 @@ fn answers() -> Vec<Answer> {
         answer("templates in a result", "`{{ref:...}}` and `${HOME}` in text", Fine, Res(|| text(TEMPLATE)))
             .then(|beside, tool, result| {
                 is_text(result, TEMPLATE)?;
-                // Nor are they filled once the text is part of another call.
+                // Nor are templates filled once the text is part of another call.
                 let actions = json!([
                     { "id": "a", "name": tool },
                     { "id": "b", "name": "good.echo", "params": { "x": "{{a}}" } },

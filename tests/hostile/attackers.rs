@@ -1,4 +1,4 @@
-//! Clients over HTTP that take what they can, beside a client that only calls.
+//! HTTP clients that take what they can, beside a client that only calls tools.
 
 use std::{
     collections::BTreeMap,
@@ -17,10 +17,10 @@ use crate::{
 };
 
 const FAMILY: &str = "hostile clients";
-/// The longest time of an attack.
+/// The time limit of an attack.
 const LONG: Duration = Duration::from_secs(10);
 
-/// Attacks the gateway at an address; says what came of it, or what should not have.
+/// Attacks the gateway at an address. Returns the outcome, or what should not have happened.
 pub type Attack = fn(&str) -> Result<String, String>;
 
 pub fn batches() -> Vec<Batch> {
@@ -43,7 +43,7 @@ fn connect(address: &str) -> TcpStream {
     socket
 }
 
-/// Sends a request with the token of a hostile client.
+/// Sends a request with a hostile client's token.
 fn http(address: &str, verb: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
     let authorization = format!("Bearer {BAD_TOKEN}");
     let all = [headers, &[("authorization", authorization.as_str())]].concat();
@@ -57,7 +57,7 @@ fn head(address: &str, length: usize) -> String {
     )
 }
 
-/// The status of the answer; what the gateway did where it gave none.
+/// Returns the status of the answer, or what the gateway did instead.
 fn status(mut socket: TcpStream) -> String {
     let mut bytes = [0; 64];
     match socket.read(&mut bytes) {
@@ -81,7 +81,7 @@ fn one_of(found: String, expected: &[&str]) -> Result<String, String> {
     }
 }
 
-/// The result or the fault of a call by a client without a session.
+/// Returns the result or the fault of a call by a client without a session.
 fn ended(answer: &Value) -> Result<String, String> {
     let text = answer["result"]["content"][0]["text"].as_str().unwrap_or_default();
     let code = serde_json::from_str::<Value>(text)

@@ -1,4 +1,4 @@
-//! A gateway with a good server, whose calls are measured, and with whatever hostile is added to it.
+//! A gateway with a good server, whose calls are measured, and with hostile additions.
 
 use std::{
     fs,
@@ -36,7 +36,7 @@ impl Door {
 
 pub struct Beside {
     gateway: Gateway,
-    /// How long the calls of the good server took.
+    /// How long the good server's calls took.
     pub times: Vec<Duration>,
 }
 
@@ -45,18 +45,18 @@ enum Gateway {
     Http(Site),
 }
 
-/// Limits that make a row short. Each server has them.
+/// Limits that keep a row short, set for each server.
 pub const SHORT: &str = "timeout = '2s'\nstart_timeout = '2s'";
 /// The text of the good server's resource.
 pub const GOOD_TEXT: &str = "the good text";
-/// Its address.
+/// The URI of the good server's resource.
 pub const GOOD_URI: &str = "notes://good/one";
 
-/// What the good client over HTTP says who it is, and what hostile ones say: each has quotas of its own.
+/// The bearer tokens of the good HTTP client and of hostile ones: each has its own quotas.
 const GOOD_TOKEN: &str = "good-client-0123456789abcdef";
 pub const BAD_TOKEN: &str = "bad-client-0123456789abcdef0";
 
-/// Sends a request of the stateless era with a token: the whole answer.
+/// Sends a request of the stateless era with a token. Returns the whole answer.
 pub fn send(address: &str, token: &str, method: &str, mut params: Value) -> Value {
     let mut meta = json!({
         VERSION_KEY: "2026-07-28",
@@ -82,13 +82,13 @@ pub fn send(address: &str, token: &str, method: &str, mut params: Value) -> Valu
 }
 
 impl Beside {
-    /// Starts a gateway with a good server and what `arrange` adds; waits for the good one.
+    /// Starts a gateway with a good server and the additions of `arrange`. Waits for the good server.
     pub fn start(door: Door, arrange: impl Fn(Setup, Door) -> Setup) -> Self {
         let good = json!({
             "tools": [{ "name": "fine", "on": { "text": "fine" } }, { "name": "echo" }],
             "resources": [{ "uri": GOOD_URI, "name": "one", "text": GOOD_TEXT }],
         });
-        // No call goes on as a task: the rows wait for their own ends.
+        // No call becomes a task: rows wait for the actual outcome.
         let setup = Setup::new().gateway("soft_deadline = '60s'").server("good", good);
         let setup = match door {
             Door::Stdio => setup,
@@ -117,14 +117,14 @@ impl Beside {
         }
     }
 
-    /// Calls one of the nine: its result.
+    /// Calls one of the nine meta-tools. Returns its result.
     pub fn call(&mut self, tool: &str, arguments: Value) -> Value {
         let mut answer = self.request("tools/call", json!({ "name": tool, "arguments": arguments }));
         assert!(answer.get("result").is_some(), "no result: {answer:.300}");
         answer["result"].take()
     }
 
-    /// Calls the good server and notes how long that takes.
+    /// Calls the good server and records the duration.
     pub fn good(&mut self) {
         let began = Instant::now();
         let result = self.call("execute_tool", json!({ "name": "good.fine" }));
@@ -132,7 +132,7 @@ impl Beside {
         assert_eq!(text_of(&result), "fine", "the good server: {result:.300}");
     }
 
-    /// The state of a server.
+    /// Returns the state of a server.
     fn state_of(&mut self, server: &str) -> String {
         let status = json_of(&self.call("execute_tool", json!({ "name": "gateway.status" })));
         let servers = status["servers"].as_array().cloned().unwrap_or_default();
@@ -140,14 +140,14 @@ impl Beside {
         server.and_then(|one| one["state"].as_str()).unwrap_or("unknown").into()
     }
 
-    /// What `gateway.status` says of a server.
+    /// Returns a server's entry in `gateway.status`.
     pub fn status_of(&mut self, server: &str) -> Value {
         let status = json_of(&self.call("execute_tool", json!({ "name": "gateway.status" })));
         let servers = status["servers"].as_array().cloned().unwrap_or_default();
         servers.into_iter().find(|one| one["name"] == server).unwrap_or_default()
     }
 
-    /// Waits until a server has started or has failed to, with calls of the good one meanwhile.
+    /// Waits until a server has started or failed to, calling the good server meanwhile.
     pub fn until_settled(&mut self, server: &str) -> Result<(), String> {
         let began = Instant::now();
         while self.state_of(server) == "starting" {
@@ -160,12 +160,12 @@ impl Beside {
         Ok(())
     }
 
-    /// Calls a hostile tool, with calls of the good server until it is answered: its result.
+    /// Calls a hostile tool, and the good server until that is answered. Returns the result.
     pub fn strike(&mut self, name: &str) -> Result<Value, String> {
         self.strike_with("execute_tool", json!({ "name": name }))
     }
 
-    /// The same with another of the nine.
+    /// Strikes with another of the nine meta-tools.
     pub fn strike_with(&mut self, tool: &str, arguments: Value) -> Result<Value, String> {
         let params = json!({ "name": tool, "arguments": arguments });
         let open = match &mut self.gateway {
@@ -204,7 +204,7 @@ impl Beside {
         }
     }
 
-    /// Attacks the gateway over HTTP, with calls of the good server until that has ended.
+    /// Attacks the gateway over HTTP, calling the good server until the attack has ended.
     pub fn attacked(&mut self, attack: Attack) -> Result<String, String> {
         let Gateway::Http(site) = &self.gateway else { return Err("clients attack over HTTP".into()) };
         let address = site.address.clone();
@@ -220,7 +220,7 @@ impl Beside {
         attacking.join().unwrap_or_else(|panic| Err(said(&*panic)))
     }
 
-    /// The gateway's process.
+    /// Returns the gateway's process id.
     #[cfg(target_os = "linux")]
     fn pid(&self) -> u32 {
         match &self.gateway {
@@ -236,12 +236,12 @@ impl Beside {
         }
     }
 
-    /// What the gateway has printed on stderr.
+    /// Returns the gateway's stderr output.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder().join("stderr")).unwrap_or_default()
     }
 
-    /// The most memory that the gateway took so far, in bytes.
+    /// Returns the gateway's peak memory use so far, in bytes.
     #[cfg(target_os = "linux")]
     pub fn peak(&self) -> usize {
         crate::setup::memory(self.pid(), "VmHWM")
@@ -252,7 +252,8 @@ impl Beside {
         0
     }
 
-    /// Ends the gateway: over stdio as a client leaves, over HTTP by a kill. Says what is left of its servers after a while.
+    /// Ends the gateway: over stdio as a client leaves, over HTTP by a kill. Returns what is left of its servers after a
+    /// while.
     pub fn end(self) -> Option<String> {
         let folder = self.folder().to_path_buf();
         match self.gateway {
@@ -281,7 +282,7 @@ enum Open {
     Http(mpsc::Receiver<Value>),
 }
 
-/// The code of the fault that a result is, if it is one.
+/// Returns the code of the fault in a result, if any.
 pub fn code_of(result: &Value) -> Option<String> {
     if result["isError"] != true {
         return None;
@@ -290,7 +291,7 @@ pub fn code_of(result: &Value) -> Option<String> {
     serde_json::from_str::<Value>(text).ok()?["error"]["code"].as_str().map(String::from)
 }
 
-/// The processes whose command line contains a text.
+/// Returns the processes whose command line contains a text.
 fn processes_with(text: &str) -> Vec<String> {
     let all = fs::read_dir("/proc").expect("this system has /proc");
     let lines = all.flatten().filter_map(|entry| fs::read(entry.path().join("cmdline")).ok());

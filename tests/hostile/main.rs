@@ -1,12 +1,12 @@
-//! Everything that a hostile server has been seen to do, one row each, against the `nonet` program: over stdio and over HTTP,
+//! Everything that hostile servers have been seen to do, one row each, against the `nonet` program: over stdio and over HTTP,
 //! with a good server beside it.
 //!
-//! Of each row it is asserted that the good server's calls are answered, that the hostile call ends as the row says (with a
-//! result or with a fault that has a code, never by waiting), that the gateway lives and stays small, and that no process is
-//! left when it has ended. A table at the end says what held. `cargo test --test hostile TEXT` runs the rows whose family or
-//! name contains the text.
+//! Each row asserts that the good server's calls are answered, that the hostile call ends as the row says (with a result or a
+//! fault with a code, never by waiting), that the gateway survives and its memory use stays low, and that no process is left
+//! after its end. A table at the end shows the outcomes. `cargo test --test hostile TEXT` runs the rows whose family or name
+//! contains the text.
 //!
-//! Without libtest, so that the table is always printed, and because this program is the hostile server too.
+//! Runs without libtest, so that the table is always printed, and because this program is also the hostile server.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -41,10 +41,10 @@ use std::{
 use beside::{Beside, Door};
 use rows::{Batch, Held};
 
-/// How many gateways are attacked at once: most rows wait for a timeout.
+/// How many gateways are attacked concurrently: most rows wait for a timeout.
 const AT_ONCE: usize = 4;
-/// By how much an attack may slow down the calls of the good server. Both are measured at the same time on the same machine,
-/// but the attacker takes its share of the machine too.
+/// The maximum slowdown of the good server's calls during an attack. Both are measured at the same time on the same machine,
+/// but the attacker uses some of the machine too.
 const SLOWER: u32 = 30;
 
 fn main() {
@@ -55,7 +55,7 @@ fn main() {
         return server::run(play);
     }
     if arguments.iter().any(|argument| argument == "--list") {
-        // What a test runner asks first. There are no ignored tests.
+        // A test runner's first request. There are no ignored tests.
         if !arguments.iter().any(|argument| argument == "--ignored") {
             println!("every_row_holds: test");
         }
@@ -75,7 +75,7 @@ fn main() {
     if batches.is_empty() {
         return println!("hostile: no row matches");
     }
-    // A panic is a row that did not hold; the table says so.
+    // A panic is a failed row; the table reports it.
     std::panic::set_hook(Box::new(|_| {}));
     let began = Instant::now();
     let (held, calm) = run_all(batches);
@@ -84,7 +84,7 @@ fn main() {
     }
 }
 
-/// The text among the arguments that chooses rows. Test runners pass further arguments.
+/// Returns the text among the arguments that chooses rows. Test runners pass further arguments.
 fn filter(arguments: &[String]) -> Option<&str> {
     const WITH_VALUE: [&str; 5] = ["--skip", "--test-threads", "--format", "--color", "--logfile"];
     let mut before = "";
@@ -95,7 +95,7 @@ fn filter(arguments: &[String]) -> Option<&str> {
     texts.next()
 }
 
-/// Runs the rows, beside gateways that nobody attacks. Returns how each row ended, and the times of calls in calm.
+/// Runs the rows, and gateways without attacks. Returns how each row ended, and the times of undisturbed calls.
 fn run_all(batches: Vec<Batch>) -> (Vec<Held>, [Vec<Duration>; 2]) {
     let (next, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let held = Mutex::new(Vec::new());
@@ -133,7 +133,7 @@ fn run_all(batches: Vec<Batch>) -> (Vec<Held>, [Vec<Duration>; 2]) {
     (held.into_iter().flat_map(|(_, held)| held).collect(), calm)
 }
 
-/// Runs the rows of one gateway. What fails outside of a row fails them all.
+/// Runs the rows of one gateway. A failure outside a row fails them all.
 fn run(batch: &Batch) -> Vec<Held> {
     let ended = catch_unwind(AssertUnwindSafe(|| batch.run()));
     ended.unwrap_or_else(|panic| {
@@ -142,7 +142,7 @@ fn run(batch: &Batch) -> Vec<Held> {
     })
 }
 
-/// Prints the table; whether everything held.
+/// Prints the table. Returns whether all rows held.
 fn is_told(mut held: Vec<Held>, calm: [Vec<Duration>; 2], took: Duration) -> bool {
     let wide = held.iter().map(|held| held.name.len()).max().unwrap_or_default();
     let mut family = "";
@@ -196,7 +196,7 @@ fn is_told(mut held: Vec<Held>, calm: [Vec<Duration>; 2], took: Duration) -> boo
     well
 }
 
-/// The median and the 99th percentile.
+/// Returns the median and the 99th percentile.
 fn percentiles(times: &mut [Duration]) -> (Duration, Duration) {
     times.sort_unstable();
     let at =

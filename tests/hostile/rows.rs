@@ -1,4 +1,4 @@
-//! Rows of the table: what was sent, and how it has to end.
+//! Rows of the table: what is sent, and how it must end.
 
 use std::{
     any::Any,
@@ -14,10 +14,10 @@ use crate::{
     setup::Setup,
 };
 
-/// The most memory that a gateway may ever have taken.
+/// The maximum peak memory use of a gateway.
 const MOST_MEMORY: usize = 400 << 20;
 
-/// How the call of a hostile tool has to end.
+/// How the call of a hostile tool must end.
 #[derive(Clone, Copy)]
 pub enum Expect {
     /// With its result.
@@ -28,14 +28,14 @@ pub enum Expect {
     Ends,
 }
 
-/// The faults of a server that cannot be reached.
+/// The faults of an unreachable server.
 pub const OUT_OF_REACH: Expect = Expect::Fault(&["server_down", "server_starting"]);
-/// That of a server that does not answer.
+/// The fault of an unresponsive server.
 pub const TIMEOUT: Expect = Expect::Fault(&["timeout"]);
-/// That of an answer that cannot be used.
+/// The fault of an unusable answer.
 pub const UNUSABLE: Expect = Expect::Fault(&["upstream_error"]);
 
-/// Looks at the answer of a tool, by its full name, and at the gateway after it; says what is wrong.
+/// Checks the answer of a tool, by its full name, and the gateway after it. Returns what is wrong.
 pub type Check = fn(&mut Beside, &str, &Value) -> Result<(), String>;
 
 /// One row.
@@ -57,12 +57,12 @@ pub enum Act {
     Attack(Attack),
 }
 
-/// Adds what is hostile to a gateway: once its folder is known.
+/// Adds the hostile parts to a gateway, once its folder is known.
 pub type Arrange = Box<dyn Fn(Setup) -> Setup + Send + Sync>;
 
 /// Rows that share a gateway.
 pub struct Batch {
-    /// Its place in the table.
+    /// The position in the table.
     pub at: usize,
     pub door: Door,
     pub arrange: Arrange,
@@ -75,11 +75,11 @@ pub struct Held {
     pub name: &'static str,
     pub sent: &'static str,
     pub door: Door,
-    /// What held, or what did not.
+    /// The outcome, or what failed.
     pub what: Result<String, String>,
-    /// How long calls of the good server took meanwhile.
+    /// How long the good server's calls took meanwhile.
     pub times: Vec<Duration>,
-    /// The most memory that the gateway took.
+    /// The gateway's peak memory use.
     pub peak: usize,
 }
 
@@ -91,18 +91,18 @@ impl Held {
 }
 
 impl Batch {
-    /// The rows that are wanted, if any is.
+    /// Keeps only the wanted rows; none if there are none.
     pub fn only(mut self, wanted: &impl Fn(&str) -> bool) -> Option<Self> {
         self.rows.retain(|row| wanted(row.family) || wanted(row.name));
         (!self.rows.is_empty()).then_some(self)
     }
 
-    /// Runs the rows against a gateway of their own.
+    /// Runs the rows against their own gateway.
     pub fn run(&self) -> Vec<Held> {
         let mut beside = Beside::start(self.door, |setup, _| (self.arrange)(setup));
         let mut all: Vec<Held> = self.rows.iter().map(|row| self.row(row, &mut beside)).collect();
         let peak = beside.peak();
-        // Escape codes of a server would reach the terminal of whoever reads the log.
+        // A server's escape codes would reach the terminal of whoever reads the log.
         let escapes = beside.log().contains('\u{1b}');
         let left = beside.end();
         for held in &mut all {
@@ -129,7 +129,7 @@ impl Batch {
 }
 
 impl Row {
-    /// Does what is hostile, with calls of the good server until it has ended.
+    /// Runs the attack, calling the good server until the attack has ended.
     fn run(&self, beside: &mut Beside) -> Result<String, String> {
         let held = match &self.act {
             Act::Call { server, tool, expect } => self.call(beside, server, tool, *expect)?,
@@ -161,7 +161,7 @@ impl Row {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub fn said(panic: &(dyn Any + Send)) -> String {
     let text =
         panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());

@@ -1,4 +1,5 @@
-//! Servers that list one tool each, whose definition is the attack: found, shown and called it costs its own call only.
+//! Servers that list one tool each, whose definition is the attack: finding, showing and calling the tool affects only its own
+//! call.
 
 use serde_json::{Value, json};
 
@@ -11,12 +12,12 @@ use crate::{
 
 const FAMILY: &str = "hostile schemas";
 const PLAY: &str = "schema ";
-/// The most that a client may get of a list of tools, in bytes, and of one tool: its definition is shown verbatim, and the page
-/// that it came on has a limit.
+/// The largest list of tools a client may get, in bytes, and the largest single tool: its definition is shown verbatim, and its
+/// page has a size limit.
 const MOST_LISTED: usize = 200_000;
 const MOST_SHOWN: usize = 4_000_000;
 
-/// A name, what was sent, and the members of the tool after its name, as JSON.
+/// A name, what is sent, and the tool's members after its name, as JSON.
 type Definition = (&'static str, &'static str, fn() -> String);
 
 pub fn play(name: &str) -> Option<Play> {
@@ -30,7 +31,7 @@ pub fn play(name: &str) -> Option<Play> {
     })
 }
 
-/// A tool `strike` with an input schema.
+/// Returns a tool `strike` with an input schema.
 fn schema(text: &str) -> String {
     format!(r#"[{{"name":"strike","description":"Strikes","inputSchema":{text}}}]"#)
 }
@@ -64,7 +65,7 @@ pub fn batches() -> Vec<Batch> {
     vec![half(0, Door::Stdio), half(1, Door::Http)]
 }
 
-/// What is found, shown and called with params stays small and ends.
+/// Checks that finding, showing and calling the tool ends with small answers.
 fn shown(beside: &mut Beside, name: &str, _: &Value) -> Result<(), String> {
     let (server, _) = name.split_once('.').expect("a full name");
     let params =

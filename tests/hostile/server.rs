@@ -1,5 +1,5 @@
-//! A server on stdin and stdout that does what a row says, and else what a good server does. By hand and without a runtime: it
-//! must be able to do everything wrong.
+//! A server on stdin and stdout that follows a row's script, and otherwise behaves like a good server. Hand-written and
+//! without a runtime: it must be able to do everything wrong.
 
 use std::{
     io::{self, BufRead, Write},
@@ -11,9 +11,9 @@ use serde_json::Value;
 /// The argument that makes this program a server.
 pub const BE_SERVER: &str = "--be-server";
 
-/// A request or notification that came.
+/// A received request or notification.
 pub struct Request {
-    /// As JSON; empty for a notification.
+    /// The id as JSON; empty for a notification.
     pub id: String,
     pub method: String,
     pub message: Value,
@@ -26,15 +26,15 @@ impl Request {
     }
 }
 
-/// What is hostile: asked at the start with `None`, then with each message. `true`: it was dealt with.
+/// The hostile behaviour: called at the start with `None`, then with each message. `true`: the message was handled.
 pub type Play = fn(&mut Server, Option<&Request>) -> bool;
 
 pub struct Server {
     /// The tools, as JSON.
     pub tools: String,
-    /// How many requests there were, by what the row counts.
+    /// How many requests were counted; what counts depends on the row.
     pub count: usize,
-    /// Whether it stays when its stdin ends.
+    /// Whether the server stays alive when its stdin ends.
     pub stays: bool,
 }
 
@@ -71,7 +71,7 @@ impl Server {
         true
     }
 
-    /// What a good server does.
+    /// Behaves like a good server.
     fn behave(&mut self, request: &Request) {
         if request.id.is_empty() {
             return;
@@ -90,7 +90,7 @@ impl Server {
     }
 }
 
-/// The result of `initialize`.
+/// Returns the result of `initialize`.
 pub fn initialized(version: &str, capabilities: &str) -> String {
     format!(
         r#"{{"protocolVersion":"{version}","capabilities":{capabilities},"serverInfo":{{"name":"hostile","version":"1"}}}}"#

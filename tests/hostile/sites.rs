@@ -1,4 +1,4 @@
-//! HTTP servers that do everything wrong that a web server can, by hand: bytes on a socket.
+//! HTTP servers that do everything wrong that a web server can: hand-written bytes on a socket.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -21,20 +21,20 @@ use crate::{
 
 const FAMILY: &str = "hostile HTTP servers";
 
-/// One request, and where its answer goes.
+/// One request, and the connection for its answer.
 struct Exchange {
     verb: String,
     path: String,
     session: String,
-    /// Its message; `null` without one.
+    /// The request's message; `null` without one.
     message: Value,
     socket: TcpStream,
-    /// How many requests there were before.
+    /// How many requests came before.
     n: usize,
 }
 
 impl Exchange {
-    /// Writes bytes; whether the gateway still reads.
+    /// Writes bytes. Returns whether the gateway still reads.
     fn raw(&mut self, bytes: &[u8]) -> bool {
         self.socket.write_all(bytes).is_ok()
     }
@@ -63,12 +63,12 @@ impl Exchange {
         self.reply("200 OK", &format!("Content-Type: application/json\r\n{headers}"), body)
     }
 
-    /// Begins an event stream without an end.
+    /// Begins an endless event stream.
     fn stream(&mut self) -> bool {
         self.raw(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
     }
 
-    /// The result that a good server gives, in its envelope.
+    /// Returns a good server's result, in its envelope.
     fn good(&self) -> String {
         let result = match self.method() {
             "initialize" => initialized("2025-06-18", r#"{"tools":{}}"#),
@@ -85,7 +85,7 @@ impl Exchange {
         format!(r#"{{"jsonrpc":"2.0","id":{},"result":{result}}}"#, self.message["id"])
     }
 
-    /// What a good server does.
+    /// Behaves like a good server.
     fn behave(&mut self) {
         match self.verb.as_str() {
             "POST" if self.message.get("id").is_none() => self.reply("202 Accepted", "", ""),
@@ -100,10 +100,10 @@ impl Exchange {
     }
 }
 
-/// What is hostile. `true`: the request was dealt with.
+/// The hostile behaviour. `true`: the request was handled.
 type Answer = fn(&mut Exchange) -> bool;
 
-/// Serves until the tests end; returns the address.
+/// Serves until the tests end. Returns the address.
 fn serve(answer: Answer) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
@@ -163,7 +163,7 @@ pub fn batches() -> Vec<Batch> {
     each.collect()
 }
 
-/// A service of this machine that no hostile server may lead the gateway to.
+/// A service on this machine that no hostile server may lead the gateway to.
 static PRIVATE: LazyLock<(String, Arc<AtomicUsize>)> = LazyLock::new(|| {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
@@ -184,7 +184,7 @@ fn event(text: &str) -> Vec<u8> {
     format!("data: {text}\n\n").into_bytes()
 }
 
-/// Gzip that unpacks to this many bytes of one letter: a copy of 258 bytes takes 13 bits.
+/// Returns gzip data that unpacks to this many bytes of one letter: a copy of 258 bytes takes 13 bits.
 fn bomb(bytes: usize) -> Vec<u8> {
     let copy = (0b1100_0101_u32, 8);
     let letter = (0x30 + u32::from(b'x'), 8);

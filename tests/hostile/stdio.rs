@@ -1,4 +1,4 @@
-//! Servers on stdin and stdout that do everything wrong that a process and a stream of lines can.
+//! Servers on stdin and stdout that do everything wrong that a process and a line stream can.
 
 use std::{
     io::{self, Write},
@@ -18,7 +18,7 @@ use crate::{
 const FAMILY: &str = "hostile stdio servers";
 const MIB: usize = 1 << 20;
 
-/// What [`start`] starts: a child that does nothing and never ends.
+/// The child started by [`start`]: does nothing and never ends.
 const SLEEPER: &str = "sleeps";
 
 /// One hostile server.
@@ -58,12 +58,12 @@ pub fn batches() -> Vec<Batch> {
     each.collect()
 }
 
-/// No forged answer reaches a client.
+/// Checks that no forged answer reaches a client.
 fn genuine(_: &mut Beside, _: &str, result: &Value) -> Result<(), String> {
     if result.to_string().contains("forged") { Err(format!("forged: {result:.300}")) } else { Ok(()) }
 }
 
-/// The keys of a server that plays a mode. The folder on its command line says whose it is.
+/// Returns the keys of a server that plays a mode. The folder on its command line identifies its test.
 pub fn keys(name: &str, folder: &str) -> String {
     let program = std::env::current_exe().expect("it runs");
     format!("command = '{}'\nargs = ['{BE_SERVER}', '{name}', '{folder}']\n{SHORT}", program.display())
@@ -79,7 +79,7 @@ pub fn hang() -> ! {
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn modes() -> Vec<Mode> {
     vec![
-        // How it leaves.
+        // Ways to exit.
         mode("exits at once", "exit code 3 before anything is read", OUT_OF_REACH, |_, _| exit(3)),
         mode("exits at the first message", "exit once the handshake comes", OUT_OF_REACH, |_, request| {
             request.is_some() && exit(4)
@@ -156,7 +156,7 @@ fn modes() -> Vec<Mode> {
             }
             false
         }),
-        // What is no message.
+        // Lines that are not messages.
         mode(
             "prints garbage",
             "lines of text and half JSON before each answer",
@@ -722,7 +722,7 @@ fn modes() -> Vec<Mode> {
             server.answer(request, &format!(r#"{{"protocolVersion":"2025-06-18","capabilities":{{"tools":{{}}}},"serverInfo":{{"name":"a","version":"1"}},"instructions":"{text}"}}"#));
             true
         }),
-        // What it does not do.
+        // Missing answers.
         mode("never answers", "nothing at all", OUT_OF_REACH, |_, _| true),
         mode("never reads", "stdin is not read after the handshake", TIMEOUT, |_, request| {
             if request.is_some_and(|request| request.is_call()) {

@@ -1,5 +1,5 @@
-//! Clients that we did not write: the SDKs of Python and TypeScript, each in a script of this folder, and the
-//! inspector. They list, search, call, read, get a prompt and fill in a form, through Nonet.
+//! Third-party clients: the SDKs of Python and TypeScript, each in a script in this folder, and the inspector. They
+//! list, search, call, read, get a prompt and fill in a form, through Nonet.
 
 use std::{
     ffi::OsStr,
@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use crate::{HttpGateway, NONET, Place, installed};
 
-/// A resource and a prompt of server-everything, as the scripts ask for them.
+/// A resource and a prompt of server-everything, used by the scripts.
 const DOCUMENT: &str = "demo://resource/static/document/features.md";
 const PROMPT: &str = "everything__args-prompt";
 
-/// What a client prints, as JSON; it has to succeed.
+/// Returns a client's output, as JSON; the client must succeed.
 pub fn printed(client: &mut Command) -> Value {
     let output = client.output().unwrap();
     assert!(output.status.success(), "{client:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -26,12 +26,13 @@ fn names(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().filter_map(Value::as_str).collect()
 }
 
-/// The values under `key` of what an answer of the inspector lists.
+/// Returns the values under `key` in a list from the inspector.
 fn listed<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
     list.as_array().unwrap().iter().filter_map(|entry| entry[key].as_str()).collect()
 }
 
-/// The answer of a call, made again while it can be: on a busy machine a server takes longer to start than a call waits.
+/// Returns the answer of a call, retried while possible: on a busy machine, a server may take longer to start than a
+/// call waits.
 fn in_time(call: impl Fn() -> Value) -> Value {
     let mut answer = call();
     for _ in 0..10 {
@@ -47,8 +48,8 @@ fn assert_the_nine(names: &[&str]) {
     assert_eq!(names, nonet::meta::NAMES);
 }
 
-/// Sends a script through a gateway, over both transports, in each mode that it has; a mode comes with the
-/// revision that has to be agreed on.
+/// Sends a script through a gateway, over both transports, in each of its modes; a mode comes with the revision to be
+/// negotiated.
 fn tours(script: &str, modes: &[(Option<&str>, &str)]) {
     let Some(real) = installed() else { return };
     let place = Place::new(real);
@@ -127,8 +128,8 @@ fn the_inspector_lists_and_calls_over_both_transports() {
         assert_eq!(result["content"][0]["text"], "Echo: hi");
     }
 
-    // Over stdio each run of the inspector has a gateway of its own, which lists what its servers have told so
-    // far. Here the call above has waited for the server.
+    // Over stdio, each run of the inspector has its own gateway, which lists what its servers have reported so far.
+    // Here, the call above has waited for the server.
     let search =
         ["--tool-name", "search_tools", "--tool-arg", "query=echo a message", "--method", "tools/call"];
     let found = over_http(&search);
@@ -145,7 +146,7 @@ fn the_inspector_lists_and_calls_over_both_transports() {
     let get = ["--method", "prompts/get", "--prompt-name", PROMPT, "--prompt-args", "city=Bergen"];
     let prompt = over_http(&get);
     assert_eq!(prompt["messages"][0]["content"]["text"], "What's weather in Bergen?");
-    // It has no forms: Nonet declines in its name.
+    // The inspector has no forms, so Nonet declines on its behalf.
     let form = [
         "--tool-name",
         "execute_tool",

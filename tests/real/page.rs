@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::{HttpGateway, NONET, installed};
 
-/// The browser; `None` where there is none.
+/// Returns the browser; `None` without one.
 fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let programs = ["chromium", "google-chrome"].iter();
@@ -23,7 +23,7 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// The recorded tools of a server, scripted: each answers after 30 ms with the id of its process.
+/// Returns the recorded tools of a server, scripted: each answers after 30 ms with the id of its process.
 fn scripted(server: &str) -> Value {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tools.jsonl");
     let text = fs::read_to_string(data).unwrap();
@@ -48,7 +48,7 @@ fn scripted(server: &str) -> Value {
     json!({ "tools": tools.collect::<Vec<_>>() })
 }
 
-/// Six servers that work and one that is down, whose last words are markup.
+/// Writes six working servers and one that is down, whose last output is markup.
 fn write_servers(folder: &Path) {
     let fake = Path::new(NONET).with_file_name("examples").join("fake_server");
     assert!(fake.exists(), "{} is missing: run `cargo build --examples`", fake.display());
@@ -81,7 +81,7 @@ fn the_live_page_works_in_a_browser() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/page.mjs");
     let mut command = Command::new("node");
     command.arg(script).arg(&gateway.page).arg(chromium).env("NONET_REAL", real).env("NONET", NONET);
-    // For the docs: pictures instead of checks.
+    // Takes pictures for the docs instead of checking.
     if let Some(folder) = pictures {
         command.arg("--pictures").arg(folder);
     }

@@ -37,7 +37,7 @@ async def fill_in(context, params):
 
 
 async def result(client, tool, **arguments):
-    # What can be tried again is: on a busy machine a server takes longer to start than a call waits for it.
+    # Retryable calls are retried: on a busy machine, a server may take longer to start than a call waits.
     for _ in range(120):
         result = await client.call_tool(tool, arguments)
         if not (result.is_error and '"retryable":true' in result.content[0].text):
@@ -54,13 +54,13 @@ async def call(client, tool, **arguments):
 
 async def tour(mode, way, command):
     if way == "stdio":
-        # The gateway gets this process's whole environment; the SDK would pass on a few variables.
+        # The gateway gets this process's whole environment; the SDK would pass only a few variables.
         way = StdioServerParameters(command=command[0], args=command[1:], env=dict(os.environ))
     report = {}
     async with Client(way, mode=mode, read_timeout_seconds=60, elicitation_callback=fill_in) as client:
         report["protocol"] = client.protocol_version
         report["tools"] = [tool.name for tool in await all_pages(client.list_tools, "tools")]
-        # A call waits for its server; a search takes the servers that are there.
+        # A call waits for its server; a search covers only ready servers.
         report["call"] = await call(
             client, "execute_tool", name="everything.echo", params={"message": "hi"}
         )

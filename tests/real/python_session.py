@@ -29,7 +29,7 @@ async def allow(context, params):
 
 
 async def call(client, tool, **arguments):
-    # Notices may come in a block of their own.
+    # Notices may be in a separate block.
     return (await result(client, tool, **arguments)).content[0].text
 
 

@@ -1,10 +1,10 @@
-//! The recording of the README: the script that makes it runs, and what is committed is such a drawing.
+//! The README's recording: its script runs, and the committed file has the expected form.
 
 use std::{fs, path::Path, process::Command};
 
 use super::{NONET, installed};
 
-/// What GitHub shows and everybody can load.
+/// Checks that GitHub shows the drawing and everybody can load it.
 fn check(svg: &str) {
     assert!(svg.len() < 60_000, "{} bytes", svg.len());
     for part in [

@@ -1,4 +1,4 @@
-//! Real servers in a sandbox: they do their work, and code in them reaches nothing else.
+//! Real servers in a sandbox: they work as usual, and code in them can access nothing else.
 
 use std::{fs, os::unix::net::UnixListener};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Place, installed};
 
-/// An MCP server in Python that evaluates what it is sent.
+/// An MCP server in Python that evaluates its input.
 const HOSTILE: &str = r#"
 import json, sys
 for line in sys.stdin:
@@ -78,7 +78,7 @@ fn well_known_servers_work_in_a_standard_sandbox() {
     check("git.git_create_branch", json!({ "repo_path": place.path("repo"), "branch_name": "side" }), "side");
     check("time.get_current_time", json!({ "timezone": "Asia/Tokyo" }), "Asia/Tokyo");
     assert_eq!(fs::read_to_string(place.path("files/new.txt")).unwrap(), "new");
-    // Its file is in a home folder that only this server has.
+    // Its file is in a home folder that belongs only to this server.
     assert!(!place.path("memory.jsonl").exists());
 }
 
@@ -92,7 +92,7 @@ fn hostile_code_in_a_standard_sandbox_gets_out_nowhere() {
     }
     fs::write(place.path("hostile/server.py"), HOSTILE).unwrap();
     fs::write(place.path(".ssh/id"), "private-key").unwrap();
-    // As the session's D-Bus has one, beside a socket without a file.
+    // A socket with a file, like the session's D-Bus, and an abstract one without a file.
     let _bus = UnixListener::bind(place.path("bus")).unwrap();
     let name = format!("nonet-test-{}", std::process::id());
     let address =
@@ -119,7 +119,7 @@ fn hostile_code_in_a_standard_sandbox_gets_out_nowhere() {
         "__import__('os').listdir(__import__('os').path.expanduser('~/.local/state/nonet'))",
         &["FileNotFoundError"],
     );
-    // It may not even change itself.
+    // The server cannot even change itself.
     check(&format!("open({:?}, 'w')", place.path("hostile/server.py")), &["OSError", "PermissionError"]);
     let socket = "__import__('socket')";
     let unix = format!("{socket}.socket({socket}.AF_UNIX)");

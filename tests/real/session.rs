@@ -1,5 +1,5 @@
-//! One session with the Python SDK in which everything comes from somewhere else: a REST service, a real server that the session
-//! adds, a skill and an app.
+//! One session with the Python SDK that uses tools from everywhere: a REST service, a real server that the session adds, a skill
+//! and an app.
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{NONET, at_home, clients::printed, installed};
 
-/// Answers each request with JSON that names its target.
+/// Answers each request with JSON that contains its target.
 fn answer(stream: TcpStream) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?).lines();
     let first = lines.next().transpose()?.unwrap_or_default();

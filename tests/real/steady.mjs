@@ -1,4 +1,4 @@
-// A client with a TypeScript SDK that calls a tool again and again, until the file STOP is there.
+// A client with a TypeScript SDK that calls a tool repeatedly until the file STOP exists.
 //
 //     steady.mjs v1|v2 URL STOP
 //

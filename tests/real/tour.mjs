@@ -1,4 +1,4 @@
-// What both clients with the TypeScript SDK do with a gateway that has server-everything as `everything`.
+// The steps of both TypeScript SDK clients, with a gateway that has server-everything as `everything`.
 
 import { createRequire } from "node:module";
 import path from "node:path";
@@ -26,7 +26,7 @@ async function all(list) {
 
 /** Connects, goes once through everything, closes, and prints one line: see `python_client.py`. */
 export async function tour(client, transport, protocol) {
-  // What can be tried again is: on a busy machine a server takes longer to start than a call waits for it.
+  // Retryable calls are retried: on a busy machine, a server may take longer to start than a call waits.
   async function call(name, args) {
     const patience = Date.now() + 60_000;
     let result;
@@ -41,7 +41,7 @@ export async function tour(client, transport, protocol) {
   }
   await client.connect(transport);
   const report = { tools: names(await all((page) => client.listTools(page))) };
-  // A call waits for its server; a search takes the servers that are there.
+  // A call waits for its server; a search covers only ready servers.
   report.call = await call("execute_tool", { name: "everything.echo", params: { message: "hi" } });
   report.found = names(JSON.parse(await call("search_tools", { query: "echo a message" })).results);
   const resources = await all((page) => client.listResources(page));

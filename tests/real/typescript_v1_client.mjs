@@ -1,9 +1,10 @@
-// A client with the TypeScript SDK of the session era (@modelcontextprotocol/sdk 1.x), which is in $NONET_REAL/node.
+// A client with the TypeScript SDK for the session era (@modelcontextprotocol/sdk 1.x), which is in
+// $NONET_REAL/node.
 //
 //     typescript_v1_client.mjs stdio COMMAND ARGS...     over stdio
 //     typescript_v1_client.mjs URL                       over streamable HTTP
 //
-// Prints one JSON object on stdout, that of python_client.py. Exits with 1 when anything fails.
+// Prints one JSON object on stdout, like python_client.py. Exits with 1 on any failure.
 
 import { filled, require, tour } from "./tour.mjs";
 
@@ -19,7 +20,7 @@ const transport =
   way === "stdio"
     ? new StdioClientTransport({ command, args, env: process.env })
     : new StreamableHTTPClientTransport(new URL(way));
-// The client does not keep the revision agreed on; it tells the transport, which needs it over HTTP.
+// The client does not store the negotiated revision; it passes it to the transport, which needs it over HTTP.
 let protocol;
 const { setProtocolVersion } = transport;
 transport.setProtocolVersion = (version) => {

@@ -1,10 +1,11 @@
-// A client with the TypeScript SDK of both eras (@modelcontextprotocol/client 2.x), which is in $NONET_REAL/node.
+// A client with the TypeScript SDK for both eras (@modelcontextprotocol/client 2.x), which is in
+// $NONET_REAL/node.
 //
 //     typescript_v2_client.mjs MODE stdio COMMAND ARGS...     over stdio
 //     typescript_v2_client.mjs MODE URL                       over streamable HTTP
 //
 // MODE is `legacy` (the `initialize` handshake) or `auto` (`server/discover`, else the handshake). Prints one
-// JSON object on stdout, that of python_client.py. Exits with 1 when anything fails.
+// JSON object on stdout, like python_client.py. Exits with 1 on any failure.
 
 import { filled, require, tour } from "./tour.mjs";
 

@@ -220,7 +220,7 @@ class Session:
         for action in actions:
             self.prepare(action["name"], action.get("params", {}))
         answer = self.call("run_parallel", actions=list(actions), **more)
-        # Results in the background come as a handle.
+        # Background results come as a handle.
         results = answer.json.get("results", [])
         for entry in results:
             need(entry["success"], f"{entry['id']}: {compact(entry.get('error') or entry)[:400]}")

@@ -11,7 +11,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "data"))
 import record  # noqa: E402
 
-# What differs from the list of the recorded servers: they work on the same folder.
+# Differences from the list of recorded servers: these work on the same folder.
 ARGUMENTS = {
     "filesystem": ["{dir}/work"],
     "vault": ["{dir}/notes"],

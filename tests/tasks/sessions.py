@@ -53,7 +53,7 @@ def edits(s, place):
     edit = s.find(["filesystem.edit_file", "commander.edit_block"], "replace text in a file", "edit a text file")
     actions = []
     for name in names:
-        # What the model read of this file.
+        # What the model read in this file.
         part = text.split(str(shop / name))[1].split("\n---\n")[0]
         lines = [line for line in part.splitlines() if re.search(r"\btax\b", line)]
         changes = [(line, re.sub(r"\btax\b", "vat", line)) for line in lines]
@@ -237,7 +237,7 @@ def large_log(s, place):
     s.learn(json.dumps(note), fetch)
     found = s.run(fetch, {"ref": note["ref"], "grep": "ERROR|WARN"})
     if "card expired" not in found.text or len(found.text) > 20_000:
-        # The value is another than the text that was shown.
+        # The value differs from the text shown.
         raise Failed(f"grep gives {len(found.text)} bytes: {found.text[:200]}")
 
 
@@ -266,7 +266,7 @@ def large_json(s, place):
     filter = "[.[] | select(.customer == 17) | .total] | add"
     answer = s.run(read, {"path": str(place.path("work/orders.json"))}, select=filter)
     if answer.is_error or paid not in answer.text:
-        # What is the value, then? A model that looks finds the member that holds the text.
+        # A model that looks for the value finds the member that contains the text.
         keys = s.run(read, {"path": str(place.path("work/orders.json"))}, select="keys")
         member = json.loads(keys.text)[0]
         filter = f".{member} | fromjson | {filter}"
@@ -413,7 +413,7 @@ def starting(s, place):
             query = "git log"
         elif "starting" not in json.dumps(found):
             need("starting" in s.call("list_categories").text, "nothing says that a server is starting")
-        # What a model takes for a turn.
+        # About the time between a model's calls.
         time.sleep(2)
     for _ in range(5):
         answer = s.run("git.git_log", {"repo_path": str(repo)})
@@ -437,10 +437,10 @@ def names(s, place):
     need(answer.error["code"] == "unknown_tool", answer.text)
     near = answer.error["did_you_mean"][0]
     need("Ben" in s.call("execute_tool", name=near, params={"path": path}).text, "not read")
-    # Names as other hosts write them are the same tool.
+    # Names in other hosts' spelling mean the same tool.
     for name in ("mcp__nonet__filesystem__read_text_file", "filesystem/read_text_file", "Filesystem.Read-Text-File"):
         need("Ben" in s.guess(name, {"path": path}).text, f"{name} was not understood")
-    # One that nobody has: nothing far-fetched is offered.
+    # An unknown name: no far-fetched suggestions.
     answer = s.guess("spaceship.launch", {})
     need(answer.error["code"] == "unknown_tool", answer.text)
 
@@ -478,7 +478,7 @@ def wrong_params(s, place):
         place.path(f"work/sizes/{name}").write_text("x" * size)
     by_size = {"path": str(place.path("work/sizes")), "sortBy": "sizes"}
     means("filesystem.list_directory_with_sizes", {"params": by_size}, r"b\.txt[^$]*a\.txt")  # a choice misspelt
-    # What the tool does not know is told.
+    # Undeclared params are reported.
     told = means("git.git_log", {"params": {"repo_path": repo, "path": "page.html"}}, "Longer page")
     if "path" not in "".join(told.texts[1:]):
         undone.append("nothing tells that `path` is no param of git_log")

@@ -1,4 +1,4 @@
-//! The time of day. Durations inside of one process are measured with `Instant`s instead.
+//! The time of day. Durations within one process are measured with `Instant`s instead.
 
 use std::{
     sync::{
@@ -8,56 +8,56 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// The clock of the system. A test can move it.
+/// The system's clock. Tests can move it.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    /// Milliseconds that it is ahead of the system's.
+    /// Milliseconds ahead of the system's clock.
     ahead: Arc<AtomicI64>,
 }
 
 impl Clock {
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> SystemTime {
         let ahead = self.ahead.load(Ordering::Relaxed);
         let by = Duration::from_millis(ahead.unsigned_abs());
         if ahead < 0 { SystemTime::now() - by } else { SystemTime::now() + by }
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970.
     pub fn unix_ms(&self) -> u64 {
         unix_ms(self.now())
     }
 
-    /// Seconds since 1970.
+    /// Returns the seconds since 1970.
     pub fn unix_secs(&self) -> u64 {
         self.unix_ms() / 1_000
     }
 
-    /// How many milliseconds it is ahead of the system's: none outside of tests.
+    /// Returns how many milliseconds the clock is ahead of the system's: 0 outside tests.
     pub fn ahead_ms(&self) -> i64 {
         self.ahead.load(Ordering::Relaxed)
     }
 
-    /// Moves it, and every clone of it, forward.
+    /// Moves the clock and all its clones forward.
     pub fn advance(&self, by: Duration) {
         self.ahead.fetch_add(signed(by), Ordering::Relaxed);
     }
 
-    /// Moves it, and every clone of it, back.
+    /// Moves the clock and all its clones back.
     pub fn turn_back(&self, by: Duration) {
         self.ahead.fetch_sub(signed(by), Ordering::Relaxed);
     }
 }
 
-/// A time as milliseconds since 1970; 0 for one before that.
+/// Returns a time as milliseconds since 1970; 0 for an earlier time.
 pub fn unix_ms(time: SystemTime) -> u64 {
     millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The end of the year 9999 in milliseconds since 1970: a later time has no date to show.
+/// The end of the year 9999 in milliseconds since 1970: later times have no printable date.
 const END: u64 = 253_402_300_799_999;
 
-/// The time at these milliseconds since 1970, at most the end of the year 9999.
+/// Returns the time at this many milliseconds since 1970, at most the end of the year 9999.
 pub fn at_unix_ms(ms: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(ms.min(END))
 }
@@ -66,7 +66,7 @@ fn signed(by: Duration) -> i64 {
     i64::try_from(by.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// A duration in whole milliseconds.
+/// Returns a duration in whole milliseconds.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

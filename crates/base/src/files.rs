@@ -1,4 +1,4 @@
-//! Files that survive a crash at any byte, files for their owner only, and locks between processes.
+//! Files that survive a crash at any byte, files readable only by their owner, and locks between processes.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError},
@@ -10,21 +10,21 @@ use std::{
 
 use tempfile::NamedTempFile;
 
-/// How often a lock that another process holds is tried.
+/// How often a lock held by another process is retried.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Replaces a file, or makes it and its folder, in one step: a reader sees the old content or the new, never a part. It is
-/// readable by its owner only. Blocks.
+/// Replaces a file, or creates it and its folder, in one step: a reader sees the old content or the new, never a part.
+/// Only the owner can read the file. Blocks.
 ///
 /// # Errors
 ///
-/// If the folder cannot be made or written to; the old file is as it was then.
+/// If the folder cannot be created or written to; the old file is then unchanged.
 pub fn replace_private(file: &Path, content: &[u8]) -> io::Result<()> {
     private_folder(folder_of(file))?;
     replace(file, content, None)
 }
 
-/// The same, with the permissions of the file that it replaces. A new file has those that the system gives to one.
+/// Replaces a file like [`replace_private`], but keeps its permissions. A new file gets the system's default permissions.
 ///
 /// # Errors
 ///
@@ -44,8 +44,8 @@ fn replace(file: &Path, content: &[u8], permissions: Option<Permissions>) -> io:
     persist(beside, file, permissions)
 }
 
-/// A new file in the folder of `file`, readable by its owner only, that [`persist`] puts in the place of it and that is
-/// removed if it is dropped before.
+/// Creates a temporary file in the folder of `file`, readable only by its owner. [`persist`] moves it into place; dropping
+/// it removes it.
 ///
 /// # Errors
 ///
@@ -55,11 +55,11 @@ pub fn beside(file: &Path) -> io::Result<NamedTempFile> {
     tempfile::Builder::new().prefix(&format!(".{name}.")).suffix(".tmp").tempfile_in(folder_of(file))
 }
 
-/// Puts a file in the place of another one, once all of it is on the disk.
+/// Puts a file in the place of another once all of it is on disk.
 ///
 /// # Errors
 ///
-/// If it cannot be written or renamed; the old file is as it was then.
+/// If the file cannot be written or renamed; the old file is then unchanged.
 pub fn persist(beside: NamedTempFile, file: &Path, permissions: Option<Permissions>) -> io::Result<()> {
     beside.as_file().sync_all()?;
     if let Some(permissions) = permissions {
@@ -68,7 +68,7 @@ pub fn persist(beside: NamedTempFile, file: &Path, permissions: Option<Permissio
     beside.persist(file).map(drop).map_err(|failed| failed.error)
 }
 
-/// What the system gives to a new file: what is left of 0666 by the process's mask.
+/// Returns the default permissions of a new file: 0666 less the process's umask.
 #[cfg(unix)]
 fn usual_permissions(folder: &Path) -> io::Result<Permissions> {
     use std::os::unix::fs::PermissionsExt;
@@ -81,15 +81,15 @@ fn usual_permissions(folder: &Path) -> io::Result<Permissions> {
     Ok(tempfile::NamedTempFile::new_in(folder)?.as_file().metadata()?.permissions())
 }
 
-/// Opens a file to read it. A pipe, a device or a folder is refused, and opening one does not wait.
+/// Opens a file for reading. Refuses a pipe, device or folder, and never waits while opening one.
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or is not a file.
+/// If the path cannot be opened, or is not a file.
 pub fn open_file(file: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true);
-    // A pipe without a writer opens at once; for a file the flag means nothing.
+    // A pipe without a writer opens at once; the flag has no effect on a file.
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
     let open = options.open(file)?;
@@ -99,11 +99,11 @@ pub fn open_file(file: &Path) -> io::Result<File> {
     }
 }
 
-/// Reads a file of at most so many bytes.
+/// Reads a file of at most `most` bytes.
 ///
 /// # Errors
 ///
-/// As for [`open_file`]; `FileTooLarge` for a longer file, also for one that grows while it is read.
+/// As for [`open_file`]; `FileTooLarge` for a longer file, even one that grows while being read.
 pub fn read_at_most(file: &Path, most: usize) -> io::Result<Vec<u8>> {
     let too_large = |length: &dyn std::fmt::Display| {
         io::Error::new(io::ErrorKind::FileTooLarge, format!("it has {length} bytes, the limit is {most}"))
@@ -123,11 +123,11 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Makes a folder, and those above it, for their owner only. One that is there stays as it is.
+/// Creates a folder and its parents, accessible only to their owner. Leaves an existing folder as it is.
 ///
 /// # Errors
 ///
-/// If it cannot be made.
+/// If the folder cannot be created.
 pub fn private_folder(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -136,27 +136,27 @@ pub fn private_folder(folder: &Path) -> io::Result<()> {
     builder.create(folder)
 }
 
-/// Has a file that these options make be readable and writable by its owner only.
+/// Makes files created with these options readable and writable only by their owner.
 pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(options, 0o600);
     options
 }
 
-/// Opens a file to lock, and makes it, for its owner only, if it is not there.
+/// Opens a file to lock. Creates a missing file, accessible only to its owner.
 ///
 /// # Errors
 ///
-/// If it cannot be opened.
+/// If the file cannot be opened.
 pub fn lock_file(file: &Path) -> io::Result<File> {
     private(OpenOptions::new().append(true).create(true)).open(file)
 }
 
-/// Locks a file against other processes as soon as they let it go, within `patience`; the lock ends with the file. Blocks.
+/// Locks a file against other processes, waiting at most `patience`; closing the file releases the lock. Blocks.
 ///
 /// # Errors
 ///
-/// `TimedOut` if another process holds it all the time.
+/// `TimedOut` if another process holds the lock all that time.
 pub fn lock_within(file: File, patience: Duration) -> io::Result<File> {
     let deadline = Instant::now() + patience;
     loop {

@@ -1,9 +1,9 @@
-//! JSON as bytes, for those who build no tree of it: whether it is JSON (RFC 8259), where the members of an object are, and
-//! its texts.
+//! JSON as bytes, for callers that build no tree: whether bytes are JSON (RFC 8259), where an object's members are, and its
+//! strings.
 
 use std::{borrow::Cow, ops::Range};
 
-/// The deepest nesting that is read.
+/// The deepest nesting accepted.
 pub const MAX_DEPTH: usize = 127;
 
 /// Where bytes stop being JSON.
@@ -14,17 +14,17 @@ pub struct NotJson {
     at: usize,
 }
 
-/// One member of an object: its key with the quotes, and its value. Places are in the bytes that were read.
+/// One member of an object: its quoted key and its value, as positions in the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its key, in quotes.
+    /// The quoted key.
     pub key: Range<usize>,
-    /// Its value, without white space around it.
+    /// The value, without surrounding white space.
     pub value: Range<usize>,
 }
 
-/// Checks that the bytes are one JSON value of UTF-8, and nothing else. Returns the members of the value, if it is an
-/// object, in order. Numbers may have any number of digits; half of a surrogate pair is no text.
+/// Checks that the bytes are one UTF-8 JSON value and nothing else. Returns an object's members in order, or `None` for any
+/// other value. Numbers may have any number of digits; a lone surrogate is not a string.
 pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, NotJson> {
     if let Err(error) = std::str::from_utf8(json) {
         return Err(NotJson { what: "no UTF-8", at: error.valid_up_to() });
@@ -43,8 +43,7 @@ pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, NotJson> {
     }
 }
 
-/// Calls `look` with every text of JSON that is known to be JSON, keys included, until it says that it has seen enough. Returns
-/// whether it has. Numbers are no texts.
+/// Calls `look` with every string of valid JSON, keys included, until `look` returns true. Returns whether it did.
 pub fn any_text(json: &[u8], mut look: impl FnMut(&str) -> bool) -> bool {
     let mut at = 0;
     while let Some(begin) = json.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'"')) {
@@ -63,7 +62,7 @@ pub fn any_text(json: &[u8], mut look: impl FnMut(&str) -> bool) -> bool {
     false
 }
 
-/// The end of the string that begins at `at`, behind its quote, and whether it has escapes.
+/// Returns the end of the string that begins at `at`, after its closing quote, and whether the string has escapes.
 fn string_end(json: &[u8], at: usize) -> (usize, bool) {
     let (mut at, mut escaped) = (at + 1, false);
     loop {
@@ -77,9 +76,9 @@ fn string_end(json: &[u8], at: usize) -> (usize, bool) {
     }
 }
 
-/// How many bytes come before the next quote, backslash or control character.
+/// Counts the bytes before the next quote, backslash or control character.
 fn plain(bytes: &[u8]) -> usize {
-    // A block without a branch inside, which the compiler turns into one comparison of the whole block.
+    // A block without branches inside, which the compiler turns into one comparison of the whole block.
     const BLOCK: usize = 32;
     let is_special = |byte: u8| (byte == b'"') | (byte == b'\\') | (byte < 0x20);
     let (blocks, _) = bytes.as_chunks::<BLOCK>();
@@ -155,9 +154,9 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads a value that is inside of `depth` others.
+    /// Reads a value nested inside `depth` others.
     fn value(&mut self, depth: usize) -> Result<(), NotJson> {
-        // Whether each of the open brackets is a brace, the innermost in the lowest bit.
+        // A bit per open bracket, set for a brace; the innermost is the lowest bit.
         let (mut braces, mut open) = (0_u128, 0);
         loop {
             // A value begins here.
@@ -424,7 +423,7 @@ mod tests {
         #[test]
         fn it_agrees_with_a_parser(text in "[{}\\[\\]\",:\\\\ untrlfase0-9.eE+-]{0,24}") {
             let read = serde_json::from_slice::<IgnoredAny>(text.as_bytes()).is_ok();
-            // A parser that ignores what it reads does not look at surrogates.
+            // A parser that skips values does not check surrogates.
             prop_assume!(!text.contains("\\ud"));
             prop_assert_eq!(members(text.as_bytes()).is_ok(), read);
         }

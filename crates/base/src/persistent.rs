@@ -1,17 +1,17 @@
-//! A map and a sorted list whose copies share what does not change: a copy with a few changes costs what changes.
+//! A map and a sorted list whose copies share unchanged entries: a changed copy costs only its changes.
 
 use std::{borrow::Borrow, cmp::Ordering, collections::HashMap, hash::Hash, sync::Arc};
 
-/// The share of a map's entries that may be kept beside its shared part, and the number that always may.
+/// The share of a map's entries that may be kept beside its shared part, and the number that always may be.
 const BESIDE: (usize, usize) = (32, 64);
 /// The most items of one part of a list.
 const MOST_OF_PART: usize = 512;
 
-/// A hash map. A copy shares its entries with the original, and keeps what differs beside them until that is too much.
+/// A hash map. A copy shares the original's entries and keeps its differences beside them until there are too many.
 #[derive(Clone, Debug)]
 pub struct SharedMap<K, V> {
     shared: Arc<HashMap<K, V>>,
-    /// What differs; `None` is removed.
+    /// The differences; `None` marks a removed key.
     beside: HashMap<K, Option<V>>,
 }
 
@@ -49,7 +49,7 @@ impl<K: Clone + Eq + Hash, V: Clone> SharedMap<K, V> {
         shared.chain(self.beside.iter().filter_map(|(key, value)| Some((key, value.as_ref()?))))
     }
 
-    /// Whether two maps share their entries, but for what is beside them.
+    /// Whether two maps share their entries, differences aside.
     pub fn shares_with(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
@@ -73,7 +73,7 @@ impl<K: Clone + Eq + Hash, V: Clone> SharedMap<K, V> {
 /// A sorted list. A copy shares all parts that it does not change.
 #[derive(Clone, Debug)]
 pub struct SharedList<T> {
-    /// None is empty.
+    /// Each part is non-empty.
     parts: Vec<Arc<Vec<T>>>,
 }
 
@@ -84,7 +84,7 @@ impl<T> Default for SharedList<T> {
 }
 
 impl<T: Clone> SharedList<T> {
-    /// Wraps items that are in order.
+    /// Wraps sorted items.
     pub fn of_sorted(items: &[T]) -> Self {
         Self { parts: items.chunks(MOST_OF_PART / 2).map(|part| Arc::new(part.to_vec())).collect() }
     }
@@ -94,7 +94,7 @@ impl<T: Clone> SharedList<T> {
         self.parts.iter().flat_map(|part| part.iter())
     }
 
-    /// Returns the items in order, without those for which `is_before` is true: all of them come first.
+    /// Returns the items in order, after all those for which `is_before` is true.
     pub fn behind(&self, is_before: impl Fn(&T) -> bool) -> impl Iterator<Item = &T> {
         let (part, at) = self.place(is_before);
         let first = self.parts.get(part).map_or(&[][..], |part| &part[at..]);
@@ -107,12 +107,12 @@ impl<T: Clone> SharedList<T> {
         self.parts.get(part)?.get(at).filter(|item| by(item).is_eq())
     }
 
-    /// Inserts an item, which `by` compares others with.
+    /// Inserts an item; `by` compares other items with it.
     pub fn insert(&mut self, item: T, by: impl Fn(&T) -> Ordering) {
         let (mut at_part, mut at) = self.place(|other| by(other).is_lt());
         if at_part == self.parts.len() {
             match self.parts.last() {
-                // Behind all others.
+                // After all other items.
                 Some(last) => (at_part, at) = (at_part - 1, last.len()),
                 None => self.parts.push(Arc::default()),
             }
@@ -125,7 +125,7 @@ impl<T: Clone> SharedList<T> {
         }
     }
 
-    /// Removes an item that `by` finds equal, if there is one.
+    /// Removes an item that `by` finds equal, if any.
     pub fn remove(&mut self, by: impl Fn(&T) -> Ordering) {
         let (at_part, at) = self.place(|item| by(item).is_lt());
         let Some(part) = self.parts.get_mut(at_part) else { return };
@@ -137,13 +137,13 @@ impl<T: Clone> SharedList<T> {
         }
     }
 
-    /// Counts the parts that another list does not have, and all of them.
+    /// Counts the parts that another list does not share, and all parts.
     pub fn parts_beside(&self, other: &Self) -> (usize, usize) {
         let own = self.parts.iter().filter(|part| !other.parts.iter().any(|known| Arc::ptr_eq(part, known)));
         (own.count(), self.parts.len())
     }
 
-    /// Returns the part, and the place in it, of the first item that is not before.
+    /// Returns the part and the index in it of the first item that is not before.
     fn place(&self, is_before: impl Fn(&T) -> bool) -> (usize, usize) {
         let part = self.parts.partition_point(|part| part.last().is_some_and(&is_before));
         (part, self.parts.get(part).map_or(0, |part| part.partition_point(is_before)))
@@ -156,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// The numbers of a linear generator: reproducible.
+    /// Returns the numbers of a linear generator: reproducible.
     fn numbers() -> impl Iterator<Item = u32> {
         std::iter::successors(Some(7u32), |n| Some(n.wrapping_mul(1_664_525).wrapping_add(1_013_904_223)))
             .map(|n| n >> 16)

@@ -1,27 +1,27 @@
-//! Text for people and models: cleaned of what is not seen, cut to a length, and bytes as hexadecimal digits.
+//! Text for people and models: hidden characters cleaned, long text truncated, and bytes as hexadecimal digits.
 //!
-//! Whatever comes from outside (names, descriptions, errors, stderr, the names of clients) goes through [`clean`] or [`line`]
-//! before a model, a log or a terminal sees it. Results of tools do not: they pass through as they are.
+//! All outside text (names, descriptions, errors, stderr, client names) goes through [`clean`] or [`line`] before a model, a
+//! log or a terminal sees it. Tool results do not: they pass through unchanged.
 
 use std::{borrow::Cow, fmt::Write};
 
-/// Why a character is not seen, or is not what it looks like.
+/// Why a character is invisible, or is not what it looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hidden {
-    /// A control character: a terminal obeys it, a log takes it for the end of a line.
+    /// A control character: a terminal obeys it, a log takes it for a line end.
     Control,
-    /// A mark, override or isolate of the direction of writing: text reads in another order than it has.
+    /// A mark, override or isolate of writing direction: text is displayed in another order than it is stored.
     Direction,
-    /// A space without width, or another character that has no shape.
+    /// A zero-width space, or another character without a shape.
     Invisible,
     /// A tag (U+E0000 to U+E007F): invisible ASCII.
     Tag,
-    /// A variation selector, 256 of which can spell any text behind a character.
+    /// A variation selector: the 256 of them can spell any text after a character.
     Selector,
 }
 
 impl Hidden {
-    /// What it is, for a report.
+    /// Returns the kind's name for a report.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Control => "control characters",
@@ -32,7 +32,7 @@ impl Hidden {
         }
     }
 
-    /// Returns why a character is not seen; `None` for one that is.
+    /// Returns why a character is hidden; `None` for a visible one.
     pub fn of(c: char) -> Option<Self> {
         Some(match c {
             ' '..='~' | '\n' | '\t' => return None,
@@ -62,21 +62,21 @@ impl Hidden {
     }
 }
 
-/// The flags that are spelled with tags: England, Scotland and Wales.
+/// The flags spelled with tags: England, Scotland and Wales.
 const FLAGS: [&str; 3] = [
     "\u{e0067}\u{e0062}\u{e0065}\u{e006e}\u{e0067}\u{e007f}",
     "\u{e0067}\u{e0062}\u{e0073}\u{e0063}\u{e0074}\u{e007f}",
     "\u{e0067}\u{e0062}\u{e0077}\u{e006c}\u{e0073}\u{e007f}",
 ];
 
-/// Whether a text has only what is seen: nearly every text.
+/// Whether a text has no hidden characters, as nearly every text.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | b'\t'))
         || hidden(text).next().is_none() && !text.contains('\r') && !text.starts_with('\u{feff}')
 }
 
-/// Returns the characters of a text that are not seen, each with its place. Those that writing needs are not among them: a
-/// joiner between letters of a script or parts of an emoji, one selector behind a character, the flags made of tags.
+/// Returns the hidden characters of a text, each with its position. Leaves out the ones that writing needs: a joiner between
+/// letters of a script or parts of an emoji, one selector after a character, the tags of flags.
 pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, Hidden)> + '_ {
     let mut before = None;
     let mut flag_ends = 0;
@@ -95,7 +95,7 @@ pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, Hidden)> + '_ {
         let is_shown = |c: Option<char>| c.is_some_and(|c| !c.is_ascii() && Hidden::of(c).is_none());
         let needed = match c {
             '\r' => rest().starts_with('\n'),
-            // Also behind a selector, as in a flag of several parts.
+            // Also after a selector, as in a flag of several parts.
             '\u{200c}' | '\u{200d}' => {
                 (is_shown(previous) || previous == Some('\u{fe0f}')) && is_shown(rest().chars().next())
             }
@@ -109,8 +109,8 @@ pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, Hidden)> + '_ {
     })
 }
 
-/// Returns a text of several lines as it is seen: escape sequences of terminals and what is invisible are left out, control
-/// characters are written out, and every line ends alike.
+/// Returns a text of several lines with only its visible content: removes terminal escape sequences and invisible characters,
+/// escapes control characters, and unifies line ends.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
@@ -136,7 +136,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Adds a text with the line ends of Unix, without a byte order mark.
+/// Appends a text with Unix line ends, without a byte order mark.
 fn push_lines(out: &mut String, text: &str) {
     for (n, part) in text.trim_start_matches('\u{feff}').split("\r\n").enumerate() {
         if n > 0 {
@@ -146,11 +146,11 @@ fn push_lines(out: &mut String, text: &str) {
     }
 }
 
-/// Returns the length of what belongs to an escape character: a sequence, or nothing.
+/// Returns the length of the sequence after an escape character; 0 if there is none.
 fn sequence(rest: &str) -> usize {
     match rest.as_bytes().first() {
         Some(b'[') => 1 + parameters(&rest[1..]),
-        // A title, a link: up to a bell or `ESC \`, on the same line.
+        // A title or a link: up to a bell or `ESC \`, on the same line.
         Some(b']' | b'P' | b'_' | b'^' | b'X') => {
             let line = rest.split(['\n', '\r']).next().unwrap_or_default();
             let ends = [line.find('\u{7}').map(|at| at + 1), line.find("\u{1b}\\").map(|at| at + 2)];
@@ -164,16 +164,16 @@ fn sequence(rest: &str) -> usize {
     }
 }
 
-/// Returns the length of a control sequence after its beginning: parameters and a final character.
+/// Returns the length of a control sequence after its introducer: parameters and a final character.
 fn parameters(rest: &str) -> usize {
     let length = rest.bytes().take_while(|byte| matches!(byte, b' '..=b'?')).count();
     length + usize::from(rest.as_bytes().get(length).is_some_and(|byte| matches!(byte, b'@'..=b'~')))
 }
 
-/// Returns a text as one line of at most `max` characters: line ends, control characters and what is invisible are written
-/// out, so that two different names never look the same and no text begins a line of its own.
+/// Returns a text as one line of at most `max` characters. Escapes line ends, control characters and invisible characters, so
+/// that two different names never look the same and no text starts a new line.
 pub fn line(text: &str, max: usize) -> String {
-    // What is written out is longer; what is longer than this is cut anyway.
+    // Escapes only make a text longer; the excess is cut anyway.
     let head = match text.char_indices().nth(max.saturating_add(1)) {
         Some((end, _)) => &text[..end],
         None => text,
@@ -204,17 +204,17 @@ fn push_escaped(out: &mut String, c: char) {
     }
 }
 
-/// The longest name that is shown, in characters.
+/// The longest displayed name, in characters.
 pub const MAX_NAME: usize = 128;
 /// The longest title, in characters.
 pub const MAX_TITLE: usize = 200;
 
-/// Returns a name as it is shown: one line, at most [`MAX_NAME`] characters.
+/// Returns a name for display: one line of at most [`MAX_NAME`] characters.
 pub fn name(text: &str) -> String {
     line(text, MAX_NAME)
 }
 
-/// The first `max` characters of `text`, with `...` behind them if that is not all of it.
+/// Truncates a text to `max` characters and marks the cut with `...`.
 pub fn clip(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -222,7 +222,7 @@ pub fn clip(text: &str, max: usize) -> String {
     }
 }
 
-/// The first characters of `text` that have at most `max` bytes together.
+/// Truncates a text to at most `max` bytes, at a character boundary.
 pub fn clip_bytes(text: &str, max: usize) -> &str {
     match max < text.len() {
         true => &text[..text.floor_char_boundary(max)],
@@ -230,7 +230,7 @@ pub fn clip_bytes(text: &str, max: usize) -> &str {
     }
 }
 
-/// Bytes as hexadecimal digits in lower case.
+/// Returns bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     let mut digits = String::with_capacity(2 * bytes.len());
     for byte in bytes {

@@ -1,7 +1,7 @@
-//! Where a text has one of many words.
+//! Finds many words in a text at once.
 //!
-//! An automaton takes a step for each byte, and each step waits for the one before it, so a long text is read at several places
-//! at once: four times as fast, since a processor takes the steps of different places together.
+//! An automaton takes one step per byte, and each step waits for the previous one, so a long text is read at several places at
+//! once: four times as fast, since the processor overlaps the steps of different places.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use aho_corasick::{
     dfa::DFA,
 };
 
-/// The places of a text that are read at once.
+/// How many places of a text are read at once.
 const LANES: usize = 4;
-/// How much of a text is read before what was found is told, in bytes. Bounds what is held.
+/// How many bytes are read before matches are reported. Bounds the memory for matches.
 const BLOCK: usize = 64 << 10;
-/// Shorter texts are read at one place.
+/// Shorter texts are read at one place only.
 const SHORT: usize = 512;
 
-/// Words to look for, whatever their case in ASCII.
+/// Words to look for, ignoring ASCII case.
 #[derive(Debug)]
 pub struct Words {
     automaton: DFA,
@@ -27,11 +27,11 @@ pub struct Words {
 }
 
 impl Words {
-    /// The words, in the order of their numbers.
+    /// Takes the words; a word's number is its index.
     ///
     /// # Panics
     ///
-    /// Where they are too many for an automaton: they are to be constant and few.
+    /// If there are too many words for an automaton: pass few, constant words.
     pub fn new(words: &[&[u8]]) -> Self {
         let automaton = DFA::builder()
             .ascii_case_insensitive(true)
@@ -44,8 +44,7 @@ impl Words {
         Self { automaton, start, longest }
     }
 
-    /// Tells `found` of every place where the text has a word, overlapping ones too, with the word's number, in the order of
-    /// their ends.
+    /// Calls `found` with the number and range of every occurrence of a word, overlapping ones too, ordered by their ends.
     pub fn find(&self, text: &[u8], found: &mut dyn FnMut(usize, Range<usize>)) {
         if text.len() < SHORT {
             let mut state = self.start;
@@ -66,7 +65,7 @@ impl Words {
         }
     }
 
-    /// Notes the states behind which words end within a block, for each of its lanes.
+    /// Records the states in which words end within a block, for each lane.
     fn read(&self, text: &[u8], block: Range<usize>, hits: &mut [Vec<(StateID, usize)>; LANES]) {
         let step = |state, at: usize| self.automaton.next_state(Anchored::No, state, text[at]);
         let width = block.len() / LANES;
@@ -128,7 +127,7 @@ mod tests {
             before in 0..4usize,
         ) {
             let one = AhoCorasick::builder().ascii_case_insensitive(true).build(WORDS).expect("few words");
-            // The seams of lanes and blocks lie elsewhere each time.
+            // The boundaries of lanes and blocks differ each time.
             let text = [vec![b' '; before * (BLOCK - 1_000)], text].concat();
             let expected: Vec<_> =
                 one.find_overlapping_iter(&text).map(|hit| (hit.pattern().as_usize(), hit.range())).collect();

@@ -1,7 +1,7 @@
-//! The files of `models/`, compiled in. A crate of its own, because a compiler that looks at 24 MB takes its time: it does
-//! once, and not with every change of the code that reads them.
+//! The files of `models/`, compiled in. A separate crate, because compiling 24 MB takes a while: that way it happens once,
+//! not with every change of the code that reads them.
 
-/// What `models/README.md` calls the model.
+/// The model's name in `models/README.md`.
 pub const NAME: &str = "minilm-tools.int8w";
 
 /// A sentence embedder as an ONNX graph: `input_ids`, `attention_mask` (int64 `[batch, sequence]`) to `sentence_embedding`
@@ -9,6 +9,6 @@ pub const NAME: &str = "minilm-tools.int8w";
 pub static GRAPH: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/minilm-tools.int8w.onnx"));
 
-/// Its tokenizer, as the `tokenizers` crate reads it.
+/// The model's tokenizer, in the format of the `tokenizers` crate.
 pub static TOKENIZER: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/tokenizer.json"));

@@ -134,11 +134,11 @@ pub(super) fn is_close(one: &str, other: &str) -> bool {
         || other.starts_with(one)
         || strsim::damerau_levenshtein(one, other) <= (short / 4).max(1)
 }
-/// Whether two options differ only in letter case.
+/// Whether a text differs from an option only in letter case.
 pub(super) fn is_other_case(option: &str, text: &str) -> bool {
     option.to_lowercase() == text.to_lowercase()
 }
-/// Whether they differ only in case and in separators between letters.
+/// Whether a text differs from an option only in case and in separators between letters.
 pub(super) fn is_written_apart(option: &str, text: &str) -> bool {
     let joined = |text: &str| {
         let text = text.trim_end_matches(['.', ',', ';', '!']).to_lowercase();
@@ -156,7 +156,7 @@ pub(super) fn is_written_apart(option: &str, text: &str) -> bool {
     };
     joined(option) == joined(text)
 }
-/// Whether one is the plural of the other.
+/// Whether one text is the plural of the other.
 pub(super) fn is_other_number(option: &str, text: &str) -> bool {
     let (option, text) = (option.to_lowercase(), text.trim_end_matches(['.', ',', ';', '!']).to_lowercase());
     let plural = |one: &str, many: &str| {

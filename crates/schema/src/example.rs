@@ -104,7 +104,7 @@ impl<'a> Repair<'a> {
                 Some(Value::Bool(true)) if named && !views.iter().any(|view| names(view, key)) => None,
                 Some(schema) => {
                     let kept = self.pruned(schema, field, made_up, depth + 1);
-                    // Without it, the call would mean something else.
+                    // Without this key, the call would mean something else.
                     *made_up |= kept.is_none() && views.iter().any(|view| names(view, key));
                     kept
                 }

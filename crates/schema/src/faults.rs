@@ -39,7 +39,7 @@ impl Inner {
         Misfit { faults: self.faults(&Value::Object(repaired)), example, example_fits }
     }
 
-    /// The same for params with two valid readings.
+    /// Explains why params with two valid readings are refused.
     pub(super) fn ambiguous(
         &self,
         given: &Value,

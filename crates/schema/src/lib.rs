@@ -69,11 +69,11 @@ struct Inner {
     turn: Mutex<()>,
 }
 
-/// A schema as a server gave it.
+/// A schema as sent by a server.
 #[derive(Debug)]
 enum Raw {
     Own(Value),
-    /// The `inputSchema` of a tool's definition, which others have too.
+    /// The `inputSchema` of a shared tool definition.
     Input(Arc<Value>),
 }
 
@@ -122,12 +122,12 @@ impl Schema {
         Self::made("", Raw::Own(raw))
     }
 
-    /// The same for a named tool: models may wrap params in the tool's name.
+    /// Wraps the schema of a named tool: models may wrap params in the tool's name.
     pub fn of_tool(tool: &str, raw: Value) -> Self {
         Self::made(tool, Raw::Own(raw))
     }
 
-    /// The input schema of a tool's definition, which is shared. Without one it is "any object".
+    /// Wraps the input schema of a shared tool definition. Without one, the schema means "any object".
     pub fn of_definition(tool: &str, definition: Arc<Value>) -> Self {
         Self::made(tool, Raw::Input(definition))
     }
@@ -148,8 +148,8 @@ impl Schema {
         &self.inner.raw
     }
 
-    /// Returns why the schema cannot check params, if so. Such a tool stays callable; its params go through
-    /// unchecked.
+    /// Returns why the schema cannot check params; `None` if it can. A tool with a broken schema stays
+    /// callable; its params go through unchecked.
     pub fn broken(&self) -> Option<&str> {
         self.compiled().err()
     }

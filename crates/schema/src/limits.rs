@@ -40,7 +40,7 @@ pub(super) enum Cost {
 const SAME_ONE: [&str; 4] = ["not", "if", "then", "else"];
 const SAME_LIST: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 const SAME_MAP: [&str; 2] = ["dependentSchemas", "dependencies"];
-/// The same for parts of the value.
+/// Keywords with one schema, a list, and a map of schemas for parts of the value.
 const PART_ONE: [&str; 8] = [
     "items",
     "additionalItems",
@@ -198,7 +198,7 @@ struct Survey<'a> {
     root: &'a Value,
     /// Subschemas for the same value.
     same: Seen,
-    /// These, and subschemas for its parts.
+    /// Subschemas for the same value and for its parts.
     all: Seen,
     counted: BTreeSet<&'a str>,
     open: bool,

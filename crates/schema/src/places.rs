@@ -15,7 +15,7 @@ impl Schema {
     }
 }
 
-/// The same for a place in the schema `root`.
+/// Returns the same as the method, for a place in the schema `root`.
 pub(super) fn takes_only_text(root: &Value, path: &[String]) -> bool {
     let mut left = MAX_FOLLOWED;
     let mut here = alternatives(root, root, &mut left);

@@ -57,12 +57,12 @@ impl Passage {
     }
 }
 
-/// Passages in an order. One may be made when it is wanted: most are known by their keys.
+/// An ordered list of passages. A passage may be built on demand: most are known by their keys.
 pub trait Passages: Sync {
-    /// What each is known by.
+    /// Returns the key of each passage.
     fn keys(&self) -> Cow<'_, [Key]>;
 
-    /// The passage at a place.
+    /// Returns the passage at an index.
     fn passage(&self, at: usize) -> Cow<'_, Passage>;
 }
 
@@ -99,7 +99,7 @@ pub struct Document {
 
 impl Document {
     /// Makes the document of a tool from its definition. `input_schema` may be any JSON, or no schema at all.
-    #[allow(clippy::too_many_arguments)] // A definition has these parts; a struct for them would be this one again.
+    #[allow(clippy::too_many_arguments)] // A struct for these arguments would be a definition again.
     pub fn from_definition(
         id: &str,
         server: &str,

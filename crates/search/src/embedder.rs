@@ -33,7 +33,7 @@ use super::{
 
 /// Jobs queued for the thread, per kind; further senders wait.
 const QUEUE: usize = 64;
-/// Passages of a job. Enough that texts of like length meet, and few enough that a stop loses little.
+/// The passages of a job: enough to batch texts of similar length, few enough that a stop loses little.
 const PASSAGES: usize = 16;
 /// Queries whose vectors are remembered.
 const REMEMBERED_QUERIES: usize = 256;
@@ -44,15 +44,15 @@ const SAVE_EVERY: usize = 64;
 /// The model is dropped after this long without work; loading it again takes a third of a second.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 
-/// Memory that indexing has used is given back after this long without work.
+/// Memory used by indexing is given back after this long without work.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// The inference engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// `onnxruntime 1.24.1`, or `tract`.
+    /// The name, such as `onnxruntime 1.24.1` or `tract`.
     pub name: String,
-    /// Which library, and where it was found, or why there is none.
+    /// The library and where it was found, or why there is none.
     pub detail: String,
 }
 
@@ -67,12 +67,12 @@ pub enum EmbedError {
     Failed(Arc<str>),
 }
 
-/// The vectors that several processes share. What it cannot do now it leaves out, and says why in the log.
+/// Vectors shared by several processes. An implementation skips what it cannot do now and logs the reason.
 pub trait SharedVectors: std::fmt::Debug + Send + Sync {
-    /// Returns the vectors of a model that are there, in the order of their keys.
+    /// Returns the shared vectors of a model, in the order of their keys.
     fn read<'a>(&'a self, model: &'a str, keys: &'a [Key]) -> BoxFuture<'a, Vec<Option<Arc<[f32]>>>>;
 
-    /// Writes those vectors of a model that are not there, and has all of them kept as used now.
+    /// Writes the missing vectors of a model, and marks all of them as used now.
     fn offer<'a>(&'a self, model: &'a str, vectors: &'a [(Key, Arc<[f32]>)]) -> BoxFuture<'a, ()>;
 }
 
@@ -85,18 +85,18 @@ pub struct Embedder {
 struct Shared {
     queries: mpsc::Sender<Job>,
     documents: mpsc::Sender<Job>,
-    /// Has the model loaded before there is a job.
+    /// Requests loading the model before there is a job.
     load: mpsc::Sender<()>,
     /// `None` until the model's files are read.
     files: watch::Receiver<Option<ModelFiles>>,
-    /// `None` until the model was loaded once or has failed to load.
+    /// `None` until the first attempt to load the model has finished.
     state: watch::Receiver<State>,
     /// Whether the model is in memory now.
     loaded: Arc<AtomicBool>,
     memory: Mutex<Memory>,
     /// The vectors of other processes.
     others: Option<Arc<dyn SharedVectors>>,
-    /// Whether known vectors are being offered to them.
+    /// Whether known vectors are being offered to other processes.
     offering: AtomicBool,
 }
 
@@ -106,7 +106,7 @@ type State = Option<Result<Backend, EmbedError>>;
 #[derive(Clone)]
 struct ModelFiles {
     fingerprint: Arc<str>,
-    /// Its vectors on disk, if there is a folder for them.
+    /// The model's vectors on disk, if there is a folder for them.
     cache: Option<Cache>,
 }
 
@@ -135,7 +135,7 @@ impl Embedder {
         Embedder::start_with(settings, None, IDLE)
     }
 
-    /// The same, with the vectors that other processes have made.
+    /// Starts the thread with access to vectors of other processes.
     pub fn sharing(settings: &Settings, others: Option<Arc<dyn SharedVectors>>) -> Embedder {
         Embedder::start_with(settings, others, IDLE)
     }
@@ -166,11 +166,11 @@ impl Embedder {
         Embedder { shared: Arc::new(shared) }
     }
 
-    /// Loads the model unless it was loaded before, waits for that, and returns its engine.
+    /// Loads the model unless it was loaded before, waits for it, and returns its engine.
     pub async fn ready(&self) -> Result<Backend, EmbedError> {
         let mut state = self.shared.state.clone();
         if state.borrow().is_none() {
-            // A full queue means that another caller has asked for it.
+            // If the queue is full, another caller has requested it already.
             let _ = self.shared.load.try_send(());
         }
         match state.wait_for(Option::is_some).await {
@@ -179,12 +179,12 @@ impl Embedder {
         }
     }
 
-    /// Whether the model could not be loaded. Unknown, and so false, before the first attempt.
+    /// Whether loading the model has failed. False before the first attempt.
     pub fn has_failed(&self) -> bool {
         matches!(&*self.shared.state.borrow(), Some(Err(_)))
     }
 
-    /// Whether the model is in memory. The next text to embed loads it otherwise.
+    /// Whether the model is in memory. If not, the next text to embed loads it.
     pub fn is_loaded(&self) -> bool {
         self.shared.loaded.load(Ordering::Relaxed)
     }
@@ -228,7 +228,7 @@ impl Embedder {
             self.fetch(&keys, &mut known, files).await;
             self.offer(&known, files);
         }
-        // Passages that stand in the list twice are done together.
+        // Embeds duplicate passages together.
         let mut times: HashMap<Key, usize> = HashMap::new();
         keys.iter().for_each(|key| *times.entry(*key).or_default() += 1);
         let mut done = times.iter().filter(|(key, _)| known.contains_key(*key)).map(|(_, times)| times).sum();
@@ -278,7 +278,7 @@ impl Embedder {
         Ok(keys.iter().map(|key| known.get(key).cloned()).collect())
     }
 
-    /// The vectors of those passages that are known already, from memory alone.
+    /// Returns the vectors of passages that are in memory.
     pub fn known_documents(&self, passages: &(impl Passages + ?Sized)) -> Vec<Option<Arc<[f32]>>> {
         self.remembered(&passages.keys())
     }
@@ -288,13 +288,13 @@ impl Embedder {
         keys.iter().map(|key| memory.documents.get(key).cloned()).collect()
     }
 
-    /// Returns the normalised weighted sum of the vectors of a passage's texts. It is remembered nowhere.
+    /// Returns the normalised weighted sum of the vectors of a passage's texts, without caching it.
     pub async fn embed_passage(&self, passage: &Passage) -> Embedded {
         let mut vectors = self.embed_passages(&[Cow::Borrowed(passage)]).await?;
         vectors.pop().unwrap_or_else(|| Err(stopped()))
     }
 
-    /// The same for several passages, whose texts share runs of the model.
+    /// Embeds several passages, whose texts share runs of the model.
     async fn embed_passages(&self, passages: &[Cow<'_, Passage>]) -> Result<Vec<Embedded>, EmbedError> {
         let texts = passages.iter().flat_map(|passage| &passage.texts).map(|(text, _)| text.clone());
         let mut vectors = self.run(Kind::Document, texts.collect()).await?.into_iter();
@@ -322,8 +322,8 @@ impl Embedder {
         answered.await.map_err(|_| stopped())?
     }
 
-    /// Returns what tells the model's vectors from those of other models; `None` without a model. Waits until
-    /// its files are read.
+    /// Returns a fingerprint that distinguishes the model's vectors from other models'; `None` without a model.
+    /// Waits until the model's files are read.
     pub async fn fingerprint(&self) -> Option<Arc<str>> {
         Some(self.files().await?.fingerprint)
     }
@@ -333,7 +333,7 @@ impl Embedder {
         files.wait_for(Option::is_some).await.ok().and_then(|files| files.clone())
     }
 
-    /// What memory and disk know.
+    /// Returns the vectors in memory and on disk.
     async fn known(&self, keys: &[Key], cache: Option<&Cache>) -> HashMap<Key, Arc<[f32]>> {
         let mut known = HashMap::new();
         let mut missing = HashSet::new();
@@ -358,7 +358,7 @@ impl Embedder {
         known
     }
 
-    /// Adds what other processes have made, which is then on the disk as well.
+    /// Adds the vectors of other processes, and writes them to disk.
     async fn fetch(&self, keys: &[Key], known: &mut HashMap<Key, Arc<[f32]>>, files: &ModelFiles) {
         let Some(others) = &self.shared.others else { return };
         let mut seen = HashSet::new();
@@ -368,7 +368,7 @@ impl Embedder {
             return;
         }
         let found = others.read(&files.fingerprint, &missing).await;
-        // Vectors of different lengths cannot be compared: one would cost all others.
+        // Vectors of different lengths cannot be compared: a single one would cost all others.
         let mut length = known.values().next().map(|vector| vector.len());
         let found: Vec<(Key, Arc<[f32]>)> = missing
             .into_iter()
@@ -381,11 +381,11 @@ impl Embedder {
         self.save(files.cache.as_ref(), found).await;
     }
 
-    /// Offers what is known to the other processes, in the background.
+    /// Offers known vectors to the other processes, in the background.
     fn offer(&self, known: &HashMap<Key, Arc<[f32]>>, files: &ModelFiles) {
         let shared = self.shared.clone();
         let Some(others) = shared.others.clone().filter(|_| !known.is_empty()) else { return };
-        // What is known later is offered with the next list.
+        // Later vectors are offered with the next list.
         if shared.offering.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -398,7 +398,7 @@ impl Embedder {
         });
     }
 
-    /// Keeps new vectors, on the disk and for other processes.
+    /// Stores new vectors, on disk and for other processes.
     async fn keep(&self, files: Option<&ModelFiles>, new: Vec<(Key, Arc<[f32]>)>) {
         let Some(files) = files.filter(|_| !new.is_empty()) else { return };
         if let Some(others) = &self.shared.others {
@@ -424,7 +424,7 @@ impl Embedder {
     }
 }
 
-/// Usable even after a panic: each change is a single insertion.
+/// Locks the memory, which is usable even after a panic: each change is a single insertion.
 fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -453,14 +453,14 @@ impl Memory {
     }
 }
 
-/// The queues of the thread.
+/// The thread's queues.
 struct Jobs {
     queries: mpsc::Receiver<Job>,
     documents: mpsc::Receiver<Job>,
     load: mpsc::Receiver<()>,
 }
 
-/// What the thread is to do next.
+/// The thread's next task.
 enum Next {
     Embed(Job),
     Load,
@@ -479,7 +479,7 @@ impl Jobs {
         }
     }
 
-    /// Embeds the texts of a job, in batches. Queries slip in between those of documents.
+    /// Embeds the texts of a job in batches. Between a document job's batches, queries are answered.
     fn answer(&mut self, job: Job, model: &mut Model) {
         let failed = |reason: String| EmbedError::Failed(reason.into());
         let mut vectors: Vec<Embedded> = Vec::with_capacity(job.texts.len());
@@ -507,12 +507,12 @@ impl Jobs {
                 };
             }
         }
-        // An error means that the caller has gone.
+        // An error means that the caller is gone.
         let _ = job.answer.send(Ok(vectors));
     }
 }
 
-/// What runs on the thread.
+/// The state of the thread.
 struct Worker {
     settings: Settings,
     idle: Duration,
@@ -529,8 +529,8 @@ impl Worker {
         }
     }
 
-    /// Reads the model's files and announces its cache. Then answers jobs until all handles are gone, with the
-    /// model in memory while there is work for it.
+    /// Reads the model's files and announces its cache. Then answers jobs until all handles are gone, and keeps
+    /// the model in memory while there is work.
     fn embed(&mut self, tell_files: &watch::Sender<Option<ModelFiles>>) -> Result<(), String> {
         let source = Source::open(self.settings.model.as_deref())?;
         let fingerprint = source.fingerprint()?;
@@ -561,7 +561,7 @@ impl Worker {
             self.tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
             first.into_iter().for_each(|job| self.jobs.answer(job, &mut model));
             let jobs = &mut self.jobs;
-            // Whether documents were embedded since memory was given back.
+            // Whether documents were embedded since memory was last given back.
             let mut indexed = true;
             loop {
                 let wait = if indexed { QUIET.min(self.idle) } else { self.idle };
@@ -586,7 +586,7 @@ impl Worker {
     }
 }
 
-/// Returns what loading and long runs have used.
+/// Returns the memory used by loading and by long runs.
 fn give_back() {
     allocator::give_back();
     allocator::page_out(nonet_model::GRAPH);
@@ -640,7 +640,7 @@ mod tests {
         );
     }
 
-    /// Loads the model, as only a few tests do.
+    /// Loads the model, which only a few tests do.
     #[cfg(feature = "tract")]
     #[tokio::test(flavor = "multi_thread")]
     async fn meaning_is_in_the_vectors_and_known_texts_are_not_embedded_again() {
@@ -687,7 +687,7 @@ mod tests {
         assert_eq!(*first_told.lock().expect("no panic"), Some((4, 4)));
         assert!(again.known_documents(&more).iter().all(Option::is_some));
 
-        // Another machine, which has nothing on its disk.
+        // Another machine, with an empty disk cache.
         let elsewhere = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(elsewhere.path().into()), ..Settings::default() };
         let embedder = Embedder::sharing(&settings, Some(others.clone()));
@@ -703,7 +703,7 @@ mod tests {
 
     type ByModel = HashMap<(String, Key), Arc<[f32]>>;
 
-    /// What other processes have, in memory.
+    /// The vectors of other processes, in memory.
     #[derive(Debug, Default)]
     struct Others {
         vectors: Mutex<ByModel>,

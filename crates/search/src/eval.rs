@@ -306,7 +306,7 @@ pub async fn run(
     })
 }
 
-/// See [`Measure::replay`]. Calls for every other request change the figures of the other half.
+/// Measures [`Replay`]. Calls for every other request change the figures of the other half.
 async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled]) -> Replay {
     /// Any time will do: everything is learned and asked at once.
     const NOW: u64 = 1_800_000_000;
@@ -388,7 +388,7 @@ fn place(confidence: Confidence) -> usize {
     }
 }
 
-/// As the gateway does.
+/// Builds a document as the gateway does.
 fn document(tool: &Tool) -> Document {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     Document::from_definition(

@@ -320,7 +320,7 @@ impl<'a> Scoring<'a> {
     }
 }
 
-/// What each document gains or loses for the products that were named.
+/// Returns each document's bonus or penalty for the named products.
 fn by_products(index: &Index, named: &[Product]) -> Vec<f32> {
     let by_product = |document| match index.products().bound(named, document) {
         Bound::Named => NAMED_PRODUCT,

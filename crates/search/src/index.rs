@@ -1,6 +1,6 @@
-//! Documents with all that is needed to rank them: keywords, letters, names and, once they are there, vectors.
+//! Documents with everything needed to rank them: keywords, letters, names and, once available, vectors.
 //!
-//! Immutable. Knows documents; has not heard of models or of where documents come from.
+//! Immutable. Knows documents, not models or where documents come from.
 
 use std::{borrow::Cow, collections::HashMap, sync::Arc};
 
@@ -19,54 +19,53 @@ use super::{
     vectors::{Graph, Vectors},
 };
 
-/// An immutable index. Share it by `Arc`; another set of documents is another index, which shares what stays the same.
+/// An immutable index. Share it by `Arc`; for other documents, make another index, which shares the unchanged parts.
 pub struct Index {
     words: Arc<Words>,
     vectors: Option<Vectors>,
     graph_above: usize,
 }
 
-/// What does not change when vectors arrive.
+/// The parts that stay the same when vectors arrive.
 #[derive(Default)]
 struct Words {
     documents: Vec<Arc<Document>>,
-    /// What the passage of each document is known by.
+    /// The key of each document's passage.
     keys: Vec<Key>,
     /// The slot of each document in `keywords`, `trigrams` and `names`.
     slots: Vec<u32>,
-    /// For each slot the number of its document, or [`GONE`].
+    /// The document number of each slot, or [`GONE`].
     numbers: Vec<u32>,
     keywords: Bm25<Arc<str>>,
     trigrams: Bm25<u64>,
-    /// What the documents in slots are called, as words, sorted, for exact and prefix matches.
+    /// The names of the documents in slots, as words, sorted, for exact and prefix matches.
     names: SharedList<Name>,
     /// What each document does.
     actions: Vec<Actions>,
     products: Products,
-    /// Whether it says that another has taken its place.
+    /// Whether each document declares itself replaced by another.
     deprecated: Vec<bool>,
     rules: Rules,
-    /// Whether requests are embedded in English: the model of a folder may read their own language.
+    /// Whether requests are embedded in English; false if the configured model may read their own language.
     translates: bool,
 }
 
-/// What the document in a slot is called.
+/// A name of the document in a slot.
 type Name = (Arc<str>, u32, Pin);
 
-/// The number of a document that is not there any more.
+/// The number of a removed document.
 const GONE: u32 = u32::MAX;
-/// Slots without a document that an index keeps at most, beside as many as it has documents; with more it is built from
-/// nothing.
+/// How many empty slots an index may have beyond one per document; an index with more is rebuilt from scratch.
 const SPARE: usize = 1_000;
 
-/// How well a request is a document's name; the better ones are ranked first whatever their scores.
+/// How well a request matches a document's name. Better matches rank first whatever their scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Pin {
-    /// It is not.
+    /// No match.
     No,
-    /// A beginning of its name, written as a name.
+    /// The start of its name, written as a name.
     Prefix,
-    /// One of its other words, and nothing else: who configured it there wants it found by it.
+    /// One of its other terms, and nothing else: whoever configured the term wants the document found by it.
     Term,
     /// The words of its name.
     Name,
@@ -81,8 +80,8 @@ impl Index {
         Index { words: Arc::new(words), vectors: None, graph_above: settings.hnsw_above }
     }
 
-    /// The index of these documents, by keyword: the same as a new one. What is known of documents that this index has (the
-    /// same `Arc`) is taken over, so that it costs what the others cost.
+    /// Returns the index of these documents, by keyword: equal to a new one. Reuses the work for documents that this index
+    /// has (the same `Arc`), so only the others cost time.
     pub fn updated(&self, documents: Vec<Arc<Document>>, settings: &Settings) -> Index {
         let (before, empty) = (&*self.words, Words::empty(settings));
         let unused = before.numbers.len() - before.documents.len();
@@ -92,8 +91,8 @@ impl Index {
         Index { words, vectors: None, graph_above: settings.hnsw_above }
     }
 
-    /// The same documents with their vectors, in the same order; those that have none yet are ranked by their words. Vectors
-    /// that do not fit are left out as a whole: the index then answers from keywords.
+    /// Returns the same documents with their vectors, in the same order; documents without a vector are ranked by their
+    /// words. Drops all vectors if any does not fit: the index then answers from keywords.
     pub fn with_vectors(&self, vectors: Vec<Option<Arc<[f32]>>>) -> Index {
         let (documents, count) = (self.words.documents.len(), vectors.len());
         let made = if count == documents { Vectors::new(vectors) } else { None };
@@ -103,50 +102,50 @@ impl Index {
         Index { words: self.words.clone(), vectors: made, graph_above: self.graph_above }
     }
 
-    /// The same index with a graph over its vectors, made for them or for an earlier state of them. Without vectors, and
-    /// where they are too few or too few of them are in the graph, it is the index as it was.
+    /// Returns the same index with a graph over its vectors, built for them or for an earlier version of them. Returns the
+    /// index unchanged without vectors, or if there are too few of them, overall or in the graph.
     pub fn with_graph(&self, graph: Arc<Graph>) -> Index {
         let same =
             Index { words: self.words.clone(), vectors: self.vectors.clone(), graph_above: self.graph_above };
         match self.vectors.as_ref().filter(|vectors| vectors.len() > self.graph_above) {
             Some(vectors) => {
                 let with = vectors.with_graph(graph);
-                // What is outside is compared one by one; beyond this the graph is no gain.
+                // Vectors outside the graph are compared one by one; beyond this number the graph is no gain.
                 if with.outside() <= self.graph_above { Index { vectors: Some(with), ..same } } else { same }
             }
             None => same,
         }
     }
 
-    /// The vectors that a graph should be made of: none where there are too few of them for one, or where the graph that is
-    /// there has nearly all of them and little else.
+    /// Returns the vectors to build a graph from; `None` if there are too few, or if the current graph has nearly all of
+    /// them and little else.
     pub fn wants_graph(&self) -> Option<Vec<Arc<[f32]>>> {
         let vectors = self.vectors.as_ref().filter(|vectors| vectors.len() > self.graph_above)?;
         let much = self.graph_above / 4;
         (vectors.outside() > much || vectors.dead() > vectors.len() / 2).then(|| vectors.rows())
     }
 
-    /// The graph, if there is one.
+    /// Returns the graph, if any.
     pub fn graph(&self) -> Option<&Arc<Graph>> {
         self.vectors.as_ref()?.graph()
     }
 
-    /// The documents, in the order they were given.
+    /// Returns the documents in the order given.
     pub fn documents(&self) -> &[Arc<Document>] {
         &self.words.documents
     }
 
-    /// Whether it can search by meaning.
+    /// Whether the index can search by meaning.
     pub fn has_vectors(&self) -> bool {
         self.vectors.is_some()
     }
 
-    /// Whether it can do so for every document.
+    /// Whether every document has a vector.
     pub fn has_all_vectors(&self) -> bool {
         self.vectors.as_ref().is_some_and(Vectors::is_whole)
     }
 
-    /// The rules that it was made with.
+    /// Returns the rules that the index was built with.
     pub fn rules(&self) -> Rules {
         self.words.rules
     }
@@ -156,8 +155,8 @@ impl Index {
         Query::parse(request, self.words.rules, self.words.translates)
     }
 
-    /// The best `limit` documents among those allowed (by number), best first. `boosts` are added to the scores of single
-    /// documents.
+    /// Returns the best `limit` documents among the allowed ones (by number), best first. `boosts` are added to the scores
+    /// of single documents.
     pub fn search(
         &self,
         query: &Query,
@@ -168,7 +167,7 @@ impl Index {
         fusion::search(self, query, limit, allowed, boosts)
     }
 
-    /// Why a hit of a search stands where it stands.
+    /// Explains the rank of a hit.
     pub fn explain(&self, query: &Query, hit: &Hit) -> Explanation {
         let part = hit.part.and_then(|at| query.parts.get(at)).unwrap_or(&query.whole);
         let slot = self.words.slots[hit.document];
@@ -199,7 +198,7 @@ impl Index {
         self.graph().is_some()
     }
 
-    /// Each document's keyword score; empty where nothing was said, or the rule is off.
+    /// Returns each document's keyword score; empty without words, or if the rule is off.
     pub(super) fn keywords(&self, part: &Part) -> Vec<f32> {
         if !self.words.rules.has(Rule::Keywords) || part.terms.is_empty() {
             return Vec::new();
@@ -207,7 +206,7 @@ impl Index {
         self.words.by_number(self.words.keywords.scores(part.weighted()))
     }
 
-    /// Each document's score by letters; the same.
+    /// Returns each document's trigram score; empty without trigrams, or if the rule is off.
     pub(super) fn trigrams(&self, part: &Part) -> Vec<f32> {
         if part.trigrams.is_empty() {
             return Vec::new();
@@ -215,19 +214,19 @@ impl Index {
         self.words.by_number(self.words.trigrams.scores(part.trigrams.iter().map(|gram| (gram, 1.0))))
     }
 
-    /// The share of what was said that a document has, 0..1.
+    /// Returns the share of the request's words that a document has, 0..1.
     pub(super) fn coverage<'q>(&self, said: impl IntoIterator<Item = &'q str>, document: usize) -> f32 {
         self.words.keywords.coverage(said, self.words.slots[document])
     }
 
-    /// What a document does.
+    /// Returns what a document does.
     pub(super) fn actions(&self, document: usize) -> Actions {
         self.words.actions.get(document).copied().unwrap_or_default()
     }
 
-    /// Whether two documents are the same thing from two places: twin servers, or two versions of one.
+    /// Whether two documents are the same thing from two sources: twin servers, or two versions of one.
     pub(super) fn are_twins(&self, one: usize, other: usize) -> bool {
-        /// Cosines of texts that differ in a word or two, and of those of one name.
+        /// Cosines of texts that differ in a word or two, and of such texts under the same name.
         const SAME_TEXT: f32 = 0.97;
         const SAME_NAME: f32 = 0.85;
         let near = self.vectors.as_ref().and_then(|vectors| vectors.between(one, other)).unwrap_or(0.0);
@@ -235,7 +234,7 @@ impl Index {
         near > SAME_TEXT || (near > SAME_NAME && same_name())
     }
 
-    /// Whether a document says that another has taken its place.
+    /// Whether a document declares itself replaced by another.
     pub(super) fn is_deprecated(&self, document: usize) -> bool {
         self.words.deprecated.get(document) == Some(&true)
     }
@@ -244,7 +243,7 @@ impl Index {
         &self.words.products
     }
 
-    /// The documents that the request names.
+    /// Returns the documents that the request names.
     pub(super) fn pins(&self, query: &Query) -> HashMap<usize, Pin> {
         let mut pins = HashMap::new();
         if !self.words.rules.has(Rule::Names) {
@@ -274,7 +273,7 @@ impl Index {
         pins
     }
 
-    /// The documents that are called so, or whose names begin so, each with what it is to them.
+    /// Returns the documents with this name or prefix, each with how well it matches.
     fn named(&self, key: &str, prefix: bool) -> impl Iterator<Item = (usize, Pin)> {
         let matching =
             move |name: &str| !key.is_empty() && if prefix { name.starts_with(key) } else { name == key };
@@ -300,7 +299,7 @@ impl Words {
         Words { rules: settings.rules, translates: settings.model.is_none(), ..Words::default() }
     }
 
-    /// The same for these documents. Those that are here already keep their slots.
+    /// Returns the words of these documents. Known documents keep their slots.
     fn updated(&self, documents: Vec<Arc<Document>>) -> Words {
         let rules = self.rules;
         let (kept, removed) = differences(&self.documents, &documents);
@@ -360,7 +359,7 @@ impl Words {
         }
     }
 
-    /// What documents are called, without those at `removed` places and with those of `added` in the next slots.
+    /// Returns the sorted names without the `removed` documents, and with the `added` ones in the next slots.
     fn names_of_updated<'a>(
         &self,
         removed: &[usize],
@@ -385,14 +384,14 @@ impl Words {
         names
     }
 
-    /// What was worked out for each slot, for each document.
+    /// Reorders values by slot into values by document.
     fn by_number(&self, of_slots: Vec<f32>) -> Vec<f32> {
         self.slots.iter().map(|&slot| of_slots[slot as usize]).collect()
     }
 }
 
-/// For each new document its place among the old ones, if it is one of them, and the places of those that are gone. What is
-/// the same at the beginning and at the end is not looked up: a change of one group costs the documents of the group.
+/// Returns the old index of each new document, if any, and the indexes of the removed ones. Skips the common beginning and
+/// end: a change of one group costs only that group's documents.
 fn differences(old: &[Arc<Document>], new: &[Arc<Document>]) -> (Vec<Option<usize>>, Vec<usize>) {
     let is_same = |(one, other): &(&Arc<Document>, &Arc<Document>)| Arc::ptr_eq(one, other);
     let first = old.iter().zip(new).take_while(is_same).count();
@@ -408,7 +407,7 @@ fn differences(old: &[Arc<Document>], new: &[Arc<Document>]) -> (Vec<Option<usiz
     (kept, places.into_values().collect())
 }
 
-/// What a document is called, as words.
+/// Returns the names of a document, as words.
 fn names_of(document: &Document) -> impl Iterator<Item = (String, Pin)> {
     let joined = format!("{} {}", document.group, document.name);
     let own = [&*document.name, &joined].map(|name| (text::words(name).join(" "), Pin::Name));
@@ -421,13 +420,12 @@ fn is_full_name(document: &Document, verbatim: &str) -> bool {
     document.id.to_lowercase() == verbatim || joined(".") || joined("__")
 }
 
-/// A parameter's description says what goes in, not what comes out: it counts less than the other fields. Measured
-/// from 0 to 0.5.
+/// The weight of a parameter's description, which says what goes in, not what comes out. Measured from 0 to 0.5.
 const PARAMETER_DESCRIPTION: f32 = 0.3;
-/// A group's description says the same of all its documents. Measured from 0 to 0.4.
+/// The weight of a group's description, which is the same for all its documents. Measured from 0 to 0.4.
 const GROUP_DESCRIPTION: f32 = 0.2;
 
-/// What a document can be found by, with how much each word counts.
+/// Returns the words that a document can be found by, with their weights.
 fn weighted_terms(document: &Document, rules: Rules) -> Vec<(String, f32)> {
     let mut all = Vec::new();
     let mut add =
@@ -448,7 +446,7 @@ fn weighted_terms(document: &Document, rules: Rules) -> Vec<(String, f32)> {
     all
 }
 
-/// The letters of all but parameters, which would blur names.
+/// Returns the trigrams of a document's texts except parameters, which would blur names.
 fn weighted_trigrams(document: &Document, rules: Rules) -> Vec<(u64, f32)> {
     let group = if rules.has(Rule::Server) { &*document.group } else { "" };
     let texts = [group, &*document.name, &document.title, &document.description];
@@ -465,7 +463,7 @@ mod tests {
         *,
     };
 
-    /// `server.tool: description | other words`, one a line.
+    /// `server.tool: description | other words`, one per line.
     fn documents(lines: &[&str]) -> Vec<Document> {
         let document = |line: &&str| {
             let (id, rest) = line.split_once(": ").expect("an id and a description");
@@ -639,7 +637,7 @@ mod tests {
         assert_eq!(found.total, plain.len(), "a priority alone is no match");
         assert!(found.hits[0].signals.priority > 0.0 && found.hits[0].signals.learned == 0.0);
         assert!(found.hits.iter().all(|hit| (0.0..=1.0).contains(&hit.score)));
-        // Whoever names a tool gets it, whatever its priority.
+        // A named tool is found whatever its priority.
         let named = index.parse("github.create_issue");
         let lowered = Boosts::from([(0, with(-2.0)), (2, with(2.0))]);
         assert_eq!(index.search(&named, 8, &|_| true, &lowered).hits[0].document, 0);

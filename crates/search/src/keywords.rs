@@ -13,15 +13,15 @@ const K1: f32 = 0.9;
 /// The penalty for document length, 0..1.
 const B: f32 = 0.4;
 
-/// An immutable inverted index with BM25 scoring. A document is known by its slot, which it keeps while it is indexed, so that
-/// [`Bm25::updated`] leaves the postings of all others alone. Slots are never used again.
+/// An immutable inverted index with BM25 scoring. A document keeps its slot while it is indexed, so [`Bm25::updated`] leaves
+/// the postings of other documents unchanged. Slots are never reused.
 #[derive(Clone)]
 pub(super) struct Bm25<K> {
-    /// The number of each term. One whose postings are empty is as good as unknown.
+    /// The number of each term. A term without postings counts as unknown.
     numbers: SharedMap<K, u32>,
-    /// For each term: the slots of the documents that have it, ascending, with its weight there.
+    /// For each term: the slots of its documents, ascending, with the term's weight there.
     postings: Vec<Arc<[(u32, f32)]>>,
-    /// For each slot: how long its document is.
+    /// The document length of each slot.
     lengths: Vec<f32>,
     /// For each slot: `K1 * (1 - B + B * length / mean length)`.
     norms: Vec<f32>,
@@ -36,9 +36,9 @@ impl<K> Default for Bm25<K> {
 }
 
 impl<K: Clone + Eq + Hash> Bm25<K> {
-    /// The index without the documents in `removed` slots, and with those of `added` in the next free slots. Documents are
-    /// given as terms with a weight each; the weight counts as so many occurrences. `slots` are those of all documents that
-    /// are in it then, in the order that lengths are summed up in.
+    /// Returns the index without the documents in `removed` slots, and with the `added` ones in the next free slots. A
+    /// document is a list of terms with weights; a weight counts as that many occurrences. `slots` are the slots of all
+    /// resulting documents, in the order in which lengths are summed.
     pub(super) fn updated<T, Q>(
         &self,
         removed: impl IntoIterator<Item = (u32, Vec<(T, f32)>)>,
@@ -53,7 +53,7 @@ impl<K: Clone + Eq + Hash> Bm25<K> {
         let mut numbers = self.numbers.clone();
         let mut lengths = self.lengths.clone();
         let mut gone = vec![false; lengths.len()];
-        // What comes behind the postings of the terms that change.
+        // The postings to append to each changed term.
         let mut changed: HashMap<u32, Vec<(u32, f32)>> = HashMap::new();
         let mut next = self.postings.len() as u32;
         for (slot, terms) in removed {
@@ -105,7 +105,7 @@ impl<K: Clone + Eq + Hash> Bm25<K> {
         (1.0 + (all - with + 0.5) / (with + 0.5)).ln()
     }
 
-    /// The score of each slot's document for weighted terms.
+    /// Returns the score of each slot's document for weighted terms.
     pub(super) fn scores<'q, Q: Eq + Hash + ?Sized + 'q>(
         &self,
         query: impl IntoIterator<Item = (&'q Q, f32)>,
@@ -133,7 +133,7 @@ impl<K: Clone + Eq + Hash> Bm25<K> {
         list.is_some_and(|list| list.binary_search_by_key(&slot, |&(at, _)| at).is_ok())
     }
 
-    /// What one term adds to the score of the document in a slot.
+    /// Returns what one term adds to the score of the document in a slot.
     pub(super) fn share<Q: Eq + Hash + ?Sized>(&self, term: &Q, weight: f32, slot: u32) -> f32
     where
         K: Borrow<Q>,
@@ -148,8 +148,7 @@ impl<K: Clone + Eq + Hash> Bm25<K> {
         count * (K1 + 1.0) / (count + self.norms[slot as usize])
     }
 
-    /// The share of the terms' weight, each counted by how telling it is, that the
-    /// document in a slot has. 0..1.
+    /// Returns the weighted share of the terms that the document in a slot has, 0..1. Rarer terms count more.
     pub(super) fn coverage<'q, Q: Eq + Hash + ?Sized + 'q>(
         &self,
         query: impl IntoIterator<Item = &'q Q>,

@@ -45,7 +45,7 @@ const QUERY_TOKENS: usize = 96;
 /// Characters read per token. An English token has four to five; the margin keeps a text of a megabyte as
 /// cheap as a page.
 const CHARACTERS_PER_TOKEN: usize = 20;
-/// The fingerprint of the built-in model, as that of a folder is made.
+/// The fingerprint of the built-in model, computed like a folder's.
 const BUILT_IN: &str = "b7b65dc3d6c2e9ec";
 /// The graph inputs that can be supplied.
 const INPUTS: [&str; 3] = ["input_ids", "attention_mask", "token_type_ids"];
@@ -68,7 +68,7 @@ pub(super) struct Source {
     tokenizer_file: PathBuf,
     tokenizer: Cow<'static, [u8]>,
     recipe: Recipe,
-    /// An error only matters if the graph leaves pooling to us.
+    /// The error matters only if the graph leaves pooling to us.
     pooling: Result<Pooling, String>,
 }
 
@@ -117,7 +117,7 @@ impl Source {
     pub(super) fn fingerprint(&self) -> Result<String, String> {
         let mut hash = Sha256::new();
         match &self.graph {
-            // Reading its 24 MB would keep them in memory.
+            // Reading the model's 24 MB would keep them in memory.
             None => return Ok(BUILT_IN.to_owned()),
             Some(graph) => {
                 // Large exports keep their weights in a second file.
@@ -161,14 +161,14 @@ pub(super) struct Model {
     name: String,
     /// The graph's inputs among [`INPUTS`].
     inputs: Vec<&'static str>,
-    /// The rows of tokens, where the graph has them as one more input.
+    /// The token rows, if the graph takes them as an extra input.
     words: Option<Words>,
     output: String,
     pooling: Result<Pooling, String>,
     /// The number of tokens that the graph knows, if detectable.
     vocabulary: Option<usize>,
-    /// Whether a text's vector is the same beside other texts. The graph of a folder may quantise all texts of
-    /// a run with one scale, or take a single one.
+    /// Whether a text's vector is independent of the batch. The graph of a folder may quantise all texts of a
+    /// run with one scale, or accept only one text.
     batches: bool,
     lower_case: bool,
     query: Frame,
@@ -266,7 +266,7 @@ impl Model {
         Ok(encoding)
     }
 
-    /// Groups texts for [`Model::embed`]; each has a place that is not looked at here.
+    /// Groups texts for [`Model::embed`]; each keeps its index.
     pub(super) fn batches<'a>(&self, texts: &'a [(usize, Encoding)]) -> Vec<Vec<&'a (usize, Encoding)>> {
         if !self.batches {
             return texts.iter().map(|text| vec![text]).collect();
@@ -276,14 +276,14 @@ impl Model {
         batches::batches(&lengths).into_iter().map(batch).collect()
     }
 
-    /// Returns the normalised vectors of texts, in one run.
+    /// Returns the normalised vectors of texts, embedded in one run.
     pub(super) fn embed(&mut self, texts: &[&Encoding]) -> Result<Vec<Vec<f32>>, String> {
         let rows: Vec<Row<'_>> =
             texts.iter().map(|text| Row { ids: text.get_ids(), types: text.get_type_ids() }).collect();
         self.run(&rows)
     }
 
-    /// Runs texts side by side, padded to the longest; the mask has padding change nothing.
+    /// Runs texts side by side, padded to the longest; the mask cancels the padding.
     fn run(&mut self, rows: &[Row<'_>]) -> Result<Vec<Vec<f32>>, String> {
         let known = self.vocabulary.unwrap_or(usize::MAX);
         let unknown = |id: &&u32| usize::try_from(**id).is_ok_and(|id| id >= known);
@@ -347,7 +347,7 @@ impl Model {
     }
 }
 
-/// A text as the graph takes it.
+/// A text as input of the graph.
 struct Row<'a> {
     ids: &'a [u32],
     types: &'a [u32],

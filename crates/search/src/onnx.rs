@@ -15,8 +15,7 @@ pub(super) const INT8: i32 = 3;
 /// `AttributeProto.AttributeType`.
 pub(super) const INT: i32 = 2;
 
-/// Returns the model of a file; `None` if it cannot be read, or has fields that are not declared here and would
-/// be lost.
+/// Returns the model in a file; `None` if it cannot be decoded, or has undeclared fields that would be lost.
 pub(super) fn read(file: Bytes) -> Option<Model> {
     let length = file.len();
     Model::decode(file).ok().filter(|model| model.encoded_len() == length)

@@ -90,7 +90,7 @@ fn environment(builder: ort::environment::EnvironmentBuilder) -> Result<Environm
 }
 
 /// Returns the version of the ONNX Runtime in this file, if usable.
-#[allow(unsafe_code)] // Loading code is what a probe does; each step's reason stands beside it.
+#[allow(unsafe_code)] // Loading code is what a probe does; each step gives its reason.
 fn probe(file: &Path) -> Result<String, String> {
     if !file.is_absolute() {
         return Err("the path is not absolute".to_owned());

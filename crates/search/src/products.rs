@@ -107,24 +107,24 @@ fn is_common(word: &str) -> bool {
 pub(super) enum Product {
     /// A well-known one.
     Known(u32),
-    /// A word of a group's name that is no common word and no well-known product.
+    /// A word of a group's name that is neither common nor a well-known product.
     Own(Arc<str>),
 }
 
-/// What every document of an index is bound to.
+/// The products of every document of an index.
 #[derive(Default)]
 pub(super) struct Products {
-    /// Words of groups' names that are no common words and no well-known products.
+    /// Words of groups' names that are neither common nor well-known products.
     words: HashSet<Arc<str>>,
     /// How many documents each group has.
     groups: HashMap<Arc<str>, usize>,
-    /// For each document the products, each once.
+    /// The products of each document, without duplicates.
     bound: Vec<Arc<[Product]>>,
 }
 
 impl Products {
-    /// What these documents are bound to. For each that is among `before`'s the place that it has there; `removed` are those
-    /// of `before` that are not kept.
+    /// Returns the products of these documents. `kept` has the index in `before` of each known document; `removed` are the
+    /// documents of `before` that are dropped.
     pub(super) fn updated<'a>(
         before: &Products,
         documents: &[Arc<Document>],
@@ -159,14 +159,14 @@ impl Products {
         Products { words, groups, bound }
     }
 
-    /// The products that a request names.
+    /// Returns the products that a request names.
     pub(super) fn named(&self, request: &str) -> Vec<Product> {
         let words = plain_words(request);
         let own = words.iter().filter_map(|word| self.words.get(word.as_str())).cloned().map(Product::Own);
         known_in(&words, false).into_iter().map(Product::Known).chain(own).collect()
     }
 
-    /// How a document stands to the products that were named.
+    /// Returns how a document relates to the named products.
     pub(super) fn bound(&self, named: &[Product], document: usize) -> Bound {
         let bound = self.bound.get(document).map_or(&[][..], |bound| bound);
         if bound.iter().any(|product| named.contains(product)) {

@@ -42,7 +42,7 @@ pub struct Query {
     pub(super) parts: Vec<Part>,
     /// The request as a name, in lower case.
     pub(super) verbatim: String,
-    /// The same as words: `create issue` for `createIssue`; empty if too long for a name.
+    /// The request's words: `create issue` for `createIssue`; empty if too long for a name.
     pub(super) key: String,
     /// Whether the request can only be a name: `create_iss`, `github.create`.
     pub(super) is_identifier: bool,

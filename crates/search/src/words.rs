@@ -1,8 +1,8 @@
-//! The rows of a model's tokens, read where the model is compiled in.
+//! The token rows of the compiled-in model, read in place.
 //!
-//! Half of the built-in file is a table with a row for each token, and a text needs a few of them. An engine
-//! copies the table whole, so the graph is cut behind the look-up: the rows become an input. Knows ONNX, not
-//! sessions or texts.
+//! Half of the built-in file is a table with a row per token, and a text needs few of them. An engine copies
+//! the whole table, so the graph is cut after the look-up: the rows become an input. Knows ONNX, not sessions
+//! or texts.
 
 use bytes::Bytes;
 

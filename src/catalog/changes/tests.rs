@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::catalog::{Listing, Source};
 
-/// Each of twenty servers lists a thousand tools.
+/// Returns twenty servers, each of which lists a thousand tools.
 fn sources() -> Vec<Source> {
     let tool = |at: usize| Arc::new(json!({ "name": format!("tool_{at}"), "description": "Reads" }));
     let of = |number: usize| {

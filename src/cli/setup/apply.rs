@@ -24,7 +24,7 @@ use crate::{
 };
 
 impl Setup {
-    /// Does what was agreed to.
+    /// Applies what the user agreed to.
     pub async fn apply(
         &self,
         imported: &Imported,
@@ -52,7 +52,7 @@ impl Setup {
                 return Ok(code);
             }
         };
-        // As servers.toml is now.
+        // Uses the current servers.toml.
         let hosts: Vec<&'static Host> = self.clients.iter().map(|client| client.host).collect();
         let manner = ImportOptions { replace: false, keyring, file: true };
         let now = hosts::import(ImportSource::Users(&hosts), &self.target, manner, &self.machine)?;
@@ -93,7 +93,7 @@ impl Setup {
         Ok(code)
     }
 
-    /// Keeps the values that the user has typed for variables.
+    /// Stores the values that the user typed for variables.
     fn keep_typed(&self, typed: &[(String, String)]) -> anyhow::Result<()> {
         if typed.is_empty() {
             return Ok(());

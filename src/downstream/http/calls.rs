@@ -1,6 +1,6 @@
-//! Calls over streamable HTTP past rmcp's worker, which takes a handful of tasks and channels for each: a call is a POST, and
-//! its answer is read where it comes. What else comes on its stream (questions, progress, logs, notices) goes where it goes
-//! from the worker's streams.
+//! Calls over streamable HTTP that bypass rmcp's worker, which takes several tasks and channels for each: a call is a POST,
+//! and its answer is read directly. Other messages on its stream (requests, progress, logs, notices) are handled like
+//! messages on the worker's streams.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -27,8 +27,8 @@ use crate::{
     },
 };
 
-/// How often a stream that ended before the answer is opened again, and how long until then: twice as long each time, unless the
-/// server says how long (SEP-1699).
+/// How many times a stream that ended before the answer is reopened, and the first delay. The delay doubles each time, unless
+/// the server sets one (SEP-1699).
 const ATTEMPTS: u32 = 8;
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 pub struct HttpCalls {
     client: VerbatimClient,
     tap: Arc<Tap>,
-    /// To rmcp's loop, which answers questions of the server.
+    /// The channel to rmcp's loop, which answers the server's requests.
     to_rmcp: mpsc::Sender<RxJsonRpcMessage<RoleClient>>,
 }
 
@@ -48,7 +48,7 @@ pub struct Posted {
     pub tool: String,
     pub message: Vec<u8>,
     pub era: Era,
-    /// The client that the server may ask.
+    /// The client that the server may send requests to.
     pub asker: Option<ClientChannel>,
 }
 
@@ -61,18 +61,18 @@ impl HttpCalls {
         Self { client, tap: tap.into(), to_rmcp }
     }
 
-    /// The calls that are open.
+    /// Returns the open calls.
     pub fn open(&self) -> &OpenRequests {
         &self.tap.open
     }
 
-    /// Whether calls of a tool can be made here; else rmcp makes them.
+    /// Returns whether calls of a tool can be made here; otherwise rmcp makes them.
     pub fn can_call(&self, tool: &str) -> bool {
         !self.client.streams.may_need_headers(tool) && self.client.place.get().is_some()
     }
 
-    /// Sends a call and reads what is said to it, to the end. Its answer is taken out of the open calls; it may come on another
-    /// stream, even after this.
+    /// Sends a call and reads its stream to the end. Its answer completes the open call, and may also come on another stream,
+    /// even after this function returns.
     pub async fn exchange(self, posted: Posted) -> Result<(), NotCalled> {
         let Posted { id, tool, message, era, asker } = posted;
         let Some((url, headers)) = self.client.place.get() else { return Err(NotCalled::Elsewhere) };
@@ -101,7 +101,7 @@ impl HttpCalls {
         self.read_body(Body::read(reply, Expected::Call, &self.client.streams.limits).await, id).await
     }
 
-    /// Tells the server that nobody wants an answer any more. In the stateless era the end of the request says so.
+    /// Notifies the server that the answer is no longer wanted. In the stateless era, closing the request does that.
     pub fn cancel(&self, message: Vec<u8>, era: Era) {
         if let (Era::Session, Some((url, headers))) = (era, self.client.place.get())
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -124,7 +124,7 @@ impl HttpCalls {
         let of = message.id();
         let call = match (of.as_ref(), message.kind()) {
             (Some(of), _) if number(of) == Some(id) => self.tap.open.take(of),
-            // What could not be read has no id that could be told.
+            // An unreadable request has no id to return in the error.
             (None, MessageKind::Error) => self.tap.open.take(&RequestId::Number(id)),
             _ => {
                 let what = "the answer has the id of another request; it was dropped";
@@ -155,7 +155,7 @@ impl HttpCalls {
                 }
                 None if !self.tap.open.has(id) => return Ok(()),
                 None => {
-                    // Only an event with an id can be resumed from.
+                    // A stream can be resumed only from an event with an id.
                     let Some(last) = last_event.as_deref() else { return Err(NotCalled::Lost) };
                     events = loop {
                         if attempts >= ATTEMPTS {
@@ -173,7 +173,7 @@ impl HttpCalls {
         }
     }
 
-    /// Opens a stream again behind the event that was seen last; none if that may work later.
+    /// Reopens a stream after the last event seen; `None` if a later attempt may succeed.
     async fn resume(&self, last: &str, back: &Address) -> Result<Option<Incoming>, NotCalled> {
         let (url, headers) = back;
         match self.client.endpoint.stream(&**url, headers.clone(), Some(last)).await {

@@ -1,4 +1,4 @@
-//! What a service answers, as the result of a call: contents by their types, and the failures that HTTP has words for.
+//! Turns a service's answer into the result of a call: contents by media type, and the failures that HTTP defines.
 
 use std::time::{Duration, SystemTime};
 
@@ -31,19 +31,19 @@ use crate::{
     },
 };
 
-/// The longest time that a service can say it takes no calls.
+/// The longest time for which a service can refuse calls.
 const LONGEST_WAIT: Duration = Duration::from_secs(24 * 60 * 60);
-/// The longest JSON that is structured content as well as text, in bytes: what is longer becomes a preview, or would fill the
-/// budget of a client twice.
+/// The longest JSON, in bytes, that is returned as structured content as well as text. Longer JSON becomes a preview, or
+/// would use up a client's budget twice.
 const STRUCTURED: usize = 20_000;
-/// The member of structured content that holds JSON that is not an object.
+/// The member of structured content that wraps JSON other than objects.
 const WRAPPED: &str = "result";
-/// How much of a header is shown, in characters.
+/// How many characters of a header are shown.
 const SHOWN: usize = 500;
-/// Limits as many services tell them.
+/// The remaining calls, as many services report them.
 const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// Types that are text besides `text/*`, `*+json` and `*+xml`.
+/// Media types that are text, besides `text/*`, `*+json` and `*+xml`.
 const TEXTS: [&str; 14] = [
     "application/ecmascript",
     "application/graphql",
@@ -61,13 +61,13 @@ const TEXTS: [&str; 14] = [
     "message/rfc822",
 ];
 
-/// One answer, apart from its body.
+/// One answer without its body.
 pub(super) struct Answer<'a> {
     pub server: &'a RestServer,
     pub described: &'a Described,
     pub operation: &'a Operation,
     pub arguments: &'a Map<String, Value>,
-    /// Whether credentials went along.
+    /// Whether credentials were sent.
     pub is_home: bool,
     /// Where it came from.
     pub url: Url,
@@ -86,7 +86,7 @@ struct Contents {
 }
 
 impl Answer<'_> {
-    /// Reads the body, and makes the result of the call of it.
+    /// Reads the body, and makes the call's result from it.
     pub async fn read(&self, reply: Reply) -> Result<Value, RequestError> {
         let status = self.status;
         if status.is_success() {
@@ -112,7 +112,7 @@ impl Answer<'_> {
         if status.is_server_error() {
             let wait = retry_after(&self.headers, SystemTime::now());
             let (error, is_open) = (self.said(reply).await, !self.operation.method.is_idempotent());
-            // Those in between say that the service is not there, or not well.
+            // These statuses mean that the service is absent or unhealthy.
             let is_answer = !matches!(status.as_u16(), 502..=504);
             return Err(RequestError::Call(CallError::Upstream { error, wait, is_open, is_answer }));
         }
@@ -122,7 +122,7 @@ impl Answer<'_> {
         Ok(self.with_more(json!({ "content": content, "isError": true }), None))
     }
 
-    /// What the service says of a failure, in a line.
+    /// Returns the service's text about a failure, as one line.
     async fn said(&self, reply: Reply) -> String {
         let text = match reply.refused().await {
             HttpFault::Status { text, .. } => text,
@@ -131,7 +131,7 @@ impl Answer<'_> {
         self.server.credentials.mask(&text.replace(char::is_control, " "))
     }
 
-    /// Why these credentials do not allow the call. The other calls go on: much of a service may be open to all.
+    /// Returns why these credentials do not allow the call. Other calls continue: much of a service may be public.
     async fn not_allowed(&self, reply: Reply) -> CallError {
         let sender = &self.described.sender;
         let unanswered = match reply.wants_sign_in() {
@@ -163,7 +163,7 @@ impl Answer<'_> {
         self.server.credentials.mask(&said(self.status, &body).replace(char::is_control, " "))
     }
 
-    /// Reads the body by its type.
+    /// Reads the body according to its media type.
     async fn contents(&self, reply: Reply) -> Result<Contents, RequestError> {
         let limit = self.server.settings.max_response_bytes;
         let unreadable = |why: String| RequestError::Call(CallError::Unreadable(why));
@@ -197,7 +197,7 @@ impl Answer<'_> {
         Ok(Contents { bytes: text.len(), block: Some(text_block(text)), json })
     }
 
-    /// A body that is not text.
+    /// Returns the content for a body that is not text.
     fn binary(&self, kind: &str, body: &Bytes) -> Value {
         let data = BASE64_STANDARD.encode(body);
         match kind.split('/').next() {
@@ -209,7 +209,7 @@ impl Answer<'_> {
         }
     }
 
-    /// The result of a call that succeeded.
+    /// Returns the result of a successful call.
     fn result(&self, contents: Contents) -> Value {
         let Contents { block, json, bytes } = contents;
         let block = block.unwrap_or_else(|| text_block(format!("HTTP {}", self.status)));
@@ -217,7 +217,7 @@ impl Answer<'_> {
         let schema = self.operation.definition.get("outputSchema");
         match json.filter(|_| bytes <= STRUCTURED) {
             Some(Value::Object(value)) => result["structuredContent"] = Value::Object(value),
-            // Another promise is that of an object.
+            // Any other output schema promises an object.
             Some(value) if schema.is_none() => {
                 result["structuredContent"] = json!({ WRAPPED: value });
                 result["_meta"][WRAPPER] = json!(WRAPPED);
@@ -227,8 +227,7 @@ impl Answer<'_> {
         result
     }
 
-    /// Adds the headers that are wanted, and the way to the next page, if there are any: in `_meta`, from where the gateway
-    /// shows them beside the result.
+    /// Adds the wanted headers and the step to the next page, if any, in `_meta`; the gateway shows them beside the result.
     fn with_more(&self, mut result: Value, body: Option<&Value>) -> Value {
         let mut more = Map::new();
         let headers: Map<String, Value> = self
@@ -268,9 +267,9 @@ fn text_block(text: String) -> Value {
     json!({ "type": "text", "text": text })
 }
 
-/// The value of a text that is JSON and not too large as a tree.
+/// Returns the value of a text that is JSON and not too large as a tree.
 fn parsed(text: &str) -> Option<Value> {
-    // More than there are values, since texts have commas and brackets too.
+    // An upper bound on the number of values, because texts contain commas and brackets too.
     let values = memchr::memchr3_iter(b',', b'[', b'{', text.as_bytes()).count();
     if values > Limits::default().answer.values {
         return None;
@@ -284,7 +283,7 @@ struct MediaType {
     /// In lower case, without parameters.
     essence: String,
     charset: Option<String>,
-    /// Whether nobody said so.
+    /// Whether the type is a guess, because the answer names none.
     is_guess: bool,
 }
 
@@ -320,7 +319,7 @@ impl MediaType {
             || TEXTS.contains(&self.essence.as_str())
     }
 
-    /// The text of a body. Characters that cannot be read are replaced.
+    /// Returns the text of a body, with unreadable characters replaced.
     fn decoded(&self, body: &[u8]) -> String {
         let encoding =
             self.charset.as_ref().and_then(|name| encoding_rs::Encoding::for_label(name.as_bytes()));
@@ -328,14 +327,14 @@ impl MediaType {
     }
 }
 
-/// Whether an answer says that there were too many calls: some services say it with a 403.
+/// Returns whether an answer means that there were too many calls: some services send a 403 for it.
 fn is_limited(status: StatusCode, headers: &HeaderMap) -> bool {
     let is_used_up = headers.get(REMAINING).is_some_and(|left| left.as_bytes() == b"0");
     status == StatusCode::TOO_MANY_REQUESTS
         || status == StatusCode::FORBIDDEN && (is_used_up || headers.contains_key(header::RETRY_AFTER))
 }
 
-/// When to call again, if the answer says so: in seconds, as a date, or by the reset of its limit.
+/// Returns when to call again, if the answer says so: in seconds, as a date, or as the reset time of its limit.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = |name: HeaderName| headers.get(name)?.to_str().ok().map(str::trim);
     let now_ms = unix_ms(now);
@@ -351,7 +350,7 @@ fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         None => {
             headers.get(REMAINING).filter(|left| left.as_bytes() == b"0")?;
             let reset: u64 = text(RESET)?.parse().ok()?;
-            // A moment, or a number of seconds.
+            // Either a Unix time or a number of seconds.
             if reset > 1_000_000_000 {
                 until(reset.saturating_mul(1_000))
             } else {

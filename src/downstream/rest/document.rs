@@ -22,16 +22,16 @@ use crate::{
     wire::http::HttpFault,
 };
 
-/// The formats of documents.
+/// The accepted formats of documents.
 const FORMATS: HeaderValue =
     HeaderValue::from_static("application/json, application/yaml, text/yaml, text/plain;q=0.9, */*;q=0.5");
 
-/// What tells one state of a file from another.
+/// Distinguishes one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp(Option<SystemTime>, u64);
 
 impl Stamp {
-    /// The state of a file; none if it is not there.
+    /// Returns the state of a file; `None` if it does not exist.
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         Some(Self(metadata.modified().ok(), metadata.len()))
@@ -43,7 +43,7 @@ pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Ser
     let path: PathBuf = path.into();
     let read = tokio::task::spawn_blocking(move || {
         let unread = |why: String| format!("its document {} cannot be read: {why}", path.display());
-        // The stamp is older than the text: a change in between is noticed.
+        // The stamp is taken before the text is read, so that a change in between is noticed.
         let stamp = Stamp::of(&path);
         let text = files::read_at_most(&path, MAX_DOCUMENT).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => {
@@ -60,7 +60,7 @@ pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Ser
     read.map_err(Lost::Failed)
 }
 
-/// Reads a document from an address. Credentials go along only to the host of the service, as the configuration names it.
+/// Reads a document from an address. Credentials are sent only to the service's host, as the configuration names it.
 pub(super) async fn fetch(
     sender: &Sender,
     url: &str,

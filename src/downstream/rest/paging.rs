@@ -1,5 +1,5 @@
-//! The way to the next page of an answer, where the answer shows one: a call that can be made as it stands if the page is
-//! reached by params of the same operation, else a sentence.
+//! Finds the next page of an answer, if the answer names one: a ready-made call if the operation's own params reach the page,
+//! else a sentence.
 
 use http::{HeaderMap, header};
 use reqwest::Url;
@@ -9,7 +9,7 @@ use crate::{downstream::credentials::Credentials, name::full_name, rest::Operati
 
 /// The longest address or cursor that is followed, in bytes.
 const LONGEST: usize = 4_000;
-/// The members that lead on, as they are spelt without case and punctuation.
+/// The members that point to the next page, without case and punctuation.
 const LEADS: [&str; 13] = [
     "nextpagetoken",
     "nextcursor",
@@ -25,10 +25,10 @@ const LEADS: [&str; 13] = [
     "nextkey",
     "next",
 ];
-/// The members of an answer that such members may be in.
+/// The members of an answer that may contain such members.
 const AROUND: [&str; 9] =
     ["meta", "metadata", "pagination", "paging", "pageinfo", "links", "responsemetadata", "cursors", "page"];
-/// The params that take what a member has, behind its `next`.
+/// The params that accept a member's value, by the end of the member's name after `next`.
 const TAKERS: [(&str, &[&str]); 6] = [
     ("cursor", &["after", "startingafter", "pagetoken", "startcursor"]),
     ("token", &["pagetoken", "continuationtoken", "cursor"]),
@@ -51,7 +51,7 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Returns `next_step` with the way to the next page, if there is one.
+    /// Returns `next_step` with the step to the next page, if there is one.
     pub fn next(&self, headers: &HeaderMap, body: Option<&Value>) -> Option<(String, Value)> {
         let step = match linked(headers) {
             Some(link) => self.by_link(link),
@@ -66,7 +66,7 @@ impl Page<'_> {
         Some(("next_step".into(), step?))
     }
 
-    /// The call that asks for an address, if params of this operation do.
+    /// Returns the call that requests an address, if this operation's params can.
     fn by_link(&self, link: &str) -> Option<Value> {
         let next = self.url.join(link).ok().filter(|next| matches!(next.scheme(), "http" | "https"))?;
         if next == *self.url {
@@ -95,7 +95,7 @@ impl Page<'_> {
         }
     }
 
-    /// The call that passes on what a member has, if a param takes it.
+    /// Returns the call that passes on a member's value, if a param accepts it.
     fn by_param(&self, member: &str, lead: &Value) -> Option<Value> {
         let name = fold(member);
         let behind = name.strip_prefix("next").unwrap_or(&name);
@@ -133,7 +133,7 @@ impl Page<'_> {
     }
 }
 
-/// An address as a sentence shows it. Its query is what leads on.
+/// Returns an address as a sentence shows it. The query is what points to the page.
 fn place(url: &Url) -> String {
     match url.query() {
         Some(query) => format!("{}?{query}", web::place(url.as_str())),
@@ -141,7 +141,7 @@ fn place(url: &Url) -> String {
     }
 }
 
-/// The address behind `rel="next"` in the `Link` headers (RFC 8288).
+/// Returns the address with `rel="next"` in the `Link` headers (RFC 8288).
 fn linked(headers: &HeaderMap) -> Option<&str> {
     let all = headers.get_all(header::LINK).iter().filter_map(|value| value.to_str().ok());
     for mut rest in all {
@@ -162,7 +162,7 @@ fn linked(headers: &HeaderMap) -> Option<&str> {
     None
 }
 
-/// The member of an answer that leads on, and what it has.
+/// Returns the member of an answer that points to the next page, with its value.
 fn lead_of(body: &Value) -> Option<(&str, Value)> {
     let body = body.as_object()?;
     let around = body.iter().filter(|(name, _)| AROUND.contains(&&*fold(name)));
@@ -190,7 +190,7 @@ fn lead_of(body: &Value) -> Option<(&str, Value)> {
     })
 }
 
-/// A name without case and punctuation.
+/// Returns a name without case and punctuation.
 fn fold(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
@@ -199,7 +199,7 @@ fn is_link(text: &str) -> bool {
     ["http://", "https://", "/", "?"].iter().any(|beginning| text.starts_with(beginning))
 }
 
-/// Whether two addresses ask for the same: the order in a query is nothing.
+/// Returns whether two addresses request the same page: the order of a query does not matter.
 fn is_same_page(one: &Url, other: &Url) -> bool {
     let pairs = |url: &Url| {
         let mut pairs: Vec<_> = url.query_pairs().into_owned().collect();
@@ -209,7 +209,7 @@ fn is_same_page(one: &Url, other: &Url) -> bool {
     one.host_str() == other.host_str() && one.path() == other.path() && pairs(one) == pairs(other)
 }
 
-/// A value as a param of this schema takes it.
+/// Returns a value in the type that a param of this schema accepts.
 fn typed(value: &Value, schema: &Value) -> Value {
     let is = |kind: &str| match &schema["type"] {
         Value::Array(kinds) => kinds.iter().any(|one| one == kind),

@@ -1,8 +1,8 @@
-//! Where requests of a REST service may go: to private addresses only where the user named them.
+//! Restricts where requests of a REST service may go: to private addresses only if the user named them.
 //!
-//! A document that was fetched, a redirect, or a host in public whose name leads into the own network (DNS rebinding) must not
-//! reach what only this machine or its network can reach. Behind a proxy the proxy looks names up, so only addresses that
-//! are written as numbers are judged here.
+//! A fetched document, a redirect, or a public host name that resolves into the private network (DNS rebinding) must not
+//! reach what only this machine or its network can reach. Behind a proxy, the proxy resolves names, so only numeric addresses
+//! are checked here.
 
 use std::{
     collections::HashSet,
@@ -19,9 +19,9 @@ use reqwest::{
 
 use crate::config::OpenApi;
 
-/// The ends of names that are not names in public.
+/// Suffixes of names that are not public.
 const OWN_NAMES: [&str; 7] = ["localhost", "local", "internal", "lan", "home.arpa", "corp", "home"];
-/// The variables that name proxies, whose names are looked up like those of services.
+/// The variables that name proxies, whose host names are resolved like those of services.
 const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
 /// The hosts that requests may reach at private addresses.
@@ -30,11 +30,11 @@ pub(super) struct Reach(Arc<Hosts>);
 
 #[derive(Debug)]
 struct Hosts {
-    /// The hosts in the own network that the user named.
+    /// The hosts in the private network that the user named.
     own: RwLock<HashSet<String>>,
-    /// Whether the document is the user's: a file, or at an address of the own network. Then so are the addresses in it.
+    /// Whether the document is trusted: a file, or at a private address. Then its addresses are trusted as well.
     is_own: bool,
-    /// Whether every host may be in the own network.
+    /// Whether every host may be in the private network.
     all: bool,
     proxies: HashSet<String>,
 }
@@ -54,7 +54,7 @@ impl Hosts {
     }
 }
 
-/// A request was not sent, because it would have gone to a private address.
+/// A request was not sent, because its destination was a private address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Private(pub String);
 
@@ -72,7 +72,7 @@ impl fmt::Display for Private {
 impl std::error::Error for Private {}
 
 impl Reach {
-    /// What the addresses that the user wrote allow; with `all`, everything.
+    /// Returns the reach that the user's own addresses allow; with `all`, every address.
     pub fn of(base_url: Option<&str>, document: Option<&OpenApi>, all: bool) -> Self {
         let (place, is_own) = match document {
             None | Some(OpenApi::File(_)) => (None, true),
@@ -86,14 +86,14 @@ impl Reach {
         Self(Arc::new(hosts))
     }
 
-    /// Takes note of an address that the document names for an operation.
+    /// Notes an address that the document gives for an operation.
     pub fn found(&self, url: &str) {
         if self.0.is_own {
             self.0.name(url);
         }
     }
 
-    /// Judges an address before a request is sent. A name is judged again by what it leads to.
+    /// Checks an address before a request is sent. A host name is checked again after it is resolved.
     pub fn check(&self, url: &Url) -> Result<(), Private> {
         let host = url.host_str().unwrap_or_default().to_lowercase();
         match address(&host) {
@@ -102,7 +102,7 @@ impl Reach {
         }
     }
 
-    /// Returns what a name may lead to.
+    /// Returns the addresses that a name may resolve to.
     fn allowed(&self, name: &str, found: Vec<IpAddr>) -> Result<Vec<IpAddr>, Private> {
         let host = name.to_lowercase();
         if self.0.is_named(&host) || self.0.proxies.contains(&host) {
@@ -128,7 +128,7 @@ impl Resolve for Reach {
     }
 }
 
-/// Whether an address is written as one of the own network: by a private number, or by a name that is not one in public.
+/// Returns whether an address is written as a private one: by a private number, or by a name that is not public.
 fn names_private(url: &str) -> bool {
     let Some(host) = host(url) else { return false };
     match address(&host) {
@@ -142,17 +142,17 @@ fn names_private(url: &str) -> bool {
     }
 }
 
-/// The host of an address, in lower case.
+/// Returns the host of an address, in lower case.
 fn host(url: &str) -> Option<String> {
     Url::parse(url).ok()?.host_str().map(str::to_lowercase)
 }
 
-/// A host that is written as a number.
+/// Returns the host as a number, if it is written as one.
 fn address(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-/// Whether an address is not one in public.
+/// Returns whether an address is not public.
 fn is_private(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_private_v4(address),
@@ -166,7 +166,7 @@ fn is_private_v4(address: Ipv4Addr) -> bool {
         || address.is_loopback()
         || address.is_link_local()
         || a == 0
-        // Shared by providers (RFC 6598), for protocols, for measurements, for groups, and not given out.
+        // Shared address space (RFC 6598), protocol assignments, benchmarking, multicast, and reserved.
         || (a == 100 && (64..128).contains(&b))
         || (a == 192 && b == 0 && c == 0)
         || (a == 198 && (b == 18 || b == 19))
@@ -177,10 +177,10 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
     let [a, b, c, d, e, f, g, h] = address.segments();
     let v4 = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
     match (a, b, c, d, e, f) {
-        // IPv4 in IPv6: mapped, compatible (the loopback and the unspecified address among them), and translated.
+        // IPv4 in IPv6: mapped, compatible (including loopback and unspecified), and translated.
         (0, 0, 0, 0, 0, 0xffff | 0) | (0x64, 0xff9b, 0, 0, 0, 0) => is_private_v4(v4(g, h)),
         (0x2002, ..) => is_private_v4(v4(b, c)),
-        // Translated locally, of the own network, of the link, formerly of the site, and of groups.
+        // Locally translated, unique local, link-local, deprecated site-local, and multicast.
         (0x64, 0xff9b, 1, ..) => true,
         _ => a & 0xfe00 == 0xfc00 || a & 0xffc0 == 0xfe80 || a & 0xffc0 == 0xfec0 || a & 0xff00 == 0xff00,
     }
@@ -190,7 +190,7 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
 mod tests {
     use super::*;
 
-    /// Whether a request to an address is sent whose name leads to these numbers.
+    /// Returns whether a request is sent to an address whose name resolves to these numbers.
     fn is_sent(reach: &Reach, url: &str, leads_to: &[&str]) -> bool {
         let url = Url::parse(url).expect("an address");
         let found = leads_to.iter().map(|ip| ip.parse().expect("a number")).collect();
@@ -209,7 +209,7 @@ mod tests {
         };
         check(PUBLIC, PUBLIC, &["93.184.215.14"], true);
         check(PUBLIC, PUBLIC, &["2606:2800:21f::1"], true);
-        // A name in public that leads into the own network.
+        // A public name that resolves into the private network.
         check(PUBLIC, PUBLIC, &["10.0.0.7"], false);
         check(PUBLIC, PUBLIC, &["127.0.0.1", "::1"], false);
         check(PUBLIC, PUBLIC, &["10.0.0.7", "93.184.215.14"], true);
@@ -227,7 +227,7 @@ mod tests {
             "http://[::ffff:127.0.0.1]/",
             "http://[64:ff9b::a00:1]/",
             "http://[2002:a00:1::]/",
-            // The same in other spellings.
+            // The same address in other spellings.
             "http://2130706433/",
             "http://0x7f.1/",
         ] {
@@ -236,7 +236,7 @@ mod tests {
         }
         check("http://10.0.0.7/", "http://10.0.0.8/", &[], false);
         check(PUBLIC, "http://1.1.1.1/", &[], true);
-        // Names of the own network.
+        // Names of the private network.
         for own in ["http://localhost:3000/", "http://wiki/api", "https://git.internal/", "http://nas.local/"]
         {
             check(own, own, &["192.168.1.9"], true);

@@ -1,4 +1,4 @@
-//! Sending a request to a REST service: with credentials to the service's own host only, through redirects, and never to a
+//! Sends requests to a REST service: with credentials only to the service's own host, through redirects, and never to a
 //! private address that nobody named.
 
 use std::{collections::BTreeMap, fmt, ops::Deref, sync::Arc, time::Duration};
@@ -30,9 +30,9 @@ use crate::{
 
 /// The most redirects that are followed.
 const MOST_REDIRECTS: usize = 5;
-/// How long until a call is worth another attempt whose token could not be renewed.
+/// How long to wait before repeating a call whose token could not be renewed.
 const UNSENT: Duration = Duration::from_secs(5);
-/// The members of a call's `_meta` that are headers (W3C Trace Context).
+/// The members of a call's `_meta` that are sent as headers (W3C Trace Context).
 const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 
 /// Sends requests to one service.
@@ -41,15 +41,15 @@ pub(super) struct Sender {
     client: reqwest::Client,
     /// Sends requests with the account's tokens.
     signed: Endpoint,
-    /// Sends requests without them.
+    /// Sends requests without the account's tokens.
     unsigned: Endpoint,
-    /// The headers of the configuration.
+    /// The configured headers.
     headers: HeaderMap,
     credentials: Arc<Credentials>,
     has_oauth: bool,
 }
 
-/// An answer whose body is not read yet, and where it came from.
+/// An answer whose body is not read yet, and its address.
 pub(super) struct Reply {
     pub url: Url,
     reply: HttpReply,
@@ -60,13 +60,13 @@ impl Reply {
         self.reply.status
     }
 
-    /// Reads the body, of at most `limit` bytes.
+    /// Reads the body, at most `limit` bytes.
     pub async fn body(self, limit: usize) -> Result<Bytes, HttpFault> {
         let coding = self.reply.headers().get(header::CONTENT_ENCODING);
         let coding = coding.map(|coding| String::from_utf8_lossy(coding.as_bytes()).into_owned());
         let body = self.reply.body(limit).await?;
         match coding {
-            // An answer to HEAD tells the coding of a body that it does not have.
+            // An answer to HEAD names the coding of a body that it does not have.
             Some(coding) if !body.is_empty() && !coding.eq_ignore_ascii_case("identity") => {
                 let coding = clip(&coding, 40);
                 Err(HttpFault::Wrong(format!("it is compressed (`{coding}`), which was not asked for")))
@@ -90,16 +90,16 @@ impl Deref for Reply {
 /// Why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
-    /// The service wants a sign-in, or the sign-in is over.
+    /// The service wants a sign-in, or the sign-in has expired.
     SignIn(SignInNeeded),
-    /// The request was not sent: there is no token for it just now.
+    /// The request was not sent, because no token is available at the moment.
     Unsent(String),
-    /// The request was not sent: it is not allowed, or not possible.
+    /// The request was not sent, because it is forbidden or impossible.
     Forbidden(String),
     /// The service, or the way to it, failed.
     Failed {
         why: String,
-        /// Whether the service may have got the request.
+        /// Whether the service may have received the request.
         is_sent: bool,
     },
 }
@@ -114,7 +114,7 @@ impl fmt::Display for Unanswered {
 }
 
 impl Unanswered {
-    /// The same after an earlier request was answered with a redirect: that one was sent.
+    /// Returns the same failure after an earlier request was redirected, which means that a request was sent.
     fn after_redirect(self, first: &Method) -> Self {
         match self {
             Self::Forbidden(why) => {
@@ -131,7 +131,7 @@ impl Unanswered {
         }
     }
 
-    /// The same as the end of a call.
+    /// Returns the same failure as the error of a call.
     pub fn of_call(self, method: &Method) -> RequestError {
         RequestError::Call(match self {
             Self::SignIn(SignInNeeded { error, remedy }) => CallError::NotAllowed { error, remedy },
@@ -148,7 +148,7 @@ impl Unanswered {
 }
 
 impl Sender {
-    /// Makes the client; nothing is sent yet. `headers` are those of the configuration.
+    /// Returns the sender. `headers` are the configured ones. Sends nothing yet.
     pub fn new(
         reach: Reach,
         headers: &BTreeMap<String, Secret>,
@@ -173,8 +173,9 @@ impl Sender {
         })
     }
 
-    /// Sends a request, with credentials if it `is_home`, and follows redirects: on the same host as HTTP says, to another host only as a GET or HEAD, without
-    /// credentials and for good. Another answer than a redirect, or one that is not followed, is the reply.
+    /// Sends a request, with credentials if it `is_home`, and follows redirects: on the same host as HTTP specifies, to
+    /// another host only as a GET or HEAD, and from there on without credentials. Returns the first answer that is not a
+    /// redirect or must not be followed.
     pub async fn send(
         &self,
         first: &RestRequest,
@@ -224,7 +225,7 @@ impl Sender {
         Err(Unanswered::Failed { why: "too many redirects".into(), is_sent: true })
     }
 
-    /// Returns what the user has to do about a refusal for want of credentials.
+    /// Returns what the user has to do after a refusal for missing credentials.
     pub async fn refused(&self, challenge: String, scope: Option<String>) -> Unanswered {
         let names_sign_in = challenge.contains("resource_metadata");
         let mut needed = self.credentials.sign_in(&Refusal { challenge, scope });
@@ -233,7 +234,7 @@ impl Sender {
             && !names_sign_in
             && !matches!(account.token().await, Ok(Some(_)))
         {
-            // Most services without a word on a sign-in want a key.
+            // Most services that do not mention a sign-in want a key.
             needed.remedy = Remedy::Headers;
         }
         Unanswered::SignIn(needed)
@@ -259,7 +260,7 @@ impl Sender {
     }
 }
 
-/// The refusal of a private address that an error comes of, if it does.
+/// Returns the refused private address that caused an error, if one did.
 fn private<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Private> {
     let mut at = Some(error);
     while let Some(error) = at {
@@ -271,7 +272,7 @@ fn private<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Priva
     None
 }
 
-/// The trace context of a call, as headers.
+/// Returns the trace context of a call, as headers.
 fn trace(meta: &Map<String, Value>) -> HeaderMap {
     let header = |name: &&'static str| {
         let value = HeaderValue::try_from(meta.get(*name)?.as_str()?).ok()?;
@@ -280,7 +281,7 @@ fn trace(meta: &Map<String, Value>) -> HeaderMap {
     TRACE.iter().filter_map(header).collect()
 }
 
-/// Where an answer leads, if it is a redirect.
+/// Returns the target of an answer, if it is a redirect.
 pub(super) fn target(reply: &HttpReply, from: &Url) -> Option<Url> {
     if !matches!(reply.status.as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;
@@ -288,7 +289,7 @@ pub(super) fn target(reply: &HttpReply, from: &Url) -> Option<Url> {
     from.join(reply.headers().get(header::LOCATION)?.to_str().ok()?).ok()
 }
 
-/// The method of the request after a redirect, as browsers choose it.
+/// Returns the method of the request after a redirect, as browsers choose it.
 fn method_after(status: StatusCode, method: &Method) -> Method {
     match status.as_u16() {
         301 | 302 if *method == Method::POST => Method::GET,
@@ -297,7 +298,7 @@ fn method_after(status: StatusCode, method: &Method) -> Method {
     }
 }
 
-/// Whether what goes to one address may go to the other: the same host and port, and not from TLS to plain text.
+/// Returns whether content for one address may go to the other: the same host and port, and not from TLS to plain text.
 pub(super) fn is_same_host(one: &Url, other: &Url) -> bool {
     let ports = (one.port_or_known_default(), other.port_or_known_default());
     one.host_str() == other.host_str()

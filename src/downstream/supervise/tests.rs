@@ -24,7 +24,7 @@ use crate::{
     results::CallResult,
 };
 
-/// What a request comes to.
+/// The outcome of a request.
 enum Reply {
     Result(Value),
     After(Duration, Value),
@@ -32,12 +32,12 @@ enum Reply {
     Fails(fn() -> RequestError),
 }
 
-/// A server in memory. Attempts to connect and requests take the next script; without one they succeed.
+/// An in-memory server. Attempts to connect and requests take the next script; without a script they succeed.
 #[derive(Default)]
 struct Script {
-    /// How each attempt ends; `None` is an attempt that never ends.
+    /// How each attempt ends; `None` never ends.
     attempts: Mutex<VecDeque<Option<Lost>>>,
-    /// How each reading of the lists fails.
+    /// How each listing fails.
     lists: Mutex<VecDeque<Lost>>,
     replies: Mutex<VecDeque<Reply>>,
     stateless: AtomicBool,
@@ -286,7 +286,7 @@ fn failing(times: usize) -> Script {
     Script { attempts: Mutex::new((0..times).map(|_| failed()).collect()), ..Script::default() }
 }
 
-/// Lets every task run that can.
+/// Lets every runnable task run.
 async fn settle() {
     sleep(Duration::from_millis(1)).await;
 }
@@ -300,7 +300,7 @@ async fn waits_between_attempts_double_up_to_a_minute_and_begin_again_after_a_st
     let begun = bench.script.begun.lock().clone();
     let waits: Vec<f64> = begun.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
     for (number, wait) in waits.iter().enumerate() {
-        // Jitter adds at most the first wait once more.
+        // Jitter adds at most the first delay again.
         let least = (0.5 * f64::powi(2.0, i32::try_from(number).expect("few"))).min(60.0);
         assert!((least..=least * 2.0 + 0.01).contains(wait), "{number}: {waits:?}");
     }
@@ -363,7 +363,7 @@ async fn a_burst_of_changes_is_one_new_list_and_a_list_that_fails_leaves_the_old
         sleep(Duration::from_millis(5)).await;
     }
     sleep(SETTLE * 3).await;
-    // A change while the lists settle has them read once more.
+    // A change while the lists settle causes one more listing.
     let lists = bench.updates().len();
     assert!((2..=3).contains(&lists), "{:?}", bench.updates());
     bench.script.lists.lock().push_back("no answer".into());
@@ -579,7 +579,7 @@ async fn a_server_gets_one_subscription_for_many_clients_and_again_after_a_recon
     advance(Duration::from_secs(1)).await;
 }
 
-/// What a tool says by itself.
+/// Returns a tool's own result.
 fn said(text: &str, is_error: bool) -> Reply {
     Reply::Result(json!({ "content": [{ "type": "text", "text": text }], "isError": is_error }))
 }
@@ -591,7 +591,7 @@ const SETUP: &str = "[[servers.shop.setup]]\ntool = 'tool_1'\nparams = { key = '
 async fn the_setup_is_made_after_each_connect_and_before_the_list() {
     let bench = Bench::ready(SETUP, Script::default()).await;
     assert_eq!(bench.log(), ["tool_1", "tool_1"]);
-    // The list that was read for the names is not the one that counts.
+    // The list read for the names is not the published one.
     assert_eq!(bench.updates(), ["tool_2"]);
     bench.script.listed.store(0, Ordering::Relaxed);
     bench.script.link().closed.cancel();
@@ -611,7 +611,7 @@ async fn a_failed_setup_call_fails_the_attempt_unless_it_is_optional() {
                 let State::Down { error, .. } = bench.until("down").await else { panic!("it is down") };
                 assert_eq!(error, expected, "{setup}");
                 assert_eq!(bench.updates(), Vec::<String>::new(), "{setup}");
-                // The next attempt makes all of it again.
+                // The next attempt repeats the whole setup.
                 if !setup.contains("tool_9") {
                     bench.script.listed.store(0, Ordering::Relaxed);
                     bench.until("ready").await;

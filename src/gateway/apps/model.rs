@@ -1,7 +1,7 @@
 //! Apps over a model: the model gets the input and tools, and calls tools until it has an answer.
 //!
-//! Each call takes the same road as a call of the client, in a session that knows the app: the gate then allows what the
-//! client's profile and the app's `allowed_tools` both allow, and approvals are refused.
+//! Each call takes the same road as a client's call, in a session of the app: the gate allows a tool only if both the
+//! client's profile and the app's `allowed_tools` allow it, and approvals are refused.
 
 mod nine;
 mod sampling;
@@ -34,28 +34,28 @@ use crate::{
     text::clip,
 };
 
-/// Up to how many tools the model gets the tools themselves; above it, it searches.
+/// Up to this number of tools the model gets the tools themselves; above it, the model searches.
 const MOST_TOOLS: usize = 20;
-/// How long a run waits for servers that start for the first time.
+/// How long a run waits for servers that are starting for the first time.
 const LIST_WAIT: Duration = Duration::from_secs(3);
-/// The largest result that a model gets whole, in bytes; a larger one is kept and previewed.
+/// The largest result that a model gets whole, in bytes; a larger result is kept, and the model gets a preview.
 const RESULT_BYTES: usize = 40_000;
 /// The longest description of a tool, in characters. OpenAI's API takes 1,024.
 const DESCRIPTION: usize = 1_000;
-/// How many calls of one answer are made.
+/// How many calls of one answer are carried out.
 const MAX_CALLS: usize = 32;
-/// How long a whole conversation may become, in bytes.
+/// The maximum size of a whole conversation, in bytes.
 const MAX_CONVERSATION: usize = 4 << 20;
-/// How many calls are named to people.
+/// How many calls a progress message names.
 const SHOWN: usize = 5;
-/// How much of the last text an error shows, in characters.
+/// How much of the last text an error quotes, in characters.
 const LAST_TEXT: usize = 4_000;
-/// No call inside of an app goes on as a job: the app itself does.
+/// No call inside an app becomes a job: the app itself does.
 const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
-/// The first message of an app that was called without an input.
+/// The first message to an app that was called without an input.
 const NO_INPUT: &str = "Begin.";
 
-/// Where the answers come from.
+/// The source of the answers.
 enum Brain {
     Endpoint(ChatEndpoint),
     Client(ClientModel),
@@ -81,23 +81,23 @@ impl Brain {
     }
 }
 
-/// A run of an app over a model.
+/// A run of a model app.
 struct Conversation<'a> {
     gateway: &'a Arc<Gateway>,
-    /// The app, calling in the client's name.
+    /// The app as a caller, in the client's name.
     caller: &'a Caller,
     id: &'a str,
     of: &'a ModelApp,
     brain: Brain,
     tools: Vec<ChatTool>,
-    /// Whether the model has the tools themselves, and not those that find tools.
+    /// Whether the model gets the tools themselves rather than tools that find them.
     is_direct: bool,
     progress: ProgressSink,
     messages: Vec<ChatMessage>,
     bytes: usize,
     turns: usize,
     tool_calls: usize,
-    /// The last text of the model.
+    /// The model's last text.
     text: String,
 }
 
@@ -118,14 +118,14 @@ impl Gateway {
                 .next("call_app", json!({ "app_id": app.id }))
                 .into());
         }
-        // A client is asked while its own call is open, so that call is not answered with a task.
+        // The client answers only while its own call is open, so that call must not be answered with a task.
         let waits = match &brain {
             Brain::Client(_) => &Caller { limits: unhurried(caller), ..caller.clone() },
             Brain::Endpoint(_) => caller,
         };
         let admission = self.admit(caller, app.handing.background)?;
         let cancel = CancellationToken::new();
-        // A token of its own: running out of time is not being cancelled by the user.
+        // A separate token, because running out of time is not a cancellation by the user.
         let limit = cancel.child_token();
         let span = caller.meta_span("call_app");
         let mut limits = unhurried(caller);
@@ -176,7 +176,7 @@ impl Gateway {
                 tokio::select! {
                     ended = &mut holding => ended,
                     () = tokio::time::sleep(app.timeout) => {
-                        // Calls in flight are cancelled, and their servers are told.
+                        // Calls in flight are cancelled, and their servers are notified.
                         limit.cancel();
                         holding.await
                     }
@@ -197,7 +197,7 @@ impl Gateway {
 }
 
 impl Conversation<'_> {
-    /// Holds the conversation; returns the model's answer.
+    /// Runs the conversation and returns the model's answer.
     async fn hold(&mut self, input: Value) -> Result<Completion, Fault> {
         self.gather_tools().await;
         let input = match input {
@@ -233,7 +233,7 @@ impl Conversation<'_> {
             if completion.calls.is_empty() {
                 return Ok(completion);
             }
-            // Nobody would read the results of the last turn's calls.
+            // The results of the last turn's calls would have no reader.
             if self.turns >= most {
                 return Err(self.out_of_turns(&completion));
             }
@@ -273,7 +273,7 @@ impl Conversation<'_> {
         self.messages.push(message);
     }
 
-    /// Chooses what the model gets: the tools themselves if they are few, else those that find and run tools.
+    /// Chooses the model's tools: the tools themselves if there are few, or the meta-tools that find and run them.
     async fn gather_tools(&mut self) {
         if self.of.allowed_tools.is_empty() {
             return;
@@ -293,14 +293,14 @@ impl Conversation<'_> {
         let counted = few.iter().filter(|tool| !reads_on(tool)).count();
         self.is_direct = counted <= MOST_TOOLS;
         self.tools = match self.is_direct {
-            // Nothing to read on in.
+            // Without tools there is no result to read on in.
             true if counted == 0 => Vec::new(),
             true => few.into_iter().map(|tool| offered(tool)).collect(),
             false => nine::definitions(),
         };
     }
 
-    /// Makes the calls of one answer. Calls that change something go one at a time per server.
+    /// Carries out the calls of one answer. Calls that change something run one at a time per server.
     async fn call_all(&mut self, calls: &[ChatCall], cut_by: Option<&str>) -> Vec<(String, bool)> {
         let gate = self.gateway.gate(&self.caller.session);
         let mut lanes: Vec<(Option<Arc<str>>, Vec<usize>)> = Vec::new();
@@ -333,7 +333,7 @@ impl Conversation<'_> {
         results
     }
 
-    /// The tool that a call is of in the end.
+    /// Returns the tool that a call finally reaches.
     fn called<'c>(&self, call: &'c ChatCall) -> Cow<'c, str> {
         let inner = || call.read().ok()?.get("name")?.as_str().map(String::from);
         match self.is_direct {
@@ -342,7 +342,7 @@ impl Conversation<'_> {
         }
     }
 
-    /// Makes one call. Returns what the model reads of it, and whether it failed.
+    /// Carries out one call. Returns its text for the model, and whether it failed.
     async fn call(&self, call: &ChatCall, cut_by: Option<&str>) -> (String, bool) {
         let params = match call.read() {
             Ok(params) => params,
@@ -369,7 +369,7 @@ impl Conversation<'_> {
         let result = match made {
             Ok(result) => result,
             Err(Interrupt::Fault(fault)) => fault.to_result(),
-            // No call of an app goes on as a task, and none is verbatim.
+            // Calls of an app never become tasks, and are never verbatim.
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => jobs::panicked(),
         };
         let failed = is_error(&result);
@@ -386,7 +386,7 @@ impl Conversation<'_> {
         self.progress.take(json!({ "progress": progress, "total": 2 * most, "message": message }));
     }
 
-    /// The tools of the first calls, for people.
+    /// Names the tools of the first calls, for people.
     fn named(&self, calls: &[ChatCall]) -> String {
         let names: Vec<String> = calls.iter().take(SHOWN).map(|call| clip(&self.called(call), 80)).collect();
         names.join(", ") + if calls.len() > SHOWN { " and more" } else { "" }
@@ -417,7 +417,7 @@ impl Conversation<'_> {
         Fault::new(Code::UpstreamError, message)
     }
 
-    /// A fault with what was done until then.
+    /// Adds to a fault what was done so far.
     fn failed(&self, fault: Fault) -> Fault {
         let mut details = json!({ "app_id": self.id, "turns": self.turns, "tool_calls": self.tool_calls });
         if !self.text.is_empty() {
@@ -431,12 +431,12 @@ impl Conversation<'_> {
     }
 }
 
-/// The client's limits without a soft deadline.
+/// Returns the client's limits without a soft deadline.
 fn unhurried(caller: &Caller) -> ClientLimits {
     ClientLimits { soft_deadline: NEVER, ..caller.limits }
 }
 
-/// A tool as the model gets it.
+/// Describes a tool to the model.
 fn offered(tool: &Tool) -> ChatTool {
     ChatTool {
         name: tool.wire.to_string(),
@@ -445,7 +445,8 @@ fn offered(tool: &Tool) -> ChatTool {
     }
 }
 
-/// A schema as endpoints take it: an object without alternatives at the top. The call itself is read by the whole schema.
+/// Reduces a schema to what endpoints accept: an object without alternatives at the top. The call itself is read with
+/// the whole schema.
 fn plain_schema(schema: &Value) -> Value {
     let mut fields = schema.as_object().cloned().unwrap_or_default();
     for key in ["anyOf", "oneOf", "allOf", "not", "enum", "if", "then", "else", "$schema", "$id"] {
@@ -456,7 +457,7 @@ fn plain_schema(schema: &Value) -> Value {
     Value::Object(fields)
 }
 
-/// A result as the model reads it: its text, and a note for each picture or sound.
+/// Turns a result into text for the model, with a note for each picture or sound.
 fn text_for_model(result: Value) -> String {
     let mut result = Arc::new(result);
     let media = results::take_media(&mut result);
@@ -471,7 +472,7 @@ fn text_for_model(result: Value) -> String {
     text
 }
 
-/// A fault without the calls of meta-tools, for a model that has none.
+/// Removes calls of meta-tools from a fault, for a model that has no meta-tools.
 fn without_steps(text: String) -> String {
     match serde_json::from_str::<Value>(&text) {
         Ok(mut fault) if fault["error"]["code"].is_string() => {
@@ -487,12 +488,12 @@ fn without_steps(text: String) -> String {
     }
 }
 
-/// Ends a run that was stopped; its caller knows why.
+/// Ends a stopped run; the caller knows the reason.
 fn over() -> Fault {
     Fault::new(Code::Cancelled, "The app was stopped.")
 }
 
-/// The fault of a run that was stopped.
+/// Builds the fault of a stopped run.
 fn stopped(id: &str, timeout: Duration, is_cancelled: bool) -> Fault {
     if is_cancelled {
         return Fault::new(Code::Cancelled, format!("The app `{id}` was cancelled."));

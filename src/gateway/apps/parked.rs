@@ -1,11 +1,11 @@
-//! Workflows that wait for an answer of the user: parked in the store until it comes, after a restart too.
+//! Workflows that wait for the user's answer: parked in the store until it comes, even across a restart.
 //!
-//! What is kept is what is needed to go on: which steps ended and how, the values that later steps see, the question, and the
-//! time that is left. Steps that have ended do not run again.
+//! The record keeps what the run needs to continue: the outcomes of the finished steps, the values that later steps
+//! see, the question, and the remaining time. Finished steps do not run again.
 //!
-//! The record stays until the workflow has ended. The gateway that got the answer holds it, and keeps each end of a step, of an
-//! item or of a step of an inner app as a part of it: a small record of its own, so that a long list costs no more for each
-//! item than a short one. Should the run be cut off, the same token goes on from there.
+//! The record stays until the workflow ends. The gateway that received the answer holds the record, and adds each
+//! finished step, item or step of an inner app as a part: a small record of its own, so that a long list costs no more
+//! per item than a short one. If the run is cut off, the same token continues from there.
 
 mod checkpoints;
 #[cfg(test)]
@@ -45,15 +45,15 @@ use crate::{
     workflow::CallOutcome,
 };
 
-/// What the token of a parked workflow begins with.
+/// The prefix of a parked workflow's token.
 const TOKEN: &str = "app-";
 /// How long a workflow waits for its answer.
 const AGE: Duration = Duration::from_secs(24 * 3_600);
-/// How many workflows of one owner wait at most.
+/// How many workflows may wait for one owner.
 const MAX_PARKED: usize = 100;
-/// How large the state of one may be, in bytes of JSON, and how large its parts may be together.
+/// The maximum size of one workflow's state in bytes of JSON, and of all its parts together.
 const MAX_BYTES: usize = 16 << 20;
-/// How many parts one has at most.
+/// How many parts one workflow may have.
 const MAX_PARTS: usize = 10_000;
 
 /// The workflows that wait for the user.
@@ -63,35 +63,36 @@ pub(in crate::gateway) struct ParkedFlows {
     clock: Clock,
 }
 
-/// A workflow as it is kept.
+/// A workflow as it is stored.
 #[derive(Debug, Deserialize, Serialize)]
 struct ParkedFlow {
     app_id: String,
-    /// The definition that it began with.
+    /// The digest of the workflow's definition when the run began.
     digest: String,
     input: Value,
     ended: Vec<ParkedStep>,
-    /// The step that asks, and what it asks.
+    /// The step that asks, and its question.
     step: String,
     ask: AskArguments,
-    /// How many questions were answered before. Each has a token of its own, so that no answer is taken for a later question.
+    /// How many earlier questions were answered. Each question has its own token, so no answer counts for a later
+    /// question.
     #[serde(default)]
     answered: usize,
     timeout_ms: u64,
     left_ms: u64,
-    /// What the user said, once that is understood.
+    /// The user's answer, once it is understood.
     #[serde(default)]
     answer: Option<Value>,
 }
 
-/// A call that has ended.
+/// A finished call.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct ParkedStep {
-    /// The id of its step; of a part, its place.
+    /// The id of its step; for a part, its place.
     id: String,
     outcome: CallOutcome,
     name: String,
-    /// A `CallToolResult`, without content where nobody needs it any more.
+    /// A `CallToolResult`; without content if no later step needs it.
     result: Value,
     repaired: Vec<String>,
     calls: usize,
@@ -127,7 +128,7 @@ impl ParkedFlows {
         Self { records, clock }
     }
 
-    /// Keeps a workflow, under a new id or in place of its record with this one; returns the id.
+    /// Stores a workflow under a new id, or replaces the record with this id. Returns the id.
     async fn put(&self, owner: &str, id: Option<&str>, flow: &ParkedFlow) -> Result<String, Fault> {
         let body = json!(flow);
         let bytes = json_len(&body);
@@ -158,7 +159,7 @@ impl ParkedFlows {
         }
     }
 
-    /// At most `most` workflows of all owners that wait, the latest first. For the user of the machine.
+    /// Returns up to `most` waiting workflows of all owners, latest first. For the user of the machine.
     pub async fn in_list(&self, most: usize) -> Result<Vec<Value>, Fault> {
         let all = self.records.of_kind(RecordKind::Parked).await.map_err(not_kept)?;
         // Parts belong to other records.
@@ -166,7 +167,7 @@ impl ParkedFlows {
         Ok(waiting.take(most).collect())
     }
 
-    /// One of them with its input; none if there is none.
+    /// Returns a waiting workflow with its input, if there is one.
     pub async fn in_full(&self, owner: &str, id: &str) -> Result<Option<Value>, Fault> {
         let record = self.records.get(RecordKind::Parked, owner, id).await.map_err(not_kept)?;
         Ok(record.and_then(|record| {
@@ -177,7 +178,7 @@ impl ParkedFlows {
         }))
     }
 
-    /// Removes what has waited too long.
+    /// Removes expired workflows.
     async fn drop_expired(&self, owner: &str) {
         let before = self.clock.unix_ms().saturating_sub(millis(AGE)).saturating_add(1);
         if let Err(error) = self.records.drop_old(RecordKind::Parked, owner, before).await {
@@ -185,7 +186,7 @@ impl ParkedFlows {
         }
     }
 
-    /// How long a record has waited, in milliseconds.
+    /// Returns how long a record has waited, in milliseconds.
     fn age(&self, record: &Record) -> u64 {
         self.clock.unix_ms().saturating_sub(record.put_ms)
     }
@@ -205,13 +206,13 @@ impl ParkedFlows {
         Ok((record, flow))
     }
 
-    /// What the question has as its answer when its time is over.
+    /// Returns the answer of a question whose time is over.
     fn timed_out(&self, record: &Record, ask: &AskArguments) -> Option<Value> {
         let limit = ask.timeout?.saturating_mul(1_000);
         (self.age(record) >= limit).then(|| json!({ "status": "timed_out" }))
     }
 
-    /// What was kept of a run that was cut off.
+    /// Returns the parts kept of a run that was cut off.
     async fn parts(&self, id: &str) -> Result<BTreeMap<String, ParkedStep>, Fault> {
         let all = self.records.all(RecordKind::Parked, id).await.map_err(not_kept)?;
         let read = |part: &Record| match ParkedStep::deserialize(&part.body) {
@@ -224,7 +225,8 @@ impl ParkedFlows {
         Ok(all.iter().filter_map(read).collect())
     }
 
-    /// Ends the wait with an answer. Of several answers one is taken, as long as the gateway that took it runs.
+    /// Ends the wait with an answer. Of several answers only one is accepted, as long as the gateway that accepted it
+    /// runs.
     async fn answered(&self, mut record: Record, answer: &Value) -> Result<Checkpoints, Fault> {
         let taken = || {
             let message =
@@ -258,7 +260,7 @@ impl ParkedFlows {
 }
 
 impl ParkedFlow {
-    /// The question, as an answer of `call_app` or `ask_user`.
+    /// Returns the question as an answer of `call_app` or `ask_user`.
     fn put(&self, token: &str, question: &Question) -> Value {
         self.told(question.put(token))
     }
@@ -271,7 +273,7 @@ impl ParkedFlow {
 }
 
 impl Gateway {
-    /// The `ask_user` meta-tool.
+    /// Implements the `ask_user` meta-tool.
     pub async fn ask_user(
         self: &Arc<Self>,
         caller: &Caller,
@@ -285,8 +287,8 @@ impl Gateway {
         }
     }
 
-    /// Keeps a workflow until the user answers; the answer is the question. A workflow that asks again keeps its record, and
-    /// still has its last state if the new one cannot be kept.
+    /// Parks a workflow until the user answers. Returns the question. A workflow that asks again keeps its record, so
+    /// its last state survives if the new one cannot be stored.
     pub(super) async fn park(
         &self,
         caller: &Caller,
@@ -345,7 +347,7 @@ impl Gateway {
         }
     }
 
-    /// Goes on with a workflow by the answer of the user. Without an answer, or with an unclear one, asks again.
+    /// Continues a workflow with the user's answer. Without a clear answer, asks again.
     pub(super) async fn go_on(
         self: &Arc<Self>,
         caller: &Caller,
@@ -357,17 +359,17 @@ impl Gateway {
         let (record, parked) = self.parked.get(owner.key(), token).await?;
         let question = parked.ask.in_chat();
         let now = Token::of(&record.id, parked.answered);
-        // The run that had the answer was cut off, or the time for an answer is over.
+        // The run with this answer was cut off, or the time for an answer is over.
         let known = parked.answer.clone().or_else(|| self.parked.timed_out(&record, &parked.ask));
         let is_of_now = Token::read(token).answered == parked.answered;
-        // Before the answer is taken.
+        // Checked before the answer is accepted.
         let admission = self.admit(caller, false)?;
-        // What a model says is not the user's word then.
+        // In that mode, the model's words do not count as the user's answer.
         let of_user = match known.is_none() && is_of_now && self.asks_the_user_only() {
             true => Some(self.step_answered(caller, &now, &parked.app_id, &question.message).await?),
             false => None,
         };
-        // A no is a no to any question.
+        // A denial answers any question.
         let known = known.or_else(|| of_user.clone().filter(|said| *said == json!({ "status": "denied" })));
         let (said, content) = match &of_user {
             Some(answer) => (Some(answer), None),
@@ -420,7 +422,7 @@ impl Gateway {
         self.run_workflow(caller, flow, admission).await
     }
 
-    /// The workflow of the configuration, if it is the one that was parked.
+    /// Returns the configured workflow, if it has not changed since it was parked.
     fn definition(&self, parked: &ParkedFlow) -> Result<(Vec<Step>, Option<Value>), Fault> {
         let config = self.config();
         let id = &parked.app_id;
@@ -439,7 +441,7 @@ impl Gateway {
 }
 
 impl ParkedStep {
-    /// A call as it is kept; the value only if it is needed.
+    /// Builds the stored form of a call, with the value only if it is needed.
     fn of(id: &str, one: &ActionResult, is_needed: bool) -> Self {
         Self {
             id: id.into(),
@@ -468,7 +470,7 @@ impl ParkedStep {
     }
 }
 
-/// A workflow as a list shows it; none for a part of one.
+/// Describes a workflow for a list; `None` for a part.
 fn shown(record: &Record) -> Option<Value> {
     let body = &record.body;
     let (app, question) = (body["app_id"].as_str()?, body["ask"]["question"].as_str()?);

@@ -1,4 +1,4 @@
-//! Workflows: a plan of calls, and what comes of a run of it.
+//! Workflows: a plan of calls, and the answer of a run.
 
 use std::{
     sync::Arc,
@@ -32,7 +32,7 @@ use crate::{
     workflow::{CallKind, CallOutcome, Flaw, INPUT, OnError, Plan, PlannedCall, Retry},
 };
 
-/// One run of a workflow, from its beginning or from where it waited for the user.
+/// One run of a workflow, from the beginning or from the step that waited for the user.
 pub(super) struct Flow {
     pub id: String,
     pub steps: Vec<Step>,
@@ -40,23 +40,23 @@ pub(super) struct Flow {
     pub plan: Arc<Plan>,
     pub input: Value,
     pub began: Instant,
-    /// The limit of the whole app, and what is left of it.
+    /// The limit of the whole app, and the remaining time.
     pub timeout: Duration,
     pub left: Duration,
-    /// The steps that have ended.
+    /// The finished steps.
     pub before: Vec<(usize, ActionResult)>,
-    /// What is kept of it, once the user has answered.
+    /// The run's record, once the user has answered.
     pub checkpoints: Option<Arc<Checkpoints>>,
-    /// Where the ends of its steps are kept.
+    /// The journal of finished steps.
     pub log: Option<RunLog>,
-    /// How its answer is handed out.
+    /// How the run returns its answer.
     pub handing: Handing,
 }
 
 impl Flow {
-    /// A workflow from its beginning.
+    /// Creates a run that starts at the beginning.
     fn new(app: AppRun, steps: &[Step], output: Option<Value>) -> Result<Self, Fault> {
-        // The same app with the same input goes on; anything else begins.
+        // The same app with the same input continues; any other run starts over.
         let log = app.log.map(|log| log.part(definition(steps, output.as_ref())).part(digest(&app.input)));
         Ok(Self {
             plan: Arc::new(plan(steps).map_err(|flaw| refused_plan(&flaw))?),
@@ -84,12 +84,12 @@ impl Flow {
     }
 }
 
-/// What a workflow does, in short: changes with every change of its definition.
+/// Returns a digest of a workflow's definition.
 pub(super) fn definition(steps: &[Step], output: Option<&Value>) -> String {
     digest(&json!([steps, output]))
 }
 
-/// The plan of a workflow.
+/// Builds the plan of a workflow.
 pub(super) fn plan(steps: &[Step]) -> Result<Plan, Flaw> {
     Plan::new(steps.iter().map(planned).collect(), &[INPUT])
 }
@@ -108,7 +108,7 @@ impl Gateway {
         self.run_workflow(caller, flow, admission).await
     }
 
-    /// Refuses what cannot go well in the steps that are left, before anything runs.
+    /// Refuses a workflow whose remaining steps cannot succeed, before anything runs.
     pub(super) async fn check_steps(&self, caller: &Caller, flow: &Flow) -> Result<(), Fault> {
         for (at, call) in flow.plan.calls().iter().enumerate() {
             if !flow.before.iter().any(|(ended, _)| *ended == at) {
@@ -118,7 +118,7 @@ impl Gateway {
         Ok(())
     }
 
-    /// Runs what is left of a workflow.
+    /// Runs the remaining steps of a workflow.
     pub(super) async fn run_workflow(
         self: &Arc<Self>,
         caller: &Caller,
@@ -129,7 +129,7 @@ impl Gateway {
         let span = caller.meta_span("call_app");
         let (is_admitted, trace) = (true, span.parent());
         let mut own = Caller { cancel: cancel.clone(), trace, is_admitted, ..caller.clone() };
-        // A workflow that goes on after a question is not run by `run_app`.
+        // `run_app` does not run a workflow that continues after a question.
         if own.within.last().is_none_or(|app| **app != *flow.id) {
             own.within = inside(caller, &flow.id);
         }
@@ -147,7 +147,7 @@ impl Gateway {
         let went_on = run.went_on.clone();
         let work = async move {
             let mut flow = flow;
-            // A token of its own: running out of time is not being cancelled by the user.
+            // A separate token, because running out of time is not a cancellation by the user.
             let over = cancel.child_token();
             let limit = Limit::new(flow.left);
             let given = Values::from([(INPUT.to_string(), Arc::new(Source::from(flow.input.clone())))]);
@@ -255,7 +255,7 @@ fn planned(step: &Step) -> PlannedCall {
     }
 }
 
-/// What a workflow answers: its output, or which step failed and why.
+/// Builds a workflow's answer: its output, or which step failed and why.
 fn finish(
     flow: &Flow,
     ended: &[ActionResult],
@@ -267,7 +267,7 @@ fn finish(
     let tool_calls = ended.iter().map(|one| one.calls).sum();
     let failed =
         |(call, one): &(&PlannedCall, &ActionResult)| one.outcome() == CallOutcome::Failed && !call.optional;
-    // The rest was held back because of it.
+    // This failure held back the rest.
     let first = failed_first.and_then(|at| steps().nth(at));
     if let Some((call, one)) = first.or_else(|| steps().find(failed)) {
         if let Some(declined) = &one.declined {
@@ -317,7 +317,7 @@ fn finish(
     AppAnswer { app_id: &flow.id, output, tool_calls, repaired, failed_optional_steps, skipped }.into_result()
 }
 
-/// Why a workflow stopped at a step. `over` is the limit of the whole app, if that has ended.
+/// Explains why a workflow stopped at a step. `over` is the limit of the whole app, if it has expired.
 fn stopped(
     id: &str,
     call: &PlannedCall,
@@ -335,7 +335,7 @@ fn stopped(
         }
         (Some("cancelled"), None) => (Code::Cancelled, String::new()),
         (Some("timeout"), _) => (Code::Timeout, String::new()),
-        // The input of this call, and not the step, lacks something.
+        // The call's input lacks something, not the step.
         (Some("invalid_params"), _) if why.starts_with("`{{input") => (Code::InvalidParams, String::new()),
         _ => (Code::UpstreamError, String::new()),
     };

@@ -21,7 +21,7 @@ use crate::{
     results::is_error,
 };
 
-/// How long `wait` waits if the caller does not say, and at most, in seconds.
+/// How long `wait` waits by default, and at most, in seconds.
 const WAIT_S: u64 = 60;
 const MAX_WAIT_S: u64 = 3_600;
 /// How long before the soft deadline a wait ends.
@@ -115,19 +115,19 @@ async fn launch(
         return Err(Fault::new(Code::InvalidParams, message));
     }
     let request = Request { name, params, background: true, ..Request::default() };
-    // Nobody waits for a launch, so nobody can be asked in the middle of it.
+    // Nobody waits for a launch, so nobody can be asked during the call.
     let caller = Caller { unasked: true, as_task: AsTask::Never, ..caller.clone() };
     match gateway.execute(&caller, request).await {
         Ok(result) => Ok(result.into_tree().await),
         Err(Interrupt::Fault(fault)) => Err(*fault),
-        // This caller takes no tasks, and the request is not verbatim.
+        // This caller accepts no tasks, and the request is not verbatim.
         Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
             Err(Fault::new(Code::Internal, "The call was not launched; make it with execute_tool."))
         }
     }
 }
 
-/// Follows a task: its state, its result if that is wanted, or its cancellation.
+/// Reports a task's state, returns its result, or cancels it.
 async fn task(
     gateway: &Gateway,
     caller: &Caller,
@@ -153,13 +153,13 @@ async fn task(
     };
     let result = async || gateway.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
     let answer = match task.state {
-        // The result as the call itself would have given it.
+        // The same result that the call itself would have returned.
         TaskState::Completed | TaskState::Failed if arguments.wait => {
             let result = result().await?;
             gateway.mail.withdraw(&caller.session, id);
             return Ok(result);
         }
-        // The calls of a run_parallel that ended before it was cancelled.
+        // The calls of a run_parallel that ended before the cancellation.
         TaskState::Cancelled if arguments.wait => match result().await {
             Ok(result) if !is_error(&result) => {
                 gateway.mail.withdraw(&caller.session, id);

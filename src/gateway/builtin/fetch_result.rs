@@ -1,4 +1,4 @@
-//! `gateway.fetch_result`: reads on in a kept result.
+//! `gateway.fetch_result`: returns further parts of a kept result.
 
 use futures::FutureExt;
 use serde_json::json;

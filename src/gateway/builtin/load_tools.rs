@@ -13,7 +13,7 @@ use crate::{
     gateway::{Gate, call::text_result, discover::BrowseArguments, session::Caller},
 };
 
-/// How many tools are loaded at once.
+/// How many tools one call loads.
 const MAX_LOADED: usize = 50;
 
 pub(super) const TOOL: OwnTool = OwnTool {
@@ -91,7 +91,7 @@ fn load(gate: &Gate, caller: &Caller, arguments: LoadArguments) -> Result<Value,
     Ok(text_result(answer.to_string()))
 }
 
-/// A tool's definition, or why it cannot be loaded.
+/// Returns a tool's definition, or why the tool cannot be loaded.
 fn load_one(gate: &Gate, caller: &Caller, name: &str) -> Value {
     match gate.tool(name) {
         Ok(tool) => {

@@ -18,7 +18,7 @@ use crate::{
 /// The longest fact and the longest tag, in characters.
 const MAX_CONTENT: usize = 4_000;
 const MAX_TAG: usize = 50;
-/// The nearest facts that a wrong id is answered with.
+/// How many similar facts the fault for a wrong id lists.
 const NEAREST: usize = 3;
 
 pub(super) const REMEMBER: OwnTool = OwnTool {
@@ -173,7 +173,7 @@ async fn forget(gateway: &Gateway, caller: &Caller, arguments: ForgetArguments) 
         fact["forgotten"] = json!(id);
         return Ok(text_result(fact.to_string()));
     }
-    // Whoever gives the text of a fact in place of its id gets the id.
+    // A call with the text of a fact instead of its id gets the id.
     let near = gateway.memory.recall(owner.key(), id, &[], Some(NEAREST), None).await;
     let near = near.map(|near| near.facts).unwrap_or_default();
     let message = format!("There is no fact `{}`. recall gives the ids of facts.", clip(id, 60));
@@ -185,12 +185,12 @@ fn recall_call(query: &str) -> NextStep {
     NextStep::own("recall", json!({ "query": clip(query, 100) }))
 }
 
-/// What was left out of the texts of a call because it looks like a secret.
+/// The secrets removed from the texts of a call.
 #[derive(Default)]
 pub(super) struct MaskedSecrets(Vec<Value>);
 
 impl MaskedSecrets {
-    /// A text without its secrets; a fault where nothing else is in it.
+    /// Returns a text without its secrets; a fault if nothing else remains.
     pub fn clean(&mut self, field: &str, text: &str) -> Result<String, Fault> {
         let text = text.trim();
         let (clean, kinds) = without_secrets(text);
@@ -207,7 +207,7 @@ impl MaskedSecrets {
         Ok(clean)
     }
 
-    /// Tells it in an answer.
+    /// Reports the removed secrets in an answer.
     pub fn tell(self, answer: &mut Value) {
         if !self.0.is_empty() {
             answer["left_out"] = json!(self.0);
@@ -216,12 +216,12 @@ impl MaskedSecrets {
     }
 }
 
-/// The fault of a quota that is used up: the same call succeeds only after something else.
+/// Builds the fault for an exhausted quota: the same call succeeds only after another step.
 pub(super) fn full(message: String, step: NextStep) -> Fault {
     Fault { retryable: false, ..Fault::new(Code::RateLimited, message).then(step) }
 }
 
-/// The fault of a store that cannot be used.
+/// Builds the fault for a store that cannot be used.
 pub(super) fn store_fault(error: &StoreError) -> Fault {
     tracing::warn!(%error, "memory");
     super::super::faults::of_store("Nothing was remembered or recalled", error)

@@ -1,5 +1,5 @@
-//! `gateway.set_goal`, `gateway.task_create`, `gateway.task_update` and `gateway.task_list`: what the work is about, and what is
-//! left to do.
+//! `gateway.set_goal`, `gateway.task_create`, `gateway.task_update` and `gateway.task_list`: the goal of the work, and
+//! the remaining tasks.
 
 use futures::FutureExt;
 use serde_json::{Map, Value, json};
@@ -23,10 +23,10 @@ use crate::{
 const MAX_GOAL: usize = 2_000;
 const MAX_SUBJECT: usize = 200;
 const MAX_TEXT: usize = 2_000;
-/// How much of the goal, and how many tasks, are shown beside other things.
+/// How much of the goal, and how many tasks, other answers show.
 const SHOWN_GOAL: usize = 300;
 const SHOWN_TASKS: usize = 5;
-/// Completed tasks in a list, the latest.
+/// How many completed tasks a list shows, latest first.
 const SHOWN_COMPLETED: usize = 20;
 
 pub(super) const SET_GOAL: OwnTool = OwnTool {
@@ -135,7 +135,7 @@ async fn task_create(gateway: &Gateway, caller: &Caller, arguments: CreateArgume
     let added = gateway.memory.add_task(desk(caller)?, &subject, description.as_deref()).await;
     let mut answer = match added.map_err(|error| store_fault(&error))? {
         AddedTask::Added { id, removed: None } => json!({ "task_id": id }),
-        // It made room, which is said, because it is gone.
+        // The answer reports the task that made room, because that task is gone.
         AddedTask::Added { id, removed: Some(removed) } => json!({ "task_id": id, "removed": removed }),
         AddedTask::Full => {
             let message = format!("{MOST_TASKS} tasks are open, and no more are kept. Complete some first.");
@@ -190,7 +190,7 @@ fn list_call() -> NextStep {
     NextStep::own("task_list", json!({}))
 }
 
-/// The desk of a caller: a client of this machine finds its work again in the next session.
+/// Returns the desk of a caller. A client of this machine finds its work again in the next session.
 fn desk(caller: &Caller) -> Result<Desk<'_>, Fault> {
     match (caller.local, caller.lasting) {
         (true, _) => Ok(Desk::Kept { owner: caller.session.profile.as_deref().unwrap_or_default() }),
@@ -202,20 +202,20 @@ fn desk(caller: &Caller) -> Result<Desk<'_>, Fault> {
     }
 }
 
-/// The goal and the first open tasks, as they are shown beside other things.
+/// The goal and the first open tasks, as other answers show them.
 pub struct AtWork {
     /// The goal on one line, shortened.
     pub goal: Option<String>,
     /// Id, subject and status of each.
     pub open: Vec<Value>,
-    /// How many there are.
+    /// The number of open tasks.
     pub total: usize,
 }
 
 impl AtWork {
-    /// None if there is nothing to show.
+    /// Returns `None` if there is nothing to show.
     fn of(work: &Work) -> Option<AtWork> {
-        // One line each: what was written may look like something else otherwise.
+        // One line each, because several lines could look like something else.
         let line = |text: &str, most| clip(&text.split_whitespace().collect::<Vec<_>>().join(" "), most);
         let open = work.open();
         let short = |task: &&Todo| json!({ "task_id": task.id, "subject": line(&task.subject, MAX_SUBJECT), "status": task.state });
@@ -227,7 +227,7 @@ impl AtWork {
 }
 
 impl Gateway {
-    /// What a caller's work is about and what is left to do, as far as its profile shows the tools for it.
+    /// Returns the goal and the open tasks of a caller, if the caller's profile shows the tools for them.
     pub async fn at_work(&self, caller: &Caller) -> Option<AtWork> {
         let gate = self.gate(&caller.session);
         let has = |tool: &OwnTool| {

@@ -1,4 +1,4 @@
-//! `gateway.add_server` and `gateway.remove_server`: servers that a client brings along.
+//! `gateway.add_server` and `gateway.remove_server`: servers that a client adds.
 
 use futures::FutureExt;
 use serde_json::json;
@@ -88,7 +88,7 @@ struct Named {
     name: String,
 }
 
-/// The fault of a configuration that has none of them.
+/// Builds the fault for a configuration that does not allow such servers.
 pub(super) fn not_allowed(tool: &str, config: &Config) -> Fault {
     let message = format!(
         "`gateway.{tool}` is switched off. The user can set `allow_runtime_servers = true` in [gateway] of {}, or add a server with `{} NAME -- COMMAND`; Nonet takes up the changed file at once.",

@@ -1,4 +1,4 @@
-//! `gateway.schedule`, `schedule_list`, `cancel_schedule` and `remind`: what happens later.
+//! `gateway.schedule`, `schedule_list`, `cancel_schedule` and `remind`: calls and reminders for later.
 
 use futures::FutureExt;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::{
     gateway::{call::text_result, errands::for_later},
 };
 
-/// The other names of `when`.
+/// The aliases of `when`.
 const WHEN: (&str, &[&str]) = ("when", &["at", "cron", "time", "date", "schedule", "runat", "remindat"]);
 const TIMEZONE: (&str, &[&str]) = ("timezone", &["tz", "zone"]);
 

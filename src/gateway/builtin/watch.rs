@@ -1,4 +1,4 @@
-//! `gateway.watch_*`: watches, which call a tool again and again and say what has changed.
+//! `gateway.watch_*`: watches, which repeat a call and report changes.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{
     watches::{Watch, WatchState},
 };
 
-/// The other names of a watch's id.
+/// The aliases of a watch's id.
 const ID: Aliases = Aliases(&[("watcher_id", &["id", "watchid", "watch", "watcher", "label"])]);
 
 pub(super) const START: OwnTool = OwnTool {
@@ -176,20 +176,20 @@ fn id() -> Value {
     json!({ "watcher_id": { "type": "string", "description": "Watch, as watch_start gave it" } })
 }
 
-/// The watch that is meant.
+/// Returns the id of the watch from the params.
 fn given(params: serde_json::Map<String, Value>) -> Result<String, Fault> {
     Ok(read::<HistoryArguments>(params)?.watcher_id.trim().to_string())
 }
 
 fn answer(value: Value) -> Result<Value, Fault> {
-    // The result of a first check that failed.
+    // The first check failed: its result is the answer.
     match value.get("content").is_some() {
         true => Ok(value),
         false => Ok(text_result(value.to_string())),
     }
 }
 
-/// Makes no more checks.
+/// Stops the checks until the watch is resumed.
 pub(in crate::gateway) async fn pause(
     gateway: &Gateway,
     owner: &str,
@@ -202,7 +202,7 @@ pub(in crate::gateway) async fn pause(
     gateway.change_watch(owner, id, pause).await
 }
 
-/// Goes on with the checks.
+/// Continues the checks.
 pub(in crate::gateway) async fn resume(
     gateway: &Gateway,
     owner: &str,
@@ -213,7 +213,7 @@ pub(in crate::gateway) async fn resume(
         if !watch.resume() {
             return due;
         }
-        // As if it had never been paused, unless that time has passed.
+        // Keeps the rhythm as if there had been no pause, unless that time has passed.
         let last = watch.history.back().map_or(now_ms, |check| check.at_ms);
         Some((last + watch.interval_s * 1_000).clamp(now_ms, now_ms + watch.interval_s * 1_000))
     };
@@ -253,12 +253,12 @@ async fn history(
     answer(json!({ "watcher_id": record.id, "checks": checks, "total": watch.counts.checks }))
 }
 
-/// A record as the list shows it; none if it is not a watch.
+/// Describes a record for the list; `None` if it is not a watch.
 pub(in crate::gateway) fn in_list(record: &Record) -> Option<Value> {
     Some(summary(record, &Watch::deserialize(&record.body).ok()?))
 }
 
-/// A watch as the list shows it.
+/// Describes a watch for the list.
 fn summary(record: &Record, watch: &Watch) -> Value {
     let mut shown = json!({ "watcher_id": record.id });
     if let Some(label) = &watch.label {
@@ -276,7 +276,7 @@ fn summary(record: &Record, watch: &Watch) -> Value {
     shown
 }
 
-/// A watch as its status shows it.
+/// Describes a watch for its status.
 pub(in crate::gateway) fn in_full(record: &Record, watch: &Watch) -> Value {
     let mut shown = summary(record, watch);
     shown["params"] = json!(watch.params);

@@ -11,7 +11,7 @@ use crate::{
     search::Index,
 };
 
-/// The gate of a session under a profile, before any server has started. `lists` has the tools of each
+/// Creates the gate of a session under a profile, before any server has started. `lists` has the tools of each
 /// server.
 fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
     let config = config::parse(toml, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
@@ -261,11 +261,11 @@ fn a_server_of_a_session_is_there_for_it_and_its_apps_only() {
                 }
             }
         }
-        // Another's `write` does not make the name ambiguous.
+        // Another session's `write` does not make the name ambiguous.
         let code = gate.tool("write").map_or_else(|fault| Some(fault.code), |_| None);
         assert_eq!(code, is_there.then_some(Code::AmbiguousTool));
     };
-    // The views are kept: each of them twice.
+    // Each view is cached: request each one twice.
     for _ in 0..2 {
         check(&own, true);
         check(&other, false);

@@ -1,4 +1,4 @@
-//! One call of a plan: decides whether it runs, fills its templates, waits for its server, makes the call, and makes it again.
+//! One call of a plan: evaluates `when`, fills templates, waits for the server, makes the call, and retries it.
 
 use std::{
     sync::Arc,
@@ -32,23 +32,23 @@ use crate::{
     workflow::{CallKind, CallOutcome, INPUT, PlannedCall, Retry, StepsRead},
 };
 
-/// The longest pause before a call is made again.
+/// The longest pause before a retry.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// How one call of a plan ended.
+/// The result of one call of a plan.
 #[derive(Clone, Debug)]
 pub(crate) struct ActionResult {
-    /// The tool's full name, or the name as it was given.
+    /// The tool's full name, or the name as given.
     pub name: String,
     /// A `CallToolResult`.
     pub result: Arc<Value>,
-    /// What was repaired in its params.
+    /// Repairs made to its params.
     pub repaired: Vec<String>,
     /// How many times a tool was called.
     pub calls: usize,
-    /// Whether its `when` said no.
+    /// Whether its `when` skipped it.
     pub skipped: bool,
-    /// What the user answered instead of saying yes, if the user was asked.
+    /// The user's answer, if the user was asked and did not agree.
     pub declined: Option<Value>,
     /// The question that waits for the user.
     pub open: Option<Box<AskArguments>>,
@@ -57,7 +57,7 @@ pub(crate) struct ActionResult {
 }
 
 impl ActionResult {
-    /// A call with this result.
+    /// Creates the result of a finished call.
     pub fn of(name: String, result: Value) -> Self {
         Self {
             name,
@@ -71,12 +71,12 @@ impl ActionResult {
         }
     }
 
-    /// A call that did not reach its tool.
+    /// Creates the result of a call that did not reach its tool.
     pub fn not_run(call: &PlannedCall, fault: &Fault, took: Duration) -> Self {
         Self { elapsed_ms: millis(took), ..Self::of(call.name.clone(), fault.to_result()) }
     }
 
-    /// A call whose `when` said no.
+    /// Creates the result of a call that its `when` skipped.
     fn skipped(call: &PlannedCall) -> Self {
         Self { skipped: true, ..Self::of(call.name.clone(), json!({ "content": [] })) }
     }
@@ -86,7 +86,7 @@ impl ActionResult {
         Self { calls: 1, ..Self::of(call.name.clone(), jobs::panicked()) }
     }
 
-    /// A question with its answer. Only `answered` and `approved` are a success.
+    /// Creates the result of a question. Only `answered` and `approved` are successes.
     pub fn answered(call: &PlannedCall, answer: Value) -> Self {
         let status = answer["status"].as_str().unwrap_or_default();
         if matches!(status, "answered" | "approved") {
@@ -102,7 +102,7 @@ impl ActionResult {
         Self { declined: Some(answer), ..Self::of(call.name.clone(), fault) }
     }
 
-    /// How the call ended.
+    /// Returns the call's outcome.
     pub fn outcome(&self) -> CallOutcome {
         match (self.skipped, &self.open) {
             (true, _) => CallOutcome::Skipped,
@@ -119,7 +119,7 @@ impl ActionResult {
 }
 
 impl Gateway {
-    /// Does one call of a plan.
+    /// Carries out one call of a plan.
     pub(super) async fn run_action(
         self: &Arc<Self>,
         common: &Common<'_>,
@@ -157,7 +157,8 @@ impl Gateway {
         one
     }
 
-    /// Whether a `when` gives anything but `false`, `null` and empty lists. It sees the input and what its call waits for.
+    /// Whether a `when` yields anything except `false`, `null` and empty lists. The filter sees the input and the
+    /// results that its call waits for.
     async fn holds(
         &self,
         common: &Common<'_>,
@@ -183,7 +184,7 @@ impl Gateway {
         })
     }
 
-    /// Makes one call, for one item if the call has some.
+    /// Makes one call, or the call for one item.
     pub(super) async fn once(
         self: &Arc<Self>,
         common: &Common<'_>,
@@ -210,7 +211,7 @@ impl Gateway {
         }
     }
 
-    /// A call that failed before it reached what it calls.
+    /// Records a call that failed before it reached its target.
     async fn not_made(
         &self,
         common: &Common<'_>,
@@ -222,7 +223,7 @@ impl Gateway {
         ActionResult::not_run(call, fault, begun.at.elapsed())
     }
 
-    /// Calls a tool, and again if its step says so and the tool allows it.
+    /// Calls a tool, and retries if the step asks for retries and the tool allows them.
     async fn call_repeatedly(
         self: &Arc<Self>,
         common: &Common<'_>,
@@ -255,7 +256,7 @@ impl Gateway {
         }
     }
 
-    /// Whether a second call of the tool does no harm, as far as its server says.
+    /// Whether the tool's server declares a second call harmless.
     fn allows_repeating(&self, caller: &Caller, call: &PlannedCall) -> bool {
         self.gate(&caller.session).tool(&call.name).is_ok_and(|tool| tool.is_repeatable())
     }
@@ -290,7 +291,7 @@ impl Gateway {
             slot = common.slots.acquire() => slot.ok(),
             () = cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
         };
-        // It may have waited for minutes.
+        // The wait may have taken minutes.
         still_the_same(&self.gate(&caller.session), &tool)?;
         timeout = timeout.map(|limit| limit.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
         let sink = ProgressSink::new(None);
@@ -308,20 +309,20 @@ impl Gateway {
         values: &Values,
     ) -> Result<Prepared, Fault> {
         let params = self.filled(caller, &call.params, values).await?;
-        // A template means nothing outside of its plan; a kept result stays a reference.
+        // A template has no meaning outside its plan; a kept result stays a reference.
         let portable = template::names(&call.params).is_empty();
         let written = if portable { call.params.clone() } else { params.value.clone() };
         match self.prepare(caller, &call.name, written, Some(params)).await {
             Ok(prepared) => Ok(prepared),
             Err(Interrupt::Fault(fault)) => Err(*fault),
-            // A call that is only prepared neither goes on as a task nor is refused by its server.
+            // A call that is only prepared cannot become a task, and its server cannot refuse it.
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
                 Err(Fault::new(Code::Internal, "The call was not made; make it with execute_tool."))
             }
         }
     }
 
-    /// JSON with its templates filled: values of calls, and kept results.
+    /// Fills the templates in JSON with values of calls and with kept results.
     pub(super) async fn filled(
         &self,
         caller: &Caller,
@@ -338,12 +339,12 @@ impl Gateway {
         filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))
     }
 
-    /// The app that a call of a tool means.
+    /// Returns the app that a call of a tool names.
     fn app_of(&self, caller: &Caller, call: &PlannedCall) -> Option<Arc<Tool>> {
         self.gate(&caller.session).tool(&call.name).ok().filter(|tool| tool.kind == Kind::App)
     }
 
-    /// Runs an app in a plan. Its answer is waited for, whole, and its output is the value.
+    /// Runs an app in a plan. Waits for its whole answer; its output becomes the value.
     async fn call_inner_app(
         self: &Arc<Self>,
         common: &Common<'_>,
@@ -371,7 +372,7 @@ impl Gateway {
         let arguments = AppArguments::of_step(id, input, timeout, log);
         let answer = match self.run_app(&caller, arguments).await {
             Ok(answer) => answer,
-            // It has its line of the audit log.
+            // The app has written its own line in the audit log.
             Err(Interrupt::Fault(fault)) => return Ok(ActionResult::not_run(call, &fault, Duration::ZERO)),
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
                 return Err(Fault::new(Code::Internal, "The app was not run; run it with call_app."));
@@ -383,7 +384,7 @@ impl Gateway {
         }
         let mut told: Value = serde_json::from_str(&text_of(&answer)).unwrap_or_default();
         if told.get("output").is_none() {
-            // A question to the user, with the way on.
+            // A question to the user, with the token to continue.
             return Ok(ActionResult::of(name, answer));
         }
         let output = told["output"].take();
@@ -400,7 +401,7 @@ impl Gateway {
         Ok(ActionResult { repaired, calls, ..ActionResult::of(name, result) })
     }
 
-    /// Puts a question of a plan. Without forms, the call stays open.
+    /// Asks a question of a plan. Without forms, the call stays open.
     async fn ask_in_plan(
         &self,
         common: &Common<'_>,
@@ -423,7 +424,7 @@ impl Gateway {
     }
 }
 
-/// The pauses before each further call.
+/// Returns the pauses before the retries.
 fn pauses(retry: &Retry) -> ExponentialBackoff {
     ExponentialBuilder::default()
         .with_min_delay(retry.wait.min(MAX_WAIT))
@@ -433,12 +434,12 @@ fn pauses(retry: &Retry) -> ExponentialBackoff {
         .build()
 }
 
-/// A template that names none of these values.
+/// Builds the error for a template that names none of these values.
 pub(crate) fn unknown(values: &Values) -> Named {
     Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", "))
 }
 
-/// Waits until no other plan has a call in flight on a connection that takes one at a time.
+/// Waits until no other plan has a call in flight on a connection that takes one call at a time.
 async fn turn(
     connection: &Connection,
     owner: u64,

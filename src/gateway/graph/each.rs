@@ -1,4 +1,4 @@
-//! A call for each item of a list: the items are a plan of their own, under the same schedule.
+//! A call for each item of a list: the items form a plan of their own, with a schedule of the same kind.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -17,9 +17,9 @@ use crate::{
     workflow::{CallOutcome, INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule},
 };
 
-/// How large the values of all items may be together, in bytes.
+/// The maximum size of the values of all items together, in bytes.
 const MAX_BYTES: usize = 64 << 20;
-/// How many notes on single items are given.
+/// The maximum number of notes on single items.
 const MAX_NOTES: usize = 20;
 
 /// The items of one call.
@@ -28,15 +28,15 @@ struct Items<'a> {
     common: &'a Common<'a>,
     at: usize,
     call: &'a PlannedCall,
-    /// What templates know beside the item.
+    /// The values for templates, without the item.
     values: Values,
     items: Vec<Value>,
     ends: BTreeMap<usize, Value>,
     done: usize,
     bytes: usize,
-    /// Ends all of them.
+    /// Stops all items.
     stop: CancellationToken,
-    /// The first item that failed, and its error.
+    /// The first failed item, and its error.
     failed: Option<(usize, Value)>,
     notes: Vec<String>,
     calls: usize,
@@ -123,7 +123,7 @@ impl Gateway {
         drive(Schedule::resumed(&plan, pace, &outcomes), &mut items, halted, &common.halt.child_token())
             .await;
         let calls = items.calls;
-        // Its items have their lines of the audit log.
+        // The items have written their own lines in the audit log.
         let failed = |fault: Fault| {
             let took = std::time::Duration::ZERO;
             ActionResult { calls, ..ActionResult::not_run(call, &fault, took) }
@@ -139,7 +139,7 @@ impl<'a> Calls<'a> for Items<'a> {
         values.insert(ITEM.into(), Arc::new(Source::from(self.items[at].clone())));
         values.insert(INDEX.into(), Arc::new(Source::from(json!(at))));
         let log = self.log.as_ref().map(|log| log.item(at, &self.items[at]));
-        // `select` is over the values of the items.
+        // `select` applies to the values of the items.
         let is_needed = call.select.is_some() || common.needed.contains(&self.at);
         Box::pin(async move {
             let one = gateway.once(common, call, &values, stop, log.clone()).await;
@@ -160,7 +160,7 @@ impl<'a> Calls<'a> for Items<'a> {
             CallOutcome::Succeeded => {
                 self.done += 1;
                 let value = value_of(&one.result);
-                // A value that is blocks has them.
+                // Media are part of a value that consists of blocks.
                 if !value.is_array() && !take_media(&mut one.result).is_empty() {
                     self.note(at, "its pictures and sound are not part of its value");
                 }
@@ -183,7 +183,7 @@ impl<'a> Calls<'a> for Items<'a> {
     }
 
     fn held_back(&mut self, _: usize, reason: &Reason) {
-        // The failure that holds back the rest is known by its item.
+        // The failure that holds back the rest is reported for its own item.
         if self.failed.is_none() {
             let error = json!(Fault::new(Code::Cancelled, format!("Not run: {reason}.")));
             self.failed = Some((self.ends.len(), error));
@@ -230,7 +230,7 @@ impl Items<'_> {
     }
 }
 
-/// What a value is, for a fault.
+/// Describes a value for a fault.
 fn what(value: &Value) -> String {
     match value {
         Value::Null => "null".into(),

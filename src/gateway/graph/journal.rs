@@ -1,4 +1,4 @@
-//! The ends of calls, kept beyond the life of the process.
+//! The journal: finished calls, stored beyond the life of the process.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -9,16 +9,16 @@ use sha2::{Digest, Sha256};
 use super::ActionResult;
 use crate::{fault::Code, gateway::Gateway, gateway::faults::error_of, text::hex, workflow::CallOutcome};
 
-/// Keeps ends of calls, each under its place in the run.
+/// Stores finished calls, each under its place in the run.
 pub(crate) trait Journal: Debug + Send + Sync {
-    /// Keeps the end of a call; its value only if that is needed.
+    /// Stores a finished call, with its value only if it is needed.
     fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()>;
 
-    /// How a call ended in an earlier run.
+    /// Returns the result of a call that ended in an earlier run.
     fn before(&self, place: &str) -> Option<ActionResult>;
 }
 
-/// A journal at one place: a plan, a call, an item of a call, or an app inside of another.
+/// A journal at one place: a plan, a call, an item of a call, or an app inside another app.
 #[derive(Clone, Debug)]
 pub(crate) struct RunLog {
     journal: Arc<dyn Journal>,
@@ -26,41 +26,41 @@ pub(crate) struct RunLog {
 }
 
 impl RunLog {
-    /// The journal of a whole run.
+    /// Creates the journal of a whole run.
     pub fn new(journal: Arc<dyn Journal>) -> Self {
         Self { journal, path: Vec::new() }
     }
 
-    /// The journal of a part.
+    /// Returns the journal of a part.
     pub fn part(&self, part: impl Into<Value>) -> Self {
         let mut path = self.path.clone();
         path.push(part.into());
         Self { journal: self.journal.clone(), path }
     }
 
-    /// The journal of an item. Another item in its place has another one.
+    /// Returns the journal of an item. A different item at the same position has a different journal.
     pub fn item(&self, at: usize, item: &Value) -> Self {
         self.part(json!([at, digest(item)]))
     }
 
-    /// How this call ended in an earlier run.
+    /// Returns this call's result from an earlier run.
     pub fn before(&self) -> Option<ActionResult> {
         self.journal.before(&place(&self.path))
     }
 }
 
-/// The place of a call, as a journal knows it.
+/// Returns the place of a call as text.
 pub(crate) fn place(path: &[Value]) -> String {
     json!(path).to_string()
 }
 
-/// A value, in short.
+/// Returns a digest of a value.
 pub(crate) fn digest(value: &Value) -> String {
     hex(&Sha256::digest(value.to_string().as_bytes()))
 }
 
 impl Gateway {
-    /// Keeps an end before anything else comes of it. A call that was cut off has not ended: it is made again.
+    /// Stores a finished call before its result is used. A call that was cut off is not stored, so it is repeated.
     pub(super) async fn log_end(&self, log: Option<&RunLog>, one: &ActionResult, is_needed: bool) {
         let Some(log) = log else { return };
         let is_over = match (one.outcome(), &one.declined) {

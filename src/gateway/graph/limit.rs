@@ -1,10 +1,10 @@
-//! The time that a run has.
+//! The time limit of a run.
 
 use std::time::Duration;
 
 use tokio::{sync::watch, time::Instant};
 
-/// How long a run may take, without the time in which its user is asked.
+/// How long a run may take, except for the time in which its user is asked.
 #[derive(Debug)]
 pub(crate) struct Limit {
     state: watch::Sender<TimeLeft>,
@@ -13,20 +13,20 @@ pub(crate) struct Limit {
 #[derive(Clone, Copy, Debug)]
 struct TimeLeft {
     ends: Instant,
-    /// Since when the user has been asked.
+    /// When the current question to the user began.
     paused: Option<Instant>,
 }
 
-/// Time that does not count, until it is dropped.
+/// A pause in the time limit, until it is dropped.
 pub(crate) struct Paused<'a>(&'a Limit);
 
 impl Limit {
-    /// A limit from now on.
+    /// Creates a limit that starts now.
     pub fn new(time: Duration) -> Self {
         Self { state: watch::Sender::new(TimeLeft { ends: Instant::now() + time, paused: None }) }
     }
 
-    /// Ends when the time is over.
+    /// Returns when the time is over.
     pub async fn over(&self) {
         let mut changes = self.state.subscribe();
         loop {
@@ -45,13 +45,13 @@ impl Limit {
         }
     }
 
-    /// How much time is left.
+    /// Returns the remaining time.
     pub fn left(&self) -> Duration {
         let TimeLeft { ends, paused } = *self.state.borrow();
         ends.saturating_duration_since(paused.unwrap_or_else(Instant::now))
     }
 
-    /// Stops the clock while the user is asked. One question is put at a time.
+    /// Pauses the limit while the user is asked. Only one question is asked at a time.
     pub fn pause(&self) -> Paused<'_> {
         self.state.send_modify(|state| state.paused = Some(Instant::now()));
         Paused(self)

@@ -1,4 +1,4 @@
-//! What `run_parallel` answers: at its end, and while it runs.
+//! The answers of `run_parallel`: at its end, and while it runs.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,12 +15,13 @@ use crate::{
     workflow::{CallOutcome, Plan, PlannedCall},
 };
 
-/// How much is shown of a result that other calls use, in characters; a result of so many bytes is shown whole.
+/// How much of a result is shown if other calls use it, in characters; a result of up to this many bytes is shown
+/// whole.
 const PASSED_ON: usize = 500;
-/// Results up to this size, in bytes, are shown while other calls still run, and so many bytes of all.
+/// Results up to this size, in bytes, are shown while other calls still run, and the limit for all of them together.
 const PARTIAL_BYTES: usize = 2_000;
 const PARTIAL_TOTAL: usize = 10_000;
-/// The least share of the budget that one result has: a preview needs it.
+/// The minimum share of the budget for one result, because a preview needs it.
 const LEAST_SHARE: usize = 1_000;
 
 /// One call in a report.
@@ -29,7 +30,7 @@ struct ActionReport {
     id: String,
     name: String,
     success: bool,
-    /// Whether its `when` said no.
+    /// Whether its `when` skipped it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     skipped: bool,
     /// The MIME types of the pictures and sound that follow the report.
@@ -68,7 +69,7 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// A large result that is only named.
+/// A large result that is shown only in part or by its reference.
 #[derive(Default, Serialize)]
 struct Truncated {
     truncated: bool,
@@ -84,9 +85,9 @@ struct Truncated {
 }
 
 impl Gateway {
-    /// The answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget: small results
-    /// are given whole, and what they leave is divided among the large ones. A result that only other calls use is kept and
-    /// given in short.
+    /// Builds the answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget:
+    /// small results are shown whole, and the large ones share the rest. A result that only other calls use is kept and
+    /// shortened.
     pub(super) async fn report(
         &self,
         caller: &Caller,
@@ -136,7 +137,7 @@ impl Gateway {
         json!({ "content": blocks })
     }
 
-    /// The beginning of a result that other calls took what they needed from, and the reference to the rest.
+    /// Keeps a result that other calls have used, and returns its beginning and a reference to it.
     async fn in_short(&self, caller: &Caller, result: &Arc<Value>, bytes: usize) -> Value {
         let begins = Some(clip(&results::text_of_value(result), PASSED_ON));
         let (reference, lasts, not_kept) = match self.kept.keep(&caller.owner(), result.clone()).await {
@@ -146,8 +147,8 @@ impl Gateway {
         json!(Truncated { truncated: true, reference, lasts, bytes, begins, not_kept })
     }
 
-    /// A result inside a larger answer: its value where that says everything, else its blocks. Here all
-    /// of it is text that a model reads, so all of it is held to the budget.
+    /// Shows a result inside a larger answer: as its value if the value says everything, else as its blocks. The model
+    /// reads all of it as text, so the budget applies to all of it.
     async fn compact(&self, caller: &Caller, result: Arc<Value>, budget: usize) -> Value {
         let blocks = result.get("content").and_then(Value::as_array);
         let texts_only =
@@ -174,8 +175,8 @@ impl Gateway {
     }
 }
 
-/// A result as shown, or only its reference where it is a preview that does not fit any more: as text inside of text it
-/// takes more room than by itself.
+/// Returns a result as shown, or only its reference if it is a preview that no longer fits: text inside text needs more
+/// room.
 fn within(shown: Value, left: usize, bytes: usize) -> Value {
     let reference = shown["content"].as_array().and_then(|blocks| reference_in(blocks.last()?));
     match reference {
@@ -187,14 +188,14 @@ fn within(shown: Value, left: usize, bytes: usize) -> Value {
     }
 }
 
-/// The reference in the note of a shortened result.
+/// Returns the reference in the note of a shortened result.
 fn reference_in(note: &Value) -> Option<String> {
     let note: Value = serde_json::from_str(note["text"].as_str()?).ok()?;
     Some(note["ref"].as_str()?.into())
 }
 
-/// The most bytes that one of several results may have, so that all together stay within `budget`: what small results leave
-/// is divided among the others.
+/// Returns the largest size of one result in bytes that keeps all results within `budget`: the large results share what
+/// small results leave.
 fn fair_share(sizes: &[usize], budget: usize) -> usize {
     let mut sorted = sizes.to_vec();
     sorted.sort_unstable();
@@ -209,21 +210,21 @@ fn fair_share(sizes: &[usize], budget: usize) -> usize {
     budget
 }
 
-/// How far a plan has come: each call that has ended as the report shows it, but of a large result only that it is there.
+/// The progress of a plan: each finished call as the report shows it, but without large results.
 #[derive(Clone, Debug)]
 pub(crate) struct SoFar {
     ended: Arc<Mutex<Vec<Option<ActionReport>>>>,
-    /// How many items of each call have ended, and of how many.
+    /// How many items of each call have ended, and how many there are.
     items: Arc<Mutex<BTreeMap<usize, (usize, usize)>>>,
     plan: Arc<Plan>,
 }
 
-/// The same as answers show it.
+/// The progress as answers show it.
 #[derive(Serialize)]
 struct PlanProgress {
     ended: usize,
     total: usize,
-    /// The calls that go through a list.
+    /// The calls that process a list.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     items: BTreeMap<String, ItemProgress>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -242,7 +243,7 @@ impl SoFar {
         Self { ended, items: Arc::default(), plan: plan.clone() }
     }
 
-    /// Notes how far a call has come in its list.
+    /// Records a call's progress in its list.
     pub(super) fn items(&self, at: usize, ended: usize, total: usize) {
         self.items.lock().insert(at, (ended, total));
     }
@@ -251,7 +252,7 @@ impl SoFar {
         let mut entry = ActionReport::new(&self.plan.calls()[at], one);
         let small = |value: &Value| json_len(value) <= PARTIAL_BYTES;
         if entry.skipped {
-            // There is no result.
+            // A skipped call has no result.
         } else if !entry.success {
             let error = error_of(&one.result);
             entry.error = Some(if small(&error) { error } else { json!({ "code": error["code"] }) });
@@ -261,12 +262,12 @@ impl SoFar {
         self.ended.lock()[at] = Some(entry);
     }
 
-    /// How many calls have ended.
+    /// Returns how many calls have ended.
     pub fn counts(&self) -> Value {
         self.progress(0)
     }
 
-    /// The same with the calls that have ended, as far as they are small.
+    /// Returns the progress with the finished calls whose results are small.
     pub(super) fn report(&self) -> Value {
         self.progress(PARTIAL_TOTAL)
     }

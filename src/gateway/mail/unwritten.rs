@@ -1,4 +1,5 @@
-//! Notices that the disk did not take: they wait in memory, and are told as others are, as long as this gateway runs.
+//! Notices that could not be written to disk: they wait in memory, and are delivered like others while this gateway
+//! runs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,12 +15,12 @@ pub(super) struct Unwritten(BTreeMap<String, Waiting>);
 #[derive(Debug, Default)]
 struct Waiting {
     notices: VecDeque<NewRecord>,
-    /// How many had to make room.
+    /// How many notices were dropped to make room.
     lost: usize,
 }
 
 impl Unwritten {
-    /// Keeps a notice, in place of one with the same id. The oldest make room, and are counted.
+    /// Keeps a notice, replacing a notice with the same id. The oldest make room, and are counted.
     pub fn put(&mut self, record: NewRecord) {
         let waiting = self.0.entry(record.owner.clone()).or_default();
         waiting.notices.retain(|other| other.id != record.id);
@@ -30,7 +31,7 @@ impl Unwritten {
         waiting.notices.push_back(record);
     }
 
-    /// Removes a notice that was told.
+    /// Removes a delivered notice.
     pub fn remove(&mut self, owner: &str, id: &str) {
         if let Some(waiting) = self.0.get_mut(owner) {
             waiting.notices.retain(|record| record.id != id);
@@ -40,13 +41,13 @@ impl Unwritten {
         }
     }
 
-    /// Lets a notice go that waited for a session which has ended.
+    /// Releases a notice that waited for a session which has ended.
     pub fn free(&mut self, owner: &str, id: &str) {
         let notices = self.0.get_mut(owner).into_iter().flat_map(|waiting| &mut waiting.notices);
         notices.filter(|record| record.id == id).for_each(|record| record.held = false);
     }
 
-    /// Claims at most so many notices that no session waits for.
+    /// Claims up to `most` notices that wait for no session.
     pub fn claim(&mut self, owner: &str, most: usize) -> Vec<Letter> {
         let Some(waiting) = self.0.get_mut(owner) else { return Vec::new() };
         let mut letters = Vec::new();

@@ -1,4 +1,4 @@
-//! What a question is about, and how an answer to it is read.
+//! The subject of a question, and how its answer is read.
 
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ pub(super) enum About {
     Free,
 }
 
-/// Why an answer was not understood, and what would be.
+/// Why an answer was not understood, and which answers would be.
 pub(super) struct Unread {
     why: String,
     words: String,
@@ -41,12 +41,12 @@ pub(in crate::gateway) struct Question {
     pub(super) about: About,
     pub(in crate::gateway) message: String,
     pub(super) asked: Instant,
-    /// The number of the client whose quota it counts against.
+    /// The number of the client whose quota it uses.
     pub(super) owner: u64,
 }
 
 impl Question {
-    /// About how much memory it takes, in bytes.
+    /// Returns its approximate memory use in bytes.
     pub(super) fn bytes(&self) -> usize {
         let about = match &self.about {
             About::Call { params, .. } | About::Form(params) => json_len(params),
@@ -59,7 +59,7 @@ impl Question {
 }
 
 impl Question {
-    /// The answer of `ask_user` until the user has answered.
+    /// Returns the answer of `ask_user` while the user has not answered.
     pub(in crate::gateway) fn put(&self, token: &str) -> Value {
         let edited = match &self.about {
             About::Content(_) => ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}",
@@ -81,7 +81,7 @@ impl Question {
         answer
     }
 
-    /// Reads an answer, with edited content beside it. An unclear answer gives the question again.
+    /// Reads an answer, together with edited content. An unclear answer repeats the question.
     pub(in crate::gateway) fn read(
         &self,
         token: &str,
@@ -109,7 +109,7 @@ impl About {
         }
     }
 
-    /// Reads a submitted form; `None` if it does not fit the form that was shown.
+    /// Reads a submitted form; `None` if it does not fit the form shown to the user.
     pub(super) fn filled_in(&self, form: Map<String, Value>) -> Option<Value> {
         match self {
             Self::Choices(..) | Self::Free => self.read(form.get("answer")?).ok(),
@@ -190,7 +190,7 @@ fn read_form(said: &Value, form: &Value) -> Result<Value, Unread> {
     let said_no = answers::decision(said);
     let is_no = said_no.decision == Decision::No;
     match answers::fields(said, form) {
-        // "no" is not the name that a form asks for.
+        // "no" may be a refusal rather than the value of a field.
         Ok(fields)
             if is_no
                 && fields.iter().any(|(name, field)| field == said && is_free(&form["properties"][name])) =>

@@ -1,4 +1,4 @@
-//! What a changed configuration takes away that protects something: a file that was cut or emptied opens no door.
+//! Protection that a changed configuration would lose: a truncated or emptied file must not open doors.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,13 @@ use crate::config::{
     ApproveBy, Config, NewServers, OnLeak, Policy, Profile, ServerSettings, ToolOverride, Transport,
 };
 
-/// From how many servers on losing more than half of them is a loss. Losing all of them always is.
+/// The minimum number of servers for which losing more than half of them is a loss. Losing all servers always is a
+/// loss.
 const MANY: usize = 3;
-/// How many names a reason has.
+/// How many names a reason lists.
 const NAMED: usize = 5;
 
-/// Returns what the new configuration loses, in words that name the keys.
+/// Returns what the new configuration loses, with the names of the keys.
 pub(in crate::gateway) fn losses(old: &Config, new: &Config) -> Vec<String> {
     let mut lost = Vec::new();
     if old.guarded && !new.guarded {
@@ -114,7 +115,7 @@ fn of_server(key: &str, before: &ServerSettings, after: &ServerSettings, lost: &
     }
 }
 
-/// Whether calls that were stopped or asked about would go through by themselves.
+/// Whether calls that were denied or required approval would now go through.
 fn is_weaker(before: Option<Policy>, after: Option<Policy>) -> bool {
     before.is_some_and(|before| before > Policy::Allow && after.is_none_or(|after| after < before))
 }
@@ -126,7 +127,7 @@ fn servers(old: &Config, new: &Config) -> Option<String> {
         |name: &str| new.servers.iter().any(|(other, server)| other.as_str() == name && server.enabled);
     let gone: Vec<&str> = running.iter().copied().filter(|name| !stays(name)).collect();
     let is_most = gone.len() >= MANY && gone.len() * 2 > running.len();
-    // Another server may take the place of the only one.
+    // A different server may replace the only one.
     let is_all = !gone.is_empty() && !new.servers.values().any(|server| server.enabled);
     if !is_most && !is_all {
         return None;

@@ -22,7 +22,7 @@ fn jobs() -> Jobs {
     Jobs::new(store(), Clock::default())
 }
 
-/// A client that waits for a minute.
+/// Creates a client that waits for a minute.
 fn caller() -> Caller {
     let limits = ClientLimits { soft_deadline: Duration::from_secs(60), ..ClientLimits::default() };
     Caller { session: Session::new(None), lasting: true, limits, ..Caller::default() }
@@ -37,7 +37,7 @@ async fn work(takes: Duration) -> CallResult {
     text_result("done".into()).into()
 }
 
-/// The text of an answer as JSON.
+/// Returns the text of an answer as JSON.
 fn json_of(answer: &CallResult) -> Value {
     let text = answer.as_tree().expect("a tree")["content"][0]["text"].as_str().expect("text");
     serde_json::from_str(text).unwrap_or_else(|_| json!(text))
@@ -91,7 +91,7 @@ async fn work_over_the_deadline_goes_on_whatever_the_quota_of_jobs_says() {
     let answer = run.wait(&jobs, &caller, std::future::pending()).await.expect("an answer");
     assert_eq!(json_of(&answer)["state"], "running");
     assert!(!cancel.is_cancelled() && account.jobs() == 2 && jobs.running() == 2);
-    // A call that ends gives its place back.
+    // A finished call gives its place back.
     for _ in 0..5 {
         let run = Run { admission: caller.admit(false).expect("a call"), ..launch(false) };
         run.wait(&jobs, &caller, work(Duration::from_secs(1))).await.expect("an answer");

@@ -12,7 +12,7 @@ use crate::{
 /// The comment above a server that a client has added.
 const ADDED: &str = "# Added by a client with gateway.add_server.";
 
-/// Why the file is as it was.
+/// Why the file was not changed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unchanged {
     #[error(transparent)]
@@ -21,7 +21,7 @@ pub(super) enum Unchanged {
     Mark(#[from] std::io::Error),
 }
 
-/// Adds a server. Secrets in its keys go into `secrets.env`.
+/// Adds a server. Secrets in its keys go to `secrets.env`.
 pub(super) fn add(file: &Path, name: &str, keys: &Map<String, Value>) -> Result<(), Unchanged> {
     let options = ImportOptions { replace: false, keyring: None, file: true };
     hosts::add_server(file, name, keys, options, &Machine::this()?)?.apply()?;
@@ -41,14 +41,14 @@ pub(super) fn was_added(file: &Path, name: &str) -> bool {
     above.is_some_and(|line| line.trim() == ADDED)
 }
 
-/// Removes a server. Returns the names of secrets that nothing else names.
+/// Removes a server. Returns the names of secrets that are no longer used.
 pub(super) fn remove(file: &Path, name: &str) -> Result<Vec<String>, Unchanged> {
     let removal = hosts::remove_server(file, name, &Machine::this()?)?;
     removal.change.apply()?;
     Ok(removal.unused.into_iter().map(|secret| secret.name).collect())
 }
 
-/// Where the line with a server's header begins.
+/// Returns the offset of the line with a server's header.
 fn header(text: &str, name: &str) -> Option<usize> {
     let header = format!("[servers.{}]", config::written_key(name));
     let mut at = 0;

@@ -10,7 +10,7 @@ use crate::{
     search::{Boosts, Passages},
 };
 
-/// Names that meet in every way: `a` + `b.x` and `a.b` + `x`, clean names that are the same, another server's word.
+/// Names that collide in every way: `a` + `b.x` and `a.b` + `x`, equal cleaned names, another server's word.
 const SERVERS: [&str; 5] = ["a", "a.b", "a_b", "github", "verodat"];
 const TOOLS: [&str; 6] = ["x", "b.x", "b_x", "b x", "read_file", "create_issue"];
 const SAID: [&str; 4] = [
@@ -42,7 +42,7 @@ const REQUESTS: [&str; 8] = [
 
 type Text = &'static str;
 
-/// What happens to one server: it leaves, or it has another list.
+/// A change to one server: it leaves, or it gets another list.
 #[derive(Clone, Debug)]
 struct Change {
     server: Text,
@@ -76,14 +76,14 @@ fn source(server: &str, tools: &[(&str, &str)], about: &str, settings: &str) -> 
     };
     let tools = tools.iter().map(definition).collect();
     let listing = Listing { tools, about: about.into(), ..Listing::default() };
-    // A name with a dot is no name for the configuration; the catalogue takes any.
+    // The configuration does not accept a name with a dot, but the catalogue does.
     let name = server.replace('.', "-");
     let settings = configured(&name, settings).servers.into_values().next().expect("it has no fault");
     let settings = Some(Arc::new(settings));
     Source { server: server.into(), listing: Arc::new(listing), settings }
 }
 
-/// The index with a vector for each document that depends on its text.
+/// Returns the index with a vector for each document that depends on its text.
 fn with_vectors(index: &Index) -> Index {
     let vector = |key: &[u8; 16]| -> Arc<[f32]> {
         let values: Vec<f32> = key.iter().map(|&byte| f32::from(byte) - 100.0).collect();

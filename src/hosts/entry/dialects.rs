@@ -1,8 +1,8 @@
-//! Keys of Goose, opencode, Continue and Warp under the names that most hosts have for them.
+//! Maps keys of Goose, opencode, Continue and Warp to the names that most hosts use.
 
 use serde_json::{Map, Value};
 
-/// Keys with another name elsewhere.
+/// Keys with a different common name.
 const NAMES: [(&str, &str); 7] = [
     ("cmd", "command"),
     ("envs", "env"),
@@ -37,7 +37,7 @@ pub(super) fn common(entry: &Map<String, Value>) -> Map<String, Value> {
     if let Some(request) = common.get("timeout").and_then(|timeout| timeout.get("request")).cloned() {
         common.insert("timeout".into(), request);
     }
-    // Goose takes these from its own keyring.
+    // Goose reads these from its own keyring.
     if let Some(Value::Array(names)) = common.shift_remove("env_keys") {
         let env = common.entry("env").or_insert_with(|| Value::Object(Map::new()));
         for name in names.iter().filter_map(Value::as_str) {

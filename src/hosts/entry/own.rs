@@ -10,7 +10,8 @@ use super::{
     HostServer, Reach,
 };
 
-/// Takes the texts that may hold secrets apart. A key without a value counts as absent; keys of another type than servers.toml has for them are left to its check.
+/// Splits the texts that may hold secrets into parts. A key without a value counts as absent; keys of the wrong type are left to
+/// the check of servers.toml.
 pub(in super::super) fn of_servers_toml(entry: &Map<String, Value>) -> HostServer {
     let mut rest = entry.clone();
     rest.retain(|_, value| !value.is_null());

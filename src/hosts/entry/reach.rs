@@ -1,4 +1,4 @@
-//! How the server of an entry is reached: by a program or at an address.
+//! How an entry's server is reached: as a program or at an address.
 
 use serde_json::{Map, Value};
 
@@ -35,14 +35,14 @@ impl<'a> EntryReader<'a> {
         let mut env = Vec::new();
         for (name, value) in entry.get("env").and_then(Value::as_object).into_iter().flatten() {
             let parts = match value {
-                // As mcp-hub has it: handed on from where it runs.
+                // As in mcp-hub: inherited from its own environment.
                 Value::Null if is_variable_name(name) => {
                     Some(vec![TextPart::Variable { name: name.clone(), default: None }])
                 }
                 value => scalar(value).map(|text| mark(self.texts.parts(&text), TextPlace::Env(name))),
             };
             let parts = parts.map(|mut parts| {
-                // What a file or a command gives has no name but the variable's.
+                // A value from a file or a command has no name but the variable's.
                 if let [TextPart::Asked { id, .. }] = parts.as_mut_slice()
                     && id == GIVEN
                 {
@@ -60,7 +60,7 @@ impl<'a> EntryReader<'a> {
                 )),
             }
         }
-        // Codex hands these on from where it runs.
+        // Codex passes these on from its own environment.
         for name in entry.get("env_vars").and_then(Value::as_array).into_iter().flatten() {
             let name = name.as_str().or_else(|| name.get("name").and_then(Value::as_str)).unwrap_or_default();
             if is_variable_name(name) && !env.iter().any(|(known, _)| known == name) {
@@ -82,7 +82,7 @@ impl<'a> EntryReader<'a> {
         let parts = self.texts.parts(url.trim());
         let variable = matches!(parts.first(), Some(TextPart::Variable { .. } | TextPart::Asked { .. }));
         if !variable && let Err(why) = config::http_url(&guessed(&parts)) {
-            // No more of it than its scheme: there may be a password in the rest.
+            // Shows only the scheme: the rest may contain a password.
             let scheme = url.split_once("://").map(|(scheme, _)| format!(" ({}://...)", shortened(scheme)));
             return Err(format!("its address {why}{}", scheme.unwrap_or_default()));
         }
@@ -107,7 +107,7 @@ impl<'a> EntryReader<'a> {
         Ok(Reach::Address { url: mark(parts, TextPlace::Url), headers, sse })
     }
 
-    /// One header that servers.toml does not take would cost the whole server.
+    /// Adds a header, or notes why not: a single invalid header would invalidate the whole server.
     fn header(&mut self, name: &str, value: Option<TextParts>, headers: &mut Vec<(String, TextParts)>) {
         let sendable = |part: &TextPart| match part {
             TextPart::Plain(text) | TextPart::Secret { value: text, .. } => {
@@ -128,7 +128,7 @@ impl<'a> EntryReader<'a> {
         self.notes.push(format!("the header {} was left out: it {why}", listed(&[name])));
     }
 
-    /// A program that is not looked for in PATH is relative to where the host runs it.
+    /// Resolves a program's path: unless looked up in PATH, it is relative to the host's working directory.
     fn program_path(&mut self, command: &str) -> TextParts {
         if command.contains(['/', '\\']) {
             return self.path(command, "the command");
@@ -157,7 +157,7 @@ impl<'a> EntryReader<'a> {
     }
 }
 
-/// Returns a possible value of the parts. A digit replaces an unknown part, because it is valid anywhere in an address.
+/// Returns a possible value of the parts. Replaces unknown parts with a digit, which is valid anywhere in an address.
 fn guessed(parts: &[TextPart]) -> String {
     let text = |part: &TextPart| match part {
         TextPart::Plain(text) | TextPart::Secret { value: text, .. } => text.clone(),

@@ -1,4 +1,4 @@
-//! Entries as hosts write them, and what is made of each.
+//! Entries as hosts write them, and their results.
 
 use std::{collections::BTreeMap, time::SystemTime};
 

@@ -1,4 +1,4 @@
-//! The text of one server in servers.toml, to be shown and edited by hand: checked before it is written.
+//! The text of one server in servers.toml, shown for manual editing and checked before it is written.
 
 use std::path::Path;
 
@@ -8,38 +8,38 @@ use crate::{
     hosts::{Change, HostFault, Machine, server_text::TABLE, text::position},
 };
 
-/// The text of one server: its table, its sub-tables and the comments right above it.
+/// The text of one server: its table, its sub-tables and the comments directly above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTable {
     /// The text, with `\n` line ends.
     pub text: String,
-    /// Its first line in the file, from 1.
+    /// The text's first line in the file, from 1.
     pub line: usize,
-    /// The whole text of the file that it is in.
+    /// The file's whole text.
     pub whole: String,
 }
 
-/// An edited servers.toml that can be used.
+/// A usable edited servers.toml.
 pub struct TableEdit {
     /// The new servers.toml.
     pub change: Change,
-    /// What it says.
+    /// The parsed content.
     pub loaded: Loaded,
 }
 
-/// What is wrong with an edited text.
+/// A fault of an edited text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFault {
-    /// The line in the edited text, from 1; none if the fault has no place in it.
+    /// The line in the edited text, from 1; none if the fault has no line there.
     pub line: Option<usize>,
-    /// What is wrong and what to do.
+    /// The fault and its remedy.
     pub message: String,
 }
 
-/// Why a text was not taken.
+/// Why a text was refused.
 #[derive(Debug)]
 pub enum Unedited {
-    /// The file has changed since it was shown.
+    /// The file has changed since the text was shown.
     Stale(HostFault),
     /// It has faults.
     Faults(Vec<TableFault>),
@@ -51,7 +51,7 @@ impl From<HostFault> for TableFault {
     }
 }
 
-/// Reads the text of a server.
+/// Returns the text of a server.
 pub fn server_table(servers_toml: &Path, name: &str) -> Result<ServerTable, HostFault> {
     let toml = ServersFile::read(servers_toml)?;
     toml.known(name)?;
@@ -62,8 +62,8 @@ pub fn server_table(servers_toml: &Path, name: &str) -> Result<ServerTable, Host
     Ok(ServerTable { text, line, whole: written.into() })
 }
 
-/// Works out a servers.toml in which a server has another text. `whole` is the text of the file as it was shown: one that
-/// has changed since is a fault. So is a text that says something of anything but the server.
+/// Works out a servers.toml in which a server has another text. `whole` is the file's text as shown: if the file has
+/// changed since, that is a fault. So is a text that affects anything but the server.
 pub fn edit_table(
     servers_toml: &Path,
     name: &str,

@@ -183,14 +183,14 @@ fn what_cannot_be_added_is_reported_and_nothing_is_written() {
     check("x", json!({ "url": "ftp://x.example" }), "FILE: servers.x.url: ");
     check("x", json!({ "command": "/usr/bin/nonet" }), "this is Nonet itself. Name");
     assert_eq!(place.text(), FILE);
-    // A variable that is not set is no fault of the text.
+    // An unset variable is not a fault of the text.
     place
         .try_add("x", json!({ "tags": null, "url": "${BASE}/mcp", "headers": { "A": "${keyring:A}" } }))
         .unwrap();
     let broken = Place::new(Some("[servers"));
     let fault = broken.try_add("x", json!({ "command": "x" })).err().unwrap();
     assert!(fault.starts_with("FILE:1:9: this is not TOML"), "{fault}");
-    // Faults of others do not matter.
+    // Existing faults do not matter.
     let faulty = Place::new(Some("[servers.a]\ncomand = 'a'\n\n[gatway]\n"));
     faulty.add("x", json!({ "command": "x" }));
     assert_eq!(faulty.text(), "[servers.a]\ncomand = 'a'\n\n[servers.x]\ncommand = \"x\"\n\n[gatway]\n");
@@ -284,7 +284,7 @@ fn the_lines_of_a_server_are_edited_and_nothing_else() {
         "# Mine.\n[servers.a]\ncommand='y'\n\n",
         &format!("# Mine.\n[servers.a]\ncommand='y'\n\n{b}"),
     );
-    // The last line of a file need not have an end.
+    // The last line of a file may lack a line end.
     check(&format!("{b}\n# A.\n{a}"), &format!("# A.\n{a}"), a, &format!("{b}\n{a}"));
     check(
         "[servers.a]\r\ncommand = 'x'\r\n[servers.a.tools.t]\r\nrisk = 'low'\r\n\r\n[gateway]\r\n",

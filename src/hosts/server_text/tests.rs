@@ -46,24 +46,24 @@ fn a_server_is_cut_out_with_what_belongs_to_it() {
         "[servers.x.tools.y]\nrisk = 'low'\n[servers.b]\nb = 1\n[servers.x]\nx = 1\n",
         "[servers.b]\nb = 1\n",
     );
-    // The comments right above and right below it, and those between its tables.
+    // Comments directly above and below a server, and between its tables.
     check(
         "# The file.\n\n# All\n# of x.\n[servers.x] # here\n# In x.\nx = 1 # too\n# y = 2\n\n# Env.\n[servers.x.env]\nA = 'b'\n\n# Of b.\n[servers.b]\nb = 1\n",
         "# The file.\n\n# Of b.\n[servers.b]\nb = 1\n",
     );
-    // Comments that are set apart are not its own.
+    // Separated comments are not part of the server.
     check(
         "[servers.a]\na = 1\n\n# --- remote ---\n\n[servers.x]\nx = 1\n\n# --- local ---\n\n[servers.b]\nb = 1\n",
         "[servers.a]\na = 1\n\n# --- remote ---\n\n# --- local ---\n\n[servers.b]\nb = 1\n",
     );
     check("[servers.x]\nx = 1\n# Of b.\n[servers.b]\nb = 1\n", "# Of b.\n[servers.b]\nb = 1\n");
     check("[servers.a]\na = 1\n\n[servers.x]\nx = 1\n\n# The end.\n", "[servers.a]\na = 1\n\n# The end.\n");
-    // What looks like a header is none.
+    // What looks like a header is not one.
     check(
         "[servers.a]\na = '''\n[servers.x]\n'''\nb = [\n  [1],\n[2],\n]\n# [servers.x]\n\n[servers.\"x\"]\nx = '''\n[servers.b]\n'''\n",
         "[servers.a]\na = '''\n[servers.x]\n'''\nb = [\n  [1],\n[2],\n]\n# [servers.x]\n",
     );
-    // Other ways to write a table.
+    // Other forms of a table.
     check(
         "[servers]\na = { a = 1 }\n# Of x.\nx = { command = 'c', env = { A = 'b' } } # one\nb.b = 1\n",
         "[servers]\na = { a = 1 }\nb.b = 1\n",
@@ -169,7 +169,7 @@ fn a_server_is_put_behind_the_last_one() {
     assert_eq!(crlf, format!("[servers.a]\r\na = 1\r\n\r\n{}", BLOCK.replace('\n', "\r\n")));
 }
 
-/// Pieces of a file. Each can follow each, and none knows `new` or `x`.
+/// Pieces of a file. They combine in any order, and none contains `new` or `x`.
 const PIECES: [&str; 12] = [
     "[servers.a]\ncommand = 'a'\n\n",
     "# Of b.\n[servers.b] # b\n  command = 'b' # c\n\n[servers.b.tools.\"t.u\"]\nrisk = 'low'\n\n",
@@ -194,7 +194,7 @@ proptest! {
         let ends = |text: String| if crlf { text.replace('\n', "\r\n") } else { text };
         let text = ends(pieces.concat());
         let added = with(&text, "new", BLOCK, MEMBER).expect("it can be added");
-        // Whatever was there is there, in the same order.
+        // Every old line is still there, in the same order.
         let mut lines = added.split_inclusive('\n');
         prop_assert!(text.split_inclusive('\n').all(|line| lines.any(|kept| kept == line)), "{added}");
         let mut expected = value(&text);
@@ -204,7 +204,7 @@ proptest! {
         expected["servers"]["new"] = serde_json::json!({ "enabled": false, "command": "n" });
         prop_assert_eq!(value(&off), expected);
         let removed = without(&off, "new").expect("it can be removed");
-        // A blank line that sets the new server apart may be left.
+        // A blank line that separated the new server may be left.
         let lines = |text: &str| -> Vec<String> {
             text.split_inclusive('\n').filter(|line| !is_blank(line)).map(String::from).collect()
         };

@@ -51,7 +51,7 @@ fn a_second_import_finds_everything_there() {
             matches!(row.done, Done::AlreadyThere { .. } | Done::Nonet | Done::Skipped { .. })
         };
         assert!(again.rows.iter().all(there), "{}: {}", host.name, done(&again));
-        // What has to be set is still told.
+        // Variables to set are still reported.
         let names =
             |imported: &Imported| imported.variables.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&first), names(&again), "{}", host.name);
@@ -73,8 +73,8 @@ fn all_hosts_are_imported_in_one_step_or_not_at_all() {
     world.host_file("claude-desktop", &config(json!({"gh": one})));
     world.host_file("cursor", &config(json!({"gh": one, "git": {"command": "git-mcp"}})));
     world.host_file("windsurf", &config(json!({"gh": two})));
-    // What is shown before anything is written is what is written: the second sees what the first has brought, and
-    // replaces nothing of it.
+    // The preview equals the written file: the second import sees what the first one added, and replaces none of
+    // it.
     for replace in [false, true] {
         let imported = all(&world, replace).unwrap();
         let expected = "gh added gh, gh already_there gh, git added git, gh added_as gh-2";
@@ -127,7 +127,7 @@ fn long_lines_are_broken_up() {
         "{after}"
     );
     assert!(after.ends_with("LONG_NAME_7 = \"some text\"\n\n[servers.b]\ncommand = \"y\"\n"), "{after}");
-    // Read back, it is the same server.
+    // Reading the result back gives the same server.
     check_join(&after, json!({"a": {"command": "x", "env": env}}), false, "a already_there a");
 }
 
@@ -142,7 +142,7 @@ fn nothing_is_overwritten_unasked() {
     assert_eq!(check_join(&after, other.clone(), false, "git already_there git-2"), after);
     let after = check_join(there, other, true, "git replaced git");
     assert_eq!(after, "[servers.git]\ncommand = \"git-server\"\ntags = [\"files\"]\n");
-    // Two of one name in one file; and a name that a category has.
+    // Two servers of one name in one file; and a name taken by a category.
     check_join("", json!({"a": {"command": "x"}, "A": {"command": "y"}}), true, "a added a, A added_as a-2");
     let category = "[categories.web]\ndescription = \"w\"\n";
     check_join(category, json!({"web": {"command": "x"}}), false, "web added_as web-2");
@@ -247,7 +247,7 @@ fn imports_of_pieces_give_a_servers_toml_that_can_be_read() {
     for host in &HOSTS {
         let text = sample(host.name);
         let world = World::new(Os::Linux);
-        // The last line that closes each server is as good a place to cut as any.
+        // Any line that closes a server is a good place to cut.
         for (at, _) in text.match_indices('\n') {
             let closing = if host.name == "codex" || is_yaml(host) { "" } else { "}}" };
             let file = world.host_file(host.name, &format!("{}{closing}", text[..at].trim_end_matches(',')));

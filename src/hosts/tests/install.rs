@@ -1,8 +1,8 @@
-//! `nonet install` and `uninstall`: there and back.
+//! `nonet install` and `uninstall`: round trips.
 
 use super::*;
 
-/// The text in the ways in which editors write it.
+/// Returns the text in the variants that editors write.
 fn variants(text: &str) -> Vec<String> {
     let tabs = text.replace("  ", "\t");
     let mixed = text.replacen('\n', "\r\n", 3);
@@ -60,7 +60,7 @@ fn install_and_uninstall_leave_every_byte_as_it_was() {
                 &["", "{}", "{ }\n", "\u{feff}{}", "// c\n{\n}\n", "{\"a\":1}", "{\"a\": [1,\n2,], }"]
             };
             texts.extend(empty.iter().map(ToString::to_string));
-            // What differs between systems is where files are, not how they are written.
+            // Systems differ in where files are, not in their format.
             texts.truncate(if os == Os::Linux { texts.len() } else { 1 });
             for text in texts {
                 for replace in [false, true] {
@@ -76,7 +76,7 @@ fn install_and_uninstall_leave_every_byte_as_it_was() {
     }
 }
 
-/// A file that was not there before is not there afterwards.
+/// A file created by install is gone after uninstall.
 fn check_made_and_removed(host: &'static Host, scope: FileScope, os: Os) {
     let world = World::new(os);
     let Some(file) = host.file(scope, &world.machine) else { return };
@@ -120,7 +120,7 @@ fn check_there_and_back(world: &World, host: &'static Host, file: &Path, text: &
     assert!(again.is_nothing(), "{context}: {}", again.diff());
     again.apply().unwrap();
 
-    // Where Nonet was in the file already, it comes out and the rest comes back.
+    // If Nonet was in the file already, it is removed and the rest is restored.
     if before.contains_key("nonet") {
         uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
         let sorted = |entries: serde_json::Map<_, _>| entries.into_iter().collect::<BTreeMap<_, _>>();
@@ -138,7 +138,7 @@ fn check_there_and_back(world: &World, host: &'static Host, file: &Path, text: &
     assert_eq!(beside(file), Vec::<String>::new(), "{context}");
 }
 
-/// What is in the folder of a file, besides the file.
+/// Lists the folder of a file, without the file itself.
 fn beside(file: &Path) -> Vec<String> {
     let names = fs::read_dir(file.parent().unwrap()).unwrap();
     let names = names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
@@ -171,7 +171,7 @@ fn after_other_edits_only_nonet_comes_out() {
         let host = find(name).unwrap();
         let world = World::new(Os::Linux);
         let file = world.host_file(name, sample(name));
-        // What is only planned may not be taken out of the host's file.
+        // Servers of an unapplied import must stay in the host's file.
         let imported = world.import_host(name);
         assert!(imported.carried(host, FileScope::User, &world.machine).is_empty());
         imported.apply().unwrap();
@@ -187,7 +187,7 @@ fn after_other_edits_only_nonet_comes_out() {
         let after = fs::read_to_string(&file).unwrap();
         assert!(after.starts_with(mark) && !after.contains("nonet"), "{name}: {after}");
         let servers = edit::HostTable { format: host.format, table: host.table, file: &file };
-        // All servers are back, though not in their old order.
+        // All servers are restored, though in a different order.
         let sorted = |text: &str| servers.entries(text).unwrap().into_iter().collect::<BTreeMap<_, _>>();
         assert_eq!(sorted(&after), sorted(sample(name)), "{name}");
         assert!(change.told.iter().any(|line| line.contains("is restored from")), "{:?}", change.told);
@@ -305,7 +305,7 @@ fn no_piece_of_a_file_makes_a_broken_one() {
         let world = World::new(Os::Linux);
         let file = host.file(FileScope::User, &world.machine).unwrap();
         let servers = edit::HostTable { format: host.format, table: host.table, file: &file };
-        // Beginnings, and texts with a piece cut out of their middle.
+        // Prefixes, and texts with a piece cut out of the middle.
         let ends = (0..text.len()).step_by(3).filter(|at| text.is_char_boundary(*at));
         let pieces = ends.flat_map(|end| {
             let (start, rest) = text.split_at(end);

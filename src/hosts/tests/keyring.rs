@@ -33,7 +33,7 @@ fn secrets_go_into_the_keyring_when_the_file_is_written() {
     let imported = world.try_import(&github(TOKEN), to(&keyring)).unwrap();
     assert_eq!(kept(&imported), [("DOCS_TOKEN", false), ("GITHUB_TOKEN", false)]);
     assert!(imported.variables.is_empty());
-    // As with --dry-run: nothing is stored before it is applied.
+    // As with --dry-run: nothing is stored before the import is applied.
     assert!(matches!(keyring.get("GITHUB_TOKEN"), Err(keyring::Error::NoSecret(_))));
     assert!(!imported.change.diff().contains(TOKEN));
     imported.apply().unwrap();
@@ -42,14 +42,14 @@ fn secrets_go_into_the_keyring_when_the_file_is_written() {
     let text = toml(&world);
     assert!(text.contains(r#"GITHUB_TOKEN = "${keyring:GITHUB_TOKEN}", LOG = "warn""#), "{text}");
     assert!(text.contains(r#"Authorization = "Bearer ${keyring:DOCS_TOKEN}""#), "{text}");
-    // Once more changes nothing, with the keyring or without.
+    // A repetition changes nothing, with or without the keyring.
     let again = world.try_import(&github(TOKEN), to(&keyring)).unwrap();
     assert_eq!(kept(&again), [("DOCS_TOKEN", true), ("GITHUB_TOKEN", true)]);
     assert!(again.change.is_nothing());
     let without = world.import(&github(TOKEN), false);
     assert!(without.change.is_nothing() && without.variables.is_empty(), "{}", done(&without));
     assert_eq!(without.rows[0].notes, ["`GITHUB_TOKEN` in the keyring, so secrets were not compared"]);
-    // On a machine whose keyring does not have them yet they are stored under the names of the file.
+    // On a machine without them in its keyring, secrets are stored under the file's names.
     let other = holding(&[]);
     let moved = world.try_import(&github(TOKEN), to(&other)).unwrap();
     assert!(moved.change.is_nothing());
@@ -76,7 +76,7 @@ fn a_secret_that_is_there_with_another_value_stays() {
     imported.apply().unwrap();
     assert_eq!(keyring.get("GITHUB_TOKEN").as_deref(), Ok("of something else"));
     assert_eq!(keyring.get("GITHUB_GITHUB_TOKEN").or(keyring.get("GITHUB_TOKEN_2")).as_deref(), Ok(TOKEN));
-    // One that came in between is not overwritten either, and what was stored is taken out again.
+    // A secret stored in between is not overwritten either, and the ones just stored are removed again.
     let (world, keyring) = (World::new(Os::Linux), holding(&[]));
     let imported = world.try_import(&github(TOKEN), to(&keyring)).unwrap();
     keyring.set("GITHUB_TOKEN", "quicker").unwrap();

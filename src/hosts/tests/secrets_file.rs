@@ -1,4 +1,4 @@
-//! Imports on a machine without a keyring: secrets go into the file beside servers.toml.
+//! Imports on a machine without a keyring: secrets go into `secrets.env` beside servers.toml.
 
 use super::*;
 use crate::{
@@ -41,11 +41,11 @@ fn secrets_go_into_a_file_for_the_user_only() {
     let again = world.try_import(&github(TOKEN), MANNER).unwrap();
     assert_eq!(kept(&again), [("DOCS_TOKEN", true), ("GITHUB_TOKEN", true)]);
     assert!(again.is_nothing());
-    // Another account of the same server has a secret of its own.
+    // Another account of the same server has its own secret.
     let other = world.try_import(&github("ghp_other_account_0123456789"), MANNER).unwrap();
     assert_eq!(done(&other), "github added_as github-2, docs added_as docs-2");
     assert_eq!(kept(&other), [("DOCS_2_TOKEN", false), ("GITHUB_2_GITHUB_TOKEN", false)]);
-    // Without a place to keep them, variables of the file count as set.
+    // Without a store for secrets, variables in the file count as set.
     let plain = world.import(&github(TOKEN), false);
     assert!(
         plain.change.is_nothing() && plain.variables.iter().all(|variable| variable.set && variable.kept)
@@ -69,7 +69,7 @@ fn secrets_of_an_earlier_import_are_kept_by_the_next() {
 
 #[test]
 fn a_name_that_has_another_value_here_is_not_taken() {
-    // A host that is started elsewhere would see the one, and a shell the other.
+    // A host started elsewhere would see one value, and a shell the other.
     let world = World::new(Os::Linux).with("GITHUB_TOKEN", "of the shell");
     let imported = world.try_import(&github(TOKEN), MANNER).unwrap();
     assert_eq!(kept(&imported), [("DOCS_TOKEN", false), ("GITHUB_TOKEN_2", false)]);
@@ -85,7 +85,7 @@ fn secrets_and_servers_are_written_together_or_not_at_all() {
     world.write(&world.servers_toml(), "# somebody else's");
     assert!(imported.apply().is_err());
     assert!(!file(&world).was_there());
-    // What somebody has set meanwhile stays.
+    // A value set in the meantime stays.
     let imported = world.try_import(&github(TOKEN), MANNER).unwrap();
     world.write(&secrets_file::beside(&world.servers_toml()), "GITHUB_TOKEN=mine\n");
     let fault = imported.apply().unwrap_err().to_string();

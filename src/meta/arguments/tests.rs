@@ -20,7 +20,7 @@ fn object(value: Value) -> Map<String, Value> {
 #[test]
 fn a_call_is_read_as_models_write_it() {
     let check = |own: &[&str], given: Value, expected: Value, told: &[&str]| {
-        // The tool `a.own` has a param of its own with the name of a key of the call.
+        // The tool `a.own` has a param named like a key of the call.
         let takes = |tool: &str, key: &str| tool == "a.own" && key == "timeoutMs";
         let tools = KnownTools { takes: &takes, is_server: &|server| server == "a" };
         let (read, changes) = call(own, object(given.clone()), tools);
@@ -208,7 +208,7 @@ fn the_keys_of_the_nine_have_other_names() {
         json!({"app_id": "a", "input": {"name": "x"}}),
         &["`app` was taken as `app_id`", "`arguments` was taken as `input`"],
     );
-    // Text for the app, and not the app's name.
+    // Text for the app rather than the app's name.
     check(
         "call_app",
         &app,

@@ -40,7 +40,7 @@ impl Home {
         }
     }
 
-    /// The places of a command whose words may have `~`, with the home folder as `~`.
+    /// Returns the places of a command whose words may contain `~`, with the home folder shown as `~`.
     fn places(&self, spec: &Spec, command: &[&str]) -> Result<Places, SetUpFault> {
         let home = self.0.path().to_string_lossy();
         let command: Vec<OsString> = command.iter().map(|word| word.replace('~', &home).into()).collect();
@@ -71,14 +71,14 @@ fn a_command_opens_what_it_names_and_no_more() {
         &[],
     );
     check(&["/usr/bin/env", "~/files", "~/files/data"], &["~/files"], &[]);
-    // The home folder, hidden folders, and what does not exist.
+    // The home folder, hidden folders, and missing paths are excluded.
     check(&["/usr/bin/env", "~"], &[], &["~/"]);
     check(&["/usr/bin/env", "~/files/.."], &[], &["~/files/.."]);
     check(&["/usr/bin/env", "~/.ssh", "~/state"], &[], &["~/.ssh", "~/state"]);
     check(&["/usr/bin/env", "~/none", "files"], &[], &[]);
     symlink(home.path(".ssh"), home.path("files/data/link")).unwrap();
     check(&["/usr/bin/env", "~/files/data/link"], &[], &["~/files/data/link"]);
-    // A script is a program with its project.
+    // A script is a program, shown with its project.
     let places = home.places(&home.spec(), &["/usr/bin/env", "~/files/app/build/index.js"]).unwrap();
     assert_eq!(home.shown(&places.system), ["~/.pyenv", "~/files/app"]);
     assert!(places.write.is_empty());
@@ -97,7 +97,7 @@ fn paths_of_the_configuration_exist_and_are_not_too_broad() {
     assert!(refused(&[], &["none"]).unwrap_err().contains("does not exist"));
     assert!(refused(&[], &[""]).unwrap_err().contains("the whole machine"));
     assert!(refused(&[], &["/etc"]).unwrap_err().contains("the whole machine"));
-    // What is named itself is not hidden; Nonet's own always is.
+    // A path named explicitly is not hidden; Nonet's own paths always are.
     let spec = Spec { read: vec![home.path("."), home.path(".ssh"), home.path("state")], ..home.spec() };
     let hidden = home.places(&spec, &["/usr/bin/env"]).unwrap().hidden;
     assert!(!hidden.contains(&home.path(".ssh")) && hidden.contains(&home.path(".aws")));

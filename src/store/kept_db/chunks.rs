@@ -1,4 +1,5 @@
-//! A value as the rows of one entry: neither a large value nor a large row is in memory as a whole while it is written.
+//! Stores a value as rows of one entry, so that neither a large value nor a large row is in memory as a whole while it is
+//! written.
 
 use std::io;
 
@@ -7,12 +8,12 @@ use serde_json::Value;
 
 use super::sql;
 
-/// Bytes of each chunk but the last one of a value.
+/// The size of each chunk except a value's last one.
 pub(super) const CHUNK: usize = 1 << 20;
 
 pub(super) const READ: &str = "SELECT data FROM chunks WHERE entry = ?1 ORDER BY n";
 
-/// Writes a value as compact JSON into the chunks of an entry; returns its length in bytes.
+/// Writes a value as compact JSON into an entry's chunks. Returns its length in bytes.
 pub(super) fn write(transaction: &Transaction, entry: i64, value: &Value) -> rusqlite::Result<u64> {
     let mut chunks = ChunkWriter::new(transaction, entry);
     match serde_json::to_writer(&mut chunks, value) {
@@ -47,7 +48,7 @@ impl<'a> ChunkWriter<'a> {
         Ok(())
     }
 
-    /// Writes the rest; returns the length of everything in bytes.
+    /// Writes the rest. Returns the total length in bytes.
     pub(super) fn finish(mut self) -> rusqlite::Result<u64> {
         let bytes = self.n * CHUNK as u64 + self.unwritten.len() as u64;
         if !self.unwritten.is_empty() {
@@ -76,9 +77,9 @@ impl io::Write for ChunkWriter<'_> {
     }
 }
 
-/// The chunks of an entry, joined; none if they are not `bytes` long.
+/// Returns an entry's chunks, joined; `None` if they are not `bytes` long.
 pub(super) fn read(transaction: &Transaction, entry: i64, bytes: i64) -> rusqlite::Result<Option<Vec<u8>>> {
-    // Checked first, so that nothing is allocated on the word of a damaged file. Reads no chunk.
+    // Checked first, so that a damaged file cannot cause a large allocation. Reads no chunk.
     let sum = "SELECT coalesce(sum(length(data)), 0) FROM chunks WHERE entry = ?1";
     let found: i64 = transaction.prepare(sum)?.query_row([entry], |row| row.get(0))?;
     let Some(length) = usize::try_from(bytes).ok().filter(|_| found == bytes) else { return Ok(None) };

@@ -1,16 +1,16 @@
-//! The results of all owners, jobs aside, and the removal of a single entry: for the user of the machine.
+//! The results of all owners, without jobs, and the removal of a single entry: for the machine's user.
 
 use rusqlite::OptionalExtension;
 
 use super::{KeptDb, remove};
 use crate::store::{KeptRow, StoreError};
 
-/// Without the values.
+/// Reads entries without their values.
 pub(super) const READ: &str =
     "SELECT id, coalesce(profile, ''), bytes, ended_ms FROM entries WHERE label IS NULL";
 
 impl KeptDb {
-    /// Removes an entry of an owner that has ended; false if there is none.
+    /// Removes an owner's ended entry. Returns false if there is none.
     pub fn remove_ended(&self, id: &str, owner: &str) -> Result<bool, StoreError> {
         self.database.write(|transaction| {
             let known = "SELECT number FROM entries WHERE id = ?1 AND profile IS nullif(?2, '') AND state <> 'working'";
@@ -21,7 +21,7 @@ impl KeptDb {
         })
     }
 
-    /// At most `limit` results of all owners, the latest first.
+    /// Returns at most `limit` results of all owners, latest first.
     pub fn results(&self, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
         self.read(|connection| {
             let mut statement = connection.prepare(&format!("{READ} ORDER BY number DESC LIMIT ?1"))?;

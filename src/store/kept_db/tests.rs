@@ -1,4 +1,5 @@
-//! What is of the file only, such as what a killed gateway leaves in it; what becomes of results is in `store/tests/kept.rs`.
+//! Tests specific to files, such as the state that a killed gateway leaves; results themselves are tested in
+//! `store/tests/kept.rs`.
 
 use std::{
     fs,
@@ -31,7 +32,7 @@ fn in_memory(retention: Retention) -> KeptDb {
     KeptDb::in_memory(retention, here()).expect("opens")
 }
 
-/// This gateway, for the whole time of the tests.
+/// Returns this gateway, which lasts for the whole test run.
 fn here() -> Holder {
     static HERE: LazyLock<Holder> = LazyLock::new(|| Holder::new(Clock::default()));
     HERE.clone()
@@ -41,7 +42,7 @@ fn now_ms() -> u64 {
     here().clock.unix_ms()
 }
 
-/// The share of a client.
+/// Returns the share of a client.
 fn share(of: &str, bytes: u64) -> Share {
     Share { of: of.into(), bytes }
 }
@@ -50,13 +51,13 @@ fn mine() -> Share {
     share("me", u64::MAX)
 }
 
-/// The value of an entry, parsed.
+/// Returns the value of an entry, parsed.
 fn value_of(kept: &KeptDb, id: &str, owner: &str) -> Option<Value> {
     let text = kept.text(id, owner).expect("readable")?;
     serde_json::from_str(&text).ok()
 }
 
-/// A value whose compact JSON is that long.
+/// Returns a value whose compact JSON has that length.
 fn value(bytes: usize) -> Value {
     Value::String("x".repeat(bytes - 2))
 }
@@ -65,7 +66,7 @@ fn put(kept: &KeptDb, id: &str, bytes: usize) {
     assert_eq!(kept.put_result(id, "", &mine(), &value(bytes)).expect("written"), bytes as u64);
 }
 
-/// A job of this process.
+/// Returns a job of this process.
 fn job(id: &str, state: JobState) -> JobRow {
     let (owner, label) = (String::new(), "server.tool".into());
     JobRow { id: id.into(), owner, label, state, started_ms: now_ms(), leased: true }
@@ -75,7 +76,7 @@ fn done(ended_ms: u64) -> JobState {
     JobState::Done { ended_ms, failed: false }
 }
 
-/// The ids of everything that is kept, those first that ended first.
+/// Returns the ids of everything stored, in the order in which the entries ended.
 fn ids(kept: &KeptDb) -> Vec<String> {
     let all = "SELECT id FROM entries ORDER BY number";
     let read =
@@ -87,7 +88,7 @@ fn sql_of(kept: &KeptDb, statements: &str) {
     kept.database.with(|connection| connection.execute_batch(statements)).expect(statements);
 }
 
-/// The number that a query gives.
+/// Returns the number that a query yields.
 fn number(kept: &KeptDb, query: &str) -> i64 {
     kept.database.with(|connection| connection.query_row(query, [], |row| row.get(0))).expect(query)
 }
@@ -205,7 +206,7 @@ fn small_ones_are_counted_too() {
     assert_eq!((kept.len(), &*kept[0], &*kept[1], &*kept[9_999]), (10_000, "job-1", "r-3", "new"));
 }
 
-/// A gateway with this clock.
+/// Returns a gateway with this clock.
 fn open_at(folder: &TempDir, clock: &Clock, hours: u32) -> KeptDb {
     let retention = Retention { age: hours * HOUR, ..ROOMY };
     KeptDb::open(folder.path(), retention, Holder::new(clock.clone())).expect("opens")
@@ -231,13 +232,13 @@ fn a_clock_that_jumps_makes_nothing_old_at_once() {
     clock.turn_back(2 * DAYS);
     put(&kept, "r-4", 10);
     assert_eq!(ids(&kept), ["r-1", "r-2", "r-3", "r-4"]);
-    // Between two runs as well.
+    // Also between two runs.
     drop(kept);
     clock.advance(3 * DAYS);
     let kept = open_at(&folder, &clock, 24);
     put(&kept, "r-5", 10);
     assert_eq!(ids(&kept), ["r-1", "r-2", "r-3", "r-4", "r-5"]);
-    // Both jumps together count for two hours.
+    // Both jumps together count as two hours.
     pass(&kept, &clock, 21);
     assert_eq!(ids(&kept).len(), 5);
     pass(&kept, &clock, 1);
@@ -261,7 +262,7 @@ fn many_small_entries_push_out_the_same_client_only() {
     assert_eq!((kept.len(), &*kept[0], &*kept[1], &*kept[9_999]), (10_000, "r-old", "r-3", "new"));
 }
 
-/// A file as the last version wrote it.
+/// The file is as the last version wrote it.
 #[test]
 fn entries_of_earlier_versions_are_as_old_as_the_first_look() {
     let (folder, clock) = (folder(), Clock::default());
@@ -295,7 +296,7 @@ fn what_is_forgotten_is_gone_from_the_disk() {
         assert!(!bytes.windows(8).any(|window| window == b"xylophon"), "{name}");
         assert!(bytes.len() < 200_000, "{name}: {}", bytes.len());
     }
-    // What a running job gives is kept none the less.
+    // A running job's result is stored nevertheless.
     kept.put_job(&job("job-1", done(now_ms())), &mine(), Some(&json!(1))).expect("written");
     assert_eq!(value_of(&kept, "job-1", ""), Some(json!(1)));
     assert_eq!(number(&kept, "PRAGMA auto_vacuum"), 2);
@@ -361,7 +362,7 @@ fn a_small_read_does_not_wait_for_a_large_write() {
     kept.database
         .write(|transaction| {
             chunks::write(transaction, 1_000, &value(3 * CHUNK))?;
-            // The writer is in the middle of its transaction, and has its connection to itself.
+            // The writer is in the middle of its transaction, and has a connection of its own.
             assert_eq!(kept.text("r-1", "").expect("readable").map(|text| text.len()), Some(10));
             assert_eq!(kept.counts().expect("readable").entries, 1);
             Ok(())
@@ -421,7 +422,7 @@ fn a_damaged_file_is_set_aside_and_begun_anew() {
         drop(kept);
         fs::read(folder.path().join("kept.db")).expect("readable")
     };
-    // The tables are in the first pages; what follows holds no more than the bytes of values.
+    // The tables are in the first pages; the rest holds only the bytes of values.
     let mut noise = whole.clone();
     noise[100..4 * 16_384].fill(0xa7);
     let cut = &whole[..whole.len() / 2];
@@ -434,7 +435,7 @@ fn a_damaged_file_is_set_aside_and_begun_anew() {
             assert_eq!(kept.counts().expect("readable"), KeptCounts::default());
             put(&kept, "r-1", CHUNK);
             drop(kept);
-            // One is enough: it may be large.
+            // One is enough, because it may be large.
             assert_eq!(names(&folder), ["kept.db", "kept.db.damaged-1", "kept.lock"]);
             assert!(fs::read(folder.path().join("kept.db.damaged-1")).expect("readable") == damage);
         }
@@ -481,14 +482,14 @@ const CHILD: &str = "NONET_TEST_KEPT";
 /// From 1 KB to 3 MB.
 const SIZES: [usize; 6] = [1_000, 3 << 20, 20_000, 300_000, CHUNK, 5_000];
 
-/// The text of an entry of a child, known from its id.
+/// Returns the text of a child's entry, derived from its id.
 fn text_of(id: &str) -> String {
     let number: usize = id.rsplit('-').next().and_then(|n| n.parse().ok()).expect("a number");
     let letter = ["a", "b", "c", "d", "é", "🦀", "\\n"][number % 7];
     format!("\"{id}{}\"", letter.repeat(SIZES[number % SIZES.len()] / letter.len()))
 }
 
-/// Run by the tests below in processes of their own: puts entries and tells their ids.
+/// Run by the tests below in separate processes: stores entries and prints their ids.
 #[test]
 #[ignore = "the child of other tests"]
 fn puts_until_it_is_killed() {
@@ -524,12 +525,12 @@ fn child(folder: &Path, name: &str, first: usize, entries: usize, bytes: u64) ->
     command
 }
 
-/// The id in a line that a child has written, if the line is whole.
+/// Returns the id in a line that a child has written, if the line is complete.
 fn told(line: &str) -> Option<String> {
     Some(line.strip_suffix('\n')?.split_once("put ")?.1.to_owned())
 }
 
-/// Whether an entry is there; it is whole then.
+/// Returns whether an entry exists; if so, checks that it is complete.
 fn is_there(kept: &KeptDb, id: &str) -> bool {
     let Some(text) = kept.text(id, "").expect("readable") else { return false };
     assert!(text == text_of(id), "{id} has {} bytes", text.len());
@@ -576,12 +577,12 @@ fn many_gateways_start_at_the_same_moment() {
 
 #[test]
 fn a_killed_gateway_loses_nothing_that_it_has_told() {
-    // Enough for what a few children put, so that in half of the rounds old entries go and space is given back.
+    // Enough for the entries of a few children, so that in half of the rounds old entries are removed and space is freed.
     const TIGHT: u64 = 12 << 20;
     let (mut spacious, mut tight) = (folder(), folder());
     let mut in_all = 0;
     for round in 0..100 {
-        // Else what is looked at grows with each round.
+        // Otherwise the number of entries to check grows with each round.
         if round % 20 == 0 {
             (spacious, tight) = (folder(), folder());
         }
@@ -595,7 +596,7 @@ fn a_killed_gateway_loses_nothing_that_it_has_told() {
         let mut output = BufReader::new(child.stdout.take().expect("piped"));
         let mut ids = Vec::new();
         let mut line = String::new();
-        // Of every four one dies early, be it while it opens the file; the others after they have begun to put.
+        // One child in four is killed early, perhaps while it opens the file; the others after they have begun to store.
         while round % 4 != 3 && ids.is_empty() && output.read_line(&mut line).expect("readable") > 0 {
             ids.extend(told(&line));
             line.clear();
@@ -617,10 +618,10 @@ fn a_killed_gateway_loses_nothing_that_it_has_told() {
         assert!(is_whole(&kept), "round {round}");
         let there: Vec<bool> = ids.iter().map(|id| is_there(&kept, id)).collect();
         let gone = there.iter().position(|there| *there).unwrap_or(there.len());
-        // What went to make room went in its order, and not the last one told: it and one more fit.
+        // To make room, entries were removed in order, and never the last one reported: it and one more fit.
         assert!(there[gone..].iter().all(|there| *there), "round {round}: {ids:?} {there:?}");
         assert!(bytes == TIGHT && gone < there.len().max(1) || gone == 0, "round {round}: {ids:?} {there:?}");
-        // A value without its entry would never go.
+        // A value without its entry would never be removed.
         let lost = "SELECT count(*) FROM chunks WHERE entry NOT IN (SELECT number FROM entries)";
         assert_eq!(number(&kept, lost), 0);
         drop(kept);

@@ -1,4 +1,5 @@
-//! What is of the file only, such as what a killed gateway leaves in it; what becomes of outcomes is in `store/tests/learned.rs`.
+//! Tests specific to files, such as the state that a killed gateway leaves; outcomes themselves are tested in
+//! `store/tests/learned.rs`.
 
 use std::{
     fs,
@@ -23,7 +24,7 @@ fn what_was_put_survives_a_reopen() {
         outcome("weather", "weather.now", 16.0, NOW),
     ];
     let mut expected = kept.to_vec();
-    // The second one is from 1970: it went when the third was put.
+    // The second one is from 1970, and was removed when the third was stored.
     expected.remove(1);
     {
         let store = open(&folder);
@@ -55,7 +56,7 @@ fn the_store_has_the_bounds_of_the_table() {
     store.put_outcome(&outcome("y", "new", 1.0, NOW)).expect("written");
     let kept = store.outcomes().expect("readable");
     assert_eq!(kept.len(), MOST_OUTCOMES);
-    // First the row with the last of the equal words made room, then the weakest of the others.
+    // First the last row of the equal words made room, then the weakest of the others.
     let has = |document: &str| kept.iter().filter(|outcome| *outcome.document == *document).count();
     assert_eq!((has("new"), has("d0007"), has("d0999")), (1, 1, 0));
 }
@@ -99,7 +100,7 @@ fn rows_that_are_no_outcomes_are_left_out() {
 
 const CHILD: &str = "NONET_TEST_STORE";
 
-/// Run by the next test in a process of its own: writes until it is killed, and tells what it has written.
+/// Run by the next test in a separate process: writes until it is killed, and reports what it has written.
 #[test]
 #[ignore = "the child of another test"]
 fn writes_until_it_is_killed() {
@@ -114,7 +115,7 @@ fn writes_until_it_is_killed() {
 
 #[test]
 fn a_killed_gateway_loses_nothing_that_it_has_told() {
-    // Also about when the log is moved into the file, which SQLite does every thousand pages.
+    // Including the moment when the log is moved into the file, which SQLite does every thousand pages.
     for lines in [1, 2, 30, 250, 300, 350, 400, 900] {
         let folder = folder();
         let mut child = Command::new(std::env::current_exe().expect("this test"))
@@ -143,7 +144,7 @@ fn a_killed_gateway_loses_nothing_that_it_has_told() {
         let kept = documents(&open(&folder));
         let lost: Vec<&String> = told.iter().filter(|document| !kept.contains(document)).collect();
         assert!(lost.is_empty(), "lost {lost:?}");
-        // The one that was being written may be there as well.
+        // The one being written may be there as well.
         assert!(kept.len() <= told.len() + 1);
         assert_eq!(names(&folder), ["store.db", "store.lock"]);
     }

@@ -1,4 +1,4 @@
-//! What is of the file only; what records do is in `store/tests/records.rs`.
+//! Tests specific to files; records themselves are tested in `store/tests/records.rs`.
 
 use serde_json::json;
 
@@ -47,7 +47,7 @@ fn what_needs_a_configuration_is_due_for_its_gateways_only() {
     put(&one, due("", "free", 20));
     assert_eq!(ids(&one.due(99).expect("readable")), ["bound", "free"]);
     drop(one);
-    // A process that another test has just started may have the lock until it runs its program.
+    // A process that another test has just started may hold the lock until it runs its program.
     let began = std::time::Instant::now();
     while other.agenda().expect("readable").next_due_ms != Some(20) {
         assert!(began.elapsed().as_secs() < 20, "the holder has ended");

@@ -1,5 +1,5 @@
-//! Questions to Redis that a call waits for a moment only. After an answer that came too late nobody asks for a while, so that a slow
-//! Redis costs a call now and then, and not every call.
+//! Requests to Redis for which a call waits only a moment. After a late answer, no request is sent for a while, so that a
+//! slow Redis delays a call now and then, but not every call.
 
 use std::{
     sync::Arc,
@@ -13,17 +13,17 @@ use super::{super::StoreError, link::Link};
 
 /// How long a call waits for Redis.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How long nobody asks after an answer that came too late.
+/// How long no request is sent after a late answer.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The way to Redis for what must not wait.
+/// The link to Redis for requests that must not wait.
 #[derive(Debug)]
 pub(super) struct Brisk {
     pub link: Arc<Link>,
     patience: Duration,
-    /// What each replica does by itself if Redis is late, for people.
+    /// What each replica does on its own if Redis is late, for people.
     what: &'static str,
-    /// Until when nobody asks, after an answer that came too late.
+    /// Until when no request is sent, after a late answer.
     paused: Mutex<Option<Instant>>,
 }
 
@@ -32,7 +32,7 @@ impl Brisk {
         Self { link, patience: PATIENCE, what, paused: Mutex::default() }
     }
 
-    /// Waits for Redis as long as this.
+    /// Sets how long to wait for Redis.
     #[cfg(test)]
     pub fn wait_for(&mut self, patience: Duration) {
         self.patience = patience;
@@ -47,7 +47,7 @@ impl Brisk {
             return Err(self.late());
         }
         let link = self.link.clone();
-        // A task of its own: if it is late, it makes its connection all the same, and notes the trouble.
+        // In a separate task: even if the answer is late, the task connects and notes the trouble.
         let answer = tokio::spawn(async move { link.run::<T>(&call).await });
         let Ok(answer) = tokio::time::timeout(self.patience, answer).await else {
             let before = self.paused.lock().replace(Instant::now() + PAUSE);

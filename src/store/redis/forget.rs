@@ -1,28 +1,28 @@
-//! Removes what is kept under a prefix, while gateways may run.
+//! Removes the data under a prefix, while gateways may be running.
 
 use redis::cmd;
 
 use super::{super::StoreError, RedisStore};
 
-/// Keys that are looked at, and removed, at a time.
+/// How many keys are read and removed at a time.
 const AT_ONCE: usize = 500;
 
-/// What belongs to gateways that run and ends by itself, and what is trusted.
+/// Data of running gateways, which expires by itself, and trusted definitions.
 const STAYS: [&str; 9] =
     ["pins:", "rate:", "slots:", "holder:", "replicas", "secret", "session:", "lease:", "note:"];
 
 /// What to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forget {
-    /// Everything but what is trusted of servers.
+    /// Everything except the trusted definitions of servers.
     Kept,
-    /// What is trusted of servers.
+    /// The trusted definitions of servers.
     Trust,
 }
 
 impl RedisStore {
-    /// Removes what the replicas keep, and returns how many keys that were. Who runs with which sessions, and what is used of rates,
-    /// stays. What is put meanwhile may stay too.
+    /// Removes the replicas' data, and returns the number of removed keys. Running replicas, their sessions, and the use of
+    /// rates stay. Data stored meanwhile may stay too.
     pub async fn forget(&self, what: Forget) -> Result<usize, StoreError> {
         let prefix = &self.prefix;
         let base = format!("{prefix}:{{{prefix}}}:");
@@ -56,7 +56,7 @@ impl RedisStore {
     }
 }
 
-/// A text that a pattern of Redis matches only as it is.
+/// Escapes a text, so that a Redis pattern matches it literally.
 fn escaped(text: &str) -> String {
     text.chars().flat_map(|c| [Some('\\').filter(|_| "\\*?[]^-".contains(c)), Some(c)]).flatten().collect()
 }

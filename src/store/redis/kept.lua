@@ -1,15 +1,15 @@
--- Results and jobs. The first argument is the method, the next five are of every method: the number of this gateway, its name,
--- how long its lease lasts, how far its clock is ahead, and how long entries are kept.
+-- Results and jobs. The first argument is the method; the next five are common to every method: this gateway's number, its
+-- name, how long its lease lasts, how far its clock is ahead, and how long entries are kept.
 --
 -- entry:ID       one result or job; its value is elsewhere, in chunks
--- ended          ids of what has ended, by the order in which it did
--- working        ids of jobs that have not, by the time they were put
--- share:SHARE    ids of what has ended, by the client whose quota it counts against
--- bytes, counts  shares by what they have
--- place          BYTES:SHARE of what has ended, by id: what an entry leaves behind that has expired
+-- ended          ids of ended entries, in the order in which they ended
+-- working        ids of jobs that have not ended, by the time they were stored
+-- share:SHARE    ids of ended entries, by the client whose quota they count against
+-- bytes, counts  shares by their size, and by their number of entries
+-- place          BYTES:SHARE of ended entries, by id: what remains of an expired entry
 -- jobs:OWNER     ids of jobs, by their start
 -- total          bytes of all values
--- cancel:HOLDER  ids of jobs of a gateway that are to be cancelled
+-- cancel:HOLDER  ids of a gateway's jobs that are to be cancelled
 -- ended_number   of the entry that ended last
 
 local FIELDS = { 'v', 'id', 'owner', 'label', 'holder', 'state', 'started', 'ended', 'bytes', 'value', 'share', 'aged' }
@@ -17,12 +17,12 @@ local DAY = 24 * 3600 * 1000
 
 local me, name, lease = ARGV[2], ARGV[3], ARGV[4]
 local now, age = time(tonumber(ARGV[5])), tonumber(ARGV[6])
--- Beyond the age, so that what goes by age goes with its place in every index.
+-- Longer than the age, so that an entry removed by age is also removed from every index.
 local life = age + DAY
--- Values whose entries are gone: the name of each, and its bytes.
+-- Values whose entries are gone: the name and the size of each.
 local gone = {}
 
--- The entry as a table, and whether there is one of a newer Nonet.
+-- Returns the entry as a table, and whether there is one of a newer Nonet.
 local function read(id)
     local values = redis.call('HMGET', base .. 'entry:' .. id, unpack(FIELDS))
     if not values[1] then return nil, false end
@@ -34,7 +34,7 @@ end
 
 local function of_share(share) return base .. 'share:' .. share end
 
--- Takes what has ended out of every index.
+-- Removes an ended entry from every index.
 local function leave(id)
     local bytes, share = string.match(redis.call('HGET', base .. 'place', id) or '', '^(%d+):(.*)$')
     if not bytes then return end
@@ -59,7 +59,7 @@ local function drop(entry)
     if entry.value ~= '' then gone[#gone + 1] = { entry.value, entry.bytes } end
 end
 
--- Drops the oldest entry of an index, if it may go; false if not. `goes` says whether it may.
+-- Drops the oldest entry of an index, if `goes` allows it. Returns false if not.
 local function drop_oldest(index, newest, goes)
     local id = redis.call('ZRANGE', index, 0, 0)[1]
     if not id or id == newest then return false end
@@ -85,7 +85,7 @@ end
 
 local function total() return tonumber(redis.call('GET', base .. 'total') or 0) end
 
--- Drops the oldest of whichever share is the largest; false if no share has any to drop.
+-- Drops the oldest entry of the largest share. Returns false if no share has any to drop.
 local function drop_of_largest(by, newest)
     local at = 0
     while true do
@@ -98,8 +98,8 @@ local function drop_of_largest(by, newest)
     end
 end
 
--- Removes what is too old, then the oldest of the newest entry's share until that fits, then the oldest of the largest share until
--- all fit. Neither the newest entry nor a running job goes.
+-- Removes expired entries, then the oldest of the newest entry's share until that share fits, then the oldest of the largest
+-- share until all fit. Never removes the newest entry or a running job.
 local function make_room(newest, share, most_of_share, most, most_entries)
     while drop_oldest(base .. 'ended', newest, is_old) do end
     while share and bytes_of(share) > most_of_share and drop_oldest(of_share(share), newest) do end
@@ -113,8 +113,8 @@ end
 
 local methods = {}
 
--- Puts an entry in place of the one with its id. A job that runs takes no place: it may have ended before its start was put.
--- An entry that is no job has no holder.
+-- Stores an entry, replacing the one with its id. A running job replaces nothing: it may have ended before its start was
+-- stored. An entry that is not a job has no holder.
 function methods.put(id, owner, label, is_job, state, started, ended, bytes, value, share, most_of_share, most, most_entries)
     local old, is_newer = read(id)
     if is_newer then return redis.error_reply('NEWER ' .. id) end
@@ -162,7 +162,7 @@ function methods.job(id, owner)
     return is_job and { shown(entry) } or {}
 end
 
--- Results of all owners, the latest first.
+-- Returns the results of all owners, latest first.
 function methods.results(limit)
     local found, at = {}, 0
     limit = tonumber(limit)
@@ -180,7 +180,7 @@ function methods.results(limit)
     return found
 end
 
--- Removes what has ended: whether it was there, and its value.
+-- Removes an ended entry. Returns whether it existed, and its value.
 function methods.remove_ended(id, owner)
     local entry = read(id)
     if not entry or entry.owner ~= owner or entry.state == 'working' then return { 0, gone } end
@@ -198,7 +198,7 @@ function methods.ask_to_cancel(id, owner)
     return 0
 end
 
--- The jobs of this gateway that others want cancelled, each once.
+-- Returns this gateway's jobs that others want cancelled, each once.
 function methods.to_cancel()
     local ids = redis.call('SMEMBERS', base .. 'cancel:' .. me)
     redis.call('DEL', base .. 'cancel:' .. me)
@@ -207,7 +207,7 @@ end
 
 function methods.counts() return { entries(), total() } end
 
--- Removes what is too old, jobs of gateways that have ended among it, and lets running jobs live on.
+-- Removes expired entries, including jobs of gateways that have ended, and renews running jobs.
 function methods.tidy(most, most_entries)
     for _, id in ipairs(redis.call('ZRANGE', base .. 'working', 0, -1)) do
         local entry, is_newer = read(id)

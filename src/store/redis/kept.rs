@@ -1,4 +1,4 @@
-//! Results that were too large to show, and jobs with their results, in Redis. `kept.lua` has their keys.
+//! Results that were too large to show, and jobs with their results, in Redis. The keys are described in `kept.lua`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,16 +15,16 @@ use crate::clock::millis;
 
 static METHODS: Methods = Methods::new(|| script(include_str!("kept.lua")));
 
-/// Entries in all. Beyond it the oldest go first, as beyond the limit of bytes.
+/// The maximum number of entries. Beyond it, as beyond the limit of bytes, the oldest are removed first.
 const MOST_ENTRIES: usize = 10_000;
 /// The longest time that anything is kept.
 const LONGEST_AGE: Duration = Duration::from_secs(400 * 24 * 3600);
-/// How much longer than its entry a value lives.
+/// How much longer a value lives than its entry.
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// How often a value is read again that was replaced meanwhile.
+/// How many times a value is read again if it is replaced meanwhile.
 const READS: usize = 3;
 
-/// A result or a job to put.
+/// A result or a job to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NewEntry {
     pub id: String,
@@ -33,7 +33,7 @@ pub(super) struct NewEntry {
 }
 
 impl NewEntry {
-    /// Puts it into memory instead.
+    /// Stores it in memory instead.
     pub fn put_into(&self, db: &KeptDb, share: &Share, value: Option<&Value>) -> Result<u64, StoreError> {
         match (&self.job, value) {
             (Some(job), value) => db.put_job(job, share, value),
@@ -72,7 +72,7 @@ impl KeptKeys {
         call
     }
 
-    /// Puts an entry with its value, which no value has if it is empty, and removes what had to go for it.
+    /// Stores an entry with its value, which is empty for no value, and removes entries to make room.
     pub async fn put(&self, entry: &NewEntry, share: &Share, value: &[u8]) -> Result<(), StoreError> {
         let name = match value {
             [] => String::new(),
@@ -95,7 +95,7 @@ impl KeptKeys {
                 self.remove(gone).await;
                 Ok(())
             }
-            // It may have been put in spite of the error. If not, its value ends by itself.
+            // It may have been stored in spite of the error. If not, its value expires by itself.
             Err(error) => Err(error),
         }
     }
@@ -106,7 +106,7 @@ impl KeptKeys {
         }
     }
 
-    /// The value of an entry as compact JSON.
+    /// Returns the value of an entry as compact JSON.
     pub async fn text(&self, id: &str, owner: &str) -> Result<Option<String>, StoreError> {
         let mut earlier = String::new();
         for _ in 0..READS {
@@ -127,20 +127,20 @@ impl KeptKeys {
                 let unreadable = |error: &_| tracing::warn!(id, %error, "a kept value cannot be read");
                 return Ok(String::from_utf8(value).inspect_err(unreadable).ok());
             }
-            // It went, or another one has taken its place.
+            // The value was removed or replaced.
             earlier = name;
         }
         Ok(None)
     }
 
-    /// The job with this handle.
+    /// Returns the job with this handle.
     pub async fn job(&self, id: &str, owner: &str) -> Result<Option<JobRow>, StoreError> {
         let mut call = self.call("job");
         call.arg(id).arg(owner);
         Ok(self.read(&call).await?.pop())
     }
 
-    /// At most `limit` jobs, the latest start first.
+    /// Returns at most `limit` jobs, latest start first.
     pub async fn jobs(&self, owner: &str, limit: usize) -> Result<Vec<JobRow>, StoreError> {
         if limit == 0 {
             return Ok(Vec::new());
@@ -150,7 +150,7 @@ impl KeptKeys {
         self.read(&call).await
     }
 
-    /// At most `limit` results of all owners, the latest first.
+    /// Returns at most `limit` results of all owners, latest first.
     pub async fn results(&self, limit: usize) -> Result<Vec<KeptRow>, StoreError> {
         let mut call = self.call("results");
         call.arg(limit.min(MOST_ENTRIES));
@@ -164,7 +164,7 @@ impl KeptKeys {
         Ok(rows.into_iter().map(shown).collect())
     }
 
-    /// Removes an entry of an owner that has ended; false if there is none.
+    /// Removes an owner's ended entry. Returns false if there is none.
     pub async fn remove_ended(&self, id: &str, owner: &str) -> Result<bool, StoreError> {
         let mut call = self.call("remove_ended");
         call.arg(id).arg(owner);
@@ -180,7 +180,7 @@ impl KeptKeys {
         self.link.run(&call).await
     }
 
-    /// The jobs of this gateway that others want cancelled, each once.
+    /// Returns this gateway's jobs that others want cancelled, each once.
     pub async fn to_cancel(&self) -> Result<Vec<String>, StoreError> {
         self.link.run(&self.call("to_cancel")).await
     }
@@ -190,13 +190,13 @@ impl KeptKeys {
         Ok(rows.into_iter().filter_map(job_of).collect())
     }
 
-    /// How much is kept, for all owners.
+    /// Returns how much is stored, for all owners.
     pub async fn counts(&self) -> Result<KeptCounts, StoreError> {
         let (entries, bytes) = self.link.run(&self.call("counts")).await?;
         Ok(KeptCounts { entries, bytes })
     }
 
-    /// Removes what is too old, or too much.
+    /// Removes expired entries, and entries beyond the limits.
     pub async fn tidy(&self) -> Result<(), StoreError> {
         let mut call = self.call("tidy");
         call.arg(self.retention.bytes).arg(MOST_ENTRIES);
@@ -206,7 +206,7 @@ impl KeptKeys {
     }
 }
 
-/// A state as entries have it, and when it was reached.
+/// Returns the stored name of a state, and when the state was reached.
 fn words(state: JobState) -> (&'static str, Option<u64>) {
     match state {
         JobState::Working => ("working", None),
@@ -216,7 +216,7 @@ fn words(state: JobState) -> (&'static str, Option<u64>) {
     }
 }
 
-/// The job of a row; none if the row does not fit.
+/// Returns the job of a row; `None` if the row is invalid.
 fn job_of(row: Vec<Vec<u8>>) -> Option<JobRow> {
     let row: Vec<String> = row.into_iter().map(String::from_utf8).collect::<Result<_, _>>().ok()?;
     let [id, owner, label, state, started_ms, ended_ms, leased] = <[String; 7]>::try_from(row).ok()?;

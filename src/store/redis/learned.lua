@@ -1,4 +1,4 @@
--- What searches led to, and the figures of tools. Rust decides what is kept; a script writes it if nothing was changed since it
+-- Outcomes of searches, and figures of tools. Rust decides what is stored; a script writes it if nothing has changed since it
 -- was read.
 --
 -- outcomes        outcomes as JSON, by LENGTH:DOCUMENT:WORDS (LENGTH is that of DOCUMENT)
@@ -18,8 +18,8 @@ end
 
 local methods = {}
 
--- Puts an outcome in place of what was read, drops those before a time, and returns how many the document has and how many there
--- are; nothing if it was changed since.
+-- Stores an outcome, replacing the value that was read, and drops outcomes before a time. Returns the numbers of outcomes of
+-- the document and in total; nothing if the value has changed since.
 function methods.put_outcome(field, document, read, value, at, oldest)
     if (redis.call('HGET', base .. 'outcomes', field) or '') ~= read then return {} end
     local of = base .. 'outcomes_of:' .. document
@@ -31,7 +31,7 @@ function methods.put_outcome(field, document, read, value, at, oldest)
     return { redis.call('SCARD', of), redis.call('HLEN', base .. 'outcomes') }
 end
 
--- The outcomes of a document, each field before its value.
+-- Returns the outcomes of a document, each field before its value.
 function methods.outcomes_of(document)
     local fields = redis.call('SMEMBERS', base .. 'outcomes_of:' .. document)
     local found = {}
@@ -45,7 +45,7 @@ function methods.outcomes_of(document)
     return found
 end
 
--- Drops outcomes that are as they were read.
+-- Drops outcomes that are still as they were read.
 function methods.drop_outcomes(...)
     local outcomes = { ... }
     for at = 1, #outcomes, 2 do
@@ -54,8 +54,8 @@ function methods.drop_outcomes(...)
     return 0
 end
 
--- Puts the figures of a tool in place of what was read; 0 if they were changed since. Of too many tools those go that were not
--- called for the longest time.
+-- Stores a tool's figures, replacing the value that was read. Returns 0 if it has changed since. Beyond the maximum number of
+-- tools, the least recently called ones are dropped.
 function methods.put_figures(most, ...)
     local tools = { ... }
     for at = 1, #tools, 4 do
@@ -76,7 +76,7 @@ function methods.put_figures(most, ...)
     return 1
 end
 
--- Lets everything live on, as long as a gateway runs.
+-- Postpones the expiry of everything, as long as a gateway runs.
 function methods.renew()
     for _, key in ipairs({ 'outcomes', 'outcome_times', 'figures', 'figure_times' }) do last(base .. key, LIFE) end
     for _, field in ipairs(redis.call('HKEYS', base .. 'outcomes')) do

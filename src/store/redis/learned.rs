@@ -1,6 +1,7 @@
-//! What searches led to, and the figures of tools, in Redis. `learned.lua` has the keys.
+//! Outcomes of searches, and figures of tools, in Redis. The keys are described in `learned.lua`.
 //!
-//! How outcomes fade and figures add up is decided here, and written if nothing was changed since it was read.
+//! This code decides how outcomes fade and how figures add up. The result is written if nothing has changed since it was
+//! read.
 
 use std::{
     cmp::Ordering,
@@ -20,11 +21,11 @@ use crate::search::outcomes::{LIFETIME_S, MOST_OUTCOMES, MOST_PER_DOCUMENT, Outc
 
 static METHODS: Methods = Methods::new(|| script(include_str!("learned.lua")));
 
-/// How many outcomes there may be beyond the most: to find the weakest, all are read.
+/// How many outcomes beyond the maximum are tolerated, because all must be read to find the weakest.
 const SLACK: usize = 100;
-/// Tools whose figures are written at a time.
+/// How many tools' figures are written at a time.
 const AT_ONCE: usize = 50;
-/// How often something is read again that others have changed meanwhile.
+/// How many times a value that others change meanwhile is read again.
 const TRIES: usize = 20;
 
 /// What a store has learned.
@@ -34,7 +35,7 @@ pub(super) struct LearnedKeys {
     base: Arc<str>,
 }
 
-/// The number of a format.
+/// The number of a value's format.
 #[derive(Deserialize)]
 struct Versioned {
     v: u64,
@@ -54,18 +55,18 @@ struct FiguresValue {
     v: u64,
     calls: u64,
     failures: u64,
-    /// Four bytes for each call, as Base64.
+    /// Four bytes per call, as Base64.
     recent: String,
     called_ms: u64,
     errors: BTreeMap<String, LastError>,
 }
 
-/// A value as it was read.
+/// A value as read.
 enum Found<T> {
-    /// None, or one that cannot be read.
+    /// No value, or an unreadable one.
     Nothing,
     Value(T),
-    /// One of a newer Nonet.
+    /// A newer Nonet's value.
     Newer,
 }
 
@@ -78,14 +79,14 @@ impl LearnedKeys {
         format!("{}{name}", self.base)
     }
 
-    /// All outcomes. What is no outcome is left out.
+    /// Returns all outcomes. Invalid ones are skipped.
     pub async fn outcomes(&self) -> Result<Vec<Outcome>, StoreError> {
         let (all,): (HashMap<String, String>,) = self.link.send(pipe().hgetall(self.key("outcomes"))).await?;
         Ok(all.iter().filter_map(|(field, value)| outcome_of(field, value)).collect())
     }
 
-    /// Keeps an outcome: of two with the same words and document the stronger. The weakest go beyond the bounds, never the new
-    /// one, and so do outcomes too old to have an effect.
+    /// Stores an outcome: of two with the same words and document, the stronger. Beyond the bounds, the weakest outcomes are
+    /// removed, but never the new one, and so are outcomes too old to have an effect.
     pub async fn put_outcome(&self, outcome: &Outcome) -> Result<(), StoreError> {
         let (document, at) = (&*outcome.document, outcome.at);
         let field = field_of(outcome);
@@ -142,7 +143,7 @@ impl LearnedKeys {
             .filter_map(|row| Some((outcome_of(&row.0, &row.1)?, row)))
             .filter(|(outcome, _)| outcome.words != newest.words || outcome.document != newest.document)
             .collect();
-        // As `Outcomes` orders them.
+        // In the order of `Outcomes`.
         rows.sort_by(|(a, _), (b, _)| -> Ordering {
             let names = || (&b.words, &b.document).cmp(&(&a.words, &a.document));
             strength(a).total_cmp(&strength(b)).then(a.at.cmp(&b.at)).then_with(names)
@@ -158,7 +159,7 @@ impl LearnedKeys {
         Ok(())
     }
 
-    /// All figures. What are no figures is left out.
+    /// Returns all figures. Invalid ones are skipped.
     pub async fn figures(&self) -> Result<Vec<NamedFigures>, StoreError> {
         let (all,): (HashMap<String, String>,) = self.link.send(pipe().hgetall(self.key("figures"))).await?;
         let figures = all.into_iter().filter_map(|(tool, value)| match found(&value) {
@@ -168,7 +169,7 @@ impl LearnedKeys {
         Ok(figures.collect())
     }
 
-    /// Adds figures to what is kept, so that several gateways add up. Returns what is kept of these tools then.
+    /// Adds figures to the stored ones, so that several gateways add up. Returns the sums for these tools.
     pub async fn add_figures(&self, fresh: Vec<NamedFigures>) -> Result<Vec<NamedFigures>, StoreError> {
         let mut all = Vec::with_capacity(fresh.len());
         for some in fresh.chunks(AT_ONCE) {
@@ -206,7 +207,7 @@ impl LearnedKeys {
         Err(self.busy())
     }
 
-    /// Puts off the end of everything.
+    /// Postpones the expiry of everything.
     pub async fn renew(&self) -> Result<(), StoreError> {
         self.link.run(&METHODS.call(&self.base, "renew")).await
     }
@@ -217,7 +218,7 @@ impl LearnedKeys {
     }
 }
 
-/// The format as JSON has it.
+/// The format as it is written in JSON.
 const FORMAT: u64 = 1;
 
 fn found<T: for<'a> Deserialize<'a>>(text: &str) -> Found<T> {
@@ -231,7 +232,7 @@ fn found<T: for<'a> Deserialize<'a>>(text: &str) -> Found<T> {
     }
 }
 
-/// The name of an outcome: `LENGTH:DOCUMENT:WORDS`.
+/// Returns the name of an outcome: `LENGTH:DOCUMENT:WORDS`.
 fn field_of(outcome: &Outcome) -> String {
     format!("{}:{}:{}", outcome.document.len(), outcome.document, serde_json::json!(outcome.words))
 }

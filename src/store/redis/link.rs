@@ -1,6 +1,6 @@
-//! The way to Redis: one connection that all calls share, made when it is needed, and again after trouble.
+//! The link to Redis: one connection shared by all calls, opened when needed, and again after trouble.
 //!
-//! No call waits for a Redis that is away: one finds out, and for a moment the others fail at once.
+//! No call waits for an unavailable Redis: one call finds out, and for a moment the others fail at once.
 
 use std::{
     fmt,
@@ -24,28 +24,28 @@ use super::{
 };
 use crate::text;
 
-/// The format of what this Nonet puts, as the scripts have it.
+/// The format of the values that this Nonet writes, as the scripts have it.
 pub(super) const VERSION: &str = "1";
-/// How long a call may take that makes a connection and has a script loaded.
+/// How long a call may take that connects and loads a script.
 const LONGEST: Duration = Duration::from_secs(2);
-/// How long no call is tried after trouble, the first time. Each further time it is twice as long.
+/// How long no call is tried after trouble, the first time. The time doubles with each further failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// How long a Redis that had no memory for something counts as full.
+/// How long Redis counts as full after it lacked memory.
 const FULL_FOR: Duration = Duration::from_secs(10);
-/// The most characters of an error of Redis that are passed on.
+/// How many characters of a Redis error are passed on.
 const MOST_ERROR: usize = 200;
 
-/// The methods of one kind of values, as a script.
+/// The methods for one kind of value, as a script.
 pub(super) struct Methods(LazyLock<Script>);
 
 impl Methods {
-    /// Takes what makes the script.
+    /// Takes the function that makes the script.
     pub const fn new(make: fn() -> Script) -> Self {
         Self(LazyLock::new(make))
     }
 
-    /// Calls a method. `base` is what every key begins with that it touches.
+    /// Returns a call of a method. `base` is the prefix of every key that the method touches.
     pub fn call(&'static self, base: &str, method: &str) -> ScriptInvocation<'static> {
         let mut call = self.0.prepare_invoke();
         call.key(base).arg(method);
@@ -53,17 +53,17 @@ impl Methods {
     }
 }
 
-/// The script of these methods.
+/// Returns the script of these methods.
 pub(super) fn script(methods: &str) -> Script {
     Script::new(&[include_str!("common.lua"), methods].join("\n"))
 }
 
-/// The same with a flag of Redis 7.
+/// Returns the script of these methods with a Redis 7 flag.
 pub(super) fn script_that_may(flag: &str, methods: &str) -> Script {
     Script::new(&[&format!("#!lua flags={flag}"), include_str!("common.lua"), methods].join("\n"))
 }
 
-/// Warns that there are values of a newer Nonet, once.
+/// Warns once that there are a newer Nonet's values.
 pub(super) fn newer_is_there() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
@@ -71,7 +71,7 @@ pub(super) fn newer_is_there() {
     });
 }
 
-/// A connection that is made, or has been.
+/// A connection being opened, or open.
 type Dialled = Shared<BoxFuture<'static, RedisResult<Connection>>>;
 
 /// A Redis.
@@ -85,10 +85,10 @@ pub(super) struct Link {
 #[derive(Default)]
 struct State {
     connection: Option<Dialled>,
-    /// How many connections were made, or tried.
+    /// How many connections were opened or attempted.
     dialled: usize,
     trouble: Option<Trouble>,
-    /// When Redis last had no memory for something, and what it said.
+    /// When Redis last lacked memory, and its message.
     full: Option<(Instant, String)>,
 }
 
@@ -105,25 +105,25 @@ impl fmt::Debug for Link {
 }
 
 impl Link {
-    /// Does not connect yet.
+    /// Returns a link. Does not connect yet.
     pub fn new(way: impl Into<Way>) -> Self {
         let way = way.into();
         Self { place: way.to_string(), way, state: Mutex::default() }
     }
 
-    /// The host and port of a Redis, or of a Sentinel.
+    /// Returns the host and port of a Redis, or of a Sentinel.
     pub fn first(&self) -> String {
         self.way.first()
     }
 
-    /// Why Redis cannot be used at the moment.
+    /// Returns why Redis cannot be used at the moment.
     pub fn trouble(&self) -> Option<String> {
         let state = self.state.lock();
         let full = state.full.as_ref().filter(|(at, _)| at.elapsed() < FULL_FOR);
         state.trouble.as_ref().map(|trouble| &trouble.what).or(full.map(|(_, what)| what)).cloned()
     }
 
-    /// Whether anybody has used it.
+    /// Returns whether the link has been used.
     pub fn is_used(&self) -> bool {
         let state = self.state.lock();
         state.connection.is_some() || state.trouble.is_some()
@@ -138,7 +138,7 @@ impl Link {
         .await
     }
 
-    /// Sends commands together. Their keys are in one slot.
+    /// Sends commands together. Their keys must be in one slot.
     pub async fn send<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, StoreError> {
         self.on(async |connection| match connection {
             Connection::Node(mut node) => commands.query_async(&mut node).await,
@@ -147,7 +147,7 @@ impl Link {
         .await
     }
 
-    /// Removes keys, which may be in several slots. Returns how many there were.
+    /// Removes keys, which may be in several slots. Returns how many existed.
     pub async fn unlink(&self, keys: &[&[u8]]) -> Result<usize, StoreError> {
         let mut unlink = cmd("UNLINK");
         unlink.arg(keys);
@@ -158,7 +158,7 @@ impl Link {
         .await
     }
 
-    /// The nodes that keys are on.
+    /// Returns the nodes that hold keys.
     pub async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
         self.on(async |connection| match connection {
             Connection::Node(_) => Ok(vec![Node::Only]),
@@ -167,7 +167,7 @@ impl Link {
         .await
     }
 
-    /// Asks one node.
+    /// Sends a request to one node.
     pub async fn ask<T: FromRedisValue>(&self, node: &Node, question: &Cmd) -> Result<T, StoreError> {
         self.on(async |connection| match connection {
             Connection::Node(mut only) => question.query_async(&mut only).await,
@@ -179,7 +179,7 @@ impl Link {
         .await
     }
 
-    /// Does something with the connection, and notes how that went.
+    /// Uses the connection, and records the outcome.
     async fn on<T>(&self, act: impl AsyncFnOnce(Connection) -> RedisResult<T>) -> Result<T, StoreError> {
         let connection = self.connection()?;
         let whole = async move {
@@ -201,7 +201,7 @@ impl Link {
         }
         let dial = self.way.clone().dial(state.dialled);
         state.dialled += 1;
-        // A task of its own: who waits may give up, and the next one finds the connection.
+        // In a separate task: the caller may give up, and the next one finds the connection.
         let dialling = tokio::spawn(dial);
         let dialled = async move {
             dialling
@@ -211,7 +211,7 @@ impl Link {
         Ok(state.connection.insert(dialled.boxed().shared()).clone())
     }
 
-    /// Takes an answer, or notes the trouble.
+    /// Accepts an answer, or records the trouble.
     fn judge<T>(
         &self,
         answer: Result<Result<T, Failure>, tokio::time::error::Elapsed>,
@@ -245,7 +245,7 @@ impl Link {
                     tracing::warn!(redis = %self.place, %error, "Redis is away; calls and searches go on");
                     FIRST_PAUSE
                 }
-                // Of calls that fail together the first one counts.
+                // Of several calls that fail together, the first one counts.
                 Some(trouble) if now < trouble.until => return Err(self.away(what)),
                 Some(trouble) => (trouble.pause * 2).min(LONGEST_PAUSE),
             };
@@ -261,12 +261,12 @@ impl Link {
 
 /// What failed.
 enum Failure {
-    /// No connection was made: whatever Redis said, it can do nothing for anybody.
+    /// No connection was made: whatever Redis said, it cannot serve anybody.
     Connection(RedisError),
     Answer(RedisError),
 }
 
-/// Whether Redis can do nothing for anybody, rather than not do this.
+/// Returns whether Redis cannot serve anybody, as opposed to this request only.
 fn is_away(error: &RedisError) -> bool {
     use ServerErrorKind::{BusyLoading, ClusterDown, MasterDown, Moved, ReadOnly};
     match error.kind() {
@@ -285,7 +285,7 @@ fn told(error: &RedisError) -> String {
         _ => "refuses",
     };
     let why = match (error.code(), error.detail()) {
-        // Not which line of which script it was.
+        // Leaves out the script and the line.
         (Some(code), Some(detail)) => {
             format!("{code} {}", detail.split(" script: ").next().unwrap_or_default())
         }

@@ -1,4 +1,5 @@
-//! What could not be written to Redis and waits in memory: it is written once Redis is back, so that the other replicas have it too.
+//! Entries that could not be written to Redis and wait in memory: they are written once Redis is back, so that the other
+//! replicas get them too.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +17,7 @@ use super::{
     kept::{KeptKeys, NewEntry},
 };
 
-/// How often it is tried.
+/// How often a write is retried.
 const AGAIN: Duration = Duration::from_millis(300);
 
 /// The entries in memory that Redis lacks.
@@ -25,7 +26,7 @@ pub(super) struct Owed {
     kept: Arc<KeptKeys>,
     spare: Arc<Spare>,
     entries: Mutex<BTreeMap<String, (NewEntry, Share)>>,
-    /// Whether somebody tries.
+    /// Whether a task is retrying.
     is_tried: AtomicBool,
 }
 
@@ -34,7 +35,7 @@ impl Owed {
         Self { kept, spare, entries: Mutex::default(), is_tried: AtomicBool::new(false) }
     }
 
-    /// An entry is in memory only. It is tried from now on.
+    /// Adds an entry that is only in memory, and starts to retry.
     pub fn add(self: &Arc<Self>, entry: NewEntry, share: Share) {
         self.entries.lock().insert(entry.id.clone(), (entry, share));
         if self.is_tried.swap(true, Ordering::AcqRel) {
@@ -55,18 +56,18 @@ impl Owed {
         });
     }
 
-    /// Redis has the entry.
+    /// Removes an entry that Redis has by now.
     pub fn remove(&self, id: &str) {
         self.entries.lock().remove(id);
     }
 
-    /// Writes one after the other, until one fails.
+    /// Writes one entry after another, until one fails.
     async fn write_all(&self) {
         let all: Vec<(NewEntry, Share)> = self.entries.lock().values().cloned().collect();
         for (entry, share) in all {
             let (id, owner) = (entry.id.clone(), entry.owner.clone());
             let text = self.spare.read(move |db| db.text(&id, &owner)).await.ok().flatten();
-            // Memory had no room for it, or it became too old.
+            // Memory had no room for it, or it has expired.
             if text.is_none() && entry.job.is_none() {
                 self.remove(&entry.id);
                 continue;
@@ -75,7 +76,7 @@ impl Owed {
                 Ok(()) => {
                     {
                         let mut entries = self.entries.lock();
-                        // A job may have ended meanwhile: its end is still to be written.
+                        // A job may have ended meanwhile, and then its end is still to be written.
                         if entries.get(&entry.id).is_some_and(|(now, _)| *now != entry) {
                             continue;
                         }

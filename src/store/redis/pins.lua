@@ -1,12 +1,12 @@
--- What is trusted of servers, and what waits to be. The first argument is the method, the next four are of every method: the number of
--- this gateway, its name, how long its lease lasts, and how far its clock is ahead.
+-- Trusted definitions of servers, and waiting ones. The first argument is the method; the next four are common to every
+-- method: this gateway's number, its name, how long its lease lasts, and how far its clock is ahead.
 --
--- pins:of:SERVER      pins as JSON, by KIND:NAME; `by` is the gateway whose list has what waits
+-- pins:of:SERVER      pins as JSON, by KIND:NAME; `by` is the gateway that listed the waiting definition
 -- pins:texts:SERVER   texts of definitions, by KIND:NAME:HASH
 -- pins:bytes          bytes of these texts, by server
--- pins:waiting        SERVER, KIND and NAME of what waits, with zeros between them, in order
+-- pins:waiting        SERVER, KIND and NAME of waiting pins, separated by zero bytes, in order
 -- pins:servers        the servers
--- pins:version        a number that every change of a pin makes larger
+-- pins:version        a number that grows with every change of a pin
 
 local LIFE = 400 * 24 * 3600 * 1000
 local me, name, lease = ARGV[2], ARGV[3], ARGV[4]
@@ -20,7 +20,7 @@ local function last_all(server)
     end
 end
 
--- The pin of a field, and whether it is one of a newer Nonet.
+-- Returns the pin of a field, and whether it is a newer Nonet's.
 local function read(server, field)
     local text = redis.call('HGET', of(server), field)
     if not text then return nil, false end
@@ -41,7 +41,7 @@ local function write(server, kind, named, pin)
     end
 end
 
--- Drops a text that a pin does not have any more.
+-- Drops a text that a pin no longer uses.
 local function drop_text(server, field, hash, pin)
     if not hash or hash == pin.trusted or hash == pin.waiting then return end
     local bytes = redis.call('HSTRLEN', texts(server), field .. ':' .. hash)
@@ -50,7 +50,7 @@ local function drop_text(server, field, hash, pin)
     end
 end
 
--- After a restart of an empty Redis no number comes again.
+-- After an empty Redis restarts, no number recurs.
 local function changed()
     local clock = redis.call('TIME')
     local before = tonumber(redis.call('GET', base .. 'pins:version') or '') or 0
@@ -60,7 +60,7 @@ end
 
 local methods = {}
 
--- Puts texts, each after its field and its hash, as far as all of a server fit.
+-- Stores texts, each after its field and its hash, as long as all of a server's texts fit.
 function methods.put_texts(server, most, ...)
     local all = { ... }
     local bytes = tonumber(redis.call('HGET', base .. 'pins:bytes', server) or '') or 0
@@ -93,14 +93,15 @@ function steps.vouch(_, hash, now)
     return { trusted = hash, by_user = false, since = now, told = false }
 end
 
--- What another gateway lists goes on waiting: two whose servers differ would otherwise change the pin in turns.
+-- A definition that another gateway lists keeps waiting: otherwise two gateways with different servers would change the pin
+-- in turns.
 steps['return'] = function(pin)
     if not pin or not pin.waiting or pin.by ~= me and is_held(pin.by or '0') then return nil end
     pin.waiting, pin.told, pin.by = nil, false, nil
     return pin
 end
 
--- Changes pins of a server, all at once.
+-- Changes a server's pins, all at once.
 function methods.write(server, now, writes)
     enter(me, name, lease)
     local is_changed = false
@@ -127,7 +128,7 @@ function methods.write(server, now, writes)
     return 0
 end
 
--- Trusts what waits, if that is still what the user has seen. Returns how many of them it was.
+-- Trusts waiting definitions that are still as the user has seen them. Returns how many were.
 function methods.trust(now, seen)
     local count = 0
     for _, one in ipairs(cjson.decode(seen)) do
@@ -147,7 +148,7 @@ function methods.trust(now, seen)
     return count
 end
 
--- Notes that somebody was told of what waits.
+-- Notes that waiting changes were reported.
 function methods.told(seen)
     local count = 0
     for _, one in ipairs(cjson.decode(seen)) do
@@ -161,7 +162,7 @@ function methods.told(seen)
     return count
 end
 
--- Lets everything live on, as long as a gateway runs.
+-- Postpones the expiry of everything, as long as a gateway runs.
 function methods.renew()
     for _, server in ipairs(redis.call('SMEMBERS', base .. 'pins:servers')) do last_all(server) end
     return 0

@@ -1,6 +1,7 @@
-//! What is trusted of servers, and what waits to be, in Redis. `pins.lua` has the keys.
+//! Trusted definitions of servers, and waiting ones, in Redis. The keys are described in `pins.lua`.
 //!
-//! The texts of definitions are put first, in parts, and then the pins in one script: nobody sees a server of which some is pinned.
+//! The texts of definitions are stored first, in parts, and then the pins in one script, so that nobody sees a partly pinned
+//! server.
 
 use std::sync::Arc;
 
@@ -17,11 +18,11 @@ use super::{
 
 static METHODS: Methods = Methods::new(|| script(include_str!("pins.lua")));
 
-/// Texts that are put or read at a time, and about how many bytes of them.
+/// How many texts are stored or read at a time, and their approximate total size in bytes.
 const AT_ONCE: usize = 200;
 const BYTES_AT_ONCE: usize = 1 << 20;
 
-/// The pins of the replicas. Every call blocks, and needs a runtime of tokio around it.
+/// The pins of the replicas. Every call blocks, and must run inside a tokio runtime.
 #[derive(Debug)]
 pub(super) struct PinKeys {
     link: Arc<Link>,
@@ -35,7 +36,7 @@ struct PinValue {
     trusted: Option<String>,
     by_user: bool,
     waiting: Option<String>,
-    /// A number: Lua would round it.
+    /// A number as a string, because Lua would round it.
     since: String,
     told: bool,
 }
@@ -57,7 +58,7 @@ impl PinKeys {
         call
     }
 
-    /// Puts off the end of everything.
+    /// Postpones the expiry of everything.
     pub async fn renew(&self) -> Result<(), StoreError> {
         self.link.run(&self.call("renew")).await
     }
@@ -210,15 +211,15 @@ fn wait<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, Store
     block_in_place(|| runtime.block_on(work))
 }
 
-/// Server, kind and name of what waits.
+/// Returns the server, kind and name of a waiting pin.
 fn name_of(member: &str) -> Option<(&str, &str, &str)> {
     let (server, rest) = member.split_once('\0')?;
     let (kind, name) = rest.split_once('\0')?;
     Some((server, kind, name))
 }
 
-/// A pin as it was read; none if it does not fit. One of a newer Nonet is an error: without it, a definition that the user refused
-/// would be trusted at first sight.
+/// Returns a pin as read; `None` if it is invalid. A newer Nonet's pin is an error: without it, a definition that the user
+/// refused would be trusted on first sight.
 fn pin_of(server: &str, kind: &str, name: &str, value: &str) -> Result<Option<Pin>, StoreError> {
     #[derive(Deserialize)]
     struct Versioned {

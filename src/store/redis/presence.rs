@@ -1,4 +1,4 @@
-//! The lease of a gateway: a key that ends by itself unless its gateway renews it.
+//! The lease of a gateway: a key that expires unless the gateway renews it.
 
 use std::{
     sync::{
@@ -13,12 +13,12 @@ use redis::{ScriptInvocation, cmd, pipe};
 use super::{super::StoreError, link::Link};
 use crate::clock::Clock;
 
-/// How long the key lasts. A gateway that ended without a word has its work taken over after that.
+/// How long the key lasts. After that, the work of a gateway that ended silently is taken over.
 pub(super) const LASTS: Duration = Duration::from_secs(10);
 /// How often it is renewed.
 pub(super) const BEAT: Duration = Duration::from_secs(3);
 
-/// The lease of this gateway on whatever it holds.
+/// This gateway's lease on everything that it holds.
 #[derive(Debug)]
 pub(super) struct Lease {
     link: Arc<Link>,
@@ -28,30 +28,30 @@ pub(super) struct Lease {
     /// The name of the replica, for people.
     pub name: String,
     clock: Clock,
-    /// Whether somebody renews it.
+    /// Whether a task renews it.
     is_renewed: AtomicBool,
     has_ended: AtomicBool,
 }
 
 impl Lease {
-    /// A lease that begins when something is held.
+    /// Returns a lease that starts when something is first held.
     pub fn new(link: Arc<Link>, base: &str, number: u32, name: String, clock: Clock) -> Self {
         let (key, holder, number) = (format!("{base}holder:{number}"), number, number.to_string());
         let (is_renewed, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { link, key, holder, number, name, clock, is_renewed, has_ended }
     }
 
-    /// The number of this gateway.
+    /// Returns the number of this gateway.
     pub fn number(&self) -> u32 {
         self.holder
     }
 
-    /// Whether the gateway has let everything go.
+    /// Returns whether the gateway has released everything.
     pub fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Adds the lease and the clock to a method of a script, and has the lease renewed from now on.
+    /// Adds the lease and the clock to a script call, and starts to renew the lease.
     pub fn sign(self: &Arc<Self>, call: &mut ScriptInvocation<'_>) {
         call.arg(&self.number).arg(&self.name).arg(LASTS.as_millis() as u64).arg(self.clock.ahead_ms());
         if !self.is_renewed.swap(true, Ordering::Relaxed) {
@@ -62,7 +62,7 @@ impl Lease {
                     let Some(lease) = lease.upgrade().filter(|lease| !lease.has_ended()) else {
                         return;
                     };
-                    // The link warns of trouble.
+                    // The link warns about trouble.
                     let _ = lease.renew().await;
                 }
             });
@@ -75,7 +75,7 @@ impl Lease {
         self.link.send(pipe().add_command(set)).await
     }
 
-    /// Ends the lease: whatever this gateway holds is free.
+    /// Ends the lease, which releases everything that this gateway holds.
     pub async fn end(&self) -> Result<(), StoreError> {
         self.has_ended.store(true, Ordering::Relaxed);
         if !self.is_renewed.load(Ordering::Relaxed) {

@@ -1,12 +1,12 @@
--- The rates of calls that all replicas share, by the generic cell rate algorithm.
+-- Rates of calls shared by all replicas, by the generic cell rate algorithm.
 --
--- rate:NAME   until when the calls of a rate are paid for, in microseconds since 1970 by Redis's clock. The key ends soon after that
---             time, because a rate that nobody has used for so long is whole again. Another format would need another key.
+-- rate:NAME   until when a rate's calls are paid for, in microseconds since 1970 by Redis's clock. The key expires soon
+--             after that time, because a rate unused for that long is full again. Another format would need another key.
 
 local methods = {}
 
--- Takes a call from each rate, given as name, interval in microseconds and burst, or from none of them if one is used up. Returns
--- the number of the first that is, from 0, and after how many microseconds it allows a call; nothing if all were taken from.
+-- Takes a call from each rate, given as name, interval in microseconds and burst, or from none if one is used up. Returns the
+-- index of the first used-up rate, from 0, and the microseconds until it allows a call; nothing if all were taken from.
 function methods.take(ahead, ...)
     local rates = { ... }
     local clock = redis.call('TIME')
@@ -15,7 +15,7 @@ function methods.take(ahead, ...)
     for at = 1, #rates, 3 do
         local key, interval, burst = base .. 'rate:' .. rates[at], tonumber(rates[at + 1]), tonumber(rates[at + 2])
         local paid = tonumber(redis.call('GET', key) or '') or now
-        -- Never in the past, and never further ahead than calls can pay for: the clock may have gone back.
+        -- Never in the past, and never further ahead than calls can pay for: the clock may have been set back.
         paid = math.min(math.max(paid, now), now + interval * burst)
         local wait = paid - interval * (burst - 1) - now
         if wait > 0 then return { (at - 1) / 3, math.ceil(wait) } end

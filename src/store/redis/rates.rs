@@ -1,4 +1,4 @@
-//! The rates of calls that all replicas share, in Redis. `rates.lua` has the keys.
+//! Rates of calls shared by all replicas, in Redis. The keys are described in `rates.lua`.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ impl RateKeys {
         Self { brisk: Brisk::new(link, "the rates of calls"), base, clock }
     }
 
-    /// Waits for Redis as long as this.
+    /// Sets how long to wait for Redis.
     #[cfg(test)]
     pub fn wait_for(&mut self, patience: Duration) {
         self.brisk.wait_for(patience);
@@ -35,7 +35,7 @@ impl RateKeys {
         let mut call = METHODS.call(&self.base, "take");
         call.arg(self.clock.ahead_ms());
         for SharedRate { name, interval, burst } in rates {
-            // Seldom a whole number: a third of a second.
+            // Often not a whole number, such as a third of a second.
             call.arg(name).arg(interval.as_nanos() as f64 / 1_000.0).arg(*burst);
         }
         let answer: Vec<u64> = self.brisk.run(call).await?;

@@ -1,13 +1,13 @@
--- Records. The first argument is the method, the next four are of every method: the number of this gateway, its name, how long
--- its lease lasts, and how far its clock is ahead.
+-- Records. The first argument is the method; the next four are common to every method: this gateway's number, its name, how
+-- long its lease lasts, and how far its clock is ahead.
 --
 -- record:KIND:LENGTH:OWNER:ID   one record, with the vector of a fact (LENGTH is that of OWNER)
--- of:KIND:OWNER                 members, by the order in which they were put
--- kind:KIND                     the same of all owners
--- due                           members that are due at a time, by that time
--- notices                       how many notices there are, by HOLDER:OWNER
--- changes:OWNER                 how often the facts of an owner have changed
--- number                        of the record that was put last
+-- of:KIND:OWNER                 members, in the order in which they were stored
+-- kind:KIND                     the same for all owners
+-- due                           members with a due time, by that time
+-- notices                       the number of notices, by HOLDER:OWNER
+-- changes:OWNER                 the number of changes to an owner's facts
+-- number                        the number of the last stored record
 
 local FIELDS = { 'v', 'kind', 'owner', 'id', 'body', 'due', 'rev', 'put', 'holder', 'n' }
 local LIFE = 400 * 24 * 3600 * 1000
@@ -18,8 +18,8 @@ local newer = 0
 local function member_of(kind, owner, id) return kind .. ':' .. #owner .. ':' .. owner .. ':' .. id end
 local function of(kind, owner) return base .. 'of:' .. kind .. ':' .. owner end
 
--- The record of a member as a table. None if there is none, or one of a newer Nonet, which is counted. An index that still has
--- a member whose record has expired loses it.
+-- Returns a member's record as a table; nil if there is none, or if it is a newer Nonet's, which is counted. A member whose
+-- record has expired is removed from the index.
 local function read(member, index)
     local values = redis.call('HMGET', base .. 'record:' .. member, unpack(FIELDS))
     if not values[1] then
@@ -52,7 +52,7 @@ local function count_notice(record, by)
     last(notices, LIFE)
 end
 
--- Counts a change of an owner's facts. The count begins at random, so that no number comes again.
+-- Counts a change to an owner's facts. The count starts at random, so that no number recurs.
 local function changed(record)
     if record.kind ~= 'fact' then return end
     local changes = base .. 'changes:' .. record.owner
@@ -75,8 +75,8 @@ local function set_due(record, due)
     record.due = due
 end
 
--- Gives a record to a gateway, or to nobody. To take it over counts as a change, so that a gateway that was believed to have
--- ended cannot change it any more.
+-- Gives a record to a gateway, or to none. A takeover counts as a change, so that a gateway believed to have ended can no
+-- longer change the record.
 local function set_holder(record, holder)
     local key = base .. 'record:' .. record.member
     count_notice(record, -1)
@@ -95,14 +95,14 @@ local function drop(record)
     changed(record)
 end
 
--- All records of an index, in order.
+-- Returns all records of an index, in order.
 local function all(index)
     local found = {}
     for _, member in ipairs(redis.call('ZRANGE', index, 0, -1)) do found[#found + 1] = read(member, index) end
     return found
 end
 
--- Removes a record. A parked one takes its parts along.
+-- Removes a record. A parked record's parts are removed with it.
 local function remove(record)
     if record.kind == 'parked' then
         for _, part in ipairs(all(of('parked', record.id))) do drop(part) end
@@ -158,7 +158,7 @@ function methods.all(kind, owner) return answer(all(of(kind, owner))) end
 
 function methods.of_kind(kind) return answer(all(base .. 'kind:' .. kind)) end
 
--- The record that was read, unless it was changed or removed since.
+-- Returns the record as it was read, unless it has been changed or removed since.
 local function unchanged(kind, owner, id, rev)
     local record = read(member_of(kind, owner, id))
     return record and record.rev == rev and record or nil
@@ -209,7 +209,7 @@ function methods.drop_old(kind, owner, before)
     return dropped
 end
 
--- Of kinds that this Nonet does not know, a newer one takes care.
+-- Kinds unknown to this Nonet are left to a newer one.
 function methods.due(now, ...)
     local found, kinds = {}, {}
     for _, kind in ipairs({ ... }) do kinds[kind] = true end
@@ -221,7 +221,7 @@ function methods.due(now, ...)
             if record.holder == me then found[#found + 1] = record end
         end
     end
-    -- Redis orders those of one time by their members.
+    -- Redis orders records with equal times by their members.
     table.sort(found, function(one, other)
         local sooner, later = tonumber(one.due), tonumber(other.due)
         return sooner < later or sooner == later and tonumber(one.n) < tonumber(other.n)
@@ -229,8 +229,8 @@ function methods.due(now, ...)
     return answer(found)
 end
 
--- What is to come: the time of the next record that is this gateway's or nobody's, then owners with the count of notices that
--- nobody holds.
+-- Returns the upcoming work: the time of the next record that this gateway or none holds, then owners with the number of
+-- their unheld notices.
 function methods.agenda()
     if redis.call('EXISTS', base .. 'number') == 0 then return false end
     local next, at = '', 0
@@ -300,7 +300,7 @@ function methods.put_vectors(owner, model, ...)
     return 0
 end
 
--- Lets the records of these kinds live on, as long as a gateway runs.
+-- Postpones the expiry of the records of these kinds, as long as a gateway runs.
 function methods.renew(...)
     for _, key in ipairs({ 'number', 'due', 'notices' }) do last(base .. key, LIFE) end
     for _, kind in ipairs({ ... }) do

@@ -1,4 +1,4 @@
-//! What people and models leave for later, in Redis. `records.lua` has the keys, and what each method does.
+//! Work that people and models leave for later, in Redis. The keys and the methods are described in `records.lua`.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -12,7 +12,7 @@ use super::{
 
 static METHODS: Methods = Methods::new(|| script(include_str!("records.lua")));
 
-/// Arguments of one call that are given as a list: Lua takes some thousand.
+/// How many arguments of one call are given as a list: Lua accepts a few thousand.
 const AT_ONCE: usize = 500;
 
 /// The records of a store.
@@ -23,7 +23,7 @@ pub(super) struct RecordKeys {
     lease: Arc<Lease>,
 }
 
-/// Records as a script gives them: how many of a newer Nonet were left out, and the rest by field.
+/// Records as a script returns them: the number of skipped newer ones, and the rest by field.
 type Rows = (u64, Vec<Vec<Vec<u8>>>);
 
 impl RecordKeys {
@@ -43,7 +43,7 @@ impl RecordKeys {
         call
     }
 
-    /// A method for a record as it was read.
+    /// Returns a method call for a record as it was read.
     fn of_record(&self, method: &str, record: &Record) -> ScriptInvocation<'static> {
         let mut call = self.of_owner(method, record.kind, &record.owner);
         call.arg(&record.id).arg(record.revision);
@@ -63,19 +63,19 @@ impl RecordKeys {
         Ok(usize::try_from(dropped).ok())
     }
 
-    /// The record of an owner with this id.
+    /// Returns the record of an owner with this id.
     pub async fn get(&self, kind: RecordKind, owner: &str, id: &str) -> Result<Option<Record>, StoreError> {
         let mut call = self.of_owner("get", kind, owner);
         call.arg(id);
         Ok(self.read(&call).await?.pop())
     }
 
-    /// All records of an owner, oldest first.
+    /// Returns all records of an owner, oldest first.
     pub async fn all(&self, kind: RecordKind, owner: &str) -> Result<Vec<Record>, StoreError> {
         self.read(&self.of_owner("all", kind, owner)).await
     }
 
-    /// All records of a kind, oldest first.
+    /// Returns all records of a kind, oldest first.
     pub async fn of_kind(&self, kind: RecordKind) -> Result<Vec<Record>, StoreError> {
         let mut call = self.call("of_kind");
         call.arg(kind.as_str());
@@ -144,7 +144,7 @@ impl RecordKeys {
         self.read(&call).await
     }
 
-    /// Lets records go that this gateway holds.
+    /// Releases records that this gateway holds.
     pub async fn free(&self, kind: RecordKind, owner: &str, ids: &[String]) -> Result<(), StoreError> {
         for some in ids.chunks(AT_ONCE) {
             let mut call = self.of_owner("free", kind, owner);
@@ -193,14 +193,14 @@ impl RecordKeys {
         Ok(())
     }
 
-    /// Puts off the end of all records.
+    /// Postpones the expiry of all records.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let mut call = self.call("renew");
         call.arg(&RecordKind::ALL.map(RecordKind::as_str));
         self.link.run(&call).await
     }
 
-    /// Runs a method that gives records. Those that cannot be read are left out, with a warning.
+    /// Runs a method that returns records. Unreadable ones are skipped, with a warning.
     async fn read(&self, call: &ScriptInvocation<'_>) -> Result<Vec<Record>, StoreError> {
         let (newer, rows): Rows = self.link.run(call).await?;
         if newer > 0 {
@@ -210,12 +210,12 @@ impl RecordKeys {
     }
 }
 
-/// A time as a script takes it.
+/// Converts a time to a script's argument.
 fn time(ms: Option<u64>) -> String {
     ms.map_or_else(String::new, |ms| ms.to_string())
 }
 
-/// The record of a row; none if the row does not fit.
+/// Returns the record of a row; `None` if the row is invalid.
 fn record_of(row: Vec<Vec<u8>>) -> Option<Record> {
     let row: Vec<String> = row.into_iter().map(String::from_utf8).collect::<Result<_, _>>().ok()?;
     let [kind, owner, id, body, due, revision, put] = <[String; 7]>::try_from(row).ok()?;

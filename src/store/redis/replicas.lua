@@ -1,17 +1,17 @@
--- Replicas, and what one of them holds at a time: sessions and leases. Its arguments are the method and the number of this
--- replica; then the method's own.
+-- Replicas, and what only one of them holds at a time: sessions and leases. The arguments are the method, this replica's
+-- number, and the method's own arguments.
 --
--- replicas        what each replica tells of itself, by number
--- secret          what replicas know each other by
--- epoch           which replica was the first since Redis was empty, and when
--- session:ID      a session of a client, with the replica that holds it; 0 if none does
+-- replicas        each replica's description of itself, by number
+-- secret          the secret by which replicas recognize each other
+-- epoch           the first replica since Redis was empty, and the time
+-- session:ID      a client's session, with the replica that holds it; 0 for none
 -- lease:NAME      the replica that holds a lease
--- note:NAME       something for any replica to take
+-- note:NAME       a note for any replica to take
 
 local DAY = 24 * 3600 * 1000
 local me = ARGV[2]
 
--- A replica is there: its name, how long its lease lasts, what it tells of itself, and the secret if there is none yet.
+-- Registers a replica: its name, the duration of its lease, its description, and the secret if there is none yet.
 local function join(name, lease, told, secret, epoch)
     enter(me, name, lease)
     redis.call('HSET', base .. 'replicas', me, told)
@@ -23,7 +23,7 @@ local function join(name, lease, told, secret, epoch)
     return { redis.call('GET', base .. 'secret'), redis.call('GET', base .. 'epoch') }
 end
 
--- What all replicas that run tell of themselves.
+-- Returns the descriptions of all running replicas.
 local function look()
     local all, told = redis.call('HGETALL', base .. 'replicas'), {}
     for at = 1, #all, 2 do
@@ -47,8 +47,8 @@ local function put_session(id, body, life)
     redis.call('PEXPIRE', key, life)
 end
 
--- Makes this replica the holder of a session, unless another one holds it that runs. `gone` is one that does not. Returns its
--- body, or the number of its holder.
+-- Makes this replica the holder of a session, unless another running one holds it. `gone` is a replica that is not running.
+-- Returns the session's body, or the number of its holder.
 local function claim_session(id, gone, may)
     local key = base .. 'session:' .. id
     local values = redis.call('HMGET', key, 'v', 'holder', 'body')
@@ -62,13 +62,13 @@ local function claim_session(id, gone, may)
     return { values[3], '' }
 end
 
--- Lets a session go that this replica holds.
+-- Releases a session that this replica holds.
 local function free_session(id)
     local key = base .. 'session:' .. id
     if redis.call('HGET', key, 'holder') == me then redis.call('HSET', key, 'holder', '0') end
 end
 
--- Puts off the end of sessions that this replica holds. Returns those that are gone.
+-- Postpones the expiry of sessions that this replica holds. Returns the ones that are gone.
 local function touch_sessions(life, ...)
     local gone = {}
     for _, id in ipairs({ ... }) do
@@ -82,9 +82,9 @@ local function touch_sessions(life, ...)
     return gone
 end
 
--- Takes leases. With each name comes what may be taken: 0 nothing, 1 the lease of a replica that does not run any more, 2 that or
--- one that nobody has. `gone` is a replica that does not answer, which counts as one that does not run unless its key has
--- been renewed, so that it lives for longer than `late`. Returns who has each of them, 0 for nobody.
+-- Takes leases. Each name comes with what may be taken: 0 nothing, 1 the lease of an ended replica, 2 also a free one. `gone`
+-- is a replica that does not answer. It counts as ended unless its key has been renewed, so that the key lives longer than
+-- `late`. Returns the holder of each lease, 0 for none.
 local function take_leases(gone, late, ...)
     local asked, holders = { ... }, {}
     for at = 1, #asked, 2 do

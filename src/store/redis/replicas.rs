@@ -1,4 +1,5 @@
-//! The replicas of a gateway: which of them run and where, and what one of them holds at a time: sessions of clients, and leases.
+//! The replicas of a gateway: which of them run and where, and what only one of them holds at a time: clients' sessions, and
+//! leases.
 
 use std::{
     sync::{
@@ -18,29 +19,30 @@ use super::{
     presence::{BEAT, LASTS, Lease},
 };
 
-/// Runs in a Redis that is full, too: what it writes is little, and without it every replica would seem to be gone.
+/// Also runs in a full Redis: its writes are small, and without them every replica would seem to be gone.
 static METHODS: Methods = Methods::new(|| script_that_may("allow-oom", include_str!("replicas.lua")));
 
-/// How long a session is kept after its holder last said that it is open.
+/// How long a session is kept after its holder last confirmed that it is open.
 pub const SESSION_LIFE: Duration = Duration::from_secs(3_600);
-/// How often it is looked at most who runs, beside the beat.
+/// The minimum time between two checks of the running replicas, besides the beat.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
-/// How long a call waits for another replica until it is looked whether that one still runs, and how often then, for all calls together.
+/// How long a call waits for another replica before that replica is checked, and how often it is checked after that, for all
+/// calls together.
 const WAITED: Duration = Duration::from_secs(2);
 const LOOK_WAITING: Duration = Duration::from_millis(400);
-/// How long a replica that does not answer has to be silent in Redis as well until it counts as ended: longer than its beat.
+/// How long a replica that does not answer must also be silent in Redis to count as ended: longer than its beat.
 const SILENT: Duration = Duration::from_secs(4);
 /// The number of no replica.
 const NOBODY: u32 = 0;
 
-/// What a replica tells the others of itself.
+/// A replica's description of itself for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replica {
-    /// Its number, which no other process has.
+    /// Its number, unique among processes.
     pub number: u32,
     /// Its name, for people.
     pub name: String,
-    /// Where the others reach it: `http://HOST:PORT`.
+    /// The address at which the others reach it: `http://HOST:PORT`.
     pub address: String,
     /// Its version of Nonet.
     #[serde(default)]
@@ -48,34 +50,34 @@ pub struct Replica {
     /// A hash of its configuration.
     #[serde(default)]
     pub config: String,
-    /// Its labels, which say what can run on it.
+    /// Its labels, which determine what can run on it.
     #[serde(default)]
     pub labels: Vec<String>,
-    /// Whether it is about to stop: it takes nothing over.
+    /// Whether it is about to stop: then it takes nothing over.
     #[serde(default)]
     pub leaving: bool,
 }
 
-/// Which lease a replica may take.
+/// The leases that a replica may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Claim {
-    /// None: it wants to know who has it.
+    /// None: only asks for the holder.
     No = 0,
-    /// That of a replica that does not run any more.
+    /// The lease of a replica that has ended.
     OfEnded = 1,
-    /// That, or one that nobody has.
+    /// The lease of an ended replica, or a free one.
     Free = 2,
 }
 
-/// Who holds a session.
+/// The holder of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// This replica, with what the session's record says.
+    /// This replica, with the session's record.
     Here(Vec<u8>),
-    /// Another one, by its number.
+    /// Another replica, by its number.
     By(u32),
-    /// Nobody, and this replica was not to take it over.
+    /// No replica, and this one was not to take it over.
     Free,
     /// There is no such session.
     Unknown,
@@ -87,17 +89,17 @@ pub struct Replicas {
     link: Arc<Link>,
     base: Arc<str>,
     lease: Arc<Lease>,
-    /// What this replica tells of itself, once it has joined.
+    /// This replica's description of itself, once it has joined.
     own: Mutex<Option<Replica>>,
     known: ArcSwap<Vec<Replica>>,
     looked: Mutex<Option<Instant>>,
     secret: OnceLock<[u8; 32]>,
-    /// Which replica was the first since Redis was empty.
+    /// The first replica since Redis was empty.
     epoch: Mutex<String>,
-    /// When Redis was found to have been emptied, and how often.
+    /// When Redis was found to be emptied, and how many times.
     emptied: Mutex<Option<Instant>>,
     times_emptied: AtomicUsize,
-    /// What becomes the secret if there is none.
+    /// The secret if there is none yet.
     candidate: [u8; 32],
 }
 
@@ -122,37 +124,37 @@ impl Replicas {
         }
     }
 
-    /// The number of this replica.
+    /// Returns the number of this replica.
     pub fn number(&self) -> u32 {
         self.lease.number()
     }
 
-    /// The name of this replica.
+    /// Returns the name of this replica.
     pub fn name(&self) -> &str {
         &self.lease.name
     }
 
-    /// The host and port of a node of Redis, or of a Sentinel.
+    /// Returns the host and port of a node of Redis, or of a Sentinel.
     pub fn redis(&self) -> String {
         self.link.first()
     }
 
-    /// Why Redis cannot be used at the moment.
+    /// Returns why Redis cannot be used at the moment.
     pub fn trouble(&self) -> Option<String> {
         self.link.trouble()
     }
 
-    /// What replicas know each other by, and seal handles with; none before Redis has answered once.
+    /// Returns the secret by which replicas recognize each other and seal handles; `None` until Redis has answered once.
     pub fn secret(&self) -> Option<&[u8; 32]> {
         self.secret.get()
     }
 
-    /// Whether this replica is about to stop.
+    /// Returns whether this replica is about to stop.
     pub fn is_leaving(&self) -> bool {
         self.own.lock().as_ref().is_some_and(|own| own.leaving)
     }
 
-    /// Tells the others of this replica. From then on it beats until its lease ends, through any trouble of Redis.
+    /// Registers this replica with the others. From then on it beats until its lease ends, through any trouble of Redis.
     pub async fn join(self: &Arc<Self>, own: Replica) {
         let is_first = self.own.lock().replace(own).is_none();
         if let Err(error) = self.beat().await {
@@ -167,14 +169,14 @@ impl Replicas {
                     else {
                         return;
                     };
-                    // The link warns of trouble.
+                    // The link warns about trouble.
                     let _ = replicas.beat().await;
                 }
             });
         }
     }
 
-    /// Says that this replica runs, and looks who else does.
+    /// Renews this replica's registration, and reads the running replicas.
     async fn beat(&self) -> Result<(), StoreError> {
         let Some(own) = self.own.lock().clone() else { return Ok(()) };
         let told = serde_json::to_string(&own).unwrap_or_default();
@@ -195,22 +197,22 @@ impl Replicas {
         self.look().await
     }
 
-    /// How often Redis was found to have lost what it had.
+    /// Returns how many times Redis was found to have lost its data.
     pub fn times_emptied(&self) -> usize {
         self.times_emptied.load(Ordering::Relaxed)
     }
 
-    /// Tells the others that this replica has another configuration.
+    /// Announces this replica's new configuration to the others.
     pub async fn has_config(&self, config: String) {
         match &mut *self.own.lock() {
             Some(own) => own.config = config,
             None => return,
         }
-        // The link warns of trouble.
+        // The link warns about trouble.
         let _ = self.beat().await;
     }
 
-    /// Says that this replica is about to stop. It still answers.
+    /// Announces that this replica is about to stop. It still answers.
     pub async fn is_about_to_leave(&self) {
         if let Some(own) = &mut *self.own.lock() {
             own.leaving = true;
@@ -220,13 +222,13 @@ impl Replicas {
         }
     }
 
-    /// Reads who runs.
+    /// Reads the running replicas.
     pub async fn look(&self) -> Result<(), StoreError> {
         let mut call = METHODS.call(&self.base, "look");
         call.arg(self.number());
         let told: Vec<String> = self.link.run(&call).await?;
         let mut all: Vec<Replica> = told.iter().filter_map(|told| serde_json::from_str(told).ok()).collect();
-        // The others have to say again that they run.
+        // The others first have to register again.
         if self.emptied.lock().is_some_and(|emptied| emptied.elapsed() < BEAT * 2) {
             let is_missing = |known: &&Replica| all.iter().all(|replica| replica.number != known.number);
             let missing: Vec<Replica> = self.known.load().iter().filter(is_missing).cloned().collect();
@@ -238,12 +240,12 @@ impl Replicas {
         Ok(())
     }
 
-    /// The replicas that ran a moment ago, this one included.
+    /// Returns the replicas that were alive a moment ago, including this one.
     pub fn known(&self) -> Arc<Vec<Replica>> {
         self.known.load_full()
     }
 
-    /// The same, for people.
+    /// Returns the same replicas in the form for people.
     pub(super) fn shown(&self) -> Vec<ShownReplica> {
         let config = self.own.lock().as_ref().map(|own| own.config.clone());
         let shown = |replica: &Replica| ShownReplica {
@@ -256,7 +258,7 @@ impl Replicas {
         self.known.load().iter().map(shown).collect()
     }
 
-    /// A replica that runs. One that is not known is looked for.
+    /// Returns a running replica. One that is not known yet is looked up.
     pub async fn get(&self, number: u32) -> Option<Replica> {
         let find = || self.known.load().iter().find(|replica| replica.number == number).cloned();
         if let Some(known) = find() {
@@ -269,25 +271,25 @@ impl Replicas {
         None
     }
 
-    /// A replica that Redis does not know, if it has just lost what it had.
+    /// Returns a replica that is missing from Redis, if Redis has just lost its data.
     pub async fn get_anew(&self, number: u32) -> Option<Replica> {
         self.beat().await.ok()?;
         self.known.load().iter().find(|replica| replica.number == number).cloned()
     }
 
-    /// Ends when a replica does not run any more, as far as Redis says.
+    /// Resolves when Redis says that a replica is no longer running.
     pub async fn until_gone(&self, number: u32) {
         let began = Instant::now();
         while self.known.load().iter().any(|replica| replica.number == number) {
             tokio::time::sleep(LOOK_AGAIN).await;
             if began.elapsed() > WAITED && self.may_look() {
-                // The link warns of trouble.
+                // The link warns about trouble.
                 let _ = self.look().await;
             }
         }
     }
 
-    /// Whether nobody has looked who runs for a moment. Who asks is the one who looks.
+    /// Returns whether the running replicas have not been read for a moment. A caller that gets true reads them.
     fn may_look(&self) -> bool {
         let mut looked = self.looked.lock();
         let is_old = looked.is_none_or(|looked| looked.elapsed() >= LOOK_WAITING);
@@ -297,15 +299,15 @@ impl Replicas {
         is_old
     }
 
-    /// Keeps the record of a session that this replica holds.
+    /// Stores the record of a session that this replica holds.
     pub async fn put_session(&self, id: &str, body: &[u8]) -> Result<(), StoreError> {
         let mut call = METHODS.call(&self.base, "put_session");
         call.arg(self.number()).arg(id).arg(body).arg(SESSION_LIFE.as_millis() as u64);
         self.link.run(&call).await
     }
 
-    /// Makes this replica the holder of a session, unless another one holds it. `gone` is one that does not run any more,
-    /// whatever its lease says. A replica that `may` not only looks.
+    /// Makes this replica the holder of a session, unless another one holds it. `gone` is a replica that no longer runs,
+    /// whatever its lease says. Without `may`, this replica only looks.
     pub async fn claim_session(&self, id: &str, gone: Option<u32>, may: bool) -> Result<Held, StoreError> {
         let mut call = METHODS.call(&self.base, "claim_session");
         call.arg(self.number()).arg(id).arg(gone.unwrap_or(NOBODY)).arg(u8::from(may));
@@ -325,7 +327,7 @@ impl Replicas {
         })
     }
 
-    /// Lets a session go, for any replica to take over.
+    /// Releases a session, for any replica to take over.
     pub async fn free_session(&self, id: &str) -> Result<(), StoreError> {
         let mut call = METHODS.call(&self.base, "free_session");
         call.arg(self.number()).arg(id);
@@ -337,28 +339,28 @@ impl Replicas {
         self.link.send(redis::pipe().del(format!("{}session:{id}", self.base)).ignore()).await
     }
 
-    /// Says that sessions are still open here. Returns those that Redis has lost.
+    /// Confirms that sessions are still open here. Returns the ones that Redis has lost.
     pub async fn touch_sessions(&self, ids: &[String]) -> Result<Vec<String>, StoreError> {
         let mut call = METHODS.call(&self.base, "touch_sessions");
         call.arg(self.number()).arg(SESSION_LIFE.as_millis() as u64).arg(ids);
         self.link.run(&call).await
     }
 
-    /// Leaves a note for any replica, for a while.
+    /// Leaves a note for any replica, for a limited time.
     pub async fn put_note(&self, name: &str, life: Duration) -> Result<(), StoreError> {
         let key = format!("{}note:{name}", self.base);
         self.link.send(redis::pipe().pset_ex(key, "", life.as_millis() as u64).ignore()).await
     }
 
-    /// Takes a note, so that no other replica gets it. Returns whether it was there.
+    /// Takes a note, so that no other replica gets it. Returns whether it existed.
     pub async fn take_note(&self, name: &str) -> Result<bool, StoreError> {
         let (taken,): (bool,) =
             self.link.send(redis::pipe().del(format!("{}note:{name}", self.base))).await?;
         Ok(taken)
     }
 
-    /// Takes leases, as far as it may; each lasts as long as its replica runs. `gone` is a replica that does not answer: it counts as
-    /// ended if it has not told Redis anything for a while either. Returns the replica that has each of them.
+    /// Takes leases, as far as allowed; each lasts as long as its replica runs. `gone` is a replica that does not answer: it
+    /// counts as ended if it has also been silent in Redis for a while. Returns the replica that holds each lease.
     pub async fn take_leases(
         &self,
         gone: Option<u32>,
@@ -375,7 +377,7 @@ impl Replicas {
         Ok(holders.iter().map(number).collect())
     }
 
-    /// Learns what replicas know each other by, for a process that is not one of them.
+    /// Reads the replicas' secret, for a process that is not one of them.
     pub async fn meet(&self) -> Result<(), StoreError> {
         if self.secret.get().is_none() {
             let key = format!("{}secret", self.base);
@@ -387,19 +389,19 @@ impl Replicas {
         Ok(())
     }
 
-    /// Whether the others know of this replica, or will.
+    /// Returns whether the others know this replica, or will.
     pub fn has_joined(&self) -> bool {
         self.own.lock().is_some()
     }
 
-    /// Ends a lease, if this replica has it.
+    /// Ends a lease, if this replica holds it.
     pub async fn end_lease(&self, name: &str) -> Result<(), StoreError> {
         let mut call = METHODS.call(&self.base, "end_lease");
         call.arg(self.number()).arg(name);
         self.link.run(&call).await
     }
 
-    /// Takes this replica off the list.
+    /// Removes this replica from the list.
     pub(super) async fn leave(&self) -> Result<(), StoreError> {
         if self.own.lock().is_none() {
             return Ok(());

@@ -1,12 +1,12 @@
--- The slots that all replicas share: how many calls a server has at the same time.
+-- Slots shared by all replicas: the number of concurrent calls to a server.
 --
--- slots:NAME   the slots that are taken, each with the time until which it is, in milliseconds by Redis's clock. A replica puts that
---              time off while a slot is in use, so that the slots of one that ended are free soon. Another format would need
---              another key.
+-- slots:NAME   the taken slots, each with its expiry in milliseconds by Redis's clock. A replica postpones the expiry while a
+--              slot is in use, so that the slots of an ended replica are soon free. Another format would
+--              need another key.
 
 local methods = {}
 
--- Takes one of so many slots, if one is free. Returns whether it did.
+-- Takes one of `most` slots, if one is free. Returns whether it did.
 function methods.take(ahead, life, name, most, slot)
     local key, now = base .. 'slots:' .. name, time(tonumber(ahead))
     redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
@@ -16,7 +16,7 @@ function methods.take(ahead, life, name, most, slot)
     return 1
 end
 
--- Puts off the ends of slots, given as name and slot. One that was free meanwhile is taken again.
+-- Postpones the expiry of slots, given as name and slot. A slot that became free meanwhile is taken again.
 function methods.keep(ahead, life, ...)
     local slots = { ... }
     local until_then = string.format('%.0f', time(tonumber(ahead)) + life)
@@ -27,7 +27,7 @@ function methods.keep(ahead, life, ...)
     end
 end
 
--- Gives a slot back.
+-- Releases a slot.
 function methods.give(name, slot)
     redis.call('ZREM', base .. 'slots:' .. name, slot)
 end

@@ -1,4 +1,4 @@
-//! The slots that all replicas share, in Redis: how many calls a server has at the same time. `slots.lua` has the keys.
+//! Slots shared by all replicas, in Redis: the number of concurrent calls to a server. The keys are described in `slots.lua`.
 
 use std::{
     collections::HashSet,
@@ -23,9 +23,9 @@ use crate::{
 
 static METHODS: Methods = Methods::new(|| script(include_str!("slots.lua")));
 
-/// How long a slot is taken unless its replica says again that it is.
+/// How long a slot is taken unless its replica renews it.
 const LIFE: Duration = Duration::from_secs(15);
-/// How often replicas say so.
+/// How often replicas renew their slots.
 const KEEP: Duration = Duration::from_secs(5);
 
 /// The slots under a prefix.
@@ -40,9 +40,9 @@ struct Inner {
     /// The number of this replica.
     holder: u32,
     next: AtomicU64,
-    /// What this replica has taken: name and slot.
+    /// The slots that this replica has taken: name and slot.
     taken: Mutex<HashSet<(Arc<str>, String)>>,
-    /// Whether somebody keeps them.
+    /// Whether a task renews them.
     is_kept: AtomicBool,
 }
 
@@ -70,7 +70,7 @@ impl Inner {
     async fn take(self: &Arc<Self>, name: &str, most: usize) -> SharedTake {
         let name: Arc<str> = name.into();
         let slot = format!("{}:{}", self.holder, self.next.fetch_add(1, Ordering::Relaxed));
-        // Dropped on the way, it is given back: perhaps it was taken.
+        // Released if dropped early, because it may have been taken.
         let given = SharedSlot::new({
             let (slots, name, slot) = (self.clone(), name.clone(), slot.clone());
             move || slots.give_back(name, slot)
@@ -99,11 +99,11 @@ impl Inner {
         let mut call = METHODS.call(&self.base, "give");
         call.arg(&*name).arg(&slot);
         self.taken.lock().remove(&(name, slot));
-        // One that is not given back ends by itself.
+        // A slot that is not released expires by itself.
         runtime.spawn(async move { self.brisk.link.run::<()>(&call).await });
     }
 
-    /// Has what is taken kept, from now on while there is something.
+    /// Starts to renew the taken slots, as long as there are any.
     fn keep(self: &Arc<Self>) {
         if self.is_kept.swap(true, Ordering::AcqRel) {
             return;
@@ -126,7 +126,7 @@ impl Inner {
                 for (name, slot) in &kept {
                     call.arg(&**name).arg(slot);
                 }
-                // The link warns of trouble.
+                // The link warns about trouble.
                 let _ = slots.brisk.link.run::<()>(&call).await;
                 // One that was given back meanwhile may have been taken again by that.
                 for (name, slot) in kept {

@@ -1,4 +1,4 @@
-//! What is of Redis only: keys that end, leases that run out, newer values, and a Redis that is away.
+//! Tests specific to Redis: expiring keys and leases, newer values, and an unavailable Redis.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +52,7 @@ fn keys(redis: &mut Connection) -> BTreeSet<String> {
     redis.keys("*").expect("readable")
 }
 
-/// Something of everything.
+/// Stores something of every kind.
 async fn fill(store: &RedisStore) {
     for kind in RecordKind::ALL {
         put(store, NewRecord { kind, owner: "a".into(), ..watch("1") }).await;
@@ -91,7 +91,7 @@ async fn every_key_has_the_prefix_and_an_end_that_is_put_off() {
         let left: i64 = redis.pttl(key).expect("readable");
         assert!(left > 0, "{key} never ends");
     }
-    // What goes by age goes by age; the rest lives on.
+    // Entries with an age limit expire; the rest lives on.
     let for_good = |key: &&String| {
         ["record:", "of:", "kind:", "due", "notices", "changes:", "number", "outcome", "figure", "pins:"]
             .iter()
@@ -137,7 +137,7 @@ async fn a_value_that_went_leaves_no_chunk() {
     put_result(&store, "r-2", 2_000_000).await;
     put_result(&store, "r-3", 2_000_000).await;
     assert_eq!(chunks(&mut redis), 8, "the oldest made room");
-    // A chunk is gone that should be there.
+    // A chunk is missing.
     let some: Vec<String> = redis.keys("nonet:value:*").expect("readable");
     redis.del::<_, ()>(some).expect("removed");
     assert_eq!(store.text("r-3", "").await.expect("readable"), None);
@@ -222,12 +222,12 @@ async fn a_gateway_that_ended_without_a_word_is_taken_over_from() {
     assert!((1..=10_000).contains(&left), "{left}");
     let before = gone.get(RecordKind::Watch, "", "1").await.expect("readable").expect("there");
     assert_eq!(here.due(9).await.expect("readable"), []);
-    // Its lease runs out.
+    // Its lease expires.
     redis.del::<_, ()>(holder).expect("removed");
     assert!(!here.job("job-1", "").await.expect("readable").expect("there").leased);
     let taken = here.due(9).await.expect("readable");
     assert_eq!(taken.len(), 1);
-    // It was only away, and comes back: what was taken over is not its own any more.
+    // The gateway was only away, and comes back: it no longer holds what was taken over.
     assert!(!gone.change(before.clone()).await.expect("readable"), "it has another holder now");
     assert!(!gone.remove(before).await.expect("readable"));
     assert_eq!(gone.due(9).await.expect("readable"), []);
@@ -316,7 +316,7 @@ async fn what_is_no_record_is_left_out() {
     assert_eq!(store.figures().await.expect("readable"), []);
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
     let began = Instant::now();
     while !is_so().await {
@@ -345,7 +345,7 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
     assert!(store.text("r-1", "").await.is_err() && store.due(9).await.is_err());
     assert!(store.shared().expect("shared").trouble.is_some());
 
-    // It comes back, empty.
+    // Redis comes back, empty.
     let Some(server) = RedisServer::start_at(port) else { return };
     until("it is found again", async || store.put(watch("1"), Most::Refuse(9)).await.is_ok()).await;
     assert_eq!(store.shared().expect("shared").trouble, None);
@@ -377,7 +377,7 @@ async fn a_redis_that_is_silent_costs_one_call_a_moment_and_no_other() {
     server.signal(Signal::SIGSTOP);
     let error = store.due(9).await.expect_err("silent");
     assert!(error.to_string().contains("does not answer"), "{error}");
-    // While it is known to be silent, nothing waits for it.
+    // While Redis is known to be silent, nothing waits for it.
     let began = Instant::now();
     let calls = (0..100).map(|_| store.agenda());
     assert!(futures::future::join_all(calls).await.iter().all(Result::is_err));
@@ -537,7 +537,7 @@ async fn to_forget_leaves_leases_rates_trust_and_other_prefixes() {
     assert!(store.forget(Forget::Trust).await.expect("removed") > 3);
     assert!(!keys(&mut redis).iter().any(|key| key.starts_with("nonet:{nonet}:pins")));
 
-    // A gateway that runs goes on.
+    // A running gateway continues.
     assert_eq!(store.of_kind(RecordKind::Watch).await.expect("readable"), []);
     assert_eq!(
         (store.text("r-1", "").await.expect("readable"), store.jobs("", 9).await.expect("readable")),

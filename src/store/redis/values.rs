@@ -1,5 +1,5 @@
-//! The values of results and jobs, in chunks: `PREFIX:value:{NAME}:N`. Each value has a name of its own, so that a new one never mixes
-//! with one that is being read, and the values of a cluster are spread over its slots.
+//! The values of results and jobs, in chunks: `PREFIX:value:{NAME}:N`. Each value has its own name, so that a new value never
+//! mixes with one being read, and a cluster spreads values over its slots.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,11 +7,11 @@ use redis::{Value, pipe};
 
 use super::{super::StoreError, link::Link};
 
-/// Bytes of each chunk but the last one.
+/// The size of each chunk except the last one.
 const CHUNK: usize = 512 << 10;
-/// Chunks that are sent or read at a time: at most that much is on the way.
+/// How many chunks are sent or read at a time, which bounds the data in flight.
 const AT_ONCE: usize = 4;
-/// The most bytes of a value.
+/// The maximum size of a value, in bytes.
 pub(super) const MOST_BYTES: usize = 64 << 20;
 
 /// The values under a prefix.
@@ -30,7 +30,8 @@ impl Values {
         format!("{}:value:{{{name}}}:{chunk}", self.prefix)
     }
 
-    /// Writes a value, and returns its name. Until an entry has the name, nobody finds the value; it ends by itself.
+    /// Writes a value, and returns its name. Until an entry refers to the name, nobody finds the value, and it expires by
+    /// itself.
     pub async fn write(&self, bytes: &[u8], life: Duration) -> Result<String, StoreError> {
         if bytes.len() > MOST_BYTES {
             return Err(StoreError::TooLarge { bytes: bytes.len(), most: MOST_BYTES });
@@ -51,7 +52,7 @@ impl Values {
         Ok(name)
     }
 
-    /// The bytes of a value; none if a part of it is gone.
+    /// Returns the bytes of a value; `None` if a part of it is missing.
     pub async fn read(&self, name: &str, bytes: usize) -> Result<Option<Vec<u8>>, StoreError> {
         let chunks = bytes.div_ceil(CHUNK);
         if bytes > MOST_BYTES {
@@ -72,7 +73,7 @@ impl Values {
         Ok((joined.len() == bytes).then_some(joined))
     }
 
-    /// Removes a value. One that cannot be removed now ends by itself.
+    /// Removes a value. If that fails, the value expires by itself.
     pub async fn remove(&self, name: &str, bytes: usize) {
         let keys: Vec<String> =
             (0..bytes.min(MOST_BYTES).div_ceil(CHUNK)).map(|chunk| self.key(name, chunk)).collect();

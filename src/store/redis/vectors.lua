@@ -1,11 +1,11 @@
--- The vectors of tools that some model has made, under the first digit of their names: a sixteenth of them has one slot.
+-- A model's vectors of tools, under the first digit of their names: each slot holds a sixteenth of them.
 --
 -- NAME    the vector as bytes (`vectors.rs`)
 -- times   the names by their last use
 
 local times = base .. 'times'
 
--- Lets a vector live on from now; 0 if there is none.
+-- Renews a vector; returns 0 if there is none.
 local function use(name, now, life)
     if redis.call('PEXPIRE', base .. name, life) == 0 then return 0 end
     redis.call('ZADD', times, string.format('%.0f', now), name)
@@ -14,7 +14,7 @@ end
 
 local methods = {}
 
--- The vectors of these names, with nothing where there is none.
+-- Returns the vectors of these names, with nothing where there is none.
 function methods.read(ahead, life, ...)
     local names, keys, now = { ... }, {}, time(ahead)
     for at, name in ipairs(names) do keys[at] = base .. name end
@@ -26,7 +26,7 @@ function methods.read(ahead, life, ...)
     return found
 end
 
--- Lets vectors live on, and returns the numbers of those that are not there, from 0.
+-- Renews vectors, and returns the indices of missing ones, from 0.
 function methods.use(ahead, life, ...)
     local missing, now = {}, time(ahead)
     for at, name in ipairs({ ... }) do
@@ -36,7 +36,7 @@ function methods.use(ahead, life, ...)
     return missing
 end
 
--- Puts vectors, each after its name, and drops those that were not used for the longest time beyond the most.
+-- Stores vectors, each after its name, and beyond the maximum drops the least recently used ones.
 function methods.put(ahead, life, most, ...)
     local vectors, now = { ... }, time(ahead)
     for at = 1, #vectors, 2 do

@@ -1,8 +1,8 @@
-//! The vectors of tools that the replicas have made, in Redis: `PREFIX:vector:{MODEL:D}:NAME`, where the name is the hash of a content
-//! and D its first digit. `vectors.lua` has the keys.
+//! The replicas' vectors of tools, in Redis: `PREFIX:vector:{MODEL:D}:NAME`, where the name is the hash of a content and D
+//! its first digit. The keys are described in `vectors.lua`.
 //!
-//! A value is the number of its format, the numbers of the vector as they are on the disk, and a checksum, so that a vector is the
-//! same to the bit wherever it was made.
+//! A value holds the number of its format, the vector's numbers as they are on disk, and a checksum, so that a vector is
+//! bit-for-bit the same wherever it was made.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -26,15 +26,15 @@ use crate::{
 
 static METHODS: Methods = Methods::new(|| script(include_str!("vectors.lua")));
 
-/// How long a vector is kept that nobody uses.
+/// How long an unused vector is kept.
 const LIFE: Duration = Duration::from_secs(90 * 24 * 3600);
-/// The most vectors of a model: about 300 MB at 384 numbers each, as on the disk.
+/// The maximum number of a model's vectors: about 300 MB at 384 numbers each, as on disk.
 const MOST_VECTORS: usize = 200_000;
-/// Parts of a model's vectors, by the first digit of their names.
+/// The number of parts of a model's vectors, by the first digit of their names.
 const PARTS: usize = 16;
 /// Longer vectors are not shared.
 const LONGEST: usize = 16_384;
-/// Vectors that are read or put at a time, and about how many bytes of them.
+/// How many vectors are read or stored at a time, and their approximate total size in bytes.
 const AT_ONCE: usize = 256;
 const BYTES_AT_ONCE: usize = 1 << 20;
 const FORMAT: u8 = 1;
@@ -47,11 +47,11 @@ pub(super) struct VectorKeys {
     prefix: String,
     clock: Clock,
     most: usize,
-    /// What this replica uses and has seen in Redis.
+    /// The vectors that this replica uses and has seen in Redis.
     used: Mutex<Used>,
 }
 
-/// Vectors of one model.
+/// The used vectors of one model.
 #[derive(Debug, Default)]
 struct Used {
     model: String,
@@ -63,7 +63,7 @@ impl VectorKeys {
         Self { link, prefix: prefix.into(), clock, most: MOST_VECTORS, used: Mutex::default() }
     }
 
-    /// A method for vectors of one part.
+    /// Returns a method call for vectors of one part.
     fn call(&self, model: &str, part: u8, method: &str) -> ScriptInvocation<'static> {
         let base = format!("{}:vector:{{{model}:{part:x}}}:", self.prefix);
         let mut call = METHODS.call(&base, method);
@@ -125,7 +125,7 @@ impl VectorKeys {
         Ok(())
     }
 
-    /// Notes what is in Redis and in use here.
+    /// Notes vectors that are in Redis and in use here.
     fn note(&self, model: &str, keys: impl Iterator<Item = VectorKey>) {
         let mut used = self.used.lock();
         if used.model != model {
@@ -138,7 +138,7 @@ impl VectorKeys {
         }
     }
 
-    /// Puts off the end of what this replica uses. What is gone from Redis is offered with the next list.
+    /// Postpones the expiry of the vectors that this replica uses. Vectors missing from Redis are offered with the next list.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let (model, keys) = {
             let used = self.used.lock();
@@ -181,7 +181,7 @@ impl SharedVectors for VectorKeys {
     }
 }
 
-/// The places of keys, by the first digit of their names.
+/// Returns the indices of keys, by the first digit of their names.
 fn parts<'a>(keys: impl Iterator<Item = &'a VectorKey>) -> BTreeMap<u8, Vec<usize>> {
     let mut parts: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
     for (at, key) in keys.enumerate() {
@@ -203,7 +203,7 @@ fn bytes_of(vector: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// The vector of a value; none if it is damaged, or of a newer Nonet.
+/// Returns the vector in a value; `None` if it is damaged, or a newer Nonet's.
 fn vector_of(bytes: &[u8]) -> Option<Arc<[f32]>> {
     let (body, sum) = bytes.split_last_chunk::<CHECKSUM>()?;
     let (&format, numbers) = body.split_first()?;

@@ -1,4 +1,4 @@
-//! Where Redis is, and how it is connected to: one node, the nodes of a Redis Cluster, or the node that Sentinels name.
+//! Where Redis is, and how to connect to it: one node, the nodes of a Redis Cluster, or the node that Sentinels name.
 
 use std::{fmt, time::Duration};
 
@@ -14,9 +14,9 @@ use redis::{
 
 /// How long a connection, and an answer, may take.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a Sentinel may take: there are others.
+/// How long a Sentinel may take, because there are others.
 const SENTINEL_PATIENCE: Duration = Duration::from_millis(400);
-/// How often a command goes on to another node of a cluster: after one that has moved.
+/// How many times a command may be redirected to another node of a cluster, such as after a slot has moved.
 const REDIRECTS: u32 = 2;
 
 /// Where Redis is.
@@ -30,7 +30,7 @@ pub enum Way {
     Sentinel {
         /// The Sentinels, with the user, password and database of the node.
         sentinels: Vec<ConnectionInfo>,
-        /// What the Sentinels call it.
+        /// The Sentinels' name for the node.
         master: String,
         /// The password of the Sentinels.
         password: Option<String>,
@@ -43,7 +43,7 @@ impl From<ConnectionInfo> for Way {
     }
 }
 
-/// The places alone.
+/// Shows only the places, without secrets.
 impl fmt::Display for Way {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = |nodes: &[ConnectionInfo]| {
@@ -67,7 +67,7 @@ pub(super) enum Connection {
 }
 
 impl Way {
-    /// The host and port of one node.
+    /// Returns the host and port of one node.
     pub(super) fn first(&self) -> String {
         let first = match self {
             Self::Node(node) => Some(node),
@@ -76,7 +76,7 @@ impl Way {
         first.map(|node| node.addr().to_string()).unwrap_or_default()
     }
 
-    /// Connects. `turn` is how often this was done before: each time another Sentinel is the first.
+    /// Connects. `turn` counts the earlier attempts: each one starts with a different Sentinel.
     pub(super) async fn dial(self, turn: usize) -> RedisResult<Connection> {
         match self {
             Self::Node(node) => dial_node(node, PATIENCE).await.map(Connection::Node),
@@ -112,7 +112,7 @@ async fn dial_node(node: ConnectionInfo, patience: Duration) -> RedisResult<Mult
     Client::open(node)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
-/// Asks a Sentinel for the address of a master. It is reached as the Sentinel is: with TLS or without.
+/// Asks a Sentinel for the address of a master. The master is reached like the Sentinel, with TLS or without.
 async fn master_of(
     sentinel: &ConnectionInfo,
     master: &str,
@@ -138,17 +138,17 @@ async fn master_of(
     Ok(sentinel.clone().set_addr(addr))
 }
 
-/// A node that has keys.
+/// A node that holds keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// There is no other.
+    /// The only node.
     Only,
-    /// One of a cluster.
+    /// A node of a cluster.
     At(String, u16),
 }
 
 impl Node {
-    /// The way to it in a cluster.
+    /// Returns the route to the node in a cluster.
     pub(super) fn route(&self) -> RoutingInfo {
         RoutingInfo::SingleNode(match self {
             Self::Only => SingleNodeRoutingInfo::Random,
@@ -157,7 +157,7 @@ impl Node {
     }
 }
 
-/// The masters of a cluster.
+/// Returns the masters of a cluster.
 pub(super) async fn nodes(mut cluster: ClusterConnection) -> RedisResult<Vec<Node>> {
     let mut question = cmd("CLUSTER");
     question.arg("SLOTS");

@@ -1,4 +1,4 @@
-//! The engines of the store, for tests of what both do.
+//! The store's engines, for tests of their common behaviour.
 
 use std::{
     io::{BufRead, BufReader},
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::{super::*, folder, until_ended};
 
-/// Long and large enough for every test that says nothing of it.
+/// Long and large enough for every test that does not care.
 pub const ROOMY: Retention = Retention { bytes: 1 << 30, age: HOUR };
 pub const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -40,7 +40,7 @@ macro_rules! with_both_engines {
 }
 pub(crate) use with_both_engines;
 
-/// An engine with nothing in it.
+/// An empty engine.
 pub enum Engine {
     Sqlite(TempDir),
     Redis(RedisServer),
@@ -59,12 +59,12 @@ impl Engine {
         Self::Sqlite(folder())
     }
 
-    /// None where there is no `redis-server`, unless NONET_REDIS says that there has to be one.
+    /// Returns an engine; `None` without a `redis-server`, unless NONET_REDIS requires one.
     pub fn redis() -> Option<Self> {
         RedisServer::start().map(Self::Redis)
     }
 
-    /// Another gateway that keeps its things here.
+    /// Returns another gateway with the same store.
     pub fn gateway(&self) -> Here {
         self.gateway_with(ROOMY, &Clock::default())
     }
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Ends a gateway: what it held is free.
+    /// Ends a gateway, which releases everything that it held.
     pub async fn end(&self, gateway: Here) {
         gateway.store.leave().await.expect("left");
         let number = gateway.number;
@@ -96,14 +96,14 @@ impl Engine {
     }
 }
 
-/// A Redis of its own, which ends with the test.
+/// A separate Redis, which ends with the test.
 pub struct RedisServer {
     process: Child,
     pub port: u16,
 }
 
 impl RedisServer {
-    /// None where there is no `redis-server`, unless NONET_REDIS says that there has to be one.
+    /// Starts Redis; `None` without a `redis-server`, unless NONET_REDIS requires one.
     pub fn start() -> Option<Self> {
         (0..20).find_map(|_| Self::start_at(free_port())).or_else(|| {
             let must = std::env::var_os("NONET_REDIS").is_some();
@@ -113,12 +113,12 @@ impl RedisServer {
         })
     }
 
-    /// None if it does not start, as when another test has taken the port.
+    /// Starts Redis at a port; `None` if it does not start, such as when another test has taken the port.
     pub fn start_at(port: u16) -> Option<Self> {
         Self::start_with(port, &["--save", "", "--appendonly", "no"])
     }
 
-    /// The same with other settings.
+    /// Starts Redis with other settings.
     pub fn start_with(port: u16, settings: &[&str]) -> Option<Self> {
         let mut command = Command::new("redis-server");
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]).args(settings);
@@ -126,7 +126,7 @@ impl RedisServer {
         let output = BufReader::new(process.stdout.take().expect("piped"));
         let mut lines = output.lines().map_while(Result::ok);
         let is_ready = lines.any(|line| line.contains("Ready to accept connections"));
-        // It may write more, which nobody reads but must not stop it.
+        // Further output is read and dropped, so that Redis does not block on it.
         std::thread::spawn(move || lines.for_each(drop));
         let server = Self { process, port };
         is_ready.then_some(server)
@@ -142,12 +142,12 @@ impl RedisServer {
         store
     }
 
-    /// A connection past the store.
+    /// Returns a connection that bypasses the store.
     pub fn raw(&self) -> ::redis::Connection {
         ::redis::Client::open(self.address()).and_then(|client| client.get_connection()).expect("connects")
     }
 
-    /// Stops it, or lets it go on.
+    /// Stops Redis, or lets it continue.
     pub fn signal(&self, signal: nix::sys::signal::Signal) {
         let process = nix::unistd::Pid::from_raw(self.process.id() as i32);
         nix::sys::signal::kill(process, signal).expect("signalled");
@@ -161,7 +161,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// A port that nobody listens on at the moment.
+/// Returns a port that nobody listens on at the moment.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("binds");
     listener.local_addr().expect("bound").port()

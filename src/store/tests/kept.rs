@@ -1,4 +1,4 @@
-//! What becomes of results and jobs, whatever keeps them.
+//! Tests of results and jobs, with every engine.
 
 use serde_json::json;
 
@@ -22,7 +22,7 @@ with_both_engines![
     results_are_listed_and_removed,
 ];
 
-/// The share of a client.
+/// Returns the share of a client.
 fn share(of: &str, bytes: u64) -> Share {
     Share { of: of.into(), bytes }
 }
@@ -31,7 +31,7 @@ fn mine() -> Share {
     share("me", u64::MAX)
 }
 
-/// A value whose compact JSON is that long.
+/// Returns a value whose compact JSON has that length.
 fn value(bytes: usize) -> Value {
     Value::String("x".repeat(bytes - 2))
 }
@@ -50,7 +50,7 @@ async fn put_job(here: &Here, job: &JobRow, value: Option<Value>) {
     assert_eq!(lasts.expect("written"), Lasts::AsConfigured);
 }
 
-/// The value of an entry, parsed.
+/// Returns the value of an entry, parsed.
 async fn value_of(here: &Here, id: &str, owner: &str) -> Option<Value> {
     let text = here.store.text(id, owner).await.expect("readable")?;
     Some(serde_json::from_str(&text).expect("JSON"))
@@ -64,7 +64,7 @@ async fn counts(here: &Here) -> KeptCounts {
     here.store.counts().await.expect("readable").expect("it was used")
 }
 
-/// The ids of these that are kept, as a value or a job.
+/// Returns which of these ids are stored, as a value or a job.
 async fn kept(here: &Here, ids: &str) -> String {
     let mut found = Vec::new();
     for id in ids.split(' ') {
@@ -76,7 +76,7 @@ async fn kept(here: &Here, ids: &str) -> String {
     found.join(" ")
 }
 
-/// A job of the gateway that puts it.
+/// Returns a job of the gateway that stores it.
 fn job(id: &str, state: JobState) -> JobRow {
     let (owner, label) = (String::new(), "server.tool".into());
     JobRow { id: id.into(), owner, label, state, started_ms: 1_000, leased: true }
@@ -118,7 +118,7 @@ async fn values_of_any_length_are_cut_and_joined(engine: &Engine) {
             let put = value(bytes).to_string();
             assert!(text == put, "{bytes}");
         }
-        // A character may lie on a border.
+        // A character may cross a chunk's border.
         for before in 1..=5 {
             let text = json!(format!("{}{}", "x".repeat(chunk - before), "🦀".repeat(3)));
             here.store.put_result("r-1", "", mine(), Arc::new(text.clone())).await.expect("written");
@@ -141,7 +141,7 @@ async fn a_job_that_ended_does_not_run_again(engine: &Engine) {
     let here = engine.gateway();
     let ended = job("job-1", DONE);
     put_job(&here, &ended, Some(json!("x"))).await;
-    // The note of its start was slower.
+    // The write of its start was slower.
     put_job(&here, &JobRow { state: JobState::Working, ..ended.clone() }, None).await;
     assert_eq!(job_of(&here, "job-1").await, Some(ended));
     assert_eq!(value_of(&here, "job-1", "").await, Some(json!("x")));
@@ -161,10 +161,10 @@ async fn the_oldest_go_until_the_rest_fits(engine: &Engine) {
     assert_eq!(counts(&here).await.bytes, 1_000);
     put(&here, "r-5", 2).await;
     assert_eq!(kept(&here, ALL).await, "job-0 job-1 r-2 r-3 r-4 r-5");
-    // A job is as old as its end.
+    // A job's age counts from its end.
     put_job(&here, &JobRow { state: DONE, ..later }, Some(value(301))).await;
     assert_eq!(kept(&here, ALL).await, "job-0 job-1 r-3 r-4 r-5");
-    // The newest stays, however large it is; the running ones too.
+    // The newest entry stays, however large it is, and so do running jobs.
     put(&here, "r-6", 5_000).await;
     assert_eq!(kept(&here, ALL).await, "job-0 r-6");
     put(&here, "r-7", 2).await;
@@ -228,7 +228,7 @@ async fn a_client_makes_room_at_its_own_cost(engine: &Engine) {
     assert_eq!(kept(&here, ALL).await, "a-1 b-2 b-3", "its oldest went");
     put("b-4", "b", 600).await;
     assert_eq!(kept(&here, ALL).await, "a-1 b-4", "the newest stays, however large it is");
-    // Beyond the limit of all, who keeps the most makes room.
+    // Beyond the total limit, the owner of the largest share makes room.
     put("c-1", "c", 200).await;
     put("c-2", "c", 150).await;
     assert_eq!(kept(&here, ALL).await, "a-1 c-1 c-2");
@@ -236,7 +236,7 @@ async fn a_client_makes_room_at_its_own_cost(engine: &Engine) {
     put("a-2", "a", 100).await;
     put("a-3", "a", 50).await;
     assert_eq!(kept(&here, ALL).await, "a-1 c-1 c-2 a-2 a-3");
-    // A share that became smaller is applied to what comes.
+    // A reduced share applies to new entries.
     put_of(&here, "a-4", share("a", 120), 100).await;
     assert_eq!(kept(&here, ALL).await, "c-1 c-2 a-4");
 }

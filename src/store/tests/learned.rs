@@ -1,4 +1,4 @@
-//! What searches led to and the figures of tools, whatever keeps them.
+//! Tests of search outcomes and of tools' figures, with every engine.
 
 use super::{
     super::*,
@@ -16,7 +16,7 @@ with_both_engines![
     figures_of_gateways_add_up,
 ];
 
-/// What is kept, by document.
+/// Returns the stored outcomes, by document.
 async fn outcomes(here: &Here) -> Vec<Outcome> {
     let mut outcomes = here.store.outcomes().await.expect("readable");
     outcomes.sort_by(|a, b| (&a.document, &a.words).cmp(&(&b.document, &b.words)));
@@ -49,7 +49,7 @@ async fn of_two_with_the_same_key_the_stronger_is_kept(engine: &Engine) {
         put(&here, named(first)).await;
         put(&other, named(second)).await;
         expected.push(named(kept));
-        // The first of the last case is so late that all others are too old for it.
+        // The first outcome of the last case is so late that all others are too old for it.
         let newest = first.1.max(second.1);
         expected.retain(|outcome| outcome.at + LIFETIME_S >= newest);
         if newest > NOW + LIFETIME_S {

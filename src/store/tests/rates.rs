@@ -1,4 +1,4 @@
-//! Rates of calls: shared in Redis, and nothing on one machine.
+//! Tests of call rates: shared in Redis, and not shared on one machine.
 
 use super::{
     super::*,
@@ -26,7 +26,7 @@ fn is_shared(engine: &Engine) -> bool {
     matches!(engine, Engine::Redis(_))
 }
 
-/// Whether a rate is used up, and the wait in whole seconds.
+/// Returns which rate is used up, and the wait in whole seconds.
 fn used_up(taken: TakenRates) -> Option<(usize, u64)> {
     match taken {
         TakenRates::UsedUp { at, wait } => Some((at, wait.as_secs_f64().round() as u64)),
@@ -73,7 +73,7 @@ async fn what_was_used_comes_back_with_time(engine: &Engine) {
         return;
     }
     let here = engine.gateway();
-    // Seven in three seconds: not a whole number of microseconds.
+    // Seven in three seconds: an interval that is not a whole number of microseconds.
     let rate = rate("a", Duration::from_secs(3_000) / 7, 2);
     for _ in 0..2 {
         assert_eq!(take(&here, &[&rate]).await, TakenRates::All);

@@ -1,4 +1,4 @@
-//! What records do, whatever keeps them.
+//! Tests of records, with every engine.
 
 use serde_json::json;
 
@@ -77,7 +77,7 @@ async fn old_records_go_and_parked_ones_with_their_parts(engine: &Engine) {
     for (owner, id) in [("a", "old"), ("old", "part"), ("a", "taken"), ("taken", "part"), ("b", "other")] {
         put(&here, parked(owner, id)).await;
     }
-    // Another kind has no parts.
+    // Records of another kind have no parts.
     put(&here, new("a", "b")).await;
     here.records.take(WATCH, "a", "b").await.expect("taken");
     here.records.take(RecordKind::Parked, "a", "taken").await.expect("taken");
@@ -96,7 +96,7 @@ async fn an_owner_has_a_quota(engine: &Engine) {
     for (id, expected) in [("1", Some(0)), ("2", Some(0)), ("3", None), ("2", Some(0))] {
         assert_eq!(put("a", id, Most::Refuse(2)).await, expected, "{id}");
     }
-    // Another owner has its own.
+    // Another owner has a separate quota.
     assert_eq!(put("b", "1", Most::Refuse(2)).await, Some(0));
     assert_eq!(put("a", "3", Most::DropOldest(2)).await, Some(1));
     assert_eq!(ids(here.records.all(WATCH, "a").await.expect("readable")), ["2", "3"]);
@@ -152,7 +152,7 @@ async fn what_is_due_belongs_to_one_gateway_until_it_ends(engine: &Engine) {
     engine.end(one).await;
     assert_eq!(next(&other).await, Some(10));
     assert_eq!(due_ids(&other, 15).await, ["early"]);
-    // Whoever comes first has it, and only what was due.
+    // The first caller gets it, and only what was due.
     assert_eq!(due_ids(&third, 99).await, ["late"]);
     assert_eq!(due_ids(&other, 99).await, ["early"]);
 }
@@ -188,7 +188,7 @@ async fn of_many_gateways_one_gets_a_record(engine: &Engine) {
     for id in 0..20 {
         put(&gateways[0], NewRecord { held: false, ..due("a", &id.to_string(), 5) }).await;
     }
-    // Each finds all of them due, holds what it finds and takes it.
+    // Each gateway finds all of them due, holds what it finds and takes it.
     let work = gateways.iter().map(async |here| {
         let mut taken = 0;
         for record in here.records.due(9).await.expect("readable") {
@@ -249,7 +249,7 @@ async fn a_gateway_sees_that_facts_have_changed(engine: &Engine) {
     let first = changes().await.expect("it has changed");
     put(&here, fact("2")).await;
     put(&here, fact("2")).await;
-    // Neither other kinds nor other owners count.
+    // Other kinds and other owners do not count.
     put(&here, new("a", "1")).await;
     put(&here, NewRecord { owner: "b".into(), ..fact("1") }).await;
     assert_eq!(changes().await, Some(first + 2));
@@ -265,7 +265,7 @@ async fn a_vector_goes_with_its_text(engine: &Engine) {
     for id in ["1", "2", "3"] {
         put(&here, fact(id)).await;
     }
-    // One of a text that has changed since, and one of no fact.
+    // One vector of a text that has changed since, and one of no fact.
     let some = ["1", "2", "4"].map(|id| vector(id, 1)).into_iter().chain([vector("3", 2)]);
     here.records.put_vectors("a", "m", some.collect()).await.expect("written");
     assert_eq!(vectors("m").await, [vector("1", 1), vector("2", 1)]);

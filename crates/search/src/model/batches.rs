@@ -1,4 +1,4 @@
-//! Which texts go through the model together.
+//! Which texts run through the model together.
 //!
 //! Each run reads all weights, so short texts cost less together than one by one; but they are padded to the
 //! longest of them, and padding is computed like text. Knows lengths only.
@@ -7,8 +7,8 @@
 /// hardly faster.
 const MOST_TOKENS: usize = 128;
 
-/// Groups texts of these lengths, each with a place in the list, for a run each: of like length, so that
-/// padding adds a quarter of their tokens at most.
+/// Groups texts of these lengths into runs, as indexes: of similar length, so that padding adds at most a
+/// quarter of their tokens.
 pub(super) fn batches(lengths: &[usize]) -> Vec<Vec<usize>> {
     let mut places: Vec<usize> = (0..lengths.len()).collect();
     places.sort_by_key(|&place| std::cmp::Reverse(lengths[place]));
@@ -42,7 +42,7 @@ mod tests {
         check(&[], &[]);
         check(&[7], &[&[0]]);
         check(&[7; 8], &[&[0, 1, 2, 3, 4, 5, 6, 7]]);
-        // The long one would have all others padded to its length.
+        // The long text would pad all others to its length.
         check(&[6, 7, 7, 8, 9, 30], &[&[5], &[4, 3, 1, 2, 0]]);
         check(&[4, 15, 5], &[&[1], &[2, 0]]);
         // A run has 128 tokens at most, unless a single text is longer.

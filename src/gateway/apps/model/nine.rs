@@ -1,7 +1,7 @@
-//! What a model gets that may call more tools than fit into a request: meta-tools, limited to what the app may call.
+//! The meta-tools for a model with more tools than fit into a request, limited to the app's tools.
 //!
-//! Of the nine those that make sense without a user and without other apps. The handlers are the gateway's own; the gate of
-//! the app's session limits them.
+//! Only those of the nine that make sense without a user and without other apps. The handlers are the gateway's own;
+//! the gate of the app's session limits them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -98,7 +98,7 @@ fn schema(properties: Value, required: &[&str]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required })
 }
 
-/// The definitions.
+/// Returns the definitions.
 pub(super) fn definitions() -> Vec<ChatTool> {
     let tool = |(name, description, properties, required): (&str, &str, Value, &[&str])| ChatTool {
         name: name.into(),
@@ -108,7 +108,7 @@ pub(super) fn definitions() -> Vec<ChatTool> {
     table().into_iter().map(tool).collect()
 }
 
-/// Calls one of them. Any other name is the name of a tool to run.
+/// Calls a meta-tool. Any other name is taken as the name of a tool to run.
 pub(super) async fn call(
     gateway: &Arc<Gateway>,
     caller: &Caller,
@@ -144,7 +144,7 @@ pub(super) async fn call(
     Ok(text_result(answer.to_string()))
 }
 
-/// Reads arguments, as leniently as those of any tool.
+/// Reads arguments as leniently as any tool's.
 fn read<T: DeserializeOwned>(schema: &Schema, name: &str, given: Value) -> Result<T, Fault> {
     let unfit = |why: String| {
         let message =

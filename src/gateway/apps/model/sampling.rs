@@ -1,7 +1,7 @@
 //! The client's own model, asked by sampling (`sampling/createMessage`).
 //!
-//! A client that takes tools with sampling gets them as tools. For other clients they are described in the system text, and
-//! the model calls one by answering with a JSON object.
+//! A client that supports tools in sampling gets them as tools. For other clients the system text describes the tools,
+//! and the model calls one by answering with a JSON object.
 
 use serde_json::{Map, Value, json};
 
@@ -13,18 +13,18 @@ use crate::{
     text::clip,
 };
 
-/// The most tokens of an answer if the file does not say: sampling needs a number.
+/// The maximum number of tokens in an answer by default: sampling requires a number.
 const MAX_TOKENS: u32 = 4_096;
-/// The longest answer that is taken, in bytes.
+/// The longest accepted answer, in bytes.
 const MAX_ANSWER: usize = 8 << 20;
 /// The key of the request.
 const KEY: &str = "sample";
 
-/// The model of a call's client.
+/// The model behind a call's client.
 pub(super) struct ClientModel {
     app: String,
     client: ClientChannel,
-    /// Whether the client takes tools with sampling.
+    /// Whether the client supports tools in sampling.
     takes_tools: bool,
 }
 
@@ -78,14 +78,14 @@ impl ClientModel {
                     ("user", vec![block])
                 }
             };
-            // Results of the calls of one message are one message.
+            // Results of one message's calls form one message.
             let last = messages.last_mut().filter(|last| last["role"] == role);
             match last.and_then(|last| last["content"].as_array_mut()) {
                 Some(content) => content.extend(blocks),
                 None => messages.push(json!({ "role": role, "content": blocks })),
             }
         }
-        // Older clients know one block only.
+        // Older clients accept only one block.
         for message in messages
             .iter_mut()
             .filter(|message| message["content"].as_array().is_some_and(|all| all.len() == 1))
@@ -152,7 +152,7 @@ fn said(completion: &Completion, in_text: bool) -> Vec<Value> {
     text.into_iter().chain(calls).collect()
 }
 
-/// The system text with the tools, for clients that take none.
+/// Adds the tools to the system text, for clients without tool support.
 fn with_tools(system: &str, tools: &[ChatTool]) -> String {
     let mut text = system.to_string();
     if !text.is_empty() {
@@ -169,7 +169,7 @@ fn with_tools(system: &str, tools: &[ChatTool]) -> String {
     text
 }
 
-/// The calls that a text consists of: an object or an array, alone, in a fence, or behind some words.
+/// Reads the calls in a text: an object or an array by itself, in a fence, or behind some words.
 fn calls_in_text(text: &str) -> Vec<ChatCall> {
     let begin = text.find(['{', '[']);
     let end = text.rfind(['}', ']']);
@@ -183,7 +183,7 @@ fn calls_in_text(text: &str) -> Vec<ChatCall> {
     calls.unwrap_or_default()
 }
 
-/// An object with a tool's name, its arguments, and nothing else.
+/// Reads a call from an object with a tool's name, its arguments, and nothing else.
 fn call_of(at: usize, call: &Value) -> Option<ChatCall> {
     let fields: &Map<String, Value> = call.as_object()?;
     let name = fields.get("tool")?.as_str()?;

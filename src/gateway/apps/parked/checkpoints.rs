@@ -1,4 +1,4 @@
-//! The record of a workflow that goes on, which keeps what ends.
+//! The record of a continued workflow, which keeps finished steps.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
     store::{Most, NewRecord, RecordKind, Records},
 };
 
-/// The record of a workflow that goes on. Dropped before its end, the record is free for the next one who has the token.
+/// The record of a continued workflow. If it is dropped before the end, the next holder of the token may continue.
 #[derive(Debug)]
 pub(in crate::gateway) struct Checkpoints {
     pub(super) records: Arc<dyn Records>,
@@ -27,15 +27,15 @@ pub(in crate::gateway) struct Checkpoints {
     pub(super) id: String,
     /// How many questions were answered before the last one.
     pub(super) answered: usize,
-    /// What ended in runs that were cut off.
+    /// The steps that ended in runs that were cut off.
     pub(super) before: BTreeMap<String, ParkedStep>,
-    /// How large the parts are.
+    /// The total size of the parts.
     pub(super) bytes: AtomicUsize,
     pub(super) is_held: AtomicBool,
 }
 
 impl Checkpoints {
-    /// Removes what was kept of a workflow that has ended.
+    /// Removes the record of a finished workflow.
     pub async fn forget(&self) {
         match self.records.take(RecordKind::Parked, &self.owner, &self.id).await {
             Ok(_) => self.is_held.store(false, Ordering::Release),
@@ -43,7 +43,7 @@ impl Checkpoints {
         }
     }
 
-    /// Keeps a workflow that was cut off; says how it goes on.
+    /// Keeps a workflow that was cut off. Returns a fault that says how to continue.
     pub async fn set_aside(&self, app: &str) -> Fault {
         self.free().await;
         let message = format!(
@@ -62,10 +62,10 @@ impl Checkpoints {
         }
     }
 
-    /// Ends the hold of a record that has a new question.
+    /// Releases a record that has a new question.
     pub(super) async fn asked_again(&self) {
         self.is_held.store(false, Ordering::Release);
-        // They are in the record now.
+        // The record itself contains the parts now.
         if let Err(error) = self.records.drop_old(RecordKind::Parked, &self.id, u64::MAX).await {
             tracing::warn!(%error, "the earlier state of an app was not removed");
         }
@@ -74,7 +74,7 @@ impl Checkpoints {
 
 impl Drop for Checkpoints {
     fn drop(&mut self) {
-        // Where nothing runs any more, the hold ends with the process.
+        // Without a runtime, the hold ends with the process.
         if self.is_held.load(Ordering::Acquire)
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -92,7 +92,7 @@ async fn free(records: &dyn Records, owner: &str, id: &str) {
 }
 
 impl Journal for Checkpoints {
-    /// Without this, the workflow still goes on; only after it is cut off, the call would be made again.
+    /// If this write fails, the workflow still continues; the call is repeated only if the run is cut off.
     fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let body = json!(ParkedStep::of(&place, one, is_needed));
@@ -102,7 +102,7 @@ impl Journal for Checkpoints {
                 tracing::warn!(place, size, "the end of a step is too large to be kept");
                 return;
             }
-            // A part belongs to its record.
+            // The owner of a part is its record.
             let part = NewRecord {
                 owner: self.id.clone(),
                 id: place,

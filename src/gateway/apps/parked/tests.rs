@@ -1,4 +1,4 @@
-//! What is kept of workflows that wait, for how long, and for whom.
+//! Which state of parked workflows is kept, for how long, and for whom.
 
 use super::*;
 use crate::gateway::graph::Journal as _;
@@ -48,7 +48,7 @@ async fn one_answer_is_taken() {
     assert!(parked.get("p", &token).await.is_err());
 }
 
-/// Everything that is kept of an owner, or of a parked workflow.
+/// Returns everything that is kept for an owner or for a parked workflow.
 async fn kept(parked: &ParkedFlows, owner: &str) -> Vec<String> {
     let all = parked.records.all(RecordKind::Parked, owner).await.expect("readable");
     all.into_iter().map(|record| record.id).collect()
@@ -83,7 +83,7 @@ async fn an_end_that_is_too_large_keeps_no_later_one_away() {
         ActionResult::of("t".into(), json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] }))
     };
     let first = answered(&parked, &token).await;
-    // What nobody needs has no size.
+    // An unneeded value adds no size.
     first.ended("unneeded".into(), &text(MAX_BYTES), false).await;
     first.ended("large".into(), &text(MAX_BYTES), true).await;
     first.ended("small".into(), &text(1), true).await;

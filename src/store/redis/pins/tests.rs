@@ -1,4 +1,4 @@
-//! Pins in Redis: of several replicas, of a newer Nonet, and within bounds. What they mean is tested in the room `pins`.
+//! Pins in Redis: with several replicas, with a newer Nonet, and within bounds. Their meaning is tested in the room `pins`.
 
 use redis::Commands;
 
@@ -41,7 +41,7 @@ fn only(pins: &Arc<dyn PinStore>) -> Pin {
     all.remove(0)
 }
 
-/// The texts in Redis, by their fields.
+/// Returns the texts in Redis, by their fields.
 fn texts(server: &RedisServer) -> Vec<String> {
     let mut fields: Vec<String> = server.raw().hkeys("nonet:{nonet}:pins:texts:a").expect("readable");
     fields.sort();

@@ -25,13 +25,13 @@ fn keys(vectors: &[(VectorKey, Arc<[f32]>)]) -> Vec<VectorKey> {
     vectors.iter().map(|(key, _)| *key).collect()
 }
 
-/// How many vectors there are in Redis.
+/// Returns the number of vectors in Redis.
 fn count(redis: &mut Connection) -> usize {
     let keys: Vec<String> = redis.keys("nonet:vector:*").expect("readable");
     keys.iter().filter(|key| !key.ends_with(":times")).count()
 }
 
-/// How many commands Redis has had.
+/// Returns the number of commands that Redis has processed.
 fn commands(redis: &mut Connection) -> u64 {
     let text: String = redis::cmd("INFO").arg("stats").query(redis).expect("readable");
     let line = text.lines().find_map(|line| line.strip_prefix("total_commands_processed:"));
@@ -116,7 +116,7 @@ async fn of_too_many_those_go_that_were_not_used_for_the_longest_time() {
     assert_eq!(count(&mut redis), 20 * PARTS);
     let found = here.read(MODEL, &keys(&old)).await;
     assert!(found.iter().all(Option::is_some), "they are in use");
-    // What nobody has used for so long is out of the times as well.
+    // A vector unused for that long is gone from `times` as well.
     clock.advance(LIFE + Duration::from_secs(1));
     here.offer(MODEL, &vectors(5_000..5_120)).await;
     let times: Vec<String> = redis.keys("nonet:vector:*:times").expect("readable");

@@ -1,4 +1,4 @@
-//! A Redis Cluster, and Sentinels.
+//! Tests with a Redis Cluster, and with Sentinels.
 
 use std::{
     fs,
@@ -45,7 +45,7 @@ async fn put_watch(store: &RedisStore, id: &str) -> bool {
     store.put(watch, Most::Refuse(99)).await.is_ok()
 }
 
-/// Three masters, which share the slots.
+/// Returns three masters, which share the slots.
 fn cluster() -> Option<(Vec<RedisServer>, TempDir)> {
     RedisServer::start()?;
     let folder = tempfile::tempdir().expect("a folder");
@@ -87,7 +87,7 @@ fn count(nodes: &[RedisServer]) -> Vec<usize> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_cluster_keeps_everything_wherever_its_slots_are() {
     let Some((nodes, _folder)) = cluster() else { return };
-    // Known by one node, which has a third of the slots.
+    // Each store starts from one node, which has a third of the slots.
     for node in &nodes {
         let store = open(Way::Cluster(vec![address(node.port)]));
         let id = format!("r-{}", node.port);
@@ -140,7 +140,7 @@ async fn sentinels_name_the_node_and_after_a_failover_another_one() {
     let Some(master) = RedisServer::start() else { return };
     let of_master = master.port.to_string();
     let folder = tempfile::tempdir().expect("a folder");
-    // Where it puts what it gets of the master.
+    // Where the replica stores the data from its master.
     let dir = folder.path().to_str().expect("a path");
     let settings = ["--save", "", "--dir", dir, "--replicaof", "127.0.0.1", &of_master];
     let replica = (0..20).find_map(|_| RedisServer::start_with(free_port(), &settings)).expect("it starts");
@@ -155,7 +155,7 @@ async fn sentinels_name_the_node_and_after_a_failover_another_one() {
     let _sentinel = Sentinel(command.spawn().expect("it starts"));
 
     let way = |password: &str| Way::Sentinel {
-        // The first one is not there.
+        // The first Sentinel does not exist.
         sentinels: vec![address(1), address(port)],
         master: "shop".into(),
         password: Some(password.into()),
