@@ -305,6 +305,12 @@ impl AuditedCall {
         self.entry.as_deref_mut()
     }
 
+    /// Returns the params as the line shows them: without secrets, and only if the settings record params.
+    pub fn shown_params(&self) -> Option<String> {
+        let text = self.entry.as_ref()?.params.as_ref()?.text.as_ref()?;
+        Some(mask::masked(text, &self.shared.secrets.load()))
+    }
+
     /// Drops the line of the call: it turned out not to be a call, or something else writes its line.
     pub fn forget(mut self) {
         self.entry = None;

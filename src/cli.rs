@@ -39,6 +39,7 @@ mod table;
 mod take_up;
 mod trust;
 mod ui;
+mod update;
 mod version;
 
 use std::{
@@ -191,7 +192,12 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             hosts::install(&client, config, profile.as_deref(), project, replace, dry_run)
         }
         Command::Uninstall { client, project, dry_run } => hosts::uninstall(&client, project, dry_run),
-        Command::Schema => {
+        Command::Update(args) => update::run(&args).await,
+        Command::Schema { markdown: true } => {
+            say!("{}", config::reference().trim_end());
+            Ok(OK)
+        }
+        Command::Schema { markdown: false } => {
             say!("{}", serde_json::to_string_pretty(&config::schema())?);
             Ok(OK)
         }

@@ -22,8 +22,10 @@ mod paths;
 mod quotas;
 mod rate;
 mod read;
+mod reference;
 mod rest;
 mod sandbox;
+
 mod schema;
 mod servers;
 mod values;
@@ -59,6 +61,7 @@ pub(crate) use one_server::toml_value;
 pub use one_server::{OneServer, server_of};
 pub use quotas::{ProfileQuotas, Quotas};
 pub use rate::Rate;
+pub use reference::reference;
 pub use rest::{OpenApi, RestSettings};
 pub use sandbox::{HostPort, Network, SandboxSettings};
 pub use schema::schema;

@@ -39,7 +39,7 @@ pub use import::{ImportOptions, ImportSource, import, keeping_secrets, usable};
 pub use imported::{Carried, ImportRow, Imported, SecretStore, Variable};
 pub use install::{Present, entry_text, install, present, uninstall};
 pub use known::HOSTS;
-pub use launch::{Launch, is_lost, on_path};
+pub use launch::{Launch, fetching_command, is_lost, on_path};
 pub use server_edits::{
     Removal, ServerTable, TableEdit, TableFault, Unedited, UnusedSecret, add_server, edit_table,
     enable_server, remove_server, server_table, set_tool_policy,

@@ -10,7 +10,7 @@ use clap::{
 };
 
 pub(super) use self::read::read;
-use super::{add, approve, audit, lock, login, secret, setup, trust, ui};
+use super::{add, approve, audit, lock, login, secret, setup, trust, ui, update};
 use crate::{
     downstream::process_guard,
     sandbox::{INIT_COMMAND, SANDBOX_COMMAND},
@@ -210,6 +210,8 @@ pub(super) enum Command {
         #[arg(long, short)]
         verbose: bool,
     },
+    /// Show how to update Nonet and, with --check, whether there is a newer version
+    Update(update::UpdateArgs),
     /// Have the running gateways read servers.toml now, and show what changed or why it was refused
     Reload {
         /// Take the file although it loses tokens, policies, profiles or most servers
@@ -359,7 +361,11 @@ pub(super) enum Command {
         cluster: bool,
     },
     /// Print the JSON Schema of servers.toml
-    Schema,
+    Schema {
+        /// Print the reference of every key as Markdown instead
+        #[arg(long)]
+        markdown: bool,
+    },
     /// Print the man page of nonet or of a command
     Man {
         /// Command, such as `call`
@@ -421,6 +427,7 @@ impl Cli {
                     | Command::Remove { json: true, .. }
                     | Command::Enable { json: true, .. }
                     | Command::Disable { json: true, .. }
+                    | Command::Update(update::UpdateArgs { json: true, .. })
                     | Command::Trust(trust::TrustArgs { json: true, .. })
                     | Command::Lock(lock::LockArgs { json: true, .. })
                     | Command::Approve(approve::ApproveArgs { json: true, .. })
@@ -452,11 +459,12 @@ impl Cli {
                     | Command::Approve(_)
                     | Command::Lock(_)
                     | Command::Audit { .. }
-                    | Command::Schema
+                    | Command::Schema { .. }
                     | Command::Eval { .. }
                     | Command::Man { .. }
                     | Command::Logs { .. }
                     | Command::Ui(_)
+                    | Command::Update(_)
                     | Command::Completions { .. }
             )
         );

@@ -980,6 +980,13 @@ fn the_schema_for_editors_is_up_to_date() {
 }
 
 #[test]
+fn the_reference_in_the_docs_is_up_to_date() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference.md");
+    let kept = std::fs::read_to_string(file).expect("it is there");
+    assert!(kept == super::reference(), "update it: cargo run -- schema --markdown > docs/reference.md");
+}
+
+#[test]
 fn a_rest_service_has_a_document_endpoints_or_both() {
     let settings = |text: &str| {
         let config = loaded(text).config;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     Gateway, auditing,
@@ -10,6 +10,7 @@ use super::{
     session::Caller,
 };
 use crate::{
+    audit::AuditedCall,
     catalog::Tool,
     clock::unix_ms,
     fault::{Code, Fault},
@@ -24,8 +25,8 @@ use crate::{
 const MAX_FAULT: usize = 600;
 
 impl Gateway {
-    /// Counts a call, logs it and exports its span. Params and content are never recorded: they may hold
-    /// secrets.
+    /// Counts a call, logs it and exports its span. Only an audit log with `params = true` records params, without
+    /// secrets; nothing records content.
     pub(super) async fn record(
         &self,
         caller: &Caller,
@@ -60,7 +61,7 @@ impl Gateway {
             self.figures.record(&tool.own_full(), &ended);
         }
         self.calls.push(|| {
-            json!({
+            let call = json!({
                 "at": unix_ms(SystemTime::now()),
                 "client": &*caller.client,
                 "session": caller.session.id,
@@ -76,7 +77,8 @@ impl Gateway {
                 "bytes_out": bytes_out,
                 "gateway_us": micros(in_gateway),
                 "server_us": micros(made.in_server),
-            })
+            });
+            with_params(call, begun)
         });
         settle_memory(bytes_out);
         tracing::info!(
@@ -114,7 +116,7 @@ impl Gateway {
         let name = &*shown_name(name);
         let tool = name;
         self.calls.push(|| {
-            json!({
+            let call = json!({
                 "at": unix_ms(SystemTime::now()),
                 "client": &*caller.client,
                 "session": caller.session.id,
@@ -125,7 +127,8 @@ impl Gateway {
                 "fault": fault_words(fault.code.as_str(), &fault.message),
                 "bytes_in": begun.bytes_in,
                 "gateway_us": micros(begun.at.elapsed()),
-            })
+            });
+            with_params(call, begun)
         });
         tracing::info!(
             target: "nonet::call",
@@ -140,6 +143,14 @@ impl Gateway {
         begun.span.refused(name, fault.code.as_str());
         self.audit_refused(caller, name, begun, fault).await;
     }
+}
+
+/// Adds the params for the page, if the user has the audit log record them.
+fn with_params(mut call: Value, begun: &Begun) -> Value {
+    if let Some(params) = begun.audited.lock().as_ref().and_then(AuditedCall::shown_params) {
+        call["params"] = json!(params);
+    }
+    call
 }
 
 /// Returns what the page shows about a failure. Faults about params quote the params, so only their code is shown.

@@ -1,5 +1,10 @@
 //! The HTTP server's pages besides MCP: the live page, metrics, health.
 
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpStream,
+};
+
 use serde_json::{Value, json};
 
 use crate::{
@@ -121,6 +126,30 @@ fn metrics_and_health_are_there_without_a_token() {
     }
     assert_eq!(http(&site.address, "GET", "/healthz", &[], "").body.trim(), "ok");
     assert_eq!(json_body(&http(&site.address, "GET", "/readyz", &[], ""))["ready"], true);
+}
+
+#[test]
+fn params_of_calls_are_shown_only_where_the_audit_log_records_them() {
+    let feed = |site: &Site, token: &str| -> String {
+        let mut client = WebClient::new(&site.address, "/mcp");
+        client.until_ready("shop");
+        client.call(
+            "execute_tool",
+            json!({ "name": "shop.buy", "params": { "what": "bread", "password": "blue monkey 9" } }),
+        );
+        let mut stream = TcpStream::connect(&site.address).expect("it listens");
+        let request =
+            format!("GET /ui/api/calls HTTP/1.1\r\nHost: {}\r\nX-Nonet-Token: {token}\r\n\r\n", site.address);
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        lines.find(|line| line.contains("\"tool\":\"shop.buy\"")).expect("the call")
+    };
+    let site = shop("");
+    let told = feed(&site, &token(&site));
+    assert!(!told.contains("bread"), "{told}");
+    let site = shop("learn = true\n[audit]\nparams = true");
+    let told = feed(&site, &token(&site));
+    assert!(told.contains(r#"{\"what\":\"bread\",\"password\":\"***\"}"#), "{told}");
 }
 
 #[test]

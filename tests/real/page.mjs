@@ -389,7 +389,7 @@ const CHECKS = {
     await page.locator("#add-open").click();
     await form.getByText("JSON of a client").click();
     const servers = { second: { command: fake, args: ["--script-file", script] }, broken: { command: "no-such-program-of-nonet" } };
-    await form.getByLabel("Servers as a client's file has them").fill(JSON.stringify({ mcpServers: servers }));
+    await form.getByLabel("Servers from a client's file").fill(JSON.stringify({ mcpServers: servers }));
     await form.getByRole("button", { name: "Start it, then add it" }).click();
     await until("one of them does not start", async () => (await form.locator(".outcome .state.down").count()) === 1);
     await form.getByRole("button", { name: "Add the others" }).click();
@@ -434,7 +434,7 @@ const CHECKS = {
     await until("its tools are listed", async () => (await details.locator(".tool-row").count()) === 2);
     await details.getByRole("button", { name: "convert_time" }).click();
     const card = details.locator(".tool-card:visible");
-    await card.getByText("What it takes, as JSON Schema").click();
+    await card.getByText("Input as JSON Schema").click();
     assert.match(await card.locator("details pre").textContent(), /"source_timezone"/);
     const form = card.getByRole("form", { name: "Try time.convert_time" });
     await form.getByRole("button", { name: "Call it" }).click();
@@ -463,7 +463,7 @@ const CHECKS = {
 
   async "a server has a history"() {
     const details = await opened("weather");
-    await details.getByText("History: its states").click();
+    await details.getByText("History: states").click();
     await until("it went down", async () => /down: .*exit code 3/.test(await details.locator(".history").textContent()));
     assert.match(await details.locator(".history").textContent(), /\d\d:\d\d:\d\d reading stations.json/);
     await accessible("a history");

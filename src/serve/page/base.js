@@ -150,9 +150,9 @@ async function api(path, { here = false, ...options } = {}) {
   const sent = token;
   const headers = { "X-Nonet-Token": sent, ...(gateway && !here ? { "X-Nonet-Gateway": gateway } : {}) };
   const answer = await fetch(`/ui/api/${path}`, { ...options, cache: "no-store", credentials: "omit", redirect: "error", headers });
-  if (answer.status === 410 && gateway) chooseGateway("", "The gateway that was shown here has ended.");
+  if (answer.status === 410 && gateway) chooseGateway("", "The gateway shown here has ended.");
   if (answer.status === 401 || answer.status === 403) {
-    if (sent === token) closeGate("Nonet does not take the token of this tab. It was started anew, perhaps: each start has its own link, which `nonet ui` opens.");
+    if (sent === token) closeGate("Nonet does not accept this tab's token. Nonet may have restarted: each start has a new link, which `nonet ui` opens.");
     throw new Refused();
   }
   if (!answer.ok) {
@@ -179,7 +179,7 @@ function closeGate(why) {
 }
 
 function openGate() {
-  if (!token) return closeGate("It carries a token, so that no other page and no other user of this machine can read your calls or stop your servers.");
+  if (!token) return closeGate("The link carries a token, so that no other page and no other user of this machine can read your calls or stop your servers.");
   hide("gate", true);
   hide("live", false);
   hide("views", false);
@@ -261,7 +261,7 @@ async function poll() {
     if (polling.abort !== abort || error instanceof Refused) return;
     polling.failed += 1;
     if (polling.failed > 1) showSummary([], "Not connected");
-    write("offline", `${reason(error)} What is shown here may be old; this page keeps trying. A gateway without clients ends by itself: \`nonet ui\` starts it again.`);
+    write("offline", `${reason(error)} The page may be out of date; it keeps trying. A gateway without clients ends by itself: \`nonet ui\` starts it again.`);
   } finally {
     clearTimeout(late);
   }
@@ -360,7 +360,7 @@ function makeQuestion(one) {
     row.append(...fields.map(([, field]) => field.node));
     const accept = () => {
       if (one.url) {
-        if (!/^https?:/.test(one.url)) throw new Error("This address is not one to open.");
+        if (!/^https?:/.test(one.url)) throw new Error("This is not a web address.");
         window.open(one.url, "_blank", "noopener,noreferrer");
         return { action: "accept" };
       }
@@ -385,7 +385,7 @@ function showWaiting(found) {
     if (!row.isConnected) $("waits-list").append(row);
   }
   const all = (found.approvals ?? []).length + (found.questions ?? []).length + (found.total ?? 0);
-  if ($("waits").hidden && all > 0) speak(`${plural(all, "thing")} waits for you.`);
+  if ($("waits").hidden && all > 0) speak(`${plural(all, "item")} waiting for you.`);
   write("waits-count", String(all));
   hide("waits", all === 0);
 }
@@ -435,7 +435,7 @@ function showSaving({ saving, tools }) {
   const strong = (text) => make("strong", {}, text);
   $("sentence").replaceChildren(...(all > nine
     ? ["Each client reads ", strong(whole(nine)), " tokens of definitions in the place of ", strong(whole(all)), ": ",
-      strong(`${left > 99 ? left.toFixed(1) : Math.floor(left)} %`), ` of them stay out of the context, and all ${plural(tools, "tool")} stay in reach.`]
+      strong(`${left > 99 ? left.toFixed(1) : Math.floor(left)} %`), ` of them stay out of the context, and all ${plural(tools, "tool")} stay within reach.`]
     : ["The nine meta-tools cost ", strong(whole(nine)), " tokens, the definitions of ", strong(plural(tools, "tool")), " would cost ",
       strong(whole(all)), ": it pays with more servers."]));
   $("saving-bar").style.width = `${Math.min(100, (100 * nine) / Math.max(all, 1))}%`;

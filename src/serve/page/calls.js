@@ -116,7 +116,7 @@ function callItem(call) {
       make("span", {}, `Nonet ${micros(gateway_us)}${server_us ? `, server ${micros(server_us)}` : ""}`)));
 }
 
-/** Everything that is known of a call. Its params and its result are not recorded. */
+/** Everything that is known of a call. Its params are there only if the audit log records them; its result never is. */
 function openCall(call, more) {
   const yes = more.getAttribute("aria-expanded") !== "true";
   more.setAttribute("aria-expanded", String(yes));
@@ -126,20 +126,21 @@ function openCall(call, more) {
   const facts = [
     ["Ended", when.toLocaleString()],
     ["Client", `${said(call.client, 80) || "without a name"}, session ${said(call.session, 20)}${call.profile ? `, profile ${said(call.profile, 40)}` : ""}`],
-    ["Server", call.server ? said(call.server, 80) : "none: it was refused before"],
+    ["Server", call.server ? said(call.server, 80) : "none: refused before a server was called"],
     ["Definition", said(call.version, 80)],
-    ["Inside of", within],
+    ["Part of", within],
     ["Approved by", { form: "you, in a form", chat: "you, in the chat", session: "you, for the session", page: "you, on this page", command: "you, with nonet approve", webhook: "the webhook" }[call.approver] ?? said(call.approver, 40)],
     ["Time", `${micros(call.gateway_us)} in Nonet${call.server_us ? `, ${micros(call.server_us)} at the server` : ""}`],
     ["Size", `params ${bytes(call.bytes_in)}${call.bytes_out == null ? ", no result" : `, result ${bytes(call.bytes_out)}`}`],
-    [call.outcome === ASKED ? "Waits" : "Fault", call.outcome === "invalid_params" ? "the params do not fit; its words quote them, and are not recorded" : said(call.fault, 700)],
+    [call.outcome === ASKED ? "Waits" : "Fault", call.outcome === "invalid_params" ? "the params do not fit; the message quotes them and is not recorded" : said(call.fault, 700)],
   ].filter(([, value]) => value);
   const only = (label, words) => makeButton("chip", label, () => { filter.value = words; filterCalls(); });
   call.node.append(make("div.about-call", {},
     make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd.said", {}, value)])),
     make("div.tools", {}, only("Only this tool", said(call.tool, 120)), only("Only this outcome", said(call.outcome, 40)),
       ...(call.client && !/\s/.test(call.client) ? [only("Only this client", said(call.client, 60))] : [])),
-    make("p.small.soft", {}, "Params and results of calls are not recorded here.")));
+    ...(call.params ? [make("pre.said", { tabindex: 0, role: "group", "aria-label": "Params" }, said(readable(call.params), 20_000))] : []),
+    make("p.small.soft", {}, call.params ? "The audit log records params. Results are not recorded." : "Params and results of calls are not recorded.")));
 }
 
 /** One of the calls can be reached by Tab, the others by arrows. */
@@ -185,7 +186,7 @@ function showNone() {
   const none = calls.every((call) => call.node.hidden);
   hide("no-calls", !none);
   hide("calls", none);
-  write("no-calls", calls.length ? "None of the latest calls has these words." : "No call yet. What a client runs shows up here.");
+  write("no-calls", calls.length ? "None of the latest calls matches." : "No calls yet. Your clients' calls appear here.");
 }
 
 /** A button for each outcome, which filters the calls by it. */
@@ -212,7 +213,7 @@ function showOutcomes(outcomes) {
 function pause() {
   paused = !paused;
   $("pause").setAttribute("aria-pressed", String(paused));
-  speak(paused ? "Calls are paused." : "Calls go on.");
+  speak(paused ? "Calls are paused." : "Calls resume.");
   paused ? showStreamState() : flush();
 }
 
@@ -267,7 +268,7 @@ function showRate() {
       total[which] += sum[which];
     }
   });
-  write("rate-words", total.all ? `${plural(total.all, "call")} in the last minute, ${total.failed || "none"} failed` : "quiet for a minute");
+  write("rate-words", total.all ? `${plural(total.all, "call")} in the last minute, ${total.failed || "none"} failed` : "no calls in the last minute");
 }
 setInterval(showRate, 1000);
 

@@ -7,7 +7,7 @@ function showClients(clients) {
     return {
       node: make("li", {}, name, sees),
       show({ client, session, profile }) {
-        write(name, said(client) || "a client without a name");
+        write(name, said(client) || "an unnamed client");
         write(sees, `session ${said(session, 20)}, ${profile ? `profile ${said(profile, 40)}` : "sees everything"}`);
       },
     };
@@ -66,7 +66,7 @@ function hostRow() {
   async function look(action) {
     try {
       change = { action, ...(await (await api(`hosts/${host.name}/${action}`)).json()) };
-      write(told, `${change.nothing ? "" : "This would be done: "}${change.told.map((text) => said(text, 300)).join(" ")}`);
+      write(told, `${change.nothing ? "" : "Planned change: "}${change.told.map((text) => said(text, 300)).join(" ")}`);
       const kind = (line) => (/^(---|\+\+\+) /.test(line) ? ".soft" : { "+": ".plus", "-": ".minus" }[line[0]] ?? "");
       diff.replaceChildren(...said(change.diff, 60_000).trimEnd().split("\n").map((line) => make(`span${kind(line)}`, {}, `${line}\n`)));
       hide(shownChange, change.nothing);

@@ -12,7 +12,7 @@ async function copy(text) {
     await navigator.clipboard.writeText(text);
     speak("Copied.");
   } catch {
-    speak("The browser does not let this page copy. Select the text.");
+    speak("The browser does not allow this page to copy. Select the text instead.");
   }
 }
 
@@ -58,18 +58,18 @@ const adding = (() => {
   const description = oneLine();
   const tags = oneLine();
   const text = lines(9, { placeholder: '{"mcpServers": {"memory": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}}}' });
-  const secret = "One to a line. What looks like a secret goes into the keyring or secrets.env; ${VAR} stays a variable.";
+  const secret = "One per line. Values that look like secrets go into the keyring or secrets.env; ${VAR} stays a variable.";
   const parts = [
-    [field("Name", name, "a-z, 0-9 and single - or _ between them"), "command url openapi"],
+    [field("Name", name, "a-z, 0-9, with single - or _ between them"), "command url openapi"],
     [field("Command line", command), "command"],
     [field("Address", url), "url"],
     [field("OpenAPI document", openapi, "A file or an address"), "openapi"],
-    [field("Address of the service", baseUrl, "If it is not the one in the document"), "openapi"],
+    [field("Address of the service", baseUrl, "If it differs from the one in the document"), "openapi"],
     [field("Variables", env, secret), "command"],
     [field("Headers", headers, secret), "url openapi"],
-    [field("Description", description, "What it is for, in a few words: helps search"), "command url openapi"],
-    [field("Tags", tags, "With commas between them"), "command url openapi"],
-    [field("Servers as a client's file has them", text, "One or more. Secrets go into the keyring or secrets.env."), "json"],
+    [field("Description", description, "Its purpose in a few words: helps search"), "command url openapi"],
+    [field("Tags", tags, "Separated by commas"), "command url openapi"],
+    [field("Servers from a client's file", text, "One or more. Secrets go into the keyring or secrets.env."), "json"],
   ];
   for (const [node] of parts.slice(7, 9)) node.classList.add("half");
   const ways = WAYS.map(([way, label]) => {
@@ -83,7 +83,7 @@ const adding = (() => {
   const cancel = makeButton("", "Cancel", () => close());
   const fault = make("p.fault.said", { role: "alert", hidden: "" });
   const outcome = make("ul.outcome");
-  form.append(make("fieldset.ways", {}, make("legend.unseen", {}, "What it is"), ...ways), ...parts.map(([node]) => node), fault, outcome,
+  form.append(make("fieldset.ways", {}, make("legend.unseen", {}, "Kind of server"), ...ways), ...parts.map(([node]) => node), fault, outcome,
     make("div.acts.left", {}, go, rest, anyway, cancel));
   let way = "command";
   let busy = false;
@@ -127,7 +127,7 @@ const adding = (() => {
     busy = true;
     tell("", []);
     look();
-    speak("The server is being tried.");
+    speak("The server is starting.");
     try {
       const [path, body] = wanted();
       const done = await (await api(path, { method: "POST", body: JSON.stringify({ ...body, ...more }) })).json();
@@ -142,7 +142,7 @@ const adding = (() => {
         await poll();
       } else {
         const failed = done.servers.some((server) => server.failed);
-        tell(failed ? "Nothing was written, because this does not start:" : "There is nothing to add:", done.servers);
+        tell(failed ? "Nothing was written, because a server does not start:" : "There is nothing to add:", done.servers);
       }
     } catch (failure) {
       if (!(failure instanceof Refused)) tell(reason(failure), []);
@@ -222,7 +222,7 @@ function serverEditor(name, shown, back) {
       const now = await (await api(path)).json();
       [area.value, hash, first] = [now.text, now.hash, now.line];
       area.rows = Math.min(24, Math.max(5, now.text.split("\n").length + 1));
-      write(place, `${said(now.file, 300)}, from line ${now.line} on. It is checked before it is written.`);
+      write(place, `${said(now.file, 300)}, from line ${now.line}. Nonet checks the text before writing it.`);
       tell([]);
       hide(node, false);
       area.focus();

@@ -25,7 +25,7 @@ async function loadGateways() {
     const { gateways: all } = await (await api("gateways", { here: true })).json();
     const own = all[0];
     const chosen = gateway || own.id;
-    if (!all.some(({ id }) => id === chosen)) return chooseGateway("", "The gateway that was shown here has ended.");
+    if (!all.some(({ id }) => id === chosen)) return chooseGateway("", "The gateway shown here has ended.");
     // Whoever opens the page wants to see their clients.
     const busy = all.find(({ id, clients, config }) => id !== own.id && clients?.length && config === own.config);
     if (gateway === null && !own.clients?.length && own.serves !== "http" && busy && canKeepGateway()) return chooseGateway(busy.id);

@@ -34,5 +34,4 @@ try {
   hide("ended", !why);
   if (why) keepGateway(gateway);
 } catch {}
-// The first frame first, then what it shows.
-requestAnimationFrame(() => setTimeout(openGate));
+openGate();

@@ -34,7 +34,7 @@ async function search() {
     const count = answer.results?.length ?? 0;
     const text = count
       ? `${plural(count, "tool")} of ${whole(answer.total)}; confidence ${said(answer.confidence, 20)}`
-      : "Nothing matches. Say what the tool should do in other words.";
+      : "Nothing matches. Describe what the tool should do in other words.";
     showAnswer(answer, text, `${Math.max(1, Math.round(performance.now() - began))} ms`);
     tellTimer = setTimeout(() => speak(count ? `${text}. First: ${said(answer.results[0].name)}` : text), 800);
   } catch (error) {
@@ -151,7 +151,7 @@ async function copyName() {
     write("took", "name copied");
     speak(`${said(name)} copied.`);
   } catch {
-    write("took", "the browser does not let this page copy");
+    write("took", "the browser does not allow this page to copy");
   }
 }
 

@@ -26,7 +26,7 @@ function serverHistory(name, shown) {
   const list = make("ol");
   const box = make("div.history", { tabindex: 0, role: "group", "aria-label": `History of ${shown}` }, list);
   const again = makeButton("chip", "Read again", () => load());
-  const node = make("details.small", { hidden: "" }, make("summary", {}, "History: its states and its stderr, with times"), box, again);
+  const node = make("details.small", { hidden: "" }, make("summary", {}, "History: states and stderr, with times"), box, again);
   node.addEventListener("toggle", () => { if (node.open) load(); });
   async function load() {
     try {
@@ -75,7 +75,7 @@ function serverRow(name) {
   const hold = twice("Stop until restart", shown, () => act("hold", "is stopped until Nonet restarts"));
   const remove = twice("Remove", shown, () => act("remove", "is removed"));
   const more2 = make("div.acts.left", {}, edit, hold, remove);
-  const meaning = make("p.small.soft", {}, "Enable, Disable, Edit and Remove are kept in servers.toml. Stop until restart holds until Start is pressed, or Nonet restarts.");
+  const meaning = make("p.small.soft", {}, "Enable, Disable, Edit and Remove change servers.toml. Stop until restart lasts until you press Start, or Nonet restarts.");
   const editor = serverEditor(name, shown, () => edit.focus());
   const tools = serverTools(name, shown);
   const [login, toOpen] = [copyLine("In a terminal: "), copyLine("Open to sign in: ")];
@@ -84,7 +84,7 @@ function serverRow(name) {
     const tab = window.open("about:blank");
     try {
       const { address } = await (await api(`servers/${encodeURIComponent(name)}/login`, { method: "POST" })).json();
-      if (!/^https?:/.test(address)) throw new Error("The sign-in server gave no address to open.");
+      if (!/^https?:/.test(address)) throw new Error("The sign-in server returned no address to open.");
       if (tab) {
         tab.opener = null;
         tab.location = address;
@@ -170,7 +170,7 @@ function serverRow(name) {
     write(lastError, server.last_error ? `${leftOut ? "Left out:" : "Last error:"} ${said(server.last_error, 2000)}` : "");
     const lines = (server.stderr ?? []).slice(-100).map((line) => said(String(line).replace(ANSI, ""), 500)).join("\n");
     hide(stderr, lines === "");
-    write(heading, lines === "" ? "Nothing on its stderr." : "The end of its stderr");
+    write(heading, lines === "" ? "stderr is empty." : "End of stderr");
     if (stderr.textContent === lines) return;
     const atEnd = stderr.scrollTop + stderr.clientHeight >= stderr.scrollHeight - 8;
     stderr.textContent = lines;

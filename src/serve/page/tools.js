@@ -98,7 +98,7 @@ function toolRow(tool) {
 
 /** The policy of one tool, as servers.toml has it. */
 function policyForm(tool, reload) {
-  const WAYS = [["", "as other rules say"], ["allow", "goes through"], ["approve", "asks you first"], ["deny", "not allowed"]];
+  const WAYS = [["", "decided by other rules"], ["allow", "runs without asking"], ["approve", "asks you first"], ["deny", "not allowed"]];
   const now = tool.own_policy ?? "";
   const select = make("select", {}, ...WAYS.map(([value, words]) => make("option", { value }, words)));
   select.value = now;
@@ -128,10 +128,10 @@ function policyForm(tool, reload) {
 /** One tool: everything of it, and a form to try it. `reload` shows it again. */
 function toolCard(tool, reload) {
   const rules = {
-    allow: "Calls go through by themselves.", approve: `You are asked before each call: ${said(tool.rule, 200)}.`,
+    allow: "Calls run without asking.", approve: `You are asked before each call: ${said(tool.rule, 200)}.`,
     deny: `No client may call it: ${said(tool.rule, 200)}.`,
   };
-  const facts = [figuresOf(tool, true), tool.read_only ? "changes nothing, its server says" : "", tool.tags?.length ? `tags: ${said(tool.tags.join(", "), 200)}` : ""];
+  const facts = [figuresOf(tool, true), tool.read_only ? "read-only, according to its server" : "", tool.tags?.length ? `tags: ${said(tool.tags.join(", "), 200)}` : ""];
   const parts = [
     make("p.said.description", {}, said(tool.description || "It has no description.", 20_000)),
     make("p.small.soft.said", {}, facts.filter(Boolean).join(" · ")),
@@ -139,8 +139,8 @@ function toolCard(tool, reload) {
   ];
   if ("own_policy" in tool) parts.push(policyForm(tool, reload));
   if (tool.last_error) parts.push(make("p.small.said", {}, `Last error: ${said(tool.last_error.message || tool.last_error.code, 300)}`));
-  parts.push(schemaPart("What it takes, as JSON Schema", tool.input_schema));
-  if (tool.output_schema) parts.push(schemaPart("What it answers, as JSON Schema", tool.output_schema));
+  parts.push(schemaPart("Input as JSON Schema", tool.input_schema));
+  if (tool.output_schema) parts.push(schemaPart("Output as JSON Schema", tool.output_schema));
   if (tool.policy !== "deny") parts.push(tryForm(tool));
   return parts;
 }
@@ -241,14 +241,14 @@ function tryForm(tool) {
   const send = make("button.main", { type: "submit" }, "Call it");
   const stop = makeButton("", "Stop waiting", () => abort?.abort());
   const state = make("span.small.soft", { role: "status" });
-  const ask = makeButton("chip", "It waits for you: see above", () => {
+  const ask = makeButton("chip", "Waiting for you: see above", () => {
     $("waits").scrollIntoView({ block: "center", behavior: still.matches ? "auto" : "smooth" });
     $("waits").querySelector("button")?.focus({ preventScroll: true });
   });
   const output = make("pre.said.output", { tabindex: 0, role: "group", "aria-label": `Answer of ${said(tool.name)}`, hidden: "" });
   const form = make("form.try", { "aria-label": `Try ${said(tool.name)}` }, make("h4", {}, "Try it"),
     ...(whole ? [field("Params as JSON", all)] : fields.map(([, one]) => one.node)),
-    ...(!whole && fields.length === 0 ? [make("p.small.soft", {}, "It takes no params.")] : []),
+    ...(!whole && fields.length === 0 ? [make("p.small.soft", {}, "It has no params.")] : []),
     make("div.acts.left", {}, send, stop, ask, state), output);
   let abort = null;
   hide(stop, true);
@@ -277,7 +277,7 @@ function tryForm(tool) {
       output.classList.toggle("failed", answer.failed);
       hide(output, false);
     } catch (failure) {
-      write(state, failure.name === "AbortError" ? "The call was given up." : reason(failure));
+      write(state, failure.name === "AbortError" ? "You stopped waiting for the call." : reason(failure));
     } finally {
       clearInterval(look);
       hide(ask, true);

@@ -20,40 +20,40 @@ const taskTook = (task) => (task.state === "running" ? `for ${seconds(task.elaps
 /** Each kind: where its list is, and how one of it is shown. `about` is a line of facts, `acts` what its user may do. */
 const WORK = [
   {
-    kind: "task", list: "tasks", title: "Tasks", hint: "calls that go on in the background",
-    none: "No task. A call that outlives the soft deadline goes on here.",
+    kind: "task", list: "tasks", title: "Tasks", hint: "calls that continue in the background",
+    none: "No tasks. A call that outlives the soft deadline continues here.",
     id: (one) => one.task_id, name: (one) => one.tool, state: (one) => one.state,
     about: (one) => [taskTook(one), one.progress?.message ?? one.message],
     acts: (one) => [one.state === "running" ? "Cancel" : "Delete"],
   },
   {
-    kind: "workflow", list: "workflows", title: "Questions of workflows", hint: "answered through their clients",
-    none: "No workflow waits for an answer.",
+    kind: "workflow", list: "workflows", title: "Questions of workflows", hint: "answered in their clients",
+    none: "No workflow is waiting for an answer.",
     id: (one) => one.id, name: (one) => one.app_id, state: () => "waiting",
     about: (one) => [one.question, `since ${dated(one.since_ms)}`], acts: () => ["Delete"],
   },
   {
-    kind: "watch", list: "watches", title: "Watches", hint: "calls that are repeated to see what changes",
-    none: "No watch. A client starts one with gateway.watch_start.",
+    kind: "watch", list: "watches", title: "Watches", hint: "calls that repeat to detect changes",
+    none: "No watches. A client starts one with gateway.watch_start.",
     id: (one) => one.watcher_id, name: (one) => one.label ?? one.tool, state: (one) => one.state,
     about: (one) => [one.label && one.tool, `every ${seconds(one.interval)}`, one.next_check_at && `next ${dated(one.next_check_at)}`,
       `${plural(one.counts?.checks ?? 0, "check")}, ${plural(one.counts?.changes ?? 0, "change")}`, one.error?.message],
     acts: (one) => [...({ active: ["Pause"], paused: ["Resume"] }[one.state] ?? []), "Delete"],
   },
   {
-    kind: "schedule", list: "schedules", title: "Schedules and reminders", hint: "what is to run or to be said later",
+    kind: "schedule", list: "schedules", title: "Schedules and reminders", hint: "calls and messages for later",
     none: "Nothing is scheduled.",
     id: (one) => one.job_id, name: (one) => one.label ?? one.tool ?? one.app_id ?? one.message,
-    about: (one) => [one.label && (one.tool ?? one.app_id ?? one.message), one.when, one.next_run ? `next ${dated(one.next_run)}` : "nothing more to come",
+    about: (one) => [one.label && (one.tool ?? one.app_id ?? one.message), one.when, one.next_run ? `next ${dated(one.next_run)}` : "no further runs",
       one.runs ? plural(one.runs, "run") : "", one.last_run && !one.last_run.success ? "the last run failed" : ""],
     acts: () => ["Delete"],
   },
   {
-    kind: "result", list: "results", title: "Kept results", hint: "", none: "No result is kept. One that is too large for an answer is kept to be read on.",
+    kind: "result", list: "results", title: "Kept results", hint: "", none: "No kept results. A result that is too large for an answer is kept here.",
     id: (one) => one.id, name: (one) => one.id, about: (one) => [bytes(one.bytes), `kept ${dated(one.at_ms)}`], acts: () => ["Delete"],
   },
   {
-    kind: "fact", list: "facts", title: "Memory", hint: "", none: "Nothing is remembered.",
+    kind: "fact", list: "facts", title: "Memory", hint: "", none: "No facts.",
     id: (one) => one.id, name: (one) => one.text, about: (one) => [(one.tags ?? []).map((tag) => `#${said(tag, 40)}`).join(" "), dated(one.at_ms)],
     acts: () => ["Delete"],
   },
@@ -157,7 +157,7 @@ function workRow(part, one) {
     try {
       await api(path(`/${label.toLowerCase()}`), { method: "POST" });
       write(failed, "");
-      speak(`${shown}: ${{ Cancel: "cancelled", Pause: "paused", Resume: "goes on", Delete: "deleted" }[label]}.`);
+      speak(`${shown}: ${{ Cancel: "cancelled", Pause: "paused", Resume: "resumed", Delete: "deleted" }[label]}.`);
     } catch (failure) {
       if (failure instanceof Refused) return;
       write(failed, `Could not ${label.toLowerCase()} it: ${reason(failure)}`);
@@ -219,7 +219,7 @@ function showPart(part, all, total = all.length) {
   write(count, total ? whole(total) : "");
   hide(list, all.length === 0);
   hide(none, all.length > 0);
-  write(none, part.node.query?.value ? "No fact is about that." : part.none);
+  write(none, part.node.query?.value ? "No matching facts." : part.none);
   const wanted = all.map((one) => {
     const key = JSON.stringify([part.kind, one.owner, part.id(one)]);
     if (!work.rows.has(key)) work.rows.set(key, workRow(part, one));
@@ -241,7 +241,7 @@ async function loadWork(withFacts) {
   try {
     const found = await (await api("work")).json();
     for (const part of WORK.slice(0, -1)) showPart(part, found[part.list] ?? []);
-    write(WORK[4].node.hint, found.kept?.entries ? `${bytes(found.kept.bytes)} on the disk, results of tasks included` : "");
+    write(WORK[4].node.hint, found.kept?.entries ? `${bytes(found.kept.bytes)} on disk, including results of tasks` : "");
     hide("work-fault", true);
     if (withFacts) await loadFacts();
   } catch (failure) {
