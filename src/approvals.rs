@@ -110,10 +110,10 @@ impl std::fmt::Display for Undecided {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unknown => {
-                f.write_str("no approval with this id waits: it was decided, or its time is over; `nonet approve` lists what waits")
+                f.write_str("no approval with this id is pending: it was decided or has expired; `nonet approve` lists the pending ones")
             }
             Self::Unfit(why) => f.write_str(why),
-            Self::Failed(why) => write!(f, "the decision could not be kept: {why}"),
+            Self::Failed(why) => write!(f, "the decision could not be stored: {why}"),
         }
     }
 }
@@ -214,10 +214,10 @@ impl Approvals {
         let found = waiting.into_iter().find(|one| one.id() == id);
         let WaitingApproval { mut record, mut asked, left } = found.ok_or(Undecided::Unknown)?;
         if decision.verdict == Verdict::AllowForSession && !asked.lasting {
-            return Err(Undecided::Unfit("this is approved for one call only, not for a session"));
+            return Err(Undecided::Unfit("this can be approved for one call only, not for a session"));
         }
         if decision.answer.is_some() && !asked.takes_answer {
-            return Err(Undecided::Unfit("this takes a yes or a no, and no other answer"));
+            return Err(Undecided::Unfit("this accepts only a yes or a no"));
         }
         tracing::info!(id, subject = %asked.subject, verdict = ?decision.verdict, by = %decision.by, "the user decided an approval");
         asked.decision = Some(decision);

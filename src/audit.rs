@@ -245,7 +245,7 @@ impl Audit {
             return Err(self.shared.error.lock().clone().unwrap_or_else(|| "it failed".into()));
         }
         match self.sender.capacity() {
-            0 => Err(format!("{QUEUE} lines wait to be written")),
+            0 => Err(format!("{QUEUE} lines are waiting to be written")),
             _ => Ok(()),
         }
     }

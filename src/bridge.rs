@@ -143,9 +143,7 @@ async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc
             }
             Line::TooLongEnd(tail) => {
                 let id = open.take().and_then(|head| head.with_tail(&tail).id);
-                id.map(|id| {
-                    error(&id, LOST, "the answer is longer than what passes through the shared gateway")
-                })
+                id.map(|id| error(&id, LOST, "the answer is too long to pass through the shared gateway"))
             }
         };
         if let Some(line) = line
@@ -244,7 +242,7 @@ impl Bridge {
             loop {
                 let good = std::mem::take(&mut self.ledger.answered) || opened.elapsed() > HELD;
                 losses = if good { 1 } else { losses + 1 };
-                anyhow::ensure!(losses < MAX_LOSSES, "{} is lost repeatedly", self.far.name());
+                anyhow::ensure!(losses < MAX_LOSSES, "{} keeps disconnecting", self.far.name());
                 tracing::warn!("{} was lost; reconnecting", self.far.name());
                 tokio::time::sleep(PAUSE * 2_u32.pow(losses - 1)).await;
                 link = self.far.open().await?;
@@ -305,7 +303,7 @@ impl Bridge {
 
     fn write(&self, line: Bytes) -> anyhow::Result<()> {
         let waiting = self.backlog.enter(line.len());
-        self.out.send((line, waiting)).ok().context("the client does not read any more")
+        self.out.send((line, waiting)).ok().context("the client no longer reads")
     }
 
     /// Answers a request that is too long, once its end has arrived.

@@ -437,7 +437,7 @@ impl Part {
                 continue;
             };
             if !seen.insert(name) {
-                tracing::warn!(tool = %name::full_name(server, name), "the server lists this tool twice; the first counts");
+                tracing::warn!(tool = %name::full_name(server, name), "the server lists this tool twice; the first one is used");
                 continue;
             }
             // `Arc`s are compared by content only where the pointers differ.
@@ -687,7 +687,7 @@ impl Catalog {
             if tool.verbatim {
                 tracing::warn!(tool = %full, %holder, listed = %tool.wire, "the tool's own name is taken; it is listed under its wire name");
             } else {
-                tracing::warn!(tool = %full, %holder, "the tool's own name is taken; only its full name leads to it");
+                tracing::warn!(tool = %full, %holder, "the tool's own name is taken; only its full name works");
             }
         }
     }
@@ -894,7 +894,7 @@ fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<Part>>) -> (HashMap<Arc<st
     for (server, part) in &*parts {
         for tool in &part.tools {
             if let Some(first) = first.get(&tool.full) {
-                tracing::warn!(tool = %tool.full, %first, %server, "two servers have a tool of this name; the first counts");
+                tracing::warn!(tool = %tool.full, %first, %server, "two servers have a tool with this name; the first one is used");
                 shadowed.insert(tool.full.clone(), (*first).clone());
                 continue;
             }

@@ -272,7 +272,7 @@ impl ChatEndpoint {
         // Some endpoints end the stream instead of sending `[DONE]`.
         match gathering.has_ended() {
             true => gathering.finish(),
-            false => Err(ChatError::Broken("its answer broke off".into())),
+            false => Err(ChatError::Broken("its answer was cut off".into())),
         }
     }
 

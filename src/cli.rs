@@ -287,7 +287,7 @@ fn found_or_begun(config: Option<&Path>) -> Result<PathBuf, config::NotFound> {
     let Some(file) = config::user_file().filter(|_| !missing.named) else { return Err(missing) };
     let looked_at: Vec<_> = missing.looked_at.iter().map(|path| path.display().to_string()).collect();
     show::complain(format_args!(
-        "no servers yet: there is no {}. `nonet setup` takes over the servers of your clients, `nonet add` adds one",
+        "no servers yet: there is no {}. Run `nonet setup` to take over your clients' servers, or `nonet add` to add one",
         looked_at.join(" and no ")
     ));
     Ok(file)

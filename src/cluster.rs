@@ -256,7 +256,7 @@ impl Cluster {
             sent = sending => sent,
             // The replica's machine may be gone, in which case no error ever arrives.
             () = self.replicas.until_gone(to.number) => {
-                return Err(SendFault::Broken("its lease has run out".into()));
+                return Err(SendFault::Broken("its lease has expired".into()));
             }
         };
         sent.map_err(|error| {

@@ -203,7 +203,7 @@ pub enum CallError {
     #[error("{0} calls are running")]
     Busy(usize),
     /// The server or the tool is cut off for a while.
-    #[error("it gets no calls for now")]
+    #[error("its calls are paused")]
     Resting(Resting),
     /// The server answered with a protocol error.
     #[error("{}", .0.message)]
@@ -290,7 +290,7 @@ impl Control {
     fn why_given_up(&self) -> &'static str {
         match self.cancel.is_cancelled() {
             true => "the client cancelled",
-            false => "the gateway's limit for this call is over",
+            false => "the gateway's time limit for this call was reached",
         }
     }
 }

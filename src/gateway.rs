@@ -336,7 +336,7 @@ impl Gateway {
     pub async fn stop(&self) {
         self.servers.life.end().await;
         if let Err(error) = self.store.leave().await {
-            tracing::debug!(%error, "what this gateway holds is free once its lease has run out");
+            tracing::debug!(%error, "what this gateway holds is free once its lease has expired");
         }
         if let Some(audit) = &self.audit {
             audit.stop().await;

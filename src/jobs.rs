@@ -144,7 +144,7 @@ impl Job {
     pub async fn recorded(&self) {
         let mut recorded = self.recorded.subscribe();
         if tokio::time::timeout(RECORD_WAIT, recorded.wait_for(|recorded| *recorded)).await.is_err() {
-            tracing::warn!(job = %self.id, "the store is slow: a task is told before it is kept");
+            tracing::warn!(job = %self.id, "the store is slow: a task is reported before it is stored");
         }
     }
 
@@ -278,7 +278,7 @@ impl Jobs {
                 let begun = store.put_job(own.row(JobState::Working), own.owner.share(), None).await;
                 own.kept(&begun);
                 if let Err(error) = begun {
-                    tracing::warn!(%error, job = %own.id, "a task is not in the store");
+                    tracing::warn!(%error, job = %own.id, "a task could not be stored");
                 }
                 own.recorded.send_replace(true);
             };
@@ -374,7 +374,7 @@ impl Jobs {
         } else if !self.knows(id)
             && let Err(error) = self.store.ask_to_cancel(id, owner.key()).await
         {
-            tracing::warn!(%error, "a task of another replica is not cancelled");
+            tracing::warn!(%error, "a task of another replica was not cancelled");
         }
         self.wait(id, owner, limit).await;
     }

@@ -37,7 +37,7 @@ pub enum Error {
     #[error("there is no keyring here ({0})")]
     Missing(String),
     /// The keyring is locked, did not answer in time, or denies Nonet access.
-    #[error("the keyring is locked or refuses ({0})")]
+    #[error("the keyring is locked or denies access ({0})")]
     Locked(String),
     /// The keyring has no secret of that name.
     #[error("the keyring has no secret `{0}`")]
@@ -52,14 +52,11 @@ impl Error {
     pub fn remedy(&self) -> String {
         match self {
             Self::Missing(_) => {
-                "On Linux it is a Secret Service such as gnome-keyring, in the session that Nonet runs in."
-                    .into()
+                "On Linux, run a Secret Service such as gnome-keyring in Nonet's session.".into()
             }
-            Self::Locked(_) => "Unlock it, let Nonet in, and try again.".into(),
+            Self::Locked(_) => "Unlock it, allow Nonet, and try again.".into(),
             Self::NoSecret(name) => format!("Store it with `nonet secret set {name}`."),
-            Self::Failed(_) => {
-                "Look the entries of the service `nonet` over in your system's keyring.".into()
-            }
+            Self::Failed(_) => "Check the entries of the service `nonet` in your system's keyring.".into(),
         }
     }
 }
@@ -130,7 +127,7 @@ impl Keyring {
                 LATE.notify_one();
             }
         });
-        worker.map_err(|error| Error::Failed(format!("no thread for it: {error}")))?;
+        worker.map_err(|error| Error::Failed(format!("cannot start a thread: {error}")))?;
         let late = || Error::Locked("it did not answer in time; it may be asking you".into());
         let result = answer.recv_timeout(limit).unwrap_or_else(|error| match error {
             mpsc::RecvTimeoutError::Timeout => Err(late()),

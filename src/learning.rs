@@ -67,7 +67,7 @@ impl Learning {
     /// Reads earlier outcomes, if they have not been read. Until then nothing is learned.
     pub async fn recall(&self) {
         let read = async || {
-            let warn = |error: &_| tracing::warn!(%error, "what earlier searches led to cannot be read");
+            let warn = |error: &_| tracing::warn!(%error, "earlier search outcomes cannot be read");
             let outcomes = self.store.outcomes().await.inspect_err(warn).unwrap_or_default();
             let (unwritten, rows) = mpsc::channel(QUEUE);
             let outcomes = Mutex::new(Outcomes::new(outcomes));
@@ -138,7 +138,7 @@ async fn follow(store: Arc<dyn Store>, recalled: Weak<Recollection>, stop: Cance
         }
         let Some(recalled) = recalled.upgrade() else { return };
         if let Err(error) = recalled.read_again(&*store).await {
-            tracing::debug!(%error, "what other replicas have learned was not read");
+            tracing::debug!(%error, "search outcomes of other replicas were not read");
         }
     }
 }
@@ -162,7 +162,7 @@ async fn write(
                     recalled.own.lock().retain(|own| *own != outcome);
                 }
             }
-            Err(error) => tracing::warn!(%error, "an outcome was not kept"),
+            Err(error) => tracing::warn!(%error, "a search outcome was not stored"),
         }
     }
 }

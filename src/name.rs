@@ -34,7 +34,7 @@ pub struct ServerName(Arc<str>);
 
 /// Why a string is not a server name, with the nearest valid one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("`{given}` is not a server name ({why}); `{nearest}` would be one")]
+#[error("`{given}` is not a valid server name ({why}); try `{nearest}`")]
 pub struct BadServerName {
     /// The rejected name.
     pub given: String,
@@ -50,7 +50,7 @@ impl ServerName {
         let why = if name.is_empty() {
             "it is empty"
         } else if RESERVED.contains(&name) {
-            "the name is taken by Nonet itself"
+            "the name is reserved by Nonet"
         } else if name.len() > MAX_SERVER {
             "it is longer than 32 characters"
         } else if !well_formed(name) {

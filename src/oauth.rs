@@ -289,7 +289,7 @@ impl Account {
 }
 
 fn over() -> RenewError {
-    RenewError::Over("its sign-in is over".into())
+    RenewError::Over("its sign-in has expired".into())
 }
 
 async fn limited<T>(work: impl Future<Output = Result<T, RenewError>>) -> Result<T, RenewError> {
@@ -399,8 +399,10 @@ async fn renew(url: &str, settings: &OAuth, record: &SignInRecord) -> Result<Sto
     // Tokens never go to a sign-in server other than their own (SEP-2352).
     if credentials.issuer.is_some() && credentials.issuer != found.issuer {
         return Err(match found.is_named {
-            true => RenewError::Over("its sign-in is over: the server has another sign-in server now".into()),
-            false => RenewError::Failed("the server does not name its sign-in server just now".into()),
+            true => RenewError::Over(
+                "its sign-in is no longer valid: the server now has another sign-in server".into(),
+            ),
+            false => RenewError::Failed("the server does not name its sign-in server at the moment".into()),
         });
     }
     let store = InMemoryCredentialStore::new();
@@ -443,7 +445,7 @@ async fn exchange(url: &str, settings: &OAuth) -> Result<SignInRecord, RenewErro
     };
     let credentials = exchanged.await.map_err(judged)?;
     let credentials =
-        credentials.ok_or_else(|| RenewError::Failed("the sign-in server gave no token".into()))?;
+        credentials.ok_or_else(|| RenewError::Failed("the sign-in server issued no token".into()))?;
     Ok(SignInRecord::of_client(url, credentials))
 }
 
@@ -512,7 +514,7 @@ mod tests {
         assert_eq!(told(Account::token(&account).await), Ok(Some("t0k3n".into())));
         account.clock.advance(Duration::from_secs(10));
         // A token without a refresh token cannot be renewed: the attempt ends the sign-in.
-        assert_eq!(told(Account::token(&account).await), Err("its sign-in is over".into()));
+        assert_eq!(told(Account::token(&account).await), Err("its sign-in has expired".into()));
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl Pins {
                     Ok(db) => return Some(kept(db)),
                     Err(error) => {
                         self.is_lost.store(true, Ordering::Release);
-                        tracing::error!(%error, "pins cannot be read: where changes are held, every definition is");
+                        tracing::error!(%error, "pins cannot be read: where changes are held, every definition is held");
                     }
                 }
             }
@@ -448,7 +448,7 @@ impl Pins {
         if let Some(db) = self.db()
             && let Err(error) = db.told(seen)
         {
-            tracing::debug!(%error, "could not note that a change was told");
+            tracing::debug!(%error, "could not record that a change was reported");
         }
     }
 
@@ -650,7 +650,7 @@ fn steps(
         }
     }
     if unpinned > 0 {
-        tracing::warn!(%server, unpinned, "the server lists more definitions than are pinned ({MOST_PINS})");
+        tracing::warn!(%server, unpinned, "the server lists more definitions than can be pinned ({MOST_PINS})");
     }
     writes
 }

@@ -107,16 +107,16 @@ impl Admission {
 /// A refusal of new work beyond a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Exhausted {
-    #[error("This client has {0} calls in flight, the most that it may have")]
+    #[error("This client already has {0} calls in flight, its maximum")]
     Calls(usize),
-    #[error("This client has {0} tasks in the background, the most that it may have")]
+    #[error("This client already has {0} tasks in the background, its maximum")]
     Jobs(usize),
-    #[error("This client has {0} requests in flight, the most that it may have")]
+    #[error("This client already has {0} requests in flight, its maximum")]
     Requests(usize),
-    #[error("{0} sessions are open with this token, or without a token: the most that there may be")]
+    #[error("{0} sessions are open with this token, or without a token, which is the maximum")]
     Sessions(usize),
     /// The limit for all clients together.
-    #[error("{0} calls are running in the background already")]
+    #[error("{0} calls are already running in the background")]
     Gateway(usize),
 }
 

@@ -140,7 +140,7 @@ pub const IS_POSSIBLE: bool = cfg!(target_os = "linux");
 /// Returns why this machine has no complete sandbox; `None` if it has. Tries one, without a program.
 pub async fn weakness(executable: &Path) -> Option<String> {
     if !IS_POSSIBLE {
-        return Some(format!("{} has no sandbox for it", std::env::consts::OS));
+        return Some(format!("Nonet has no sandbox for {}", std::env::consts::OS));
     }
     let spec = Spec {
         server: "any server".into(),
@@ -190,9 +190,10 @@ pub(crate) enum SetUpFault {
 
 /// The remedy if the system does not allow a sandbox.
 #[cfg(target_os = "linux")]
-const REMEDY: &str = "User namespaces must be allowed (`sysctl kernel.apparmor_restrict_unprivileged_userns=0`, \
-    `sysctl user.max_user_namespaces=10000`, or a container that may make them). With `sandbox = { required = false }` the \
-    server starts with what can be had";
+const REMEDY: &str = "User namespaces must be allowed (`sysctl \
+    kernel.apparmor_restrict_unprivileged_userns=0`, `sysctl user.max_user_namespaces=10000`, or a \
+    container that may create them). With `sandbox = { required = false }` the server starts with whatever \
+    is available";
 
 /// Runs the helper: sets up the namespaces and waits for the end. Must be called single-threaded.
 #[cfg(target_os = "linux")]

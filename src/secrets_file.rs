@@ -184,7 +184,7 @@ fn entry(line: &str) -> Result<Option<(&str, String)>, (&'static str, &'static s
     };
     let name = name.trim();
     if !is_name(name) {
-        let remedy = "A name has only letters, digits and `_`, and does not start with a digit.";
+        let remedy = "A name may contain only letters, digits and `_`, and must not start with a digit.";
         return Err(("the text before `=` is not a name", remedy));
     }
     let value = value.trim();

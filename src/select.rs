@@ -144,13 +144,13 @@ async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Vec<V
     let ((), bytes) = tokio::join!(feed, read);
     let bytes = bytes.map_err(broken)?;
     if bytes.len() > MAX_OUTPUT {
-        return Err(failed(&format!("it puts out more than {MAX_OUTPUT} bytes")));
+        return Err(failed(&format!("its output has more than {MAX_OUTPUT} bytes")));
     }
     if !child.wait().await.map_err(broken)?.success() {
-        return Err(failed("it needs more memory or a deeper recursion than it may use"));
+        return Err(failed("it needs more memory or deeper recursion than is allowed"));
     }
     if values(&bytes) > MAX_VALUES {
-        return Err(failed(&format!("it puts out more than {MAX_VALUES} values")));
+        return Err(failed(&format!("its output has more than {MAX_VALUES} values")));
     }
     let work = tokio::task::spawn_blocking(move || serde_json::from_slice::<FilterOutcome>(&bytes));
     let outcome = work.await.map_err(|error| failed(&error.to_string()))?;
@@ -232,7 +232,7 @@ fn run(filter: &str, json: &str) -> Result<Vec<Value>, SelectError> {
         let output = output.map_err(|error| failed(error.to_string()))?;
         outputs.push(serde_json::from_str(&output.to_string()).map_err(|e| failed(e.to_string()))?);
         if outputs.len() >= MAX_OUTPUTS {
-            return Err(failed(format!("it puts out more than {MAX_OUTPUTS} values")));
+            return Err(failed(format!("its output has more than {MAX_OUTPUTS} values")));
         }
     }
     Ok(outputs)

@@ -248,7 +248,7 @@ mod unix {
         let meta = fs::symlink_metadata(folder)?;
         anyhow::ensure!(
             meta.is_dir() && meta.uid() == nix::unistd::geteuid().as_raw() && meta.mode() & 0o022 == 0,
-            "`{}` is of another user, or others may write to it: take that away, or set XDG_STATE_HOME to a folder of your own",
+            "`{}` belongs to another user, or others may write to it: remove their access, or set XDG_STATE_HOME to your own folder",
             folder.display()
         );
         Ok(())
@@ -307,7 +307,7 @@ mod unix {
         /// Connects to a running gateway that is not about to exit. Starts none.
         pub async fn find(&self, hello: &Hello) -> anyhow::Result<Option<JoinedGateway>> {
             let Ok(stream) = UnixStream::connect(&self.socket).await else { return Ok(None) };
-            anyhow::ensure!(is_own(&stream), "`{}` is of another user", self.socket.display());
+            anyhow::ensure!(is_own(&stream), "`{}` belongs to another user", self.socket.display());
             let (reader, mut writer) = stream.into_split();
             // Answers may be as long as servers' answers.
             let mut reader = LineReader::new(reader, Limits::HIGHEST.answer.bytes + ENVELOPE);
@@ -323,7 +323,7 @@ mod unix {
             match tokio::time::timeout(GREETING_LIMIT, greeted).await {
                 Ok(Some(Welcome { refused: None, version, page })) => {
                     if version != env!("CARGO_PKG_VERSION") {
-                        tracing::warn!(%version, own = env!("CARGO_PKG_VERSION"), "the shared gateway is of another version; it is replaced when all its clients have left");
+                        tracing::warn!(%version, own = env!("CARGO_PKG_VERSION"), "the shared gateway has another version; it is replaced when all its clients have left");
                     }
                     Ok(Some(JoinedGateway { reader, writer, page }))
                 }

@@ -42,7 +42,7 @@ pub enum SkillError {
     Outside(String),
     #[error("the skill has no file `{file}`; it has: {has}")]
     Missing { file: String, has: String },
-    #[error("`{0}` cannot be given as text: {1}")]
+    #[error("`{0}` cannot be read as text: {1}")]
     Unreadable(String, String),
 }
 
@@ -201,7 +201,7 @@ fn read_inside(folder: &Path, relative: &str) -> Result<String, SkillError> {
     }
     let unreadable = |why: String| SkillError::Unreadable(relative.into(), why);
     let bytes = files::read_at_most(&target, MAX_FILE).map_err(|error| unreadable(error.to_string()))?;
-    String::from_utf8(bytes).map_err(|_| unreadable("it is not text in UTF-8".into()))
+    String::from_utf8(bytes).map_err(|_| unreadable("it is not UTF-8 text".into()))
 }
 
 #[cfg(test)]

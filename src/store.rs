@@ -568,24 +568,24 @@ pub enum StoreError {
     Files { path: PathBuf, source: io::Error },
     /// The file was written by a newer Nonet. It was not changed.
     #[error(
-        "`{}` was written by a newer Nonet (format {found}, this one knows {known}): update Nonet, or move the file away to start with an empty one",
+        "`{}` was written by a newer Nonet (format {found}, this one supports {known}): update Nonet, or move the file away to start with an empty one",
         file.display()
     )]
     Newer { file: PathBuf, found: usize, known: usize },
     /// The file is damaged and could not be set aside. It was not changed.
     #[error("`{}` is damaged ({what}) and in use: stop all gateways, then start one, which sets the file aside", file.display())]
     Damaged { file: PathBuf, what: String },
-    #[error("`{}`: {source}; if this goes on, stop all gateways and move the file away to start with an empty one", file.display())]
+    #[error("`{}`: {source}; if this continues, stop all gateways and move the file away to start with an empty one", file.display())]
     Sqlite { file: PathBuf, source: rusqlite::Error },
     /// Redis does not answer, or refuses. Whether a requested change was made is unknown.
     #[error(
-        "Redis at `{place}` {what}; calls and searches go on. If it stays so, start Redis again, or correct `redis` of [cluster]"
+        "Redis at `{place}` {what}; calls and searches continue. If the fault persists, restart Redis, or correct `redis` of [cluster]"
     )]
     Away { place: String, what: String },
     /// The value in Redis was written by a newer Nonet. It was not changed.
-    #[error("`{what}` in Redis was put by a newer Nonet: update this one")]
+    #[error("`{what}` in Redis was written by a newer Nonet: update this one")]
     NewerValue { what: String },
-    #[error("{bytes} bytes are too many for Redis, which gets values up to {most}")]
+    #[error("{bytes} bytes are too many for Redis; the maximum of a value is {most}")]
     TooLarge { bytes: usize, most: usize },
     /// The store could not be opened, not even in memory, or its work was aborted.
     #[error("the store cannot be used; the log says why")]

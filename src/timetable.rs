@@ -104,7 +104,7 @@ impl Timetable {
             let timetable = Self::Cron(Box::new(cron(text)?));
             return match timetable.after(now_ms, zone) {
                 Some(_) => Ok(timetable),
-                None => Err(TimeFault::new(format!("`{text}` never comes true: there is no such date."))),
+                None => Err(TimeFault::new(format!("`{text}` never occurs: there is no such date."))),
             };
         }
         if humantime::parse_duration(text).is_ok() {

@@ -92,7 +92,7 @@ child.on("exit", (code, signal) => {
     if (here && isOlder(here, program.glibc)) {
       fail(
         `this program needs glibc ${program.glibc} or later, and this system has ${here}.`,
-        `Add the static program, which is then taken: \`npm install --force @nonet/${system}-musl@${version}\`.`,
+        `Add the static program, which is used instead: \`npm install --force @nonet/${system}-musl@${version}\`.`,
       );
     }
   }

@@ -124,7 +124,7 @@ async fn what_is_edited_removed_or_moved_is_found_where_it_is() {
     check(with(&|lines| lines[7] = lines[7].replace("stop", "stoq")), 8, "edited");
     check(with(&|lines| drop(lines.remove(3))), 4, "missing");
     check(with(&|lines| lines.swap(3, 4)), 4, "out of order");
-    check(with(&|lines| lines.insert(3, lines[2].clone())), 4, "doubled");
+    check(with(&|lines| lines.insert(3, lines[2].clone())), 4, "duplicated");
     check(with(&|lines| lines[3] = "a word".into()), 4, "not a line");
     check(with(&|lines| drop(lines.remove(0))), 1, "missing");
     check(with(&|lines| lines[3].truncate(50)), 4, "not a line");

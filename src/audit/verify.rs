@@ -135,14 +135,14 @@ impl Reader {
                 // A torn line comes from a crash if the next line says so.
                 Err(_) if !is_whole && bytes.len() as u64 + 1 < MAX_LINE => {
                     if self.rest.is_some() {
-                        return Ok(Err("the line before it is half a line".into()));
+                        return Ok(Err("the line before it is incomplete".into()));
                     }
                     self.rest = Some(bytes.len());
                     continue;
                 }
                 Err(Broken::Unreadable) => return Ok(Err("it is not a line of an audit log".into())),
                 Err(Broken::Edited) => {
-                    return Ok(Err("it was edited: its hash is not that of its content".into()));
+                    return Ok(Err("it was edited: its hash does not match its content".into()));
                 }
             };
             if let Err(why) = self.line(place) {
@@ -162,12 +162,12 @@ impl Reader {
             }
             Some(head) if place.seq != head.seq + 1 => {
                 return Err(format!(
-                    "it is line {} of the chain, behind line {}: lines are missing, doubled or out of order",
+                    "it is line {} of the chain, but follows line {}: lines are missing, duplicated or out of order",
                     place.seq, head.seq
                 ));
             }
             Some(head) if place.prev != head.hash => {
-                return Err(format!("it does not follow line {} as that is now", head.seq));
+                return Err(format!("it does not follow line {} in its current form", head.seq));
             }
             Some(_) => {}
         }
@@ -175,7 +175,7 @@ impl Reader {
         if let Some(rest) = self.rest.take()
             && torn != u64::try_from(rest).ok()
         {
-            return Err("the line before it is half a line, and it does not say so".into());
+            return Err("the line before it is incomplete, and it does not say so".into());
         }
         if torn.is_some() && self.report.torn.len() < MAX_TORN {
             self.report.torn.push(place.seq);

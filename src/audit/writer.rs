@@ -326,7 +326,7 @@ impl Writer {
         self.unsynced = None;
         let synced = self.chain.as_ref().map_or(Ok(()), |chain| chain.file.sync_data());
         if let Err(error) = synced {
-            tracing::error!(%error, "the audit log cannot be brought to the disk");
+            tracing::error!(%error, "the audit log cannot be synced to disk");
         }
     }
 

@@ -185,12 +185,12 @@ impl HttpLink {
                 self.answer(reply, id.as_deref(), shakes_hands).await;
             }
             Err(HttpFault::SessionExpired) => {
-                tracing::info!("the gateway does not know the session any more");
+                tracing::info!("the gateway no longer knows the session");
                 let _ = self.back.send(Back::Unsent(line)).await;
                 self.expired.cancel();
             }
             Err(HttpFault::Broken(error)) if error.is_connect() => {
-                let why = format!("nothing can be reached at {url}; is `nonet serve --http` running there?");
+                let why = format!("nothing answers at {url}; is `nonet serve --http` running there?");
                 self.fail(id.as_deref(), &why).await;
             }
             Err(HttpFault::Broken(error)) => {
@@ -209,13 +209,13 @@ impl HttpLink {
         let body = match reply.body(MAX_ANSWER).await {
             Ok(body) => body,
             Err(fault @ HttpFault::TooLong(_)) => return self.fail(id, &fault.to_string()).await,
-            Err(fault) => return self.fail(id, &format!("the answer broke off: {fault}")).await,
+            Err(fault) => return self.fail(id, &format!("the answer was cut off: {fault}")).await,
         };
         let answer = Message::of(body.clone());
         let (Some(id), Some(answer)) = (id, &answer) else {
             return match status.is_success() {
                 true if body.is_empty() && id.is_some() => {
-                    self.fail(id, "the gateway accepted the request and sent no answer").await;
+                    self.fail(id, "the gateway accepted the request but sent no answer").await;
                 }
                 true if body.is_empty() => {}
                 true if answer.is_some() || body.trim_ascii().starts_with(b"[") => {
@@ -238,7 +238,7 @@ impl HttpLink {
     fn refusal(&self, status: StatusCode, body: &[u8]) -> String {
         let hint = match status {
             StatusCode::UNAUTHORIZED => {
-                " It wants a token: set NONET_TOKEN, or give `--header 'Authorization: Bearer ${VARIABLE}'`."
+                " It requires a token: set NONET_TOKEN, or give `--header 'Authorization: Bearer ${VARIABLE}'`."
             }
             StatusCode::NOT_FOUND => {
                 " Is this the address of its MCP endpoint, such as http://host:8931/mcp?"
@@ -264,7 +264,8 @@ impl HttpLink {
             let again = self.endpoint.stream(&self.target.url, self.headers(), Some(last)).await;
             reply = again.ok().filter(HttpReply::is_events);
         }
-        self.fail(id, "the gateway's answer broke off; the call may or may not have been carried out").await;
+        self.fail(id, "the gateway's answer was cut off; the call may or may not have been carried out")
+            .await;
     }
 
     /// Passes on a stream's messages. Returns whether the answer to `id` was among them.
@@ -316,7 +317,7 @@ impl HttpLink {
                 }
                 Ok(reply) if reply.status == StatusCode::NOT_FOUND => return self.expired.cancel(),
                 Ok(reply) if reply.status.is_client_error() => {
-                    tracing::debug!(status = %reply.status, "the gateway has no stream of its own");
+                    tracing::debug!(status = %reply.status, "the gateway offers no event stream");
                     return;
                 }
                 _ => {}

@@ -263,7 +263,7 @@ fn misfit(schema: &Schema, params: &Map<String, Value>) -> Option<String> {
         return None;
     }
     let faults = schema.read(params).err().map(|misfit| misfit.faults.join("; "));
-    Some(faults.unwrap_or_else(|| "its values have other types than the input schema says".into()))
+    Some(faults.unwrap_or_else(|| "its values do not have the input schema's types".into()))
 }
 
 /// Returns what happens when a tool is called, and the key that decides it. A setting for the tool itself precedes one for

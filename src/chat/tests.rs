@@ -79,8 +79,8 @@ async fn events_are_put_together() {
     check_events(&[&one, r#"{"choices":[],"usage":{}}"#, &two, end, "[DONE]"], Ok(said("Hello"))).await;
     check_events(&[&one, &two, end], Ok(said("Hello"))).await;
     check_events(&[&one, "[DONE]"], Ok(said("He"))).await;
-    check_events(&[&one, &two], Err("its answer broke off")).await;
-    check_events(&[], Err("its answer broke off")).await;
+    check_events(&[&one, &two], Err("its answer was cut off")).await;
+    check_events(&[], Err("its answer was cut off")).await;
     check_events(&["[DONE]"], Err("its answer has no `choices`")).await;
     check_events(
         &[&one, r#"{"error":{"message":"out of memory"}}"#],

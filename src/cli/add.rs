@@ -210,7 +210,7 @@ impl Report<'_> {
             }
             Some(Tried::SignIn(login)) => {
                 let run = login.as_ref().map(|login| format!(": run `{login}`")).unwrap_or_default();
-                say!("`{name}` answers and needs a sign-in{run}");
+                say!("`{name}` answers and requires sign-in{run}");
             }
             Some(Tried::Failed(error)) => {
                 show::complain(format_args!("`{name}` does not start: {}", show::failure(error, true)));
@@ -234,8 +234,8 @@ impl Report<'_> {
             self.tell_needs();
         } else {
             eprintln!(
-                "Nothing was written. Correct the options (`--base-url` is the key `base_url`), or add the server without \
-                 starting it: `--no-check`."
+                "Nothing was written. Correct the options (`--base-url` is the key `base_url`), or add `--no-check` to skip \
+                 the start."
             );
         }
         Ok(())
@@ -247,7 +247,7 @@ impl Report<'_> {
         self.notes.iter().chain(of_row).chain(&self.added.notes).for_each(|note| say!("{note}"));
         for variable in self.added.variables.iter().filter(|variable| !variable.set) {
             let set = shell::nonet(&format!("secret set {} --file", variable.name), self.file);
-            say!("`{}` is left out until `{}` is set: `{set}`", self.args.name, variable.name);
+            say!("`{}` is left out until `{}` is set: run `{set}`", self.args.name, variable.name);
         }
     }
 

@@ -113,12 +113,12 @@ pub(super) fn explained_table(answer: &Value) {
         let worth = why["signals"]["priority"].as_f64().unwrap_or(0.0);
         match why["priority"].as_f64() {
             Some(priority) => because.push(format!("its priority of {priority} ({worth:+.3})")),
-            None if worth < 0.0 => because.push(format!("it gives way to servers' tools ({worth:+.3})")),
+            None if worth < 0.0 => because.push(format!("it ranks below servers' tools ({worth:+.3})")),
             None => {}
         }
         match field(why, "tie") {
-            "state" => because.push("of equal hits, its server is ready".to_owned()),
-            "cost" => because.push("of equal hits, its calls cost less".to_owned()),
+            "state" => because.push("tie: its server is ready".to_owned()),
+            "cost" => because.push("tie: its calls cost less".to_owned()),
             _ => {}
         }
         table.add_row([

@@ -82,7 +82,7 @@ fn list(waiting: &[WaitingApproval], as_json: bool, file: &Path) {
         return show::line(&json!({ "waiting": all }).to_string());
     }
     if waiting.is_empty() {
-        return say!("Nothing waits for your approval.");
+        return say!("Nothing is waiting for your approval.");
     }
     for one in waiting {
         let WaitingApproval { asked, left, .. } = one;
@@ -90,5 +90,5 @@ fn list(waiting: &[WaitingApproval], as_json: bool, file: &Path) {
         asked.question.lines().for_each(|line| say!("    {}", plain(line)));
     }
     let first = waiting.first().map_or("ID", |one| one.id());
-    say!("\n`{}` approves, `--deny` denies.", shell::nonet(&format!("approve {first}"), file));
+    say!("\nRun `{}` to approve; add `--deny` to deny.", shell::nonet(&format!("approve {first}"), file));
 }

@@ -70,7 +70,7 @@ impl Asked {
                 let inquiry = Inquiry::Call { name, params, select };
                 Self { inquiry, table: show::whole, json, refresh: false, way }
             }
-            _ => anyhow::bail!("this command asks nothing"),
+            _ => anyhow::bail!("this command sends no inquiry"),
         })
     }
 
@@ -110,7 +110,7 @@ pub(super) async fn run(
             Ok(answer) => return asked.show(answer),
             // The inquiry had no effect, so this process can answer it.
             Err(Other::Unanswered(error)) if !asked.is_call() || error.is_unknown_method() => {
-                tracing::debug!(%error, "the gateway that runs did not answer");
+                tracing::debug!(%error, "the running gateway did not answer");
             }
             Err(other) => return told(other, asked.json),
         }

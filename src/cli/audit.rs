@@ -134,7 +134,7 @@ fn verify(place: &Path, expect: Option<&str>, as_json: bool) -> anyhow::Result<u
     }
     reports.iter().for_each(tell);
     if missing {
-        say!("no line has the hash {}: lines were removed, or written anew", expect.unwrap_or_default());
+        say!("no line has the hash {}: lines were removed or rewritten", expect.unwrap_or_default());
     }
     Ok(code)
 }
@@ -146,16 +146,16 @@ fn tell(report: &ChainReport) {
         say!("{name} is broken at {}:{}: {}", broken.file.display(), broken.line, broken.why);
     }
     match broken.is_some() {
-        true => say!("  {} before that", show::count(*lines, "whole line")),
+        true => say!("  {} before that", show::count(*lines, "intact line")),
         false => say!(
-            "{name} is whole: {} in {}, numbers {first} to {last}, last hash {hash}",
+            "{name} is intact: {} in {}, numbers {first} to {last}, last hash {hash}",
             show::count(*lines, "line"),
             show::count(*files as u64, "file")
         ),
     }
     if !torn.is_empty() {
         let at: Vec<String> = torn.iter().map(u64::to_string).collect();
-        say!("  half a line before number {}: the trace of a crash, not of a change", at.join(", "));
+        say!("  an incomplete line before number {}: left by a crash, not by an edit", at.join(", "));
     }
     if *lost > 0 {
         say!("  {} without a line, because the log could not be written", show::count(*lost, "call"));
@@ -218,7 +218,7 @@ fn query(place: &Path, wanted: &Wanted, limit: usize, as_json: bool) -> anyhow::
         return Ok(if shown.is_empty() { FAILED } else { OK });
     }
     if shown.is_empty() {
-        show::refuse(Code::NotFound, format_args!("no line fits in {}", place.display()), false);
+        show::refuse(Code::NotFound, format_args!("no matching line in {}", place.display()), false);
         return Ok(FAILED);
     }
     let mut table = plain_table(&["TIME", "WHO", "TOOL", "OUTCOME", "MS", "RULE"]);

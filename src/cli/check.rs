@@ -299,11 +299,11 @@ fn of_reach(reach: &BTreeMap<Arc<str>, Reach>, verbose: bool) -> Vec<String> {
         if !sandbox.too_broad.is_empty() {
             let paths = listed(&sandbox.too_broad, "");
             lines.push(format!(
-                "{server}: its command names {paths}, which its sandbox does not open: name what it needs in `read` or `write`"
+                "{server}: its command names {paths}, which its sandbox does not open: list what it needs in `read` or `write`"
             ));
         }
         if let Some(why) = &sandbox.weaker {
-            lines.push(format!("{server}: its sandbox is not whole: {why}"));
+            lines.push(format!("{server}: its sandbox is incomplete: {why}"));
         }
     }
     let open: Vec<_> = reach.iter().filter(|(_, reach)| reach.sandbox.is_none()).collect();
@@ -371,7 +371,9 @@ fn cluster_warnings(replicas: &Result<Vec<Value>, String>) -> Vec<Warning> {
     let warning = |serious, message| Warning { server: "[cluster]".into(), message, serious };
     let all = match replicas {
         Ok(all) => all,
-        Err(error) => return vec![warning(true, format!("what the replicas share cannot be read: {error}"))],
+        Err(error) => {
+            return vec![warning(true, format!("the replicas' shared data cannot be read: {error}"))];
+        }
     };
     let text = |replica: &Value, key: &str| replica[key].as_str().unwrap_or_default().to_owned();
     let mut warnings = Vec::new();
@@ -379,8 +381,8 @@ fn cluster_warnings(replicas: &Result<Vec<Value>, String>) -> Vec<Warning> {
         let who = format!("the replica {} at {}", text(replica, "name"), text(replica, "address"));
         if replica["other_config"] == true {
             let message = format!(
-                "{who} goes by another servers.toml than this one: copy the same file to every replica; a change of \
-                 [cluster] needs a restart too"
+                "{who} uses a different servers.toml: copy the same file to every replica; a change of [cluster] \
+                 also needs a restart"
             );
             warnings.push(warning(true, message));
         }
@@ -436,7 +438,7 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
         let taken = |tool: &Tool| snapshot.catalog.clash(&tool.full).is_some();
         warn(
             false,
-            "have a name that is another server's or Nonet's, so only their full names lead to them",
+            "have the name of a tool of another server or of Nonet, so only their full names work",
             which(&taken),
         );
         let large = |tool: &Tool| json_len(&tool.definition) > LARGE_DEFINITION;

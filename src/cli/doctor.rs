@@ -144,9 +144,9 @@ impl Offer {
                 let entries: Vec<_> = entries.iter().map(|entry| format!("[{entry}]")).collect();
                 format!("`{name}` is not set (for {})", entries.join(", "))
             }
-            Self::SignIn { server } => format!("`{server}` wants a sign-in"),
+            Self::SignIn { server } => format!("`{server}` requires sign-in"),
             Self::Client { why, .. } => why.clone(),
-            Self::Trust { name } => format!("definitions of `{name}` wait for your trust"),
+            Self::Trust { name } => format!("definitions of `{name}` are waiting for your trust"),
         }
     }
 
@@ -178,11 +178,11 @@ impl Offer {
 /// Offers the fixes, and applies the accepted ones. Returns whether anything was fixed.
 pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: Asking) -> anyhow::Result<bool> {
     if offers.is_empty() {
-        say!("\nThere is nothing that Nonet could mend.");
+        say!("\nNonet found nothing to fix.");
         return Ok(false);
     }
     if !asking.terminal && !asking.yes {
-        say!("\nWhat `{}` would offer in a terminal:", shell::nonet("doctor", file));
+        say!("\n`{}` would offer this in a terminal:", shell::nonet("doctor", file));
         offers.iter().for_each(|offer| say!("{}", offer.line(file)));
         return Ok(false);
     }
@@ -193,7 +193,7 @@ pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: Asking) -> anyh
             continue;
         };
         if offer.needs_a_person() && !asking.terminal {
-            say!("\n{}; that needs you: `{remedy}`", offer.problem());
+            say!("\n{}; run this yourself: `{remedy}`", offer.problem());
             continue;
         }
         say!("\n{}.", offer.problem());

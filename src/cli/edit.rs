@@ -90,7 +90,7 @@ fn tell_remains(removal: &Removal, server: &str, sign_in: bool, file: &Path) {
             SecretStore::Keyring => ("the keyring", ""),
         };
         let remove = shell::nonet(&format!("secret remove {name}{option}"), file);
-        say!("No server uses the secret `{name}` of {place} any more: `{remove}` deletes it.");
+        say!("The secret `{name}` in {place} is now unused: `{remove}` deletes it.");
     }
     if sign_in {
         say!(

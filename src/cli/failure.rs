@@ -66,7 +66,7 @@ mod tests {
         );
         check(
             "it ended (exit code 1); its stderr ends with: Traceback:\n  raise KeyError(name)\nKeyError: 'X'",
-            "A variable or argument that the server wants is not given: look at `env` and `args` (it ended (exit code 1): KeyError: 'X')",
+            "A variable or argument that the server needs is missing: check `env` and `args` (it ended (exit code 1): KeyError: 'X')",
         );
         check(
             "it ended (exit code 1); its stderr ends with: hello\nit crashed\n",

@@ -37,7 +37,7 @@ pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> an
     if file.and_then(|file| super::cluster_of(&file).ok()?).is_some() {
         let flags = if trust { "--trust --cluster" } else { "--cluster" };
         say!(
-            "kept what the replicas of [cluster] share; `nonet forget {flags}` deletes that, for all of them"
+            "kept the data that the replicas of [cluster] share; `nonet forget {flags}` deletes it for all of them"
         );
     }
     Ok(OK)
@@ -66,7 +66,7 @@ fn forget_kept(folder: &Path) -> anyhow::Result<()> {
         folder.display()
     );
     if PinsDb::exists(folder) {
-        say!("kept which definitions of servers are trusted; `nonet forget --trust` deletes that");
+        say!("kept the trust in servers' definitions; `nonet forget --trust` deletes it");
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ async fn forget_shared(cluster: &ClusterSettings, trust: bool) -> anyhow::Result
     let at = store.shared().map_or_else(String::new, |shared| shared.at);
     say!("deleted {} of `{}` from Redis at {at}", show::count(removed as u64, "key"), cluster.prefix);
     if !trust {
-        say!("kept which definitions all replicas trust; `nonet forget --trust --cluster` deletes that");
+        say!("kept the replicas' trust in definitions; `nonet forget --trust --cluster` deletes it");
     }
     Ok(OK)
 }

@@ -183,7 +183,7 @@ pub(super) fn tell_secrets(imported: &Imported, dry_run: bool) {
         if kept.is_empty() {
             continue;
         }
-        let title = if dry_run { title.replacen("In", "To go into", 1) } else { title.into() };
+        let title = if dry_run { title.replacen("In", "Would go into", 1) } else { title.into() };
         say!("\n{title}");
         for secret in kept {
             let there = if secret.there { "; already there" } else { "" };
@@ -235,7 +235,7 @@ pub(super) fn install(
     }
     if !dry_run && !change.is_nothing() {
         let project = if project { " --project" } else { "" };
-        say!("To undo the change: nonet uninstall {}{project}", host.name);
+        say!("To undo the change, run `nonet uninstall {}{project}`.", host.name);
     }
     Ok(OK)
 }
@@ -255,7 +255,11 @@ pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host:
     for variable in imported.variables.iter().filter(is_of_this_shell) {
         if variable.servers.iter().any(is_carried) {
             let set = command(&format!("secret set {} --file", variable.name), target);
-            say!("`{}` is set only in this shell, and {} may not see it: `{set}`", variable.name, host.title);
+            say!(
+                "`{}` is set only in this shell, and {} may not see it: run `{set}`",
+                variable.name,
+                host.title
+            );
         }
     }
 }

@@ -98,7 +98,7 @@ impl LocalGateway<'_> {
         if let Some(age) = oldest {
             let age = show::age(age);
             eprintln!(
-                "nonet: from the last lists (up to {age} old), no gateway is running; {refresh} asks the servers"
+                "nonet: from the last lists (up to {age} old), as no gateway is running; {refresh} asks the servers"
             );
         }
         if !failed.is_empty() {

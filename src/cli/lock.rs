@@ -78,7 +78,7 @@ pub(super) async fn run(loaded: Loaded, args: &LockArgs) -> anyhow::Result<u8> {
     }
     // An unreachable server keeps its locked definitions.
     let before = before.unwrap_or_else(|why| {
-        show::complain(format_args!("{why}; it is replaced"));
+        show::complain(format_args!("{why}; it will be replaced"));
         None
     });
     for (server, entries) in before.into_iter().flat_map(|before| before.servers) {
@@ -101,7 +101,7 @@ pub(super) async fn run(loaded: Loaded, args: &LockArgs) -> anyhow::Result<u8> {
         ),
     }
     if !failed.is_empty() {
-        show::complain(format_args!("not asked, and locked as before: {}", show::names(&failed)));
+        show::complain(format_args!("not reached, so kept as locked before: {}", show::names(&failed)));
     }
     Ok(if failed.is_empty() { OK } else { FAILED })
 }
@@ -181,7 +181,7 @@ fn report(differences: &[Difference], failed: &[String], as_json: bool) -> u8 {
         if !failed.is_empty() {
             show::complain(format_args!("not compared: {}", show::names(failed)));
         } else if differences.is_empty() {
-            say!("Every definition is as locked.");
+            say!("Every definition matches the lock file.");
         }
     }
     if differences.is_empty() && failed.is_empty() { OK } else { FAILED }

@@ -49,14 +49,14 @@ pub(super) async fn login(config: &Config, args: &LoginArgs) -> anyhow::Result<u
     let in_keyring = args.keyring || before.as_ref().is_some_and(|kept| kept.in_keyring);
     remote.entry.check(in_keyring)?;
     let mut callback = Callback::listen(remote.oauth.redirect_uri.as_deref()).await.context(
-        "no port for the browser to return to; another program may use the port of `redirect_uri`",
+        "cannot listen for the browser's return; another program may use the port of `redirect_uri`",
     )?;
     let before = before.as_ref().map(|kept| &kept.record);
     let record = match sign_in(&remote, args, before, &mut callback).await {
         Ok(record) => record,
         Err(error) => {
             callback.close().await;
-            eprintln!("nonet: no sign-in to `{server}`: {error}");
+            eprintln!("nonet: cannot sign in to `{server}`: {error}");
             return Ok(FAILED);
         }
     };
@@ -123,7 +123,7 @@ pub(super) async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> 
             let _lock = entry.lock().await?;
             entry.remove()?;
         }
-        say!("The sign-in of `{server}`, which is no longer in {}, is deleted here.", config.file.display());
+        say!("The sign-in to `{server}`, which is no longer in {}, was deleted here.", config.file.display());
         return Ok(OK);
     }
     let entry = remote(config, server)?.entry;
@@ -131,7 +131,7 @@ pub(super) async fn logout(config: &Config, server: &str) -> anyhow::Result<u8> 
     let _lock = entry.lock().await?;
     match entry.remove()? {
         true => say!(
-            "Signed out of `{server}`: its tokens are deleted here. The service may still list Nonet as authorized."
+            "Signed out of `{server}`: its tokens were deleted here. The service may still list Nonet as authorized."
         ),
         false => say!("There was no sign-in to `{server}`."),
     }
@@ -155,10 +155,10 @@ async fn come_back(sign_in: &SignIn, callback: &mut Callback) -> Result<SignInRe
                 }
             },
             Some(line) = pasted.recv() => match sign_in.finish(line.trim()).await {
-                Err(SignInError::Foreign(why)) => eprintln!("nonet: not the address at which the browser ended: {why}"),
+                Err(SignInError::Foreign(why)) => eprintln!("nonet: this is not the browser's final address: {why}"),
                 done => return done,
             },
-            else => return Err(SignInError::Failed("neither the browser nor the terminal can answer any more".into())),
+            else => return Err(SignInError::Failed("neither the browser nor the terminal can answer".into())),
         }
     }
 }

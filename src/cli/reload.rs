@@ -25,7 +25,7 @@ pub(super) async fn run(accept: bool, as_json: bool, config: Option<&Path>) -> a
         false => None,
     };
     let Some(desk) = desk(&file) else {
-        anyhow::bail!("there is no home folder for what gateways and `nonet reload` tell each other");
+        anyhow::bail!("there is no home folder, which `nonet reload` needs to reach gateways");
     };
     let before = desk.answers();
     let request = ReloadRequest::new(text.as_deref());
@@ -63,7 +63,7 @@ pub(super) fn accept_edit(file: &Path, before: &str, after: &str) {
     if let Some(desk) = desk(file).filter(|desk| desk.folder().exists())
         && let Err(error) = desk.ask(&ReloadRequest::of_edit(before, after))
     {
-        tracing::debug!(%error, "the running gateways could not be told of the edit");
+        tracing::debug!(%error, "cannot notify the running gateways of the edit");
     }
 }
 
@@ -99,17 +99,17 @@ fn tell(answer: &ReloadAnswer, file: &Path) {
         Some("config_changed") => {
             let done = ["started", "restarted", "stopped", "changed", "needs_restart"];
             let done: Vec<String> = done.into_iter().filter_map(names).collect();
-            if done.is_empty() { "taken".into() } else { done.join("; ") }
+            if done.is_empty() { "applied".into() } else { done.join("; ") }
         }
         Some("config_unchanged") => "nothing changed".into(),
-        _ => outcome["message"].as_str().unwrap_or("it says nothing").to_string(),
+        _ => outcome["message"].as_str().unwrap_or("it gave no reason").to_string(),
     };
     say!("Process {}: {said}", answer.pid);
     for fault in outcome["faults"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         say!("  {fault}");
     }
     if outcome["kind"] == "config_refused" {
-        say!("  If that is what you mean: `{}`.", shell::nonet("reload --accept", file));
+        say!("  If this is intended, run `{}`.", shell::nonet("reload --accept", file));
     }
 }
 

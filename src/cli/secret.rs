@@ -52,7 +52,7 @@ const LONGEST: u64 = 1 << 16;
 fn name(text: &str) -> Result<String, &'static str> {
     match keyring::is_name(text) {
         true => Ok(text.into()),
-        false => Err("a name has only letters, digits and `_`, and does not start with a digit"),
+        false => Err("a name may contain only letters, digits and `_`, and must not start with a digit"),
     }
 }
 

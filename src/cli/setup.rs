@@ -362,7 +362,7 @@ pub(super) fn agree(
             "" => return Ok(usual),
             "y" | "yes" => return Ok(true),
             "n" | "no" => return Ok(false),
-            _ => writeln!(output, "Please answer with y or n.")?,
+            _ => writeln!(output, "Answer with y or n.")?,
         }
     }
 }

@@ -151,7 +151,7 @@ pub(super) fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
     for (name, connection) in gateway.connections().iter().filter(|(name, _)| servers.contains(name)) {
         match connection.state() {
             State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                complain(format_args!("`{name}` needs a sign-in: run `{login}`"));
+                complain(format_args!("`{name}` requires sign-in: run `{login}`"));
             }
             State::Down { error, .. } | State::AuthRequired { error, .. } => {
                 complain(format_args!("`{name}` is not available: {}", failure(&error, verbose)));
@@ -382,7 +382,7 @@ fn notice_text(notice: &Value) -> String {
         }
         "instructions_found" => {
             format!(
-                "the answer of `{}` has text that reads like instructions to a model",
+                "the answer of `{}` contains text that reads like instructions to a model",
                 field(notice, "of")
             )
         }

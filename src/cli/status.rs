@@ -104,7 +104,7 @@ async fn ask_for_it(
             show::answer(Err(fault), manner, show::whole)?
         })),
         Err(Other::Unanswered(error)) if error.is_unknown_method() => {
-            let message = "the running gateway has another version: restart it";
+            let message = "the running gateway is a different version of Nonet: restart it";
             show::refuse(Code::UpstreamError, message, wanted.json);
             Ok(Err(FAILED))
         }
@@ -227,7 +227,7 @@ pub(super) fn say_trouble(server: &Value, verbose: bool) {
         // A configuration fault already names its remedy.
         ("", error) if server["state"] == "needs_config" => say!("{name}: {error}"),
         ("", error) => say!("{name}: {}", show::failure(error, verbose)),
-        (login, _) => say!("{name}: needs a sign-in: run `{login}`"),
+        (login, _) => say!("{name}: requires sign-in: run `{login}`"),
     }
 }
 
@@ -262,7 +262,7 @@ fn print_running(status: &Value) {
                 line.push_str(", stopping");
             }
             if other["other_config"] == true {
-                line.push_str(&format!(", {}", paint(Look::Bad, "with another configuration")));
+                line.push_str(&format!(", {}", paint(Look::Bad, "with a different configuration")));
             }
             say!("{line}");
         }
@@ -277,7 +277,7 @@ fn print_running(status: &Value) {
     if !lost.is_empty() {
         let lost = lost.join("; ");
         say!(
-            "{}: it loses {lost}. `nonet reload --accept` takes it.\n",
+            "{}: it loses {lost}. Run `nonet reload --accept` to accept it.\n",
             paint(Look::Bad, "servers.toml is refused")
         );
     }

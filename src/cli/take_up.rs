@@ -112,7 +112,7 @@ impl TakenUp {
                         say!("The running gateway has `{server}`: ready, {tools}.");
                     }
                     "auth_required" => {
-                        say!("The running gateway has `{server}`, which waits for the sign-in.")
+                        say!("The running gateway has `{server}`, which requires sign-in.")
                     }
                     "starting" => say!("The running gateway has `{server}` and is still starting it."),
                     "needs_config" => {

@@ -90,7 +90,7 @@ fn list_or_trust(pins: &Pins, args: &TrustArgs, file: &Path) -> anyhow::Result<u
     }
     if !unknown.is_empty() {
         let message = format!(
-            "nothing of {} waits to be trusted; `{}` lists what does",
+            "nothing of {} is waiting to be trusted; run `{}` to list what is",
             show::names(&unknown),
             shell::nonet("trust --list", file)
         );
@@ -128,10 +128,13 @@ fn list(waiting: &[&WaitingPin], as_json: bool, file: &Path) {
         return show::line(&json!({ "waiting": all(waiting) }).to_string());
     }
     if waiting.is_empty() {
-        return say!("Nothing waits to be trusted.");
+        return say!("Nothing is waiting to be trusted.");
     }
     waiting.iter().for_each(|one| show_one(one));
-    say!("\n`{}` trusts a server's definitions, or one of them.", shell::nonet("trust SERVER[.TOOL]", file));
+    say!(
+        "\nRun `{}` to trust a server's definitions, or one of them.",
+        shell::nonet("trust SERVER[.TOOL]", file)
+    );
 }
 
 /// Prints the differences, with the servers' text escaped.
@@ -145,7 +148,9 @@ fn show_one(one: &WaitingPin) {
 /// Asks for agreement on the terminal; without one, the answer is no.
 fn agreed(count: usize) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
-        show::complain("nothing was trusted: there is no terminal to ask on; with `--yes` nobody is asked");
+        show::complain(
+            "nothing was trusted: there is no terminal to ask on; add `--yes` to trust without a question",
+        );
         return Ok(false);
     }
     eprint!("Trust {}? [y/N] ", if count == 1 { "it".into() } else { format!("these {count}") });

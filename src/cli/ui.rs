@@ -31,8 +31,8 @@ pub(super) struct UiArgs {
 /// Refuses a gateway's address: its page is not for other machines.
 pub(super) fn of_address(url: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "the gateway at {url} does not give the link of its page to other programs: `nonet serve --http` prints it on stderr when \
-         it starts, after `live page at`. On the machine that it runs on, `nonet ui` without `--url` finds it, too"
+        "the gateway at {url} does not share the link to its page with other programs: `nonet serve --http` prints the link on \
+         stderr when it starts, after `live page at`. On the gateway's machine, `nonet ui` without `--url` finds it, too"
     )
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
     let file = config.file.clone();
     anyhow::ensure!(
         config.gateway.page,
-        "the page is switched off: take `page = false` out of [gateway] in {}",
+        "the page is switched off: remove `page = false` from [gateway] in {}",
         file.display()
     );
     serve::make_folder(&file);
@@ -54,7 +54,7 @@ pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
     let page = ask(&place).await?;
     if !config.gateway.shared && !page.over_http {
         eprintln!(
-            "nonet: clients that start `nonet` run gateways of their own, which the page lists at its top; `shared = true` in \
+            "nonet: clients that start `nonet` run their own gateways, which the page lists at its top; `shared = true` in \
              [gateway] of {} gives them one gateway",
             file.display()
         );
@@ -71,8 +71,8 @@ async fn ask(place: &SharedPlace) -> anyhow::Result<PageLink> {
     use crate::shared::Hello;
     let joined = place.join(&Hello::for_page()).await?;
     joined.page.with_context(|| {
-        "the running gateway is of an older version, which has no page for `nonet ui`: end its clients, and the next one \
-         starts the new version"
+        "the running gateway is an older version, without a page for `nonet ui`: quit its clients; the next client starts \
+         the new version"
     })
 }
 
@@ -111,7 +111,7 @@ async fn show(page: PageLink, args: &UiArgs) {
         return;
     }
     let Some(file) = page.file.filter(|_| has_display()) else {
-        eprintln!("nonet: there is no browser to open here: open the link in one");
+        eprintln!("nonet: there is no browser to open here; open the link above in a browser");
         return;
     };
     // In a separate thread: a browser in the terminal blocks. The browser gets a file name, because others can see its
@@ -119,13 +119,13 @@ async fn show(page: PageLink, args: &UiArgs) {
     let opened = tokio::task::spawn_blocking(move || open(&file)).await;
     match opened {
         Ok(Ok(())) => eprintln!("nonet: the page opens in your browser; if it does not, open the link above"),
-        Ok(Err(error)) => eprintln!("nonet: cannot open a browser ({error}): open the link in one"),
+        Ok(Err(error)) => eprintln!("nonet: cannot open a browser ({error}); open the link above in one"),
         Err(_) => {}
     }
 }
 
 fn open(file: &Path) -> std::io::Result<()> {
-    let name = file.to_str().ok_or_else(|| std::io::Error::other("its file has no name in Unicode"))?;
+    let name = file.to_str().ok_or_else(|| std::io::Error::other("the name of its file is not Unicode"))?;
     webbrowser::open(name)
 }
 

@@ -102,7 +102,7 @@ pub struct ModelEndpoint {
 pub(super) fn model_word(text: &str) -> Result<(), String> {
     match text == CLIENT {
         true => Ok(()),
-        false => Err("is not a model: only `client` is a text".into()),
+        false => Err("is not a model; the only valid string is `client`".into()),
     }
 }
 

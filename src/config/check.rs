@@ -81,7 +81,7 @@ impl<'a> Checker<'a> {
                 let message = format!("a server cannot have both `{first}` and `{second}`");
                 let remedy = match second {
                     "url" => "Keep `command` for a local program, or `url` for a remote server.",
-                    _ => "Keep the one that the server is reached by, or make two servers.",
+                    _ => "Keep the one that reaches the server, or make two servers.",
                 };
                 return self.fault(&join(pointer, second), Side::Key, &message, remedy);
             }
@@ -221,7 +221,7 @@ impl<'a> Checker<'a> {
         let Some(schema) = endpoint.get("input_schema") else { return };
         let place = join(pointer, "input_schema");
         if schema.get("type").is_some_and(|kind| kind != "object") {
-            let message = "the input of a tool is an object";
+            let message = "the input of a tool must be an object";
             let remedy = "Set `type = \"object\"` and describe the params in `properties`.";
             self.fault(&place, Side::Value, message, remedy);
         } else if let Err(error) = jsonschema::meta::validate(schema) {
@@ -341,7 +341,7 @@ impl<'a> Checker<'a> {
         let servers = root.get("servers").and_then(Value::as_object).into_iter().flat_map(Map::values);
         let is_asked = root.get("gateway").into_iter().chain(servers).any(by_user);
         if root.pointer(pointer).is_some() && !is_asked {
-            let message = "nothing is asked there while approvals come through the chat";
+            let message = "is not used while approvals come through the chat";
             self.fault(pointer, Side::Key, message, "Set `approve_by = \"user\"`, or remove it.");
         }
     }
@@ -434,9 +434,9 @@ impl<'a> Checker<'a> {
             let step = |at: usize| join(&join(pointer, "steps"), &at.to_string());
             match flaw {
                 Flaw::SameId { id, first, second } => {
-                    let message = format!("{} is the id of step {} already", quoted(&id), first + 1);
+                    let message = format!("{} is already the id of step {}", quoted(&id), first + 1);
                     let place = written(&steps[second]).map_or(step(second), |_| join(&step(second), "id"));
-                    self.fault(&place, Side::Value, &message, "Give each step an id of its own.");
+                    self.fault(&place, Side::Value, &message, "Give each step a different id.");
                 }
                 Flaw::UnknownId { at, name, .. } => self.unknown_step(&step(at), &steps[at], &name, &names),
                 Flaw::Cycle { calls, path } => {
@@ -444,7 +444,7 @@ impl<'a> Checker<'a> {
                         [_] => "the step waits for itself".into(),
                         _ => format!("circular dependency of steps: {}", quoted(&path)),
                     };
-                    let remedy = "Take one out of `after`, a template or a `when`.";
+                    let remedy = "Remove one reference from `after`, a template or a `when`.";
                     self.fault(&step(calls[0]), Side::Key, &message, remedy);
                 }
             }
@@ -470,7 +470,7 @@ impl<'a> Checker<'a> {
             }
             [first, second, ..] => {
                 let message = format!("a step cannot have both `{first}` and `{second}`");
-                self.fault(&join(pointer, second), Side::Key, &message, "Make a step of each.");
+                self.fault(&join(pointer, second), Side::Key, &message, "Make each a separate step.");
             }
             [kind] => {
                 let others: &[(&str, &[&str])] = match kind {
@@ -497,7 +497,7 @@ impl<'a> Checker<'a> {
             Some("ask_user") => "ask = { question = \"...\" }",
             _ => return,
         };
-        let message = "a step calls tools of servers, and this is one of Nonet's own nine";
+        let message = "a step calls a server's tool, but this is one of Nonet's own nine";
         self.fault(
             &join(pointer, "tool"),
             Side::Value,
@@ -516,7 +516,7 @@ impl<'a> Checker<'a> {
             ["choices", "form", "content"].into_iter().filter(|key| ask.contains_key(*key)).collect();
         if let [first, second, ..] = kinds[..] {
             let message = format!("a question cannot have both `{first}` and `{second}`");
-            self.fault(&join(pointer, second), Side::Key, &message, "Make a step of each.");
+            self.fault(&join(pointer, second), Side::Key, &message, "Make each a separate step.");
         }
         if ask.contains_key("allow_multiple") && !ask.contains_key("choices") {
             let message = "`allow_multiple` needs `choices`";
@@ -550,10 +550,10 @@ impl<'a> Checker<'a> {
                     let message = format!("there is no app {}", self.shown(&place, called));
                     self.fault(&place, Side::Value, &message, &choose(called, &known));
                 } else if called == *id {
-                    self.fault(&place, Side::Value, "the app runs itself", "Take the step out.");
+                    self.fault(&place, Side::Value, "the app calls itself", "Remove the step.");
                 } else if let Some(path) = graph.path(called, &|app| app == *id) {
                     let message = format!("circular dependency of apps: {}", quoted(&shown_path(id, &path)));
-                    self.fault(&place, Side::Value, &message, "Take one of the steps out.");
+                    self.fault(&place, Side::Value, &message, "Remove one of the steps.");
                 } else if let Some(path) = graph.path(called, &|app| graph.asking.contains(app)) {
                     let message = format!(
                         "{} asks the user, which only an app that is called directly can do",
@@ -567,10 +567,10 @@ impl<'a> Checker<'a> {
                     let is_circle = || deepest.iter().collect::<BTreeSet<_>>().len() < deepest.len();
                     if deepest.len() >= APPS_DEEP && !is_circle() {
                         let message = format!(
-                            "apps are more than {APPS_DEEP} deep in each other: {}",
+                            "apps are nested more than {APPS_DEEP} deep: {}",
                             quoted(&shown_path(id, &deepest))
                         );
-                        self.fault(&place, Side::Value, &message, "Join two of them into one.");
+                        self.fault(&place, Side::Value, &message, "Merge two of them into one.");
                     }
                 }
             }

@@ -81,7 +81,7 @@ impl ReplicaAddress {
         };
         match Url::parse(text).is_ok_and(|url| is_origin(&url)) {
             true => Ok(()),
-            false => Err("is not an http:// or https:// address of a host alone".into()),
+            false => Err("is not an http:// or https:// address without a path".into()),
         }
     }
 }
@@ -160,7 +160,7 @@ impl RedisUrl {
             return Err("is not a redis:// or rediss:// address".into());
         }
         if rest.contains('#') {
-            return Err("has a fragment: no certificate is taken unchecked".into());
+            return Err("has a fragment; Nonet always checks certificates".into());
         }
         // The detail may quote part of the address.
         text.into_connection_info()

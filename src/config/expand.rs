@@ -228,7 +228,7 @@ mod tests {
         check("${keyring}", Err("the environment variable `keyring` is not set"));
         check(
             "${keyring:NO}${keyring:SHUT}",
-            Err("the keyring has no secret `NO`; the keyring is locked or refuses (asleep)"),
+            Err("the keyring has no secret `NO`; the keyring is locked or denies access (asleep)"),
         );
         let trouble = |error| Trouble::Keyring { name: "X".into(), error };
         assert_eq!(

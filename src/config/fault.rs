@@ -83,7 +83,7 @@ impl fmt::Display for Unusable {
                 let (fatal, rest): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.entry.is_none());
                 fatal.iter().try_for_each(|fault| write!(f, "\n  {fault}"))?;
                 if !rest.is_empty() {
-                    write!(f, "\nthese faults cost single entries only:")?;
+                    write!(f, "\neach of these faults leaves out only its entry:")?;
                 }
                 rest.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
             }

@@ -78,7 +78,7 @@ pub(super) const FORMATS: [(&str, Check); 27] = [
         Some(_) => Ok(()),
         None => {
             let known = Code::ALL.map(Code::as_str);
-            Err(format!("is not the code of a fault; there are {}", known.join(", ")))
+            Err(format!("is not an error code; choose from {}", known.join(", ")))
         }
     }),
 ];

@@ -211,7 +211,7 @@ fn replicas_have_an_address_that_is_not_shown() {
     check("[cluster]\nport = 'a'\nredis = 'redis://a'\n", &[unknown]);
     for address in ["a", "redis://a", "http://a/mcp", "http://a?b", "http://me@a"] {
         let fault =
-            format!("3: cluster.address: `{address}` is not an http:// or https:// address of a host alone");
+            format!("3: cluster.address: `{address}` is not an http:// or https:// address without a path");
         check(&format!("[cluster]\nredis = 'redis://a'\naddress = '{address}'\n"), &[&fault]);
     }
     let fault = |redis: &str, why: &str| {
@@ -222,7 +222,7 @@ fn replicas_have_an_address_that_is_not_shown() {
     }
     fault("redis://:${TOKEN}@", "is not a valid address (invalid client config)");
     fault("redis://:${TOKEN}@a/b", "is not a valid address (invalid client config)");
-    fault("rediss://:${TOKEN}@a#insecure", "has a fragment: no certificate is taken unchecked");
+    fault("rediss://:${TOKEN}@a#insecure", "has a fragment; Nonet always checks certificates");
     let placed = "[cluster]\nredis = 'redis://a'\nlabels = ['gpu']\n[servers.a]\ncommand = 'a'\nplacement = 'label:gpu'\n\
                   [servers.b]\ncommand = 'b'\nplacement = 'one'\n[servers.c]\ncommand = 'c'\nscope = 'client'\nplacement = 'each'\n";
     let config = loaded(placed).config;
@@ -549,7 +549,7 @@ fn steps_that_are_not_a_plan_are_found() {
     );
     check(
         &app(r#"{ id = "step2", tool = "t" }, { tool = "t" }"#),
-        &["3: apps.x.steps[1]: `step2` is the id of step 1 already"],
+        &["3: apps.x.steps[1]: `step2` is already the id of step 1"],
     );
     check(
         &app(r#"{ tool = "t", params = { a = ["{{input.b}} {{ setp2[0] }}"] } }, { tool = "t" }"#),
@@ -595,8 +595,8 @@ fn a_step_does_one_thing_with_the_keys_of_that_one() {
             "8: apps.x.steps[5].when: `.a[` is not a jq filter (it does not parse)",
             "8: apps.x.steps[5].select: `nosuch(1)` is not a jq filter (`nosuch` is not known)",
             "8: apps.x.steps[5].retry.times: must be at most 10",
-            "8: apps.x.steps[5].retry.on[0]: `timout` is not the code of a fault; there are unknown_tool, ambiguous_tool, invalid_params, server_starting, server_down, auth_required, forbidden, needs_approval, rate_limited, timeout, cancelled, upstream_error, not_found, internal",
-            "9: apps.x.steps[6].tool: a step calls tools of servers, and this is one of Nonet's own nine",
+            "8: apps.x.steps[5].retry.on[0]: `timout` is not an error code; choose from unknown_tool, ambiguous_tool, invalid_params, server_starting, server_down, auth_required, forbidden, needs_approval, rate_limited, timeout, cancelled, upstream_error, not_found, internal",
+            "9: apps.x.steps[6].tool: a step calls a server's tool, but this is one of Nonet's own nine",
             "9: apps.x.steps[6].max_concurrency: must be at most 50",
             "9: apps.x.steps[6].for_each: a template refers to `item`, but the step has no `for_each`",
         ],
@@ -606,7 +606,7 @@ fn a_step_does_one_thing_with_the_keys_of_that_one() {
 #[test]
 fn apps_in_apps_make_no_circle() {
     let app = |id: &str, runs: &str| format!("[[apps.{id}.steps]]\napp = \"{runs}\"\n");
-    check(&app("a", "a"), &["2: apps.a.steps[0].app: the app runs itself"]);
+    check(&app("a", "a"), &["2: apps.a.steps[0].app: the app calls itself"]);
     let circle = [app("a", "b"), app("b", "c"), app("c", "b")].concat();
     check(
         &circle,
@@ -623,7 +623,7 @@ fn apps_in_apps_make_no_circle() {
     check(&chain(5), &[]);
     check(
         &chain(6),
-        &["2: apps.a.steps[0].app: apps are more than 5 deep in each other: `a -> b -> c -> d -> e -> f`"],
+        &["2: apps.a.steps[0].app: apps are nested more than 5 deep: `a -> b -> c -> d -> e -> f`"],
     );
     let asking = "[[apps.b.steps]]\nask = { question = \"Well?\" }\n";
     check(
@@ -640,7 +640,7 @@ fn a_model_is_the_clients_or_has_an_address() {
     check(
         &app("model = 'gpt'\nmax_turns = 0"),
         &[
-            "3: apps.x.model: `gpt` is not a model: only `client` is a text",
+            "3: apps.x.model: `gpt` is not a model; the only valid string is `client`",
             "4: apps.x.max_turns: must be at least 1",
         ],
     );

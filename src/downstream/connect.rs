@@ -116,7 +116,7 @@ impl McpServer {
                 Ok(())
             } else {
                 Err(Lost::Failed(format!(
-                    "its `sandbox` needs Linux, and this is {system}. With `sandbox = {{ required = false }}` it starts without one"
+                    "its `sandbox` needs Linux, but this is {system}. With `sandbox = {{ required = false }}` it starts without one"
                 )))
             };
         }
@@ -211,7 +211,7 @@ impl McpServer {
         let attempt = (Era::Session, ClientLifecycleMode::Initialize, patience);
         self.try_http(&holder.url, headers, attempt).await?.map(|greeted| *greeted).map_err(|failed| {
             Lost::Failed(format!(
-                "the replica `{}` has it, and it is not reached there: {}",
+                "it runs on the replica `{}`, and cannot be reached there: {}",
                 holder.name, failed.text
             ))
         })
@@ -233,7 +233,7 @@ impl McpServer {
         let error = match timeout(patience, greeting).await {
             Ok(Ok(running)) => {
                 let info = running.peer().peer_info().map(|info| (*info).clone());
-                let info = info.ok_or_else(|| Lost::from("its handshake has no information about it"))?;
+                let info = info.ok_or_else(|| Lost::from("its handshake does not describe the server"))?;
                 return Ok(Ok(Box::new(Greeted {
                     running,
                     child: None,

@@ -581,7 +581,7 @@ impl Incoming {
                 }
                 // rmcp does not support such ids and would leave the server waiting.
                 None => {
-                    self.inbox.refuse_unread(&message, "the id is neither a text nor a number of 64 bits");
+                    self.inbox.refuse_unread(&message, "the id is neither a string nor a 64-bit number");
                     return empty;
                 }
             }
@@ -599,7 +599,7 @@ impl Incoming {
         }
         // rmcp takes an answer to an unknown request for the end of the stream.
         if answered.is_some_and(|id| !self.client.streams.is_open(id)) {
-            self.inbox.note("an answer to no request; skipped", message.bytes());
+            self.inbox.note("an answer to an unknown request; skipped", message.bytes());
             return empty;
         }
         let data = self.client.streams.light(message).await;

@@ -86,7 +86,7 @@ impl Events {
         if !reply.is_events() {
             let status = reply.status;
             return Err(
-                HttpFault::Status { status, text: format!("HTTP {status}, and no event stream") }.into()
+                HttpFault::Status { status, text: format!("HTTP {status}, but no event stream") }.into()
             );
         }
         let mut events = reply.events(tap.limits().of_server.bytes);
@@ -184,14 +184,14 @@ impl Post {
 /// Returns the address that an `endpoint` event names. Headers contain secrets, so the address must be on the configured
 /// origin.
 fn named_endpoint(base: &Url, named: &str) -> Result<Url, SseError> {
-    let unreadable = |error| SseError::Wrong(format!("its `endpoint` event names no address: {error}"));
+    let unreadable = |error| SseError::Wrong(format!("its `endpoint` event has no valid address: {error}"));
     let mut url = base.join(named.trim()).map_err(unreadable)?;
     if url.origin() != base.origin() {
         let (there, here) = (url.origin().ascii_serialization(), base.origin().ascii_serialization());
         return Err(SseError::Wrong(clip(
             &format!(
-                "its `endpoint` event names {there}, which is not the origin of its url ({here}): nothing is sent \
-                 there, because `headers` would go along"
+                "its `endpoint` event names {there}, which is not the origin of its url ({here}): nothing \
+                 is sent there, because `headers` would be sent, too"
             ),
             400,
         )));
@@ -258,6 +258,6 @@ mod tests {
         check("https://h/sse", "https://h:8443/m", Err("names https://h:8443"));
         check("https://h/sse", "//other/m", Err("names https://other"));
         check("https://h/sse", "file:///etc/passwd", Err("not the origin"));
-        check("https://h/sse", "https://", Err("no address"));
+        check("https://h/sse", "https://", Err("no valid address"));
     }
 }

@@ -10,7 +10,7 @@ const CAUSES: &[(&[&str], &str)] = &[
             "unexpected token '?'",
             "fs.globsync",
         ],
-        "The server needs another version of Node.js, or its package is not whole: try `node --version`, and run the command by hand.",
+        "The server needs another version of Node.js, or its package is incomplete: check `node --version`, and run the command by hand.",
     ),
     (
         &[
@@ -20,24 +20,24 @@ const CAUSES: &[(&[&str], &str)] = &[
             "no matching distribution",
             "not found in the package registry",
         ],
-        "There is no package of this name: look at `args`.",
+        "There is no package with this name: check `args`.",
     ),
     (
         &["enotfound", "eai_again", "getaddrinfo", "dns error", "name resolution", "could not resolve"],
-        "A name could not be resolved: is the network there, and the address right?",
+        "A host name could not be resolved: check the network and the address.",
     ),
     (
         &["eaddrinuse", "address already in use"],
-        "A port that the server wants is taken: is another copy of it running?",
+        "A port that the server needs is in use: is another copy of it running?",
     ),
     (
         &["econnrefused", "connection refused"],
-        "Nothing listens at that address: is the other side running, and the port right?",
+        "Nothing listens at that address: is the other side running, and is the port correct?",
     ),
     (
         &["certificate", "self-signed", "tls handshake", "unknownissuer"],
-        "The certificate of the other side is not trusted: add its authority to those of this system; a Node.js server \
-         takes its file from `NODE_EXTRA_CA_CERTS` in `env`.",
+        "The other side's certificate is not trusted: add its authority to this system's; a Node.js server \
+         reads the authority's file from `NODE_EXTRA_CA_CERTS` in `env`.",
     ),
     (
         &[
@@ -50,34 +50,34 @@ const CAUSES: &[(&[&str], &str)] = &[
             "status 401",
             "status code 401",
         ],
-        "The token is missing or no longer valid: look at `env` or `headers`.",
+        "The token is missing or no longer valid: check `env` or `headers`.",
     ),
     (
         &["environment variable", "is not set", "keyerror", "must be set", "missing required"],
-        "A variable or argument that the server wants is not given: look at `env` and `args`.",
+        "A variable or argument that the server needs is missing: check `env` and `args`.",
     ),
     (
         &["permission denied", "eacces", "eperm", "operation not permitted"],
-        "The server may not read, write or run something that it wants: look at who owns the files in `args` and `cwd`, and \
-         at whether `command` may be run.",
+        "The server is not allowed to read, write or run something: check who owns the files in `args` and \
+         `cwd`, and whether `command` is executable.",
     ),
     (
         &["no such file or directory", "enoent"],
-        "A file or folder that the server wants is not there: look at `args`, `cwd` and `openapi`.",
+        "A file or folder that the server needs does not exist: check `args`, `cwd` and `openapi`.",
     ),
-    (&["modulenotfounderror", "importerror"], "A Python package is missing or of another version."),
+    (&["modulenotfounderror", "importerror"], "A Python package is missing or has the wrong version."),
     (
         &["no answer within"],
-        "It may only start slowly, as a first download does: raise `start_timeout`, or run the command by hand.",
+        "It may only be slow to start, as with a first download: raise `start_timeout`, or run the command by hand.",
     ),
     (
         &["out of memory", "heap limit"],
-        "It had not enough memory: end other programs, or give a Node.js server more with \
-         `NODE_OPTIONS = \"--max-old-space-size=4096\"` in `env`.",
+        "It ran out of memory: close other programs, or give a Node.js server more with `NODE_OPTIONS = \
+         \"--max-old-space-size=4096\"` in `env`.",
     ),
     (
         &["signal: 9"],
-        "It was killed, perhaps for want of memory: end other programs, and look into the log of this system.",
+        "It was killed, perhaps for lack of memory: close other programs, and check this system's log.",
     ),
 ];
 
@@ -123,7 +123,7 @@ mod tests {
             "a restart is required",
             "request 9e404b7 was dropped",
             // The text already says what to do.
-            "no handshake within 4s; if it only starts slowly, raise `start_timeout` in [servers.shop]",
+            "no handshake within 4s; if it is only slow to start, raise `start_timeout` in [servers.shop]",
         ] {
             assert_eq!(likely_cause(error), None, "{error}");
         }

@@ -111,8 +111,9 @@ async fn within(
     time: Duration,
     pages: impl Future<Output = Result<Vec<Value>, ListError>>,
 ) -> Result<Vec<Value>, ListError> {
-    let late =
-        |_| format!("not all pages came within {time:?}; if it only lists slowly, raise `start_timeout`");
+    let late = |_| {
+        format!("not all pages arrived within {time:?}; if it is only slow to list, raise `start_timeout`")
+    };
     timeout(time, pages).await.unwrap_or_else(|error| Err(ListError::Other(late(error))))
 }
 

@@ -77,7 +77,9 @@ impl ProcessGuard {
         let watching = thread::Builder::new().name("guard".into()).stack_size(256 << 10);
         match watching.spawn(move || shared.keep(first)) {
             Ok(thread) => *watcher = Some(thread),
-            Err(error) => tracing::warn!(%error, "the guard of child processes would not be replaced"),
+            Err(error) => {
+                tracing::warn!(%error, "the guard of child processes could not be replaced if it ended")
+            }
         }
     }
 

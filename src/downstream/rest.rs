@@ -257,7 +257,7 @@ impl RestLink {
     ) -> Result<Value, RequestError> {
         let described = self.described.load_full();
         let Some(operation) = described.service.operations.get(tool) else {
-            let why = format!("the service has no operation `{tool}` any more");
+            let why = format!("the service no longer has the operation `{tool}`");
             return Err(RequestError::Call(CallError::NotSent(why)));
         };
         let params = |why| RequestError::Call(CallError::Params(why));

@@ -262,7 +262,7 @@ impl ClientChannel {
                     for (key, method) in methods {
                         replies.insert(
                             key,
-                            self.refused(server, &method, "too many of its questions wait already"),
+                            self.refused(server, &method, "too many of its questions are already waiting"),
                         );
                     }
                     return (replies, Vec::new());
@@ -339,7 +339,7 @@ impl OpenCalls {
         match all.values().all(|asker| asker.session == last.session) {
             // Prefer a call whose client still waits to a call that has become a task.
             true => Ok(all.values().rev().find(|asker| !asker.to.is_closed()).unwrap_or(last).clone()),
-            false => Err("calls of several clients are in flight, and the request does not tell its call"),
+            false => Err("calls of several clients are in flight, and the request does not name its call"),
         }
     }
 

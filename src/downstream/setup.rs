@@ -107,7 +107,7 @@ impl Connection {
             true => Err(Failure::Call(format!("failed: {}", clip(&text_of(&result), SAID)))),
             false if is_result => Ok(()),
             // A task, or a question to a user.
-            false => Err(Failure::Call("has no result at once, and nobody can be asked for it".into())),
+            false => Err(Failure::Call("returned no result, and nobody can be asked for input".into())),
         }
     }
 }
@@ -116,7 +116,7 @@ impl Connection {
 fn left(call: &SetupCall, lost: Lost) -> Lost {
     match lost {
         Lost::Failed(reason) => {
-            Lost::Failed(format!("it left during its setup call `{}`: {reason}", call.tool))
+            Lost::Failed(format!("it disconnected during its setup call `{}`: {reason}", call.tool))
         }
         other @ (Lost::SignIn(_) | Lost::Moved { .. }) => other,
     }

@@ -141,7 +141,7 @@ impl ServerWriter {
 
 /// Returns the error for a request to a server that leaves `bytes` unread.
 pub(super) fn unread(bytes: usize) -> String {
-    format!("it does not read what it is sent: {bytes} bytes wait for it")
+    format!("it does not read its input: {bytes} bytes are waiting")
 }
 
 /// A call as it is written. rmcp would first convert its arguments into a tree of values, once per layer.
@@ -293,7 +293,7 @@ mod tests {
         let lines = Lines::new("s".into(), Box::new(tokio::io::empty()), Box::new(input), tap, open);
         let first = tokio::spawn(lines.writer.write(Ok(vec![b'x'; 900]), true));
         let refused = lines.writer.write(Ok(vec![b'x'; 900]), true).await.expect_err("it is stuck");
-        assert!(is_unsent(&refused) && deepest(&refused).contains("1401 bytes wait for it"), "{refused}");
+        assert!(is_unsent(&refused) && deepest(&refused).contains("1401 bytes are waiting"), "{refused}");
         // Answers may wait longer.
         let second = tokio::spawn(lines.writer.write(Ok(vec![b'x'; 900]), false));
         assert!(lines.writer.write(Ok(vec![b'x'; 900]), false).await.is_ok(), "it is dropped");

@@ -153,7 +153,7 @@ impl Connection {
             Ok(Err(lost)) => return lost,
             Err(_) => {
                 return Lost::Failed(format!(
-                    "no handshake within {limit:?}; if it only starts slowly, raise `start_timeout` in [servers.{}]",
+                    "no handshake within {limit:?}; if it is only slow to start, raise `start_timeout` in [servers.{}]",
                     self.name
                 ));
             }
@@ -215,7 +215,7 @@ impl Connection {
                 Ok(listing) => Some(listing),
                 Err(lost @ (Lost::SignIn(_) | Lost::Moved { .. })) => return lost,
                 Err(Lost::Failed(error)) if link.is_closed() => {
-                    return format!("it left while listing its tools: {error}").into();
+                    return format!("it disconnected while listing its tools: {error}").into();
                 }
                 Err(Lost::Failed(error)) if first => {
                     return format!("its tools could not be listed: {error}").into();

@@ -340,7 +340,7 @@ impl Tap {
         inbox: &mut Inbox,
     ) -> Option<RxJsonRpcMessage<RoleClient>> {
         self.take(incoming, share).unwrap_or_else(|fault| {
-            inbox.note(&format!("no JSON-RPC message: {fault}; skipped"), message.bytes());
+            inbox.note(&format!("not a JSON-RPC message: {fault}; skipped"), message.bytes());
             inbox.refuse_unread(&message, &fault);
             None
         })

@@ -126,7 +126,7 @@ fn check_address(address: &str) -> Result<(), String> {
     let shown = || line(address, 200);
     let url = reqwest::Url::parse(address).map_err(|_| format!("`{}` is not an address", shown()))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("`{}` is not an address of the web", shown()));
+        return Err(format!("`{}` is not a web address", shown()));
     }
     // `https://bank.example@other.example` leads to `other.example`.
     match url.username().is_empty() && url.password().is_none() {
@@ -221,7 +221,7 @@ mod tests {
         let url =
             |url: &str| json!({ "mode": "url", "message": "Sign in", "url": url, "elicitationId": "1" });
         check(ELICITATION, url("https://example.org/login"), Ok("`bad` asks: Sign in"));
-        check(ELICITATION, url("javascript:alert(1)"), Err("not an address of the web"));
+        check(ELICITATION, url("javascript:alert(1)"), Err("not a web address"));
         check(ELICITATION, url("https://bank.example@evil.example/"), Err("hides where it leads"));
         check(ELICITATION, url("no address"), Err("is not an address"));
     }

@@ -160,9 +160,9 @@ impl Gate {
                 _ if is_known || !self.may_concern(name) => continue,
                 State::Down { error, .. } => format!("is down: {}", clip(&error, REASON)),
                 State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                    format!("wants a sign-in: the user has to run `{login}`")
+                    format!("requires sign-in: the user must run `{login}`")
                 }
-                State::AuthRequired { error, .. } => format!("wants a sign-in: {}", clip(&error, REASON)),
+                State::AuthRequired { error, .. } => format!("requires sign-in: {}", clip(&error, REASON)),
                 State::Starting | State::Ready { .. } | State::Stopped => continue,
             };
             let settings = connection.settings();

@@ -51,7 +51,7 @@ impl Gateway {
             }
             // The warning came when Redis went away.
             Ok(None) | Err(StoreError::Away { .. }) => {}
-            Err(error) => tracing::warn!(%error, "the store cannot say what is due"),
+            Err(error) => tracing::warn!(%error, "what is due cannot be read from the store"),
         }
     }
 }

@@ -63,7 +63,7 @@ impl Gateway {
         match self.answered_elsewhere(caller, asked).await? {
             Answered::Decided(Decision { verdict: Verdict::Deny, by, .. }) => {
                 let message = format!(
-                    "The user did not allow this call of `{}` ({rule}; {by}). Do without it, or ask the user what to do instead.",
+                    "The user did not allow this call to `{}` ({rule}; {by}). Continue without it, or ask the user what to do instead.",
                     tool.full
                 );
                 Err(Fault::new(Code::Forbidden, message).into())
@@ -80,8 +80,9 @@ impl Gateway {
             }
             Answered::Waiting(one) => {
                 let message = format!(
-                    "`{}` runs only if the user approves it ({rule}), and not by an answer in this chat. {} Tell the user what \
-                     would run; then make the same call again: it waits for the decision.",
+                    "`{}` runs only if the user approves it ({rule}); an answer in this chat does not \
+                     count. {} Tell the user what would run; then make the same call again: it waits for \
+                     the decision.",
                     tool.full,
                     self.where_to_answer(&one)
                 );
@@ -120,8 +121,8 @@ impl Gateway {
                 };
                 let asked = Asked { address, ..asked };
                 let Some(one) = self.approvals.ask(owner, asked).await.map_err(not_kept)? else {
-                    let message = "Too many approvals wait for the user already. They are decided with `nonet approve`, or end \
-                                   by themselves after some minutes.";
+                    let message = "Too many approvals are already waiting for the user. They are decided \
+                                   with `nonet approve`, or expire after some minutes.";
                     return Err(Fault::new(Code::RateLimited, message));
                 };
                 match hook {
@@ -161,14 +162,14 @@ impl Gateway {
             let answer = match outward::consult(&hook, &question).await {
                 Ok(answer) => answer,
                 Err(why) => {
-                    tracing::warn!("`gateway.approve_webhook` was not asked: {why}");
+                    tracing::warn!("`gateway.approve_webhook` could not be asked: {why}");
                     return;
                 }
             };
             if let Some(decision) = decision_of(&answer, "webhook")
                 && let Err(why) = approvals.decide(&id, decision).await
             {
-                tracing::warn!(%id, "the answer of `gateway.approve_webhook` does not count: {why}");
+                tracing::warn!(%id, "the answer of `gateway.approve_webhook` was ignored: {why}");
             }
         });
         let _ = tokio::time::timeout(HOOK.min(patience(caller)), asking).await;
@@ -219,8 +220,9 @@ impl Gateway {
             Answered::Decided(_) => Ok(json!("approve")),
             Answered::Waiting(one) => {
                 let message = format!(
-                    "The app `{app}` waits for the user's own answer, and not for one in this chat (`gateway.approve_by`). {} \
-                     Tell the user; then call ask_user with the token: it waits for the answer.",
+                    "The app `{app}` waits for the user's own answer; an answer in this chat does not count \
+                     (`gateway.approve_by`). {} Tell the user; then call ask_user with the token: it waits \
+                     for the answer.",
                     self.where_to_answer(&one)
                 );
                 Err(Fault::new(Code::NeedsApproval, message)
@@ -241,7 +243,8 @@ impl Gateway {
     pub async fn answer_at(&self, address: &str, answer: &Value) -> Result<(), Undecided> {
         let failed = |error: StoreError| Undecided::Failed(error.to_string());
         let id = self.approvals.at_address(address).await.map_err(failed)?.ok_or(Undecided::Unknown)?;
-        let unfit = Undecided::Unfit("the answer is {\"decision\": \"allow\"} or {\"decision\": \"deny\"}");
+        let unfit =
+            Undecided::Unfit("the answer must be {\"decision\": \"allow\"} or {\"decision\": \"deny\"}");
         let decision = decision_of(answer, "webhook").ok_or(unfit)?;
         self.approvals.decide(&id, decision).await.map(drop)
     }
@@ -272,11 +275,10 @@ fn decision_of(answer: &Value, by: &str) -> Option<Decision> {
 }
 
 fn not_kept(error: StoreError) -> Fault {
-    super::faults::of_store("The approval cannot be kept or read", &error)
+    super::faults::of_store("The approval cannot be stored or read", &error)
 }
 
 fn over() -> Fault {
-    let message =
-        "The approval was used by another call, or its time is over. Make the call again to ask again.";
+    let message = "The approval was used by another call, or has expired. Make the call again to ask again.";
     Fault::new(Code::NeedsApproval, message)
 }

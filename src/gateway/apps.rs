@@ -349,10 +349,10 @@ impl Gateway {
             |why: String| Err(Fault::new(Code::InvalidParams, format!("The app `{id}` was not run: {why}")));
         let path = || within.iter().map(|app| &**app).chain([id]).collect::<Vec<_>>().join(" -> ");
         if within.iter().any(|outer| **outer == *id) {
-            return refused(format!("it would run inside of itself ({}).", path()));
+            return refused(format!("it would run inside itself ({}).", path()));
         }
         if within.len() >= APPS_DEEP {
-            return refused(format!("apps are more than {APPS_DEEP} deep in each other ({}).", path()));
+            return refused(format!("apps are nested more than {APPS_DEEP} deep ({}).", path()));
         }
         let asks = match &app.kind {
             AppKind::Workflow { steps, .. } => steps.iter().any(|step| matches!(step.kind, StepKind::Ask(_))),
@@ -432,7 +432,7 @@ pub(super) fn read_input(caller: &Caller, id: &str, schema: &Value, input: Value
     })?;
     let mut changes = reading.repaired;
     let unknown = schema.unknown(&reading.params);
-    changes.extend(unknown.iter().map(|key| format!("the app does not know `{key}`")));
+    changes.extend(unknown.iter().map(|key| format!("the app does not declare `{key}`")));
     if !changes.is_empty() {
         caller.session.notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
     }

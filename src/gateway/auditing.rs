@@ -101,7 +101,7 @@ impl Gateway {
     pub(super) fn audit_admits(&self) -> Result<(), Fault> {
         let Some(Err(why)) = self.audit.as_ref().map(Audit::admits) else { return Ok(()) };
         let message = format!(
-            "Not called: the audit log cannot be written ({why}), and `on_failure = \"refuse\"` of [audit] lets no call go without a line. The user has to make room or mend the folder."
+            "Not called: the audit log cannot be written ({why}), and `on_failure = \"refuse\"` of [audit] allows no call without a line. The user must free space or repair the folder."
         );
         Err(Fault::new(Code::Internal, message).retry_after(std::time::Duration::from_secs(5)))
     }

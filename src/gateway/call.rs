@@ -627,7 +627,7 @@ fn is_skill(name: &str) -> bool {
 /// Builds the fault for an app's call of a tool that needs the user's approval.
 fn needs_user(tool: &Tool, rule: &str) -> Fault {
     let message = format!(
-        "`{}` runs only if the user agrees (`{rule}`), and nobody can be asked here. Do without it, and say what is left to do.",
+        "`{}` runs only if the user agrees (`{rule}`), and nobody can be asked here. Continue without it, and say what is left to do.",
         tool.full
     );
     Fault::new(Code::NeedsApproval, message)

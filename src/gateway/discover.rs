@@ -361,7 +361,7 @@ impl Gateway {
         }
         if let Some(holder) = gate.catalog().clash(&tool.full) {
             let call = &tool.full;
-            put("note", json!(format!("`{}` alone is a name of `{holder}`; call `{call}`", tool.name)));
+            put("note", json!(format!("the bare name `{}` belongs to `{holder}`; call `{call}`", tool.name)));
         }
         if let Some(broken) = tool.schema.broken() {
             put("warning", json!(format!("the schema cannot be used to check params: {broken}")));

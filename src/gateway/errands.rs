@@ -64,7 +64,7 @@ pub(super) const SMALL: usize = 2_000;
 const PREVIEW: usize = 500;
 
 /// What an answer says where the gateway ends with its client.
-const ENDS: &str = "This gateway ends with its client, and what is missed is made up for once when the next one starts. `shared = true` in [gateway] of servers.toml, or `nonet serve --http 127.0.0.1:8931`, keeps it running.";
+const ENDS: &str = "This gateway ends with its client, and missed runs are made up for once when the next one starts. `shared = true` in [gateway] of servers.toml, or `nonet serve --http 127.0.0.1:8931`, keeps it running.";
 
 type Key = (RecordKind, String, String);
 
@@ -206,7 +206,7 @@ impl Gateway {
             let _turn = turn;
             let work = async {
                 if let Err(why) = gateway.run_in_turn(record).await {
-                    tracing::warn!("an errand has to rest: {why}");
+                    tracing::warn!("an errand is paused: {why}");
                     // Keeps its turn, so that the errand does not restart at once.
                     tokio::time::sleep(REST).await;
                 }
@@ -437,7 +437,7 @@ pub(super) fn bounded(what: &str, params: &Value) -> Result<(), Fault> {
     if size <= MAX_PARAMS {
         return Ok(());
     }
-    let message = format!("`{what}` has {size} bytes; what runs later keeps at most {MAX_PARAMS}.");
+    let message = format!("`{what}` has {size} bytes; the maximum for later runs is {MAX_PARAMS}.");
     Err(Fault::new(Code::InvalidParams, message))
 }
 

@@ -52,16 +52,16 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
         State::AuthRequired { error, remedy } => {
             let text = match remedy {
                 Remedy::Login(login) => {
-                    let more = if login.contains(" --scope ") { " that allows more" } else { "" };
+                    let more = if login.contains(" --scope ") { " with more scopes" } else { "" };
                     format!(
-                        "`{server}` wants a sign-in{more}. The user has to run `{login}` in a terminal, which opens a browser; Nonet connects as soon as that is done."
+                        "`{server}` requires sign-in{more}. The user must run `{login}` in a terminal, which opens a browser; Nonet connects as soon as that is done."
                     )
                 }
                 Remedy::Client => format!(
-                    "`{server}` rejects Nonet's OAuth client ({error}). The user has to check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; Nonet reloads the changed file at once."
+                    "`{server}` rejects Nonet's OAuth client ({error}). The user must check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
                 Remedy::Headers | Remedy::AsDocumented | Remedy::OtherHost(_) => format!(
-                    "`{server}` wants a sign-in ({error}). The user has to put valid credentials into `headers` of [servers.{server}]; Nonet reloads the changed file at once."
+                    "`{server}` requires sign-in ({error}). The user must put valid credentials into `headers` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
             };
             Fault::new(Code::AuthRequired, text).next("execute_tool", status())
@@ -76,7 +76,7 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
 }
 
 /// The warning for a call that a second call might repeat.
-const OPEN: &str = " The call may or may not have taken effect: look before you call again.";
+const OPEN: &str = " The call may or may not have taken effect: check before you call again.";
 
 /// Turns a failed call into a fault.
 pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
@@ -86,7 +86,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
         CallError::Resting(resting) => is_resting(tool, &resting),
         CallError::Busy(1) => Fault::new(
             Code::RateLimited,
-            format!("`{server}` takes one call at a time, and earlier calls are still in flight."),
+            format!("`{server}` accepts one call at a time, and earlier calls are still in flight."),
         )
         .retry_after(Duration::from_secs(1)),
         CallError::Busy(most) => Fault::new(
@@ -96,7 +96,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
         .retry_after(Duration::from_secs(1)),
         CallError::Closed(why) => Fault::new(
             Code::ServerDown,
-            format!("`{server}` disconnected during the call of `{}`: {why}. Nonet is restarting the server. The call may or may not have taken effect.", tool.name),
+            format!("`{server}` disconnected during the call to `{}`: {why}. Nonet is restarting the server. The call may or may not have taken effect.", tool.name),
         )
         .retry_after(Duration::from_secs(1))
         .next("execute_tool", status()),
@@ -113,7 +113,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
             Fault { retryable: !is_open, ..fault }
         }
         CallError::Cancelled => {
-            Fault::new(Code::Cancelled, format!("The call of `{}` was cancelled.", tool.full))
+            Fault::new(Code::Cancelled, format!("The call to `{}` was cancelled.", tool.full))
         }
         CallError::Rpc(error) => rpc_fault(tool, &error),
         CallError::Params(why) => {
@@ -126,7 +126,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
         }
         CallError::NotAllowed { error, remedy } => not_allowed(tool, &error, remedy),
         CallError::RateLimited { error, wait } => {
-            let message = format!("`{server}` takes no more calls for now ({error}). Wait before the next call of any of its tools.");
+            let message = format!("`{server}` accepts no more calls for now ({error}). Wait before the next call of any of its tools.");
             Fault::new(Code::RateLimited, message).retry_after(wait.unwrap_or(UNSAID))
         }
         CallError::Upstream { error, wait, is_open, .. } => {
@@ -150,7 +150,7 @@ fn is_resting(tool: &Tool, resting: &Resting) -> Fault {
         if *is_server { (Code::ServerDown, &tool.server) } else { (Code::UpstreamError, &tool.full) };
     let wait_shown = humantime::format_duration(Duration::from_secs(wait.as_secs().max(1)));
     let message = format!(
-        "`{name}` gets no calls for now: {failures} calls in a row got no answer ({error}). One call may try again in {wait_shown}."
+        "Calls to `{name}` are paused: {failures} calls in a row got no answer ({error}). One call may try again in {wait_shown}."
     );
     Fault::new(code, message).retry_after(*wait).next("execute_tool", status())
 }
@@ -164,8 +164,8 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
             format!("check `client_id`, `client_secret` and `scopes` in `oauth` of [servers.{server}]")
         }
         Remedy::OtherHost(base_url) => format!(
-            "add a server with the same `openapi`, `base_url = \"{base_url}\"`, `operations = [\"{}\"]` and `headers`, \
-             because those of [servers.{server}] go only to the host of the service",
+            "add a server with the same `openapi`, `base_url = \"{base_url}\"`, `operations = [\"{}\"]` and \
+             `headers`, because those of [servers.{server}] are sent only to the service's host",
             tool.own
         ),
         Remedy::Headers => {
@@ -184,7 +184,7 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
         }
     };
     let message = format!(
-        "`{server}` does not allow the call of `{full}`: {error}. The user has to {task}; other tools of `{server}` may work."
+        "`{server}` does not allow the call to `{full}`: {error}. The user must {task}; other tools of `{server}` may work."
     );
     Fault::new(Code::AuthRequired, message).next("execute_tool", status())
 }
@@ -245,7 +245,7 @@ pub(super) fn passed_on(tool: &Tool, params: &Map<String, Value>) -> Option<Stri
     };
     let parameters = tool.schema.parameters();
     let takes: Vec<&str> = parameters.iter().map(|parameter| parameter.name).collect();
-    let takes = if takes.is_empty() { String::new() } else { format!(". It takes: {}", shown(&takes)) };
+    let takes = if takes.is_empty() { String::new() } else { format!(". It accepts: {}", shown(&takes)) };
     Some(format!(
         "`{}` does not declare `{}`; {were} passed on{takes}",
         tool.name,
@@ -258,7 +258,7 @@ fn rpc_fault(tool: &Tool, error: &ErrorData) -> Fault {
     if let Some(data) = &error.data {
         details["data"] = data.clone();
     }
-    let message = format!("`{}` refused the call of `{}`: {}", tool.server, tool.name, error.message);
+    let message = format!("`{}` refused the call to `{}`: {}", tool.server, tool.name, error.message);
     let fault = Fault::new(Code::UpstreamError, message);
     let fault = fault.next("get_tool", json!({ "name": &*tool.full })).details(details);
     Fault { refusal: Some(Box::new(error.clone())), ..fault }

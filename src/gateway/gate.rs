@@ -35,7 +35,7 @@ pub struct Gate {
 }
 
 /// The rule of tools that always need approval.
-pub(super) const ALWAYS: &str = "always, whatever the policies are";
+pub(super) const ALWAYS: &str = "always, regardless of the policies";
 
 /// The profile of a session whose profile the configuration no longer has: it allows nothing.
 static NOTHING: LazyLock<Profile> = LazyLock::new(|| Profile {
@@ -432,7 +432,7 @@ fn forbidden(tool: &Tool, rule: &str) -> Fault {
 /// Builds the fault for a name that a rule denies to a caller.
 pub(super) fn may_not_be_used(name: &str, rule: &str) -> Fault {
     let message = format!(
-        "`{name}` may not be used: the rule `{rule}` of the configuration forbids it. Another tool may do; the user can change the rule."
+        "`{name}` may not be used: the rule `{rule}` of the configuration forbids it. Use another tool, or ask the user to change the rule."
     );
     Fault::new(Code::Forbidden, message)
 }

@@ -316,14 +316,14 @@ impl Gateway {
         for call in plan.calls() {
             match &call.for_each {
                 Some(Value::Array(items)) if items.len() > MAX_ITEMS => {
-                    let why = format!("`for_each` has {} items; it takes {MAX_ITEMS} at most", items.len());
+                    let why = format!("`for_each` has {} items; the maximum is {MAX_ITEMS}", items.len());
                     return refused(call, why);
                 }
                 None | Some(Value::Array(_)) => {}
                 Some(Value::String(text)) if text.contains("{{") => {}
                 Some(other) => {
                     let why = format!(
-                        "`for_each` is {}, and not an array or a template of one",
+                        "`for_each` is {}, not an array or a template of one",
                         clip(&other.to_string(), 100)
                     );
                     return refused(call, why);

@@ -88,7 +88,7 @@ impl Guides {
         };
         state.last = Some((Instant::now(), folders.to_vec()));
         let Ok(read) = timeout(READING, &mut reading).await else {
-            tracing::warn!(?folders, "a folder of skills does not answer; its skills stay as they were");
+            tracing::warn!(?folders, "a folder of skills does not respond; its skills stay as they were");
             state.late = Some(reading);
             return;
         };

@@ -74,7 +74,7 @@ impl Gateway {
         let Some(connection) = self.connections().get(server).cloned() else { return };
         let reason = match connection.state() {
             State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                format!("it wants a sign-in: run `{login}`")
+                format!("it requires sign-in: run `{login}`")
             }
             State::Down { error, .. } | State::AuthRequired { error, .. } => error,
             State::Starting => "it did not start in time".into(),

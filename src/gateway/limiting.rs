@@ -47,10 +47,10 @@ impl Gateway {
                         failures = resting.failures,
                         wait_ms = wait,
                         error = resting.error,
-                        "it keeps failing and gets no calls for now"
+                        "it keeps failing, so its calls are paused"
                     );
                     let message = format!(
-                        "{} calls in a row got no answer, so it gets no calls for now. One call may try again after `retry_after_ms`.",
+                        "{} calls in a row got no answer, so its calls are paused. One call may try again after `retry_after_ms`.",
                         resting.failures
                     );
                     let notice = json!({
@@ -63,7 +63,7 @@ impl Gateway {
                     (tool, notice)
                 }
                 BreakerNews::Answers(tool) => {
-                    tracing::info!(server = %connection.name, tool = tool.as_deref(), "it answers and gets calls again");
+                    tracing::info!(server = %connection.name, tool = tool.as_deref(), "it answers again, so its calls are resumed");
                     (tool, json!({ "kind": "calls_resumed", "server": &*connection.name }))
                 }
             };

@@ -165,7 +165,7 @@ impl Mail {
         match session {
             Some(session) => self.hand_over(&session, Letter { notice, kept: kept.then_some(id) }),
             None if kept => drop(self.waiting.lock().insert(owner.into())),
-            None => tracing::warn!(owner, %notice, "a notice is lost: too many wait to be kept"),
+            None => tracing::warn!(owner, %notice, "a notice is lost: too many are waiting to be stored"),
         }
     }
 
@@ -340,7 +340,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
             }
         };
         if let Err(error) = done {
-            tracing::warn!(%error, "a notice is not in the store");
+            tracing::warn!(%error, "a notice could not be stored");
         }
     }
 }

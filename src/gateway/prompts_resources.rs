@@ -344,13 +344,13 @@ impl Gateway {
             Verdict::Approve(rule) => Err(not_found(
                 uri,
                 &format!(
-                    "the rule `{rule}` wants the user to approve each reading, and this method cannot ask; the tool `gateway.read_resource` can"
+                    "the rule `{rule}` requires the user to approve each read, and this method cannot ask; the tool `gateway.read_resource` can"
                 ),
             )),
             Verdict::Deny(rule) if rule.ends_with(".unlisted_resources") => Err(not_found(
                 uri,
                 &format!(
-                    "`{server}` does not list it, no result linked to it, and the configuration does not open such URIs (`{rule} = true`)"
+                    "`{server}` does not list it, no result linked to it, and the configuration does not allow such URIs (`{rule} = true`)"
                 ),
             )),
             Verdict::Deny(rule) => {
@@ -538,7 +538,7 @@ impl Gate {
             Verdict::Approve(rule) => {
                 let skill = guide_name(&prompt.server, &prompt.own);
                 refused(format!(
-                    "the rule `{rule}` wants the user to approve each use of `{name}`, and this method cannot ask; execute_tool with `{skill}` can"
+                    "the rule `{rule}` requires the user to approve each use of `{name}`, and this method cannot ask; execute_tool with `{skill}` can"
                 ))
             }
         }

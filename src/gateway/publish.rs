@@ -155,7 +155,7 @@ impl Gateway {
         if let Some(login) = login {
             notice["command"] = json!(login);
             notice["hint"] =
-                json!("Ask the user to run the command in a terminal; the server is there at once then.");
+                json!("Ask the user to run the command in a terminal; the server is then available at once.");
         }
         self.outward.tell(&notice);
         for session in self.sessions.all() {

@@ -300,7 +300,7 @@ impl Publisher {
         })
         .await;
         let Ok(snapshot) = made else {
-            tracing::error!("the catalogue could not be made; the old one stays");
+            tracing::error!("the catalogue could not be built; the old one stays");
             return None;
         };
         let index = snapshot.index.clone();
@@ -380,7 +380,7 @@ impl Publisher {
         let vectors = match vectors {
             Ok(vectors) => vectors,
             Err(error) => {
-                tracing::warn!("search goes by keywords alone: {error}");
+                tracing::warn!("search uses keywords only: {error}");
                 return (index, true);
             }
         };

@@ -181,9 +181,7 @@ impl AskArguments {
             Some(Value::Array(choices)) => {
                 if choices.len() > MAX_CHOICES {
                     let count = choices.len();
-                    return Err(wrong(format!(
-                        "`{id}` has {count} choices; it takes {MAX_CHOICES} at most."
-                    )));
+                    return Err(wrong(format!("`{id}` has {count} choices; the maximum is {MAX_CHOICES}.")));
                 }
                 for choice in choices.iter_mut().filter(|choice| !choice.is_string()) {
                     *choice = Value::String(choice.to_string());
@@ -191,7 +189,7 @@ impl AskArguments {
             }
             Some(other) => {
                 return Err(wrong(format!(
-                    "The `choices` of `{id}` are {}, and not an array.",
+                    "The `choices` of `{id}` are {}, not an array.",
                     clip(&other.to_string(), 80)
                 )));
             }
@@ -202,7 +200,7 @@ impl AskArguments {
         let bytes = arguments.in_chat().message.len();
         if bytes > MAX_MESSAGE {
             return Err(wrong(format!(
-                "The question of `{id}` has {bytes} bytes with its content and choices; {MAX_MESSAGE} are the most. Select less."
+                "The question of `{id}` has {bytes} bytes with its content and choices; the maximum is {MAX_MESSAGE}. Select less."
             )));
         }
         arguments.timeout = Some(timeout_ms.map_or(u64::MAX, |ms| ms.div_ceil(1_000)));
@@ -356,7 +354,7 @@ impl Questions {
                 }
                 Decision::No => Err(Fault::new(
                     Code::Forbidden,
-                    format!("The user did not allow this call of `{}` ({rule}). Do without it, or ask the user what to do instead.", tool.full),
+                    format!("The user did not allow this call to `{}` ({rule}). Continue without it, or ask the user what to do instead.", tool.full),
                 )
                 .into()),
                 Decision::Change | Decision::Unclear => {
@@ -371,7 +369,7 @@ impl Questions {
             }
             FormOutcome::NoForm if by == ApproveBy::User => {
                 let About::Call { approval, params: written, lasting } = about else {
-                    return Err(Fault::new(Code::Internal, "An approval is about a call.").into());
+                    return Err(Fault::new(Code::Internal, "This approval is not for a call.").into());
                 };
                 Ok(Approved::Elsewhere(Box::new(Unasked { approval, message, rule, written, lasting })))
             }

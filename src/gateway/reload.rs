@@ -229,7 +229,7 @@ impl Gateway {
                     let request = answered.clone();
                     let told = tokio::task::spawn_blocking(move || post.answer(request, outcome));
                     if let Ok(Err(error)) = told.await {
-                        tracing::warn!(%error, "`nonet reload` cannot be told what became of the file");
+                        tracing::warn!(%error, "`nonet reload` cannot learn the outcome of this reload");
                     }
                 }
             }
@@ -246,7 +246,7 @@ impl Gateway {
                 "kind": "config_refused",
                 "message": format!("The changed servers.toml is refused, because it loses {}. The configuration stays as it was.", lost.join("; ")),
                 "lost": lost,
-                "hint": format!("If the user means it: `{}`, or a restart.", shell::nonet("reload --accept", &now.file)),
+                "hint": format!("If this is intended, the user can run `{}` or restart Nonet.", shell::nonet("reload --accept", &now.file)),
             });
             if self.texts.refuse(hash, lost) {
                 self.announce(&notice);

@@ -89,7 +89,7 @@ impl Run {
                 () = caller.cancel.cancelled() => {
                     self.cancel.cancel();
                     let _ = tokio::time::timeout(CANCEL_GRACE, work).await;
-                    let message = format!("The call of `{}` was cancelled.", self.label);
+                    let message = format!("The call to `{}` was cancelled.", self.label);
                     return Ok(Fault::new(Code::Cancelled, message).to_result().into());
                 }
                 () = self.patience(caller) => {}

@@ -109,7 +109,7 @@ impl Gateway {
             State::AuthRequired { error, .. } => return Err(wants_sign_in(&name, error)),
             State::Down { error, .. } => return Err(does_not_start(&connection, error, persist)),
             State::Stopped => {
-                return Err(Fault::new(Code::Internal, format!("`{name}` was removed meanwhile.")));
+                return Err(Fault::new(Code::Internal, format!("`{name}` was removed in the meantime.")));
             }
         }
         let mut taken_up = true;
@@ -136,17 +136,17 @@ impl Gateway {
         let status = NextStep::own("status", json!({}));
         let hint = match state {
             _ if !taken_up => Some(
-                "servers.toml has the server, but the gateway has not taken it up yet: the user may have to restart Nonet.".into(),
+                "servers.toml has the server, but the gateway has not loaded it yet: the user may need to restart Nonet.".into(),
             ),
             State::Starting => Some(format!(
-                "It has not started within {} s and goes on starting; its tools can be found as soon as it is ready.",
+                "It has not started within {} s and is still starting; its tools can be found as soon as it is ready.",
                 WAIT.as_secs()
             )),
             State::AuthRequired { remedy, .. } => {
-                remedy.command().map(|login| format!("It wants a sign-in: the user has to run `{login}`."))
+                remedy.command().map(|login| format!("It requires sign-in: the user must run `{login}`."))
             }
             _ if visible == 0 && all > 0 => Some(format!(
-                "None of its {all} tools is visible: the profile of this client does not let it. The user can change the profile."
+                "None of its {all} tools is visible: this client's profile does not allow it. The user can change the profile."
             )),
             _ if all == 0 => Some("It has no tools.".into()),
             _ => None,
@@ -266,12 +266,12 @@ impl Gateway {
         };
         if !self.until_published(is_gone, name).await {
             return Ok(Some(
-                "The gateway has not taken the change up yet: the user may have to restart Nonet.".into(),
+                "The gateway has not applied the change yet: the user may need to restart Nonet.".into(),
             ));
         }
         let unused = unused.join(", ");
         Ok((!unused.is_empty())
-            .then(|| format!("Secrets that nothing names any more are still kept: {unused}. The user can delete each with `nonet secret remove NAME --file`.")))
+            .then(|| format!("Secrets that are no longer used are still stored: {unused}. The user can delete each with `nonet secret remove NAME --file`.")))
     }
 
     /// Waits until `is_wanted` accepts the world and the published server: `None` if it is gone, else the session that
@@ -360,7 +360,7 @@ impl Gateway {
         let size: usize = keys.values().map(bytes).sum();
         if size > MAX_TEXTS {
             return Err(invalid(format!(
-                "The server's texts have {size} bytes; the user can be asked about {MAX_TEXTS} at most. Put long texts into a file."
+                "The server's texts have {size} bytes; the user can review at most {MAX_TEXTS}. Put long texts into a file."
             )));
         }
         let world = self.servers.world();
@@ -448,7 +448,7 @@ impl Gateway {
                 true => (
                     "server_replaced",
                     format!(
-                        "servers.toml has a server `{server}` now, which takes the place of the one that this session added."
+                        "servers.toml now has a server `{server}`, which replaces the one that this session added."
                     ),
                 ),
                 false => (
@@ -487,13 +487,13 @@ impl From<Refusal> for Fault {
             Refusal::SessionFull => Fault::new(
                 Code::Forbidden,
                 format!(
-                    "This session has {PER_SESSION} servers, the most that it may add. Remove one with gateway.remove_server."
+                    "This session has already added {PER_SESSION} servers, which is the maximum. Remove one with gateway.remove_server."
                 ),
             ),
             Refusal::GatewayFull => Fault::new(
                 Code::Forbidden,
                 format!(
-                    "The sessions of this gateway have {PER_GATEWAY} servers together, the most that they may add. The user can add servers to servers.toml."
+                    "The sessions of this gateway have already added {PER_GATEWAY} servers together, which is the maximum. The user can add servers to servers.toml."
                 ),
             ),
         }
@@ -650,14 +650,14 @@ fn does_not_start(connection: &Connection, error: &str, persist: bool) -> Fault 
 
 fn wants_sign_in(name: &str, error: &str) -> Fault {
     let message = format!(
-        "`{name}` was not added, because it wants a sign-in: {error}. Ask the user for `headers` that sign in, or call again with `persist`: then the user can sign in with `nonet login {name}`."
+        "`{name}` was not added, because it requires sign-in: {error}. Ask the user for `headers` that sign in, or call again with `persist`: then the user can sign in with `nonet login {name}`."
     );
     Fault::new(Code::AuthRequired, message)
 }
 
 fn ends_with_session(tool: &Tool) -> Fault {
     let message = format!(
-        "`{}` belongs to this session and ends with it, so it cannot run later by itself. The server has to be in servers.toml: remove it and add it again with `persist`.",
+        "`{}` belongs to this session and ends with it, so it cannot run later by itself. The server must be in servers.toml: remove it and add it again with `persist`.",
         tool.full
     );
     let step = NextStep::own("remove_server", json!({ "name": &*tool.server }));

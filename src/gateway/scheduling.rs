@@ -308,7 +308,7 @@ impl Gateway {
         let put = self.records.put(record, Most::Refuse(MOST_SCHEDULES)).await;
         if put.map_err(|error| not_kept(&error))?.is_none() {
             let message = format!(
-                "There are {MOST_SCHEDULES} schedules and reminders already, the most that there can be. Cancel one with gateway.cancel_schedule."
+                "There are already {MOST_SCHEDULES} schedules and reminders, which is the maximum. Cancel one with gateway.cancel_schedule."
             );
             return Err(Fault::new(Code::RateLimited, message).then(schedule_list()));
         }
@@ -345,10 +345,8 @@ impl Gateway {
             }
         }
         let Some(record) = taken else {
-            let message = format!(
-                "There is no schedule `{}`: the id is wrong, or everything of it has been done.",
-                clip(id, 100)
-            );
+            let message =
+                format!("There is no schedule `{}`: the id is wrong, or it has ended.", clip(id, 100));
             return Err(Fault::new(Code::NotFound, message).then(schedule_list()));
         };
         self.errands.is_over(owner, &record.id);
@@ -512,8 +510,7 @@ impl Gateway {
         add_lateness(&mut notice, run.late_ms);
         if run.again {
             notice["again"] = json!(true);
-            notice["message"] =
-                json!("The gateway that had begun this run ended before it did, so it was made again.");
+            notice["message"] = json!("The gateway ended during this run, so the run was repeated.");
         }
         notice["task_id"] = json!(run.task_id);
         let still_there = self.records.get(record.kind, &record.owner, &record.id).await?;
@@ -579,7 +576,7 @@ fn tools_of<'a>(
         }
         AppKind::Model(ModelApp { model: AppModel::Client(_), .. }) => {
             let message = format!(
-                "The app `{id}` asks the model of the client that calls it, and no client does when it runs by itself."
+                "The app `{id}` asks the model of the client that calls it, and there is no client when it runs by itself."
             );
             return Err(Fault::new(Code::InvalidParams, message));
         }

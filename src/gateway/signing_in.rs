@@ -30,7 +30,7 @@ impl Gateway {
         // Checked before the user agrees to anything.
         entry.check(in_keyring).map_err(|error| error.to_string())?;
         let mut callback = Callback::listen(oauth.redirect_uri.as_deref()).await.map_err(|error| {
-            format!("no port for the browser to return to ({error}); another program may use the port of `redirect_uri`")
+            format!("cannot listen for the browser's return ({error}); another program may use the port of `redirect_uri`")
         })?;
         let request = SignInRequest {
             url,
@@ -48,7 +48,7 @@ impl Gateway {
             }
             Err(_) => {
                 callback.close().await;
-                return Err(format!("no answer of the sign-in server within {} s", BEGIN.as_secs()));
+                return Err(format!("the sign-in server did not answer within {} s", BEGIN.as_secs()));
             }
         };
         let address = begun.address.clone();
@@ -90,5 +90,5 @@ async fn come_back(begun: &SignIn, callback: &mut Callback) -> Result<SignInReco
             }
         }
     }
-    Err(SignInError::Failed("the browser cannot return any more".into()))
+    Err(SignInError::Failed("the browser can no longer return".into()))
 }

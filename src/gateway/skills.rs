@@ -208,7 +208,7 @@ impl Gateway {
         }
         let name = prompt.name;
         let Some(connection) = self.servers.connection_for(gate, caller, server) else {
-            let message = format!("`{server}` is not configured any more.");
+            let message = format!("`{server}` is no longer configured.");
             return Err(Fault::new(Code::ServerDown, message).into());
         };
         // Both waits together end before the soft deadline, so that a prompt does not become a task.
@@ -229,7 +229,7 @@ impl Gateway {
         };
         let answer = connection.get_prompt(name, arguments, control, patience).await;
         let answer = answer.map_err(|error| {
-            let message = format!("`{server}` did not give the prompt `{name}`: {error}");
+            let message = format!("`{server}` did not return the prompt `{name}`: {error}");
             let fault = Fault::new(prompt_code(&error), message).next("use_skill", json!({ "query": name }));
             without_known(fault, &gate.world.secrets)
         })?;
@@ -344,7 +344,7 @@ async fn local_skill(skill: Skill, arguments: SkillArguments) -> Result<Value, F
         })?,
         Ok(Err(_)) => return Err(Fault::new(Code::Internal, "The skill could not be read.")),
         Err(_) => {
-            let message = format!("The folder of the skill `{name}` does not answer. Do without it.");
+            let message = format!("The folder of the skill `{name}` does not respond. Continue without it.");
             return Err(Fault::new(Code::Timeout, message));
         }
     };

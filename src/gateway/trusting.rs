@@ -173,7 +173,7 @@ impl Gateway {
         };
         let (mut differences, mut held) = (Vec::new(), Vec::new());
         if news.len() > MOST_LOGGED {
-            tracing::warn!(%server, definitions = news.len(), "many definitions are not those that are trusted; the first are logged");
+            tracing::warn!(%server, definitions = news.len(), "many definitions differ from the trusted ones; the first are logged");
         }
         for (at, ChangeNews { pin, change }) in news.iter().enumerate() {
             let name = shown_name(pin);
@@ -181,7 +181,7 @@ impl Gateway {
                 tracing::warn!(
                     definition = %plain(&name), state = change.standing.as_str(), effect = ?change.effect,
                     difference = %change.difference,
-                    "a definition is not the one that is trusted"
+                    "a definition differs from the trusted one"
                 );
             }
             if pin.kind == PinKind::Tool {
@@ -297,7 +297,7 @@ impl Gateway {
             Some(true) => {}
             Some(false) => {
                 let message = format!(
-                    "The user does not trust the definition of `{}`. Do without it, and say what is left to do.",
+                    "The user does not trust the definition of `{}`. Continue without it, and say what is left to do.",
                     tool.full
                 );
                 return Err(Fault::new(Code::Forbidden, message).into());
@@ -315,7 +315,7 @@ impl Gateway {
             told: true,
         };
         let internal =
-            |why: String| Fault::new(Code::Internal, format!("The trust could not be kept: {why}"));
+            |why: String| Fault::new(Code::Internal, format!("The trust could not be stored: {why}"));
         self.trust(vec![pin]).await.map_err(internal)?;
         tracing::info!(tool = %tool.full, hash = %change.hash, "the user trusts this definition, by a form");
         let found = self.find_tool(caller, &tool.full).await?;

@@ -143,21 +143,21 @@ impl Gateway {
             // The first server makes the file. One that went away is not begun anew: its other servers would be lost.
             return (!config.servers.is_empty()).then(|| {
                 format!(
-                    "{} is not there any more. Put it back, or start Nonet with `--config FILE`.",
+                    "{} no longer exists. Restore it, or start Nonet with `--config FILE`.",
                     file.display()
                 )
             });
         }
         if std::fs::OpenOptions::new().append(true).open(file).is_err() {
             return Some(format!(
-                "{} cannot be written to by Nonet. Make it writable, or edit it where it comes from.",
+                "Nonet cannot write to {}. Make it writable, or edit it at its source.",
                 file.display()
             ));
         }
         self.texts.refused().map(|lost| {
             format!(
-                "servers.toml has changes that this gateway refuses, because they lose {}. Take them back, or accept them with \
-                 `{}`; then try again.",
+                "servers.toml has changes that this gateway refuses, because they lose {}. Undo them, or \
+                 accept them with `{}`; then try again.",
                 lost.join("; "),
                 shell::nonet("reload --accept", file)
             )
@@ -207,7 +207,7 @@ impl Gateway {
                 Err(format!("The file is written, but refused, because it loses {}.", lost.join("; ")))
             }
             Err(_) => Err(format!(
-                "The file is written, but the gateway has not taken it up yet; `{}` reports why.",
+                "The file is written, but the gateway has not loaded it yet; `{}` reports why.",
                 shell::nonet("logs", &self.config().file)
             )),
         }

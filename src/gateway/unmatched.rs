@@ -267,7 +267,7 @@ impl<'a> Finder<'a> {
             .collect();
         if !matched.is_empty() && matched.iter().all(|tool| !tool.obeys_policies()) {
             let message = format!(
-                "`{pattern}` matches only tools of Nonet that can do no harm, and policies do not hold for them; a profile hides them with `deny`"
+                "`{pattern}` matches only tools of Nonet that can do no harm, and policies do not apply to them; a profile hides them with `deny`"
             );
             self.found.push(Unmatched { key: key.into(), message });
         }
@@ -528,7 +528,7 @@ mod tests {
         check(
             "[policies.p]\ntools = ['gateway.st*']\npolicy = 'approve'\n[profiles.p]\ndeny = ['gateway.status']\n",
             &[
-                "policies.p.tools: `gateway.st*` matches only tools of Nonet that can do no harm, and policies do not hold for them; a profile hides them with `deny`",
+                "policies.p.tools: `gateway.st*` matches only tools of Nonet that can do no harm, and policies do not apply to them; a profile hides them with `deny`",
             ],
         );
         check(

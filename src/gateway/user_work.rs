@@ -242,14 +242,14 @@ fn with_owner(mut entry: Value, owner: &str) -> Value {
 }
 
 fn not_there(id: &str) -> Fault {
-    Fault::new(Code::NotFound, format!("`{}` is not there any more.", clip(id, 100)))
+    Fault::new(Code::NotFound, format!("`{}` no longer exists.", clip(id, 100)))
 }
 
 fn not_ended(id: &str) -> Fault {
-    let message = format!("`{}` is not there any more, or still runs: cancel it first.", clip(id, 100));
+    let message = format!("`{}` no longer exists, or is still running: cancel it first.", clip(id, 100));
     Fault::new(Code::NotFound, message)
 }
 
 fn unread(error: StoreError) -> Fault {
-    of_store("What clients left cannot be read or changed", &error)
+    of_store("The work of clients cannot be read or changed", &error)
 }

@@ -94,10 +94,8 @@ impl Gateway {
             );
         }
         if &*tool.server == GATEWAY && !tool.read_only {
-            let message = format!(
-                "`{}` cannot be watched: of Nonet's own tools only those that just read can.",
-                tool.full
-            );
+            let message =
+                format!("`{}` cannot be watched: of Nonet's own tools, only read-only ones can.", tool.full);
             return Err(Fault::new(Code::InvalidParams, message));
         }
         let mut watch = Watch {
@@ -153,7 +151,7 @@ impl Gateway {
         if let Some(uri) = self.followable(&own, &tool, &watch, &looked.result) {
             answer["resource"] = json!(uri);
             answer["hint"] = json!(format!(
-                "The server itself tells of changes of `{uri}`: a client that takes resource subscriptions learns of them at once by resources/subscribe, without checks."
+                "The server itself reports changes of `{uri}`: a client that supports resource subscriptions gets them at once by resources/subscribe, without checks."
             ));
         }
         self.note_end(&mut answer);
@@ -220,7 +218,7 @@ impl Gateway {
                 return Ok((record, watch));
             }
         }
-        Err(Fault::new(Code::Internal, format!("The watch `{id}` is changed all the time; try again.")))
+        Err(Fault::new(Code::Internal, format!("The watch `{id}` keeps changing; try again.")))
     }
 
     /// Stops a watch.
@@ -399,7 +397,7 @@ fn read(record: &Record) -> Option<Watch> {
 
 fn too_many() -> Fault {
     let message = format!(
-        "There are {MOST_WATCHES} watches already, the most that there can be. Stop one with gateway.watch_stop."
+        "There are already {MOST_WATCHES} watches, which is the maximum. Stop one with gateway.watch_stop."
     );
     Fault::new(Code::RateLimited, message).then(NextStep::own("watch_list", json!({})))
 }
@@ -407,7 +405,7 @@ fn too_many() -> Fault {
 /// Adapts the result of a failed first check.
 fn not_started(mut result: Value) -> Value {
     if let Some(content) = result.get_mut("content").and_then(Value::as_array_mut) {
-        content.push(json!({ "type": "text", "text": "No watch was started, because its first check failed with this." }));
+        content.push(json!({ "type": "text", "text": "No watch was started, because its first check failed with this error." }));
     }
     result
 }
@@ -422,12 +420,12 @@ fn merge(answer: &mut Value, more: Value) {
 fn message(watch: &Watch, news: &News) -> String {
     let tool = &watch.tool;
     match news.why {
-        Why::Changed => format!("`{tool}` gives another value than before."),
-        Why::Failed => format!("`{tool}` fails since this check."),
+        Why::Changed => format!("`{tool}` returns a different value than before."),
+        Why::Failed => format!("`{tool}` began to fail at this check."),
         Why::Recovered => format!("`{tool}` works again."),
         Why::ThresholdReached => {
             format!(
-                "`{}` has become true of what `{tool}` gives.",
+                "`{}` has become true for the result of `{tool}`.",
                 watch.expression.as_deref().unwrap_or_default()
             )
         }
@@ -438,13 +436,15 @@ fn message(watch: &Watch, news: &News) -> String {
                 counts.checks, counts.changes, counts.errors
             )
         }
-        Why::Checked if news.changed => format!("`{tool}` was checked, and gives another value than before."),
+        Why::Checked if news.changed => {
+            format!("`{tool}` was checked, and returns a different value than before.")
+        }
         Why::Checked => format!("`{tool}` was checked."),
         Why::Paused => {
             format!("`{tool}` failed {} times in a row, so the watch is paused.", watch.failures_in_a_row)
         }
         Why::Finished => format!(
-            "`{tool}` was checked {} times, as it was to be; the watch has finished.",
+            "`{tool}` was checked {} times, as requested; the watch has finished.",
             watch.counts.checks
         ),
     }

@@ -312,7 +312,7 @@ impl<'a> EntryReader<'a> {
         let rest: Vec<_> = self.entry.keys().filter(|key| !known(key)).cloned().collect();
         let written = Value::Object(self.entry.clone()).to_string();
         if ["${workspaceFolder", "${workspaceRoot}", "${cwd}"].iter().any(|name| written.contains(name)) {
-            self.notes.push(format!("the project folder was taken to be {}", self.texts.folder.display()));
+            self.notes.push(format!("the project folder was assumed to be {}", self.texts.folder.display()));
         }
         let mut tell = |keys: &[String], why: &str| {
             if !keys.is_empty() {

@@ -78,7 +78,7 @@ pub fn install(
 ) -> Result<Change, HostFault> {
     if let Some(entries) = host.by_hand {
         let shown = host.file(scope, machine).unwrap_or_default();
-        let message = format!("{} reads its file in another way with each version", host.title);
+        let message = format!("{} reads its file differently in each version", host.title);
         let remedy = format!("Add the entry by hand, {}. Nothing was changed.", entries(launch));
         return Err(HostFault::new(message, remedy).within(&shown));
     }
@@ -207,7 +207,7 @@ enum First {
 impl HostFile {
     fn read(host: &Host, scope: FileScope, machine: &Machine) -> Result<Self, HostFault> {
         let file = host.file(scope, machine).ok_or_else(|| {
-            let message = format!("{} has no servers for single projects", host.title);
+            let message = format!("{} does not support servers of a project", host.title);
             HostFault::new(message, "Leave out the project: this host has only a user file.".into())
         })?;
         if host.by_hand.is_some() {

@@ -67,7 +67,7 @@ pub fn add_server(
     if let Err(bad) = ServerName::new(name) {
         let remedy = format!("Use `{}`, or another name.", bad.nearest);
         return Err(HostFault::new(
-            format!("`{}` is not a server name: {}", super::shortened(name), bad.why),
+            format!("`{}` is not a valid server name: {}", super::shortened(name), bad.why),
             remedy,
         ));
     }

@@ -91,7 +91,8 @@ impl TaskSummary {
             JobState::Done { ended_ms, failed: false } => (TaskState::Completed, ended_ms),
             JobState::Cancelled { ended_ms } => (TaskState::Cancelled, ended_ms),
         };
-        let lost = "The gateway that ran it ended before it did. Whether it had an effect is not known.";
+        let lost =
+            "The gateway that ran the call ended during it. Whether the call had an effect is not known.";
         Self {
             task_id: row.id,
             state,

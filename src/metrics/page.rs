@@ -110,29 +110,24 @@ impl MetricsPage {
         let calls = self.calls.iter().map(|((server, tool, outcome), count)| {
             ([("server", &**server), ("tool", &**tool), ("outcome", *outcome)], *count)
         });
-        out.counters("nonet_calls", None, "Calls of tools that have ended", calls)?;
+        out.counters("nonet_calls", None, "Finished calls of tools", calls)?;
         let refused = self.refused.iter().map(|(outcome, count)| ([("outcome", *outcome)], *count));
-        out.counters("nonet_refused", None, "Calls that no tool was called for", refused)?;
+        out.counters("nonet_refused", None, "Calls that reached no tool", refused)?;
         let found = self.found.iter().map(|((server, kind, done), count)| {
             ([("server", &**server), ("kind", *kind), ("done", *done)], *count)
         });
-        out.counters("nonet_found", None, "Secrets and instructions on their way", found)?;
+        out.counters("nonet_found", None, "Secrets and instructions found in calls and results", found)?;
         let bytes_in = self.servers().map(|(label, server)| (label, server.bytes_in.load(Relaxed)));
-        out.counters("nonet_in", Some(&Unit::Bytes), "Params of calls as JSON", bytes_in)?;
+        out.counters("nonet_in", Some(&Unit::Bytes), "Size of calls' params as JSON", bytes_in)?;
         let bytes_out = self.servers().map(|(label, server)| (label, server.bytes_out.load(Relaxed)));
         out.counters(
             "nonet_out",
             Some(&Unit::Bytes),
-            "Results of calls as JSON, before they are shortened",
+            "Size of calls' results as JSON, before they are shortened",
             bytes_out,
         )?;
         let restarts = self.servers().map(|(label, server)| (label, server.restarts.load(Relaxed)));
-        out.counters(
-            "nonet_server_restarts",
-            None,
-            "Times that a server came back after it was lost",
-            restarts,
-        )
+        out.counters("nonet_server_restarts", None, "Times that a server was reconnected", restarts)
     }
 
     fn histograms(&self, out: &mut FamilyWriter<'_>) -> fmt::Result {
@@ -149,25 +144,30 @@ impl MetricsPage {
         out.gauges("nonet_server_up", "Whether a server is connected and listed", up)?;
         let states =
             now.servers.iter().map(|(name, server)| ([("server", &**name), ("state", server.state)], 1));
-        out.gauges("nonet_server_state", "The state that a server is in", states)?;
+        out.gauges("nonet_server_state", "The state of a server", states)?;
         let running = now.servers.iter().map(|(name, server)| (label(name), server.calls_running));
-        out.gauges("nonet_server_calls_running", "Calls that are with a server", running)?;
+        out.gauges("nonet_server_calls_running", "Calls in flight at a server", running)?;
         out.gauge("nonet_tasks_running", None, "Calls that run in the background", whole(now.tasks_running))?;
         out.gauge(
             "nonet_notices_waiting",
             None,
-            "Notices that wait for an answer to go out with",
+            "Notices that wait for an answer to carry them",
             whole(now.notices_waiting),
         )?;
         out.gauge("nonet_kept_entries", None, "Results and tasks in the store", whole(now.kept_entries))?;
-        out.gauge("nonet_kept", Some(&Unit::Bytes), "Their size", whole(now.kept_bytes))?;
+        out.gauge(
+            "nonet_kept",
+            Some(&Unit::Bytes),
+            "Size of the results and tasks in the store",
+            whole(now.kept_bytes),
+        )?;
         out.gauge("nonet_sessions", None, "Sessions of clients", whole(now.sessions))?;
         out.gauge("nonet_tools", None, "Tools that clients can find", whole(now.tools))?;
         let saved = whole(now.bytes_of_all_tools).saturating_sub(whole(now.bytes_of_the_nine));
         out.gauge(
             "nonet_tools_list_saved_tokens",
             None,
-            "Tokens that one tools/list is shorter by than a list of all tools, about",
+            "Approximate tokens that one tools/list saves over a list of all tools",
             saved / BYTES_PER_TOKEN,
         )?;
         if let Some(cluster) = now.cluster {
@@ -177,9 +177,9 @@ impl MetricsPage {
             ];
             out.gauges("nonet_cluster_replicas", "Replicas of the cluster", states.into_iter())?;
             let other = whole(cluster.other_config);
-            out.gauge("nonet_cluster_other_config", None, "Replicas with another configuration", other)?;
+            out.gauge("nonet_cluster_other_config", None, "Replicas with a different configuration", other)?;
             let up = i64::from(cluster.is_whole);
-            out.gauge("nonet_cluster_redis_up", None, "Whether what the replicas share can be used", up)?;
+            out.gauge("nonet_cluster_redis_up", None, "Whether the replicas' shared data can be used", up)?;
         }
         out.gauge("nonet_uptime", Some(&Unit::Seconds), "Time since the start", whole(now.uptime_s))
     }

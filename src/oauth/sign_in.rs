@@ -152,7 +152,7 @@ impl SignIn {
             id: uuid::Uuid::new_v4().simple().to_string(),
             url: self.url.clone(),
             credentials: credentials
-                .ok_or_else(|| SignInError::Failed("the sign-in server gave no token".into()))?,
+                .ok_or_else(|| SignInError::Failed("the sign-in server issued no token".into()))?,
             client_secret: self.client_secret.clone(),
             redirect_uri: self.redirect_uri.clone(),
             challenge: self.challenge.clone(),

@@ -99,7 +99,7 @@ impl LockFile {
             Err(error) => return Err(error.to_string()),
         };
         if length > MAX_BYTES {
-            return Err(format!("it has {length} bytes, and {MAX_BYTES} are the most"));
+            return Err(format!("it has {length} bytes; the maximum is {MAX_BYTES}"));
         }
         let text = fs::read_to_string(file).map_err(|error| error.to_string())?;
         let document =
@@ -108,7 +108,7 @@ impl LockFile {
             serde_json::from_value(json_of(document.as_table())).map_err(|error| error.to_string())?;
         match lock.version {
             1 => Ok(Some(lock)),
-            other => Err(format!("its format is {other}, and this Nonet knows 1")),
+            other => Err(format!("its format is {other}, but this Nonet supports 1")),
         }
     }
 

@@ -66,7 +66,7 @@ impl Document {
             let Some(reference) = value.get("$ref").and_then(Value::as_str) else { return Ok(value) };
             value = self.target(reference)?;
         }
-        Err("its references lead in a circle".into())
+        Err("its references form a cycle".into())
     }
 
     /// Returns the target of a reference.

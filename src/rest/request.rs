@@ -275,7 +275,10 @@ fn header_of(sent: &Sent, value: &Value) -> Result<(HeaderName, HeaderValue), St
     let name = HeaderName::try_from(&sent.name)
         .map_err(|_| format!("`{}` cannot be the name of a header", sent.name))?;
     let value = HeaderValue::from_str(said.trim()).ok().filter(|_| said.is_ascii()).ok_or_else(|| {
-        format!("`{}` goes into a header, which takes visible ASCII characters on one line only", sent.param)
+        format!(
+            "`{}` goes into a header, which accepts only visible ASCII characters on one line",
+            sent.param
+        )
     })?;
     Ok((name, value))
 }

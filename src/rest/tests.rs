@@ -620,7 +620,7 @@ fn headers_and_cookies_take_no_second_line() {
         let text = sent(&operation, json!({ "X-P": value }));
         assert_eq!(text.strip_prefix("GET https://a.test/x").unwrap_or(&text), expected, "{place} {value}");
     };
-    let refused = "! `X-P` goes into a header, which takes visible ASCII characters on one line only";
+    let refused = "! `X-P` goes into a header, which accepts only visible ASCII characters on one line";
     check("header", json!("a b"), "\nx-p: a b");
     check("header", json!([1, 2]), "\nx-p: 1,2");
     check("header", json!("a\r\nHost: evil"), refused);

@@ -325,7 +325,7 @@ fn has_links(blocks: &[u8]) -> bool {
 /// Returns the replacement for a result that is JSON but has no tree: it contains a number that no type of Nonet's can hold.
 fn unreadable(error: &serde_json::Error) -> Value {
     let message = format!(
-        "The call was made, but Nonet had to look into its result and cannot read it: {error}. Do not make the call again for its result; it would end in the same way."
+        "The call was made, but Nonet needs to read its result and cannot: {error}. Do not repeat the call for its result; it would fail in the same way."
     );
     Fault::new(Code::UpstreamError, message).to_result()
 }

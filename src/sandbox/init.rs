@@ -97,7 +97,7 @@ fn serve(
                 return Ok(ExitCode::from(u8::try_from(128 + signal as i32).unwrap_or(u8::MAX)));
             }
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(error) => return Err(SetUpFault::Settings(format!("its end cannot be awaited: {error}"))),
+            Err(error) => return Err(SetUpFault::Settings(format!("cannot wait for its end: {error}"))),
         }
     }
 }

@@ -352,8 +352,10 @@ fn existing(path: &Path, key: &str) -> Result<PathBuf, SetUpFault> {
     match path.exists() {
         true => Ok(path.into()),
         false => {
-            let message =
-                format!("`{key}` has {}, which does not exist. Make it, or take it out", path.display());
+            let message = format!(
+                "`{key}` has {}, which does not exist. Create it, or remove it from the list",
+                path.display()
+            );
             Err(SetUpFault::Settings(message))
         }
     }

@@ -40,8 +40,8 @@ pub(super) fn limits(spec: &Spec) -> Result<(), SetUpFault> {
     }
     if let Some(processes) = spec.processes {
         if geteuid().is_root() {
-            let message = "`processes` has no effect for root: Linux does not count root's processes. Run Nonet as another user, \
-                or take `processes` out";
+            let message = "`processes` has no effect for root: Linux does not count root's processes. Run \
+                Nonet as another user, or remove `processes`";
             return Err(SetUpFault::Settings(message.into()));
         }
         limit(Resource::RLIMIT_NPROC, processes).map_err(system("a limit on processes"))?;

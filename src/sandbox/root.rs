@@ -46,7 +46,7 @@ enum Step {
 pub(super) fn enter(spec: &Spec, places: &Places) -> Result<(), SetUpFault> {
     let steps = steps(spec, places);
     begin().map_err(system("mounts"))?;
-    mount_new("proc", "/proc", "").map_err(system("an own /proc"))?;
+    mount_new("proc", "/proc", "").map_err(system("a separate /proc"))?;
     for (path, step) in in_order(&steps) {
         perform(path, step).map_err(|error| {
             SetUpFault::Settings(format!("{} cannot be shown in its sandbox: {error}", path.display()))

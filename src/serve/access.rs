@@ -142,10 +142,10 @@ impl AccessDenied {
                     .into()
             }
             Self::NoProfile { name, known: Some(known) } if known.is_empty() => {
-                format!("there is no profile `{name}`, and no other: use the address `/mcp`")
+                format!("there is no profile `{name}`, nor any other: use the address `/mcp`")
             }
             Self::NoProfile { name, known: Some(known) } => {
-                format!("there is no profile `{name}`; there are: {}", known.join(", "))
+                format!("there is no profile `{name}`; profiles: {}", known.join(", "))
             }
             Self::NoProfile { name, known: None } => format!("there is no profile `{name}`"),
         }
@@ -229,7 +229,7 @@ mod tests {
         check(&config, Some("whatever"), Some("reader"), Ok(Some("reader")));
         check(&config, None, Some("nothing"), Err(404));
         let told = access(&config, &HeaderMap::new(), Some("nothing"), None).unwrap_err();
-        assert_eq!(told.message(), "there is no profile `nothing`; there are: plain, reader");
+        assert_eq!(told.message(), "there is no profile `nothing`; profiles: plain, reader");
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl CarriedSessions {
             if carried.open.remove(&id).is_some()
                 && let Err(error) = carried.cluster.replicas().free_session(&id).await
             {
-                tracing::debug!(%error, "a session is free once the lease of this replica has run out");
+                tracing::debug!(%error, "a session stays reserved until this replica's lease expires");
             }
         });
     }
@@ -204,7 +204,7 @@ impl CarriedSessions {
                 // A request may have arrived meanwhile.
                 if self.open.remove_if(&id, |_, open| is_idle(open)).is_some() {
                     if let Err(error) = self.cluster.replicas().free_session(&id).await {
-                        tracing::debug!(%error, "a session is free once the lease of this replica has run out");
+                        tracing::debug!(%error, "a session stays reserved until this replica's lease expires");
                     }
                     let _ = self.local.close_session(&SessionId::from(&*id)).await;
                 }
@@ -302,7 +302,7 @@ impl SessionStore for CarriedSessions {
         if record.profile != self.profile {
             return Ok(None);
         }
-        tracing::info!("a session of another replica goes on here");
+        tracing::info!("a session of another replica continues here");
         let state = SessionState::new(record.initialize.clone());
         self.coming.insert(id.into(), record);
         Ok(Some(state))

@@ -159,7 +159,7 @@ impl Direct {
     pub async fn drain(&self, limit: Duration) {
         self.calls.close();
         if tokio::time::timeout(limit, self.calls.wait()).await.is_err() {
-            tracing::warn!(calls = self.calls.len(), "calls in flight are given up: their client has left");
+            tracing::warn!(calls = self.calls.len(), "calls in flight are abandoned: their client has left");
         }
         self.ends.cancel();
     }

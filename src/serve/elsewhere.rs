@@ -58,7 +58,7 @@ pub(super) async fn of_session(
             Whereabouts::At(replica) => match send(cluster, &replica, &request).await {
                 Ok(response) if response.status() == MISDIRECTED => {
                     cluster.forget(session);
-                    (format!("`{}` does not have the session any more", replica.name), None)
+                    (format!("`{}` no longer has the session", replica.name), None)
                 }
                 Ok(response) => return Some(response),
                 Err(SendFault::Unsent { is_gone, why }) => {
@@ -221,7 +221,7 @@ fn interruption(message: Option<&Message>, replica: &str) -> Bytes {
     let mut fault = Fault::new(
         Code::ServerDown,
         format!(
-            "The replica `{replica}` of Nonet ended before it answered. The call may have taken effect: find out before you make it again, unless it is safe to make twice. Other calls are not affected."
+            "The replica `{replica}` of Nonet ended before it answered. The call may have taken effect: check this before you repeat it, unless it is safe to repeat. Other calls are not affected."
         ),
     );
     fault.retryable = true;
@@ -230,7 +230,7 @@ fn interruption(message: Option<&Message>, replica: &str) -> Bytes {
 }
 
 fn interrupted(request: &Incoming<'_>, replica: &Replica) -> Response {
-    tracing::warn!(replica = replica.name, "a replica ended during a call that it was sent");
+    tracing::warn!(replica = replica.name, "a replica ended during a call forwarded to it");
     let mut response = Response::new(Body::from(interruption(request.message, &replica.name)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -280,7 +280,7 @@ impl Doors {
         let (config, door, access) = match self.door(named, request.headers()) {
             Ok(entered) => entered,
             Err(refusal) => {
-                tracing::debug!(?refusal, "a request over HTTP was not let in");
+                tracing::debug!(?refusal, "a request over HTTP was refused");
                 return refusal.response();
             }
         };
@@ -566,12 +566,12 @@ pub(super) async fn within_bounds(
                 return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, None, fault.of_request()));
             }
             Ok(Err(error)) => {
-                let what = (-32700, format!("Parse error: the body broke off: {error}"));
+                let what = (-32700, format!("Parse error: the body ended early: {error}"));
                 return Err(refusal(StatusCode::BAD_REQUEST, None, what));
             }
             Err(_) => {
                 let limit = humantime::format_duration(settings.body_timeout);
-                let what = (-32700, format!("Parse error: the body did not come within {limit}"));
+                let what = (-32700, format!("Parse error: the body did not arrive within {limit}"));
                 return Err(refusal(StatusCode::REQUEST_TIMEOUT, None, what));
             }
         };
@@ -589,7 +589,7 @@ pub(super) async fn within_bounds(
         }
     };
     if let (MessageKind::Request, None, Some(id)) = (message.kind(), message.id(), message.id_text()) {
-        let what = "Invalid Request: the id is neither a text nor a number of 64 bits".to_string();
+        let what = "Invalid Request: the id is neither a string nor a 64-bit number".to_string();
         return Err(refusal(StatusCode::BAD_REQUEST, Some(&id), (-32600, what)));
     }
     Ok((parts, body, Some(message)))
@@ -633,7 +633,7 @@ async fn readable(response: Response) -> Response {
     let (parts, body) = response.into_parts();
     let body = axum::body::to_bytes(body, 16 << 10).await.unwrap_or_default();
     if is_unrestored(parts.status, &body) {
-        tracing::debug!(said = %String::from_utf8_lossy(&body), "a session of another replica was not taken up");
+        tracing::debug!(said = %String::from_utf8_lossy(&body), "a session of another replica was not taken over");
         return elsewhere::unavailable("the record of the session cannot be read now");
     }
     if !is_unreadable_body(parts.status, &body) {

@@ -479,7 +479,9 @@ impl<T: Send + 'static> Parking<T> {
         let unfinished = match serde_json::from_value(unfinished) {
             Ok(unfinished) if self.waiting.lock().len() < MAX_PARKED => unfinished,
             Ok(_) => {
-                tracing::warn!("too many requests wait for their clients; a server's request was declined");
+                tracing::warn!(
+                    "too many requests are waiting for their clients; a server's request was declined"
+                );
                 return Err(Box::new(open));
             }
             Err(error) => {
@@ -488,7 +490,7 @@ impl<T: Send + 'static> Parking<T> {
             }
         };
         let Some(place) = open.account.parked() else {
-            tracing::warn!(account = %open.account.name(), "too many requests of a client wait for it; a server's request was declined");
+            tracing::warn!(account = %open.account.name(), "too many requests are waiting for one client; a server's request was declined");
             return Err(Box::new(open));
         };
         // The work, including progress and timeouts, continues meanwhile.
@@ -527,7 +529,7 @@ impl<T: Send + 'static> Parking<T> {
             |parked: &Parked<T>| parked.request.what == what && parked.request.profile.as_deref() == profile;
         let fits = all.get(handle).is_some_and(fits);
         let Some(parked) = fits.then(|| all.remove(handle)).flatten() else {
-            let why = "`requestState` is unknown, expired, already used, or of another request; send the request without it \
+            let why = "`requestState` is unknown, expired, already used, or belongs to another request; send the request without it \
                        to start again";
             return Some(Err(ErrorData::invalid_params(why, None)));
         };

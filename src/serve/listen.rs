@@ -147,16 +147,16 @@ async fn answer(stream: TcpStream, router: Router, header_timeout: Duration, end
             until_over(http.serve_connection(TokioIo::new(stream), service), &ending).await
         }
         Ok(Err(error)) => {
-            tracing::debug!(%error, "a connection broke off");
+            tracing::debug!(%error, "a connection was lost");
             return;
         }
         Err(_) => {
-            tracing::debug!("a client that connected said nothing");
+            tracing::debug!("a client connected but sent nothing");
             return;
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "a connection broke off");
+        tracing::debug!(%error, "a connection was lost");
     }
 }
 

@@ -65,7 +65,7 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
         .replace("/* the scripts */\n", SCRIPTS)
 });
 /// The answer to a request without the token.
-const REFUSED: &str = "the token is missing, or not that of this gateway: open the address that Nonet printed when it \
+const REFUSED: &str = "the token is missing, or belongs to another gateway: open the address that Nonet printed when it \
                        started, after `live page at`, or run `nonet ui`";
 /// The header that carries the token.
 pub(super) const TOKEN: &str = "x-nonet-token";
@@ -181,7 +181,7 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     }
     if let Some(why) = gateway.cluster.as_ref().and_then(|cluster| cluster.replicas().trouble()) {
         // Names Redis, whose address a caller here need not know.
-        tracing::debug!(why, "ready without what the replicas share");
+        tracing::debug!(why, "ready without the replicas' shared data");
         state["degraded"] = json!(["redis"]);
     }
     answer(status, &state)
@@ -362,7 +362,7 @@ async fn answer_at(
     let limit = gateway.config().limits.body_timeout;
     let body = axum::body::to_bytes(request.into_body(), MAX_SAID);
     let Ok(Ok(body)) = tokio::time::timeout(limit, body).await else {
-        let error = json!({ "error": { "message": "the answer did not come, or is too long" } });
+        let error = json!({ "error": { "message": "the answer did not arrive, or is too long" } });
         return answer(StatusCode::REQUEST_TIMEOUT, &error);
     };
     let said = serde_json::from_slice(&body).unwrap_or_default();

@@ -135,7 +135,7 @@ impl Relays {
                 }
                 plain(StatusCode::ACCEPTED, "")
             }
-            _ => plain(StatusCode::BAD_REQUEST, "the message is of no kind"),
+            _ => plain(StatusCode::BAD_REQUEST, "the message is not a request, notification or answer"),
         }
     }
 
@@ -283,7 +283,7 @@ impl RelaySession {
                 });
                 event_stream(stream)
             }
-            _ => json_answer(Message::failure(&id, -32601, &format!("`{method}` is not known here"))),
+            _ => json_answer(Message::failure(&id, -32601, &format!("unknown method `{method}`"))),
         }
     }
 

@@ -75,7 +75,7 @@ pub async fn serve_shared(
     drop(listener);
     drop(owner);
     if has_successor && let Err(error) = shared::start_detached() {
-        tracing::warn!(%error, "what is left to run waits for the next client: no gateway of the newer version started");
+        tracing::warn!(%error, "the remaining work waits for the next client: the gateway of the newer version did not start");
     }
     gateway.stop().await;
     tasks.close();
@@ -89,7 +89,7 @@ pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner, page: Opti
     let listener = match owner.listen() {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(%error, "no socket for the clients of this machine");
+            tracing::warn!(%error, "no socket for local clients");
             return;
         }
     };
@@ -139,7 +139,7 @@ async fn accept(
             }
             Err(error) => {
                 // Most likely too many open files: other clients may leave.
-                tracing::warn!(%error, "a client of this machine was not accepted");
+                tracing::warn!(%error, "a local client was not accepted");
                 tokio::time::sleep(LOOK).await;
             }
         }
@@ -172,7 +172,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients,
         Ok(Some(greeted)) => greeted,
         Ok(None) => return,
         Err(error) => {
-            tracing::debug!(%error, "a client of this machine did not greet");
+            tracing::debug!(%error, "the handshake with a local client failed");
             return;
         }
     };
@@ -185,7 +185,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients,
     let serving = async {
         match stdio::serve(server, reader, writer, limits).await {
             Ok(running) => drop(running.waiting().await),
-            Err(error) => tracing::debug!(%error, "a client of this machine left before its handshake"),
+            Err(error) => tracing::debug!(%error, "a local client left before its handshake"),
         }
     };
     tokio::select! {

@@ -105,14 +105,14 @@ impl UserPage {
         let config = self.gateway.config();
         if !config.gateway.page {
             let file = config.file.display();
-            return Err(format!("the page is switched off: take `page = false` out of [gateway] in {file}"));
+            return Err(format!("the page is switched off: remove `page = false` from [gateway] in {file}"));
         }
         let link = self.link.get_or_try_init(|| self.serve()).await;
         let link = link.map_err(|error| format!("the page cannot be served at 127.0.0.1: {error}"))?;
         let file = match files::replace_private(&self.files.link, redirect(link).as_bytes()) {
             Ok(()) => Some(self.files.link.clone()),
             Err(error) => {
-                tracing::warn!(%error, "no file for a browser");
+                tracing::warn!(%error, "cannot write the file that a browser opens");
                 None
             }
         };
@@ -183,7 +183,7 @@ impl UserPage {
                         && let Err(error) =
                             files::replace_private(&self.files.port, port.to_string().as_bytes())
                     {
-                        tracing::debug!(%error, "the port of the page is not remembered");
+                        tracing::debug!(%error, "the port of the page was not saved");
                     }
                     return Ok(listener);
                 }

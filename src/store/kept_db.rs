@@ -340,7 +340,7 @@ impl KeptDb {
                 connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
             };
             if let Err(error) = self.database.with(moved) {
-                tracing::debug!(%error, "the file was not cut");
+                tracing::debug!(%error, "the file was not truncated");
             }
         }
     }

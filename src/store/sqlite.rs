@@ -109,7 +109,7 @@ impl SqliteStore {
         let open = async || {
             let folder = self.folder.clone()?;
             let opened = spawn_blocking(move || OutcomesDb::open(&folder)).await.ok()?;
-            let warn = |error: &_| tracing::warn!(%error, "what searches lead to and figures of tools are not kept beyond this run");
+            let warn = |error: &_| tracing::warn!(%error, "search outcomes and figures of tools are not kept beyond this run");
             opened.inspect_err(warn).ok().map(Arc::new)
         };
         match self.outcomes.get_or_init(open).await.clone() {

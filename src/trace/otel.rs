@@ -98,7 +98,7 @@ pub(super) fn ensure_protocol(names: &[&str]) -> anyhow::Result<()> {
         let protocol = std::env::var(name).unwrap_or_default();
         anyhow::ensure!(
             ["", "http/protobuf"].contains(&protocol.trim()),
-            "{name} is `{protocol}`, and Nonet speaks http/protobuf alone"
+            "{name} is `{protocol}`, but Nonet supports only http/protobuf"
         );
     }
     Ok(())

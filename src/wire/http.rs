@@ -33,10 +33,10 @@ const SHOWN: usize = 300;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum HttpFault {
     /// The server wants a sign-in: its challenge, or else why there is no longer a token.
-    #[error("it wants a sign-in: {0}")]
+    #[error("it requires sign-in: {0}")]
     AuthRequired(String),
     /// The server wants a sign-in with a wider scope.
-    #[error("it wants a sign-in that allows more: {challenge}")]
+    #[error("it requires sign-in with more scopes: {challenge}")]
     Narrow {
         /// The server's challenge.
         challenge: String,

@@ -108,7 +108,7 @@ impl Inbox {
         match scan {
             Scan::One(scanned) => self.take_one(scanned, awaited),
             Scan::Batch(batch) => batch.into_iter().for_each(|scanned| self.take_one(scanned, awaited)),
-            Scan::Noise(text) => self.note("no JSON-RPC message; skipped", &text),
+            Scan::Noise(text) => self.note("not a JSON-RPC message; skipped", &text),
         }
     }
 
@@ -130,7 +130,7 @@ impl Inbox {
         match scanned.within(|head| bound(head, awaited)) {
             Ok(message) => self.ready.push_back(message),
             Err(Refused { head, fault, bytes }) if fault.is_syntax() && head.kind == MessageKind::Other => {
-                self.note("no JSON-RPC message; skipped", &bytes);
+                self.note("not a JSON-RPC message; skipped", &bytes);
             }
             Err(Refused { head, fault, bytes }) => {
                 self.note(&format!("{fault}; skipped"), &bytes);

@@ -160,7 +160,7 @@ fn an_address_is_added_and_a_sign_in_is_no_failure() {
     let added = run(&setup, &["add", "notes", &service.url()]);
     let said = text(&added);
     assert!(
-        added.status.success() && said.contains("`notes` answers and needs a sign-in: run `nonet"),
+        added.status.success() && said.contains("`notes` answers and requires sign-in: run `nonet"),
         "{said}"
     );
     assert!(said.contains("login notes`") && toml(&setup).contains("[servers.notes]"), "{said}");

@@ -300,7 +300,7 @@ fn a_line_that_is_changed_is_named() {
     let folder = client.folder.path();
     let whole = nonet(folder, &["audit", "verify"]);
     let text = String::from_utf8_lossy(&whole.stdout).into_owned();
-    assert!(whole.status.success() && text.contains("is whole: "), "{text}");
+    assert!(whole.status.success() && text.contains("is intact: "), "{text}");
     let hash = text.split("last hash ").nth(1).expect("a hash").trim();
     assert!(nonet(folder, &["audit", "verify", "--expect", hash]).status.success());
 

@@ -160,7 +160,7 @@ fn check_says_what_is_likely_behind_a_failure_and_what_is_odd_about_tools() {
     assert_eq!(output.status.code(), Some(1));
     let said = told(&setup, &output.stdout);
     for part in [
-        "keyless: A variable or argument that the server wants is not given",
+        "keyless: A variable or argument that the server needs is missing",
         "odd: 1 of 3 tools has no description",
         "odd: 1 of 3 tools is listed to clients under a shortened or changed name: a tool",
         "odd: 1 of 3 tools has an unusable schema, so their params go unchecked: broken",

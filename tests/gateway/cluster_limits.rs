@@ -72,7 +72,7 @@ fn check_and_metrics_tell_what_differs_between_replicas() {
     };
     let (code, told) = check(&["check"]);
     let expected =
-        format!("[cluster]: the replica one at http://{} goes by another servers.toml", one.address);
+        format!("[cluster]: the replica one at http://{} uses a different servers.toml", one.address);
     assert!(told.contains(&expected) && told.contains("cluster: 1 replica running"), "{told}");
     assert_eq!(code, Some(1));
     let (_, told) = check(&["check", "--json"]);
@@ -80,7 +80,7 @@ fn check_and_metrics_tell_what_differs_between_replicas() {
     assert_eq!(report["cluster"]["replicas"][0]["other_config"], true, "{report}");
     drop(redis);
     let (code, told) = check(&["check"]);
-    assert!(told.contains("[cluster]: what the replicas share cannot be read"), "{told}");
+    assert!(told.contains("[cluster]: the replicas' shared data cannot be read"), "{told}");
     assert!(!told.contains("replicas running"), "unknown is not none: {told}");
     assert_eq!(code, Some(1));
 }
@@ -131,5 +131,5 @@ fn redis_over_tls_has_to_show_a_certificate_that_is_trusted() {
     let _ = redis.wait();
     assert!(trusted.contains("cluster: 0 replicas running"), "{trusted}");
     assert!(!trusted.contains("[cluster]:"), "{trusted}");
-    assert!(other.contains("[cluster]: what the replicas share cannot be read"), "{other}");
+    assert!(other.contains("[cluster]: the replicas' shared data cannot be read"), "{other}");
 }

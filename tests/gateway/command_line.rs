@@ -169,7 +169,7 @@ fn a_server_that_is_left_out_is_told_briefly() {
     let output = run(&setup, &["call", "slack.post"]);
     let told = stderr(&output);
     assert!(code(&output) == Some(1) && told.contains("NONET_TEST_NEVER_SET"), "{told}");
-    assert!(!told.contains("that the server wants is not given"), "no second cause: {told}");
+    assert!(!told.contains("that the server needs is missing"), "no second cause: {told}");
     let output = run(&setup, &["check"]);
     assert!(stdout(&output).contains("NONET_TEST_NEVER_SET"), "{}", stdout(&output));
 }

@@ -103,19 +103,19 @@ fn without_a_terminal_a_doctor_lists_or_does_what_needs_no_answer() {
     has(
         &listed,
         &[
-            "would offer in a terminal:",
+            "would offer this in a terminal:",
             "install uv (`pip install uv`, or your package manager) (for fetched): `pip install uv`",
             "`npx` is not on this machine's PATH: install Node.js, which brings `npx` (for noded)\n",
             "`DOCTOR_KEY` is not set (for [servers.keyed]): `nonet --config",
             "secret set DOCTOR_KEY --file`",
-            "`web` wants a sign-in: `nonet --config",
+            "`web` requires sign-in: `nonet --config",
             "Cursor starts Nonet with /gone/nonet, which does not exist: `nonet --config",
         ],
     );
     assert!(!machine.setup.path("pip.log").exists() && machine.cursor()["command"] == "/gone/nonet");
 
     let done = machine.nonet().args(["doctor", "--yes"]).stdin(Stdio::null()).output().expect("nonet runs");
-    has(&done, &["that needs you: `nonet --config", "`nonet` in ", " is updated."]);
+    has(&done, &["run this yourself: `nonet --config", "`nonet` in ", " is updated."]);
     assert_eq!(fs::read_to_string(machine.setup.path("pip.log")).expect("it ran"), "install uv\n");
     let entry = machine.cursor();
     assert_eq!(entry["command"], env!("CARGO_BIN_EXE_nonet"));
@@ -202,5 +202,5 @@ fn a_sound_machine_is_told_so() {
     let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "buy", "description": "Buys" }] }));
     setup.write();
     let sound = command(setup.folder.path()).arg("doctor").stdin(Stdio::null()).output().expect("nonet runs");
-    has(&sound, &["There is nothing that Nonet could mend."]);
+    has(&sound, &["Nonet found nothing to fix."]);
 }

@@ -219,7 +219,7 @@ fn a_tie_is_explained() {
     let found: Value = serde_json::from_str(&explained(&["--json"])).expect("JSON");
     assert_eq!(found["results"][0]["name"], "work.read_file", "{found}");
     assert_eq!(found["results"][0]["explain"]["tie"], "cost", "{found}");
-    assert!(explained(&[]).contains("of equal hits, its calls cost less"));
+    assert!(explained(&[]).contains("tie: its calls cost less"));
 }
 
 #[test]

@@ -415,7 +415,7 @@ fn killed_at_call(number: usize, app: &str, tools: Value, later: Value) -> (Valu
     let late = json!({ "name": "ask_user", "arguments": { "token": token, "answer": "Bob" } });
     let fault = json_of(&client.request("tools/call", late)["result"]);
     assert!(
-        fault["error"]["message"].as_str().is_some_and(|text| text.contains("goes on with it")),
+        fault["error"]["message"].as_str().is_some_and(|text| text.contains("continues with it")),
         "{fault}"
     );
 
@@ -765,7 +765,7 @@ async fn actions_that_cannot_work_are_refused_before_any_runs() {
         (json!({ "when": ".x |" }), "is not a jq filter"),
         (json!({ "for_each": 5 }), "not an array"),
         (json!({ "for_each": "5" }), "not an array"),
-        (json!({ "for_each": vec![1; 1_001] }), "1000 at most"),
+        (json!({ "for_each": vec![1; 1_001] }), "the maximum is 1000"),
     ] {
         let mut second = json!({ "id": "b", "name": "shop.post", "after": ["a"] });
         second.as_object_mut().expect("an object").extend(broken.as_object().expect("an object").clone());

@@ -48,7 +48,7 @@ fn whoever_sends_slowly_is_not_waited_for() {
     read_all(slow);
     let refused = read_all(halved);
     assert!(
-        refused.starts_with("HTTP/1.1 408") && refused.contains("did not come within 300ms"),
+        refused.starts_with("HTTP/1.1 408") && refused.contains("did not arrive within 300ms"),
         "{refused}"
     );
     assert_eq!(modern(&site.address, "tools/list", json!({})).status, 200);

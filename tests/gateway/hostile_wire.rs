@@ -379,7 +379,7 @@ fn a_server_that_does_not_read_gets_no_more_calls() {
     });
     assert_eq!(fault["code"], "server_down", "{fault}");
     assert!(
-        fault["message"].as_str().is_some_and(|said| said.contains("does not read what it is sent")),
+        fault["message"].as_str().is_some_and(|said| said.contains("does not read its input")),
         "{fault}"
     );
     bench.good(n);

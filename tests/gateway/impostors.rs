@@ -226,7 +226,7 @@ fn the_check_names_tools_whose_name_is_taken() {
     setup.write();
     let output = command(setup.folder.path()).arg("check").output().expect("nonet runs");
     let told = String::from_utf8_lossy(&output.stdout);
-    assert!(told.contains("bad: 18 of 19 tools have a name that is another server's"), "{told}");
+    assert!(told.contains("bad: 18 of 19 tools have the name of a tool of another server"), "{told}");
 }
 
 #[tokio::test]

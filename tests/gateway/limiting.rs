@@ -173,9 +173,9 @@ fn a_server_whose_tools_all_fail_rests() {
     assert_eq!(client.fault("shop.two", json!({}))["code"], "server_down");
     let fault = client.fault("shop.one", json!({}));
     assert_eq!(fault["code"], "server_down", "{fault}");
-    assert!(fault["message"].as_str().is_some_and(|text| text.contains("gets no calls for now")), "{fault}");
+    assert!(fault["message"].as_str().is_some_and(|text| text.contains("are paused")), "{fault}");
     assert_eq!(resting(&mut client)["open"], "server");
-    assert!(client.stderr().contains("it keeps failing and gets no calls for now"), "{}", client.stderr());
+    assert!(client.stderr().contains("it keeps failing, so its calls are paused"), "{}", client.stderr());
 }
 
 #[test]

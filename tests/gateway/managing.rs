@@ -164,10 +164,10 @@ fn a_server_is_added_once_it_has_started() {
     let (status, told) = page.post("servers", wanted);
     assert!(status == 400 && message(&told).contains("there is already a server `bank`"), "{told}");
     for (body, why) in [
-        (json!({ "name": "x" }), "A server has a command line"),
+        (json!({ "name": "x" }), "A server needs exactly one of"),
         (json!({ "name": "x", "command": "a 'b" }), "a quote is not closed"),
-        (json!({ "name": "x", "url": "example.com" }), "The address begins with"),
-        (json!({ "name": "X y", "command": "a" }), "is not a server name"),
+        (json!({ "name": "x", "url": "example.com" }), "The address must begin with"),
+        (json!({ "name": "X y", "command": "a" }), "is not a valid server name"),
         (json!({ "name": "x", "command": "a", "env": [KEY] }), "`Variables` needs `NAME=value`"),
     ] {
         let (status, told) = page.post("servers", body);
@@ -216,7 +216,7 @@ fn the_text_of_a_server_is_checked_before_it_is_written() {
         ("[servers.off]\ncommand = 'x'\ntimeout = 'soon'\n", json!(3), "`timeout`: `soon` must be a time"),
         ("[servers.off]\ncommand = \n", json!(2), "this is not TOML"),
         ("[servers.other]\ncommand = 'x'\n", Value::Null, "has no `[servers.off]`"),
-        ("[servers.off]\ncommand = 'x'\n[profiles.open]\n", Value::Null, "of more than `[servers.off]`"),
+        ("[servers.off]\ncommand = 'x'\n[profiles.open]\n", Value::Null, "more than `[servers.off]`"),
     ] {
         let (status, told) = save(wrong, hash);
         let fault = &told["error"]["faults"][0];
@@ -264,7 +264,7 @@ fn a_server_is_switched_off_in_the_file_and_removed() {
     {
         fs::remove_file(page.site.folder.path().join("servers.toml")).expect("it is there");
         let (status, told) = act("shop", "remove");
-        assert!(status == 409 && message(&told).contains("is not there"), "{told}");
+        assert!(status == 409 && message(&told).contains("no longer exists"), "{told}");
     }
 }
 
@@ -417,7 +417,7 @@ fn nonet_is_put_into_the_file_of_a_client_and_taken_out() {
     let file = || fs::read_to_string(folder.join("mcp.json")).expect("it is there");
     assert_eq!(file(), before, "nothing is written before it is applied");
     let (status, told) = page.post("hosts/cursor/install", json!({ "digest": "another" }));
-    assert!(status == 409 && message(&told).contains("look again"), "{told}");
+    assert!(status == 409 && message(&told).contains("review it again"), "{told}");
     let (status, told) = page.post("hosts/cursor/install", json!({ "digest": shown["digest"] }));
     assert!(status == 200 && told["backup"].is_string(), "{told}");
     assert_eq!(host("cursor")["nonet"], "here");

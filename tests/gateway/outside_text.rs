@@ -209,8 +209,9 @@ fn questions_come_one_at_a_time_and_what_is_too_much_is_declined() {
     client.answer_the_rest(answer);
     let actions: Vec<Value> = calls.into_iter().map(|call| json_of(&client.result(call))).collect();
     let accepted = actions.iter().filter(|action| action["action"] == "accept").count();
-    let too_many =
-        |action: &&Value| action["_meta"]["nonet/declined"] == "too many of its questions wait already";
+    let too_many = |action: &&Value| {
+        action["_meta"]["nonet/declined"] == "too many of its questions are already waiting"
+    };
     let declined = actions.iter().filter(too_many).count();
     assert_eq!((accepted, declined), (8, 4), "{actions:?}");
 }

@@ -332,7 +332,7 @@ async fn a_param_that_the_tool_does_not_know_is_passed_on_and_told() {
     let params = json!({ "repo_path": ".", "path": "src" });
     let result = inside.execute("git.git_log", params.clone()).await;
     assert_eq!(json_of(&result), params);
-    let told = "`git_log` does not declare `path`; it was passed on. It takes: repo_path, max_count";
+    let told = "`git_log` does not declare `path`; it was passed on. It accepts: repo_path, max_count";
     assert_eq!(notices_of(&result)[0]["changes"], json!([told]));
     let actions = json!([{ "name": "git.git_log", "params": params }]);
     let report = inside.answer("run_parallel", json!({ "actions": actions })).await;

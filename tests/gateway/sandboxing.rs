@@ -181,7 +181,7 @@ fn a_sandbox_that_cannot_be_had_is_told_and_the_server_does_not_start() {
     let told = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("nowhere, which does not exist"), "{told}");
-    assert!(told.contains("bad: its sandbox is not whole"), "{told}");
+    assert!(told.contains("bad: its sandbox is incomplete"), "{told}");
 }
 
 /// Within a sandbox there are no further namespaces, as in many containers.

@@ -109,7 +109,7 @@ fn a_sign_in_leads_from_a_refusal_to_a_call() {
     let refusals = service.count("refused");
     let notice = json!({
         "kind": "sign_in_needed", "server": "web", "command": told,
-        "hint": "Ask the user to run the command in a terminal; the server is there at once then.",
+        "hint": "Ask the user to run the command in a terminal; the server is then available at once.",
     });
     client.until_notice("sign_in_needed");
     assert_eq!(client.notices, [notice]);

@@ -218,7 +218,7 @@ fn addresses_follow_the_profiles() {
     let site = setup().toml("[profiles.reader]\ncategories = ['files']\n").serve();
     let unknown = knock(&site, "/mcp/writer", "");
     assert_eq!(unknown.status, 404, "{unknown:?}");
-    assert_eq!(message(&unknown), "there is no profile `writer`; there are: reader");
+    assert_eq!(message(&unknown), "there is no profile `writer`; profiles: reader");
     let mut old = WebClient::new(&site.address, "/mcp/reader");
     let mut plain = WebClient::new(&site.address, "/mcp");
     plain.until_ready("shop");

@@ -92,7 +92,9 @@ fn a_changed_definition_is_held_until_the_user_trusts_it() {
     let offered = nonet(folder.path(), &["doctor", "--yes"]);
     let said = String::from_utf8_lossy(&offered.stdout);
     assert!(
-        said.contains("definitions of `notes` wait for your trust; that needs you: `nonet --config "),
+        said.contains(
+            "definitions of `notes` are waiting for your trust; run this yourself: `nonet --config "
+        ),
         "{said}"
     );
     assert_eq!(waiting(folder.path()), ["notes.read"]);
@@ -143,7 +145,7 @@ fn what_is_trusted_counts_for_every_replica() {
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    assert!(forget(&[]).contains("`nonet forget --cluster` deletes that"));
+    assert!(forget(&[]).contains("`nonet forget --cluster` deletes it"));
     let told = forget(&["--cluster"]);
     assert!(told.contains("of `nonet` from Redis at 127.0.0.1:"), "{told}");
     assert!(told.contains("nonet forget --trust --cluster"), "{told}");

@@ -315,7 +315,7 @@ async fn what_cannot_be_watched_is_said_at_the_start() {
         (json!({ "name": "shop.nothing" }), "unknown_tool", ""),
         (json!({ "name": "shop.strict" }), "invalid_params", "n"),
         (json!({ "name": "search_tools" }), "invalid_params", "meta-tool"),
-        (json!({ "name": "gateway.remind" }), "invalid_params", "only those that just read"),
+        (json!({ "name": "gateway.remind" }), "invalid_params", "only read-only ones"),
         (json!({ "name": "shop.fine", "interval": 4 }), "invalid_params", "5"),
         (json!({ "name": "shop.fine", "interval": 3_601 }), "invalid_params", "3600"),
         (json!({ "name": "shop.fine", "max_checks": 10_001 }), "invalid_params", "10000"),

@@ -169,7 +169,8 @@ impl Inner {
             match own.and_then(|own| own.get(key)) {
                 Some(schema) if !repair.fits(schema, field, 0) => {
                     let found = clip(&field.to_string(), MAX_VALUE);
-                    let text = format!("params/{}: {found} is no {}", clip(key, MAX_VALUE), kind(schema));
+                    let text =
+                        format!("params/{}: {found} is not of type {}", clip(key, MAX_VALUE), kind(schema));
                     out.push(clip(&text, MAX_MESSAGE));
                 }
                 None if self.raw.get("additionalProperties") == Some(&Value::Bool(false)) => {

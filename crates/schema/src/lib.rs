@@ -190,7 +190,7 @@ impl Schema {
         match self.compiled() {
             Ok(Compiled { cost: Cost::Simple(_), .. }) => self.inner.read(given),
             Ok(_) if too_deep(&given, MAX_VALUE_DEPTH) => Err(Misfit {
-                faults: vec![format!("params: they nest deeper than {MAX_VALUE_DEPTH} levels")],
+                faults: vec![format!("params: nested deeper than {MAX_VALUE_DEPTH} levels")],
                 example: self.example(),
                 example_fits: false,
             }),

@@ -67,7 +67,7 @@ pub(super) fn examine(schema: &Value) -> Result<Cost, String> {
                 && !std::ptr::eq(part, schema)
         };
         if any_below(schema, &own) {
-            return Err("it has references, and a part with an `$id` of its own".into());
+            return Err("it has references, and a subschema with its own `$id`".into());
         }
     }
     let mut survey = Survey::new(schema);
@@ -248,7 +248,9 @@ impl<'a> Survey<'a> {
         let place = std::ptr::from_ref(schema);
         match self.same.get(&place) {
             Some(Some(known)) => return Ok(*known),
-            Some(None) => return Err("a reference leads back to itself without going into the value".into()),
+            Some(None) => {
+                return Err("a reference leads back to itself without descending into the value".into());
+            }
             None => {}
         }
         let too_long = || format!("its subschemas form a chain of more than {MAX_CHAIN}");
@@ -264,7 +266,7 @@ impl<'a> Survey<'a> {
             return Err(too_long());
         }
         if found.count > MAX_IN_PLACE {
-            return Err(format!("it unfolds to more than {MAX_IN_PLACE} subschemas for one value"));
+            return Err(format!("it expands to more than {MAX_IN_PLACE} subschemas for one value"));
         }
         self.same.insert(place, Some(found));
         Ok(found)
@@ -288,7 +290,9 @@ impl<'a> Survey<'a> {
                 Some(target) => found.push(target),
                 None => {
                     let reference = nonet_base::text::clip(reference, 100);
-                    return Err(format!("its reference `{reference}` leads out of it, and is not fetched"));
+                    return Err(format!(
+                        "its reference `{reference}` points outside the schema, and is not fetched"
+                    ));
                 }
             }
         }

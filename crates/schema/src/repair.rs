@@ -406,7 +406,7 @@ impl<'a> Repair<'a> {
             && allows("integer")
             && let Some(number) = whole(value)
         {
-            found.push((number, "the number was taken as whole".into()));
+            found.push((number, "the number was taken as an integer".into()));
         }
         if allows("array") && matches!(value, Value::Number(_) | Value::Bool(_) | Value::Object(_)) {
             found.push((json!([value]), "one value was taken as a list of one".into()));

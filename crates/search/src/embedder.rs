@@ -157,7 +157,7 @@ impl Embedder {
         };
         let work = move || worker.work(&tell_files);
         if let Err(error) = thread::Builder::new().name("embedder".to_owned()).spawn(work) {
-            let reason = format!("no thread for it: {error}");
+            let reason = format!("its thread could not be started: {error}");
             tell_state.send_replace(Some(Err(EmbedError::Unavailable(reason.into()))));
         }
         let memory = Mutex::default();

@@ -162,7 +162,7 @@ pub enum EvalError {
         what: String,
     },
     /// An empty file.
-    #[error("{}: no {what} in it", file.display())]
+    #[error("{}: contains no {what}", file.display())]
     Empty {
         /// The file.
         file: PathBuf,

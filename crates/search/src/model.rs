@@ -96,7 +96,7 @@ impl Source {
             .find(|file| file.is_file());
         if graph.is_none() {
             return Err(format!(
-                "{}: no model.onnx or onnx/model.onnx in it; {EXPORT} makes one",
+                "{}: contains no model.onnx or onnx/model.onnx; {EXPORT} creates one",
                 folder.display()
             ));
         }
@@ -188,7 +188,7 @@ impl Model {
         let name = source.name();
         let tokenizer_name = source.tokenizer_file.display();
         let mut tokenizer = Tokenizer::from_bytes(&source.tokenizer).map_err(|error| {
-            format!("{tokenizer_name}: not a tokenizer that is known here: {error}; take the one that {EXPORT} writes")
+            format!("{tokenizer_name}: not a supported tokenizer: {error}; use the one that {EXPORT} writes")
         })?;
         let (query, document) =
             frames(&mut tokenizer, &source.recipe).map_err(|reason| format!("{tokenizer_name}: {reason}"))?;
@@ -227,8 +227,9 @@ impl Model {
             // The built-in engine aborts the process on a token that the graph lacks, so the number must be
             // known in advance.
             return Err(fault(format!(
-                "the graph does not show how many tokens it knows, which the built-in engine needs; use ONNX Runtime (`pip \
-                 install onnxruntime`), or export a graph of the usual form with {EXPORT}"
+                "the graph does not show how many tokens it knows, which the built-in engine needs; use \
+                 ONNX Runtime (`pip install onnxruntime`), or export a graph in the standard form with \
+                 {EXPORT}"
             )));
         }
         // If the first token runs and the last fails, the graph has fewer.
@@ -237,8 +238,8 @@ impl Model {
         let last = u32::try_from(size.saturating_sub(1)).unwrap_or(u32::MAX);
         model.run(&[Row { ids: &[last], types: &[0] }]).map_err(|error| {
             format!(
-                "{tokenizer_name}: has {size} tokens, and the graph does not know the last of them ({error}); the two do \
-                 not belong together: take both from one export"
+                "{tokenizer_name}: has {size} tokens, and the graph does not know the last of them \
+                 ({error}); the two do not match: use both from the same export"
             )
         })?;
         let warm_up = model.tokens("warm up", Kind::Query)?;
@@ -261,7 +262,7 @@ impl Model {
         }
         let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| error.to_string())?;
         if encoding.is_empty() {
-            return Err("the tokenizer made nothing of the text".to_owned());
+            return Err("the tokenizer found no tokens in the text".to_owned());
         }
         Ok(encoding)
     }
@@ -288,7 +289,7 @@ impl Model {
         let known = self.vocabulary.unwrap_or(usize::MAX);
         let unknown = |id: &&u32| usize::try_from(**id).is_ok_and(|id| id >= known);
         if let Some(id) = rows.iter().flat_map(|row| row.ids).find(unknown) {
-            return Err(format!("{}: knows {known} tokens, and not number {id}", self.name));
+            return Err(format!("{}: knows {known} tokens, but not number {id}", self.name));
         }
         let length = rows.iter().map(|row| row.ids.len()).max().unwrap_or_default();
         let failed = |error: ort::Error| format!("{}: cannot be run: {}", self.name, whole(&error));
@@ -320,7 +321,7 @@ impl Model {
             inputs.push((&words.input, Tensor::from_array((shape, values)).map_err(failed)?.upcast()));
         }
         let outputs = self.session.run(inputs).map_err(failed)?;
-        let output = outputs.get(&self.output).ok_or_else(|| format!("{}: gives nothing", self.name))?;
+        let output = outputs.get(&self.output).ok_or_else(|| format!("{}: has no output", self.name))?;
         let (shape, values) = output.try_extract_tensor::<f32>().map_err(failed)?;
         let dims: Vec<usize> = shape.iter().filter_map(|&size| usize::try_from(size).ok()).collect();
         let vectors: Vec<Vec<f32>> = match dims[..] {
@@ -335,8 +336,9 @@ impl Model {
             }
             _ => {
                 return Err(format!(
-                    "{}: its output `{}` has the shape {shape:?} for {} texts of {length} tokens; [texts, width] for \
-                     texts or [texts, tokens, width] for their tokens can be read; {EXPORT} makes such a model",
+                    "{}: its output `{}` has the shape {shape:?} for {} texts of {length} tokens; it must \
+                     be [texts, width] for texts or [texts, tokens, width] for their tokens; {EXPORT} makes \
+                     such a model",
                     self.name,
                     self.output,
                     rows.len()
@@ -371,8 +373,8 @@ fn frames(tokenizer: &mut Tokenizer, recipe: &Recipe) -> Result<(Frame, Frame), 
         let around = tokens(prompt)?;
         if around >= most {
             return Err(format!(
-                "of {most} tokens that the model takes, prompt and special tokens need {around}, which leaves none for the \
-                 text; correct `max_seq_length` in sentence_bert_config.json"
+                "the model accepts {most} tokens, and the prompt and special tokens need {around}, which \
+                 leaves none for the text; correct `max_seq_length` in sentence_bert_config.json"
             ));
         }
         // The prompt's tokens come on top of those of the text.
@@ -391,11 +393,11 @@ fn inputs(graph: &[Outlet], words: Option<&Words>) -> Result<Vec<&'static str>, 
         match (name, input.dtype()) {
             (Some(name), ValueType::Tensor { ty: TensorElementType::Int64, .. }) => Ok(name),
             (Some(name), other) => Err(format!(
-                "its input `{name}` is {}, and only i64 can be given; {EXPORT} makes such a model",
+                "its input `{name}` is {}, but only i64 is supported; {EXPORT} makes such a model",
                 element(other)
             )),
             (None, _) => Err(format!(
-                "it needs the input `{}`, and only {} can be given; is it a sentence embedding model?",
+                "it needs the input `{}`, but only {} are supported; is it a sentence embedding model?",
                 input.name(),
                 INPUTS.join(", ")
             )),
@@ -415,7 +417,7 @@ fn output(graph: &[Outlet]) -> Result<String, String> {
     let Some(output) = OUTPUTS.iter().find_map(named).or_else(only) else {
         let names: Vec<&str> = graph.iter().map(Outlet::name).collect();
         return Err(format!(
-            "of its outputs ({}) none is {}; is it a sentence embedding model?",
+            "none of its outputs ({}) is {}; is it a sentence embedding model?",
             names.join(", "),
             OUTPUTS.join(", ")
         ));
@@ -423,7 +425,7 @@ fn output(graph: &[Outlet]) -> Result<String, String> {
     match output.dtype() {
         ValueType::Tensor { ty: TensorElementType::Float32, .. } => Ok(output.name().to_owned()),
         other => Err(format!(
-            "its output `{}` is {}, and only f32 can be read; {EXPORT} without `--dtype` makes such a model",
+            "its output `{}` is {}, but only f32 is supported; {EXPORT} without `--dtype` makes such a model",
             output.name(),
             element(other)
         )),

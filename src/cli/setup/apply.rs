@@ -122,7 +122,7 @@ impl Setup {
             let why = match connection.state() {
                 State::Ready { .. } => continue,
                 State::AuthRequired { remedy: Remedy::Login(login), .. } => {
-                    format!("it needs a sign-in; run `{login}`")
+                    format!("it requires sign-in; run `{login}`")
                 }
                 State::AuthRequired { error, .. } | State::Down { error, .. } => show::failure(&error, false),
                 State::Starting => "it is still starting".into(),

@@ -190,7 +190,7 @@ impl HttpCalls {
         match tap.take_or_refuse((message.clone(), incoming), share, inbox) {
             None => {}
             Some(JsonRpcMessage::Response(_) | JsonRpcMessage::Error(_)) => {
-                inbox.note("an answer to no request; skipped", message.bytes());
+                inbox.note("an answer to an unknown request; skipped", message.bytes());
             }
             Some(mut typed) => {
                 if let JsonRpcMessage::Request(request) = &mut typed {

@@ -95,8 +95,8 @@ impl Answer<'_> {
         }
         if let Some(to) = target(&reply, &self.url) {
             let text = format!(
-                "HTTP {status}: the service redirects the request to {}, which was not followed: only GET and HEAD go to \
-                 another host, and no more than a few times.",
+                "HTTP {status}: the service redirects the request to {}, which was not followed: only GET \
+                 and HEAD requests go to another host, and only a few times.",
                 web::place(to.as_str())
             );
             return Ok(json!({ "content": [text_block(text)], "isError": true }));

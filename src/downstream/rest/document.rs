@@ -51,7 +51,7 @@ pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Ser
             }
             _ => unread(error.to_string()),
         })?;
-        let stamp = stamp.ok_or_else(|| unread("it has just gone".into()))?;
+        let stamp = stamp.ok_or_else(|| unread("it has just been removed".into()))?;
         let service = Service::read(&text, None, wanted.as_ref());
         let unusable = |why| format!("its document {} cannot be used: {why}", path.display());
         Ok((service.map_err(unusable)?, stamp))
@@ -78,8 +78,8 @@ pub(super) async fn fetch(
         return Err(match reply.refused().await {
             HttpFault::AuthRequired(challenge) if is_home => sender.refused(challenge, None).await,
             HttpFault::AuthRequired(_) => unread(
-                "it is not open to all (HTTP 401), and credentials go only to the host of `base_url`: set `base_url` at \
-                 that host, or save the document as a file",
+                "it is not public (HTTP 401), and credentials are sent only to the host of `base_url`: set \
+                 `base_url` to that host, or save the document as a file",
             ),
             fault => unread(fault.to_string()),
         });

@@ -62,8 +62,8 @@ impl fmt::Display for Private {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} is a private address, which neither `base_url` nor a document of the user's names; if the service is in the \
-             own network, set `private_addresses = true` for the server",
+            "{} is a private address, which neither `base_url` nor the user's document names; if the \
+             service is in your own network, set `private_addresses = true` for the server",
             self.0
         )
     }

@@ -69,7 +69,7 @@ impl Reply {
             // An answer to HEAD names the coding of a body that it does not have.
             Some(coding) if !body.is_empty() && !coding.eq_ignore_ascii_case("identity") => {
                 let coding = clip(&coding, 40);
-                Err(HttpFault::Wrong(format!("it is compressed (`{coding}`), which was not asked for")))
+                Err(HttpFault::Wrong(format!("it is compressed (`{coding}`), which was not requested")))
             }
             _ => Ok(body),
         }
@@ -118,7 +118,7 @@ impl Unanswered {
     fn after_redirect(self, first: &Method) -> Self {
         match self {
             Self::Forbidden(why) => {
-                let why = format!("the service redirects the request, and {why}");
+                let why = format!("the service redirects the request, but {why}");
                 match first.is_safe() {
                     true => Self::Forbidden(why),
                     false => Self::Failed { why, is_sent: true },
@@ -192,7 +192,7 @@ impl Sender {
                 _ => unanswered.after_redirect(&first.method),
             };
             if !matches!(url.scheme(), "http" | "https") {
-                let why = format!("`{}` is not an address over HTTP", url.scheme());
+                let why = format!("`{}` is not an HTTP address", url.scheme());
                 return Err(failed(Unanswered::Forbidden(why)));
             }
             self.reach.check(&url).map_err(|private| failed(Unanswered::Forbidden(private.to_string())))?;

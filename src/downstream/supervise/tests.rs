@@ -626,7 +626,7 @@ async fn a_failed_setup_call_fails_the_attempt_unless_it_is_optional() {
     check(one, fails(), Some("its setup call `tool_1` failed: no project ***")).await;
     check(optional, fails(), None).await;
     let unfinished = || Some(Reply::Result(json!({ "resultType": "input_required" })));
-    let nobody = "its setup call `tool_1` has no result at once, and nobody can be asked for it";
+    let nobody = "its setup call `tool_1` returned no result, and nobody can be asked for input";
     check(one, unfinished(), Some(nobody)).await;
     let unknown =
         "its setup call `tool_9` names a tool that the server does not have; the nearest are `tool_1`";

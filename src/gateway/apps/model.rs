@@ -323,7 +323,8 @@ impl Conversation<'_> {
         });
         let made: Vec<Vec<_>> = made.buffer_unordered(CONCURRENCY).collect().await;
         let too_many = || {
-            let message = format!("Not run: one answer may call {MAX_CALLS} tools. Call this one again.");
+            let message =
+                format!("Not run: one answer may call at most {MAX_CALLS} tools. Call this one again.");
             (Fault::new(Code::RateLimited, message).to_value().to_string(), true)
         };
         let mut results: Vec<(String, bool)> = calls.iter().map(|_| too_many()).collect();
@@ -407,8 +408,8 @@ impl Conversation<'_> {
 
     fn out_of_turns(&self, completion: &Completion) -> Fault {
         let message = format!(
-            "The app `{}` has used its {} turns without an answer; its model still wanted to call {}. Ask for less, or the user \
-             raises `max_turns` of [apps.{}].",
+            "The app `{}` has used its {} turns without an answer; its model still wanted to call {}. Ask \
+             for less, or ask the user to raise `max_turns` of [apps.{}].",
             self.id,
             self.turns,
             self.named(&completion.calls),
@@ -500,7 +501,7 @@ fn stopped(id: &str, timeout: Duration, is_cancelled: bool) -> Fault {
     }
     let limit = humantime::format_duration(timeout);
     let message = format!(
-        "The app `{id}` has no answer within {limit}. Give a longer `timeout`, in seconds; the user can set `timeout` of [apps.{id}]."
+        "The app `{id}` did not answer within {limit}. Give a longer `timeout`, in seconds; the user can set `timeout` of [apps.{id}]."
     );
     Fault::new(Code::Timeout, message)
 }
@@ -512,11 +513,12 @@ fn endpoint_fault(id: &str, endpoint: &ChatEndpoint, error: ChatError) -> Fault 
         ChatError::Refused(text) => Fault::new(
             Code::AuthRequired,
             format!(
-                "{at} refuses the request ({text}). The user has to check `api_key` of `{key}` in servers.toml; Nonet reloads the changed file at once."
+                "{at} refuses the request ({text}). The user must check `api_key` of `{key}` in servers.toml; Nonet reloads the changed file at once."
             ),
         ),
         ChatError::Status { status, text, retry_after } if status.as_u16() == 429 => {
-            let fault = Fault::new(Code::RateLimited, format!("{at} takes no more requests for now: {text}"));
+            let fault =
+                Fault::new(Code::RateLimited, format!("{at} accepts no more requests for now: {text}"));
             match retry_after {
                 Some(wait) => fault.retry_after(wait),
                 None => fault,
@@ -540,7 +542,7 @@ fn endpoint_fault(id: &str, endpoint: &ChatEndpoint, error: ChatError) -> Fault 
             )
         },
         ChatError::TooLong(_) | ChatError::Unusable(_) => {
-            Fault::new(Code::UpstreamError, format!("{at} gave no answer that can be used: {error}"))
+            Fault::new(Code::UpstreamError, format!("{at} sent an unusable answer: {error}"))
         }
     }
 }

@@ -134,8 +134,8 @@ impl ParkedFlows {
         let bytes = json_len(&body);
         if bytes > MAX_BYTES {
             let message = format!(
-                "What the steps so far gave is too large to be kept until the user answers: {bytes} bytes, and {MAX_BYTES} are \
-                 the most. Select less of it with `select`."
+                "The results of the steps so far are too large to keep until the user answers: {bytes} \
+                 bytes, and the maximum is {MAX_BYTES}. Select less with `select`."
             );
             return Err(Fault::new(Code::InvalidParams, message));
         }
@@ -151,8 +151,8 @@ impl ParkedFlows {
             Some(_) => Ok(id),
             None => {
                 let message = format!(
-                    "{MAX_PARKED} apps wait for answers of the user already. Answer one of them, or wait: each is given up a day \
-                     after it asked."
+                    "{MAX_PARKED} apps are already waiting for the user to answer. Answer one of them, or \
+                     wait: each expires a day after it asked."
                 );
                 Err(Fault::new(Code::RateLimited, message))
             }
@@ -200,7 +200,8 @@ impl ParkedFlows {
             return Err(no_question(token));
         }
         let flow = ParkedFlow::deserialize(&record.body).map_err(|error| {
-            let message = format!("What was kept of the app cannot be read ({error}). Call the app again.");
+            let message =
+                format!("The stored state of the app cannot be read ({error}). Call the app again.");
             Fault::new(Code::Internal, message)
         })?;
         Ok((record, flow))
@@ -218,7 +219,7 @@ impl ParkedFlows {
         let read = |part: &Record| match ParkedStep::deserialize(&part.body) {
             Ok(step) => Some((part.id.clone(), step)),
             Err(error) => {
-                tracing::warn!(%error, "a part of the state of an app cannot be read");
+                tracing::warn!(%error, "part of an app's state cannot be read");
                 None
             }
         };
@@ -230,7 +231,7 @@ impl ParkedFlows {
     async fn answered(&self, mut record: Record, answer: &Value) -> Result<Checkpoints, Fault> {
         let taken = || {
             let message =
-                "The app has an answer already, and goes on with it. Its result is the answer of that call.";
+                "The app already has an answer and continues with it. That call returns the result.";
             Fault::new(Code::NotFound, message)
         };
         if !self.records.hold(&record).await.map_err(not_kept)? {
@@ -432,8 +433,8 @@ impl Gateway {
             return Ok((steps.clone(), output.clone()));
         }
         let message = format!(
-            "The app `{id}` has changed in servers.toml since it asked, so it does not go on: its steps may mean something else \
-             now. Call it again from the beginning."
+            "The app `{id}` has changed in servers.toml since it asked, so it does not continue: its steps \
+             may mean something else now. Call it again from the beginning."
         );
         let again = json!({ "app_id": id, "input": parked.input });
         Err(Fault::new(Code::InvalidParams, message).next("call_app", again))
@@ -485,5 +486,5 @@ fn shown(record: &Record) -> Option<Value> {
 }
 
 fn not_kept(error: StoreError) -> Fault {
-    super::super::faults::of_store("The state of the app cannot be kept or read", &error)
+    super::super::faults::of_store("The state of the app cannot be stored or read", &error)
 }

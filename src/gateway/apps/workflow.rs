@@ -203,8 +203,9 @@ impl Gateway {
                 let (_, tool) = self.find_tool(caller, &call.name).await?;
                 if call.retry.is_some() && !tool.is_repeatable() {
                     return Err(wrong(format!(
-                        "`retry` is only for tools that change nothing more when they are called again, and the server does \
-                         not mark `{}` as read-only or idempotent. The user has to take it out of servers.toml.",
+                        "`retry` is only for tools that are safe to call again, and the server does not \
+                         mark `{}` as read-only or idempotent. The user must remove `retry` from \
+                         servers.toml.",
                         tool.full
                     )));
                 }

@@ -105,8 +105,9 @@ async fn remember(gateway: &Gateway, caller: &Caller, arguments: RememberArgumen
     let (id, tags, known, similar) = match kept.map_err(|error| store_fault(&error))? {
         Remembered::Kept { id, tags, known, similar } => (id, tags, known, similar),
         Remembered::Full => {
-            let message =
-                format!("{MOST_FACTS} facts are remembered, and no more are kept. Forget some first.");
+            let message = format!(
+                "{MOST_FACTS} facts are already remembered, which is the maximum. Forget some first."
+            );
             return Err(full(message, recall_call(&content)));
         }
     };
@@ -211,7 +212,7 @@ impl MaskedSecrets {
     pub fn tell(self, answer: &mut Value) {
         if !self.0.is_empty() {
             answer["left_out"] = json!(self.0);
-            answer["hint"] = json!("What looks like a secret is not kept: `***` stands in its place.");
+            answer["hint"] = json!("What looks like a secret is not kept: `***` replaces it.");
         }
     }
 }

@@ -138,7 +138,8 @@ async fn task_create(gateway: &Gateway, caller: &Caller, arguments: CreateArgume
         // The answer reports the task that made room, because that task is gone.
         AddedTask::Added { id, removed: Some(removed) } => json!({ "task_id": id, "removed": removed }),
         AddedTask::Full => {
-            let message = format!("{MOST_TASKS} tasks are open, and no more are kept. Complete some first.");
+            let message =
+                format!("{MOST_TASKS} tasks are already open, which is the maximum. Complete some first.");
             return Err(full(message, list_call()));
         }
     };

@@ -91,7 +91,7 @@ struct Named {
 /// Builds the fault for a configuration that does not allow such servers.
 pub(super) fn not_allowed(tool: &str, config: &Config) -> Fault {
     let message = format!(
-        "`gateway.{tool}` is switched off. The user can set `allow_runtime_servers = true` in [gateway] of {}, or add a server with `{} NAME -- COMMAND`; Nonet takes up the changed file at once.",
+        "`gateway.{tool}` is switched off. The user can set `allow_runtime_servers = true` in [gateway] of {}, or add a server with `{} NAME -- COMMAND`; Nonet reloads the changed file at once.",
         config.file.display(),
         shell::nonet("add", &config.file),
     );

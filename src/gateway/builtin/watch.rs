@@ -292,7 +292,7 @@ pub(in crate::gateway) fn in_full(record: &Record, watch: &Watch) -> Value {
         shown["last_value_at"] = json!(Zone::machine().show(last.at_ms));
         shown["last_value"] = match &last.value {
             Some(value) => value.clone(),
-            None => json!("too large to be remembered; call the tool itself"),
+            None => json!("too large to keep; call the tool itself"),
         };
     }
     let next = match watch.state {

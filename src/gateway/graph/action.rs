@@ -451,7 +451,7 @@ async fn turn(
     let not_run =
         |why: &str| Fault::new(Code::Cancelled, format!("Not run: {why} while it waited for its turn."));
     let busy = || {
-        let message = format!("`{}` was busy with other calls for all of its time.", tool.server);
+        let message = format!("`{}` was busy with other calls until the time ran out.", tool.server);
         Fault::new(Code::RateLimited, message).retry_after(Duration::from_secs(1))
     };
     tokio::select! {

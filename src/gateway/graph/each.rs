@@ -59,7 +59,7 @@ impl Gateway {
             Value::Array(items) => items,
             other => {
                 let message = format!(
-                    "`for_each` of `{}` gives {}, and not an array. Name the member that has the list.",
+                    "`for_each` of `{}` gives {}, not an array. Name the member that has the list.",
                     call.id,
                     what(&other)
                 );
@@ -68,7 +68,7 @@ impl Gateway {
         };
         if items.len() > MAX_ITEMS {
             let message = format!(
-                "`for_each` of `{}` gives {} items; it takes {MAX_ITEMS} at most. Select fewer of them first.",
+                "`for_each` of `{}` gives {} items; the maximum is {MAX_ITEMS}. Select fewer of them first.",
                 call.id,
                 items.len()
             );
@@ -162,7 +162,7 @@ impl<'a> Calls<'a> for Items<'a> {
                 let value = value_of(&one.result);
                 // Media are part of a value that consists of blocks.
                 if !value.is_array() && !take_media(&mut one.result).is_empty() {
-                    self.note(at, "its pictures and sound are not part of its value");
+                    self.note(at, "its images and audio are not part of its value");
                 }
                 value
             }

@@ -95,7 +95,7 @@ pub(super) fn check_form(form: &Value) -> Result<(), Fault> {
         }
     }
     if let Err(error) = serde_json::from_value::<rmcp::model::ElicitationSchema>(form.clone()) {
-        return Err(bad(format!("`form` is not what an elicitation takes: {error}.")));
+        return Err(bad(format!("`form` is not a valid elicitation schema: {error}.")));
     }
     Ok(())
 }

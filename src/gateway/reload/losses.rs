@@ -16,7 +16,7 @@ const NAMED: usize = 5;
 pub(in crate::gateway) fn losses(old: &Config, new: &Config) -> Vec<String> {
     let mut lost = Vec::new();
     if old.guarded && !new.guarded {
-        lost.push("all tokens, so that every request over HTTP would come in".into());
+        lost.push("all tokens, so that every request over HTTP would be accepted".into());
     } else if !old.gateway.tokens.is_empty() && new.gateway.tokens.is_empty() {
         lost.push("`gateway.tokens`".into());
     }
@@ -35,7 +35,7 @@ pub(in crate::gateway) fn losses(old: &Config, new: &Config) -> Vec<String> {
         }
         if before.tokens.iter().any(|token| new.gateway.tokens.contains(token)) {
             lost.push(format!(
-                "the limits of a token of `[profiles.{name}]`, which `gateway.tokens` has now"
+                "the limits of a token of `[profiles.{name}]`, which is now in `gateway.tokens`"
             ));
         }
     }

@@ -99,7 +99,7 @@ pub fn edit_table(
         one(HostFault::new(message, remedy.into()))
     })?;
     let after = toml.verified(after.clone(), name, Some(wanted)).map_err(|_| {
-        let message = format!("the text says something of more than `[{TABLE}.{}]`", written_key(name));
+        let message = format!("the text changes more than `[{TABLE}.{}]`", written_key(name));
         one(HostFault::new(message, "Nothing was written; edit other parts in the file.".into()))
     })?;
     let entry = format!("{TABLE}.{}", written_key(name));
@@ -136,8 +136,7 @@ fn line_at(text: &str, at: usize) -> usize {
 }
 
 fn by_hand(name: &str, file: &Path) -> HostFault {
-    let message =
-        format!("the lines of `{name}` are in several places of the file, or in one line of its own");
+    let message = format!("the entry of `{name}` is spread over the file, or written on one line");
     HostFault::new(message, format!("Edit `{TABLE}.{}` in the file.", written_key(name))).within(file)
 }
 

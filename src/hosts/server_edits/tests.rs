@@ -154,12 +154,12 @@ fn what_cannot_be_added_is_reported_and_nothing_is_written() {
     check(
         "My Server",
         program.clone(),
-        "`My Server` is not a server name: only a-z, 0-9 and single `-` or `_` between them are allowed. Use `my-server`, or another name.",
+        "`My Server` is not a valid server name: only a-z, 0-9 and single `-` or `_` between them are allowed. Use `my-server`, or another name.",
     );
     check(
         "skills",
         program.clone(),
-        "`skills` is not a server name: the name is taken by Nonet itself. Use `skills-server`",
+        "`skills` is not a valid server name: the name is reserved by Nonet. Use `skills-server`",
     );
     check(
         "files",
@@ -319,10 +319,7 @@ fn a_text_that_is_not_taken_tells_the_line() {
         "2: `command`: the environment variable `NO_SUCH` is not set",
     );
     check("", "0: the text has no `[servers.a]`");
-    check(
-        "[servers.a]\ncommand = 'x'\n[servers.c]\ncommand = 'c'",
-        "0: the text says something of more than",
-    );
+    check("[servers.a]\ncommand = 'x'\n[servers.c]\ncommand = 'c'", "0: the text changes more than");
     check("[servers.a]\ncommand = 'x'\n[servers.b]\ncommand = 'c'", "");
     assert_eq!(place.text(), before);
     let stale = edit_table(&place.file(), "a", "", |_| false, Sources::NONE, &place.machine);

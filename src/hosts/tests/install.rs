@@ -295,7 +295,7 @@ fn broken_files_are_told_and_never_touched() {
     let world = World::new(Os::Linux);
     let fault =
         install(find("windsurf").unwrap(), FileScope::Project, &launch(), &[], &world.machine).err().unwrap();
-    assert!(fault.to_string().starts_with("Windsurf has no servers for single projects."), "{fault}");
+    assert!(fault.to_string().starts_with("Windsurf does not support servers of a project."), "{fault}");
 }
 
 #[test]

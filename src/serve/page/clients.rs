@@ -92,7 +92,9 @@ fn change(name: &str, action: &str, launch: &Launch) -> Result<Change, HostFault
 fn known_action(action: &str) -> Result<(), Response> {
     match action {
         "install" | "uninstall" => Ok(()),
-        _ => Err(wrong(StatusCode::NOT_FOUND, format!("`{action}` is none of install, uninstall"))),
+        _ => {
+            Err(wrong(StatusCode::NOT_FOUND, format!("unknown action `{action}`; use install or uninstall")))
+        }
     }
 }
 
@@ -137,8 +139,7 @@ async fn apply(
         Ok(Some((change.apply()?, change.told)))
     });
     let Some((applied, told)) = applied.await? else {
-        let message =
-            "The client's file has changed since the difference was shown. Nothing was written; look again.";
+        let message = "The client's file has changed since the difference was shown. Nothing was written; review it again.";
         return Err(wrong(StatusCode::CONFLICT, message));
     };
     tracing::info!(client, action = done, "requested on the live page");

@@ -88,7 +88,7 @@ mod sockets {
     const MAX_ABOUT: usize = 64 << 10;
 
     fn sockets(gateway: &Gateway) -> anyhow::Result<PageSockets> {
-        PageSockets::of(gateway.state.as_deref().context("this gateway keeps nothing on the disk")?)
+        PageSockets::of(gateway.state.as_deref().context("this gateway stores nothing on disk")?)
     }
 
     /// Answers the pages of this user's other gateways, until the gateway stops.
@@ -133,7 +133,7 @@ mod sockets {
     async fn seen(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
         if !gateway.config().gateway.page {
             let file = gateway.config().file.display().to_string();
-            let why = format!("The page is switched off: `page = false` is in [gateway] of {file}.");
+            let why = format!("The page is switched off: remove `page = false` from [gateway] in {file}.");
             return wrong(StatusCode::FORBIDDEN, why);
         }
         // From the first look on; until then, a gateway without a page records no calls.

@@ -107,11 +107,13 @@ async fn add(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respons
     let command = shell::words(&wanted.command).map_err(|why| unfit(format!("The command line: {why}.")))?;
     let ways = [!command.is_empty(), !wanted.url.is_empty(), !wanted.openapi.is_empty()];
     if ways.iter().filter(|way| **way).count() != 1 {
-        return Err(unfit("A server has a command line, or an address, or an OpenAPI document."));
+        return Err(unfit(
+            "A server needs exactly one of a command line, an address and an OpenAPI document.",
+        ));
     }
     if !wanted.url.is_empty() && !wanted.url.contains("://") && !wanted.url.starts_with("${") {
         return Err(unfit(
-            "The address begins with `http://` or `https://`. A program goes into the command line.",
+            "The address must begin with `http://` or `https://`. Put a program into the command line.",
         ));
     }
     let given = |text: &'_ str| (!text.is_empty()).then(|| text.to_string());
@@ -171,11 +173,11 @@ async fn import(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Resp
     let imported = imported.await?;
     if imported.rows.is_empty() {
         return Err(unfit(
-            "There is no server in the text. It looks like {\"mcpServers\": {\"NAME\": {...}}}.",
+            "The text contains no server. It should look like {\"mcpServers\": {\"NAME\": {...}}}.",
         ));
     }
     if imported.rows.len() > MOST_ADDED {
-        return Err(unfit(format!("{MOST_ADDED} servers are the most to add at once.")));
+        return Err(unfit(format!("Add at most {MOST_ADDED} servers at once.")));
     }
     added(&gateway, imported, check, Vec::new()).await
 }
@@ -219,7 +221,7 @@ async fn added(
     let file = imported.change.file.clone();
     for variable in imported.variables.iter().filter(|variable| !variable.set) {
         let set = shell::nonet(&format!("secret set {} --file", variable.name), &file);
-        notes.push(format!("`{}` is not set: `{set}`", variable.name));
+        notes.push(format!("`{}` is not set: run `{set}`", variable.name));
     }
     let places = imported.secrets.iter().map(|kept| match kept.store {
         SecretStore::Keyring => format!("`{}` goes into the keyring", kept.name),
@@ -401,17 +403,16 @@ async fn act(
             for secret in &removal.unused {
                 let option = if secret.store == SecretStore::File { " --file" } else { "" };
                 let remove = shell::nonet(&format!("secret remove {}{option}", secret.name), &place);
-                notes.push(format!(
-                    "No server uses the secret `{}` any more: `{remove}` deletes it.",
-                    secret.name
-                ));
+                notes.push(format!("The secret `{}` is now unused: `{remove}` deletes it.", secret.name));
             }
             gateway.accept_edit(&removal.change);
             write(&gateway, removal.change, "remove", &name, notes).await
         }
         _ => Err(wrong(
             StatusCode::NOT_FOUND,
-            format!("`{action}` is none of restart, hold, release, login, enable, disable, remove"),
+            format!(
+                "unknown action `{action}`; use restart, hold, release, login, enable, disable or remove"
+            ),
         )),
     }
 }

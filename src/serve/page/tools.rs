@@ -87,7 +87,7 @@ async fn set_policy(
     body: Bytes,
 ) -> Result<Response, Response> {
     let PolicyWanted { policy } = read(&body)?;
-    let unset = || wrong(StatusCode::NOT_FOUND, format!("`{full}` is of no server in servers.toml"));
+    let unset = || wrong(StatusCode::NOT_FOUND, format!("no server in servers.toml has the tool `{full}`"));
     let (server, tool) = gateway.tool_in_config(&full).ok_or_else(unset)?;
     let file = editable(&gateway)?;
     let named = server.clone();

@@ -67,7 +67,9 @@ pub(super) fn script_that_may(flag: &str, methods: &str) -> Script {
 pub(super) fn newer_is_there() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
-        tracing::warn!("some values in Redis were put by a newer Nonet and are left alone: update this one");
+        tracing::warn!(
+            "some values in Redis were written by a newer Nonet and are left alone: update this one"
+        );
     });
 }
 
@@ -242,7 +244,7 @@ impl Link {
             state.connection = None;
             let pause = match &state.trouble {
                 None => {
-                    tracing::warn!(redis = %self.place, %error, "Redis is away; calls and searches go on");
+                    tracing::warn!(redis = %self.place, %error, "Redis is away; calls and searches continue");
                     FIRST_PAUSE
                 }
                 // Of several calls that fail together, the first one counts.

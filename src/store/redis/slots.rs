@@ -88,7 +88,7 @@ impl Inner {
                 SharedTake::Full
             }
             Err(error) => {
-                tracing::debug!(%error, "the calls of this replica are counted by themselves");
+                tracing::debug!(%error, "the calls of this replica are counted separately");
                 SharedTake::Alone
             }
         }

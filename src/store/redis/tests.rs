@@ -341,7 +341,7 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
     let error = store.put(watch("1"), Most::Refuse(9)).await.expect_err("away");
     let told = error.to_string();
     assert!(told.starts_with(&format!("Redis at `127.0.0.1:{port}` does not answer (")), "{told}");
-    assert!(told.contains("calls and searches go on") && told.contains("[cluster]"), "{told}");
+    assert!(told.contains("calls and searches continue") && told.contains("[cluster]"), "{told}");
     assert!(store.text("r-1", "").await.is_err() && store.due(9).await.is_err());
     assert!(store.shared().expect("shared").trouble.is_some());
 

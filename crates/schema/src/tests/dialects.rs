@@ -88,7 +88,7 @@ fn five_point_nought_is_no_integer_in_draft_4() {
     }));
     let reading = schema.read(json!({"n": 5.0})).unwrap();
     assert_eq!(reading.params["n"], json!(5));
-    assert_eq!(reading.repaired, ["`n`: the number was taken as whole"]);
+    assert_eq!(reading.repaired, ["`n`: the number was taken as an integer"]);
 }
 
 /// Repairs follow the draft too: ignored keywords are no reason to change a value.

@@ -124,7 +124,7 @@ impl Pooling {
             ["lasttoken"] => Ok(Pooling::Last),
             [] => Err("it names no pooling mode".to_owned()),
             _ => Err(format!(
-                "the pooling mode `{}` is not known; known is one of mean, cls, max, weightedmean, lasttoken",
+                "the pooling mode `{}` is unknown; it must be one of mean, cls, max, weightedmean, lasttoken",
                 modes.join("` with `")
             )),
         }
@@ -209,7 +209,7 @@ mod tests {
         check(json!({"pooling_mode": ["cls"]}), Ok(Pooling::First));
         check(
             json!({"pooling_mode": "attention"}),
-            Err("`attention` is not known; known is one of mean, cls"),
+            Err("`attention` is unknown; it must be one of mean, cls"),
         );
         check(json!([]), Err("no pooling mode"));
     }

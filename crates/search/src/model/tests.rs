@@ -446,7 +446,7 @@ async fn a_special_token_in_a_text_that_the_graph_does_not_know_costs_that_text_
     let folder = Folder::of_words().json("tokenizer.json", &tokenizer);
     let embedder = folder.embedder();
     let error = embedded(&embedder, "le <mask>").await.expect_err("there is no such row").to_string();
-    assert!(error.contains("knows 10 tokens, and not number 10"), "{error}");
+    assert!(error.contains("knows 10 tokens, but not number 10"), "{error}");
     assert_near(&embedded(&embedder, "le chat").await.expect("others are"), &mean(&[1, 5, 6, 2]));
     let passages = ["le <mask>", "le chat"].map(|text| Passage::new(vec![(text.to_owned(), 1.0)]));
     let vectors = embedder.embed_documents(&passages, |_, _| {}).await.expect("one odd text harms no other");
@@ -471,8 +471,9 @@ async fn faults_name_the_file_and_the_remedy() {
     let check_file = async |name: &str, bytes: &[u8], parts: &[&str]| {
         check(Folder::of_words().file(name, bytes), &[&[name], parts].concat()).await;
     };
-    check_file("tokenizer.json", b"[PAD]\n[UNK]\n", &["not a tokenizer that is known here", export]).await;
-    check_file("tokenizer.json", br#"{"model": {"type": "Other"}}"#, &["not a tokenizer", export]).await;
+    check_file("tokenizer.json", b"[PAD]\n[UNK]\n", &["not a supported tokenizer", export]).await;
+    check_file("tokenizer.json", br#"{"model": {"type": "Other"}}"#, &["not a supported tokenizer", export])
+        .await;
     let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 470301610\n";
     check_file("model.onnx", pointer, &["cannot be loaded", "Git LFS pointer", export]).await;
     check_file("model.onnx", &onnx(&graph())[..200], &["cannot be loaded", export]).await;
@@ -480,7 +481,7 @@ async fn faults_name_the_file_and_the_remedy() {
         check_file(name, b"{", &["not JSON", "copy it"]).await;
     }
     check_file("sentence_bert_config.json", br#"{"max_seq_length": "long"}"#, &["is \"long\""]).await;
-    let none_left = &["of 2 tokens", "none for the text", "max_seq_length"];
+    let none_left = &["accepts 2 tokens", "none for the text", "max_seq_length"];
     let folder = Folder::of_words().json("sentence_bert_config.json", &json!({"max_seq_length": 2}));
     check(folder, none_left).await;
 
@@ -517,7 +518,7 @@ async fn faults_name_the_file_and_the_remedy() {
 
     let mut smaller = graph();
     smaller.initializer[0] = table("words", &[token(0), token(1), token(2)]);
-    let apart = ["tokenizer.json: has 10 tokens", "do not belong together", "from one export"];
+    let apart = ["tokenizer.json: has 10 tokens", "do not match", "from the same export"];
     check(Folder::of_words().graph(&smaller), &apart).await;
 
     let layers = |last: &str| {
@@ -532,5 +533,5 @@ async fn faults_name_the_file_and_the_remedy() {
     let folder = Folder::of_words().json("modules.json", &layers("Normalize"));
     check(folder, &["1_Pooling", "no such file", "modules.json names it"]).await;
     let pooling = br#"{"pooling_mode": "attention"}"#;
-    check_file("1_Pooling/config.json", pooling, &["`attention` is not known", "mean, cls"]).await;
+    check_file("1_Pooling/config.json", pooling, &["`attention` is unknown", "mean, cls"]).await;
 }

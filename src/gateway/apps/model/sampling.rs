@@ -40,7 +40,7 @@ impl ClientModel {
             None => Err(Fault::new(
                 Code::UpstreamError,
                 format!(
-                    "The app `{app}` uses the client's model, and this client does not offer it (sampling). The user can set `apps.{app}.model = {{ base_url = \"…\", name = \"…\" }}` in servers.toml instead."
+                    "The app `{app}` uses the client's model, but this client does not offer it (sampling). The user can set `apps.{app}.model = {{ base_url = \"…\", name = \"…\" }}` in servers.toml instead."
                 ),
             )),
         }

@@ -47,7 +47,7 @@ impl Checkpoints {
     pub async fn set_aside(&self, app: &str) -> Fault {
         self.free().await;
         let message = format!(
-            "The app `{app}` was cancelled. What it has done is kept: call ask_user with this `token`, and it goes on from there."
+            "The app `{app}` was cancelled. Its progress is kept: call ask_user with this `token` to continue from there."
         );
         Fault::new(Code::Cancelled, message).next("ask_user", self.way_on())
     }
@@ -87,7 +87,7 @@ impl Drop for Checkpoints {
 
 async fn free(records: &dyn Records, owner: &str, id: &str) {
     if let Err(error) = records.free(RecordKind::Parked, owner, vec![id.into()]).await {
-        tracing::warn!(%error, "the state of an app is not free for another gateway");
+        tracing::warn!(%error, "the state of an app was not released for another gateway");
     }
 }
 
@@ -99,7 +99,7 @@ impl Journal for Checkpoints {
             let size = json_len(&body);
             if self.bytes.fetch_add(size, Ordering::AcqRel).saturating_add(size) > MAX_BYTES {
                 self.bytes.fetch_sub(size, Ordering::AcqRel);
-                tracing::warn!(place, size, "the end of a step is too large to be kept");
+                tracing::warn!(place, size, "the result of a step is too large to be kept");
                 return;
             }
             // The owner of a part is its record.
@@ -112,9 +112,9 @@ impl Journal for Checkpoints {
             match self.records.put(part, Most::Refuse(MAX_PARTS)).await {
                 Ok(Some(_)) => {}
                 Ok(None) => {
-                    tracing::warn!("an app has more than {MAX_PARTS} ends of steps; this one is not kept")
+                    tracing::warn!("an app has more than {MAX_PARTS} results of steps; this one is not kept")
                 }
-                Err(error) => tracing::warn!(%error, "the end of a step was not kept"),
+                Err(error) => tracing::warn!(%error, "the result of a step was not kept"),
             }
         })
     }
