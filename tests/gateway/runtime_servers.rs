@@ -255,7 +255,7 @@ async fn what_cannot_be_added_is_refused_before_the_user_is_asked() {
     }
     let fault = check(me, json!({ "name": "My Music" }), "invalid_params", "`My Music`").await;
     assert_eq!(fault["next_step"]["arguments"]["params"]["name"], "my-music", "{fault}");
-    check(me, json!({ "name": "gateway" }), "invalid_params", "Nonet itself").await;
+    check(me, json!({ "name": "gateway" }), "invalid_params", "reserved by Nonet").await;
     check(me, json!({ "url": "https://example.com/mcp" }), "invalid_params", "cannot have both").await;
     check(me, json!({ "command": null, "args": null }), "invalid_params", "needs").await;
     check(me, json!({ "command": null, "args": null, "url": "ftp://x" }), "invalid_params", "`url`").await;
