@@ -22,7 +22,10 @@ use self::{
     about::About,
     form::{Reply, check_form, form_for},
 };
-use super::{interrupt::Interrupt, session::Caller};
+use super::{
+    interrupt::Interrupt,
+    session::{Caller, Session},
+};
 use crate::{
     answers::{self, Decision},
     audit::Approver,
@@ -157,7 +160,7 @@ fn by_chat(hash: &str) -> Arc<str> {
 pub(super) enum QuestionOutcome {
     Answer(Value),
     /// The client cannot show forms: the model has to ask in the chat.
-    InChat(Question),
+    InChat(Box<Question>),
 }
 
 impl AskArguments {
@@ -217,7 +220,7 @@ impl AskArguments {
         if matches!(about, About::Content(_)) {
             message.push_str("\n\nApprove, deny, or say what to change.");
         }
-        Question { about, message, asked: Instant::now(), owner: 0 }
+        Question::new(about, message)
     }
 
     fn message(&self) -> String {
@@ -261,7 +264,7 @@ impl Questions {
         match self.ask(caller, &arguments).await? {
             QuestionOutcome::Answer(answer) => Ok(answer),
             QuestionOutcome::InChat(question) => {
-                let token = self.add(caller, question.clone());
+                let token = self.add(caller, (*question).clone());
                 Ok(question.put(&token))
             }
         }
@@ -299,7 +302,7 @@ impl Questions {
             }
             FormOutcome::NoForm => {}
         }
-        Ok(QuestionOutcome::InChat(arguments.in_chat()))
+        Ok(QuestionOutcome::InChat(Box::new(arguments.in_chat())))
     }
 
     /// Whether the user has approved a call in the chat that has not been made since.
@@ -374,7 +377,7 @@ impl Questions {
                 Ok(Approved::Elsewhere(Box::new(Unasked { approval, message, rule, written, lasting })))
             }
             FormOutcome::NoForm => {
-                let question = Question { about, message: message.clone(), asked: Instant::now(), owner: 0 };
+                let question = Question::new(about, message.clone());
                 let token = self.add(caller, question);
                 let always = if lasting { ", `allow_for_session`" } else { "" };
                 Err(Fault::new(
@@ -447,6 +450,8 @@ impl Questions {
         self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
         let account = &caller.account;
         question.owner = account.id;
+        question.session = caller.lasting.then_some(caller.session.id);
+        question.client.clone_from(&caller.client);
         let own = self.open.iter().filter(|open| open.owner == account.id);
         let mut own: Vec<(Instant, usize, String)> =
             own.map(|open| (open.asked, open.bytes(), open.key().clone())).collect();
@@ -467,6 +472,11 @@ impl Questions {
     fn still_open(&self, token: &str, content: bool) -> Result<Value, Fault> {
         let question = self.open.get(token).filter(|question| question.asked.elapsed() < QUESTION_AGE);
         let question = question.ok_or_else(|| no_question(token))?;
+        if let Some(settled) = question.settled.clone() {
+            drop(question);
+            self.open.remove(token);
+            return Ok(settled);
+        }
         let mut again = question.put(token);
         if content {
             let hint = "`content` without an `answer` is neither a yes nor a no. The question is still open. Ask the user; \
@@ -492,18 +502,26 @@ impl Questions {
         {
             return Err(no_question(token));
         }
-        let mut answer = match question.read(token, said, content) {
+        if let Some(mut settled) = question.settled {
+            self.open.remove(token).ok_or_else(|| no_question(token))?;
+            settled["hint"] = json!("The user had already answered on Nonet's page; that answer counts.");
+            return Ok(settled);
+        }
+        let answer = match question.read(token, said, content) {
             Ok(answer) => answer,
             Err(again) => return Ok(again),
         };
         // A token works once, even if two answers arrive at the same time.
         self.open.remove(token).ok_or_else(|| no_question(token))?;
-        if let About::Call { approval, params, lasting } = question.about
+        note_lasting(&caller.session, &question.about, &answer, said);
+        Ok(self.taken(question.about, answer).await)
+    }
+
+    /// Gives an answer its effect: an approved call may be made once. Returns the answer for the client.
+    async fn taken(&self, about: About, mut answer: Value) -> Value {
+        if let About::Call { approval, params, .. } = about
             && answer["status"] == "approved"
         {
-            if answers::decision(said).decision == Decision::Always && lasting {
-                caller.session.approve(&approval.tool, &by_chat(&approval.hash));
-            }
             let name = approval.tool.clone();
             self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
             if let Some(replicas) = self.replicas(&approval.owner)
@@ -515,7 +533,58 @@ impl Questions {
             answer["next_step"] =
                 json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });
         }
-        Ok(answer)
+        answer
+    }
+
+    /// Returns the open questions of all clients, oldest first, for the user outside of the chat.
+    pub(super) fn open_ones(&self) -> Vec<Value> {
+        let is_open =
+            |question: &Question| question.settled.is_none() && question.asked.elapsed() < QUESTION_AGE;
+        let mut open: Vec<(Instant, Value)> = self
+            .open
+            .iter()
+            .filter(|open| is_open(open.value()))
+            .map(|open| (open.asked, open.shown(open.key())))
+            .collect();
+        open.sort_by_key(|(asked, _)| *asked);
+        open.into_iter().map(|(_, shown)| shown).collect()
+    }
+
+    /// Answers a question outside of the chat. The client gets the answer when it asks for it by its token, and with a notice if
+    /// its session, which `session_of` looks up, still lasts.
+    ///
+    /// # Errors
+    ///
+    /// `None` if no such question is open; else why the answer is not understood.
+    pub(super) async fn settle(
+        &self,
+        token: &str,
+        said: &Value,
+        session_of: impl FnOnce(u64) -> Option<Arc<Session>>,
+    ) -> Result<(), Option<String>> {
+        let question = self.open.get(token).map(|question| question.clone());
+        let question = question.filter(|open| open.settled.is_none() && open.asked.elapsed() < QUESTION_AGE);
+        let question = question.ok_or(None)?;
+        let answer = question.read_from_user(said).map_err(Some)?;
+        match self.open.get_mut(token) {
+            Some(mut open) if open.settled.is_none() => open.settled = Some(answer.clone()),
+            _ => return Err(None),
+        }
+        let session = question.session.and_then(session_of);
+        if let Some(session) = &session {
+            note_lasting(session, &question.about, &answer, said);
+        }
+        let answer = self.taken(question.about, answer).await;
+        if let Some(mut open) = self.open.get_mut(token) {
+            open.settled = Some(answer.clone());
+        }
+        if let (Some(session), Value::Object(answer)) = (session, answer) {
+            let mut notice =
+                Map::from_iter([("kind".into(), json!("question_answered")), ("token".into(), json!(token))]);
+            notice.extend(answer);
+            session.notify(Value::Object(notice));
+        }
+        Ok(())
     }
 }
 
@@ -580,6 +649,16 @@ pub(super) fn patience(caller: &Caller) -> Duration {
     match caller.forms() {
         Some(asker) if asker.parks => PARKED_AGE,
         _ => caller.limits.soft_deadline.saturating_sub(MARGIN),
+    }
+}
+
+/// Remembers an approval for the rest of a session, if that is what the user said.
+fn note_lasting(session: &Session, about: &About, answer: &Value, said: &Value) {
+    if let About::Call { approval, lasting: true, .. } = about
+        && answer["status"] == "approved"
+        && answers::decision(said).decision == Decision::Always
+    {
+        session.approve(&approval.tool, &by_chat(&approval.hash));
     }
 }
 

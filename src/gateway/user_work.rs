@@ -218,6 +218,24 @@ impl Gateway {
         Ok(())
     }
 
+    /// Returns the questions that clients have put and that wait for the user, oldest first.
+    pub fn user_questions(&self) -> Vec<Value> {
+        self.questions.open_ones()
+    }
+
+    /// Answers a client's question. The client is told with its next answer, and when it asks again.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` if the question is no longer open, `invalid_params` if the answer does not fit it.
+    pub async fn answer_question(&self, token: &str, said: &Value) -> Result<(), Fault> {
+        let settled = self.questions.settle(token, said, |id| self.sessions.get(id)).await;
+        settled.map_err(|why| match why {
+            Some(why) => Fault::new(Code::InvalidParams, why),
+            None => Fault::new(Code::NotFound, "This question is no longer open."),
+        })
+    }
+
     /// Returns every possible owner, as the store knows owners.
     fn owners(&self) -> Vec<String> {
         let profiles = self.config().profiles.keys().cloned().collect::<Vec<_>>();

@@ -290,7 +290,7 @@ fn event(call: &Value) -> Result<Bytes, Infallible> {
     Ok(Bytes::from(format!("data: {call}\n\n")))
 }
 
-/// Returns what waits for the user: approvals, definitions to trust, and questions of the page's own calls.
+/// Returns what waits for the user: approvals, definitions to trust, questions of clients and of the page's own calls.
 async fn waiting(
     State(gateway): State<Arc<Gateway>>,
     Extension(questions): Extension<Arc<OpenQuestions>>,
@@ -309,6 +309,7 @@ async fn waiting(
                     "definitions": definitions,
                     "total": total,
                     "questions": questions.waiting(),
+                    "client_questions": gateway.user_questions(),
                 }),
             )
         }

@@ -397,6 +397,44 @@ fn a_server_that_asks_during_a_try_is_answered_on_the_page() {
 }
 
 #[test]
+fn what_a_client_asks_its_user_can_be_answered_on_the_page() {
+    let page = Page::of_shop();
+    let mut client = WebClient::new(&page.site.address, "/mcp");
+    let ask = |client: &mut WebClient, arguments: Value| client.answer("ask_user", arguments);
+    let waiting = || page.get("waiting")["client_questions"].clone();
+    let answer =
+        |token: &str, said: Value| page.post(&format!("client-questions/{token}"), json!({ "answer": said }));
+
+    let asked = ask(&mut client, json!({ "question": "Which colour?", "choices": ["red", "blue"] }));
+    let token = asked["token"].as_str().expect("a token").to_string();
+    let shown = &waiting()[0];
+    assert_eq!((&shown["token"], &shown["choices"]), (&json!(token), &json!(["red", "blue"])), "{shown}");
+    let (status, told) = answer(&token, json!("green"));
+    assert!(status == 400 && message(&told).contains("does not name one of the choices"), "{told}");
+    assert_eq!(answer(&token, json!("blue")).0, 204);
+    assert_eq!(waiting(), json!([]));
+    assert_eq!(answer(&token, json!("red")).0, 404, "the first answer counts");
+    // The client hears of it with its next answer, and when it asks again, whatever the chat said meanwhile.
+    let next = client.call("list_categories", json!({}));
+    assert!(next.to_string().contains("question_answered"), "{next}");
+    let told = ask(&mut client, json!({ "token": token, "answer": "red" }));
+    assert_eq!((&told["status"], &told["answer"]), (&json!("answered"), &json!("blue")), "{told}");
+    let gone = ask(&mut client, json!({ "token": token, "answer": "red" }));
+    assert_eq!(gone["error"]["code"], "not_found", "{gone}");
+
+    // A call that waits for approval in the chat may be made once.
+    let pay = json!({ "name": "shop.pay" });
+    let fault = client.answer("execute_tool", pay.clone());
+    assert_eq!(fault["error"]["code"], "needs_approval", "{fault}");
+    let shown = waiting()[0].clone();
+    assert_eq!((&shown["kind"], &shown["tool"]), (&json!("call"), &json!("shop.pay")), "{shown}");
+    assert_eq!(answer(shown["token"].as_str().expect("a token"), json!("allow")).0, 204);
+    let paid = client.call("execute_tool", pay.clone());
+    assert_ne!(paid["isError"], true, "{paid}");
+    assert_eq!(client.answer("execute_tool", pay)["error"]["code"], "needs_approval");
+}
+
+#[test]
 fn nonet_is_put_into_the_file_of_a_client_and_taken_out() {
     let page = Page::of_shop();
     let folder = page.site.folder.path().join(".cursor");

@@ -2,6 +2,7 @@
 //
 //     page.mjs LINK CHROMIUM                      checks it; exits with 1 when a check fails
 //     page.mjs LINK CHROMIUM --pictures FOLDER    VIEW-WIDTH-THEME.png of each view, at three widths and in both themes
+//     page.mjs LINK CHROMIUM --times              first contentful paint beside that of an empty page, and from a key to a new list
 //
 // LINK is the page's address with its token. playwright-core and axe-core are in $NONET_REAL/node. The gateway has the servers of
 // `page.rs`: `weather` is down, `time.get_current_time` takes 30 ms and answers with the id of its process, `time.convert_time`
@@ -10,6 +11,7 @@
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
+import http from "node:http";
 import { spawn } from "node:child_process";
 import { createRequire } from "node:module";
 import path from "node:path";
@@ -52,10 +54,11 @@ async function client(name) {
   }
   await post("initialize", { protocolVersion: "2025-06-18", capabilities: {}, clientInfo: { name, version: "1" } });
   await post("notifications/initialized", {});
-  return async (tool, params) => {
-    const result = await post("tools/call", { name: "execute_tool", arguments: { name: tool, params } });
+  async function ask(name, given) {
+    const result = await post("tools/call", { name, arguments: given });
     try { return JSON.parse(result.content[0].text); } catch { return result; }
-  };
+  }
+  return Object.assign((tool, params) => ask("execute_tool", { name: tool, params }), { ask });
 }
 
 /** Leaves work of each kind. */
@@ -119,8 +122,48 @@ if (option === "--pictures") {
   process.exit();
 }
 
+if (option === "--times") {
+  const spread = (times) => {
+    const sorted = times.toSorted((a, b) => a - b);
+    return `min ${sorted[0].toFixed(0)}, p50 ${sorted[sorted.length >> 1].toFixed(0)}, max ${sorted.at(-1).toFixed(0)} ms of ${sorted.length}`;
+  };
+  const empty = http.createServer((_, answer) => answer.setHeader("content-type", "text/html").end("<!doctype html><title>x</title><p>hello</p>"));
+  await new Promise((done) => empty.listen(0, "127.0.0.1", done));
+  const paints = { empty: [], nonet: [] };
+  for (let count = 0; count < 12; count++) {
+    for (const [name, address] of [["empty", `http://127.0.0.1:${empty.address().port}/`], ["nonet", link]]) {
+      const { page } = await open(address);
+      paints[name].push(await until("something is painted", () => page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0]?.startTime)));
+      await page.context().close();
+    }
+  }
+  empty.close();
+  const { page } = await open(link);
+  await until("everything is indexed", async () => (await page.locator("#fact-indexed").textContent()) === "everything is indexed");
+  await page.evaluate(() => {
+    globalThis.times = [];
+    let pressed = 0;
+    addEventListener("keydown", () => { pressed = performance.now(); }, true);
+    new MutationObserver(() => {
+      if (pressed) times.push(performance.now() - pressed);
+      pressed = 0;
+    }).observe(document.getElementById("results"), { subtree: true, childList: true, attributes: true, characterData: true });
+  });
+  await page.locator("#query").focus();
+  for (const key of "read the contents of a file") {
+    await page.keyboard.type(key);
+    await pause(250);
+  }
+  console.log(`first contentful paint, an empty page: ${spread(paints.empty)}`);
+  console.log(`first contentful paint, this page: ${spread(paints.nonet)}`);
+  console.log(`from a key to a new list: ${spread(await page.evaluate(() => times))}`);
+  await browser.close();
+  process.exit();
+}
+
 const { page, faults, asked } = await open(link);
 const call = await client("browser-test");
+const { ask } = call;
 const text = (selector) => page.locator(selector).textContent();
 const focused = (selector) => page.evaluate((selector) => document.activeElement.matches(selector), selector);
 const row = (name) => page.locator("#server-table tbody").filter({ has: page.getByRole("rowheader", { name, exact: true, includeHidden: true }) });
@@ -485,6 +528,17 @@ const CHECKS = {
     await asked.getByRole("button", { name: "Send" }).click();
     await until("it has answered", async () => /"depth": ?3/.test(await form.locator(".output").textContent()));
     assert.match(await form.locator(".output").textContent(), /"which": ?"mine"/);
+  },
+
+  async "a question that a client has put to its user is answered on the page"() {
+    const asked = await ask("ask_user", { question: "When do we ship?", choices: ["today", "tomorrow"] });
+    const question = page.locator("#waits-list li").filter({ hasText: "When do we ship?" });
+    await question.waitFor();
+    await accessible("a client's question");
+    await question.getByLabel("Your answer").selectOption({ label: "tomorrow" });
+    await question.getByRole("button", { name: "Send" }).click();
+    await until("it is gone", async () => (await question.count()) === 0);
+    assert.equal((await ask("ask_user", { token: asked.token })).answer, "tomorrow");
   },
 
   async "the page shows the gateway of another client, until that ends"() {

@@ -43,6 +43,52 @@ pub(in crate::gateway) struct Question {
     pub(super) asked: Instant,
     /// The number of the client whose quota it uses.
     pub(super) owner: u64,
+    /// The session that asked, if it lasts, and the client's name.
+    pub(super) session: Option<u64>,
+    pub(super) client: String,
+    /// The answer that the user gave outside of the chat and the client has yet to fetch.
+    pub(super) settled: Option<Value>,
+}
+
+impl Question {
+    /// Returns a question that nobody has asked yet.
+    pub(super) fn new(about: About, message: String) -> Self {
+        let (session, client, settled) = Default::default();
+        Self { about, message, asked: Instant::now(), owner: 0, session, client, settled }
+    }
+
+    /// Returns the question for the user outside of the chat, with what an answer is made of.
+    pub(super) fn shown(&self, token: &str) -> Value {
+        let mut shown = json!({ "token": token, "client": self.client, "message": self.message });
+        match &self.about {
+            About::Call { approval, lasting, .. } => {
+                shown["kind"] = json!("call");
+                shown["tool"] = json!(approval.tool);
+                shown["for_session"] = json!(lasting);
+            }
+            About::Content(_) => shown["kind"] = json!("content"),
+            About::Choices(choices, many) => {
+                shown["kind"] = json!("choices");
+                shown["choices"] = json!(choices);
+                shown["several"] = json!(many);
+            }
+            About::Form(form) => {
+                shown["kind"] = json!("form");
+                shown["form"] = form.clone();
+            }
+            About::Free => shown["kind"] = json!("free"),
+        }
+        shown
+    }
+
+    /// Reads an answer that the user gives outside of the chat.
+    ///
+    /// # Errors
+    ///
+    /// Why the answer is not understood, for the user.
+    pub(super) fn read_from_user(&self, said: &Value) -> Result<Value, String> {
+        self.about.read(said).map_err(|unread| format!("This answer {}. Give {}.", unread.why, unread.words))
+    }
 }
 
 impl Question {

@@ -370,8 +370,36 @@ function makeQuestion(one) {
   });
 }
 
+/** A question that a client has put to its user. The answer counts here as it does in the chat. */
+function makeClientQuestion(one) {
+  const path = `client-questions/${encodeURIComponent(one.token)}`;
+  const say = (answer) => () => ({ answer: typeof answer === "function" ? answer() : answer });
+  return makeWait(said(one.tool ?? one.client, 120), one.tool ? said(one.client, 60) : "asks you", said(one.message, 20_000), (row) => {
+    if (one.kind === "call") {
+      return [["Approve", path, say("allow")], ...(one.for_session ? [["Approve for the session", path, say("allow_for_session")]] : []), ["Deny", path, say("deny")]];
+    }
+    if (one.kind === "form") {
+      const required = new Set(one.form.required ?? []);
+      const fields = Object.entries(one.form.properties ?? {}).map(([name, of]) => [name, paramField(name, of, required.has(name), true)]);
+      row.append(...fields.map(([, field]) => field.node));
+      return [["Send", path, say(() => paramsOf(fields, required))], ["Decline", path, say({ action: "decline" })]];
+    }
+    if (one.kind === "choices") {
+      const choice = paramField("Your answer", one.several ? { type: "array", items: { enum: one.choices } } : { enum: one.choices }, true);
+      row.append(choice.node);
+      const chosen = () => choice.value() ?? "";
+      return [["Send", path, say(chosen)]];
+    }
+    const input = lines(2, { placeholder: one.kind === "content" ? "What to change, if you deny" : "" });
+    row.append(field("Your answer", input));
+    if (one.kind === "free") return [["Send", path, say(() => input.value)]];
+    return [["Approve", path, say("approve")], ["Deny", path, say(() => ({ decision: "deny", ...(input.value.trim() ? { feedback: input.value.trim() } : {}) }))]];
+  });
+}
+
 function showWaiting(found) {
   const rows = new Map();
+  for (const one of found.client_questions ?? []) rows.set(`client ${one.token}`, waits.get(`client ${one.token}`) ?? makeClientQuestion(one));
   for (const one of found.questions ?? []) rows.set(`question ${one.id}`, waits.get(`question ${one.id}`) ?? makeQuestion(one));
   for (const one of found.approvals ?? []) rows.set(`approval ${one.id}`, waits.get(`approval ${one.id}`) ?? makeApproval(one));
   for (const one of found.definitions ?? []) {
@@ -384,7 +412,7 @@ function showWaiting(found) {
     waits.set(key, row);
     if (!row.isConnected) $("waits-list").append(row);
   }
-  const all = (found.approvals ?? []).length + (found.questions ?? []).length + (found.total ?? 0);
+  const all = (found.approvals ?? []).length + (found.questions ?? []).length + (found.client_questions ?? []).length + (found.total ?? 0);
   if ($("waits").hidden && all > 0) speak(`${plural(all, "item")} waiting for you.`);
   write("waits-count", String(all));
   hide("waits", all === 0);

@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use axum::{
     Router,
-    extract::{Path, Query, State},
+    extract::{DefaultBodyLimit, Path, Query, State},
     response::Response,
     routing::{get, post},
 };
+use bytes::Bytes;
 use http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{answer, done};
+use super::{
+    answer, done,
+    servers::{MAX_BODY, read},
+};
 use crate::{
     fault::{Code, Fault},
     gateway::{
@@ -28,6 +32,10 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
         .route("/ui/api/facts", get(facts))
         .route("/ui/api/work/{kind}/{id}", get(one))
         .route("/ui/api/work/{kind}/{id}/{action}", post(act))
+        .route(
+            "/ui/api/client-questions/{token}",
+            post(answer_question).layer(DefaultBodyLimit::max(MAX_BODY)),
+        )
 }
 
 #[derive(Deserialize)]
@@ -71,6 +79,28 @@ async fn act(
             done()
         }
         Err(fault) => refused(&fault),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AnswerGiven {
+    answer: Value,
+}
+
+/// Answers a question that a client has put to its user.
+async fn answer_question(
+    State(gateway): State<Arc<Gateway>>,
+    Path(token): Path<String>,
+    body: Bytes,
+) -> Result<Response, Response> {
+    let AnswerGiven { answer } = read(&body)?;
+    match gateway.answer_question(&token, &answer).await {
+        Ok(()) => {
+            gateway.audit_event("page", || json!({ "action": "answer" }));
+            Ok(done())
+        }
+        Err(fault) => Err(refused(&fault)),
     }
 }
 
