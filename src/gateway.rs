@@ -30,6 +30,7 @@ mod lists;
 mod looking;
 mod mail;
 mod mailbox;
+pub mod page_questions;
 mod placing;
 mod prompts_resources;
 mod publish;
@@ -108,6 +109,7 @@ use guides::Guides;
 pub use interrupt::Interrupt;
 pub use mail::Follower;
 use mail::Mail;
+use page_questions::OpenQuestions;
 pub(crate) use placing::RELAYS;
 pub use prompts_resources::{FollowedResource, Page};
 use publisher::Publisher;
@@ -177,6 +179,8 @@ pub struct Gateway {
     sessions: Sessions,
     /// What each token uses at present.
     accounts: Accounts,
+    /// Questions of servers, during calls that the page's user makes.
+    pub page_questions: Arc<OpenQuestions>,
     /// Open questions and the approvals already given.
     pub(crate) questions: Questions,
     /// Approvals that wait for the user outside of the chat.
@@ -295,6 +299,7 @@ impl Gateway {
             records,
             clock,
             errands: Errands::default(),
+            page_questions: Arc::default(),
             keeps_time: OnceLock::new(),
             http: OnceLock::new(),
             page: OnceLock::new(),

@@ -18,7 +18,7 @@ use tokio::{process::Command, time::timeout};
 
 use super::{FAILED, OK};
 use crate::{
-    hosts,
+    hosts, shell,
     text::{clip, line},
 };
 
@@ -46,8 +46,8 @@ pub(super) struct UpdateArgs {
 enum Installer {
     /// A command that fetches Nonet into a cache, such as `npx`.
     Cache(&'static str),
-    /// npm, into the folder of a project or for the whole machine.
-    Npm { global: bool },
+    /// A package manager of Node.js, with the command that updates.
+    Node(&'static str, &'static str),
     /// pip, with the Python of its environment.
     Pip(PathBuf),
     /// `uv tool install`.
@@ -81,9 +81,16 @@ impl Installer {
             .collect();
         let follows = |one: &str, next: &str| parts.windows(2).any(|pair| pair[0] == one && pair[1] == next);
         if let Some(at) = parts.iter().position(|part| part == "node_modules") {
-            // npm keeps global packages in PREFIX/lib/node_modules, on Windows in %APPDATA%\npm\node_modules.
-            let before = at.checked_sub(1).and_then(|at| parts.get(at));
-            return Self::Npm { global: before.is_some_and(|part| part == "lib" || part == "npm") };
+            let before = &parts[..at];
+            let is_in = |name: &str| before.iter().any(|part| part == name);
+            return match before.last().map(|part| &**part) {
+                // PREFIX/lib/node_modules, on Windows %APPDATA%\npm\node_modules.
+                Some("lib" | "npm") => Self::Node("npm", "npm install -g nonet@latest"),
+                _ if is_in("pnpm") && is_in("global") => Self::Node("pnpm", "pnpm add -g nonet@latest"),
+                _ if is_in(".bun") && is_in("global") => Self::Node("bun", "bun add -g nonet@latest"),
+                _ if is_in("yarn") && is_in("global") => Self::Node("yarn", "yarn global add nonet@latest"),
+                _ => Self::Node("npm", "npm install nonet@latest"),
+            };
         }
         if follows("Cellar", "nonet") {
             return Self::Brew;
@@ -103,7 +110,7 @@ impl Installer {
     fn name(&self) -> &str {
         match self {
             Self::Cache(command) => command,
-            Self::Npm { .. } => "npm",
+            Self::Node(name, _) => name,
             Self::Pip(_) => "pip",
             Self::Uv => "uv",
             Self::Pipx => "pipx",
@@ -120,9 +127,10 @@ impl Installer {
             Self::Cache("bunx") => "bunx nonet@latest -V".into(),
             Self::Cache("pnpm") => "pnpm dlx nonet@latest -V".into(),
             Self::Cache(_) => "uvx nonet@latest -V".into(),
-            Self::Npm { global: true } => "npm install -g nonet@latest".into(),
-            Self::Npm { global: false } => "npm install nonet@latest".into(),
-            Self::Pip(python) => format!("{} -m pip install --upgrade nonet", python.display()),
+            Self::Node(_, command) => (*command).into(),
+            Self::Pip(python) => {
+                format!("{} -m pip install --upgrade nonet", shell::word(&python.display().to_string()))
+            }
             Self::Uv => "uv tool upgrade nonet".into(),
             Self::Pipx => "pipx upgrade nonet".into(),
             Self::Brew => "brew upgrade nonet".into(),
@@ -138,7 +146,7 @@ impl Installer {
         };
         match self {
             Self::Cache("uvx") | Self::Uv => question(&["uvx", "nonet@latest", "-V"], last_word),
-            Self::Cache(_) | Self::Npm { .. } => question(&[NPM, "view", "nonet", "version"], last_word),
+            Self::Cache(_) | Self::Node(..) => question(&[NPM, "view", "nonet", "version"], last_word),
             Self::Pip(python) => {
                 let python = python.display().to_string();
                 question(
@@ -189,6 +197,8 @@ fn of_brew(output: &str) -> Option<String> {
 /// Reports how to update. With `--check`: exit code 0 if this is the newest version, 1 if there is a newer one.
 pub(super) async fn run(args: &UpdateArgs) -> anyhow::Result<u8> {
     let exe = env::current_exe().context("the path of this program is unknown")?;
+    // Not a link to it in a folder for programs.
+    let exe = exe.canonicalize().unwrap_or(exe);
     let installer = Installer::of(&exe);
     let own = Version::parse(env!("CARGO_PKG_VERSION")).context("the version of this program")?;
     let newest = match (args.check, installer.question()) {
@@ -268,6 +278,10 @@ mod tests {
         check(&format!("/home/ann/.npm/_npx/8a1f/{package}"), "npx", Some("npx -y nonet@latest -V"));
         check(&format!("/usr/lib/node_modules/nonet/{package}"), "npm", Some("npm install -g nonet@latest"));
         check(&format!("/home/ann/shop/{package}"), "npm", Some("npm install nonet@latest"));
+        let global = format!("/home/ann/.local/share/pnpm/global/5/{package}");
+        check(&global, "pnpm", Some("pnpm add -g nonet@latest"));
+        let global = format!("/home/ann/.bun/install/global/{package}");
+        check(&global, "bun", Some("bun add -g nonet@latest"));
         check("/home/ann/.cache/uv/archive-v0/Xy1/bin/nonet", "uvx", Some("uvx nonet@latest -V"));
         check("/home/ann/.local/share/uv/tools/nonet/bin/nonet", "uv", Some("uv tool upgrade nonet"));
         check("/home/ann/.local/pipx/venvs/nonet/bin/nonet", "pipx", Some("pipx upgrade nonet"));

@@ -13,8 +13,10 @@ const MAX_ENTRIES: usize = 200;
 const MAX_BYTES: usize = 32 << 10;
 /// The longest text of an entry, in characters.
 const LONGEST: usize = 500;
-/// Lines of stderr within this time are shown as one entry: a secret may have several lines.
+/// Lines of stderr within this time are shown as one entry.
 const TOGETHER_MS: u64 = 1_000;
+/// The most lines of a private key: more lines without its end are not part of it.
+const KEY_LINES: usize = 200;
 
 /// What an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -45,6 +47,8 @@ pub struct History(Mutex<Kept>);
 struct Kept {
     entries: VecDeque<HistoryEntry>,
     bytes: usize,
+    /// How many lines of a private key have come, while its end has not.
+    key_lines: Option<usize>,
 }
 
 impl History {
@@ -56,7 +60,7 @@ impl History {
             }
             _ => state.as_str().to_string(),
         };
-        let text = clip(&text, LONGEST);
+        let text = clip(&without_secrets(&text).0, LONGEST);
         let mut kept = self.0.lock();
         let last = kept.entries.iter().rev().find(|entry| entry.kind == HistoryKind::State);
         if last.is_none_or(|last| last.text != text) {
@@ -66,7 +70,18 @@ impl History {
 
     /// Adds a line of stderr, whose known secrets are masked already.
     pub(super) fn wrote(&self, line: &str) {
-        self.0.lock().push(now(), HistoryKind::Stderr, clip(line, LONGEST));
+        let mut kept = self.0.lock();
+        // The only secret that has several lines: without its first line, nothing would show what the others are.
+        if line.contains("-----BEGIN ") && line.contains("PRIVATE KEY") {
+            kept.key_lines = Some(0);
+            kept.push(now(), HistoryKind::Stderr, "(a private key)".into());
+        }
+        if let Some(lines) = kept.key_lines {
+            let is_over = line.contains("-----END ") || lines >= KEY_LINES;
+            kept.key_lines = (!is_over).then_some(lines + 1);
+            return;
+        }
+        kept.push(now(), HistoryKind::Stderr, clip(&without_secrets(line).0, LONGEST));
     }
 
     /// Returns the entries, oldest first, without what looks like a secret.
@@ -83,9 +98,6 @@ impl History {
                 }
                 _ => shown.push(entry.clone()),
             }
-        }
-        for entry in &mut shown {
-            entry.text = without_secrets(&entry.text).0;
         }
         shown
     }
@@ -143,12 +155,17 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_several_lines_is_masked() {
+    fn a_key_of_several_lines_is_hidden_whatever_comes_between() {
         let history = History::default();
         let key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7\n-----END PRIVATE KEY-----";
         history.wrote("reading the key");
-        key.lines().for_each(|line| history.wrote(line));
-        let shown = texts(&history).join("\n");
-        assert!(shown.starts_with("reading the key") && !shown.contains("MIIEvQ"), "{shown}");
+        for line in key.lines() {
+            history.wrote(line);
+            history.entered(&down(line));
+        }
+        history.wrote("the key is read");
+        let entries = history.entries().into_iter().filter(|entry| entry.kind == HistoryKind::Stderr);
+        let shown = entries.map(|entry| entry.text).collect::<Vec<_>>().join("\n");
+        assert_eq!(shown, "reading the key\n(a private key)\nthe key is read");
     }
 }

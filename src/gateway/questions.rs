@@ -77,7 +77,8 @@ pub struct Approval {
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     open: DashMap<String, Question>,
-    approvals: DashMap<Approval, Instant>,
+    /// When each was given, and where.
+    approvals: DashMap<Approval, (Instant, Approver)>,
     cluster: Option<Arc<Cluster>>,
 }
 
@@ -96,6 +97,15 @@ pub struct AskArguments {
     pub(super) timeout: Option<u64>,
     pub(super) token: Option<String>,
     pub(super) answer: Option<Value>,
+}
+
+/// Whose question was answered outside of the chat.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// The client's name.
+    pub client: String,
+    /// The tool whose call waits for approval, if the question is about a call.
+    pub tool: Option<Arc<str>>,
 }
 
 /// The approval that a call needs.
@@ -243,14 +253,25 @@ impl Questions {
         self.cluster.as_ref().filter(|_| owner.session.is_none()).map(|cluster| &**cluster.replicas())
     }
 
-    /// Consumes the user's approval of a call in the chat. An approval counts once across all replicas.
-    async fn take_approval(&self, approval: &Approval) -> bool {
-        let own = self.approvals.remove(approval).is_some_and(|(_, at)| at.elapsed() < APPROVAL_AGE);
-        match self.replicas(&approval.owner) {
+    /// Consumes the user's approval of a call in the chat or on the page, and says which. An approval counts once across all
+    /// replicas.
+    async fn take_approval(&self, approval: &Approval) -> Option<Approver> {
+        let own = self.approvals.remove(approval).map(|(_, given)| given);
+        let own = own.filter(|(at, _)| at.elapsed() < APPROVAL_AGE).map(|(_, by)| by);
+        let taken = match self.replicas(&approval.owner) {
             // Without Redis, the approval on this replica counts.
-            Some(replicas) => replicas.take_note(&approval.note()).await.unwrap_or(own),
+            Some(replicas) => match replicas.take_note(&approval.note()).await {
+                Ok(true) => Some(own.unwrap_or(Approver::Chat)),
+                Ok(false) => None,
+                Err(_) => own,
+            },
             None => own,
+        };
+        if taken.is_some() {
+            // The client has made the call without fetching the answer first.
+            self.open.retain(|_, open| open.settled.is_none() || !open.is_about(approval));
         }
+        taken
     }
 
     /// Implements the `ask_user` meta-tool.
@@ -307,7 +328,7 @@ impl Questions {
 
     /// Whether the user has approved a call in the chat that has not been made since.
     pub(super) fn is_approved(&self, approval: &Approval) -> bool {
-        self.approvals.get(approval).is_some_and(|at| at.elapsed() < APPROVAL_AGE)
+        self.approvals.get(approval).is_some_and(|given| given.0.elapsed() < APPROVAL_AGE)
     }
 
     /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool
@@ -330,8 +351,10 @@ impl Questions {
         {
             return Ok(Approved::By(Approver::Session));
         }
-        if by == ApproveBy::Chat && self.take_approval(&approval).await {
-            return Ok(Approved::By(Approver::Chat));
+        if by == ApproveBy::Chat
+            && let Some(approver) = self.take_approval(&approval).await
+        {
+            return Ok(Approved::By(approver));
         }
         let message = own.unwrap_or_else(|| approval_message(tool, params));
         let choices = if lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
@@ -443,6 +466,8 @@ impl Questions {
             (About::Call { approval: one, .. }, About::Call { approval: other, .. }) => one == other,
             _ => false,
         };
+        // An answer that was never fetched does not answer the same call again.
+        self.open.retain(|_, open| open.settled.is_none() || !same(open));
         if let Some(mut open) = self.open.iter_mut().find(|open| same(open)) {
             open.asked = Instant::now();
             return open.key().clone();
@@ -511,25 +536,27 @@ impl Questions {
             Ok(answer) => answer,
             Err(again) => return Ok(again),
         };
-        // A token works once, even if two answers arrive at the same time.
-        self.open.remove(token).ok_or_else(|| no_question(token))?;
+        // A token works once, even if two answers arrive at the same time: the first counts.
+        if self.open.remove_if(token, |_, open| open.settled.is_none()).is_none() {
+            return self.still_open(token, false);
+        }
         note_lasting(&caller.session, &question.about, &answer, said);
-        Ok(self.taken(question.about, answer).await)
+        Ok(self.taken(question.about, answer, Approver::Chat).await)
     }
 
     /// Gives an answer its effect: an approved call may be made once. Returns the answer for the client.
-    async fn taken(&self, about: About, mut answer: Value) -> Value {
+    async fn taken(&self, about: About, mut answer: Value, by: Approver) -> Value {
         if let About::Call { approval, params, .. } = about
             && answer["status"] == "approved"
         {
             let name = approval.tool.clone();
-            self.approvals.retain(|_, at| at.elapsed() < APPROVAL_AGE);
+            self.approvals.retain(|_, given| given.0.elapsed() < APPROVAL_AGE);
             if let Some(replicas) = self.replicas(&approval.owner)
                 && let Err(error) = replicas.put_note(&approval.note(), APPROVAL_AGE).await
             {
                 tracing::debug!(%error, "other replicas do not know of an approval");
             }
-            self.approvals.insert(approval, Instant::now());
+            self.approvals.insert(approval, (Instant::now(), by));
             answer["next_step"] =
                 json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });
         }
@@ -561,30 +588,28 @@ impl Questions {
         token: &str,
         said: &Value,
         session_of: impl FnOnce(u64) -> Option<Arc<Session>>,
-    ) -> Result<(), Option<String>> {
+    ) -> Result<Settled, Option<String>> {
+        let is_open = |open: &Question| open.settled.is_none() && open.asked.elapsed() < QUESTION_AGE;
         let question = self.open.get(token).map(|question| question.clone());
-        let question = question.filter(|open| open.settled.is_none() && open.asked.elapsed() < QUESTION_AGE);
-        let question = question.ok_or(None)?;
+        let question = question.filter(is_open).ok_or(None)?;
         let answer = question.read_from_user(said).map_err(Some)?;
-        match self.open.get_mut(token) {
-            Some(mut open) if open.settled.is_none() => open.settled = Some(answer.clone()),
-            _ => return Err(None),
-        }
+        // Off the table until the answer has its effect: of two answers the first counts.
+        let (_, mut question) = self.open.remove_if(token, |_, open| is_open(open)).ok_or(None)?;
         let session = question.session.and_then(session_of);
         if let Some(session) = &session {
             note_lasting(session, &question.about, &answer, said);
         }
-        let answer = self.taken(question.about, answer).await;
-        if let Some(mut open) = self.open.get_mut(token) {
-            open.settled = Some(answer.clone());
-        }
+        let answer = self.taken(question.about.clone(), answer, Approver::Page).await;
+        let settled = Settled { client: question.client.clone(), tool: question.tool() };
+        question.settled = Some(answer.clone());
+        self.open.insert(token.into(), question);
         if let (Some(session), Value::Object(answer)) = (session, answer) {
             let mut notice =
                 Map::from_iter([("kind".into(), json!("question_answered")), ("token".into(), json!(token))]);
             notice.extend(answer);
             session.notify(Value::Object(notice));
         }
-        Ok(())
+        Ok(settled)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
     config::{Config, ServerSettings},
     downstream::{Remedy, State, Update, likely_cause},
     hosts::Change,
-    reloads::text_hash,
+    reloads::{ReloadDesk, ReloadRequest, text_hash},
     shell,
     text::clip,
 };
@@ -179,9 +179,17 @@ impl Gateway {
     }
 
     /// Accepts the user's change of the text in use, even if the change removes the only server.
-    pub fn accept_edit(&self, change: &Change) {
-        if let Some((before, after)) = change.texts() {
-            self.texts.accept_edit(&text_hash(before), text_hash(after));
+    pub async fn accept_edit(&self, change: &Change) {
+        let Some((before, after)) = change.texts() else { return };
+        self.texts.accept_edit(&text_hash(before), text_hash(after));
+        // The other gateways of the file have to take it, too.
+        let desk = self.state.as_deref().map(|state| ReloadDesk::of(state, &self.config().file));
+        if let Some(desk) = desk.filter(|desk| desk.folder().exists()) {
+            let request = ReloadRequest::of_edit(before, after);
+            let asked = tokio::task::spawn_blocking(move || desk.ask(&request)).await;
+            if let Ok(Err(error)) = asked {
+                tracing::warn!(%error, "other gateways of this servers.toml may refuse the change");
+            }
         }
     }
 

@@ -13,6 +13,7 @@ use super::{
     Gateway,
     builtin::watch as watches,
     faults::of_store,
+    questions::Settled,
     scheduling::{schedule_in_full, schedule_in_list},
 };
 use crate::{
@@ -228,7 +229,7 @@ impl Gateway {
     /// # Errors
     ///
     /// `not_found` if the question is no longer open, `invalid_params` if the answer does not fit it.
-    pub async fn answer_question(&self, token: &str, said: &Value) -> Result<(), Fault> {
+    pub async fn answer_question(&self, token: &str, said: &Value) -> Result<Settled, Fault> {
         let settled = self.questions.settle(token, said, |id| self.sessions.get(id)).await;
         settled.map_err(|why| match why {
             Some(why) => Fault::new(Code::InvalidParams, why),

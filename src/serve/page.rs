@@ -17,7 +17,7 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     body::Body,
     extract::{Path, Query, Request, State},
     middleware::Next,
@@ -32,7 +32,6 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast::error::RecvError;
 
-use self::questions::OpenQuestions;
 use super::access;
 use crate::{
     approvals::{Decision, Undecided, Verdict, WaitingApproval},
@@ -139,7 +138,6 @@ fn api(gateway: &Arc<Gateway>) -> Router {
         .merge(servers::routes())
         .merge(tools::routes())
         .merge(clients::routes())
-        .layer(Extension(Arc::new(OpenQuestions::default())))
         .with_state(gateway.clone())
 }
 
@@ -291,10 +289,7 @@ fn event(call: &Value) -> Result<Bytes, Infallible> {
 }
 
 /// Returns what waits for the user: approvals, definitions to trust, questions of clients and of the page's own calls.
-async fn waiting(
-    State(gateway): State<Arc<Gateway>>,
-    Extension(questions): Extension<Arc<OpenQuestions>>,
-) -> Response {
+async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
     let approvals = match gateway.approvals.waiting().await {
         Ok(waiting) => waiting.iter().map(WaitingApproval::to_json).collect::<Vec<_>>(),
         Err(error) => return failed(error),
@@ -308,7 +303,7 @@ async fn waiting(
                     "approvals": approvals,
                     "definitions": definitions,
                     "total": total,
-                    "questions": questions.waiting(),
+                    "questions": gateway.page_questions.waiting(),
                     "client_questions": gateway.user_questions(),
                 }),
             )

@@ -159,8 +159,8 @@ impl UserPage {
                 }
             },
         ));
-        // Unless it serves clients as well.
-        let _ = self.gateway.serves.set(Serves::Page);
+        // Unless it serves clients as well, and did so before.
+        super::offer_page(&self.gateway, Serves::Page);
         self.gateway.calls.switch_on();
         self.gateway.shows_page_at(&format!("http://{address}"));
         let settings = self.gateway.clone();

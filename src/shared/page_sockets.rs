@@ -13,8 +13,11 @@ use crate::files;
 
 /// How the name of a socket ends.
 const SUFFIX: &str = ".page";
-/// The most sockets that are looked at.
+/// How the name of a socket ends until the gateway listens.
+const NEW: &str = "new";
+/// The most gateways on one page, and the most sockets that are looked at to find those of ended gateways.
 const MOST: usize = 100;
+const MOST_PRUNED: usize = 10_000;
 
 /// The folder of the sockets.
 #[derive(Clone, Debug)]
@@ -52,17 +55,32 @@ impl PageSockets {
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
-        Ok(PageSocket { listener: UnixListener::bind(&path)?, path })
+        // Under its name only once it listens: a socket that refuses is taken for that of a gateway that has ended.
+        let new = path.with_extension(NEW);
+        let listener = UnixListener::bind(&new)?;
+        fs::rename(&new, &path)?;
+        Ok(PageSocket { path, listener })
     }
 
     /// Returns the gateways that have a socket, some of which may have ended.
     pub fn ids(&self) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
-        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-        let mut ids: Vec<String> =
-            names.filter_map(|name| Some(name.strip_suffix(SUFFIX)?.to_string())).take(MOST).collect();
-        ids.sort();
-        ids
+        self.all().take(MOST).collect()
+    }
+
+    fn all(&self) -> impl Iterator<Item = String> + use<> {
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| Some(name.strip_suffix(SUFFIX)?.to_string()))
+    }
+
+    /// Removes the sockets of gateways that have ended. Blocks.
+    pub fn prune(&self) {
+        for id in self.all().take(MOST_PRUNED) {
+            let Ok(path) = self.path(&id) else { continue };
+            if std::os::unix::net::UnixStream::connect(&path).is_err_and(|error| has_ended(&error)) {
+                let _ = fs::remove_file(&path);
+            }
+        }
     }
 
     /// Connects to a gateway. The file of one that has ended is removed.
@@ -76,7 +94,7 @@ impl PageSockets {
             Ok(stream) if is_own(&stream) => Ok(stream),
             Ok(_) => Err(io::ErrorKind::PermissionDenied.into()),
             Err(error) => {
-                if error.kind() == io::ErrorKind::ConnectionRefused {
+                if has_ended(&error) {
                     let _ = fs::remove_file(&path);
                 }
                 Err(error)
@@ -94,6 +112,11 @@ impl PageSockets {
     }
 }
 
+/// Whether nobody listens at a socket any more.
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+}
+
 impl PageSocket {
     /// Returns the next connection of this user.
     pub async fn accept(&self) -> io::Result<UnixStream> {
@@ -103,11 +126,6 @@ impl PageSocket {
                 return Ok(stream);
             }
         }
-    }
-
-    /// Returns the file of the socket.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 }
 

@@ -422,7 +422,7 @@ fn what_a_client_asks_its_user_can_be_answered_on_the_page() {
     let gone = ask(&mut client, json!({ "token": token, "answer": "red" }));
     assert_eq!(gone["error"]["code"], "not_found", "{gone}");
 
-    // A call that waits for approval in the chat may be made once.
+    // A call that waits for approval in the chat may be made once, and an answer that nobody fetched answers no other call.
     let pay = json!({ "name": "shop.pay" });
     let fault = client.answer("execute_tool", pay.clone());
     assert_eq!(fault["error"]["code"], "needs_approval", "{fault}");
@@ -431,7 +431,13 @@ fn what_a_client_asks_its_user_can_be_answered_on_the_page() {
     assert_eq!(answer(shown["token"].as_str().expect("a token"), json!("allow")).0, 204);
     let paid = client.call("execute_tool", pay.clone());
     assert_ne!(paid["isError"], true, "{paid}");
-    assert_eq!(client.answer("execute_tool", pay)["error"]["code"], "needs_approval");
+    let fault = client.answer("execute_tool", pay);
+    assert_eq!(fault["error"]["code"], "needs_approval", "{fault}");
+    let again = waiting()[0].clone();
+    assert_ne!(again["token"], shown["token"], "{again}");
+    let token = again["token"].as_str().expect("a token");
+    let denied = ask(&mut client, json!({ "token": token, "answer": "deny" }));
+    assert_eq!(denied["status"], "denied", "{denied}");
 }
 
 #[test]

@@ -234,6 +234,20 @@ fn one_page_shows_the_gateways_of_all_clients() {
         );
         assert_eq!(reply.status, 410, "{other}: {reply:?}");
     }
+    // What a killed gateway leaves behind is gone once another one has started.
+    let sockets = || files(folder.path(), ".page").len();
+    let mut killed = client.beside(&[]);
+    killed.initialize("2025-06-18", json!({}));
+    eventually("its socket is there", || (sockets() == 3).then_some(()));
+    kill(Pid::from_raw(killed.child.id().try_into().expect("a pid")), Signal::SIGKILL).expect("it runs");
+    killed.child.wait().expect("it ends");
+    let mut next = client.beside(&[]);
+    next.initialize("2025-06-18", json!({}));
+    eventually("the next one has a socket, and the killed one none", || {
+        (all().as_array()?.len() == 3 && sockets() == 3).then_some(())
+    });
+    next.leave();
+    next.ended();
     client.leave();
     client.ended();
     eventually("it is off the list", || (all().as_array()?.len() == 1).then_some(()));

@@ -1,5 +1,7 @@
 //! The subject of a question, and how its answer is read.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -79,6 +81,19 @@ impl Question {
             About::Free => shown["kind"] = json!("free"),
         }
         shown
+    }
+
+    /// Whether the question asks for this approval.
+    pub(super) fn is_about(&self, wanted: &Approval) -> bool {
+        matches!(&self.about, About::Call { approval, .. } if approval == wanted)
+    }
+
+    /// Returns the tool whose call waits for approval, if the question is about a call.
+    pub(super) fn tool(&self) -> Option<Arc<str>> {
+        match &self.about {
+            About::Call { approval, .. } => Some(approval.tool.clone()),
+            _ => None,
+        }
     }
 
     /// Reads an answer that the user gives outside of the chat.

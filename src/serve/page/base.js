@@ -151,7 +151,7 @@ async function api(path, { here = false, ...options } = {}) {
   const headers = { "X-Nonet-Token": sent, ...(gateway && !here ? { "X-Nonet-Gateway": gateway } : {}) };
   const answer = await fetch(`/ui/api/${path}`, { ...options, cache: "no-store", credentials: "omit", redirect: "error", headers });
   if (answer.status === 410 && gateway) chooseGateway("", "The gateway shown here has ended.");
-  if (answer.status === 401 || answer.status === 403) {
+  if (answer.status === 401 || (answer.status === 403 && !(gateway && !here))) {
     if (sent === token) closeGate("Nonet does not accept this tab's token. Nonet may have restarted: each start has a new link, which `nonet ui` opens.");
     throw new Refused();
   }
@@ -355,7 +355,7 @@ function makeQuestion(one) {
   const path = `questions/${encodeURIComponent(one.id)}`;
   return makeWait(said(one.for, 120), one.url ? "asks you to open an address" : "asks you", said(one.message, 20_000), (row) => {
     if (one.url) row.append(make("p.small.mono.said", {}, said(one.url, 2000)));
-    const required = new Set(one.form?.required ?? []);
+    const required = requiredOf(one.form);
     const fields = Object.entries(one.form?.properties ?? {}).map(([name, of]) => [name, paramField(name, of, required.has(name), true)]);
     row.append(...fields.map(([, field]) => field.node));
     const accept = () => {
@@ -379,7 +379,7 @@ function makeClientQuestion(one) {
       return [["Approve", path, say("allow")], ...(one.for_session ? [["Approve for the session", path, say("allow_for_session")]] : []), ["Deny", path, say("deny")]];
     }
     if (one.kind === "form") {
-      const required = new Set(one.form.required ?? []);
+      const required = requiredOf(one.form);
       const fields = Object.entries(one.form.properties ?? {}).map(([name, of]) => [name, paramField(name, of, required.has(name), true)]);
       row.append(...fields.map(([, field]) => field.node));
       return [["Send", path, say(() => paramsOf(fields, required))], ["Decline", path, say({ action: "decline" })]];
@@ -399,12 +399,21 @@ function makeClientQuestion(one) {
 
 function showWaiting(found) {
   const rows = new Map();
-  for (const one of found.client_questions ?? []) rows.set(`client ${one.token}`, waits.get(`client ${one.token}`) ?? makeClientQuestion(one));
-  for (const one of found.questions ?? []) rows.set(`question ${one.id}`, waits.get(`question ${one.id}`) ?? makeQuestion(one));
-  for (const one of found.approvals ?? []) rows.set(`approval ${one.id}`, waits.get(`approval ${one.id}`) ?? makeApproval(one));
+  // A form that cannot be shown costs its own row only.
+  const put = (key, one, makeRow) => {
+    let row = waits.get(key);
+    try {
+      row ??= makeRow(one);
+    } catch (fault) {
+      row = make("li", {}, make("p.small.said", {}, `A question cannot be shown here (${said(fault.message, 200)}); answer it in its client.`));
+    }
+    rows.set(key, row);
+  };
+  for (const one of found.client_questions ?? []) put(`client ${one.token}`, one, makeClientQuestion);
+  for (const one of found.questions ?? []) put(`question ${one.id}`, one, makeQuestion);
+  for (const one of found.approvals ?? []) put(`approval ${one.id}`, one, makeApproval);
   for (const one of found.definitions ?? []) {
-    const key = `definition ${one.name} ${one.hash}`;
-    rows.set(key, waits.get(key) ?? makeDefinition(one));
+    put(`definition ${one.name} ${one.hash}`, one, makeDefinition);
   }
   for (const [key, row] of waits) if (!rows.has(key)) row.remove();
   waits.clear();

@@ -1,7 +1,7 @@
 // --- the gateways of this user: the page shows one of them ---
 
 const LOOK_MS = 10_000;
-const gateways = { select: $("gateways"), timer: 0, shown: "" };
+const gateways = { select: $("gateways"), timer: 0, shown: "", missed: 0 };
 
 /** How a gateway is called: by its clients, else by whom it serves. */
 function gatewayWords(one, all) {
@@ -25,7 +25,10 @@ async function loadGateways() {
     const { gateways: all } = await (await api("gateways", { here: true })).json();
     const own = all[0];
     const chosen = gateway || own.id;
-    if (!all.some(({ id }) => id === chosen)) return chooseGateway("", "The gateway shown here has ended.");
+    if (!running) return;
+    // One that is busy may miss one look.
+    gateways.missed = all.some(({ id }) => id === chosen) ? 0 : gateways.missed + 1;
+    if (gateways.missed > 1) return chooseGateway("", "The gateway shown here has ended.");
     // Whoever opens the page wants to see their clients.
     const busy = all.find(({ id, clients, config }) => id !== own.id && clients?.length && config === own.config);
     if (gateway === null && !own.clients?.length && own.serves !== "http" && busy && canKeepGateway()) return chooseGateway(busy.id);
@@ -36,7 +39,7 @@ async function loadGateways() {
       gateways.shown = shown;
       gateways.select.replaceChildren(...all.map((one) => make("option", { value: one.id }, gatewayWords(one, all))));
     }
-    gateways.select.value = chosen;
+    if (!gateways.missed) gateways.select.value = chosen;
   } catch (failure) {
     if (failure instanceof Refused) return;
   }

@@ -1,17 +1,14 @@
 //! The gateways of this user on one page: each answers the page's requests on a socket of its own, and the gateway that serves
 //! the page passes on what is meant for another.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use axum::{Router, extract::State, response::Response, routing::get};
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::answer;
-use crate::gateway::{Gateway, Serves};
-
-/// The header that names the gateway that a request is meant for.
-pub(super) const GATEWAY: &str = "x-nonet-gateway";
+use crate::gateway::Gateway;
 
 pub(super) fn routes() -> Router<Arc<Gateway>> {
     Router::new().route("/ui/api/gateway", get(about)).route("/ui/api/gateways", get(all))
@@ -23,9 +20,8 @@ async fn about(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 fn own(gateway: &Gateway) -> Value {
-    let clients = gateway.clients();
-    let mut names: Vec<String> = clients.into_iter().map(|(_, client, _)| client).take(20).collect();
-    names.dedup();
+    let clients = gateway.clients().into_iter().map(|(_, client, _)| client);
+    let names: BTreeSet<String> = clients.take(100).collect();
     json!({
         "id": gateway.id,
         "pid": std::process::id(),
@@ -40,16 +36,13 @@ fn own(gateway: &Gateway) -> Value {
 
 /// Lists the gateways of this user: the one that serves the page first.
 async fn all(State(gateway): State<Arc<Gateway>>) -> Response {
-    let mut found = vec![own(&gateway)];
     #[cfg(unix)]
-    found.extend(sockets::others(&gateway).await);
+    let others = sockets::others(&gateway).await;
+    // Elsewhere there are no such sockets yet.
+    #[cfg(not(unix))]
+    let others: Vec<Value> = Vec::new();
+    let found: Vec<Value> = [own(&gateway)].into_iter().chain(others).collect();
     answer(StatusCode::OK, &json!({ "gateways": found }))
-}
-
-/// Returns the gateway that a request is meant for, if it is another one.
-fn other(gateway: &Gateway, headers: &HeaderMap) -> Option<String> {
-    let id = headers.get(GATEWAY)?.to_str().ok()?;
-    (!id.is_empty() && id != &*gateway.id).then(|| id.to_string())
 }
 
 #[cfg(unix)]
@@ -59,12 +52,12 @@ pub(super) use sockets::pass_on;
 
 #[cfg(unix)]
 mod sockets {
-    use std::time::Duration;
+    use std::{io, time::Duration};
 
     use anyhow::Context;
     use axum::{body::Body, extract::Request, middleware::Next};
     use futures::future::join_all;
-    use http::{HeaderValue, header::HOST};
+    use http::{HeaderMap, HeaderValue, header::HOST};
     use hyper::{client, server, service::service_fn};
     use hyper_util::rt::TokioIo;
     use tokio::time::{sleep, timeout};
@@ -73,6 +66,7 @@ mod sockets {
 
     use super::*;
     use crate::{
+        gateway::Serves,
         serve::{
             HEAD_START,
             page::{TOKEN, api, failed, servers::wrong},
@@ -80,6 +74,8 @@ mod sockets {
         shared::PageSockets,
     };
 
+    /// The header that names the gateway that a request is meant for.
+    const GATEWAY: &str = "x-nonet-gateway";
     /// How long another gateway may take to say which one it is.
     const PATIENCE: Duration = Duration::from_secs(1);
     /// The pause after a connection that could not be accepted.
@@ -87,20 +83,33 @@ mod sockets {
     /// The longest answer about a gateway, in bytes.
     const MAX_ABOUT: usize = 64 << 10;
 
+    /// Returns the gateway that a request is meant for, if it is another one.
+    fn other(gateway: &Gateway, headers: &HeaderMap) -> Option<String> {
+        let id = headers.get(GATEWAY)?.to_str().ok()?;
+        (!id.is_empty() && id != &*gateway.id).then(|| id.to_string())
+    }
+
     fn sockets(gateway: &Gateway) -> anyhow::Result<PageSockets> {
         PageSockets::of(gateway.state.as_deref().context("this gateway stores nothing on disk")?)
     }
 
     /// Answers the pages of this user's other gateways, until the gateway stops.
     pub(in crate::serve) fn offer(gateway: &Arc<Gateway>, serves: Serves) {
-        let _ = gateway.serves.set(serves);
+        if gateway.serves.set(serves).is_err() {
+            // It has a socket already.
+            return;
+        }
         let gateway = gateway.clone();
         tokio::spawn(async move {
             // The handshake first.
             sleep(HEAD_START).await;
-            let listening = sockets(&gateway).and_then(|sockets| Ok(sockets.listen(&gateway.id)?));
+            let listening = sockets(&gateway).and_then(|sockets| Ok((sockets.listen(&gateway.id)?, sockets)));
             let socket = match listening {
-                Ok(socket) => socket,
+                Ok((socket, sockets)) => {
+                    // What killed gateways left behind.
+                    tokio::task::spawn_blocking(move || sockets.prune());
+                    socket
+                }
                 Err(error) => {
                     tracing::debug!("other gateways' pages cannot show this gateway: {error:#}");
                     return;
@@ -134,7 +143,7 @@ mod sockets {
         if !gateway.config().gateway.page {
             let file = gateway.config().file.display().to_string();
             let why = format!("The page is switched off: remove `page = false` from [gateway] in {file}.");
-            return wrong(StatusCode::FORBIDDEN, why);
+            return wrong(StatusCode::GONE, why);
         }
         // From the first look on; until then, a gateway without a page records no calls.
         gateway.calls.switch_on();
@@ -175,11 +184,18 @@ mod sockets {
         };
         match send(&sockets, &id, request).await {
             Ok(response) => response,
+            Err(error) if has_ended(&error) => wrong(StatusCode::GONE, "That gateway has ended."),
             Err(error) => {
-                tracing::debug!("a request of the page was not passed on: {error:#}");
-                wrong(StatusCode::GONE, "That gateway has ended.")
+                wrong(StatusCode::BAD_GATEWAY, format!("That gateway cannot be reached now: {error:#}"))
             }
         }
+    }
+
+    /// Whether nobody listens at the other gateway's socket.
+    fn has_ended(error: &anyhow::Error) -> bool {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        matches!(kind, Some(ConnectionRefused | NotFound))
     }
 
     async fn send(sockets: &PageSockets, id: &str, mut request: Request) -> anyhow::Result<Response> {

@@ -1,199 +1,34 @@
-//! Questions that servers ask during a call that the user of the page makes. The page shows a question, and the call waits for
-//! the answer.
+//! The answers of the page's user to questions of servers, during a call that the user makes on the page.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::Arc;
 
 use axum::{
-    Extension, Router,
-    extract::{DefaultBodyLimit, Path},
+    Router,
+    extract::{DefaultBodyLimit, Path, State},
     response::Response,
     routing::post,
 };
 use bytes::Bytes;
-use futures::future::join_all;
 use http::StatusCode;
-use parking_lot::Mutex;
-use rmcp::ErrorData;
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
-use tokio::{
-    sync::{mpsc, oneshot},
-    task::JoinSet,
-};
 
 use super::{
     done,
     servers::{MAX_BODY, read, unfit, wrong},
 };
-use crate::{
-    downstream::{ClientChannel, InputReplies, InputRequests, ToClient},
-    gateway::{Gateway, session::Session},
-    schema::Schema,
-};
-
-/// How many messages of servers wait for one call.
-const QUEUE: usize = 32;
-
-/// The open questions of the page's calls.
-#[derive(Debug, Default)]
-pub(super) struct OpenQuestions {
-    open: Mutex<BTreeMap<u64, Open>>,
-    next: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Open {
-    /// The full name of the tool that was called.
-    tool: String,
-    /// The params of the `elicitation/create` request.
-    params: Value,
-    reply: oneshot::Sender<Value>,
-}
-
-/// Removes a question when its call has ended.
-struct Listed<'a>(&'a OpenQuestions, u64);
-
-impl Drop for Listed<'_> {
-    fn drop(&mut self) {
-        self.0.open.lock().remove(&self.1);
-    }
-}
-
-/// What the user of the page says: the result of `elicitation/create`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AnswerGiven {
-    action: Action,
-    #[serde(default)]
-    content: Option<Map<String, Value>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Action {
-    Accept,
-    Decline,
-    Cancel,
-}
-
-/// Why an answer was not passed on.
-enum Unanswered {
-    /// The call of the question has ended.
-    Ended,
-    /// The answer does not fit the form, for these reasons.
-    Unfit(String),
-}
+use crate::gateway::{Gateway, page_questions::Unanswered};
 
 pub(super) fn routes() -> Router<Arc<Gateway>> {
     Router::new().route("/ui/api/questions/{id}", post(give)).layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
 async fn give(
-    Extension(questions): Extension<Arc<OpenQuestions>>,
+    State(gateway): State<Arc<Gateway>>,
     Path(id): Path<u64>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    match questions.answer(id, read(&body)?) {
+    match gateway.page_questions.answer(id, read(&body)?) {
         Ok(()) => Ok(done()),
         Err(Unanswered::Ended) => Err(wrong(StatusCode::NOT_FOUND, "The call of this question has ended.")),
         Err(Unanswered::Unfit(faults)) => Err(unfit(format!("This does not fit the form: {faults}."))),
-    }
-}
-
-impl OpenQuestions {
-    /// Returns the open questions for the page, oldest first.
-    pub fn waiting(&self) -> Vec<Value> {
-        let open = self.open.lock();
-        open.iter()
-            .map(|(id, one)| {
-                json!({
-                    "id": id,
-                    "for": one.tool,
-                    "message": one.params["message"],
-                    "url": one.params.get("url").filter(|_| one.params["mode"] == "url"),
-                    "form": one.params.get("requestedSchema"),
-                })
-            })
-            .collect()
-    }
-
-    /// Returns a channel by which servers ask the user of the page during a call of `tool`, and the work that serves the channel
-    /// as long as it is polled.
-    pub fn channel(
-        self: &Arc<Self>,
-        session: &Session,
-        tool: &str,
-    ) -> (ClientChannel, impl Future<Output = ()> + Send + 'static) {
-        let (to, mut toward) = mpsc::channel(QUEUE);
-        let can = json!({ "elicitation": { "form": {}, "url": {} } });
-        let channel = ClientChannel {
-            session: session.id,
-            to,
-            can: Arc::new(can.as_object().cloned().unwrap_or_default()),
-            declined: Arc::default(),
-            turns: session.turns.clone(),
-            parks: false,
-            waits: Arc::default(),
-            log: None,
-        };
-        let (questions, tool) = (self.clone(), tool.to_string());
-        let serve = async move {
-            // Dropping the set drops the questions.
-            let mut asked = JoinSet::new();
-            while let Some(message) = toward.recv().await {
-                if let ToClient::Ask(requests, reply) = message {
-                    let (questions, tool) = (questions.clone(), tool.clone());
-                    asked.spawn(async move {
-                        let _ = reply.send(questions.ask(&tool, requests).await);
-                    });
-                }
-                while asked.try_join_next().is_some() {}
-            }
-            asked.join_all().await;
-        };
-        (channel, serve)
-    }
-
-    /// Asks, and waits for the answers.
-    async fn ask(&self, tool: &str, requests: InputRequests) -> InputReplies {
-        let answers = requests.into_iter().map(async |(key, mut request)| {
-            let (reply, answered) = oneshot::channel();
-            let id = self.next.fetch_add(1, Ordering::Relaxed);
-            let open = Open { tool: tool.into(), params: request["params"].take(), reply };
-            self.open.lock().insert(id, open);
-            let _listed = Listed(self, id);
-            let answer: Result<Value, ErrorData> =
-                Ok(answered.await.unwrap_or_else(|_| json!({ "action": Action::Cancel })));
-            (key, answer)
-        });
-        join_all(answers).await.into_iter().collect()
-    }
-
-    /// Passes an answer on. An answer that does not fit the form leaves the question open.
-    fn answer(&self, id: u64, given: AnswerGiven) -> Result<(), Unanswered> {
-        let AnswerGiven { action, content } = given;
-        let mut open = self.open.lock();
-        let one = open.get(&id).ok_or(Unanswered::Ended)?;
-        let mut answer = json!({ "action": action });
-        if action == Action::Accept
-            && let Some(form) = one.params.get("requestedSchema")
-        {
-            let content = Value::Object(content.unwrap_or_default());
-            let form = Schema::new(form.clone());
-            if !form.accepts(&content) {
-                let faults = form.read(content).err().map(|misfit| misfit.faults.join("; "));
-                return Err(Unanswered::Unfit(faults.unwrap_or_default()));
-            }
-            answer["content"] = content;
-        }
-        let one = open.remove(&id).ok_or(Unanswered::Ended)?;
-        let _ = one.reply.send(answer);
-        Ok(())
     }
 }

@@ -379,7 +379,7 @@ async fn act(
             let change =
                 blocking(move || hosts::enable_server(&file, &server, enabled, &Machine::this()?)).await?;
             if !enabled {
-                gateway.accept_edit(&change);
+                gateway.accept_edit(&change).await;
             }
             if let Some(connection) = gateway.connections().get(name.as_str()).filter(|_| enabled) {
                 connection.release();
@@ -405,7 +405,7 @@ async fn act(
                 let remove = shell::nonet(&format!("secret remove {}{option}", secret.name), &place);
                 notes.push(format!("The secret `{}` is now unused: `{remove}` deletes it.", secret.name));
             }
-            gateway.accept_edit(&removal.change);
+            gateway.accept_edit(&removal.change).await;
             write(&gateway, removal.change, "remove", &name, notes).await
         }
         _ => Err(wrong(

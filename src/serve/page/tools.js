@@ -159,7 +159,7 @@ function kindOf(schema = {}) {
   if (schema === null || typeof schema !== "object") return { type: "json" };
   if (Array.isArray(schema.enum) && schema.enum.length && schema.enum.length <= 200) return { type: "enum", of: schema.enum };
   if ("const" in schema) return { type: "enum", of: [schema.const] };
-  const ways = (schema.anyOf ?? schema.oneOf ?? []).filter((way) => way?.type !== "null");
+  const ways = ([schema.anyOf, schema.oneOf].find(Array.isArray) ?? []).filter((way) => way?.type !== "null");
   if (!schema.type && ways.length === 1) return kindOf(ways[0]);
   // Values with a title for each (2025-11-25).
   if (ways.length > 1 && ways.every((way) => way && "const" in way)) return { type: "enum", of: ways.map((way) => way.const), titles: ways.map((way) => way.title) };
@@ -167,6 +167,8 @@ function kindOf(schema = {}) {
   if (types[0] === "array" && kindOf(schema.items).type === "enum") return { ...kindOf(schema.items), type: "several" };
   return { type: types.length === 1 && ["string", "number", "integer", "boolean"].includes(types[0]) ? types[0] : "json" };
 }
+
+const requiredOf = (schema) => new Set(Array.isArray(schema?.required) ? schema.required : []);
 
 /** A field for one param: its node, and its value; undefined where nothing was given. `filled`: its default is given already. */
 function paramField(name, schema, required, filled = false) {
@@ -231,7 +233,7 @@ function paramsOf(fields, required) {
 
 function tryForm(tool) {
   const schema = tool.input_schema ?? {};
-  const required = new Set(Array.isArray(schema.required) ? schema.required : []);
+  const required = requiredOf(schema);
   const named = Object.entries(schema.properties ?? {}).sort(([a], [b]) => required.has(b) - required.has(a));
   // Where fields would not say what it takes, its params are one text.
   const whole = named.length > MOST_FIELDS || (named.length === 0 && (schema.additionalProperties !== false && Object.keys(schema).some((key) => /Of$|\$ref/.test(key))));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
+    Router,
     extract::{DefaultBodyLimit, Path, Query, State},
     response::Response,
     routing::{get, post},
@@ -19,7 +19,6 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     answer,
-    questions::OpenQuestions,
     servers::{MAX_BODY, blocking, editable, not_edited, read, write, wrong},
 };
 use crate::{
@@ -98,7 +97,7 @@ async fn set_policy(
         Ok(Sources::of_this_machine(edit))
     });
     let change = edited.await?.map_err(|unedited| not_edited(&unedited))?.change;
-    gateway.accept_edit(&change);
+    gateway.accept_edit(&change).await;
     write(&gateway, change, "policy", &server, Vec::new()).await
 }
 
@@ -112,13 +111,12 @@ struct CallWanted {
 /// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
 async fn call(
     State(gateway): State<Arc<Gateway>>,
-    Extension(questions): Extension<Arc<OpenQuestions>>,
     Path(full): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
     let CallWanted { params } = read(&body)?;
     let session = Session::new(None);
-    let (asker, asking) = questions.channel(&session, &full);
+    let (asker, asking) = gateway.page_questions.channel(&session, &full);
     let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
     let mut caller = gateway.caller(session, CLIENT);
     caller.asker = Some(asker);

@@ -59,6 +59,8 @@ const WORK = [
   },
 ];
 const work = { rows: new Map(), busy: false, late: 0 };
+/** The most of one result that is shown, in characters. */
+const MOST_READ = 400_000;
 
 for (const part of WORK) {
   const title = `work-${part.kind}-title`;
@@ -131,16 +133,21 @@ function workRow(part, one) {
   }
 
   async function readOn() {
+    if (!next || further.disabled) return;
     const { ref, offset } = next;
+    further.disabled = true;
     try {
       const { result } = await (await api(`work/result/${encodeURIComponent(ref)}?owner=${encodeURIComponent(owner)}&offset=${offset}`)).json();
       // The preview of a task's result makes way for the result itself. Only rows begin with a line of their own.
       read = offset ? `${read}${result.rows ? "\n" : ""}${textOf(result)}` : textOf(result);
-      showText(read + restOf(result), 400_000);
-      showNext(result);
+      const isFull = read.length > MOST_READ;
+      showText(isFull ? `${read.slice(0, MOST_READ)}\n… the page shows no more of it` : read + restOf(result), MOST_READ + 100);
+      showNext(isFull ? null : result);
       if (!next) words.focus();
     } catch (failure) {
       if (!(failure instanceof Refused)) speak(reason(failure));
+    } finally {
+      further.disabled = false;
     }
   }
 

@@ -96,8 +96,9 @@ async fn answer_question(
 ) -> Result<Response, Response> {
     let AnswerGiven { answer } = read(&body)?;
     match gateway.answer_question(&token, &answer).await {
-        Ok(()) => {
-            gateway.audit_event("page", || json!({ "action": "answer" }));
+        Ok(settled) => {
+            let about = json!({ "action": "answer", "client": settled.client, "tool": settled.tool });
+            gateway.audit_event("page", || about);
             Ok(done())
         }
         Err(fault) => Err(refused(&fault)),
