@@ -288,7 +288,7 @@ function showState(state) {
   write("version", said(state.version, 30));
   write("uptime", `up ${seconds(state.uptime_s)}`);
   write("config", said(state.config, 200));
-  showSummary(servers, ready === wanted ? `All ${plural(ready, "server")} ready` : `${ready} of ${plural(wanted, "server")} ready`);
+  showSummary(servers, ready === wanted ? `${ready > 1 ? "All " : ""}${plural(ready, "server")} ready` : `${ready} of ${plural(wanted, "server")} ready`);
   document.title = ready === wanted ? "Nonet" : `(${wanted - ready}) Nonet`;
   showSaving(state);
   showFacts(state);
