@@ -5,6 +5,7 @@ use std::{fs, thread};
 use serde_json::{Value, json};
 
 use crate::{
+    client::Client,
     setup::{Setup, eventually, fake_server},
     sign_in_service::{Manner, Service},
     signing_in::browse,
@@ -335,6 +336,19 @@ fn a_tool_gets_a_policy_that_is_kept_in_the_file() {
     assert_eq!(status, 404, "{told}");
     let (status, told) = page.post("tools/shop.buy/policy", json!({ "policy": "maybe" }));
     assert!(status == 400 && message(&told).contains("approve"), "{told}");
+}
+
+#[test]
+fn a_policy_that_the_page_loosens_holds_in_every_gateway_of_the_file() {
+    let page = Page::of_shop();
+    let mut other = Client::over(page.site.folder.clone(), &[], &[]);
+    other.initialize("2025-06-18", json!({}));
+    other.until_ready("shop");
+    assert_eq!(other.fault_code("shop.pay").as_deref(), Some("needs_approval"));
+    let (status, told) = page.post("tools/shop.pay/policy", json!({ "policy": "allow" }));
+    assert_eq!((status, told.get("trouble")), (200, None), "{told}");
+    // Without the user's word, a file that loses a protection would be refused.
+    eventually("the other gateway takes it", || other.fault_code("shop.pay").is_none().then_some(()));
 }
 
 #[test]

@@ -25,11 +25,9 @@ fn own(gateway: &Gateway) -> Value {
     json!({
         "id": gateway.id,
         "pid": std::process::id(),
-        "version": env!("CARGO_PKG_VERSION"),
         "serves": gateway.serves.get(),
         "config": gateway.config().file,
         "clients": names,
-        "servers": gateway.config().servers.len(),
         "uptime_s": gateway.uptime().as_secs(),
     })
 }
