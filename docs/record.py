@@ -42,7 +42,8 @@ def environment(home: Path) -> dict[str, str]:
     own = {f"XDG_{name}_HOME": str(home / name.lower()) for name in ("CONFIG", "STATE", "CACHE")}
     caches = {"UV_CACHE_DIR": str(Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "uv")}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
-    return kept | caches | own
+    # Without a terminal, a file in the current folder has to be named.
+    return kept | caches | own | {"NONET_CONFIG": "servers.toml"}
 
 
 def toml(programs: list[Path]) -> str:

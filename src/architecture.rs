@@ -1,10 +1,13 @@
-//! Checks ARCHITECTURE.md's table of rooms against the `use` lines of the code, and that rooms form no cycles.
+//! Checks ARCHITECTURE.md's table of rooms against the `use` lines of the code, that rooms form no cycles, and that no value
+//! from outside is changed by index.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
+
+use regex::Regex;
 
 /// What each room uses, by name.
 type Uses = BTreeMap<String, BTreeSet<String>>;
@@ -124,6 +127,61 @@ fn no_rooms_use_each_other_in_a_circle() {
         }
     }
     assert!(left.is_empty(), "these use each other in circles, or use rooms that do: {left:#?}");
+}
+
+/// Returns the lines that change a JSON value by index although the value may be no object: an index assignment panics there.
+/// A value is known to be one if the nearest binding of its name is a `let` of a value that this process builds.
+fn changed_by_index(code: &str) -> Vec<String> {
+    let place = r#"([a-z_]+)(?:\.[a-z_]+)*\)?(?:\[(?:"[^"]+"|[A-Z_]+|key|name)\])+"#;
+    let change =
+        format!(r"{place}(?: \+?= |\.(?:take\(\)|as_(?:array|object)_mut\(\)|get_mut\())|&mut {place}");
+    let change = Regex::new(&change).expect("a pattern");
+    let lines: Vec<&str> = code.lines().collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(changed) = change.captures(line) else { continue };
+        let Some(name) = changed.get(1).or(changed.get(2)).map(|name| name.as_str()) else { continue };
+        let binding = format!(
+            r"\b(let mut {name}\b|mut {name}: |{name}: &mut |for (mut )?{name} in)|[(|,] ?(mut )?{name}[)|,]"
+        );
+        let binding = Regex::new(&binding).expect("a pattern");
+        let bound = lines[..at].iter().rev().find(|line| binding.is_match(line));
+        if bound.is_none_or(|bound| !bound.contains("let mut ") || bound.contains("serde_json::from")) {
+            found.push(line.trim().to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn no_value_from_outside_is_changed_by_index() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    sources(&root.join("src"), &mut files);
+    sources(&root.join("crates"), &mut files);
+    let is_test = |file: &&PathBuf| {
+        !file.iter().any(|part| ["tests", "tests.rs", "architecture.rs"].iter().any(|test| part == *test))
+    };
+    let found: Vec<String> = files
+        .iter()
+        .filter(is_test)
+        .flat_map(|file| {
+            changed_by_index(&code(file)).into_iter().map(move |line| format!("{}: {line}", file.display()))
+        })
+        .collect();
+    assert!(found.is_empty(), "use `json::set_member` or `json::take_member` here: {found:#?}");
+}
+
+#[test]
+fn changes_by_index_are_found() {
+    let check = |code: &str, expected: usize| assert_eq!(changed_by_index(code).len(), expected, "{code}");
+    check("let mut answer = json!({});\nanswer[\"a\"] = json!(1);", 0);
+    check("let mut answer = told();\nanswer[\"a\"][\"b\"] += 1;\nanswer[KEY] = json!(1);", 0);
+    check("let mut answer: Value = serde_json::from_str(text)?;\nanswer[\"a\"] = json!(1);", 1);
+    check("fn add(params: &mut Value) {\nparams[\"message\"] = json!(1);", 1);
+    check("for (key, mut request) in requests {\nprepare(&mut request[\"params\"]);", 1);
+    check("Some(mut fact) => fact[\"a\"].take(),", 1);
+    check("let kept = fact[\"a\"].clone();\nif fact[\"a\"] == 5 {}", 0);
 }
 
 #[test]

@@ -30,6 +30,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use sha2::Sha256;
 use tokio::sync::{
+    Notify,
     mpsc::{self, OwnedPermit},
     oneshot,
 };
@@ -37,7 +38,7 @@ use tokio::sync::{
 use self::writer::{Message, Writer};
 pub use self::{
     files::chain_files,
-    line::{Approver, Entry, Params},
+    line::{Approver, ChainKey, Entry, Params},
     verify::{Break, ChainReport, each_line, has_line, verify},
 };
 use crate::{
@@ -66,9 +67,11 @@ struct Shared {
     /// The name of the gateway in its lines.
     gateway: String,
     /// Values that params must not show.
-    secrets: ArcSwap<Vec<String>>,
+    secrets: ArcSwap<mask::Hidden>,
     failing: AtomicBool,
     error: Mutex<Option<String>>,
+    /// Wakes the calls that wait for the disk when a write has failed.
+    failed: Notify,
     /// Entries that had no room: those that no line has reported yet, and those already reported.
     lost: AtomicU64,
     lost_ever: AtomicU64,
@@ -82,7 +85,14 @@ impl Shared {
     /// Records why lines cannot be written. Returns whether the failure is new.
     fn fails(&self, error: String) -> bool {
         *self.error.lock() = Some(error);
-        !self.failing.swap(true, Ordering::AcqRel)
+        let is_new = !self.failing.swap(true, Ordering::AcqRel);
+        self.failed.notify_waiters();
+        is_new
+    }
+
+    /// Returns why lines cannot be written.
+    fn failure(&self) -> String {
+        self.error.lock().clone().unwrap_or_else(|| "it failed".into())
     }
 
     /// Records that lines are written. Returns whether that ends a failure.
@@ -152,6 +162,7 @@ impl Audit {
             secrets: ArcSwap::default(),
             failing: AtomicBool::new(false),
             error: Mutex::default(),
+            failed: Notify::new(),
             lost: AtomicU64::new(0),
             lost_ever: AtomicU64::new(0),
             lines: AtomicU64::new(0),
@@ -177,7 +188,7 @@ impl Audit {
 
     /// Replaces the values that params must not show.
     pub fn hide(&self, secrets: Vec<String>) {
-        self.shared.secrets.store(Arc::new(secrets));
+        self.shared.secrets.store(Arc::new(mask::Hidden::new(secrets)));
     }
 
     /// Begins a call. Its line is written when the call ends or is dropped.
@@ -242,7 +253,7 @@ impl Audit {
             return Ok(());
         }
         if self.shared.failing.load(Ordering::Acquire) {
-            return Err(self.shared.error.lock().clone().unwrap_or_else(|| "it failed".into()));
+            return Err(self.shared.failure());
         }
         match self.sender.capacity() {
             0 => Err(format!("{QUEUE} lines are waiting to be written")),
@@ -316,27 +327,44 @@ impl AuditedCall {
         self.entry = None;
     }
 
-    /// Ends the call with this outcome. Waits until the line is on disk if the settings require that.
-    pub async fn end(mut self, outcome: &'static str) {
-        let waits = self.shared.settings.sync == AuditSync::Always;
+    /// Ends the call with this outcome. Waits until the line is on disk if the settings require that, but not while
+    /// lines cannot be written.
+    ///
+    /// # Errors
+    ///
+    /// Why the line cannot be written, if the settings allow no call without a line.
+    pub async fn end(mut self, outcome: &'static str) -> Result<(), String> {
+        let shared = self.shared.clone();
+        let failed = shared.failed.notified();
+        tokio::pin!(failed);
+        // From here on, a failure is noticed.
+        failed.as_mut().enable();
+        let waits = shared.settings.sync == AuditSync::Always;
         let (written, receipt) = if waits { Some(oneshot::channel()).unzip() } else { (None, None) };
-        let Some(message) = self.message(outcome, written) else { return };
-        let lost = match self.permit.take() {
+        let Some(message) = self.message(outcome, written) else { return Ok(()) };
+        let is_sent = match self.permit.take() {
             Some(permit) => {
                 permit.send(message);
-                false
+                true
             }
-            // The queue was full when the call began. The answer waits for room.
-            None if self.shared.settings.on_failure == OnAuditFailure::Refuse => {
-                self.sender.send(message).await.is_err()
-            }
-            None => self.sender.try_send(message).is_err(),
+            // The queue was full when the call began.
+            None => self.sender.try_send(message).is_ok(),
         };
-        if lost {
-            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        if !is_sent {
+            shared.lost.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(receipt) = receipt {
-            let _ = receipt.await;
+        let is_written = match receipt {
+            None => is_sent,
+            Some(_) if shared.failing.load(Ordering::Acquire) => false,
+            Some(receipt) => tokio::select! {
+                biased;
+                written = receipt => written.is_ok(),
+                () = failed => false,
+            },
+        };
+        match shared.settings.on_failure {
+            OnAuditFailure::Refuse if !is_written => Err(shared.failure()),
+            OnAuditFailure::Refuse | OnAuditFailure::Continue => Ok(()),
         }
     }
 

@@ -22,10 +22,10 @@ use self::{
     changes::{Names as FullNames, Tools, Uses, names_of, used_by},
 };
 use crate::{
-    config::{Expose, Policy, PolicyRule, Risk, ServerSettings},
+    config::{Expose, Globs, Policy, PolicyRule, Risk, ServerSettings},
     fault::{Code, Fault},
-    leaks::Findings,
-    name::{self, Namespaces, Wire},
+    leaks::{Findings, KnownSecrets},
+    name::{self, Namespaces, Spellings, Wire},
     persistent::SharedMap,
     pins::{DefinitionChange, ServerTrust},
     prompts_resources::{PromptsResources, ServerOffer},
@@ -97,6 +97,8 @@ pub struct Tool {
     pub own: Arc<str>,
     /// `server.tool`.
     pub full: Arc<str>,
+    /// The spellings of its full name that rules against it match too.
+    spellings: Spellings,
     /// `server__tool`, fit for the strictest API.
     pub wire: Arc<str>,
     /// Whether its server exposes its tools under their own names; then the tool is listed as the server defines it.
@@ -110,7 +112,9 @@ pub struct Tool {
     pub description: String,
     /// The definition as the server listed it, verbatim.
     pub definition: Arc<Value>,
-    /// The definition with the configuration's corrections, under the server's own name.
+    /// The same without hidden characters in its texts.
+    pub visible: Arc<Value>,
+    /// The visible definition with the configuration's corrections, under the server's own name.
     pub listed: Arc<Value>,
     /// Its input schema.
     pub schema: Schema,
@@ -168,6 +172,11 @@ struct Keys {
 }
 
 impl Tool {
+    /// Whether patterns of a rule against tools match its full name, in any spelling.
+    pub fn is_caught_by(&self, patterns: &Globs) -> bool {
+        patterns.catches(&self.full, &self.spellings)
+    }
+
     /// Returns the description cut to one short paragraph for lists, at most `max` characters.
     pub fn summary(&self, max: usize) -> String {
         let text = if self.description.is_empty() { &self.title } else { &self.description };
@@ -261,8 +270,11 @@ pub struct Sight<'a> {
     pub seen: &'a dyn Fn(&Tool) -> bool,
     /// The names of all servers.
     pub names: &'a Namespaces,
-    /// Whether a server exists for the caller: it does not belong to another session.
+    /// Whether a server exists for the caller: it does not belong to another session. A name that begins with the server's
+    /// name is never another server's, even if the caller may not know of the server.
     pub is_there: &'a dyn Fn(&str) -> bool,
+    /// Whether the caller may know of a server. A tool of any other server is unknown, not forbidden.
+    pub knows: &'a dyn Fn(&str) -> bool,
 }
 
 /// What a name can mean, given the server that it names.
@@ -296,6 +308,13 @@ impl<'a> Meant<'a> {
             None => self.of.is_empty() || *tool.name == *self.rest,
         };
         is_of(&self.servers, &tool.server) && is_of_prompt
+    }
+}
+
+impl Sight<'_> {
+    /// Whether a tool may be refused to the caller rather than be unknown.
+    fn shows(&self, tool: &Tool) -> bool {
+        (self.seen)(tool) || (self.knows)(&tool.server) && (self.knows)(tool.at())
     }
 }
 
@@ -333,6 +352,25 @@ impl Listing {
             }
         }
         self
+    }
+
+    /// Masks known secrets in every definition and in the instructions. Names and URIs stay: they are what calls need. Returns
+    /// whether there were any.
+    pub fn mask(&mut self, known: &KnownSecrets) -> bool {
+        let mut any = known.mask_text(&mut self.about);
+        // Definitions are shared, so only those with a secret are copied.
+        for tool in self.tools.iter_mut().filter(|tool| known.is_in(tool)) {
+            any |= known.mask_definition(Arc::make_mut(tool), &["name"]);
+        }
+        let lists = [
+            (&mut self.prompts, &["name"][..]),
+            (&mut self.resources, &["name", "uri"]),
+            (&mut self.templates, &["name", "uriTemplate"]),
+        ];
+        for (list, names) in lists {
+            any = list.iter_mut().fold(any, |any, one| known.mask_definition(one, names) | any);
+        }
+        any
     }
 
     /// Returns whether prompts and resources equal another listing's.
@@ -744,7 +782,8 @@ impl Catalog {
     /// Returns the tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a bare `b`, in any
     /// case, with `-` and `_` alike. Never guesses: two candidates are a fault.
     pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
-        self.resolve_among(given, Sight { seen: &|_| true, names: &self.names, is_there: &|_| true })
+        let sight = Sight { seen: &|_| true, names: &self.names, is_there: &|_| true, knows: &|_| true };
+        self.resolve_among(given, sight)
     }
 
     /// Resolves a name like [`Catalog::resolve`] for a caller who may see only some of the tools. A fault names no other
@@ -755,7 +794,7 @@ impl Catalog {
     pub fn resolve_among(&self, given: &str, sight: Sight<'_>) -> Result<&Arc<Tool>, Fault> {
         let seen = |tool: &Tool| tool.blocked.is_none() && (sight.seen)(tool);
         // A tool's own name may begin or end with white space.
-        if let Some(tool) = self.tools.get(given) {
+        if let Some(tool) = self.tools.get(given).filter(|tool| sight.shows(tool)) {
             return Ok(tool);
         }
         let meant = Meant::of(given, sight);
@@ -771,12 +810,15 @@ impl Catalog {
         let short = name::without_client_prefix(given);
         for name in [Some(given), short].into_iter().flatten() {
             let live = self.tools.get(name).or_else(|| self.by_wire.get(name));
-            if let Some(tool) = live.or_else(|| self.by_old.get(name)).filter(|tool| meant.may_be(tool)) {
+            let known = live.or_else(|| self.by_old.get(name)).filter(|tool| meant.may_be(tool));
+            if let Some(tool) = known.filter(|tool| sight.shows(tool)) {
                 return Ok(tool);
             }
         }
         for name in [Some(given), short].into_iter().flatten() {
             let mut names = self.spelled(name, &meant);
+            // They take their names all the same.
+            names.retain(|full| sight.shows(&self.tools[*full]));
             if names.iter().any(|full| seen(&self.tools[*full])) {
                 names.retain(|full| seen(&self.tools[*full]));
             } else {

@@ -19,6 +19,7 @@ mod edit;
 mod eval;
 mod failure;
 mod forget;
+mod found;
 mod harden;
 mod hosts;
 mod launchers;
@@ -42,15 +43,12 @@ mod ui;
 mod update;
 mod version;
 
-use std::{
-    io::IsTerminal,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
-use self::args::{Cli, Command};
+use self::{
+    args::{Cli, Command},
+    found::FoundFile,
+};
 use crate::{
     allocator,
     config::{self, Loaded, Sources},
@@ -82,8 +80,10 @@ pub fn main() -> ExitCode {
     if let Some(code) = helper_process(&cli) {
         return code;
     }
-    let serves =
-        matches!(cli.command, None | Some(Command::Serve { .. } | Command::Connect { .. } | Command::Shared));
+    let serves = matches!(
+        cli.command,
+        None | Some(Command::Serve { .. } | Command::Connect { .. } | Command::Shared { .. })
+    );
     // Dropping the log flushes its last lines and spans.
     let _log = match log::start(&cli, serves) {
         Ok(log) => log,
@@ -94,8 +94,8 @@ pub fn main() -> ExitCode {
     };
     // A single client needs a single thread: waking another core costs more than the rest of a small call. Other
     // commands get all cores.
-    let many =
-        cli.http.is_some() || matches!(cli.command, Some(Command::Serve { http: Some(_) } | Command::Shared));
+    let many = cli.http.is_some()
+        || matches!(cli.command, Some(Command::Serve { http: Some(_) } | Command::Shared { .. }));
     let mut runtime = match serves && !many {
         true => tokio::runtime::Builder::new_current_thread(),
         false => tokio::runtime::Builder::new_multi_thread(),
@@ -139,14 +139,14 @@ fn helper_process(cli: &Cli) -> Option<ExitCode> {
         }
         Command::Select { .. } => {}
         #[cfg(unix)]
-        Command::StartShared => {
+        Command::StartShared { .. } => {
             if let Err(error) = crate::shared::start_detached() {
                 show::complain(show::causes(&error));
                 return Some(ExitCode::from(FAILED));
             }
         }
         #[cfg(unix)]
-        Command::Shared => {
+        Command::Shared { .. } => {
             cli.config.iter().for_each(|config| crate::shared::settle(config));
             return None;
         }
@@ -230,12 +230,14 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
 
 /// Runs a command that needs a usable configuration.
 async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<String>) -> anyhow::Result<u8> {
-    let file = match &command {
+    let found = match &command {
         Command::Serve { .. } | Command::Ui(_) => found_or_begun(config)?,
-        _ => config::find(config)?,
+        Command::Shared { by_trust } => FoundFile { path: config::find(config)?, by_trust: *by_trust },
+        _ => found::find(config)?,
     };
+    let file = found.path.clone();
     let loaded = match &command {
-        Command::Check { json, .. } => match load(&file) {
+        Command::Check { json, .. } => match found.load() {
             Ok(loaded) => loaded,
             Err(unusable) => {
                 match json {
@@ -245,7 +247,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
                 return Ok(UNUSABLE);
             }
         },
-        _ => match usable(&file, profile.as_deref(), false)? {
+        _ => match usable(&found, profile.as_deref(), false)? {
             Some(loaded) => {
                 loaded.faults.iter().chain(&loaded.warnings).for_each(show::complain);
                 loaded
@@ -253,17 +255,18 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
             None => return Ok(UNUSABLE),
         },
     };
+    found::ensure_trusted(&loaded)?;
     has_profile(&loaded, profile.as_deref())?;
     match command {
         Command::Serve { http } => serve::run(loaded, profile, http).await,
-        Command::Connect { .. } => connect::to_shared(&file, profile).await,
-        Command::Shared => connect::be_shared(loaded).await,
+        Command::Connect { .. } => connect::to_shared(&file, profile, found.by_trust).await,
+        Command::Shared { .. } => connect::be_shared(loaded).await,
         Command::Check { json, verbose, fix: false, .. } => check::run(loaded, json, verbose, None).await,
         Command::Check { verbose, yes, .. } => {
             let mut offers = Vec::new();
             let code = check::run(loaded, false, verbose, Some(&mut offers)).await?;
             match doctor::run(offers, &file, doctor::Asking::here(yes)).await? {
-                true => doctor::again(file, verbose).await,
+                true => doctor::again(&found, verbose).await,
                 false => Ok(code),
             }
         }
@@ -279,31 +282,31 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
 }
 
 /// Returns the configuration file. If none exists and none was named, returns the user's own, as if it were empty.
-fn found_or_begun(config: Option<&Path>) -> Result<PathBuf, config::NotFound> {
-    let missing = match config::find(config) {
-        Ok(file) => return Ok(file),
+fn found_or_begun(config: Option<&Path>) -> anyhow::Result<FoundFile> {
+    let missing = match found::find(config) {
+        Ok(found) => return Ok(found),
         Err(missing) => missing,
     };
-    let Some(file) = config::user_file().filter(|_| !missing.named) else { return Err(missing) };
-    let looked_at: Vec<_> = missing.looked_at.iter().map(|path| path.display().to_string()).collect();
+    let file = config::user_file().filter(|_| config.is_none() && missing.is::<config::NotFound>());
+    let Some(path) = file else { return Err(missing) };
     show::complain(format_args!(
         "no servers yet: there is no {}. Run `nonet setup` to take over your clients' servers, or `nonet add` to add one",
-        looked_at.join(" and no ")
+        path.display()
     ));
-    Ok(file)
+    Ok(FoundFile { path, by_trust: false })
 }
 
 /// Reads a configuration; a missing one is empty. Prints the faults of an unusable one and returns none; fails if the profile
-/// does not exist.
-fn usable(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Loaded>> {
-    let read = if file.exists() { load(file) } else { load_text("", file) };
-    let loaded = match read {
+/// does not exist, or if the user does not trust the file as it is now.
+fn usable(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Loaded>> {
+    let loaded = match found.load() {
         Ok(loaded) => loaded,
         Err(unusable) => {
             show::refuse(Code::InvalidParams, show::causes(&unusable.into()), as_json);
             return Ok(None);
         }
     };
+    found::ensure_trusted(&loaded)?;
     has_profile(&loaded, profile)?;
     Ok(Some(loaded))
 }

@@ -5,6 +5,7 @@
 //! and `check` (faults) -> faulty entries removed -> types. This room touches only the file and the `secrets.env` beside
 //! it: no network, no process. The keyring is the caller's.
 
+mod addresses;
 mod apps;
 mod audit;
 mod check;
@@ -18,6 +19,7 @@ mod groups;
 mod left_out;
 mod limits;
 mod one_server;
+mod outline;
 mod paths;
 mod quotas;
 mod rate;
@@ -41,6 +43,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+pub use addresses::AddressRange;
 pub use apps::{
     App, AppKind, AppModel, Ask, ForEach, ITEMS_AT_A_TIME, ModelApp, ModelEndpoint, RetryRule, Step, StepKind,
 };
@@ -59,6 +62,7 @@ pub use left_out::LeftOut;
 pub use limits::LimitSettings;
 pub(crate) use one_server::toml_value;
 pub use one_server::{OneServer, server_of};
+pub use outline::{OutlineEntry, outline};
 pub use quotas::{ProfileQuotas, Quotas};
 pub use rate::Rate;
 pub use reference::reference;
@@ -106,7 +110,7 @@ pub struct Config {
     pub audit: Option<AuditSettings>,
     /// The cluster that this gateway is a replica of, if any.
     pub cluster: Option<ClusterSettings>,
-    /// Whether the file has bearer tokens, even in a left-out entry: then every HTTP request needs a token.
+    /// Whether the file has bearer tokens, even in a left-out entry: then every HTTP request needs one of them.
     pub guarded: bool,
     /// What one token or session may use at the same time, unless a profile overrides it.
     pub quotas: Quotas,
@@ -174,6 +178,20 @@ pub struct Loaded {
     pub faults: Vec<ConfigFault>,
     /// Problems without consequences for entries: secrets that others can read.
     pub warnings: Vec<ConfigFault>,
+    /// Whether the use of the file depends on the user's trust.
+    pub trust: FileTrust,
+}
+
+/// Whether the use of a file depends on the user's trust in its text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileTrust {
+    /// The user has named the file, or it is the user's own.
+    #[default]
+    NotNeeded,
+    /// The file was found in the current folder, and the user trusts this text.
+    Given,
+    /// The file was found in the current folder, and the user has trusted another text of it.
+    Lost,
 }
 
 impl Loaded {
@@ -261,7 +279,7 @@ pub fn parse_with(
     if faults.iter().any(|fault| fault.entry.is_none()) {
         return Err(Unusable::Faults(faults));
     }
-    Ok(Loaded { config, faults, warnings: Vec::new() })
+    Ok(Loaded { config, faults, warnings: Vec::new(), trust: FileTrust::default() })
 }
 
 /// Whether a text has a `[cluster]` table, even a faulty one.
@@ -278,16 +296,13 @@ pub fn expand(text: &str, sources: Sources) -> Result<String, String> {
     })
 }
 
-/// Returns the file to use: the requested one, else `./servers.toml`, else `nonet/servers.toml` in `$XDG_CONFIG_HOME` or
-/// `~/.config`.
-pub fn find(explicit: Option<&Path>) -> Result<PathBuf, NotFound> {
-    let looked_at = match explicit {
-        Some(file) => vec![file.into()],
-        None => places(&|name| std::env::var(name).ok()),
-    };
-    match looked_at.iter().find(|file| file.exists()) {
-        Some(file) => Ok(file.clone()),
-        None => Err(NotFound { looked_at, named: explicit.is_some() }),
+/// Returns the file to use: the named one, else the user's own. A `servers.toml` in the current folder may be somebody else's,
+/// so only the command line decides about it.
+pub fn find(named: Option<&Path>) -> Result<PathBuf, NotFound> {
+    let file = named.map(Path::to_path_buf).or_else(user_file);
+    match file {
+        Some(file) if file.exists() => Ok(file),
+        looked_at => Err(NotFound { looked_at, named: named.is_some() }),
     }
 }
 
@@ -305,19 +320,17 @@ fn asks_for_tokens(root: &Value) -> bool {
     root.get("gateway").is_some_and(asks) || profiles.into_iter().flatten().any(|(_, profile)| asks(profile))
 }
 
-/// Returns the path of the user's own file, which may not exist.
+/// Returns the path of the user's own file, `nonet/servers.toml` in `$XDG_CONFIG_HOME` or `~/.config`. It may not exist.
 pub fn user_file() -> Option<PathBuf> {
-    places(&|name| std::env::var(name).ok()).into_iter().nth(1)
+    own_place(&|name| std::env::var(name).ok())
 }
 
-fn places(env: Env) -> Vec<PathBuf> {
+fn own_place(env: Env) -> Option<PathBuf> {
     let configs = env("XDG_CONFIG_HOME")
         .map(PathBuf::from)
         .filter(|folder| folder.is_absolute())
         .or_else(|| home(env).map(|home| home.join(".config")));
-    let mut places = vec![PathBuf::from(FILE_NAME)];
-    places.extend(configs.map(|folder| folder.join("nonet").join(FILE_NAME)));
-    places
+    configs.map(|folder| folder.join("nonet").join(FILE_NAME))
 }
 
 /// Converts the written values into types, leaving out faulty entries.

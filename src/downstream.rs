@@ -13,6 +13,7 @@ mod child;
 mod client_handler;
 mod connect;
 mod credentials;
+mod descendants;
 mod direct;
 mod environment;
 mod handshake;
@@ -81,7 +82,7 @@ pub use self::{
     },
     subscriptions::ResourceSubscription,
     tap::{Held, ProgressSink},
-    turns::QuestionTurns,
+    turns::{EscapedTexts, QuestionTurns},
 };
 pub(crate) use self::{
     child::missing_launcher,
@@ -341,6 +342,9 @@ pub type Dial =
 /// How many calls wait for their turn at one server.
 const LONGEST_QUEUE: usize = 4_096;
 
+/// The known secrets, which change with the configuration.
+pub type SharedSecrets = Arc<ArcSwap<KnownSecrets>>;
+
 /// What all connections of a gateway share.
 #[derive(Debug)]
 pub struct ConnectionContext {
@@ -350,8 +354,8 @@ pub struct ConnectionContext {
     pub vault: Option<Vault>,
     /// The command that signs in to a server, up to its name.
     pub login: String,
-    /// The secrets of all servers, which are masked in every server's stderr.
-    pub secrets: ArcSwap<KnownSecrets>,
+    /// The secrets of all servers, which are masked in whatever a server says besides its results.
+    pub secrets: SharedSecrets,
     /// The sandboxes' folders, and the files that they hide.
     pub sandboxes: SandboxFolders,
     /// Where the programs run that one replica of a cluster runs for all.
@@ -368,7 +372,7 @@ impl ConnectionContext {
             guard: ProcessGuard::new(None),
             vault: None,
             login: String::new(),
-            secrets: ArcSwap::default(),
+            secrets: SharedSecrets::default(),
             sandboxes: SandboxFolders::default(),
             placements: Placements::default(),
             slots: None,
@@ -444,7 +448,8 @@ impl Connection {
         context: Arc<ConnectionContext>,
         dial: Option<Box<Dial>>,
     ) -> Self {
-        let (calls, subscriptions, history) = (Arc::default(), Arc::default(), Arc::default());
+        let calls = Arc::new(OpenCalls::masking(context.secrets.clone()));
+        let (subscriptions, history) = (Arc::default(), Arc::default());
         let shared_slots = context.slots.clone();
         let placed = (settings.placement != Placement::Each).then(|| context.placements.of(&name));
         let connector: Box<dyn Connector> = match &settings.transport {
@@ -531,16 +536,21 @@ impl Connection {
 
     /// Returns the last lines of the server's stderr, without secrets.
     pub fn stderr_tail(&self) -> Vec<String> {
-        self.connector.stderr_tail()
+        self.connector.stderr_tail().iter().map(|line| self.masked(line)).collect()
     }
 
     /// Returns what happened to the server lately, oldest first, without secrets.
     pub fn history(&self) -> Vec<HistoryEntry> {
         let mut entries = self.history.entries();
         for entry in &mut entries {
-            entry.text = self.connector.mask(&entry.text);
+            entry.text = self.masked(&entry.text);
         }
         entries
+    }
+
+    /// Returns a text of the server or about it without the secrets of any server.
+    fn masked(&self, text: &str) -> String {
+        self.calls.secrets.load().mask(&self.connector.mask(text)).into_owned()
     }
 
     /// Enters a state, and notes it in the history.
@@ -551,7 +561,9 @@ impl Connection {
 
     /// Returns the outcome of reading the server's document, if it has one.
     pub fn document(&self) -> Option<DocumentReport> {
-        self.connector.document()
+        let mut report = self.connector.document()?;
+        report.left_out.iter_mut().for_each(|reason| *reason = self.masked(reason));
+        Some(report)
     }
 
     /// Ends the current link, if any, and connects again at once.
@@ -563,7 +575,9 @@ impl Connection {
 
     /// Returns what is cut off at the moment, if anything.
     pub fn resting(&self) -> Option<BreakerStatus> {
-        self.breaker.status()
+        let mut status = self.breaker.status()?;
+        status.last_error = self.masked(&status.last_error);
+        Some(status)
     }
 
     /// Returns whether the breaker has changed since the last query.
@@ -573,7 +587,13 @@ impl Connection {
 
     /// Takes the breaker's changes since the last query.
     pub fn breaker_news(&self) -> Vec<BreakerNews> {
-        self.breaker.news()
+        let mut news = self.breaker.news();
+        for one in &mut news {
+            if let BreakerNews::Rests(_, resting) = one {
+                resting.error = self.masked(&resting.error);
+            }
+        }
+        news
     }
 
     /// Returns whether the user has put the server on hold.

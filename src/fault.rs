@@ -10,6 +10,9 @@ use serde_json::{Value, json};
 
 use crate::{clock::millis, text::clean};
 
+/// The `_meta` key of a result that is a fault of Nonet's own, with the code as its value.
+pub const MARK: &str = "nonet/fault";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
@@ -197,11 +200,12 @@ impl Fault {
         json!({ "error": error })
     }
 
-    /// Returns the fault as a `CallToolResult` with `isError`.
+    /// Returns the fault as a `CallToolResult` with `isError`, and with the mark that no server can set.
     pub fn to_result(&self) -> Value {
         json!({
             "content": [{ "type": "text", "text": self.to_value().to_string() }],
             "isError": true,
+            "_meta": { MARK: self.code },
         })
     }
 }

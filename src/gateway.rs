@@ -256,7 +256,7 @@ impl Gateway {
             guard: ProcessGuard::new(options.executable),
             vault: options.state.as_deref().map(Vault::in_state),
             login: shell::nonet("login", &config.file),
-            secrets: ArcSwap::default(),
+            secrets: Default::default(),
             sandboxes: SandboxFolders { state: options.state, config: config.file.clone() },
             placements: Placements::default(),
             slots: store.shared_slots(),

@@ -5,7 +5,9 @@
 //! be shown or applied. This room knows files and text, its keyring argument, and `secrets.env`. It uses no network, starts no
 //! process, and asks a [`Machine`] for everything that differs between computers.
 
+mod backups;
 mod change;
+mod defaults;
 mod edit;
 mod entry;
 mod find;
@@ -15,10 +17,12 @@ mod install;
 mod join;
 mod known;
 mod launch;
+mod literals;
 mod names;
 mod parts;
 mod read;
 mod receipt;
+mod rules;
 mod secrets;
 mod server_edits;
 mod server_text;
@@ -34,12 +38,16 @@ use std::{
     time::SystemTime,
 };
 
+pub use backups::sweep_backups;
 pub use change::{Applied, Change};
+pub use defaults::Defaults;
 pub use import::{ImportOptions, ImportSource, import, keeping_secrets, usable};
-pub use imported::{Carried, ImportRow, Imported, SecretStore, Variable};
+pub use imported::{Carried, ImportRow, Imported, KeptSecret, SecretStore, Variable, keep_secret};
 pub use install::{Present, entry_text, install, present, uninstall};
 pub use known::HOSTS;
 pub use launch::{Launch, fetching_command, is_lost, on_path};
+pub use literals::{move_secrets, plain_secrets};
+pub use rules::MappedRule;
 pub use server_edits::{
     Removal, ServerTable, TableEdit, TableFault, Unedited, UnusedSecret, add_server, edit_table,
     enable_server, remove_server, server_table, set_tool_policy,
@@ -188,7 +196,7 @@ pub struct Machine {
     pub current: PathBuf,
     /// The environment variables.
     pub env: BTreeMap<String, String>,
-    /// The time, for the names of backups.
+    /// The time, for the names and the age of backups.
     pub now: SystemTime,
 }
 
@@ -231,6 +239,11 @@ impl Machine {
     /// Returns `~/.config`, where command-line programs keep their files on every system.
     fn dot_config(&self) -> PathBuf {
         self.folder("XDG_CONFIG_HOME").unwrap_or(self.home.join(".config"))
+    }
+
+    /// Returns Nonet's state folder.
+    fn state_folder(&self) -> PathBuf {
+        self.folder("XDG_STATE_HOME").unwrap_or(self.home.join(".local").join("state")).join("nonet")
     }
 
     /// Returns the folder of applications' user data.

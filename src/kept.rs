@@ -8,13 +8,14 @@ mod tests;
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use serde_json::{Map, Value};
+use rmcp::model::ErrorData;
+use serde_json::{Map, Value, json};
 
 use crate::{
     allocator,
     fault::{Code, Fault},
     jobs::{self, JobEnd, JobOwner, Jobs},
-    results::{self, Body, CallResult, Whole},
+    results::{self, Body, CallResult, Whole, json_len},
     select::{self, SelectError, Selector},
     store::{KeptCounts, Lasts, Store, StoreError},
     template::{self, Filled, Named, Source},
@@ -27,6 +28,9 @@ const WRITE_TIME: Duration = Duration::from_secs(1);
 
 /// When to retry a filter that did not get its turn.
 const BUSY_RETRY: Duration = Duration::from_secs(5);
+
+/// Shortens a result of a size to a budget; the whole has this reference.
+type Shorten = fn(Value, usize, usize, Result<&str, &str>) -> Value;
 
 /// The kept results, including those of jobs.
 #[derive(Debug)]
@@ -118,34 +122,79 @@ impl KeptResults {
 
     /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; otherwise keeps the result and
     /// returns a preview with its reference.
-    pub async fn fit(
+    pub async fn fit(&self, owner: &JobOwner, result: CallResult, size: usize, budget: usize) -> CallResult {
+        self.fit_by(owner, result, size, budget, results::shorten).await
+    }
+
+    /// Does the same for an answer of Nonet's own, which stays a JSON object. A result to which a budget has been applied stays
+    /// as it is.
+    pub async fn fit_own(&self, owner: &JobOwner, mut answer: CallResult, budget: usize) -> CallResult {
+        if answer.is_fitted() {
+            return answer;
+        }
+        let size = answer.size().await;
+        if size > budget && size - results::media_len(answer.tree().await) <= budget {
+            return answer.fitted();
+        }
+        self.fit_by(owner, answer, size, budget, results::shorten_own).await
+    }
+
+    async fn fit_by(
         &self,
         owner: &JobOwner,
         mut result: CallResult,
         size: usize,
         budget: usize,
+        shorten: Shorten,
     ) -> CallResult {
         if size <= budget
             || result.fits(budget)
             || !results::must_be_shortened(result.tree().await, size, budget)
         {
-            return result;
+            return result.fitted();
         }
         let result = Arc::new(result.into_tree().await);
-        let kept = self.keep(owner, result.clone()).await;
-        if let Err(error) = &kept {
-            tracing::error!(%error, "a large result was not kept");
-        }
+        let kept = self.kept_of(owner, result.clone()).await;
         let shortened = blocking(move || {
-            let (result, kept) = (Arc::unwrap_or_clone(result), kept.map_err(|error| error.to_string()));
-            let reference = kept.as_ref().map(|kept| kept.reference.as_str()).map_err(String::as_str);
-            let mut shown = results::shorten(result, size, budget, reference);
+            let reference = reference_of(&kept);
+            let mut shown = shorten(Arc::unwrap_or_clone(result), size, budget, reference);
             if kept.is_ok_and(|kept| kept.passing().is_some()) {
                 results::note_passing(&mut shown);
             }
             shown
         });
-        shortened.await.unwrap_or_else(|_| jobs::panicked()).into()
+        CallResult::from(shortened.await.unwrap_or_else(|_| jobs::panicked())).fitted()
+    }
+
+    /// Shortens a server's prompt, in the form of `prompts/get`, to `budget` bytes.
+    pub async fn fit_prompt(&self, owner: &JobOwner, prompt: Value, budget: usize) -> Value {
+        let size = json_len(&prompt);
+        if size <= budget {
+            return prompt;
+        }
+        let kept = self.kept_of(owner, Arc::new(text_result(&prompt))).await;
+        let shortened =
+            blocking(move || results::shorten_prompt(&prompt, size, budget, reference_of(&kept))).await;
+        shortened.unwrap_or_else(|_| json!({ "messages": [] }))
+    }
+
+    /// Shortens a server's JSON-RPC error to `budget` bytes.
+    pub async fn fit_error(&self, owner: &JobOwner, error: ErrorData, budget: usize) -> ErrorData {
+        let size = json_len(&json!(error));
+        if size <= budget {
+            return error;
+        }
+        let kept = self.kept_of(owner, Arc::new(text_result(&json!(error)))).await;
+        let (message, data) = results::shorten_error(&error.message, size, budget, reference_of(&kept));
+        ErrorData::new(error.code, message, Some(data))
+    }
+
+    /// Keeps a large result. The log says if that failed.
+    async fn kept_of(&self, owner: &JobOwner, result: Arc<Value>) -> Result<KeptAs, String> {
+        self.keep(owner, result).await.map_err(|error| {
+            tracing::error!(%error, "a large result was not kept");
+            error.to_string()
+        })
     }
 
     /// Keeps a result for later calls.
@@ -262,6 +311,15 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     let failed =
         |_| Fault::new(Code::Internal, "Nonet failed while it read a kept result; the log has the reason.");
     tokio::task::spawn_blocking(work).await.map_err(failed)
+}
+
+fn reference_of(kept: &Result<KeptAs, String>) -> Result<&str, &str> {
+    kept.as_ref().map(|kept| kept.reference.as_str()).map_err(String::as_str)
+}
+
+/// Returns JSON as the text of a result.
+fn text_result(json: &Value) -> Value {
+    json!({ "content": [{ "type": "text", "text": json.to_string() }] })
 }
 
 /// Builds the fault for a filter that did not get its turn.

@@ -1,24 +1,34 @@
 //! Finds what must not be in a text: configured secrets, keys by their format, and card numbers. Also finds text that reads
-//! like instructions to a model.
+//! like instructions to a model, or like an answer of Nonet.
 //!
 //! This room knows text and JSON values, not servers: the caller supplies the secrets and decides what to do about findings.
 //! Every text is read once for all triggers (a word, the beginning of a key); only the text around a trigger is examined
-//! further.
+//! further. Text in disguise is read once more without it.
 
 mod cards;
+mod encoded;
+mod imitations;
 mod injections;
 mod keys;
 mod known;
 #[cfg(test)]
 mod tests;
 
-use std::{ops::Range, sync::Arc, sync::LazyLock};
+use std::{
+    borrow::Cow,
+    ops::Range,
+    sync::{Arc, LazyLock},
+};
 
 use serde_json::{Map, Value, json};
 
-pub use self::known::{KnownSecrets, is_strong};
-use self::{injections::FAMILIES, keys::FORMATS};
-use crate::{json::any_text, text, words::Words};
+pub use self::known::{KnownSecrets, is_strong, rename_keys};
+use self::{
+    imitations::{ESCAPES, MEMBERS, Member, Seen},
+    injections::FAMILIES,
+    keys::FORMATS,
+};
+use crate::{disguises::undone, json::any_text, results::is_own_meta, text, words::Words};
 
 /// Replaces a secret.
 pub const MASK: &str = "***";
@@ -87,25 +97,43 @@ pub struct Findings {
     pub marks: Vec<Finding<&'static str>>,
     /// The number of marks.
     pub mark_count: usize,
+    /// What has the form of Nonet's own answers.
+    pub imitations: Vec<Finding<&'static str>>,
 }
 
 impl Findings {
     /// Returns whether nothing was found.
     pub fn is_empty(&self) -> bool {
-        self.leak_count == 0 && self.mark_count == 0
+        self.leak_count == 0 && self.mark_count == 0 && self.imitations.is_empty()
     }
 
     /// Returns the marks for an answer: the kind, the place, and the beginning of each.
     pub fn marks_shown(&self) -> Value {
-        let shown = |mark: &Finding<&'static str>| {
-            let mut shown = json!({ "what": mark.what, "where": mark.place });
-            if !mark.text.is_empty() {
-                shown["text"] = json!(mark.text);
-            }
-            shown
-        };
-        self.marks.iter().map(shown).collect()
+        shown(&self.marks)
     }
+
+    /// Returns the imitations for an answer in the same way.
+    pub fn imitations_shown(&self) -> Value {
+        shown(&self.imitations)
+    }
+
+    fn imitates(&mut self, what: &'static str, place: impl Fn() -> String) {
+        if self.imitations.len() < MOST {
+            self.imitations.push(Finding { what, place: place(), text: String::new() });
+        }
+    }
+}
+
+/// Returns findings for an answer.
+fn shown(findings: &[Finding<&'static str>]) -> Value {
+    let shown = |one: &Finding<&'static str>| {
+        let mut shown = json!({ "what": one.what, "where": one.place });
+        if !one.text.is_empty() {
+            shown["text"] = json!(one.text);
+        }
+        shown
+    };
+    findings.iter().map(shown).collect()
 }
 
 /// What to search for.
@@ -117,6 +145,8 @@ pub struct Search<'a> {
     pub keys: bool,
     /// Whether to search for instructions to a model.
     pub instructions: bool,
+    /// Whether to search for text in the form of Nonet's own answers.
+    pub imitations: bool,
     /// Whether the texts are a definition, where some subjects are suspicious in themselves.
     pub definition: bool,
 }
@@ -127,6 +157,10 @@ enum Trigger {
     Key(usize),
     Family(usize),
     Hidden,
+    /// A member of Nonet's answers.
+    Member(Member),
+    /// A letter that need not be escaped.
+    Escape,
 }
 
 struct Triggers {
@@ -148,22 +182,34 @@ const HIDDEN: [&[u8]; 8] = [
 ];
 
 static TRIGGERS: LazyLock<Triggers> = LazyLock::new(|| {
-    let mut patterns: Vec<&[u8]> = Vec::new();
+    let members = MEMBERS.map(|(name, _)| format!("\"{name}"));
+    let mut patterns: Vec<Cow<[u8]>> = Vec::new();
     let mut kinds = Vec::new();
     for (at, format) in FORMATS.iter().enumerate() {
-        patterns.push(format.begins.as_bytes());
+        patterns.push(format.begins.as_bytes().into());
         kinds.push(Trigger::Key(at));
     }
     for (at, family) in FAMILIES.iter().enumerate() {
         for trigger in family.triggers {
-            patterns.push(trigger.as_bytes());
-            kinds.push(Trigger::Family(at));
+            // A line may end at any of its spaces.
+            let broken = trigger.match_indices(' ').map(|(at, _)| {
+                let mut broken = trigger.as_bytes().to_vec();
+                broken[at] = b'\n';
+                broken.into()
+            });
+            patterns.extend(std::iter::once(trigger.as_bytes().into()).chain(broken));
+            kinds.resize(patterns.len(), Trigger::Family(at));
         }
     }
     for hidden in HIDDEN {
-        patterns.push(hidden);
+        patterns.push(hidden.into());
         kinds.push(Trigger::Hidden);
     }
+    patterns.extend(members.iter().map(|member| member.as_bytes().into()));
+    kinds.extend(MEMBERS.map(|(_, member)| Trigger::Member(member)));
+    patterns.extend(ESCAPES.map(|escape| escape.as_bytes().into()));
+    kinds.extend(ESCAPES.map(|_| Trigger::Escape));
+    let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| &**pattern).collect();
     Triggers { words: Words::new(&patterns), kinds }
 });
 
@@ -171,7 +217,23 @@ static TRIGGERS: LazyLock<Triggers> = LazyLock::new(|| {
 #[derive(Debug, Default)]
 struct InText {
     leaks: Vec<(Range<usize>, Leak)>,
-    marks: Vec<(Range<usize>, &'static str)>,
+    marks: Vec<(Range<usize>, Mark)>,
+    /// The forms of Nonet's answers, each once.
+    imitations: Vec<&'static str>,
+}
+
+impl InText {
+    fn imitates(&mut self, form: Option<&'static str>) {
+        self.imitations.extend(form.filter(|form| !self.imitations.contains(form)));
+    }
+}
+
+/// A mark in one text.
+#[derive(Debug)]
+struct Mark {
+    what: &'static str,
+    /// How the text reads; `None` if it reads as it is written.
+    reads: Option<String>,
 }
 
 impl Search<'_> {
@@ -189,13 +251,32 @@ impl Search<'_> {
         findings
     }
 
-    /// Returns whether the texts of JSON, including keys, contain a finding. Also reads the bytes of images as text, so
-    /// [`Self::of_value`] may not confirm the finding.
+    /// Returns whether the texts of JSON, including keys, contain a finding. Also reads the bytes of images as text, and finds
+    /// parts of an imitation in any places, so [`Self::of_value`] may not confirm the finding. With `imitations`, it also
+    /// returns true for keys that only Nonet may use in `_meta`.
     pub fn finds_in_json(&self, json: &[u8]) -> bool {
-        any_text(json, |text| {
+        let mut seen = Seen::default();
+        any_text(json, |text, behind| {
+            if self.imitations {
+                let form = imitations::member(text).and_then(|member| seen.add(member, behind));
+                if form.is_some() || imitations::is_own_key(text, behind) {
+                    return true;
+                }
+            }
             let found = self.look(text);
-            !found.leaks.is_empty() || !found.marks.is_empty()
+            !found.leaks.is_empty() || !found.marks.is_empty() || !found.imitations.is_empty()
         })
+    }
+
+    /// Returns the search for known secrets only.
+    fn of_known(&self) -> Self {
+        Self { keys: false, instructions: false, ..*self }
+    }
+
+    /// Searches a value, named `place`, if there is one.
+    pub fn add(&self, value: Option<&Value>, place: &str, findings: &mut Findings) {
+        let Some(value) = value else { return };
+        self.walk(value, &mut vec![Step::Key(place)], findings);
     }
 
     /// Searches a single text, named `place`.
@@ -205,7 +286,7 @@ impl Search<'_> {
 
     fn walk<'v>(&self, value: &'v Value, path: &mut Vec<Step<'v>>, findings: &mut Findings) {
         match value {
-            Value::String(text) => self.note(text, findings, || written(path)),
+            Value::String(text) => self.note(text, findings, || self.written(path)),
             Value::Array(items) => {
                 for (at, item) in items.iter().enumerate() {
                     path.push(Step::At(at));
@@ -224,13 +305,41 @@ impl Search<'_> {
         path: &mut Vec<Step<'v>>,
         findings: &mut Findings,
     ) {
+        // What Nonet itself keeps in a result, on its way to the client.
+        let is_own = matches!(path[..], [Step::Key("_meta"), Step::Key(key), ..] if is_own_meta(key));
+        if self.imitations
+            && !is_own
+            && let Some(form) = imitations::in_object(fields)
+        {
+            findings.imitates(form, || self.written(path));
+        }
         let bytes = bytes_of(fields);
-        for (key, item) in fields.iter().filter(|(key, _)| Some(key.as_str()) != bytes) {
+        for (key, item) in fields {
             path.push(Step::Key(key));
-            self.note(key, findings, || written(path));
-            self.walk(item, path, findings);
+            self.note(key, findings, || self.written(path));
+            // Bytes are no words, but a known secret is one anywhere.
+            let search = if Some(key.as_str()) == bytes { self.of_known() } else { *self };
+            search.walk(item, path, findings);
             path.pop();
         }
+    }
+
+    /// Returns a path in the form shown to people, without secrets in its keys.
+    fn written(&self, path: &[Step]) -> String {
+        let mut out = String::new();
+        for step in path {
+            match step {
+                Step::At(at) => out.push_str(&format!("[{at}]")),
+                Step::Key(key) => {
+                    if !out.is_empty() {
+                        out.push('.');
+                    }
+                    let shown = self.redacted(key).map_or(Cow::Borrowed(*key), |(key, _)| key.into());
+                    out.push_str(&text::line(&shown, 40));
+                }
+            }
+        }
+        out
     }
 
     fn note(&self, text: &str, findings: &mut Findings, place: impl Fn() -> String) {
@@ -238,6 +347,9 @@ impl Search<'_> {
         findings.leak_count += found.leaks.len();
         findings.known_count += found.leaks.iter().filter(|(_, leak)| matches!(leak, Leak::Known(_))).count();
         findings.mark_count += found.marks.len();
+        for form in found.imitations {
+            findings.imitates(form, &place);
+        }
         for (_, what) in found.leaks {
             // Without a limit: the owners of the secrets decide where the text may go.
             let is_new = findings.leaks.len() < MOST
@@ -247,10 +359,11 @@ impl Search<'_> {
             }
         }
         let room = MOST - findings.marks.len();
-        findings.marks.extend(found.marks.into_iter().take(room).map(|(range, what)| Finding {
-            what,
-            place: place(),
-            text: excerpt(&text[range]),
+        findings.marks.extend(found.marks.into_iter().take(room).map(|(range, mark)| {
+            let text = mark.reads.as_deref().unwrap_or_else(|| &text[range]);
+            // A secret may be part of it.
+            let text = self.redacted(text).map_or_else(|| excerpt(text), |(text, _)| excerpt(&text));
+            Finding { what: mark.what, place: place(), text }
         }));
     }
 
@@ -262,8 +375,11 @@ impl Search<'_> {
         }
         let known: Vec<(Range<usize>, Leak)> =
             self.known.find(text).map(|(range, of)| (range, Leak::Known(of))).collect();
-        if self.keys || self.instructions {
+        if self.keys || self.instructions || self.imitations {
             self.look_around(text, &mut found);
+        }
+        if self.instructions {
+            self.look_behind(text, &mut found.marks);
         }
         if self.keys {
             found.leaks.extend(cards::find(text).map(|range| (range, Leak::Card)));
@@ -285,6 +401,7 @@ impl Search<'_> {
         // The end of the text already examined per family, so that overlapping windows are examined once.
         let mut seen = [0; FAMILIES.len()];
         let mut seen_hidden = 0;
+        let (mut seen_members, mut is_escaped) = (Seen::default(), false);
         triggers.words.find(text.as_bytes(), &mut |word, hit| match triggers.kinds[word] {
             Trigger::Key(at) if self.keys => {
                 if let Some(range) = FORMATS[at].at(text, hit.start) {
@@ -296,17 +413,53 @@ impl Search<'_> {
                 if hit.start < seen[at] || family.in_definitions && !self.definition {
                     return;
                 }
-                let (range, until) = family.around(text, hit);
+                let (mark, until) = family.around(text, hit);
                 seen[at] = until;
-                found.marks.extend(range.map(|range| (range, family.what)));
+                found.marks.extend(mark.map(|(range, reads)| (range, Mark { what: family.what, reads })));
             }
             Trigger::Hidden if self.instructions && hit.start >= seen_hidden => {
                 let (range, until) = injections::hidden_at(text, hit.start);
                 seen_hidden = until;
-                found.marks.extend(range.map(|(range, kind)| (range, kind.as_str())));
+                found
+                    .marks
+                    .extend(range.map(|(range, kind)| (range, Mark { what: kind.as_str(), reads: None })));
             }
+            Trigger::Member(member) if self.imitations => {
+                found.imitates(seen_members.in_text(member, &text[hit.end..]));
+            }
+            Trigger::Escape => is_escaped = true,
             _ => {}
         });
+        if self.imitations && is_escaped {
+            let (plain, mut seen) = (imitations::unescaped(text), Seen::default());
+            triggers.words.find(plain.as_bytes(), &mut |word, hit| {
+                if let Trigger::Member(member) = triggers.kinds[word] {
+                    found.imitates(seen.in_text(member, &plain[hit.end..]));
+                }
+            });
+        }
+    }
+
+    /// Searches for instructions in what a text says without its disguises.
+    fn look_behind(&self, text: &str, marks: &mut Vec<(Range<usize>, Mark)>) {
+        let plain = Search { keys: false, imitations: false, ..*self };
+        let mut look = |clear: &str, original: &dyn Fn(&Range<usize>) -> Range<usize>| {
+            let mut found = InText::default();
+            plain.look_around(clear, &mut found);
+            marks.extend(found.marks.into_iter().map(|(range, mark)| {
+                let reads = mark.reads.unwrap_or_else(|| clear[range.clone()].to_owned());
+                (original(&range), Mark { reads: Some(reads), ..mark })
+            }));
+        };
+        for (begin, undone) in undone(text) {
+            look(&undone.text, &|range| {
+                let range = undone.original(range);
+                begin + range.start..begin + range.end
+            });
+        }
+        for (run, decoded) in encoded::decoded(text) {
+            look(&decoded, &|_| run.clone());
+        }
     }
 
     /// Replaces every secret in a value. Returns how many there were.
@@ -323,19 +476,13 @@ impl Search<'_> {
             Value::Object(fields) => {
                 let bytes = bytes_of(fields).map(str::to_owned);
                 let mut count = 0;
-                for (_, item) in fields.iter_mut().filter(|(key, _)| Some(key.as_str()) != bytes.as_deref()) {
-                    count += self.redact(item);
+                for (key, item) in fields.iter_mut() {
+                    let search = if Some(key) == bytes.as_ref() { self.of_known() } else { *self };
+                    count += search.redact(item);
                 }
-                if fields.keys().any(|key| self.redacted(key).is_some()) {
-                    let all = std::mem::take(fields);
-                    fields.extend(all.into_iter().map(|(key, item)| match self.redacted(&key) {
-                        Some((clean, some)) => {
-                            count += some;
-                            (clean, item)
-                        }
-                        None => (key, item),
-                    }));
-                }
+                count +=
+                    fields.keys().filter_map(|key| self.redacted(key)).map(|(_, some)| some).sum::<usize>();
+                rename_keys(fields, |key| Some(self.redacted(key)?.0));
                 count
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => 0,
@@ -344,7 +491,7 @@ impl Search<'_> {
 
     /// Returns a text with its secrets masked, and their number; `None` if it has none.
     pub fn redacted(&self, text: &str) -> Option<(String, usize)> {
-        let found = Search { instructions: false, ..*self }.look(text).leaks;
+        let found = Search { instructions: false, imitations: false, ..*self }.look(text).leaks;
         if found.is_empty() {
             return None;
         }
@@ -365,23 +512,6 @@ impl Search<'_> {
 enum Step<'v> {
     Key(&'v str),
     At(usize),
-}
-
-/// Returns a path in the form shown to people.
-fn written(path: &[Step]) -> String {
-    let mut out = String::new();
-    for step in path {
-        match step {
-            Step::At(at) => out.push_str(&format!("[{at}]")),
-            Step::Key(key) => {
-                if !out.is_empty() {
-                    out.push('.');
-                }
-                out.push_str(&text::line(key, 40));
-            }
-        }
-    }
-    out
 }
 
 /// Returns the key of an image's or sound's bytes, which are not text.

@@ -4,7 +4,7 @@
 
 mod aliases;
 pub mod answers;
-mod approvals;
+pub mod approvals;
 #[cfg(test)]
 mod architecture;
 pub mod audit;
@@ -14,6 +14,7 @@ mod chat;
 pub mod cli;
 mod cluster;
 pub mod config;
+mod doors;
 pub mod downstream;
 mod fault;
 mod figures;
@@ -54,13 +55,14 @@ mod store;
 mod template;
 mod timetable;
 pub mod trace;
+mod trusted_files;
 mod turns;
 pub mod watches;
 pub mod wire;
 mod workflow;
 
 // Separate crates (crates/), under the names of rooms.
-pub use nonet_base::{allocator, clock, files, json, persistent, text, variables, words};
+pub use nonet_base::{allocator, clock, disguises, files, json, persistent, text, variables, words};
 pub use nonet_schema as schema;
 pub use nonet_search as search;
 use nonet_search::verbs;

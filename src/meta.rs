@@ -96,12 +96,16 @@ pub async fn call(
             gateway.execute(caller, request).await
         }
     };
-    let mut result = match outcome {
+    let (owner, budget) = (caller.owner(), caller.limits.max_result_bytes);
+    let result = match outcome {
         Ok(result) => result,
         Err(Interrupt::Fault(fault)) => fault.to_result().into(),
         Err(Interrupt::Task(job)) => return Answer::Task(job),
-        Err(Interrupt::Refused(error)) => return Answer::Refused(error),
+        Err(Interrupt::Refused(error)) => {
+            return Answer::Refused(Box::new(gateway.kept.fit_error(&owner, *error, budget).await));
+        }
     };
+    let mut result = gateway.kept.fit_own(&owner, result, budget).await;
     // A cancelled request has no reader for its answer.
     if !caller.cancel.is_cancelled() && !verbatim {
         gateway.deliver(caller, &mut result, notices).await;

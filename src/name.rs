@@ -7,6 +7,8 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
+use crate::text::{Hidden, fold_confusables};
+
 /// The longest wire name: the limit of the strictest model API (`^[a-zA-Z0-9_-]{1,64}$`).
 pub const MAX_WIRE: usize = 64;
 /// The longest server name, in characters.
@@ -184,16 +186,7 @@ pub fn words(identifier: &str) -> Vec<String> {
     let chars: Vec<char> = identifier.chars().collect();
     let mut words = vec![String::new()];
     for (at, c) in chars.iter().enumerate() {
-        let before = at.checked_sub(1).map(|at| chars[at]);
-        let after = chars.get(at + 1);
-        // Splits `readFile`, and `HTMLFile` before its last capital.
-        let begins = c.is_uppercase()
-            && before.is_some_and(|before| {
-                before.is_lowercase()
-                    || before.is_numeric()
-                    || before.is_uppercase() && after.is_some_and(|after| after.is_lowercase())
-            });
-        if begins || !c.is_alphanumeric() {
+        if begins_word(&chars, at) || !c.is_alphanumeric() {
             words.push(String::new());
         }
         if c.is_alphanumeric()
@@ -204,6 +197,168 @@ pub fn words(identifier: &str) -> Vec<String> {
     }
     words.retain(|word| !word.is_empty());
     words
+}
+
+/// Whether a word begins at a capital inside an identifier: `readFile`, and `HTMLFile` before its last capital.
+fn begins_word(chars: &[char], at: usize) -> bool {
+    let before = at.checked_sub(1).and_then(|at| chars.get(at));
+    let after = chars.get(at + 1);
+    chars.get(at).is_some_and(|c| c.is_uppercase())
+        && before.is_some_and(|before| {
+            before.is_lowercase()
+                || before.is_numeric()
+                || before.is_uppercase() && after.is_some_and(|after| after.is_lowercase())
+        })
+}
+
+/// The longest name whose spellings are told apart, in characters.
+const MOST_SPELLED: usize = 512;
+
+/// The spellings of a name that are the same to a strict rule: `delete_all` for `Delete_All`, `deleteAll`, `delete.all` and
+/// full-width or look-alike letters. Made once, with the catalogue; rules that permit something compare exact names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spellings(Box<[Box<str>]>);
+
+impl Spellings {
+    /// Returns the spellings of a full name, whose first dot ends the server's name.
+    pub fn of(full: &str) -> Self {
+        match full.split_once('.') {
+            Some((server, own)) => Self::new(&format!("{}.", simplified(server, false, true)), own),
+            None => Self::new("", full),
+        }
+    }
+
+    /// Returns the spellings of a name without a server. Patterns on such names may contain dots themselves.
+    pub fn of_own(own: &str) -> Self {
+        let (all, dotted) = (Self::new("", own), Self::of(own));
+        let more = dotted.0.into_iter().filter(|spelling| !all.0.contains(spelling));
+        Self(all.0.iter().cloned().chain(more).collect())
+    }
+
+    fn new(server: &str, own: &str) -> Self {
+        let is_simple = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_');
+        let is_plain = own.len() <= MOST_SPELLED && own.bytes().all(is_simple);
+        if is_plain && !own.contains("__") && own.trim_matches('_') == own {
+            return Self(Box::new([format!("{server}{own}").into()]));
+        }
+        let mut all: Vec<Box<str>> = Vec::with_capacity(2);
+        // `GitHub` may be one word or two, and `/` may separate words or be a part of an address.
+        for (splits, slashes) in [(false, true), (true, true), (false, false), (true, false)] {
+            let spelling = format!("{server}{}", simplified(own, splits, slashes)).into_boxed_str();
+            if !all.contains(&spelling) {
+                all.push(spelling);
+            }
+        }
+        Self(all.into())
+    }
+
+    /// Whether any spelling fulfils a condition.
+    pub fn any(&self, is_so: impl Fn(&str) -> bool) -> bool {
+        self.0.iter().any(|spelling| is_so(spelling))
+    }
+}
+
+/// Returns a part of a name in lower case, with one `_` between its words, without hidden characters and accents, and with
+/// look-alike letters as Latin ones. `splits`: at capitals too; `slashes`: a `/` stays.
+fn simplified(part: &str, splits: bool, slashes: bool) -> String {
+    let head: String = part.chars().take(MOST_SPELLED).filter(|c| !is_unseen(*c)).collect();
+    let chars: Vec<char> = fold_confusables(&head).chars().collect();
+    let mut out = String::with_capacity(head.len());
+    for (at, c) in chars.iter().enumerate() {
+        let separates = !(c.is_alphanumeric() || *c == '/' && slashes);
+        if (separates || splits && begins_word(&chars, at)) && !out.is_empty() && !out.ends_with(['_', '/']) {
+            out.push('_');
+        }
+        match c {
+            '/' if slashes => out.push('/'),
+            c if c.is_alphanumeric() => out.extend(c.to_lowercase()),
+            _ => {}
+        }
+    }
+    out.truncate(out.trim_end_matches('_').len());
+    out
+}
+
+/// Whether a character adds nothing that tells names apart: a hidden one, or an accent of its own.
+fn is_unseen(c: char) -> bool {
+    Hidden::of(c).is_some_and(|kind| kind != Hidden::Control) || ('\u{300}'..='\u{36f}').contains(&c)
+}
+
+/// Returns a pattern in the forms that match [`Spellings`]: wildcards stay, and what is between them is simplified like a name.
+pub fn pattern_spellings(pattern: &str) -> Vec<String> {
+    let mut all = Vec::with_capacity(1);
+    for (splits, dots) in [(false, true), (true, true), (false, false), (true, false)] {
+        let spelling = simplified_pattern(pattern, splits, dots);
+        if !all.contains(&spelling) {
+            all.push(spelling);
+        }
+    }
+    all
+}
+
+/// `dots`: dots after the first stay.
+fn simplified_pattern(pattern: &str, splits: bool, dots: bool) -> String {
+    let mut plain = String::with_capacity(pattern.len());
+    for c in pattern.chars().filter(|c| !is_unseen(*c)) {
+        match c.is_ascii() {
+            true => plain.push(c),
+            // What looks like a wildcard is none.
+            false => fold_confusables(c.encode_utf8(&mut [0; 4])).chars().for_each(|c| {
+                plain.extend(is_wild(c).then_some('\\'));
+                plain.push(c);
+            }),
+        }
+    }
+    let chars: Vec<char> = plain.chars().collect();
+    let mut out = String::with_capacity(plain.len());
+    let (mut at, mut dotted) = (0, false);
+    while let Some(c) = chars.get(at).copied() {
+        let begins = splits && begins_word(&chars, at);
+        at += 1;
+        match c {
+            '\\' => match chars.get(at).copied() {
+                // Only what has a meaning needs the backslash.
+                Some(meant) if !is_wild(meant) => {}
+                meant => {
+                    out.extend([c, meant.unwrap_or(c)]);
+                    at += 1;
+                }
+            },
+            '[' => {
+                // A class ends at the first `]` that is not its first member.
+                let rest = chars.get(at..).unwrap_or_default();
+                let first = usize::from(matches!(rest.first(), Some('!' | '^')));
+                let end = rest
+                    .iter()
+                    .skip(first + 1)
+                    .position(|c| *c == ']')
+                    .map_or(rest.len(), |end| end + first + 2);
+                out.push('[');
+                match first {
+                    0 => rest.iter().take(end).for_each(|c| out.extend(c.to_lowercase())),
+                    _ => out.extend(rest.iter().take(end)),
+                }
+                at += end;
+            }
+            c if is_wild(c) => out.push(c),
+            '.' if !dotted || dots => {
+                out.push('.');
+                dotted = true;
+            }
+            '/' => out.push('/'),
+            c if c.is_alphanumeric() => {
+                out.extend(begins.then_some('_'));
+                out.extend(c.to_lowercase());
+            }
+            _ => out.push('_'),
+        }
+    }
+    out
+}
+
+/// Whether a character has a meaning in patterns.
+fn is_wild(c: char) -> bool {
+    matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | ',' | '\\')
 }
 
 /// Returns up to `limit` candidates similar to `name`, best first.
@@ -409,6 +564,60 @@ mod tests {
             assert_eq!(fault.nearest, nearest, "{bad}");
             assert!(ServerName::new(&fault.nearest).is_ok());
         }
+    }
+
+    #[test]
+    fn spellings_of_one_name_are_the_same() {
+        let is_same = |name: &str, spelling: &str| Spellings::of(name).any(|one| one == spelling);
+        for name in [
+            "s.delete_all",
+            "s.Delete_All",
+            "s.deleteAll",
+            "s.DeleteAll",
+            "s.delete-all",
+            "s.delete.all",
+            "s.delete all",
+            "s.delete/all",
+            "s.delete:all",
+            "s.DELETE_ALL",
+            "s.__delete__all__",
+            "s.ｄｅｌｅｔｅ＿ａｌｌ",
+            "s.dеlеtе_аll",
+            "s.del\u{200b}ete_all",
+            "s.d\u{301}elete_all",
+            "s.𝐝𝐞𝐥𝐞𝐭𝐞_all",
+        ] {
+            assert!(is_same(name, "s.delete_all"), "{name:?}: {:?}", Spellings::of(name));
+        }
+        assert_eq!(Spellings::of("my-s.delete_all"), Spellings::of("my_s.delete_all"));
+        assert_eq!(Spellings::of("s.delete_all").0.len(), 1);
+        for other in ["s.deleted_all", "s.undelete_all", "t.delete_all", "s.x.delete_all"] {
+            assert!(!is_same(other, "s.delete_all"), "{other:?}");
+        }
+        assert!(Spellings::of_own("Delete.All").any(|one| one == "delete_all"));
+        assert!(Spellings::of("s.GitHub_x").any(|one| one == "s.github_x"));
+        assert!(
+            is_same("resources.docs/file:///A", "resources.docs/file_///a"),
+            "{:?}",
+            Spellings::of("resources.docs/file:///A")
+        );
+        assert!(Spellings::of(&"x".repeat(1_000_000)).any(|one| one.len() == MOST_SPELLED));
+    }
+
+    #[test]
+    fn patterns_are_spelled_like_names() {
+        let check =
+            |pattern: &str, expected: &[&str]| assert_eq!(pattern_spellings(pattern), expected, "{pattern}");
+        check("*.delete_*", &["*.delete_*"]);
+        check("*.Delete-*", &["*.delete_*"]);
+        check("s.deleteAll", &["s.deleteall", "s.delete_all"]);
+        check("s.delete.all", &["s.delete.all", "s.delete_all"]);
+        check("{files,Mail}.{drop,RM}_[A-Z]?", &["{files,mail}.{drop,rm}_[a-z]?"]);
+        check("s.[!A-Z]*", &["s.[!A-Z]*"]);
+        check("s.[]A]x[", &["s.[]a]x["]);
+        check(r"s.a\*\-b\", &[r"s.a\*_b\\"]);
+        check("s.＊", &[r"s.\*"]);
+        check("resources.docs/File:*", &["resources.docs/file_*"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     path::{Path, PathBuf},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     time::{Duration, Instant, SystemTime},
@@ -26,7 +26,8 @@ use self::lock_file::{LockFile, LockedServer};
 use crate::{
     clock::Clock,
     config::{NewServers, OnChange},
-    store::{Pin, PinKind, PinStep, PinStore, PinWrite, PinsDb, StoreError},
+    json::set_member,
+    store::{Opened, Pin, PinKind, PinStep, PinStore, PinWrite, PinsDb, StoreError},
 };
 
 /// How many definitions of a server are pinned. Where changes are held, further ones are not trusted.
@@ -160,7 +161,7 @@ pub struct Pins {
     lock: PathBuf,
     /// The pins shared by all replicas; if absent, a file in the folder holds the pins.
     shared: Option<Arc<dyn PinStore>>,
-    db: OnceLock<Option<Arc<dyn PinStore>>>,
+    db: Opened<dyn PinStore>,
     /// The shared pins as last read, used while they cannot be read.
     last_read: Mutex<HashMap<Arc<str>, ServerPins>>,
     last_version: AtomicI64,
@@ -196,6 +197,12 @@ struct Item<'a> {
     value: std::borrow::Cow<'a, Value>,
 }
 
+impl Item<'_> {
+    fn is_elsewhere(&self) -> bool {
+        self.value.get("_meta").is_some_and(|meta| meta.get(ELSEWHERE).is_some())
+    }
+}
+
 impl Pins {
     /// Returns the pins in a folder; without a folder, in memory. Accesses no file yet.
     pub fn new(folder: Option<PathBuf>, config: &str, clock: Clock) -> Self {
@@ -204,7 +211,7 @@ impl Pins {
             config: config.into(),
             lock: LockFile::beside(Path::new(config)),
             shared: None,
-            db: OnceLock::new(),
+            db: Opened::default(),
             last_read: Mutex::default(),
             last_version: AtomicI64::new(0),
             missed: Mutex::default(),
@@ -226,8 +233,10 @@ impl Pins {
         self
     }
 
-    fn db(&self) -> Option<&dyn PinStore> {
+    fn db(&self) -> Option<Arc<dyn PinStore>> {
         let open = || {
+            // What is known of a file that was removed says nothing about the new one.
+            self.revision.fetch_add(1, Ordering::AcqRel);
             if let Some(shared) = &self.shared {
                 return Some(shared.clone());
             }
@@ -244,7 +253,7 @@ impl Pins {
             let failed = |error: &_| tracing::error!(%error, "definitions cannot be pinned");
             PinsDb::in_memory().inspect_err(failed).ok().map(kept)
         };
-        self.db.get_or_init(open).as_deref()
+        self.db.get(open)
     }
 
     /// Returns a value that changes whenever a check of the same list may have a different result. Blocks.
@@ -383,7 +392,7 @@ impl Pins {
             is_waiting = true;
             differing += 1;
             let trusted = pin.filter(|pin| pin.trusted.is_some()).and_then(|pin| self.trusted_text(pin));
-            let (effect, rule) = seen.effect(standing);
+            let (effect, rule) = seen.effect(standing, item);
             let change = Arc::new(DefinitionChange {
                 standing,
                 effect,
@@ -536,6 +545,10 @@ pub fn shown_name(pin: &Pin) -> String {
     }
 }
 
+/// The key in `_meta` of a definition that is held until the user trusts it, whatever the rules: what it calls is on a host
+/// that neither the user nor the address of its document names.
+pub const ELSEWHERE: &str = "nonet/elsewhere";
+
 /// The data that a check compares.
 struct Seen<'a> {
     items: Vec<Item<'a>>,
@@ -552,7 +565,7 @@ impl Seen<'_> {
         let is_trusted = match locked(self.lock, server, item, hash) {
             Some(true) => true,
             Some(false) => trusted == Some(hash) && pin.is_some_and(|pin| pin.by_user),
-            None if pin.is_none() => self.rules.on_change == OnChange::Tell,
+            None if pin.is_none() => self.rules.on_change == OnChange::Tell && !item.is_elsewhere(),
             None => trusted == Some(hash),
         };
         match trusted {
@@ -563,9 +576,10 @@ impl Seen<'_> {
     }
 
     /// Returns the consequence of a change, and the key that sets it.
-    fn effect(&self, standing: Standing) -> (OnChange, String) {
+    fn effect(&self, standing: Standing, item: &Item<'_>) -> (OnChange, String) {
         let TrustRules { on_change, rule, new_servers } = self.rules;
         match (standing, on_change, new_servers) {
+            (_, OnChange::Tell, _) if item.is_elsewhere() => (OnChange::Hold, "base_url".into()),
             (Standing::New, OnChange::Tell, NewServers::Hold) => {
                 (OnChange::Hold, "gateway.new_servers".into())
             }
@@ -636,7 +650,9 @@ fn steps(
             Some(false) if trusted != Some(hash) || !is_by_user => Some(waiting(given())),
             _ if trusted == Some(hash) => waits.is_some().then_some(PinStep::Return),
             _ if pin.is_some() => Some(waiting(given())),
-            _ if is_new && rules.new_servers == NewServers::Hold => Some(waiting(given())),
+            _ if is_new && rules.new_servers == NewServers::Hold || item.is_elsewhere() => {
+                Some(waiting(given()))
+            }
             _ if !is_new && rules.on_change != OnChange::Tell => Some(waiting(given())),
             _ => {
                 let (hash, text) = given();
@@ -694,7 +710,7 @@ fn stand_in(item: &Item<'_>, trusted: Option<Value>) -> Option<Value> {
         (PinKind::Instructions, trusted) => Some(trusted.unwrap_or_else(|| "".into())),
         (PinKind::Tool, Some(mut trusted)) => {
             if trusted.get("inputSchema").is_none() {
-                trusted["inputSchema"] = json!({ "type": "object" });
+                set_member(&mut trusted, "inputSchema", json!({ "type": "object" }));
             }
             Some(trusted)
         }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    catalog::{SKILLS, Tool},
+    catalog::{GATEWAY, SKILLS, Tool},
     config::{Category, Globs, OnChange, Policy, PolicyRule, Profile, Risk, ServerSettings},
-    name::full_name,
+    name::{Spellings, full_name},
 };
 
 /// The prefix of the server in the names of resources in rules.
@@ -75,6 +75,11 @@ impl<'a> Item<'a> {
     pub fn matches(&self, patterns: &Globs) -> bool {
         self.names.iter().any(|name| patterns.matches(name))
     }
+
+    /// Whether patterns of a rule against items match, in any spelling.
+    fn is_caught_by(&self, patterns: &Globs) -> bool {
+        !patterns.is_empty() && self.names.iter().any(|name| patterns.catches(name, &Spellings::of(name)))
+    }
 }
 
 /// Checks a prompt or resource, as [`check`] does a tool. A link in an allowed tool's result may lead to an item that
@@ -85,7 +90,7 @@ pub fn check_item(
     scope: Option<Scope<'_>>,
 ) -> Verdict {
     let of_server = |key: &str| Verdict::Deny(format!("servers.{}.{key}", item.server));
-    if item.settings.blocked_tools.matches(item.own) {
+    if item.settings.blocked_tools.catches_own(item.own) {
         return of_server("blocked_tools");
     }
     if item.kind == ItemKind::Unlisted && !item.settings.unlisted_resources {
@@ -95,10 +100,11 @@ pub fn check_item(
         let rule = PolicyRule::strictest(policies, by_name, item.risk, |tools| item.matches(tools));
         rule.map(|(policy, name)| (policy, format!("policies.{name}")))
     };
-    let (policy, rule) = strictest(true)
+    let exact = strictest(true)
         .or_else(|| Some((item.settings.policy?, format!("servers.{}.policy", item.server))))
         .or_else(|| strictest(false))
         .unwrap_or((Policy::Allow, String::new()));
+    let (policy, rule) = PolicyRule::raised(exact, policies, item.risk, |tools| item.is_caught_by(tools));
     if policy == Policy::Deny {
         return Verdict::Deny(rule);
     }
@@ -114,7 +120,7 @@ pub fn check_item(
 fn item_denied_by(item: &Item<'_>, scope: Scope<'_>) -> Option<&'static str> {
     let profile = scope.profile;
     let is_linked = item.kind == ItemKind::Linked;
-    if item.matches(&profile.deny) {
+    if item.is_caught_by(&profile.deny) {
         return Some("deny");
     }
     if !is_linked && profile.only.as_ref().is_some_and(|only| !item.matches(only)) {
@@ -169,15 +175,14 @@ pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> Verdict {
 /// Returns the profile's rule that denies the tool.
 fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
     let profile = scope.profile;
-    if profile.deny.matches(&tool.full) {
+    if tool.is_caught_by(&profile.deny) {
         return Some("deny");
     }
     // Nonet's own tools, skills and apps are open to every profile; the tools that they reach are checked at the call.
-    // Own tools that can do harm themselves obey `max_risk`.
+    // Own tools whose effect outlasts the call or reaches other clients are not.
     if !tool.is_of_server() {
-        let is_harmful = tool.risk == Risk::High && &*tool.server == crate::catalog::GATEWAY;
-        let is_beyond = is_harmful && profile.max_risk.is_some_and(|most| most < Risk::High);
-        return is_beyond.then_some("max_risk");
+        let is_of_effect = tool.risk == Risk::High && &*tool.server == GATEWAY;
+        return if is_of_effect { kept_out_by(&tool.full, profile) } else { None };
     }
     if profile.only.as_ref().is_some_and(|only| !only.matches(&tool.full)) {
         return Some("only");
@@ -194,6 +199,28 @@ fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
             || scope.categories.get(name).is_some_and(|category| in_category(tool, category))
     }) || profile.tags.iter().any(|tag| tool.tags.contains(tag));
     (limited && !listed).then_some("categories")
+}
+
+/// Returns the key by which a profile keeps out an own tool of effect: whatever limits the profile, unless `only` or `allow`
+/// contains the tool's full name itself.
+fn kept_out_by(full: &str, profile: &Profile) -> Option<&'static str> {
+    let is_in_only = profile.only.as_ref().map(|only| only.names(full));
+    if is_in_only == Some(false) {
+        return Some("only");
+    }
+    if profile.allow.names(full) {
+        return None;
+    }
+    let keys = [
+        (profile.max_risk.is_some_and(|most| most < Risk::High), "max_risk"),
+        (!profile.categories.is_empty(), "categories"),
+        (!profile.tags.is_empty(), "tags"),
+        (!profile.allow.is_empty(), "allow"),
+        (!profile.deny.is_empty(), "deny"),
+    ];
+    let by_risk = keys.first().filter(|(limits, _)| *limits);
+    let of_names = keys.iter().find(|(limits, _)| *limits && is_in_only.is_none());
+    by_risk.or(of_names).map(|(_, key)| *key)
 }
 
 /// Whether a tool of this risk may be shown, if `most` is the highest allowed risk.

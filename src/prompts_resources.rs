@@ -11,9 +11,13 @@ use std::{
 };
 
 use regex::Regex;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use crate::name::{self, Namespaces, Wire};
+use crate::{
+    json::set_member,
+    name::{self, Namespaces, Wire},
+    prose,
+};
 
 /// The scheme of URIs that name their server.
 const SCHEME: &str = "nonet://";
@@ -119,10 +123,10 @@ impl PromptsResources {
                     if !seen.insert(own) {
                         continue;
                     }
-                    let mut shown = definition.clone();
+                    let mut shown = prose::visible(definition).unwrap_or_else(|| definition.clone());
                     let is_shared = uses.get(own).is_some_and(|uses| *uses > 1);
                     if offer.session.is_some() || is_shared {
-                        shown[key] = json!(named_uri(offer.server, own));
+                        set_member(&mut shown, key, named_uri(offer.server, own));
                     }
                     let (server, session) = (offer.server.clone(), offer.session);
                     of.push(OfferedItem { server, session, own: own.into(), shown });
@@ -151,7 +155,7 @@ impl PromptsResources {
                         server: offer.server.clone(),
                         session: offer.session,
                         own: own.into(),
-                        shown: definition.clone(),
+                        shown: prose::visible(definition).unwrap_or_else(|| definition.clone()),
                     };
                     all.push((Wire::new(offer.server, own), entry, offer.verbatim));
                 }
@@ -187,7 +191,7 @@ impl PromptsResources {
                 1 => wire.plain,
                 _ => wire.hashed,
             };
-            entry.shown["name"] = json!(name);
+            set_member(&mut entry.shown, "name", &*name);
             self.prompts.insert(name, entry);
         }
     }
@@ -367,6 +371,8 @@ fn pattern(template: &str) -> Option<Regex> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     const ALL: &dyn Fn(&str) -> bool = &|_| true;

@@ -1,14 +1,56 @@
-//! Human-written text about servers and tools, prepared for lists: without Markdown and source-code
-//! indentation.
+//! Human-written text about servers and tools, prepared for lists: without Markdown, source-code indentation and hidden
+//! characters.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
+use serde_json::Value;
+
+use crate::text::{clean, hidden};
 
 static LINK: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"(!?)\[([^\]]*)\]\([^)]*\)").expect("the pattern is constant"));
 static BULLET: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"^(?:[-*+>]|\d{1,3}[.)])\s+").expect("the pattern is constant"));
+
+/// The parts of a definition that are only read, wherever they are in it.
+const READ: [&str; 6] = ["title", "description", "$comment", "default", "examples", "example"];
+
+/// Returns a definition whose texts for reading have no hidden characters; `None` if they have none already. Names and values
+/// that calls have to repeat exactly stay as they are.
+pub fn visible(definition: &Value) -> Option<Value> {
+    let mut visible = None;
+    if has_hidden(definition) {
+        let mut cleaned = definition.clone();
+        clean_read(&mut cleaned, false);
+        visible = (cleaned != *definition).then_some(cleaned);
+    }
+    visible
+}
+
+fn has_hidden(value: &Value) -> bool {
+    match value {
+        Value::String(text) => hidden(text).next().is_some(),
+        Value::Array(items) => items.iter().any(has_hidden),
+        Value::Object(fields) => fields.values().any(has_hidden),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// Cleans the texts for reading. `is_read`: the value itself is one.
+fn clean_read(value: &mut Value, is_read: bool) {
+    match value {
+        Value::String(text) if is_read && hidden(text).next().is_some() => *text = clean(text).into_owned(),
+        Value::Array(items) => items.iter_mut().for_each(|item| clean_read(item, is_read)),
+        // A property may have such a name; its schema is judged by its own parts.
+        Value::Object(fields) => {
+            for (key, item) in fields.iter_mut() {
+                clean_read(item, READ.contains(&key.as_str()));
+            }
+        }
+        Value::String(_) | Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
 
 /// Removes the indentation shared by all lines but the first, as Python's `inspect.cleandoc` does, with
 /// surrounding blank lines and trailing white space.

@@ -26,7 +26,7 @@ use crate::{
 /// When to retry after a refusal.
 const RETRY: Duration = Duration::from_secs(5);
 /// When to retry opening a session: unused sessions end after a few minutes.
-const RETRY_SESSION: Duration = Duration::from_secs(60);
+pub const RETRY_SESSION: Duration = Duration::from_secs(60);
 /// The quota of requests of all kinds, as a multiple of the quota of calls: requests about calls and tasks need room
 /// beside them.
 const REQUESTS: usize = 2;

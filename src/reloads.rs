@@ -172,6 +172,11 @@ impl ReloadPost {
         self.desk.folder()
     }
 
+    /// Whether the registration was removed, with its folder perhaps. Blocks.
+    pub fn is_gone(&self) -> bool {
+        !self.lock.exists()
+    }
+
     /// Records the result of a reload, and the request that was read. Blocks.
     ///
     /// # Errors

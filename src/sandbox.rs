@@ -7,7 +7,12 @@
 //! requires one does not start.
 
 #[cfg(target_os = "linux")]
+mod cgroup;
+mod homes;
+#[cfg(target_os = "linux")]
 mod init;
+#[cfg(target_os = "linux")]
+mod inside;
 mod places;
 #[cfg(target_os = "linux")]
 mod proxy;
@@ -29,6 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Network, SandboxSettings};
 
+pub use homes::forget_homes;
 pub use places::Places;
 
 /// The argument that runs the binary as the helper.
@@ -70,7 +76,7 @@ pub struct Spec {
     pub write: Option<Vec<PathBuf>>,
     /// The addresses that may be connected to.
     pub net: Network,
-    /// The maximum memory of a process, in bytes.
+    /// The maximum memory of all processes together in a control group, else of each process, in bytes.
     pub memory_bytes: Option<u64>,
     /// The maximum number of processes and threads.
     pub processes: Option<u64>,
@@ -82,8 +88,12 @@ pub struct Spec {
     pub home: Option<PathBuf>,
     /// The folder that the program sees as its home folder; `None`: a temporary one that ends with the program.
     pub own: Option<PathBuf>,
+    /// The folder that earlier versions used for every server of this name. It becomes `own` if there is none yet.
+    pub earlier: Option<PathBuf>,
     /// Paths that are never shown: Nonet's state, configuration and secrets.
     pub hidden: Vec<PathBuf>,
+    /// Nonet's state folder, which knows the gateways' own ports.
+    pub state: Option<PathBuf>,
 }
 
 impl Spec {
@@ -109,8 +119,10 @@ impl Spec {
             required: settings.required,
             cwd: cwd.map(Into::into),
             home: std::env::home_dir().filter(|home| home.is_absolute()),
-            own: state.filter(|_| lasts).map(|state| state.join("sandboxes").join(server)),
+            own: state.filter(|_| lasts).map(|state| homes::of(state, &config, server)),
+            earlier: state.filter(|_| lasts).map(|state| homes::earlier(state, server)),
             hidden: state.map(Into::into).into_iter().chain([config, secrets, lock]).collect(),
+            state: state.map(Into::into),
         }
     }
 
@@ -134,6 +146,18 @@ pub fn leaves_out(name: &str) -> bool {
     AGENTS.iter().any(|agent| agent.eq_ignore_ascii_case(name))
 }
 
+/// Returns whether a sandboxed process of this machine holds the socket with this number. A program in a weaker sandbox, without
+/// namespaces, cannot be told from others. Blocks.
+pub fn holds_socket(inode: u64) -> bool {
+    #[cfg(target_os = "linux")]
+    return inside::holds_socket(inode);
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = inode;
+        false
+    }
+}
+
 /// Whether this operating system supports a sandbox.
 pub const IS_POSSIBLE: bool = cfg!(target_os = "linux");
 
@@ -153,7 +177,9 @@ pub async fn weakness(executable: &Path) -> Option<String> {
         cwd: None,
         home: std::env::home_dir().filter(|home| home.is_absolute()),
         own: None,
+        earlier: None,
         hidden: Vec::new(),
+        state: None,
     };
     let mut command = tokio::process::Command::new(executable);
     command.arg(SANDBOX_COMMAND).env_clear().envs(spec.helper_environment([]));
@@ -168,6 +194,63 @@ pub async fn weakness(executable: &Path) -> Option<String> {
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some(format!("it was not set up within {PATIENCE:?}")),
     }
+}
+
+/// Returns what enforces the limits of a sandbox on this machine; `None` if it has none.
+pub fn enforcement(settings: &SandboxSettings) -> Option<Enforcement> {
+    let (memory, processes) = (settings.memory_bytes, settings.processes);
+    if memory.is_none() && processes.is_none() {
+        return None;
+    }
+    #[cfg(target_os = "linux")]
+    let group = cgroup::Group::make("check", memory, processes).map(drop);
+    #[cfg(not(target_os = "linux"))]
+    let group = Err::<(), String>(format!("{} has none", std::env::consts::OS));
+    Some(Enforcement { memory: memory.is_some(), processes: processes.is_some(), group })
+}
+
+/// What enforces the limits of a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enforcement {
+    memory: bool,
+    processes: bool,
+    /// Why there is no control group.
+    group: Result<(), String>,
+}
+
+impl Enforcement {
+    /// Whether a control group enforces them.
+    pub fn is_whole(&self) -> bool {
+        self.group.is_ok()
+    }
+}
+
+impl std::fmt::Display for Enforcement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Err(why) = &self.group else {
+            return f.write_str("a control group counts all its processes together");
+        };
+        write!(f, "there is no control group ({why})")?;
+        if self.memory {
+            f.write_str(
+                ", so `memory_bytes` is the address space of each process (RLIMIT_AS), of which some interpreters \
+                 reserve far more than they use",
+            )?;
+        }
+        match self.processes {
+            true if is_root() => f.write_str(", and nothing enforces `processes` for root"),
+            true => f.write_str(", and `processes` is RLIMIT_NPROC"),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether this process is root's, whose processes Linux does not count.
+fn is_root() -> bool {
+    #[cfg(unix)]
+    return nix::unistd::geteuid().is_root();
+    #[cfg(not(unix))]
+    false
 }
 
 /// Returns a message about a fault of the helper: where the fault lies, the reason, and the remedy.

@@ -12,6 +12,7 @@ mod calls;
 mod carried;
 mod direct;
 mod elsewhere;
+mod forwarded;
 mod held_arguments;
 mod http;
 mod in_flight;
@@ -28,6 +29,7 @@ mod shared;
 mod stdio;
 mod subscriptions;
 mod tasks;
+mod unused_sessions;
 mod user_page;
 mod verbatim;
 
@@ -38,6 +40,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use access::WITHOUT_TOKENS;
 pub use http::{HttpOptions, Serving, serve_http};
 use parking_lot::Mutex;
 use rmcp::{
@@ -68,6 +71,7 @@ use self::{
     in_flight::{Channels, InFlight, LogThreshold, Parkings, RequestOutcome},
     list_changes::{AnnouncedLists, tell_changed},
     origin::Origin,
+    unused_sessions::SessionPlace,
 };
 use crate::{
     config::{ClientLimits, Config, KnownToken},
@@ -78,7 +82,7 @@ use crate::{
         session::{AsTask, Caller, Session},
     },
     meta::{self, Answer},
-    quotas::{Account, Exhausted, Place},
+    quotas::{Account, Exhausted},
     text::{self, clip},
     trace,
     wire::{LineReader, rmcp::carry},
@@ -189,7 +193,7 @@ pub struct NonetServer {
     /// The quotas of this HTTP session, if its requests have no token.
     own_account: Arc<OnceLock<Arc<Account>>>,
     /// The session's place among those over HTTP.
-    place: Arc<OnceLock<Place>>,
+    place: Arc<OnceLock<SessionPlace>>,
     /// Cancelled when the session ends.
     ended: CancellationToken,
     /// Ends the session when the last handler that holds it is dropped.
@@ -316,7 +320,8 @@ impl NonetServer {
         work: impl FnOnce(Arc<Gateway>, Caller) -> W,
     ) -> Result<Result<Value, Box<InputRequiredResult>>, ErrorData> {
         let profile = self.session.profile.clone();
-        let open = match self.parkings.passed.resume(&what, profile.as_deref(), given.0, given.1) {
+        let account = || self.who(context).account;
+        let open = match self.parkings.passed.resume(&what, profile.as_deref(), account, given.0, given.1) {
             Some(open) => open?,
             None => {
                 let caller = self.asker(context);
@@ -402,6 +407,11 @@ fn carried_sessions(extensions: &rmcp::model::Extensions) -> Option<&Arc<Carried
     extensions.get::<::http::request::Parts>()?.extensions.get()
 }
 
+/// Returns the place that was taken for a new session over HTTP.
+fn place_of(extensions: &rmcp::model::Extensions) -> Option<&SessionPlace> {
+    extensions.get::<::http::request::Parts>()?.extensions.get()
+}
+
 /// Returns the account of a request's token, if it has one.
 fn of_token(context: &impl Origin) -> Option<&Arc<Account>> {
     context.beside()?.get::<OfToken>().map(|OfToken(account)| account)
@@ -456,8 +466,15 @@ impl ServerHandler for NonetServer {
         context: RequestContext<RoleServer>,
     ) -> Result<InitializeResult, ErrorData> {
         if self.http {
-            let account = of_token(&context).unwrap_or(&self.session.account);
-            let _ = self.place.set(account.session().map_err(refused)?);
+            let place = match place_of(&context.extensions) {
+                Some(place) => place.clone(),
+                // A session that another replica started.
+                None => {
+                    let account = of_token(&context).unwrap_or(&self.session.account);
+                    SessionPlace::of(account.session().map_err(refused)?)
+                }
+            };
+            let _ = self.place.set(place);
         }
         context.peer.set_peer_info(request.clone());
         let mut result = self.negotiate_initialize(&request)?;

@@ -32,6 +32,8 @@ use crate::{
 pub const SHARED_COMMAND: &str = "__shared";
 /// The argument that makes the binary start the shared gateway and exit, so that the gateway does not end with its parent.
 pub const START_COMMAND: &str = "__start_shared";
+/// The option of both for a configuration that is used only as long as the user trusts its text.
+pub const BY_TRUST: &str = "by-trust";
 /// How long a new gateway may take until it listens.
 pub const START_LIMIT: Duration = Duration::from_secs(15);
 /// The delay before another start, if the new gateway does not listen.
@@ -126,6 +128,8 @@ pub struct SharedPlace {
     folder: PathBuf,
     name: String,
     socket: PathBuf,
+    /// Whether a gateway that is started here may use the file only as long as the user trusts its text.
+    by_trust: bool,
 }
 
 impl SharedPlace {
@@ -152,7 +156,12 @@ impl SharedPlace {
             "`{}` is too long for a socket (at most {MAX_SOCKET_PATH} bytes): set XDG_STATE_HOME to a shorter path",
             socket.display()
         );
-        Ok(Self { config, program, folder, name, socket })
+        Ok(Self { config, program, folder, name, socket, by_trust: false })
+    }
+
+    /// Returns the place for a file that may be used only as long as the user trusts its text, if `by_trust`.
+    pub fn by_trust(self, by_trust: bool) -> Self {
+        Self { by_trust, ..self }
     }
 
     fn file(&self, suffix: &str) -> PathBuf {
@@ -181,8 +190,8 @@ impl SharedPlace {
         let file = self.lock_file("owner")?;
         match file.try_lock() {
             Ok(()) => {
-                let (socket, page) = (self.socket.clone(), self.page_files(""));
-                Ok(Some(SharedOwner { _lock: file, socket, page }))
+                let (place, page) = (self.clone(), self.page_files(""));
+                Ok(Some(SharedOwner { lock: file, place, page }))
             }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error).context("the shared gateway's lock"),
@@ -207,8 +216,8 @@ impl SharedPlace {
 /// The right to be the shared gateway of a place, until dropped.
 #[derive(Debug)]
 pub struct SharedOwner {
-    _lock: File,
-    socket: PathBuf,
+    lock: File,
+    place: SharedPlace,
     /// The files of its page.
     pub page: PageFiles,
 }
@@ -257,17 +266,42 @@ mod unix {
     impl SharedOwner {
         /// Listens. Removes what a killed gateway left behind.
         pub fn listen(&self) -> io::Result<UnixListener> {
-            match fs::remove_file(&self.socket) {
+            match fs::remove_file(&self.place.socket) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            UnixListener::bind(&self.socket)
+            UnixListener::bind(&self.place.socket)
+        }
+
+        /// Listens again if the socket was removed, with its folder perhaps, unless another gateway has taken the place since.
+        pub fn listen_again(&mut self) -> anyhow::Result<Option<UnixListener>> {
+            let owns = self.owns();
+            if owns && self.place.socket.exists() {
+                return Ok(None);
+            }
+            if !owns {
+                files::private_folder(&self.place.folder)?;
+                let Some(mut again) = self.place.try_own()? else { return Ok(None) };
+                std::mem::swap(&mut self.lock, &mut again.lock);
+            }
+            Ok(Some(self.listen()?))
+        }
+
+        /// Returns whether the lock is still the one that others see.
+        fn owns(&self) -> bool {
+            use std::os::unix::fs::MetadataExt;
+            let seen = fs::metadata(self.place.file("owner")).map(|found| (found.dev(), found.ino()));
+            let held = self.lock.metadata().map(|held| (held.dev(), held.ino()));
+            matches!((seen, held), (Ok(seen), Ok(held)) if seen == held)
         }
     }
 
     impl Drop for SharedOwner {
         fn drop(&mut self) {
-            let _ = fs::remove_file(&self.socket);
+            // Without the place, the socket is another gateway's.
+            if self.owns() {
+                let _ = fs::remove_file(&self.place.socket);
+            }
         }
     }
 
@@ -347,7 +381,9 @@ mod unix {
                 .arg("--log-file")
                 .arg(self.log())
                 .arg(START_COMMAND)
+                .args(self.by_trust.then(|| format!("--{BY_TRUST}")))
                 .envs(crate::variables::all())
+                .env_remove(crate::variables::STARTED_BY)
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
                 .stderr(stderr)

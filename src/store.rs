@@ -23,6 +23,7 @@ mod figures_db;
 mod file;
 mod kept_db;
 mod lease;
+mod opened;
 mod outcomes_db;
 mod pins_db;
 mod records_db;
@@ -46,6 +47,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
+pub use opened::{Opened, Removable};
 pub use pins_db::{Pin, PinKind, PinStep, PinTexts, PinWrite, PinsDb};
 pub use redis::{Claim, Forget, Held, RedisStore, Replica, Replicas, Way};
 pub use sqlite::SqliteStore;
@@ -233,7 +235,7 @@ pub trait Records: Debug + Send + Sync {
 
 /// Stores the trusted definitions of one configuration's servers. Several gateways, and several threads of one, may use it at
 /// the same time. Every call blocks.
-pub trait PinStore: Debug + Send + Sync {
+pub trait PinStore: Debug + Removable + Send + Sync {
     /// Returns a number that changes when another gateway changes a pin.
     fn version(&self) -> Result<i64, StoreError>;
 

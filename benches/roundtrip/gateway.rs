@@ -61,7 +61,7 @@ impl Folder {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // Results that a preview would shorten arrive whole.
         let text = format!(
-            "[gateway]\nmax_result_bytes = 200_000_000\n[embedder]\ncache = {:?}\n{servers}",
+            "[gateway]\nmax_result_bytes = 200_000_000\nallow_without_tokens = true\n[embedder]\ncache = {:?}\n{servers}",
             folder.path().join("cache")
         );
         std::fs::write(folder.path().join("servers.toml"), text).expect("a writable folder");

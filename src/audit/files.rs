@@ -6,13 +6,15 @@
 //! `audit-1-000000000001.jsonl`.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read, Write},
+    fs::{self, File, TryLockError},
+    io::{self, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
 };
 
-use super::line::{self, Head};
-use crate::files::{lock_file, private, private_folder};
+use serde_json::{Value, json};
+
+use super::line::{self, Broken, ChainKey, Head};
+use crate::files::{append_file, lock_file, open_file, private_folder};
 
 /// How many gateways can write at the same time.
 const MAX_CHAINS: u32 = 256;
@@ -20,6 +22,9 @@ const MAX_CHAINS: u32 = 256;
 const KEY_FILE: &str = "params.key";
 /// The length of that key in bytes.
 pub(super) const KEY: usize = 32;
+
+/// How much of a file is read to find its end, in bytes. Lines are far shorter.
+const TAIL: u64 = 1 << 20;
 
 /// A file of a chain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,18 +59,29 @@ pub(super) fn path_of(folder: &Path, chain: u32, first: u64) -> PathBuf {
     folder.join(format!("audit-{chain}-{first:012}.jsonl"))
 }
 
-/// Takes a chain that no other gateway writes. Returns the chain and its lock.
-pub(super) fn take_chain(folder: &Path) -> io::Result<(u32, File)> {
+/// Takes a chain that no other gateway writes and whose end this key fits. Returns the chain, its lock and its end.
+pub(super) fn take_chain(folder: &Path, key: &ChainKey) -> io::Result<(u32, File, End)> {
     private_folder(folder)?;
     for chain in 1..=MAX_CHAINS {
         let lock = lock_file(&folder.join(format!("audit-{chain}.lock")))?;
         match lock.try_lock() {
-            Ok(()) => return Ok((chain, lock)),
+            Ok(()) => {
+                let end = end_of(folder, chain, key)?;
+                if !end.needs_other_key {
+                    return Ok((chain, lock, end));
+                }
+            }
             Err(TryLockError::WouldBlock) => {}
             Err(TryLockError::Error(error)) => return Err(error),
         }
     }
     Err(io::Error::other(format!("{MAX_CHAINS} gateways write to it already")))
+}
+
+/// Takes the lock of an own chain again, if its file was removed.
+pub(super) fn lock_again(folder: &Path, chain: u32) -> Option<File> {
+    let lock = lock_file(&folder.join(format!("audit-{chain}.lock"))).ok()?;
+    lock.try_lock().is_ok().then_some(lock)
 }
 
 /// The end of a chain.
@@ -80,20 +96,53 @@ pub(super) struct End {
     pub lacks_newline: bool,
     /// Whether the last whole line is not as it was written.
     pub is_damaged: bool,
+    /// Whether the last whole line was written with a key that this gateway does not have.
+    pub needs_other_key: bool,
+}
+
+/// The end of a file: the offset of its first whole line, and the lines.
+fn tail(path: &Path) -> io::Result<(u64, Vec<u8>)> {
+    let mut file = open_file(path)?;
+    let begin = file.metadata()?.len().saturating_sub(TAIL);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut bytes = Vec::new();
+    file.take(2 * TAIL).read_to_end(&mut bytes)?;
+    let torn = match begin {
+        0 => 0,
+        _ => bytes.iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |first| first + 1),
+    };
+    Ok((begin + torn as u64, bytes.split_off(torn)))
+}
+
+/// Returns the heads of all chains but one, as a line of that one records them: [`super::verify()`] misses a chain, or an
+/// end of a chain, that another chain has seen.
+pub(super) fn heads(folder: &Path, own: u32, key: &ChainKey) -> Value {
+    let mut chains: Vec<u32> = chain_files(folder)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|file| file.chain)
+        .filter(|chain| *chain != own)
+        .collect();
+    chains.dedup();
+    let head = |chain: u32| {
+        let head = end_of(folder, chain, key).ok()?.head;
+        (head.seq > 0).then(|| json!({ "chain": chain, "last": head.seq, "hash": head.hash }))
+    };
+    chains.into_iter().filter_map(head).collect()
 }
 
 /// Finds the end of a chain.
-pub(super) fn end_of(folder: &Path, chain: u32) -> io::Result<End> {
+pub(super) fn end_of(folder: &Path, chain: u32, key: &ChainKey) -> io::Result<End> {
     let mut files = chain_files(folder)?;
     files.retain(|file| file.chain == chain);
     let mut end = End::default();
     for (at, file) in files.iter().rev().enumerate() {
-        let bytes = fs::read(&file.path)?;
+        let (begin, bytes) = tail(&file.path)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let rest = &bytes[whole..];
         if at == 0 {
-            let length = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
-            if let Ok(place) = line::read(rest) {
+            let length = |bytes: usize| begin + bytes as u64;
+            if let Ok(place) = line::read(rest, key) {
                 end.lacks_newline = true;
                 end.head = Head { seq: place.seq, hash: place.hash };
                 end.file = Some((file.path.clone(), length(bytes.len())));
@@ -103,9 +152,15 @@ pub(super) fn end_of(folder: &Path, chain: u32) -> io::Result<End> {
             end.file = Some((file.path.clone(), length(whole)));
         }
         for line in bytes[..whole].split(|byte| *byte == b'\n').rev().filter(|line| !line.is_empty()) {
-            if let Ok(place) = line::read(line) {
-                end.head = Head { seq: place.seq, hash: place.hash };
-                return Ok(end);
+            match line::read(line, key) {
+                Ok(place) => {
+                    end.head = Head { seq: place.seq, hash: place.hash };
+                    return Ok(end);
+                }
+                Err(why) => {
+                    end.needs_other_key |=
+                        !end.is_damaged && matches!(why, Broken::NeedsKey | Broken::OtherKey);
+                }
             }
             end.is_damaged = true;
         }
@@ -119,7 +174,7 @@ pub(super) fn key(folder: &Path) -> io::Result<[u8; KEY]> {
     let path = folder.join(KEY_FILE);
     let read = || {
         let mut key = [0; KEY];
-        File::open(&path)?.read_exact(&mut key).map(|()| key)
+        open_file(&path)?.read_exact(&mut key).map(|()| key)
     };
     match read() {
         Ok(key) => return Ok(key),
@@ -140,7 +195,7 @@ pub(super) fn key(folder: &Path) -> io::Result<[u8; KEY]> {
 
 /// Opens a file for appending.
 pub(super) fn open(path: &Path) -> io::Result<File> {
-    private(OpenOptions::new().append(true).create(true)).open(path)
+    append_file(path)
 }
 
 /// Makes the names in a folder survive a loss of power. Some systems cannot do that, and do not need to.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -13,6 +14,31 @@ pub(super) const HASH: usize = 64;
 /// The text before and behind a line's own hash.
 const BEFORE: &str = ",\"hash\":\"";
 const BEHIND: &str = "\"}";
+
+/// How lines are hashed: with SHA-256, or with HMAC-SHA-256 (RFC 2104) and the key of the settings, so that whoever can
+/// only write the files cannot make a line.
+#[derive(Clone, Default)]
+pub struct ChainKey(Option<Hmac<Sha256>>);
+
+impl ChainKey {
+    /// Takes the key of the settings, if there is one.
+    pub fn new(key: Option<&str>) -> Self {
+        // HMAC takes keys of any length.
+        Self(key.and_then(|key| Hmac::new_from_slice(key.as_bytes()).ok()))
+    }
+
+    /// Whether there is a key.
+    pub fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    fn hash(&self, content: &[u8]) -> String {
+        match &self.0 {
+            Some(key) => hex(&key.clone().chain_update(content).finalize().into_bytes()),
+            None => hex(&Sha256::digest(content)),
+        }
+    }
+}
 
 /// The head of a chain: the number and the hash of its last line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,22 +151,31 @@ struct Written<'a> {
     prev: &'a str,
     at: &'a str,
     gateway: &'a str,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    keyed: bool,
     #[serde(flatten)]
     entry: &'a Entry,
 }
 
 /// Appends a line to `out` and moves the head of the chain to it. Returns where the line begins.
-pub(super) fn write(out: &mut Vec<u8>, head: &mut Head, at_ms: u64, gateway: &str, entry: &Entry) -> usize {
+pub(super) fn write(
+    out: &mut Vec<u8>,
+    head: &mut Head,
+    at_ms: u64,
+    gateway: &str,
+    entry: &Entry,
+    key: &ChainKey,
+) -> usize {
     let begin = out.len();
     let seq = head.seq + 1;
     let ms = i64::try_from(at_ms).unwrap_or(i64::MAX);
     let at = jiff::Timestamp::from_millisecond(ms).unwrap_or_default();
     let at = format!("{at:.3}");
-    let written = Written { seq, prev: &head.hash, at: &at, gateway, entry };
+    let written = Written { seq, prev: &head.hash, at: &at, gateway, keyed: key.is_set(), entry };
     // Writing into memory cannot fail, and every key is text.
     let _ = serde_json::to_writer(&mut *out, &written);
     out.pop();
-    let hash = hex(&Sha256::digest(&out[begin..]));
+    let hash = key.hash(&out[begin..]);
     for part in [BEFORE, &hash, BEHIND, "\n"] {
         out.extend_from_slice(part.as_bytes());
     }
@@ -154,6 +189,9 @@ pub(super) struct Place {
     pub seq: u64,
     pub prev: String,
     pub hash: String,
+    /// Whether the hash needs the key.
+    #[serde(default)]
+    pub keyed: bool,
     #[serde(default)]
     pub event: String,
     #[serde(default)]
@@ -167,16 +205,24 @@ pub(super) enum Broken {
     Unreadable,
     /// The line's hash does not match its content.
     Edited,
+    /// The same of a line with a key: the line was edited, or written with another key.
+    OtherKey,
+    /// The line was written with a key, and there is none to check it with.
+    NeedsKey,
 }
 
 /// Reads a line without its newline.
-pub(super) fn read(line: &[u8]) -> Result<Place, Broken> {
+pub(super) fn read(line: &[u8], key: &ChainKey) -> Result<Place, Broken> {
     let place: Place = serde_json::from_slice(line).map_err(|_| Broken::Unreadable)?;
     let tail = format!("{BEFORE}{}{BEHIND}", place.hash);
-    match line.strip_suffix(tail.as_bytes()) {
-        Some(content) if hex(&Sha256::digest(content)) == place.hash => Ok(place),
-        Some(_) | None => Err(Broken::Edited),
-    }
+    let content = line.strip_suffix(tail.as_bytes()).ok_or(Broken::Edited)?;
+    let plain = ChainKey::default();
+    let (key, broken) = match place.keyed {
+        true if !key.is_set() => return Err(Broken::NeedsKey),
+        true => (key, Broken::OtherKey),
+        false => (&plain, Broken::Edited),
+    };
+    if key.hash(content) == place.hash { Ok(place) } else { Err(broken) }
 }
 
 #[cfg(test)]
@@ -187,20 +233,33 @@ mod tests {
     fn a_line_is_read_as_it_was_written_and_no_other_way() {
         let (mut out, mut head) = (Vec::new(), Head::default());
         let entry = Entry { event: "call", tool: "shop.buy".into(), outcome: Some("ok"), ..Entry::default() };
-        write(&mut out, &mut head, 1_700_000_000_123, "g", &entry);
-        let begin = write(&mut out, &mut head, 1_700_000_000_123, "g", &entry);
+        let (plain, keyed) = (ChainKey::default(), ChainKey::new(Some("a key of the user")));
+        write(&mut out, &mut head, 1_700_000_000_123, "g", &entry, &plain);
+        let begin = write(&mut out, &mut head, 1_700_000_000_123, "g", &entry, &plain);
         let text = String::from_utf8(out).expect("text");
         let (first, second) = text.trim_end().split_once('\n').expect("two lines");
-        let (one, two) = (read(first.as_bytes()).expect("read"), read(second.as_bytes()).expect("read"));
+        let (one, two) =
+            (read(first.as_bytes(), &plain).expect("read"), read(second.as_bytes(), &keyed).expect("read"));
         assert_eq!(begin, first.len() + 1);
         assert_eq!((one.seq, two.seq, &two.prev, &two.hash), (1, 2, &one.hash, &head.hash));
         assert!(first.contains(r#""at":"2023-11-14T22:13:20.123Z""#), "{first}");
-        let check = |line: String, expected| assert_eq!(read(line.as_bytes()), Err(expected), "{line}");
+        let check =
+            |line: String, expected| assert_eq!(read(line.as_bytes(), &plain), Err(expected), "{line}");
         check(first.replace("shop.buy", "shop.bug"), Broken::Edited);
         check(first.replace("\"seq\":1", "\"seq\":2"), Broken::Edited);
         check(first[..first.len() - 1].into(), Broken::Unreadable);
         check(first.replace(&one.hash, &one.prev), Broken::Edited);
         check(format!("{first} "), Broken::Edited);
         check("{}".into(), Broken::Unreadable);
+
+        let mut out = Vec::new();
+        write(&mut out, &mut head, 1_700_000_000_123, "g", &entry, &keyed);
+        let third = String::from_utf8(out).expect("text");
+        let third = third.trim_end();
+        assert_eq!(read(third.as_bytes(), &keyed).map(|place| place.hash), Ok(head.hash));
+        let other = ChainKey::new(Some("another key"));
+        assert_eq!(read(third.as_bytes(), &other), Err(Broken::OtherKey));
+        check(third.into(), Broken::NeedsKey);
+        check(third.replace(r#""keyed":true,"#, ""), Broken::Edited);
     }
 }

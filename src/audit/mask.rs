@@ -4,6 +4,7 @@
 use serde_json::Value;
 
 use crate::{
+    leaks::{KnownSecrets, rename_keys},
     secrets::{is_harmless, is_secret_name, without_secrets},
     text::clip,
 };
@@ -13,8 +14,25 @@ const MASK: &str = "***";
 /// The most characters of params in a line.
 const MAX_TEXT: usize = 16_000;
 
-/// Returns params, written as JSON, without secrets and within bounds. `known` are values that must not appear.
-pub(super) fn masked(text: &str, known: &[String]) -> String {
+/// Values that must not appear.
+#[derive(Default)]
+pub(super) struct Hidden {
+    /// The values as they are.
+    values: Vec<String>,
+    /// The same in every encoding, where they are distinguishable from words.
+    known: KnownSecrets,
+}
+
+impl Hidden {
+    /// Takes the values, the longest first.
+    pub fn new(values: Vec<String>) -> Self {
+        let known = KnownSecrets::new(values.iter().map(|value| ("".into(), value.clone())));
+        Self { values, known }
+    }
+}
+
+/// Returns params, written as JSON, without secrets and within bounds.
+pub(super) fn masked(text: &str, known: &Hidden) -> String {
     let text = match serde_json::from_str::<Value>(text) {
         Ok(mut params) => {
             mask(&mut params, known);
@@ -26,12 +44,12 @@ pub(super) fn masked(text: &str, known: &[String]) -> String {
     clip(&text, MAX_TEXT)
 }
 
-fn mask(value: &mut Value, known: &[String]) {
+fn mask(value: &mut Value, known: &Hidden) {
     match value {
         Value::String(text) => *text = plain(text, known),
         Value::Array(items) => items.iter_mut().for_each(|item| mask(item, known)),
         Value::Object(fields) => {
-            for (name, value) in fields {
+            for (name, value) in fields.iter_mut() {
                 match value {
                     Value::String(text) if is_secret_name(name) && !is_harmless(text, name) => {
                         *text = MASK.into()
@@ -40,17 +58,19 @@ fn mask(value: &mut Value, known: &[String]) {
                     value => mask(value, known),
                 }
             }
+            rename_keys(fields, |key| Some(plain(key, known)).filter(|shown| shown != key));
         }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
-fn plain(text: &str, known: &[String]) -> String {
+fn plain(text: &str, known: &Hidden) -> String {
     let text = known
+        .values
         .iter()
         .filter(|secret| text.contains(secret.as_str()))
         .fold(text.to_owned(), |text, secret| text.replace(secret, MASK));
-    without_secrets(&text).0
+    without_secrets(&known.known.mask(&text)).0
 }
 
 #[cfg(test)]
@@ -59,9 +79,8 @@ mod tests {
 
     #[test]
     fn params_have_no_secrets() {
-        let check = |params: &str, expected: &str| {
-            assert_eq!(masked(params, &["hunter2-of-the-config".into()]), expected, "{params}");
-        };
+        let known = Hidden::new(vec!["hunter2-of-the-config".into()]);
+        let check = |params: &str, expected: &str| assert_eq!(masked(params, &known), expected, "{params}");
         check(r#"{"path":"a/b","n":3}"#, r#"{"path":"a/b","n":3}"#);
         check(
             r#"{"password":"blue monkey 9","deep":[{"api_key":"0123456789"}]}"#,
@@ -69,6 +88,11 @@ mod tests {
         );
         check(r#"{"text":"say hunter2-of-the-config twice"}"#, r#"{"text":"say *** twice"}"#);
         check(r#"{"text":"it is ghp_0123456789abcdefghij0123456789abcdef"}"#, r#"{"text":"it is ***"}"#);
+        check(
+            r#"{"hunter2-of-the-config":1,"a":{"x ghp_0123456789abcdefghij0123456789abcdef":"y"}}"#,
+            r#"{"***":1,"a":{"x ***":"y"}}"#,
+        );
+        check(r#"{"text":"aHVudGVyMi1vZi10aGUtY29uZmln"}"#, r#"{"text":"***"}"#);
         check(r#"{"text":"say hunter2-of-the-config tw"#, r#"{"text":"say *** tw"#);
     }
 }

@@ -21,7 +21,7 @@ fn open(settings: &AuditSettings) -> Audit {
 
 async fn call(audit: &Audit, tool: &str) {
     let entry = Entry { tool: tool.into(), client: "test".into(), ..Entry::default() };
-    audit.call(entry, &json!({ "n": 1 })).end("ok").await;
+    audit.call(entry, &json!({ "n": 1 })).end("ok").await.expect("written");
 }
 
 /// Runs a gateway that makes this many calls and stops.
@@ -35,7 +35,7 @@ async fn run(settings: &AuditSettings, calls: usize) {
 
 /// Verifies the only chain in the folder.
 fn report(folder: &Path) -> ChainReport {
-    let mut reports = verify(&folder.join("audit")).expect("readable");
+    let mut reports = verify(&folder.join("audit"), &ChainKey::default()).expect("readable");
     assert_eq!(reports.len(), 1, "{reports:?}");
     reports.remove(0)
 }
@@ -166,7 +166,9 @@ async fn files_rotate_within_their_budget_and_the_chain_says_what_was_removed() 
     // Verification notices files that the chain itself has not removed.
     let second = &files(folder.path())[1];
     fs::remove_file(second).expect("removed");
-    assert!(verify(&folder.path().join("audit")).expect("readable")[0].broken.is_some());
+    assert!(
+        verify(&folder.path().join("audit"), &ChainKey::default()).expect("readable")[0].broken.is_some()
+    );
 }
 
 #[tokio::test]
@@ -191,12 +193,114 @@ async fn gateways_at_the_same_time_have_chains_of_their_own() {
     }
     one.stop().await;
     other.stop().await;
-    let reports = verify(&folder.path().join("audit")).expect("readable");
+    let reports = verify(&folder.path().join("audit"), &ChainKey::default()).expect("readable");
     assert_eq!(reports.iter().map(|chain| chain.lines).collect::<Vec<_>>(), [52, 52]);
     assert!(reports.iter().all(|chain| chain.broken.is_none()), "{reports:?}");
     // Both locks are free again.
     run(&settings, 1).await;
-    assert_eq!(verify(&folder.path().join("audit")).expect("readable").len(), 2);
+    assert_eq!(verify(&folder.path().join("audit"), &ChainKey::default()).expect("readable").len(), 2);
+}
+
+#[tokio::test]
+async fn a_chain_that_is_gone_or_cut_off_is_missed_by_the_others() {
+    let folder = folder();
+    let settings = AuditSettings { sync: AuditSync::Always, ..settings(folder.path()) };
+    let (one, other) = (open(&settings), open(&settings));
+    for _ in 0..5 {
+        call(&one, "a.a").await;
+        call(&other, "b.b").await;
+    }
+    one.stop().await;
+    other.stop().await;
+    // Another start records the head of the other chain.
+    run(&settings, 1).await;
+    let check = |expected: &str| {
+        let reports = verify(&folder.path().join("audit"), &ChainKey::default()).expect("readable");
+        assert_eq!(reports.len(), 2, "{reports:?}");
+        assert_eq!(reports[0].broken, None, "{expected}");
+        let why = reports[1].broken.as_ref().map_or("", |broken| &*broken.why);
+        assert!(why.contains(expected) && why.is_empty() == expected.is_empty(), "{reports:?}");
+    };
+    check("");
+    let second = files(folder.path())[1].clone();
+    let text = fs::read_to_string(&second).expect("readable");
+    let cut: Vec<&str> = text.lines().take(4).collect();
+    fs::write(&second, cut.join("\n") + "\n").expect("written");
+    check("the chain ends with line 4, but line 8 of chain 1 saw its line 7");
+    // A rewritten end has another head.
+    let mut head =
+        line::Head { seq: 4, hash: line::read(cut[3].as_bytes(), &ChainKey::default()).expect("read").hash };
+    let mut forged = (cut.join("\n") + "\n").into_bytes();
+    for _ in 0..3 {
+        let entry = Entry { event: "call", ..Entry::default() };
+        line::write(&mut forged, &mut head, 0, "g", &entry, &ChainKey::default());
+    }
+    fs::write(&second, forged).expect("written");
+    check("it is not the line 7 that line 8 of chain 1 saw");
+    fs::remove_file(&second).expect("removed");
+    check("it has no file any more, but line 8 of chain 1 saw it");
+    #[cfg(target_os = "linux")]
+    {
+        // A pipe in its place is named, and nobody waits for its writer.
+        nix::unistd::mkfifo(&second, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        check("it is not a file");
+    }
+}
+
+#[tokio::test]
+async fn only_the_key_makes_lines_of_a_keyed_chain() {
+    let folder = folder();
+    let plain = settings(folder.path());
+    let keyed = |key: &str| AuditSettings { key: Some(crate::config::Secret::new(key)), ..plain.clone() };
+    let audit = folder.path().join("audit");
+    let check = |key: Option<&str>, expected: &[&str]| {
+        let reports = verify(&audit, &ChainKey::new(key)).expect("readable");
+        let told: Vec<&str> =
+            reports.iter().map(|report| report.broken.as_ref().map_or("", |broken| &*broken.why)).collect();
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        for (told, expected) in told.iter().zip(expected) {
+            assert!(
+                told.contains(expected) && told.is_empty() == expected.is_empty(),
+                "{told:?}, {expected:?}"
+            );
+        }
+        reports
+    };
+    run(&plain, 2).await;
+    check(Some("a key of the user"), &["no line with the key vouches for line 4"]);
+    // A keyed gateway continues the chain, and vouches for the lines before.
+    run(&keyed("a key of the user"), 2).await;
+    let reports = check(Some("a key of the user"), &[""]);
+    assert_eq!((reports[0].lines, reports[0].unkeyed), (8, 4), "{reports:?}");
+    check(None, &["written with a key"]);
+    check(Some("another key"), &["edited, or written with another key"]);
+    // Neither a gateway without the key nor one with another key continues the chain.
+    run(&plain, 1).await;
+    check(Some("a key of the user"), &["", "no line with the key vouches for line 3"]);
+    run(&keyed("a key of the user"), 1).await;
+    check(Some("a key of the user"), &["", ""]);
+    // Whoever can only write the files cannot edit a line, not even with all hashes after it made again.
+    let first = files(folder.path())[0].clone();
+    let text = fs::read_to_string(&first).expect("readable");
+    let lines: Vec<&str> = text.lines().collect();
+    let mut forged = (lines[..5].join("\n") + "\n").into_bytes();
+    let hash =
+        |line: &str| line.rsplit("\"hash\":\"").next().expect("a hash").trim_end_matches("\"}").to_owned();
+    let mut head = line::Head { seq: 5, hash: hash(lines[4]) };
+    line::write(
+        &mut forged,
+        &mut head,
+        0,
+        "g",
+        &Entry { event: "call", ..Entry::default() },
+        &ChainKey::default(),
+    );
+    fs::write(&first, forged).expect("written");
+    // The line that had recorded the other chain is gone with the edit.
+    check(
+        Some("a key of the user"),
+        &["written without the key, after a line with it", "no line with the key vouches for line 3"],
+    );
 }
 
 #[tokio::test]
@@ -244,7 +348,13 @@ async fn calls_are_refused_or_go_on_while_nothing_can_be_written() {
         let settings = AuditSettings { on_failure, sync: AuditSync::Always, ..settings(folder.path()) };
         fs::write(folder.path().join("audit"), "").expect("written");
         let audit = open(&settings);
-        call(&audit, "shop.first").await;
+        // The first call waits for the failure; the others meet it. None waits for the disk.
+        for n in 0..3 {
+            let entry = Entry { tool: "shop.first".into(), ..Entry::default() };
+            let ended = audit.call(entry, &json!({ "n": n })).end("ok");
+            let ended = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("an answer");
+            assert_eq!(ended.is_err(), on_failure == OnAuditFailure::Refuse, "{ended:?}");
+        }
         let refused = audit.admits();
         assert_eq!(refused.is_err(), on_failure == OnAuditFailure::Refuse, "{refused:?}");
         assert_eq!(json!(audit.status())["state"], "failing");
@@ -255,7 +365,7 @@ async fn calls_are_refused_or_go_on_while_nothing_can_be_written() {
         assert_eq!(audit.admits(), Ok(()));
         call(&audit, "shop.second").await;
         audit.stop().await;
-        assert_eq!(whole(folder.path()).lines, 4, "no line is lost");
+        assert_eq!(whole(folder.path()).lines, 6, "no line is lost");
     }
 }
 
@@ -292,7 +402,7 @@ async fn params_are_hashed_with_a_key_and_shown_without_secrets() {
     let audit = open(&settings);
     audit.hide(vec!["value-of-the-config".into()]);
     let params = json!({ "text": "with value-of-the-config", "password": "blue monkey 9", "n": 1 });
-    audit.call(Entry::default(), &params).end("ok").await;
+    audit.call(Entry::default(), &params).end("ok").await.expect("written");
     audit.stop().await;
     let line = &lines(folder.path())[1];
     assert_eq!(line["params"]["text"], r#"{"text":"with ***","password":"***","n":1}"#);

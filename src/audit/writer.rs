@@ -17,12 +17,12 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Shared,
     files::{self, End, chain_files, path_of},
-    line::{self, Entry, Head},
+    line::{self, ChainKey, Entry, Head},
     mask,
 };
 use crate::{
     clock::unix_ms,
-    config::{AuditSync, OnAuditFailure},
+    config::{AuditSync, OnAuditFailure, Secret},
     files::private_folder,
     text::clip,
     trace::AuditExport,
@@ -73,6 +73,7 @@ pub(super) struct Writer {
     folder: Option<PathBuf>,
     /// What the first line says about the gateway.
     about: Map<String, Value>,
+    key: ChainKey,
     chain: Option<Chain>,
     /// Entries without a number.
     entries: VecDeque<(u64, Box<Entry>)>,
@@ -104,10 +105,12 @@ impl Ended {
 
 impl Writer {
     pub fn new(shared: Arc<Shared>, folder: Option<PathBuf>, about: Map<String, Value>) -> Self {
+        let key = ChainKey::new(shared.settings.key.as_ref().map(Secret::expose));
         Self {
             shared,
             folder,
             about,
+            key,
             chain: None,
             entries: VecDeque::new(),
             pending: (Vec::new(), 0),
@@ -236,6 +239,23 @@ impl Writer {
         if self.pending.0.is_empty() {
             self.pending.1 = chain.head.seq + 1;
         }
+        let max = self.shared.settings.max_bytes;
+        let folder = chain.path.parent().map(Path::to_path_buf).unwrap_or_default();
+        let max_file = (max / FILES).min(MAX_FILE);
+        let is_gone = !chain.path.exists();
+        // Lines that have their numbers still go to the file that they were numbered for.
+        let is_full = self.pending.0.is_empty() && chain.len > 0 && chain.len + CHUNK as u64 > max_file;
+        if is_full || is_gone {
+            let mut about = json!({ "chains": files::heads(&folder, chain.number, &self.key) });
+            let event_name = if is_gone { "file_missing" } else { "file" };
+            about["file"] = name_of(&chain.path).into();
+            if !is_gone && self.shared.settings.sync != AuditSync::Never {
+                chain.file.sync_data()?;
+            }
+            chain.go_on(path_of(&folder, chain.number, self.pending.1))?;
+            *self.shared.file.lock() = Some(chain.path.clone());
+            self.entries.push_front((now(), event(event_name, about)));
+        }
         let gateway = &self.shared.gateway;
         while self.pending.0.len() < CHUNK
             && let Some((at_ms, mut entry)) = self.entries.pop_front()
@@ -243,25 +263,10 @@ impl Writer {
             if let Some(text) = entry.params.as_mut().and_then(|params| params.text.as_mut()) {
                 *text = mask::masked(text, &self.shared.secrets.load());
             }
-            line::write(&mut self.pending.0, &mut chain.head, at_ms, gateway, &entry);
+            line::write(&mut self.pending.0, &mut chain.head, at_ms, gateway, &entry, &self.key);
         }
         if self.pending.0.is_empty() {
             return Ok(());
-        }
-        let max = self.shared.settings.max_bytes;
-        let folder = chain.path.parent().map(Path::to_path_buf).unwrap_or_default();
-        let max_file = (max / FILES).min(MAX_FILE);
-        let is_full = chain.len > 0 && chain.len + length(&self.pending.0) > max_file;
-        let is_gone = !chain.path.exists();
-        if is_full || is_gone {
-            if is_gone {
-                let about = json!({ "file": name_of(&chain.path) });
-                self.entries.push_back((now(), event("file_missing", about)));
-            } else if self.shared.settings.sync != AuditSync::Never {
-                chain.file.sync_data()?;
-            }
-            chain.go_on(path_of(&folder, chain.number, self.pending.1))?;
-            *self.shared.file.lock() = Some(chain.path.clone());
         }
         chain.append(&self.pending.0)?;
         self.unsynced.get_or_insert_with(Instant::now);
@@ -302,13 +307,15 @@ impl Writer {
                 return Ok(());
             }
             let bytes = fs::read(&file.path)?;
-            let last = bytes.split(|byte| *byte == b'\n').rev().find_map(|line| line::read(line).ok());
+            let last =
+                bytes.split(|byte| *byte == b'\n').rev().find_map(|line| line::read(line, &self.key).ok());
             let (last, hash) = last.map(|place| (place.seq, place.hash)).unzip();
             let about =
                 json!({ "file": name_of(&file.path), "first": file.first, "last": last, "hash": hash });
             let mut line = Vec::new();
             let before = chain.head.clone();
-            line::write(&mut line, &mut chain.head, now(), &self.shared.gateway, &event("removed", about));
+            let entry = event("removed", about);
+            line::write(&mut line, &mut chain.head, now(), &self.shared.gateway, &entry, &self.key);
             if let Err(error) = chain.append(&line) {
                 chain.head = before;
                 return Err(error);
@@ -340,9 +347,8 @@ impl Writer {
         })?;
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", folder.display()));
-        let (number, lock) = files::take_chain(&folder).map_err(named)?;
-        let End { head, file, torn, lacks_newline, is_damaged } =
-            files::end_of(&folder, number).map_err(named)?;
+        let (number, lock, end) = files::take_chain(&folder, &self.key).map_err(named)?;
+        let End { head, file, torn, lacks_newline, is_damaged, .. } = end;
         let (path, len) = file.unwrap_or_else(|| (path_of(&folder, number, head.seq + 1), 0));
         let file = files::open(&path).map_err(named)?;
         let mut chain = Chain { number, _lock: lock, head, file, path, len, is_dirty: torn.is_some() };
@@ -351,6 +357,7 @@ impl Writer {
         }
         files::sync_folder(&folder);
         let mut about = self.about.clone();
+        about.insert("chains".into(), files::heads(&folder, number, &self.key));
         if let Some(torn) = torn {
             let text = clip(&String::from_utf8_lossy(&torn), MAX_TORN);
             about.insert("torn".into(), json!({ "bytes": torn.len(), "text": text }));
@@ -384,6 +391,10 @@ impl Chain {
     fn go_on(&mut self, path: PathBuf) -> io::Result<()> {
         let folder = path.parent().map(Path::to_path_buf).unwrap_or_default();
         private_folder(&folder)?;
+        // The lock may be gone with the files; another gateway must not take the chain.
+        if let Some(lock) = files::lock_again(&folder, self.number) {
+            self._lock = lock;
+        }
         self.file = files::open(&path)?;
         files::sync_folder(&folder);
         (self.path, self.len, self.is_dirty) = (path, 0, true);

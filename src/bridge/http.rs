@@ -3,10 +3,10 @@
 //! Each message is a POST, and the gateway's messages come in the answers. The session era also has a stream by GET. A broken
 //! stream is resumed where the gateway supports that.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
 use parking_lot::Mutex;
 use tokio::{
     sync::mpsc,
@@ -17,6 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Back, LOST, as_line, error};
 use crate::{
+    doors::{OwnerKey, Shown},
     text::clip,
     wire::{
         Data, Head, Limits, Message, StreamEvent,
@@ -47,9 +48,26 @@ pub struct Target {
     pub url: String,
     /// Sent with each request, such as `Authorization`.
     pub headers: HeaderMap,
+    /// The token of this machine's user, sent as long as the gateway is one of this user.
+    pub owner: Option<Arc<OwnerKey>>,
 }
 
 impl Target {
+    /// Returns the headers of a request. `None`: nobody listens there yet, so it is not known whether to send the token.
+    fn headers(&self) -> Option<Cow<'_, HeaderMap>> {
+        let token = match self.owner.as_ref().map(|owner| owner.shown()) {
+            Some(Shown::Token(token)) => token,
+            Some(Shown::NotYet) => return None,
+            Some(Shown::Nothing) | None => return Some(Cow::Borrowed(&self.headers)),
+        };
+        let mut headers = self.headers.clone();
+        if let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}")) {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        Some(Cow::Owned(headers))
+    }
+
     /// Returns the address without possible secrets: the user name and password before an `@`, and the query.
     pub fn shown(&self) -> String {
         web::place(&self.url)
@@ -152,7 +170,8 @@ impl HttpLink {
 
     /// Returns the headers of a request, with the session's id if there is a session.
     fn headers(&self) -> HeaderMap {
-        self.session.lock().beside(&self.target.headers)
+        let headers = self.target.headers();
+        self.session.lock().beside(headers.as_deref().unwrap_or(&self.target.headers))
     }
 
     /// Sends one message and passes on everything that comes back for it.
@@ -163,9 +182,16 @@ impl HttpLink {
         let stateless = message.as_ref().and_then(|message| Some((message, message.version()?)));
         let began = Instant::now();
         let sent = loop {
+            let headers = match self.target.headers() {
+                None if began.elapsed() < self.patience => {
+                    sleep(PAUSE).await;
+                    continue;
+                }
+                headers => headers.unwrap_or(Cow::Borrowed(&self.target.headers)),
+            };
             let headers = match &stateless {
-                Some((message, version)) => stateless_headers(message, version, &self.target.headers),
-                None => self.headers(),
+                Some((message, version)) => stateless_headers(message, version, &headers),
+                None => self.session.lock().beside(&headers),
             };
             match self.endpoint.post(&self.target.url, headers, line.clone()).await {
                 Err(HttpFault::Broken(error)) if error.is_connect() && began.elapsed() < self.patience => {
@@ -238,7 +264,8 @@ impl HttpLink {
     fn refusal(&self, status: StatusCode, body: &[u8]) -> String {
         let hint = match status {
             StatusCode::UNAUTHORIZED => {
-                " It requires a token: set NONET_TOKEN, or give `--header 'Authorization: Bearer ${VARIABLE}'`."
+                " It requires a token: set NONET_TOKEN, or give `--header 'Authorization: Bearer ${VARIABLE}'`. This user's \
+                 own token is sent only to this user's own gateway on this machine."
             }
             StatusCode::NOT_FOUND => {
                 " Is this the address of its MCP endpoint, such as http://host:8931/mcp?"

@@ -6,9 +6,12 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{Back, LineLink, Target, answers};
-#[cfg(unix)]
-use crate::shared::{Hello, SharedPlace};
 use crate::wire::VERSION_KEY;
+#[cfg(unix)]
+use crate::{
+    json::{set_member, take_member},
+    shared::{Hello, SharedPlace},
+};
 
 const VERSION: &str = "2026-07-28";
 /// How long sending a cancellation may take.
@@ -68,11 +71,12 @@ impl RunningGateway {
     /// Makes a request and waits for its result.
     pub async fn request(&mut self, method: &str, mut params: Value) -> Result<Value, Unanswered> {
         self.last_id += 1;
-        params["_meta"] = json!({
+        let meta = json!({
             VERSION_KEY: VERSION,
             "io.modelcontextprotocol/clientInfo": { "name": self.client, "version": env!("CARGO_PKG_VERSION") },
             "io.modelcontextprotocol/clientCapabilities": {},
         });
+        set_member(&mut params, "_meta", meta);
         let request = json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params });
         self.link.to.send(format!("{request}\n").into()).await.map_err(|_| Unanswered::Lost)?;
         let id = self.last_id.to_string();
@@ -90,7 +94,7 @@ impl RunningGateway {
                     code: error["code"].as_i64().unwrap_or_default(),
                     message: error["message"].as_str().unwrap_or("no message").into(),
                 }),
-                None => Ok(answer["result"].take()),
+                None => Ok(take_member(&mut answer, "result")),
             };
         }
     }

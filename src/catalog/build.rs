@@ -6,13 +6,14 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::{Keys, Kind, Listing, Tool, folded, risk};
 use crate::{
     config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride, Transport},
-    name::{self, Wire},
+    json::set_member,
+    name::{self, Spellings, Wire},
     pins::{self, ToolTrust},
     prose,
     schema::Schema,
@@ -111,7 +112,7 @@ fn corrected(definition: &Arc<Value>, own: Option<&ToolOverride>) -> Arc<Value> 
     let mut listed = definition.clone();
     for (key, text) in texts.into_iter().flatten() {
         if let Some(text) = text {
-            Arc::make_mut(&mut listed)[key] = json!(text);
+            set_member(Arc::make_mut(&mut listed), key, &**text);
         }
     }
     listed
@@ -142,11 +143,15 @@ pub(super) fn build(
     let own = settings.and_then(|s| s.tools.get(&*own_name));
     // Keep what was compiled from the definition.
     let definition = old.map_or(definition, |old| &old.definition).clone();
+    let visible = match old {
+        Some(old) => old.visible.clone(),
+        None => prose::visible(&definition).map_or_else(|| definition.clone(), Arc::new),
+    };
     let annotations = definition.get("annotations");
     let hint = |key: &str| annotations.and_then(|a| a.get(key)).and_then(Value::as_bool);
     let is_rest = settings.is_some_and(|settings| matches!(settings.transport, Transport::Rest(_)));
     let mut search_tags = if is_rest { search_tags(&definition) } else { Vec::new() };
-    let listed = match corrected(&definition, own) {
+    let listed = match corrected(&visible, own) {
         listed if is_rest => without_promises(listed),
         listed => listed,
     };
@@ -170,14 +175,14 @@ pub(super) fn build(
     let title = line(&title, MAX_TITLE);
     let schema = match old {
         Some(old) if old.name == name => old.schema.clone(),
-        _ => Schema::of_definition(&name, definition.clone()),
+        _ => Schema::of_definition(&name, visible.clone()),
     };
     let blocked = settings.and_then(|s| {
         if let Some(allowed) = &s.allowed_tools
             && !allowed.matches(&own_name)
         {
             Some(format!("servers.{server}.allowed_tools"))
-        } else if s.blocked_tools.matches(&own_name) {
+        } else if s.blocked_tools.catches_own(&own_name) {
             Some(format!("servers.{server}.blocked_tools"))
         } else {
             None
@@ -199,7 +204,13 @@ pub(super) fn build(
         trusted_hints.map_or(risk, |hints| risk.max(risk::risk(&own_name, Some(hints))))
     };
     let risk = own.and_then(|own| own.risk).unwrap_or_else(by_server);
-    let (policy, policy_rule) = policy(server, &own_name, &full, risk, settings, policies);
+    // A name that cannot be shown is judged as its server writes it.
+    let spellings = match shown_name(&own_name) {
+        Some(_) => Spellings::of(&name::full_name(server, &own_name)),
+        None => Spellings::of(&full),
+    };
+    let of_name = PolicyOfName { server, own: &own_name, full: &full, spellings: &spellings, risk };
+    let (policy, policy_rule) = of_name.policy(settings, policies);
     let blocked = blocked.or_else(|| (policy == Policy::Deny).then(|| policy_rule.clone()));
     let mut tags: Vec<String> = settings.map(|s| s.tags.clone()).unwrap_or_default();
     tags.extend(own.into_iter().flat_map(|o| o.tags.clone()));
@@ -248,10 +259,12 @@ pub(super) fn build(
         bytes: OnceLock::new(),
         schema,
         definition,
+        visible,
         listed,
         name,
         own: own_name,
         full,
+        spellings,
         keys,
     }
 }
@@ -266,31 +279,51 @@ fn misfit(schema: &Schema, params: &Map<String, Value>) -> Option<String> {
     Some(faults.unwrap_or_else(|| "its values do not have the input schema's types".into()))
 }
 
-/// Returns what happens when a tool is called, and the key that decides it. A setting for the tool itself precedes one for
-/// names like its own, then one for its server, then one for its risk. If several policies name it, the strictest applies.
-fn policy(
-    server: &str,
-    name: &str,
-    full: &str,
+/// What a tool's policy depends on, besides the rules.
+struct PolicyOfName<'a> {
+    server: &'a str,
+    own: &'a str,
+    full: &'a str,
+    spellings: &'a Spellings,
     risk: Risk,
-    settings: Option<&ServerSettings>,
-    policies: &BTreeMap<String, PolicyRule>,
-) -> (Policy, String) {
-    // Of Nonet's own tools, only the harmful ones obey the policies.
-    if settings.is_none() && risk < Risk::High {
-        return (Policy::Allow, String::new());
+}
+
+impl PolicyOfName<'_> {
+    /// Returns what happens when a tool is called, and the key that decides it. A setting for the tool itself precedes one for
+    /// names like its own, then one for its server, then one for its risk. If several policies name it, the strictest applies.
+    /// A rule that names another spelling of the tool can only be stricter.
+    fn policy(
+        &self,
+        settings: Option<&ServerSettings>,
+        policies: &BTreeMap<String, PolicyRule>,
+    ) -> (Policy, String) {
+        let Self { server, own, full, spellings, risk } = *self;
+        // Of Nonet's own tools, only the harmful ones obey the policies.
+        if settings.is_none() && risk < Risk::High {
+            return (Policy::Allow, String::new());
+        }
+        let key = |tool: &str| format!("servers.{server}.tools.{tool}.policy");
+        if let Some(policy) = settings.and_then(|s| s.tools.get(own)).and_then(|own| own.policy) {
+            return (policy, key(own));
+        }
+        let strictest = |by_name: bool| {
+            let rule = PolicyRule::strictest(policies, by_name, risk, |tools| tools.matches(full));
+            rule.map(|(policy, name)| (policy, format!("policies.{name}")))
+        };
+        let exact = strictest(true)
+            .or_else(|| Some((settings?.policy?, format!("servers.{server}.policy"))))
+            .or_else(|| strictest(false))
+            .unwrap_or((Policy::Allow, String::new()));
+        let raised = PolicyRule::raised(exact, policies, risk, |tools| tools.catches(full, spellings));
+        let of_tools = settings.into_iter().flat_map(|settings| &settings.tools);
+        let of_tools = of_tools.filter_map(|(tool, of_tool)| Some((of_tool.policy?, tool)));
+        let is_spelled = |tool: &str| {
+            let other = Spellings::of(&name::full_name(server, tool));
+            spellings.any(|spelling| other.any(|other| other == spelling))
+        };
+        let spelled = of_tools.filter(|(policy, tool)| *policy > raised.0 && is_spelled(tool));
+        spelled.max_by_key(|(policy, _)| *policy).map_or(raised, |(policy, tool)| (policy, key(tool)))
     }
-    if let Some(policy) = settings.and_then(|s| s.tools.get(name)).and_then(|own| own.policy) {
-        return (policy, format!("servers.{server}.tools.{name}.policy"));
-    }
-    let strictest = |by_name: bool| {
-        let rule = PolicyRule::strictest(policies, by_name, risk, |tools| tools.matches(full));
-        rule.map(|(policy, name)| (policy, format!("policies.{name}")))
-    };
-    strictest(true)
-        .or_else(|| Some((settings?.policy?, format!("servers.{server}.policy"))))
-        .or_else(|| strictest(false))
-        .unwrap_or((Policy::Allow, String::new()))
 }
 
 fn version(definition: &Value) -> String {
@@ -300,6 +333,8 @@ fn version(definition: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -37,7 +37,8 @@ impl Tool {
 /// Adds the findings in a part of a definition.
 pub fn mark(part: &Value, place: &str, findings: &mut Findings) {
     let known = KnownSecrets::default();
-    let search = Search { known: &known, keys: false, instructions: true, definition: true };
+    let search =
+        Search { known: &known, keys: false, instructions: true, imitations: false, definition: true };
     let found = search.of_value(part);
     findings.mark_count += found.mark_count;
     let below = |inner: &str| match inner {

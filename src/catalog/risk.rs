@@ -3,9 +3,16 @@
 //! A hint counts as the specification says. A name is judged by its verbs: a verb that changes outweighs one that reads, and
 //! a name without a changing verb promises nothing.
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
-use crate::{config::Risk, name, verbs};
+use crate::{
+    config::Risk,
+    name,
+    text::{self, fold_confusables},
+    verbs,
+};
 
 /// Verbs that run their argument.
 const RUNS: [&str; 7] = ["run", "execute", "exec", "eval", "evaluate", "launch", "spawn"];
@@ -38,8 +45,11 @@ const ENDINGS: [&str; 4] = ["fetch", "get", "read", "retrieve"];
 const SHELLS: [&str; 5] = ["bash", "cmd", "exec", "powershell", "shell"];
 
 /// Returns the risk of a tool by its name and its `annotations`. A tool that is not read-only is destructive unless its
-/// server says otherwise, as in the specification.
+/// server says otherwise, as in the specification. A name that reads as another one is high, whatever its server says.
 pub(super) fn risk(name: &str, annotations: Option<&Value>) -> Risk {
+    if is_disguised(name) {
+        return Risk::High;
+    }
     let hint = |key: &str| annotations.and_then(|hints| hints.get(key)).and_then(Value::as_bool);
     match (hint("readOnlyHint"), hint("destructiveHint")) {
         (Some(true), _) => Risk::Low,
@@ -47,6 +57,31 @@ pub(super) fn risk(name: &str, annotations: Option<&Value>) -> Risk {
         (_, Some(false)) => Risk::Medium,
         (None, None) => of_name(name),
     }
+}
+
+/// Whether a name reads as another one: it contains hidden characters, full-width or styled letters, or letters of another
+/// script that pass for Latin ones. A name in a script of its own is not disguised.
+fn is_disguised(name: &str) -> bool {
+    if name.is_ascii() {
+        return false;
+    }
+    let is_natural =
+        |c: char| matches!(c, '\u{80}'..='\u{24f}' | '\u{370}'..='\u{58f}' | '\u{13a0}'..='\u{13ff}');
+    let is_latin = |c: char| c.is_ascii() || ('\u{80}'..='\u{24f}').contains(&c);
+    let is_twin = |c: char| match fold_confusables(c.encode_utf8(&mut [0; 4])) {
+        Cow::Owned(folded) => folded.chars().all(|c| c.is_ascii_alphanumeric()),
+        Cow::Borrowed(_) => false,
+    };
+    let poses = |word: &str| {
+        let mixes = word.contains(is_latin) && word.contains(|c| !is_latin(c) && is_twin(c));
+        let folded = fold_confusables(word);
+        let is_verb =
+            [verbs::looks, verbs::changes, verbs::destroys, verbs::is_thing].iter().any(|is| is(&folded));
+        mixes || is_verb && !word.is_ascii() && !word.contains(is_latin)
+    };
+    text::hidden(name).next().is_some()
+        || name.contains(|c| !is_natural(c) && is_twin(c))
+        || name::words(name).iter().any(|word| poses(word))
 }
 
 /// Returns the highest risk among the clauses of a name: `get_or_create_user` has two.
@@ -287,6 +322,41 @@ mod tests {
         check("read_file", json!({ "destructiveHint": true }), Risk::High);
         check("read_file", json!({ "destructiveHint": false }), Risk::Medium);
         check("read_file", json!({ "title": "x", "readOnlyHint": "yes" }), Risk::Low);
+    }
+
+    #[test]
+    fn a_name_that_reads_as_another_is_high() {
+        let check = |name: &str, expected: bool| assert_eq!(is_disguised(name), expected, "{name:?}");
+        for name in [
+            "rеad_file",
+            "ｒｅａｄ＿ｆｉｌｅ",
+            "read_ｆile",
+            "𝐫𝐞𝐚𝐝_file",
+            "ｒead",
+            "read\u{200b}_file",
+            "сору",
+            "getΑll",
+            "reаd-file",
+            "lіst",
+        ] {
+            check(name, true);
+            assert_eq!(risk(name, Some(&json!({ "readOnlyHint": true }))), Risk::High, "{name}");
+        }
+        for name in [
+            "read_file",
+            "удалить_файл",
+            "список",
+            "текст",
+            "ανάγνωση",
+            "dosya_kısalt",
+            "größe",
+            "lire_numéro",
+            "日本語_読む",
+            "查询（新）",
+            "list_удалить",
+        ] {
+            check(name, false);
+        }
     }
 
     /// Tools as real servers list them, without their hints.

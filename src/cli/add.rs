@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use super::{
-    FAILED, OK, UNUSABLE, hosts as commands, load_sources,
+    FAILED, OK, UNUSABLE, found, hosts as commands, load_sources,
     local::LocalGateway,
     show,
     signal::stopped,
@@ -89,17 +89,17 @@ pub(super) enum TransportKind {
 /// Adds a server. Exit code 1: the server does not start, and nothing was written.
 pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
-    let file = match config::find(config) {
+    let file = match found::path(config) {
         Ok(file) => std::path::absolute(&file).unwrap_or(file),
         // `import` creates the file there too.
-        Err(_) => commands::target(config)?,
+        Err(error) if error.is::<config::NotFound>() => commands::target(config)?,
+        Err(error) => return Err(error),
     };
     let mut notes = Vec::new();
     let entry = entry(args, &machine.current, &mut notes)?;
     let work =
         |options: hosts::ImportOptions<'_>| hosts::add_server(&file, &args.name, &entry, options, &machine);
-    let (added, _) =
-        commands::with_secrets(commands::Secrets::Kept, false, work, |added| !added.secrets.is_empty())?;
+    let (added, _) = commands::with_secrets(commands::Secrets::Kept, false, work, Imported::stores_secrets)?;
     let started = match args.no_check {
         true => None,
         false => {
@@ -262,10 +262,10 @@ impl Report<'_> {
             "secrets": self.added.secrets,
             "variables": variables,
         });
-        if let (Some(answer), Some(Value::Object(started))) =
+        if let (Some(fields), Some(Value::Object(started))) =
             (answer.as_object_mut(), self.started.as_ref().map(Tried::json))
         {
-            answer.extend(started);
+            fields.extend(started);
         }
         if self.added.secrets.iter().any(|kept| kept.store == SecretStore::File) {
             answer["secrets_file"] = json!(self.added.secrets_file());

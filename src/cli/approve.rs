@@ -5,11 +5,10 @@ use std::{path::Path, time::Duration};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, show};
+use super::{FAILED, OK, found, show};
 use crate::{
     approvals::{Approvals, Decision, Verdict, WaitingApproval},
     clock::Clock,
-    config,
     fault::Code,
     gateway,
     pins::plain,
@@ -38,7 +37,7 @@ pub(super) struct ApproveArgs {
 
 /// Lists what waits, or records a decision. A waiting gateway sees the decision within a second.
 pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Result<u8> {
-    let file = config::find(config)?;
+    let file = found::path(config)?;
     let clock = Clock::default();
     // This command does not touch results.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };

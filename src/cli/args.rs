@@ -16,7 +16,7 @@ use crate::{
     sandbox::{INIT_COMMAND, SANDBOX_COMMAND},
     search::Rule,
     select::SELECT_COMMAND,
-    shared::{SHARED_COMMAND, START_COMMAND},
+    shared::{BY_TRUST, SHARED_COMMAND, START_COMMAND},
 };
 
 const EXAMPLES: &str = "\
@@ -34,7 +34,8 @@ Examples:
   nonet search \"what time is it in Tokyo\"   find tools
   nonet call time.get_current_time '{\"timezone\": \"Asia/Tokyo\"}'
 
-Configuration: ./servers.toml, else ~/.config/nonet/servers.toml. setup, import and install always use the latter.
+Configuration: --config FILE, else a trusted ./servers.toml, else ~/.config/nonet/servers.toml.
+setup, import and install use ./servers.toml only with --config.
 Exit codes: 0 success, 1 a tool or server failed, 2 unusable command line or configuration, 130 Ctrl-C.";
 
 /// One MCP server in front of all of your MCP servers.
@@ -327,7 +328,7 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show what servers changed in their tools, and trust it
+    /// Show what servers changed, and trust it; or trust a project's servers.toml
     Trust(trust::TrustArgs),
     /// Write servers.lock, the hashes of every server's definitions, to commit beside servers.toml
     Lock(lock::LockArgs),
@@ -384,10 +385,18 @@ pub(super) enum Command {
     Guard,
     /// Run as this machine's shared gateway; started by the first client
     #[command(name = SHARED_COMMAND, hide = true)]
-    Shared,
+    Shared {
+        /// Use the file only as long as the user trusts its text
+        #[arg(long = BY_TRUST)]
+        by_trust: bool,
+    },
     /// Start the shared gateway and exit
     #[command(name = START_COMMAND, hide = true)]
-    StartShared,
+    StartShared {
+        /// Use the file only as long as the user trusts its text
+        #[arg(long = BY_TRUST)]
+        by_trust: bool,
+    },
     /// Start a program in a sandbox; started by the gateway
     #[command(name = SANDBOX_COMMAND, hide = true)]
     Sandbox {

@@ -29,6 +29,7 @@ use crate::{
         inquiry::{CLIENT, Inquiry, METHOD},
         session::Caller,
     },
+    json::take_member,
     name::RESERVED,
 };
 
@@ -102,9 +103,9 @@ pub(super) async fn run(
             Err(other) => told(other, asked.json),
         };
     }
-    let file = super::found_or_begun(config)?;
+    let found = super::found_or_begun(config)?;
     if !asked.refresh
-        && let Some(running) = running(&file, profile.clone()).await
+        && let Some(running) = running(&found.path, profile.clone()).await
     {
         match inquire(running, &asked.inquiry).await {
             Ok(answer) => return asked.show(answer),
@@ -115,7 +116,7 @@ pub(super) async fn run(
             Err(other) => return told(other, asked.json),
         }
     }
-    let Some(loaded) = usable(&file, profile.as_deref(), asked.json)? else { return Ok(super::UNUSABLE) };
+    let Some(loaded) = usable(&found, profile.as_deref(), asked.json)? else { return Ok(super::UNUSABLE) };
     tell_faults(&loaded);
     here(loaded, profile, &asked).await
 }
@@ -201,7 +202,7 @@ pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> R
     let mut answer = answer.map_err(Other::Unanswered)?;
     Ok(match answer.get_mut("fault") {
         Some(fault) => Err(fault.take()),
-        None => Ok(answer["answer"].take()),
+        None => Ok(take_member(&mut answer, "answer")),
     })
 }
 

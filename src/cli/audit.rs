@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -11,13 +12,13 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{
-    FAILED, OK, load, show,
+    FAILED, OK, found, load, show,
     table::{Look, paint, plain_table},
 };
 use crate::{
-    audit::{self, ChainReport},
+    audit::{self, Break, ChainKey, ChainReport},
     clock::unix_ms,
-    config::{self, Globs},
+    config::{self, Globs, Secret},
     fault::Code,
     store,
     text::clip,
@@ -85,43 +86,66 @@ fn time(text: &str) -> Result<String, String> {
     Ok(format!("{time:.3}"))
 }
 
-/// Runs the action. Exit code 1: the log is broken, or no line matches.
+/// Runs the action. Exit code 1: the log is broken or gone, or no line matches.
 pub(super) fn run(action: AuditAction, config: Option<&Path>) -> anyhow::Result<u8> {
     match action {
-        AuditAction::Verify { path, expect, json } => verify(&place(path, config)?, expect.as_deref(), json),
+        AuditAction::Verify { path, expect, json } => {
+            verify(&Log::find(path, config)?, expect.as_deref(), json)
+        }
         AuditAction::Query { path, tool, who, outcome, since, until, limit, json } => {
             let tool =
                 tool.map(|tool| Globs::new(vec![tool])).transpose().context("`--tool` is not a pattern")?;
             let wanted = Wanted { tool, who: who.map(|who| who.to_lowercase()), outcome, since, until };
-            query(&place(path, config)?, &wanted, limit, json)
+            query(&Log::find(path, config)?.place, &wanted, limit, json)
         }
     }
 }
 
-/// Returns the path of the log.
-fn place(given: Option<PathBuf>, config: Option<&Path>) -> anyhow::Result<PathBuf> {
-    if let Some(path) = given {
-        return Ok(path);
-    }
-    // An invalid or missing file has no other folder.
-    let file = match config {
-        Some(file) => Some(config::find(Some(file))?),
-        None => config::find(None).ok(),
-    };
-    let set = file.and_then(|file| load(&file).ok()).and_then(|loaded| loaded.config.audit);
-    if let Some(folder) = set.and_then(|audit| audit.folder) {
-        return Ok(folder);
-    }
-    Ok(store::folder().context("there is no home folder, so name the folder of the log")?.join(audit::FOLDER))
+/// A log, and what the configuration says about it.
+struct Log {
+    place: PathBuf,
+    key: ChainKey,
+    /// Why there must be a log.
+    expected: Option<String>,
 }
 
-fn verify(place: &Path, expect: Option<&str>, as_json: bool) -> anyhow::Result<u8> {
-    let reports = audit::verify(place).with_context(|| format!("cannot read `{}`", place.display()))?;
+impl Log {
+    fn find(given: Option<PathBuf>, config: Option<&Path>) -> anyhow::Result<Self> {
+        // An invalid or missing file has no other folder.
+        let file = match config {
+            Some(file) => Some(config::find(Some(file))?),
+            None => found::path(None).ok(),
+        };
+        let set = file.as_ref().and_then(|file| load(file).ok()).and_then(|loaded| loaded.config.audit);
+        let expected = match (&given, &set, &file) {
+            (Some(_), _, _) => Some("it was named".into()),
+            (None, Some(_), Some(file)) => Some(format!("[audit] is on in {}", file.display())),
+            _ => None,
+        };
+        let key = ChainKey::new(set.as_ref().and_then(|audit| audit.key.as_ref()).map(Secret::expose));
+        let place = match given.or_else(|| set.and_then(|audit| audit.folder)) {
+            Some(place) => place,
+            None => store::folder()
+                .context("there is no home folder, so name the folder of the log")?
+                .join(audit::FOLDER),
+        };
+        Ok(Self { place, key, expected })
+    }
+}
+
+fn verify(log: &Log, expect: Option<&str>, as_json: bool) -> anyhow::Result<u8> {
+    let Log { place, key, expected } = log;
+    let reports = match audit::verify(place, key) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        reports => reports.with_context(|| format!("cannot read `{}`", place.display()))?,
+    };
     let missing = match expect {
-        Some(hash) => !audit::has_line(place, hash)?,
+        Some(hash) if !reports.is_empty() => !audit::has_line(place, hash)?,
+        Some(_) => true,
         None => false,
     };
-    let is_broken = missing || reports.iter().any(|report| report.broken.is_some());
+    let is_gone = reports.is_empty() && expected.is_some();
+    let is_broken = missing || is_gone || reports.iter().any(|report| report.broken.is_some());
     let code = if is_broken { FAILED } else { OK };
     if as_json {
         let report =
@@ -129,8 +153,13 @@ fn verify(place: &Path, expect: Option<&str>, as_json: bool) -> anyhow::Result<u
         say!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(code);
     }
-    if reports.is_empty() {
-        say!("there is no audit log in {}", place.display());
+    match expected {
+        Some(why) if is_gone => say!(
+            "there is no audit log in {}, although {why}: it was removed, or no gateway has run with it yet",
+            place.display()
+        ),
+        _ if reports.is_empty() => say!("there is no audit log in {}", place.display()),
+        _ => {}
     }
     reports.iter().for_each(tell);
     if missing {
@@ -140,10 +169,13 @@ fn verify(place: &Path, expect: Option<&str>, as_json: bool) -> anyhow::Result<u
 }
 
 fn tell(report: &ChainReport) {
-    let ChainReport { chain, files, lines, first, last, hash, torn, lost, broken } = report;
+    let ChainReport { chain, files, lines, first, last, hash, torn, unkeyed, lost, broken } = report;
     let name = if *chain == 0 { "the file".into() } else { format!("chain {chain}") };
-    if let Some(broken) = broken {
-        say!("{name} is broken at {}:{}: {}", broken.file.display(), broken.line, broken.why);
+    if let Some(Break { file, line, why }) = broken {
+        match line {
+            0 => say!("{name} is gone from {}: {why}", file.display()),
+            _ => say!("{name} is broken at {}:{line}: {why}", file.display()),
+        }
     }
     match broken.is_some() {
         true => say!("  {} before that", show::count(*lines, "intact line")),
@@ -156,6 +188,12 @@ fn tell(report: &ChainReport) {
     if !torn.is_empty() {
         let at: Vec<String> = torn.iter().map(u64::to_string).collect();
         say!("  an incomplete line before number {}: left by a crash, not by an edit", at.join(", "));
+    }
+    if *unkeyed > 0 {
+        say!(
+            "  {} before there was a key: only the later lines vouch for them",
+            show::count(*unkeyed, "line")
+        );
     }
     if *lost > 0 {
         say!("  {} without a line, because the log could not be written", show::count(*lost, "call"));

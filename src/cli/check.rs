@@ -17,9 +17,10 @@ use crate::{
     config::{ConfigFault, Loaded, Unusable},
     downstream::{DocumentReport, Reach, State, net_text},
     gateway::{Gateway, Unmatched, session::Caller},
-    meta,
+    hosts, meta,
     name::RESERVED,
     results::json_len,
+    serve,
 };
 
 /// Returns an unusable configuration as JSON.
@@ -92,6 +93,10 @@ pub(super) async fn run(
     let mut status = gateway.status(&Caller::default());
     let mut warnings = warnings(&gateway);
     warnings.extend(audit_warning(&status));
+    if config.gateway.allow_without_tokens && !config.guarded {
+        let message = format!("{}.", serve::WITHOUT_TOKENS);
+        warnings.push(Warning { server: "gateway".into(), message, serious: false });
+    }
     if let Some(replicas) = replicas {
         warnings.extend(cluster_warnings(&replicas));
         // Unknown is not the same as none.
@@ -100,10 +105,12 @@ pub(super) async fn run(
     if let Some(offers) = offers {
         *offers = doctor::offers(&gateway, &faults).await?;
     }
+    let plain_secrets = hosts::plain_secrets(&file)?;
     let report = Report {
         file,
         faults,
         exposed,
+        plain_secrets,
         disabled,
         launchers,
         embedder,
@@ -134,6 +141,8 @@ struct Report {
     faults: Vec<ConfigFault>,
     /// Secrets that others can read.
     exposed: Vec<ConfigFault>,
+    /// Secrets that servers.toml contains.
+    plain_secrets: Vec<ConfigFault>,
     disabled: Vec<String>,
     launchers: BTreeMap<&'static str, Option<String>>,
     /// The embedding engine, or why there is none.
@@ -166,7 +175,8 @@ impl Report {
         let faults = |faults: &[ConfigFault]| json!(faults.iter().map(FaultEntry::from).collect::<Vec<_>>());
         let mut status = self.status;
         let warnings = self.warnings.iter().map(|it| json!({ "server": it.server, "message": it.message }));
-        let exposed = self.exposed.iter().map(|fault| json!(FaultEntry::from(fault)));
+        let exposed = self.exposed.iter().chain(&self.plain_secrets);
+        let exposed = exposed.map(|fault| json!(FaultEntry::from(fault)));
         let rules = self.unmatched.iter().map(|rule| json!({ "key": rule.key, "message": rule.message }));
         status["usable"] = json!(true);
         status["file"] = json!(self.file);
@@ -210,6 +220,7 @@ impl Report {
         self.warnings.iter().for_each(|warning| say!("{}: {}", warning.server, warning.message));
         self.unmatched.iter().for_each(|rule| say!("warning: {rule}"));
         self.exposed.iter().for_each(|fault| say!("{fault}"));
+        self.plain_secrets.iter().for_each(|fault| say!("warning: {fault}"));
         if !self.launchers.is_empty() {
             let launchers = self.launchers.iter().map(|(program, version)| match version {
                 Some(version) => format!("{program} {version}"),
@@ -301,6 +312,15 @@ fn of_reach(reach: &BTreeMap<Arc<str>, Reach>, verbose: bool) -> Vec<String> {
             lines.push(format!(
                 "{server}: its command names {paths}, which its sandbox does not open: list what it needs in `read` or `write`"
             ));
+        }
+        if !sandbox.sockets.is_empty() {
+            let paths = listed(&sandbox.sockets, "");
+            lines.push(format!(
+                "{server}: its sandbox closes the sockets {paths}, which lead to other programs: name one in `read` if the server needs it"
+            ));
+        }
+        if let Some(limits) = &sandbox.limits {
+            lines.push(format!("{server}: limits: {limits}"));
         }
         if let Some(why) = &sandbox.weaker {
             lines.push(format!("{server}: its sandbox is incomplete: {why}"));

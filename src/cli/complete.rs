@@ -15,6 +15,7 @@ use clap_complete::{
 use super::{
     OK,
     args::Cli,
+    found,
     show::{self, causes},
 };
 use crate::{
@@ -120,8 +121,7 @@ fn tools() -> Vec<CompletionCandidate> {
 /// Returns the configuration that the command line being completed would use.
 fn known() -> Option<Config> {
     let words: Vec<String> = std::env::args().collect();
-    let file = config::find(named(&words).as_deref()).ok()?;
-    read(&file)
+    read(&found::silently(named(&words).as_deref())?)
 }
 
 /// Returns the configuration file: from `--config`, or else from the environment.

@@ -1,6 +1,6 @@
 //! `nonet connect`, and the shared gateway behind it.
 
-use std::path::Path;
+use std::{net::IpAddr, path::Path, sync::Arc};
 
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -9,6 +9,7 @@ use super::{FAILED, OK, serve, show};
 use crate::{
     bridge::{self, Far, Target},
     config::{self, Loaded, Sources},
+    doors::OwnerKey,
     keyring::{self, Keyring},
 };
 
@@ -25,7 +26,19 @@ pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>)
 pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<Target> {
     let keyring = Keyring::system(keyring::UNATTENDED);
     let sources = Sources { env: &crate::variables::var, keyring: &|name| keyring.get(name) };
-    Ok(Target { url: endpoint(url, profile)?, headers: read_headers(headers, sources)? })
+    let (url, headers) = (endpoint(url, profile)?, read_headers(headers, sources)?);
+    let local = local_port(&url).filter(|_| !headers.contains_key(header::AUTHORIZATION));
+    let owner = local.and_then(OwnerKey::of_port).map(Arc::new);
+    Ok(Target { url, headers, owner })
+}
+
+/// Returns the port of an address on this machine, without TLS.
+fn local_port(url: &str) -> Option<u16> {
+    let url: http::Uri = url.parse().ok()?;
+    let host = url.host()?.trim_matches(['[', ']']);
+    let is_local = host.eq_ignore_ascii_case("localhost")
+        || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    (is_local && url.scheme_str() == Some("http")).then(|| url.port_u16().unwrap_or(80))
 }
 
 /// Returns the exit code. An unreachable gateway is not an error in the command line.
@@ -41,22 +54,22 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
 
 /// Connects the client to this machine's shared gateway.
 #[cfg(unix)]
-pub(super) async fn to_shared(config: &Path, profile: Option<String>) -> anyhow::Result<u8> {
+pub(super) async fn to_shared(config: &Path, profile: Option<String>, by_trust: bool) -> anyhow::Result<u8> {
     use crate::shared::{Hello, SharedPlace};
-    let far = Far::Shared(SharedPlace::of(config)?, Hello::new(profile));
+    let far = Far::Shared(SharedPlace::of(config)?.by_trust(by_trust), Hello::new(profile));
     Ok(joined(bridge::run(far, serve::stop_signal()).await))
 }
 
 /// Runs as the shared gateway.
 #[cfg(unix)]
 pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
-    let file = loaded.config.file.clone();
+    let (file, by_trust) = (loaded.config.file.clone(), loaded.trust != config::FileTrust::NotNeeded);
     let Some(owner) = crate::shared::SharedPlace::of(&file)?.own().await? else {
         // Another process was faster and serves the client.
         return Ok(OK);
     };
     let gateway = super::gateway(loaded, true);
-    serve::watch(&gateway, &file);
+    serve::watch(&gateway, &file, by_trust);
     crate::serve::serve_shared(gateway, owner, serve::stop_signal()).await?;
     Ok(OK)
 }
@@ -66,7 +79,11 @@ const NOT_HERE: &str = "a shared gateway is not supported on this system yet: ru
                         `nonet connect http://127.0.0.1:8931/mcp` in each client";
 
 #[cfg(not(unix))]
-pub(super) async fn to_shared(_config: &Path, _profile: Option<String>) -> anyhow::Result<u8> {
+pub(super) async fn to_shared(
+    _config: &Path,
+    _profile: Option<String>,
+    _by_trust: bool,
+) -> anyhow::Result<u8> {
     anyhow::bail!(NOT_HERE)
 }
 
@@ -128,6 +145,24 @@ mod tests {
         check("https://team.example/tools/mcp", None, "https://team.example/tools/mcp");
         for faulty in ["localhost:8931", "ftp://x", "", "http://"] {
             assert!(endpoint(faulty, None).is_err(), "{faulty}");
+        }
+    }
+
+    #[test]
+    fn only_this_machines_own_address_gets_the_users_token() {
+        let check = |url, expected| assert_eq!(local_port(url), expected, "{url}");
+        check("http://127.0.0.1:8931/mcp", Some(8931));
+        check("http://LOCALHOST/mcp", Some(80));
+        check("http://[::1]:8931/mcp/reader", Some(8931));
+        check("http://[::ffff:127.0.0.1]:8931/mcp", Some(8931));
+        for other in [
+            "https://127.0.0.1:8931/mcp",
+            "http://127.0.0.1.example.com/mcp",
+            "http://localhost.example.com/mcp",
+            "http://127.0.0.1@example.com/mcp",
+            "http://192.0.2.1:8931/mcp",
+        ] {
+            check(other, None);
         }
     }
 

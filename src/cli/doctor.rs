@@ -1,12 +1,12 @@
 //! `nonet doctor`, also known as `nonet check --fix`: offers to fix what a check found, one by one.
 //!
-//! Each fix runs the code of another command: `secret set`, `login`, `trust`, `install`.
+//! Each fix runs the code of another command: `secret set`, `secret move`, `login`, `trust`, `install`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Write as _,
     io::{self, IsTerminal},
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
     time::Duration,
 };
@@ -15,7 +15,9 @@ use anyhow::Context;
 use tokio::process::Command;
 
 use super::{
-    OK, load, login, secret,
+    OK,
+    found::{self, FoundFile},
+    load, login, secret,
     setup::{self, agree},
     show, trust,
 };
@@ -36,6 +38,8 @@ pub(super) enum Offer {
     Launcher { program: String, servers: Vec<String>, install: Option<Vec<String>> },
     /// A variable of servers.toml is not set.
     Variable { name: String, entries: BTreeSet<String> },
+    /// servers.toml contains secrets, at these keys.
+    PlainSecrets { keys: Vec<String> },
     /// A server requires a sign-in.
     SignIn { server: String },
     /// A client's entry names a Nonet, or a configuration, that does not exist.
@@ -68,6 +72,11 @@ pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow:
         }
     }
     offers.extend(unset.into_iter().map(|(name, entries)| Offer::Variable { name: name.into(), entries }));
+    let plain: Vec<String> =
+        hosts::plain_secrets(&config.file)?.into_iter().map(|secret| secret.key).collect();
+    if !plain.is_empty() {
+        offers.push(Offer::PlainSecrets { keys: plain });
+    }
     for (server, connection) in gateway.connections().iter() {
         if let State::AuthRequired { remedy: Remedy::Login(_), .. } = connection.state() {
             offers.push(Offer::SignIn { server: server.to_string() });
@@ -144,6 +153,10 @@ impl Offer {
                 let entries: Vec<_> = entries.iter().map(|entry| format!("[{entry}]")).collect();
                 format!("`{name}` is not set (for {})", entries.join(", "))
             }
+            Self::PlainSecrets { keys } => {
+                let keys: Vec<_> = keys.iter().map(|key| format!("`{key}`")).collect();
+                format!("secrets are in plain text at {}", keys.join(", "))
+            }
             Self::SignIn { server } => format!("`{server}` requires sign-in"),
             Self::Client { why, .. } => why.clone(),
             Self::Trust { name } => format!("definitions of `{name}` are waiting for your trust"),
@@ -155,6 +168,7 @@ impl Offer {
         Some(match self {
             Self::Launcher { install, .. } => install.as_ref()?.join(" "),
             Self::Variable { name, .. } => shell::nonet(&format!("secret set {name} --file"), file),
+            Self::PlainSecrets { .. } => shell::nonet("secret move", file),
             Self::SignIn { server } => shell::nonet(&format!("login {server}"), file),
             Self::Client { host, .. } => shell::nonet(&format!("install {}", host.name), file),
             Self::Trust { name } => shell::nonet(&format!("trust {name}"), file),
@@ -231,6 +245,7 @@ impl Offer {
                     value => secret::keep(name, value, file).map(|()| true),
                 }
             }
+            Self::PlainSecrets { .. } => Ok(secret::move_out(file, false)? == OK),
             Self::SignIn { server } => {
                 let args = login::LoginArgs {
                     server: server.clone(),
@@ -248,7 +263,7 @@ impl Offer {
             }
             Self::Trust { name } => {
                 let names = vec![name.clone()];
-                let args = trust::TrustArgs { names, list: false, yes: false, json: false };
+                let args = trust::TrustArgs { names, ..trust::TrustArgs::default() };
                 Ok(trust::run(args, Some(file)).await? == OK)
             }
         }
@@ -256,7 +271,9 @@ impl Offer {
 }
 
 /// Checks again after a fix. Returns the exit code.
-pub(super) async fn again(file: PathBuf, verbose: bool) -> anyhow::Result<u8> {
+pub(super) async fn again(found: &FoundFile, verbose: bool) -> anyhow::Result<u8> {
     say!("");
-    super::check::run(load(&file)?, false, verbose, None).await
+    let loaded = found.load()?;
+    found::ensure_trusted(&loaded)?;
+    super::check::run(loaded, false, verbose, None).await
 }

@@ -5,11 +5,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::{
-    FAILED, hosts as commands, reload, show,
+    FAILED, found, hosts as commands, reload, show,
     take_up::{self, TakenUp, Wanted},
 };
 use crate::{
-    config,
     hosts::{self, Applied, Change, Machine, Removal, SecretStore, UnusedSecret},
     oauth::Vault,
     shell, store,
@@ -72,8 +71,8 @@ fn accept(change: &Change, style: EditStyle) {
 }
 
 /// Returns the servers.toml that the other commands use.
-fn used(config: Option<&Path>) -> anyhow::Result<PathBuf> {
-    let file = config::find(config)?;
+pub(super) fn used(config: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let file = found::path(config)?;
     Ok(std::path::absolute(&file).unwrap_or(file))
 }
 
@@ -140,8 +139,8 @@ impl Edit<'_> {
             return Ok(code);
         }
         let mut answer = json!({ "server": self.server, "file": self.file, "written": is_written });
-        if let (Some(answer), Value::Object(details)) = (answer.as_object_mut(), details) {
-            answer.extend(details.into_iter().filter(|(_, value)| !value.is_null()));
+        if let (Some(fields), Value::Object(details)) = (answer.as_object_mut(), details) {
+            fields.extend(details.into_iter().filter(|(_, value)| !value.is_null()));
         }
         if let Some(backup) = applied.and_then(|applied| applied.backup) {
             answer["backup"] = json!(backup);

@@ -4,22 +4,23 @@ use std::{path::Path, time::Duration};
 
 use anyhow::Context;
 
-use super::{OK, show};
+use super::{OK, found, show};
 use crate::{
     clock::Clock,
-    config::{self, ClusterSettings},
-    gateway,
+    config::ClusterSettings,
+    gateway, sandbox,
     store::{self, Forget, Forgotten, PinsDb, Retention, Store},
 };
 
-/// Deletes search outcomes, tools' figures, kept results, tasks, facts and other records: watches, schedules, goals, notices. A
+/// Deletes search outcomes, tools' figures, kept results, tasks, facts and other records: watches, schedules, goals, notices;
+/// and the home folders of sandboxed servers that do not run. A
 /// running gateway continues with its in-memory copies of outcomes, figures and results.
 /// Trust in definitions is deleted only on request: without it, whatever servers list next would be trusted.
 /// Data shared by replicas is deleted only on request.
 pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> anyhow::Result<u8> {
     let shared = match cluster {
         true => Some(
-            super::cluster_of(&config::find(config)?)?
+            super::cluster_of(&found::path(config)?)?
                 .context("there is no [cluster] in servers.toml, so nothing is shared")?,
         ),
         false => None,
@@ -33,7 +34,7 @@ pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> an
         return forget_shared(&shared, trust).await;
     }
     // Without a usable file there is nothing to report.
-    let file = config::find(config).ok();
+    let file = found::silently(config);
     if file.and_then(|file| super::cluster_of(&file).ok()?).is_some() {
         let flags = if trust { "--trust --cluster" } else { "--cluster" };
         say!(
@@ -65,6 +66,14 @@ fn forget_kept(folder: &Path) -> anyhow::Result<()> {
         show::count(records, "other record"),
         folder.display()
     );
+    let homes =
+        sandbox::forget_homes(folder).context("the home folders of sandboxes could not be deleted")?;
+    if homes.deleted > 0 {
+        say!("deleted {} of sandboxed servers", show::count(homes.deleted, "home folder"));
+    }
+    for home in &homes.kept {
+        say!("kept {}: its server is running; stop it and run this again", home.display());
+    }
     if PinsDb::exists(folder) {
         say!("kept the trust in servers' definitions; `nonet forget --trust` deletes it");
     }

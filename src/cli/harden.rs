@@ -25,7 +25,7 @@ pub(super) fn process(cli: &Cli) {
     }
     // A command that starts a gateway and exits passes its environment on.
     #[cfg(unix)]
-    if matches!(command, Some(Command::StartShared)) {
+    if matches!(command, Some(Command::StartShared { .. })) {
         return;
     }
     if !matches!(command, Some(Command::Connect { .. } | Command::Setup(_))) {

@@ -121,6 +121,9 @@ pub(super) fn import(
             "variables": imported.variables,
             "dry_run": dry_run,
         });
+        if !imported.notes.is_empty() {
+            answer["notes"] = json!(imported.notes);
+        }
         if secrets != Secrets::Variables {
             answer["secrets"] = json!(imported.secrets);
         }
@@ -163,6 +166,7 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
     for note in &imported.notes {
         say!("{note}");
     }
+    tell_rules(imported);
     let unset: Vec<_> = imported.variables.iter().filter(|variable| !variable.set).collect();
     if !unset.is_empty() {
         say!("\nNonet leaves servers out until these variables are set:");
@@ -173,6 +177,21 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
     }
     tell_secrets(imported, dry_run);
     say!("");
+}
+
+/// Prints the clients' own rules for tools, and what servers.toml has for them.
+fn tell_rules(imported: &Imported) {
+    if imported.rows.iter().all(|row| row.rules.is_empty()) {
+        return;
+    }
+    let mut table = show::plain_table(&["CLIENT", "SERVER", "RULE THERE", "RULE HERE"]);
+    for row in &imported.rows {
+        let client = row.from.host.unwrap_or("-");
+        for rule in &row.rules {
+            table.add_row([client, &row.name, &rule.rule, &rule.became]);
+        }
+    }
+    say!("\n{table}");
 }
 
 /// Prints where servers' secrets are stored.

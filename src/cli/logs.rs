@@ -11,8 +11,8 @@ use std::{
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, log::Files, show, signal::stopped};
-use crate::{config, fault::Code, shared::SharedPlace};
+use super::{FAILED, OK, found, log::Files, show, signal::stopped};
+use crate::{fault::Code, shared::SharedPlace};
 
 /// How much of a file's end to read, in bytes.
 const READ: u64 = 16 << 20;
@@ -32,7 +32,7 @@ pub(super) struct LogsArgs {
 pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: LogsArgs) -> anyhow::Result<u8> {
     let file = match file {
         Some(file) => file.to_path_buf(),
-        None => SharedPlace::of(&config::find(config)?)?.log(),
+        None => SharedPlace::of(&found::path(config)?)?.log(),
     };
     let files = Files::of(&file);
     let days = days(&files).with_context(|| format!("cannot read `{}`", files.folder.display()))?;

@@ -5,11 +5,12 @@ use std::{path::Path, time::Duration};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::{FAILED, OK, show, signal::stopped};
+use super::{FAILED, OK, found, show, signal::stopped};
 use crate::{
     config,
     reloads::{ReloadAnswer, ReloadDesk, ReloadRequest},
     shell, store,
+    trusted_files::TrustedFiles,
 };
 
 /// How long the gateways may take.
@@ -19,7 +20,7 @@ const EVERY: Duration = Duration::from_millis(50);
 
 /// Asks, waits and reports. Exit code 1: no gateway runs, or one has refused the file.
 pub(super) async fn run(accept: bool, as_json: bool, config: Option<&Path>) -> anyhow::Result<u8> {
-    let file = config::find(config)?;
+    let file = found::path(config)?;
     let text = match accept {
         true => Some(config::read_text(&file)?),
         false => None,
@@ -27,6 +28,13 @@ pub(super) async fn run(accept: bool, as_json: bool, config: Option<&Path>) -> a
     let Some(desk) = desk(&file) else {
         anyhow::bail!("there is no home folder, which `nonet reload` needs to reach gateways");
     };
+    // What a person accepts is trusted from now on, if it was trusted before.
+    if let (Some(text), Some(files)) = (&text, TrustedFiles::of_user())
+        && files.knows(&file)
+        && found::is_at_terminal()
+    {
+        found::record(&files, &file, text)?;
+    }
     let before = desk.answers();
     let request = ReloadRequest::new(text.as_deref());
     if !before.is_empty() {

@@ -8,8 +8,9 @@ use std::{
 use anyhow::Context;
 use clap::Subcommand;
 
-use super::{FAILED, OK, hosts};
+use super::{FAILED, OK, edit::used, hosts};
 use crate::{
+    hosts::{ImportOptions, Imported, Machine, SecretStore},
     keyring::{self, Keyring},
     secrets_file::{self, SecretsFile},
 };
@@ -25,6 +26,12 @@ pub(super) enum SecretAction {
         /// Use secrets.env beside servers.toml instead of the keyring, as the variable `${NAME}`
         #[arg(long)]
         file: bool,
+    },
+    /// Move the secrets that servers.toml contains to the keyring or secrets.env, and write `${...}` in their place
+    Move {
+        /// Show the changes without writing them
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Remove a secret
     Remove {
@@ -58,9 +65,12 @@ fn name(text: &str) -> Result<String, &'static str> {
 
 /// Runs the action with the system's keyring, or with the file. Exit code 1: it failed.
 pub(super) fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
-    let (SecretAction::Set { name, file }
-    | SecretAction::Remove { name, file }
-    | SecretAction::Test { name, file }) = action;
+    let (name, file) = match action {
+        SecretAction::Move { dry_run } => return move_out(&used(config)?, *dry_run),
+        SecretAction::Set { name, file }
+        | SecretAction::Remove { name, file }
+        | SecretAction::Test { name, file } => (name, file),
+    };
     if *file {
         return in_file(action, name, config);
     }
@@ -74,6 +84,7 @@ pub(super) fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Resul
         SecretAction::Test { name, .. } => {
             (keyring.get(name).map(drop), "is in the keyring, and Nonet can read it")
         }
+        SecretAction::Move { .. } => return Ok(OK),
     };
     if let Err(error) = result {
         match (action, &error) {
@@ -119,7 +130,7 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
                 say!("The environment variable `{name}` is also set and takes precedence.");
             }
         }
-        SecretAction::Remove { .. } | SecretAction::Test { .. } => {
+        SecretAction::Move { .. } | SecretAction::Remove { .. } | SecretAction::Test { .. } => {
             eprintln!("nonet: {shown} has no `{name}`.");
             return Ok(FAILED);
         }
@@ -127,15 +138,22 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
     Ok(OK)
 }
 
+/// Moves the secrets out of a servers.toml.
+pub(super) fn move_out(file: &Path, dry_run: bool) -> anyhow::Result<u8> {
+    let machine = Machine::this()?;
+    let work = |options: ImportOptions<'_>| crate::hosts::move_secrets(file, options, &machine);
+    let (moved, _) = hosts::with_secrets(hosts::Secrets::Kept, false, work, Imported::stores_secrets)?;
+    let applied = if dry_run { None } else { Some(moved.apply()?) };
+    hosts::finish(&moved.change, applied);
+    hosts::tell_secrets(&moved, dry_run);
+    moved.notes.iter().for_each(|note| say!("{note}"));
+    Ok(OK)
+}
+
 /// Stores a secret in the `secrets.env` beside a configuration.
 pub(super) fn keep(name: &str, value: &str, config: &Path) -> anyhow::Result<()> {
-    let path = secrets_file::beside(config);
-    let shown = path.display();
-    let unusable = || format!("cannot use {shown}");
-    let mut file = SecretsFile::read(&path).with_context(unusable)?;
-    file.set(name, value);
-    file.write().with_context(unusable)?;
-    say!("`{name}` is in {shown}, readable only by you.");
+    let place = crate::hosts::keep_secret(config, name, value, SecretStore::File)?;
+    say!("`{name}` is in {place}, readable only by you.");
     Ok(())
 }
 

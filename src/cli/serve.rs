@@ -7,12 +7,13 @@ use std::{io::IsTerminal, path::Path, sync::Arc};
 use anyhow::Context;
 use serde_json::json;
 
-use super::{OK, connect, gateway, load_text, log, reload, signal};
+use super::{OK, connect, found, gateway, load_text, log, reload, signal};
 use crate::{
-    config::Loaded,
+    config::{FileTrust, Loaded},
     gateway::Gateway,
     hosts::{Launch, Machine},
     serve::{self, HttpOptions, Serving},
+    shell,
 };
 
 /// How often a gateway that serves HTTP checks whether it can also serve this machine's clients.
@@ -21,15 +22,15 @@ const SHARE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serves MCP on stdio, or over HTTP at an address.
 pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<String>) -> anyhow::Result<u8> {
-    let file = loaded.config.file.clone();
+    let (file, by_trust) = (loaded.config.file.clone(), loaded.trust != FileTrust::NotNeeded);
     if http.is_none() && loaded.config.gateway.shared {
-        return connect::to_shared(&file, profile).await;
+        return connect::to_shared(&file, profile, by_trust).await;
     }
     let gateway = gateway(loaded, true);
     if let Some(cluster) = &gateway.cluster {
         log::of_replica(cluster.replicas().name());
     }
-    watch(&gateway, &file);
+    watch(&gateway, &file, by_trust);
     match http {
         Some(address) => {
             let mut addresses = tokio::net::lookup_host(&address).await.with_context(|| {
@@ -46,8 +47,18 @@ pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<St
                 drop(sharing);
                 let address = serving.address;
                 eprintln!("nonet: serving MCP at http://{address}/mcp (configuration: {})", file.display());
-                if let Some(page) = serving.page {
-                    eprintln!("nonet: live page at {page}");
+                if let Some(token) = serving.token_file {
+                    eprintln!(
+                        "nonet: clients need the token in {}: `nonet connect http://{address}/mcp` sends it, other clients send \
+                         it as `Authorization: Bearer TOKEN`",
+                        token.display()
+                    );
+                }
+                match serving.page {
+                    Some(page) if std::io::stderr().is_terminal() => eprintln!("nonet: live page at {page}"),
+                    // A log keeps what it gets, and others may read it.
+                    Some(_) => eprintln!("nonet: `{}` opens the live page", shell::nonet("ui", &file)),
+                    None => {}
                 }
             };
             serve::serve_http(gateway, options, ready, stop_signal()).await?;
@@ -69,13 +80,17 @@ pub(super) fn make_folder(file: &Path) {
     }
 }
 
-/// Applies changes of the configuration file from now on.
-pub(super) fn watch(gateway: &Arc<Gateway>, file: &Path) {
+/// Applies changes of the configuration file from now on; if `by_trust`, only those that the user trusts.
+pub(super) fn watch(gateway: &Arc<Gateway>, file: &Path, by_trust: bool) {
     make_folder(file);
     let file = file.to_path_buf();
     let read = file.clone();
     let desk = reload::desk(&file);
-    tokio::spawn(gateway.clone().watch(file, desk, move |text| load_text(text, &read)));
+    tokio::spawn(gateway.clone().watch(file, desk, move |text| {
+        let mut loaded = load_text(text, &read)?;
+        loaded.trust = found::trust_in(&read, &loaded, by_trust);
+        Ok(loaded)
+    }));
 }
 
 /// Also serves this machine's clients (`nonet connect`, `[gateway] shared`) as soon as no other gateway does.

@@ -22,8 +22,8 @@ use super::{
 use crate::{
     config,
     hosts::{
-        self, Carried, FileScope, Host, ImportOptions, ImportSource, Imported, Launch, Machine, Present,
-        Variable,
+        self, Carried, Defaults, FileScope, Host, ImportOptions, ImportSource, Imported, Launch, Machine, Os,
+        Present, Variable,
     },
     secrets_file::{self, SecretsFile},
 };
@@ -81,6 +81,9 @@ pub(super) async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<
     imported.keep_backup();
     let had_config = target.exists();
     if !had_config && imported.change.is_nothing() {
+        if !imported.rows.is_empty() {
+            commands::tell(&imported, &target, wishes.dry_run);
+        }
         anyhow::bail!(
             "there is nothing to set up: no client has a server that Nonet can run. Write {} first, such as\n\n\
              {EXAMPLE}\n\nand run `nonet setup` again",
@@ -100,7 +103,12 @@ pub(super) async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<
         return Ok(OK);
     }
     commands::tell(&imported, &setup.target, wishes.dry_run);
+    setup.tell_of_always();
+    let mut defaults = if is_done { Defaults::default() } else { imported.missing_defaults()? };
     if wishes.dry_run {
+        defaults.shared &= setup.is_shared(&planned);
+        imported.add_defaults(defaults)?;
+        tell_defaults(defaults);
         setup.show(&imported)?;
         return Ok(OK);
     }
@@ -110,7 +118,7 @@ pub(super) async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<
     }
     let (planned, typed) = match asks {
         false => (planned, Vec::new()),
-        true => match setup.ask(&imported)? {
+        true => match setup.ask(&imported, &mut defaults)? {
             Some(answers) => answers,
             None => {
                 say!("Nothing was changed.");
@@ -118,6 +126,9 @@ pub(super) async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<
             }
         },
     };
+    defaults.shared &= setup.is_shared(&planned);
+    imported.add_defaults(defaults)?;
+    tell_defaults(defaults);
     let wanted = planned.iter().filter(|plan| !plan.is_nothing);
     let chosen: BTreeSet<&str> = wanted.map(|plan| plan.host.name).collect();
     setup.apply(&imported, keyring.as_ref(), &chosen, typed).await
@@ -199,12 +210,8 @@ fn launch(
         Present::Program { launch, config } => (launch, config),
         Present::Elsewhere => anyhow::bail!("its `nonet` connects to a gateway elsewhere"),
     };
-    let config = match &config {
-        Some(file) => Some(std::path::absolute(file)?),
-        None => config::user_file(),
-    };
     anyhow::ensure!(
-        config.as_deref() == Some(target),
+        is_target(config.as_deref(), target),
         "its `nonet` uses another configuration; run `nonet install {}` to change that",
         host.name
     );
@@ -213,6 +220,12 @@ fn launch(
         None => Ok(mended(wanted, now.args)),
         Some(_) => Ok(wanted),
     }
+}
+
+/// Whether the configuration that an entry names is this file; without a name, the user's own counts.
+fn is_target(config: Option<&str>, target: &Path) -> bool {
+    let file = config.map_or_else(config::user_file, |file| std::path::absolute(file).ok());
+    file.as_deref() == Some(target)
 }
 
 /// Returns the launch of a client whose program is gone: the wanted one, with the client's current options.
@@ -288,8 +301,34 @@ impl Setup {
         self.clients.iter().map(plan).collect()
     }
 
+    /// Whether at least two clients start Nonet with this configuration after the changes, and can share a gateway.
+    fn is_shared(&self, planned: &[ClientPlan]) -> bool {
+        let is_planned =
+            |host: &Host| planned.iter().any(|plan| plan.host.name == host.name && !plan.is_nothing);
+        let is_there = |host: &Host| match hosts::present(host, FileScope::User, &self.machine) {
+            Ok(Present::Program { config, .. }) => is_target(config.as_deref(), &self.target),
+            _ => false,
+        };
+        let clients = hosts::HOSTS.iter().filter(|host| is_planned(host) || is_there(host));
+        self.machine.os != Os::Windows && clients.count() > 1
+    }
+
+    /// Tells what it means to allow Nonet's tools for good.
+    fn tell_of_always(&self) {
+        let titles: Vec<&str> = self.clients.iter().map(|client| client.host.title).collect();
+        say!(
+            "Always allowing `execute_tool` in a client ({}) allows every tool behind Nonet there: from then on, only the \
+             rules in servers.toml ask or refuse.",
+            titles.join(", ")
+        );
+    }
+
     /// Asks all questions. Returns the changes that the user agrees to and the typed variables; none if the user refuses.
-    fn ask(&self, imported: &Imported) -> anyhow::Result<Option<(Vec<ClientPlan>, Typed)>> {
+    fn ask(
+        &self,
+        imported: &Imported,
+        defaults: &mut Defaults,
+    ) -> anyhow::Result<Option<(Vec<ClientPlan>, Typed)>> {
         let agree = |question: &str| agree(question, true, &mut io::stdin().lock(), &mut io::stderr());
         let secrets =
             if imported.secrets.iter().all(|kept| kept.there) { "" } else { ", and store their secrets" };
@@ -297,6 +336,9 @@ impl Setup {
         if !imported.is_nothing() && !agree(&question)? {
             return Ok(None);
         }
+        let question =
+            "Ask you before tools of high risk run, such as those that delete things or run programs?";
+        defaults.ask_by_risk = defaults.ask_by_risk && agree(question)?;
         let typed = ask_for_variables(imported)?;
         let mut planned = self.planned(imported, &typed)?;
         for plan in planned.iter_mut().filter(|plan| !plan.is_nothing) {
@@ -326,6 +368,16 @@ impl Setup {
         say!("Setup would start every server first; a server that does not work would stay with its client.");
         say!("Nothing was written (--dry-run).");
         Ok(())
+    }
+}
+
+/// Tells what servers.toml gets besides servers.
+fn tell_defaults(defaults: Defaults) {
+    if defaults.ask_by_risk {
+        say!("Nonet asks you before tools of high risk run: `[policies.careful]` in servers.toml.");
+    }
+    if defaults.shared {
+        say!("The clients share one gateway with one set of servers: `shared = true` in servers.toml.");
     }
 }
 

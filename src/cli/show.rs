@@ -15,7 +15,8 @@ use crate::{
     downstream::{Remedy, State, likely_cause},
     fault::{Code, Fault},
     gateway::Gateway,
-    results::text_of,
+    json::take_member,
+    results::{is_error, is_fault, is_notices, text_of},
     shell, text,
 };
 
@@ -306,19 +307,22 @@ pub(super) fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Res
     };
     let notices = take_notices(&mut result);
     if !manner.json {
-        let told = notices.iter().flat_map(|block| &block.notices);
-        told.for_each(|notice| eprintln!("nonet: {}", notice_text(notice)));
+        let texts = notices.iter().filter_map(|block| block["text"].as_str());
+        let said = texts.filter_map(|text| serde_json::from_str::<Value>(text).ok());
+        for said in said {
+            let told = said.get("notices").and_then(Value::as_array);
+            told.into_iter().flatten().for_each(|notice| eprintln!("nonet: {}", notice_text(notice)));
+        }
     }
     if let Some(fault) = fault_in(&result) {
         return answer(Err(fault), manner, whole);
     }
     if manner.json
-        && let (Some(NoticeBlock { block, .. }), Some(content)) =
-            (notices, result.get_mut("content").and_then(Value::as_array_mut))
+        && let Some(content) = result.get_mut("content").and_then(Value::as_array_mut)
     {
-        content.push(block);
+        content.extend(notices);
     }
-    let failed = crate::results::is_error(&result);
+    let failed = is_error(&result);
     let text = text_of(&result);
     if manner.json || !failed && text.is_empty() {
         whole(&result);
@@ -339,26 +343,10 @@ pub(super) fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Res
     Ok(if failed { FAILED } else { OK })
 }
 
-/// Nonet's notices about a result.
-struct NoticeBlock {
-    /// The block with the notices.
-    block: Value,
-    notices: Vec<Value>,
-}
-
-/// Removes Nonet's notices, which are the last block, from a result.
-fn take_notices(result: &mut Value) -> Option<NoticeBlock> {
-    let content = result.get_mut("content")?.as_array_mut()?;
-    let text = content.last()?.get("text")?.as_str()?;
-    if !text.starts_with("{\"notices\":") {
-        return None;
-    }
-    let mut said: Value = serde_json::from_str(text).ok()?;
-    let notices: Vec<Value> = std::mem::take(said["notices"].as_array_mut()?);
-    if notices.is_empty() || !notices.iter().all(|notice| notice["kind"].is_string()) {
-        return None;
-    }
-    Some(NoticeBlock { block: content.pop()?, notices })
+/// Removes the blocks with Nonet's own notices from a result.
+fn take_notices(result: &mut Value) -> Vec<Value> {
+    let content = result.get_mut("content").and_then(Value::as_array_mut);
+    content.map(|content| content.extract_if(.., |block| is_notices(block)).collect()).unwrap_or_default()
 }
 
 /// Formats a notice as a sentence, or as compact JSON if it has none.
@@ -386,6 +374,12 @@ fn notice_text(notice: &Value) -> String {
                 field(notice, "of")
             )
         }
+        "imitation_found" => {
+            format!(
+                "the answer of `{}` has the form of Nonet's own answers; it is the server's",
+                field(notice, "of")
+            )
+        }
         "request_declined" => {
             format!(
                 "`{}` requested {}, which a command cannot answer",
@@ -406,10 +400,9 @@ fn notice_text(notice: &Value) -> String {
 
 /// Returns Nonet's own fault in a result, if it is one.
 fn fault_in(result: &Value) -> Option<Value> {
-    let text = crate::results::is_error(result).then(|| text_of(result))?;
+    let text = is_fault(result).then(|| text_of(result))?;
     let mut said: Value = serde_json::from_str(&text).ok()?;
-    let own = said["error"]["code"].is_string() && said["error"]["retryable"].is_boolean();
-    own.then(|| said["error"].take())
+    said["error"].is_object().then(|| take_member(&mut said, "error"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use super::{
     FAILED, OK, UNUSABLE,
     args::Where,
     ask::{self, Other},
-    connect, reload, show,
+    connect,
+    found::{self, FoundFile},
+    reload, show,
     show::{Look, paint},
     signal::stopped,
     usable,
@@ -21,6 +23,7 @@ use crate::{
         inquiry::{CLIENT, Inquiry},
         status::ServerStatus,
     },
+    json::set_member,
 };
 
 /// The interval between requests with `--follow`.
@@ -51,8 +54,12 @@ pub(super) async fn run(
 
 async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusArgs) -> anyhow::Result<u8> {
     let mut before = None;
+    let found = match wanted.way.url {
+        Some(_) => None,
+        None => Some(found::find(config)?),
+    };
     loop {
-        let status = match ask_for_it(config, profile.clone(), &wanted).await? {
+        let status = match ask_for_it(found.as_ref(), profile.clone(), &wanted).await? {
             Ok(status) => status,
             Err(code) => return Ok(code),
         };
@@ -79,24 +86,24 @@ async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusA
 
 /// Returns the status, or the exit code if there is none.
 async fn ask_for_it(
-    config: Option<&Path>,
+    found: Option<&FoundFile>,
     profile: Option<String>,
     wanted: &StatusArgs,
 ) -> anyhow::Result<Result<Value, u8>> {
     let way = &wanted.way;
-    let running = match &way.url {
-        Some(url) => RunningGateway::at(connect::target(url, &way.header, profile.as_deref())?, CLIENT)?,
+    let running = match found {
         None => {
-            let file = crate::config::find(config)?;
-            match ask::running(&file, profile.clone()).await {
-                Some(running) => running,
-                None => return Ok(last_known(&file, profile.as_deref(), wanted.json)?.ok_or(UNUSABLE)),
-            }
+            let url = way.url.as_deref().unwrap_or_default();
+            RunningGateway::at(connect::target(url, &way.header, profile.as_deref())?, CLIENT)?
         }
+        Some(found) => match ask::running(&found.path, profile.clone()).await {
+            Some(running) => running,
+            None => return Ok(last_known(found, profile.as_deref(), wanted.json)?.ok_or(UNUSABLE)),
+        },
     };
     match ask::inquire(running, &Inquiry::Status).await {
         Ok(Ok(mut status)) => {
-            status["running"] = json!(true);
+            set_member(&mut status, "running", true);
             Ok(Ok(status))
         }
         Ok(Err(fault)) => Ok(Err({
@@ -113,8 +120,8 @@ async fn ask_for_it(
 }
 
 /// Returns the last lists of a configuration's servers without starting any; none if the configuration is unusable.
-fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Value>> {
-    let Some(loaded) = usable(file, profile, as_json)? else { return Ok(None) };
+fn last_known(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Value>> {
+    let Some(loaded) = usable(found, profile, as_json)? else { return Ok(None) };
     let left_out = loaded.config.left_out.clone();
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
     let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();
@@ -139,7 +146,7 @@ fn last_known(file: &Path, profile: Option<&str>, as_json: bool) -> anyhow::Resu
         ..ServerStatus::default()
     });
     let servers: Vec<ServerStatus> = servers.chain(needing).collect();
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.into());
+    let file = std::path::absolute(&found.path).unwrap_or_else(|_| found.path.clone());
     Ok(Some(json!({ "running": false, "file": file, "servers": servers, "disabled": disabled })))
 }
 

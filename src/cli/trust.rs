@@ -1,4 +1,6 @@
-//! `nonet trust`: shows what servers changed, and records the user's trust.
+//! `nonet trust`: shows what servers changed, and records the user's trust in it, or in a servers.toml.
+
+mod files;
 
 use std::{
     collections::BTreeSet,
@@ -11,10 +13,10 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, show};
+use super::{FAILED, OK, found, show};
 use crate::{
     clock::Clock,
-    config, gateway,
+    gateway,
     pins::{Pins, WaitingPin, plain},
     shell,
     store::{self, Pin, Retention},
@@ -24,15 +26,21 @@ use crate::{
 const LONGEST_ANSWER: u64 = 100;
 
 /// What to trust.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(super) struct TrustArgs {
-    /// Server or tool, such as `files` or `files.read_file` (default: list what waits)
+    /// Server or tool, such as `files` or `files.read_file`, or the path of a servers.toml (default: list what waits)
     pub names: Vec<String>,
     /// List what waits, with what changed, and trust nothing
     #[arg(long)]
     pub list: bool,
-    /// Trust without asking
-    #[arg(long, short, conflicts_with = "list")]
+    /// List the trusted servers.toml files of projects' folders
+    #[arg(long, conflicts_with = "names")]
+    pub files: bool,
+    /// Take back the trust in a servers.toml
+    #[arg(long, requires = "names", conflicts_with_all = ["list", "yes"])]
+    pub revoke: bool,
+    /// Trust without asking. A servers.toml needs a terminal nevertheless
+    #[arg(long, short, conflicts_with_all = ["list", "files"])]
     pub yes: bool,
     /// Print JSON
     #[arg(long)]
@@ -41,7 +49,10 @@ pub(super) struct TrustArgs {
 
 /// Lists what waits, or trusts it. A running gateway sees the change within a second.
 pub(super) async fn run(args: TrustArgs, config: Option<&Path>) -> anyhow::Result<u8> {
-    let file = config::find(config)?;
+    if args.files || args.revoke || args.names.iter().any(|name| files::is_file(name)) {
+        return files::run(&args);
+    }
+    let file = found::path(config)?;
     let named = file.clone();
     with_pins(&file, move |pins| list_or_trust(pins, &args, &named)).await
 }

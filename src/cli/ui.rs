@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::{OK, serve, signal};
 use crate::{
-    config::Loaded,
+    config::{FileTrust, Loaded},
     serve::UserPage,
     shared::{PageLink, SharedPlace},
 };
@@ -31,8 +31,8 @@ pub(super) struct UiArgs {
 /// Refuses a gateway's address: its page is not for other machines.
 pub(super) fn of_address(url: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "the gateway at {url} does not share the link to its page with other programs: `nonet serve --http` prints the link on \
-         stderr when it starts, after `live page at`. On the gateway's machine, `nonet ui` without `--url` finds it, too"
+        "the gateway at {url} does not share the link to its page with other programs: on the gateway's machine, `nonet ui` without \
+         `--url` finds it. `nonet serve --http` prints the link when it starts at a terminal, after `live page at`"
     )
 }
 
@@ -46,7 +46,8 @@ pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
         file.display()
     );
     serve::make_folder(&file);
-    let place = SharedPlace::of(&file)?;
+    let by_trust = loaded.trust != FileTrust::NotNeeded;
+    let place = SharedPlace::of(&file)?.by_trust(by_trust);
     // Without a file there is nothing that clients could share.
     if args.here || cfg!(not(unix)) || !file.exists() {
         return here(loaded, &place, args).await;
@@ -83,9 +84,9 @@ async fn ask(_place: &SharedPlace) -> anyhow::Result<PageLink> {
 
 /// Serves the page from a gateway of this process until the user ends it.
 async fn here(loaded: Loaded, place: &SharedPlace, args: &UiArgs) -> anyhow::Result<u8> {
-    let file = loaded.config.file.clone();
+    let (file, by_trust) = (loaded.config.file.clone(), loaded.trust != FileTrust::NotNeeded);
     let gateway = super::gateway(loaded, true);
-    serve::watch(&gateway, &file);
+    serve::watch(&gateway, &file, by_trust);
     gateway.connect();
     gateway.keep_time();
     let page = UserPage::new(gateway.clone(), place.page_files("here."));

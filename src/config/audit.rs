@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::Secret;
+
 /// The audit log: `[audit]`. With this table, even an empty one, each call has a line in a file that only grows, and each
 /// line has the hash of the line before (`nonet audit verify`).
 #[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
@@ -20,6 +22,10 @@ pub struct AuditSettings {
     pub sync: AuditSync,
     /// Whether lines have the params of the calls, with secrets masked, beside their hash.
     pub params: bool,
+    /// The key of the chain: each hash is then an HMAC-SHA-256, which whoever can only write the files cannot make. At least 16
+    /// characters; all gateways of a folder, and `nonet audit verify`, need the same.
+    #[schemars(with = "Option<String>", length(min = 16), example = &"${AUDIT_KEY}")]
+    pub key: Option<Secret>,
     /// What happens to calls while lines cannot be written.
     pub on_failure: OnAuditFailure,
 }
@@ -31,6 +37,7 @@ impl Default for AuditSettings {
             max_bytes: 1_000_000_000,
             sync: AuditSync::default(),
             params: false,
+            key: None,
             on_failure: OnAuditFailure::default(),
         }
     }

@@ -29,6 +29,24 @@ impl ConfigFault {
         let parts = self.message.split("; ");
         parts.filter_map(|part| part.strip_prefix("the environment variable `")?.strip_suffix("` is not set"))
     }
+
+    /// Returns the secrets that the keyring does not have.
+    pub fn absent_secrets(&self) -> impl Iterator<Item = &str> {
+        let parts = self.message.split("; ");
+        parts.filter_map(|part| part.strip_prefix("the keyring has no secret `")?.strip_suffix('`'))
+    }
+
+    /// Whether the fault is nothing but missing values, all of which `others` miss too.
+    pub(crate) fn is_lacking_like(&self, others: &[&Self]) -> bool {
+        let lacks = |name: &&str| {
+            let named = |other: &Self| {
+                other.unset_variables().chain(other.absent_secrets()).any(|known| known == *name)
+            };
+            others.iter().any(|other| named(other))
+        };
+        let missing = self.unset_variables().chain(self.absent_secrets()).filter(lacks).count();
+        missing == self.message.split("; ").count()
+    }
 }
 
 impl fmt::Display for ConfigFault {
@@ -98,8 +116,8 @@ const EXAMPLE: &str = r#"  [servers.memory]
 /// No configuration file was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotFound {
-    /// The searched places, in order.
-    pub looked_at: Vec<PathBuf>,
+    /// The path without a file; none if the user's home folder is unknown.
+    pub looked_at: Option<PathBuf>,
     /// Whether the user has named the file.
     pub named: bool,
 }
@@ -108,12 +126,14 @@ impl std::error::Error for NotFound {}
 
 impl fmt::Display for NotFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let places: Vec<_> = self.looked_at.iter().map(|path| path.display().to_string()).collect();
-        let places = places.join(" and ");
+        let missing = match &self.looked_at {
+            Some(file) => format!("there is no {}", file.display()),
+            None => "the home folder is unknown".into(),
+        };
         let same = if self.named { " with the same `--config`" } else { "" };
         write!(
             f,
-            "no configuration file: looked at {places}. Run `nonet setup`{same} to create one from your MCP clients' \
+            "no configuration file: {missing}. Run `nonet setup`{same} to create one from your MCP clients' \
              servers, begin one with `nonet add`{same}, or name one with `--config FILE`. A minimal file:\n\n{EXAMPLE}",
         )
     }

@@ -92,8 +92,8 @@ pub struct GatewaySettings {
     /// Web origins that may use this gateway from a browser.
     #[schemars(example = json!(["https://app.example.com"]))]
     pub allowed_origins: Vec<String>,
-    /// `true`: Nonet serves HTTP at an address that other machines reach although no token is needed. Whoever reaches the address
-    /// can do everything.
+    /// `true`: if this file has no tokens, clients over HTTP need none, at any address. Whoever reaches the address can do
+    /// everything. By default they need the token that Nonet makes for this machine's user, on loopback addresses only.
     pub allow_without_tokens: bool,
     /// Where notices for people go: ended tasks, watches, reminders, scheduled runs, sign-ins that are needed. Each notice is
     /// a JSON object, posted to `webhook` or written to the stdin of `command`.
@@ -303,6 +303,20 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
+    /// Returns the policy of a rule that names something under another spelling, with the rule's key, if it is stricter than the
+    /// policy of the exact name. `is_caught` says whether patterns match a spelling.
+    pub fn raised(
+        exact: (Policy, String),
+        policies: &BTreeMap<String, PolicyRule>,
+        risk: Risk,
+        is_caught: impl Fn(&Globs) -> bool,
+    ) -> (Policy, String) {
+        match Self::strictest(policies, true, risk, is_caught) {
+            Some((policy, name)) if policy > exact.0 => (policy, format!("policies.{name}")),
+            _ => exact,
+        }
+    }
+
     /// Returns the strictest policy for this risk, with its name: among the policies that name tools if `by_name`, else among
     /// those for all tools. `is_named` says whether patterns match.
     pub fn strictest(

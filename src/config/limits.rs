@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::values::time;
+use super::{AddressRange, addresses, values::time};
 use crate::wire::Limits;
 
 /// Limits that keep one server or one client from taking everything from the others: `[limits]`.
@@ -35,12 +35,24 @@ pub struct LimitSettings {
     /// calls of such a server fail.
     #[schemars(range(min = 1_048_576, max = 268_435_456))]
     pub unread_bytes: usize,
-    /// The most connections over HTTP.
+    /// The most connections over HTTP that have shown a valid token.
     #[schemars(range(min = 8, max = 100_000))]
     pub connections: usize,
-    /// The most connections over HTTP from one address. All clients of this machine have one address.
+    /// The most such connections from one address. All clients of this machine have one address.
     #[schemars(range(min = 4, max = 100_000))]
     pub connections_per_address: usize,
+    /// The most connections over HTTP that have not shown a valid token yet. Beyond them, the oldest one is closed, of the
+    /// address that has the most.
+    #[schemars(range(min = 4, max = 100_000))]
+    pub connections_without_token: usize,
+    /// How long a new connection over HTTP may send nothing.
+    #[serde(with = "time")]
+    #[schemars(schema_with = "time::schema")]
+    pub first_byte_timeout: Duration,
+    /// Addresses and ranges of proxies whose header `Forwarded` or `X-Forwarded-For` names the client. Its address then counts
+    /// for `connections_per_address`, with each request in flight as one connection.
+    #[schemars(schema_with = "addresses::schema")]
+    pub trusted_proxies: Vec<AddressRange>,
     /// How long a client over HTTP may take to send the headers of its next request, also while its connection is idle.
     #[serde(with = "time")]
     #[schemars(schema_with = "time::schema")]
@@ -64,6 +76,9 @@ impl Default for LimitSettings {
             unread_bytes: unread,
             connections: 768,
             connections_per_address: 512,
+            connections_without_token: 128,
+            first_byte_timeout: Duration::from_secs(10),
+            trusted_proxies: Vec::new(),
             header_timeout: Duration::from_secs(60),
             body_timeout: Duration::from_secs(60),
         }
@@ -108,5 +123,6 @@ mod tests {
         assert!(fault("server_message_bytes = 1_000_000_000").contains("limits.server_message_bytes"));
         assert!(fault("result_byte = 2_000_000").contains("`result_bytes`"));
         assert!(fault("header_timeout = 5").contains("limits.header_timeout"));
+        assert!(fault("trusted_proxies = ['10.0.0.0/40']").contains("limits.trusted_proxies[0]"));
     }
 }

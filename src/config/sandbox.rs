@@ -24,7 +24,7 @@ pub struct SandboxSettings {
     pub net: Network,
     /// The variables to inherit instead of the usual ones.
     pub env: Option<Globs>,
-    /// The most memory of each process, in bytes.
+    /// The most memory of all processes together, else the address space of each, in bytes.
     pub memory_bytes: Option<u64>,
     /// The most processes and threads.
     pub processes: Option<u64>,
@@ -121,7 +121,8 @@ pub(crate) struct SandboxKeys {
     /// are always there.
     #[schemars(example = json!(["LANG"]))]
     env: Option<Globs>,
-    /// The most memory of each of its processes, in bytes.
+    /// The most memory of all its processes together in a control group; where none can be had, the address space of each. In
+    /// bytes.
     #[schemars(range(min = 50_000_000), example = 2_000_000_000_u64)]
     memory_bytes: Option<u64>,
     /// The most processes and threads at a time.

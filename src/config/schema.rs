@@ -7,8 +7,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, js
 use serde_json::{Value, json};
 
 use super::{
-    AuditSettings, Category, ClientSettings, ClusterSettings, GatewaySettings, Globs, LimitSettings,
-    PolicyRule, Profile, Quotas, Rate, RedisUrl, ReplicaAddress,
+    AddressRange, AuditSettings, Category, ClientSettings, ClusterSettings, GatewaySettings, Globs,
+    LimitSettings, PolicyRule, Profile, Quotas, Rate, RedisUrl, ReplicaAddress,
     apps::{AppTable, model_word},
     rest, sandbox,
     servers::{Placement, ServerTable},
@@ -25,7 +25,7 @@ use crate::{
 pub(super) type Check = fn(&str) -> Result<(), String>;
 
 /// The formats that the types use.
-pub(super) const FORMATS: [(&str, Check); 27] = [
+pub(super) const FORMATS: [(&str, Check); 28] = [
     ("time-span", |text| time::parse(text).map(drop).map_err(Into::into)),
     ("glob", |text| {
         Globs::new(vec![text.into()]).map(drop).map_err(|e| format!("is not a valid pattern ({})", e.kind()))
@@ -61,6 +61,7 @@ pub(super) const FORMATS: [(&str, Check); 27] = [
             .map_err(|bad| format!("is not a valid server name ({}); try `{}`", bad.why, bad.nearest))
     }),
     ("bearer-token", BearerToken::check),
+    ("address-range", |text| text.parse::<AddressRange>().map(drop)),
     ("plain-name", plain_name),
     ("sandbox", sandbox::level),
     ("sandbox-host", sandbox::host),

@@ -9,7 +9,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::schema::with_keys;
-use crate::text::hex;
+use crate::{
+    name::{self, Spellings},
+    text::hex,
+};
 
 /// A text that is never shown: `Debug` and `Display` print `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
@@ -104,16 +107,37 @@ impl JsonSchema for BearerToken {
 pub struct Globs {
     patterns: Vec<String>,
     set: GlobSet,
+    /// The patterns as they match spellings, where they differ.
+    spelled: Option<Box<GlobSet>>,
 }
 
 impl Globs {
     /// Compiles the patterns.
     pub fn new(patterns: Vec<String>) -> Result<Self, globset::Error> {
-        let mut set = GlobSetBuilder::new();
-        for pattern in &patterns {
-            set.add(GlobBuilder::new(pattern).backslash_escape(true).build()?);
-        }
-        Ok(Self { set: set.build()?, patterns })
+        let set = compiled(&patterns)?;
+        let spelled: Vec<String> =
+            patterns.iter().flat_map(|pattern| name::pattern_spellings(pattern)).collect();
+        let spelled = match spelled == patterns {
+            true => None,
+            false => compiled(&spelled).ok().map(Box::new),
+        };
+        Ok(Self { patterns, set, spelled })
+    }
+
+    /// Whether any pattern matches the whole name or one of its spellings. For rules that forbid something or ask.
+    pub fn catches(&self, name: &str, spellings: &Spellings) -> bool {
+        let spelled = self.spelled.as_deref().unwrap_or(&self.set);
+        self.matches(name) || !self.is_empty() && spellings.any(|spelling| spelled.is_match(spelling))
+    }
+
+    /// Whether any pattern on names without a server matches one or one of its spellings.
+    pub fn catches_own(&self, name: &str) -> bool {
+        !self.is_empty() && self.catches(name, &Spellings::of_own(name))
+    }
+
+    /// Whether a name is among the patterns as it is.
+    pub fn names(&self, name: &str) -> bool {
+        self.patterns.iter().any(|pattern| pattern == name)
     }
 
     /// Whether any pattern matches the whole name.
@@ -137,6 +161,14 @@ impl Globs {
         let patterns: Vec<String> = self.patterns.iter().chain(missing).cloned().collect();
         Self::new(patterns).expect("each of them was compiled before")
     }
+}
+
+fn compiled(patterns: &[String]) -> Result<GlobSet, globset::Error> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        set.add(GlobBuilder::new(pattern).backslash_escape(true).build()?);
+    }
+    set.build()
 }
 
 impl TryFrom<Vec<String>> for Globs {

@@ -17,7 +17,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{ConnectionContext, credentials::mask, environment, history::History};
+use super::{ConnectionContext, credentials::mask, descendants::Mark, environment, history::History};
 use crate::{
     config::{Globs, SandboxSettings},
     sandbox::{self, Spec},
@@ -146,6 +146,8 @@ fn sandboxed(
 pub struct Child {
     process: Process,
     group: Option<i32>,
+    /// Finds what it started in other sessions; a sandbox ends with all its processes.
+    mark: Option<Mark>,
     context: Arc<ConnectionContext>,
     tail: Tail,
     reading: Option<tokio::task::JoinHandle<()>>,
@@ -160,10 +162,13 @@ impl Child {
         let mut variables: BTreeMap<OsString, OsString> =
             environment::inherited(program.inherit_env, program.sandbox).collect();
         variables.extend(program.env.iter().map(|(name, value)| (name.into(), value.into())));
+        let mut mark = None;
         let mut command = match program.sandbox {
             Some(settings) if sandbox::IS_POSSIBLE => sandboxed(program, settings, variables, context)?,
             // The caller has checked that the server wants to start anyway.
             _ => {
+                let (name, value) = mark.insert(Mark::next(context.guard.mark())).variable();
+                variables.insert(name.into(), value.into());
                 let mut command = Command::new(program.command);
                 command.args(program.args).env_clear().envs(variables);
                 command
@@ -190,7 +195,7 @@ impl Child {
         let missing = || io::Error::other("the process has no pipes");
         let stdout = process.stdout.take().ok_or_else(missing)?;
         let stdin = process.stdin.take().ok_or_else(missing)?;
-        Ok((Self { process, group, context: context.clone(), tail, reading }, stdout, stdin))
+        Ok((Self { process, group, mark, context: context.clone(), tail, reading }, stdout, stdin))
     }
 
     /// Returns the last lines of its stderr.
@@ -225,8 +230,11 @@ impl Child {
                 let _ = self.process.wait().await;
             }
         }
-        // The leader is gone; the rest of its group follows.
+        // The leader is gone; the rest of its group follows, and what left the group.
         self.signal(Signal::Kill);
+        if let Some(mark) = self.mark.take() {
+            let _ = tokio::task::spawn_blocking(move || mark.end(GRACE)).await;
+        }
     }
 
     #[cfg(unix)]
@@ -254,6 +262,9 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.signal(Signal::Kill);
+        if let Some(mark) = self.mark.take() {
+            mark.end(Duration::ZERO);
+        }
         if let Some(group) = self.group {
             self.context.guard.forget(group);
         }
@@ -281,8 +292,9 @@ async fn drain(
     let mut meter = Meter::new(Instant::now());
     // Bytes, not `lines()`: stderr may be invalid UTF-8 and may lack line ends.
     while read_line(&mut reader, &mut line).await.is_ok_and(|n| n > 0) {
-        let text = mask(&secrets, String::from_utf8_lossy(&line).trim_end());
-        let text = clean(&context.secrets.load().mask(&text)).replace('\n', " ");
+        // Cleaned first: hidden characters inside of a secret must not hide it.
+        let text = mask(&secrets, clean(String::from_utf8_lossy(&line).trim_end()).as_ref());
+        let text = context.secrets.load().mask(&text).replace('\n', " ");
         line.clear();
         if text.is_empty() {
             continue;

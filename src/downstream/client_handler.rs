@@ -22,7 +22,7 @@ use super::{
     server_requests::{ELICITATION, OpenCalls, ROOTS, RelatedCall, SAMPLING},
     subscriptions::Subscriptions,
 };
-use crate::text::clip;
+use crate::{json::set_member, text::clip};
 
 impl McpServer {
     /// Returns the handler for one connection to the server.
@@ -80,7 +80,7 @@ impl NonetClient {
         if let Value::Object(mut meta) = serde_json::to_value(&context.meta).map_err(internal)? {
             meta.remove("progressToken");
             if !meta.is_empty() {
-                params["_meta"] = meta.into();
+                set_member(&mut params, "_meta", meta);
             }
         }
         let about = context.extensions.get::<RelatedCall>();
@@ -142,6 +142,7 @@ impl ClientHandler for NonetClient {
         params: LoggingMessageNotificationParam,
         _context: NotificationContext<RoleClient>,
     ) {
-        tracing::debug!(server = %self.server, "log: {}", clip(&params.data.to_string(), 500));
+        let data = self.calls.masked(params.data).to_string();
+        tracing::debug!(server = %self.server, "log: {}", clip(&data, 500));
     }
 }

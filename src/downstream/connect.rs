@@ -110,6 +110,9 @@ impl McpServer {
     /// Refuses a server whose sandbox this system does not support. Logs a warning for a server that starts with a weaker
     /// one.
     async fn look_at_sandbox(&self, settings: &SandboxSettings) -> Result<(), Lost> {
+        if let Some(limits) = sandbox::enforcement(settings).filter(|limits| !limits.is_whole()) {
+            tracing::warn!(server = %self.name, "limits of its sandbox: {limits}");
+        }
         if settings.required {
             let system = std::env::consts::OS;
             return if sandbox::IS_POSSIBLE {

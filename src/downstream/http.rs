@@ -504,7 +504,7 @@ fn listed(mut result: Value, asking: &HashSet<String>, through: &ServerResult) -
     }
     let ServerResult::ListToolsResult(list) = through else { return result };
     let stay: HashSet<&str> = list.tools.iter().map(|tool| &*tool.name).collect();
-    if let Some(tools) = result["tools"].as_array_mut() {
+    if let Some(tools) = result.get_mut("tools").and_then(Value::as_array_mut) {
         tools.retain(|tool| {
             tool["name"].as_str().is_none_or(|name| stay.contains(name) || !asking.contains(name))
         });

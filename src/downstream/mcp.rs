@@ -366,12 +366,12 @@ impl McpLink {
         let mut sent = Sent { handle: Some(handle), control };
         let failed = match sent.answer().await {
             Ok(Ok(ServerResult::CustomResult(result))) => {
-                return Ok(control.held.take_result().unwrap_or_else(|| result.0.into()));
+                return Ok(control.held.take_result().unwrap_or_else(|| CallResult::of_server(result.0)));
             }
             Ok(Ok(other)) => {
                 let other = serde_json::to_value(other);
                 return other
-                    .map(CallResult::from)
+                    .map(CallResult::of_server)
                     .map_err(|error| RequestError::Call(CallError::Unreadable(error.to_string())));
             }
             Ok(Err(ServiceError::TransportClosed)) | Err(_) => return Err(RequestError::Lost),

@@ -1,7 +1,7 @@
 //! A second process that outlives the gateway by a moment and ends the gateway's servers if the gateway was killed.
 //!
 //! The gateway writes the live process groups to a pipe. When the pipe ends, for whatever reason, the guard ends those groups
-//! and exits. A guard that is killed itself is replaced. Without a guard (no executable given, or not on Unix), a clean stop
+//! and what their programs have started (`descendants`), and exits. A guard that is killed itself is replaced. Without a guard (no executable given, or not on Unix), a clean stop
 //! still leaves nothing behind.
 
 use std::{
@@ -16,8 +16,12 @@ use std::{
 
 use parking_lot::Mutex;
 
+use super::descendants;
+
 /// The argument that runs the binary as the guard.
 pub const GUARD_COMMAND: &str = "__guard";
+/// How long leftover processes may take to end by themselves.
+const GRACE: Duration = Duration::from_millis(700);
 /// A guard that ended sooner than this is replaced only after a delay of the same length.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
@@ -32,6 +36,8 @@ pub struct ProcessGuard {
 #[derive(Debug, Default)]
 struct Shared {
     executable: Option<PathBuf>,
+    /// The mark of all programs of the gateway.
+    mark: String,
     watched: Mutex<Watched>,
 }
 
@@ -48,7 +54,13 @@ struct Watched {
 impl ProcessGuard {
     /// Returns a guard that runs `executable` with [`GUARD_COMMAND`] once there is a process to watch.
     pub fn new(executable: Option<PathBuf>) -> Self {
-        Self { shared: Arc::new(Shared { executable, ..Shared::default() }), watcher: Mutex::new(None) }
+        let shared = Shared { executable, mark: descendants::of_gateway(), ..Shared::default() };
+        Self { shared: Arc::new(shared), watcher: Mutex::new(None) }
+    }
+
+    /// Returns the mark of all programs of the gateway.
+    pub(super) fn mark(&self) -> &str {
+        &self.shared.mark
     }
 
     /// Returns Nonet's own executable, if its path is known.
@@ -63,7 +75,7 @@ impl ProcessGuard {
         if watcher.is_some() {
             return;
         }
-        let first = match start(executable) {
+        let first = match start(executable, &self.shared.mark) {
             Ok((child, pipe)) => {
                 self.shared.watched.lock().pipe = Some(pipe);
                 child
@@ -128,7 +140,7 @@ impl Shared {
             if watched.is_closing {
                 return;
             }
-            match start(executable) {
+            match start(executable, &self.mark) {
                 Ok((child, pipe)) => {
                     guard = child;
                     watched.pipe = Some(pipe);
@@ -147,13 +159,14 @@ impl Shared {
     }
 }
 
-fn start(executable: &Path) -> io::Result<(Child, ChildStdin)> {
+fn start(executable: &Path, mark: &str) -> io::Result<(Child, ChildStdin)> {
     let mut command = Command::new(executable);
     command.arg(GUARD_COMMAND).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).env_clear();
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let mut child = command.spawn()?;
-    let pipe = child.stdin.take().ok_or_else(|| io::Error::other("the process has no pipe"))?;
+    let mut pipe = child.stdin.take().ok_or_else(|| io::Error::other("the process has no pipe"))?;
+    writeln!(pipe, "={mark}")?;
     Ok((child, pipe))
 }
 
@@ -172,11 +185,12 @@ impl Drop for ProcessGuard {
 
 /// The guard's side: reads until the gateway is gone, then ends the remaining groups.
 pub fn run(input: impl io::Read) {
-    let mut groups = BTreeSet::new();
+    let (mut groups, mut mark) = (BTreeSet::new(), None);
     for line in io::BufReader::new(input).lines() {
         let Ok(line) = line else { break };
         match line.split_at_checked(1) {
             Some(("+", group)) => groups.extend(group.parse::<i32>().ok()),
+            Some(("=", of_gateway)) => mark = Some(of_gateway.to_string()),
             Some(("-", group)) => {
                 if let Ok(group) = group.parse::<i32>() {
                     groups.remove(&group);
@@ -191,8 +205,11 @@ pub fn run(input: impl io::Read) {
     // Servers see their stdin close at the same moment, and most exit on their own.
     std::thread::sleep(Duration::from_millis(500));
     signal(&groups, false);
-    std::thread::sleep(Duration::from_millis(700));
+    std::thread::sleep(GRACE);
     signal(&groups, true);
+    if let Some(mark) = mark {
+        descendants::end_all_of(&mark, GRACE);
+    }
 }
 
 #[cfg(unix)]

@@ -37,6 +37,12 @@ pub struct SandboxReach {
     /// Folders named by arguments that are too broad to be opened for that reason.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub too_broad: BTreeSet<PathBuf>,
+    /// Sockets of other programs in its folders, which it cannot use.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub sockets: BTreeSet<PathBuf>,
+    /// What enforces `memory_bytes` and `processes`, if it has them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<String>,
     /// Why the sandbox is weaker than configured, or unavailable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weaker: Option<String>,
@@ -113,6 +119,8 @@ impl Reach {
             write: places.write,
             net: of_sandbox.net.clone(),
             too_broad: places.too_broad,
+            sockets: places.sockets,
+            limits: sandbox::enforcement(of_sandbox).map(|limits| limits.to_string()),
             weaker: fault.or(weaker.cloned()),
         };
         Some(Self { sandbox: Some(sandbox), variables: names })

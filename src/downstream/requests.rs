@@ -81,7 +81,7 @@ impl Connection {
         self.asking(&control, wait, until, async {
             let result = self.with_input(request, &control, wait, until).await?;
             match result.as_tree().and_then(tasks::started) {
-                Some(task) => self.follow_task(task, &control, until).await.map(CallResult::from),
+                Some(task) => self.follow_task(task, &control, until).await.map(CallResult::of_server),
                 None => Ok(result),
             }
         })
@@ -193,12 +193,16 @@ impl Connection {
     /// Returns the client's answers to a server's requests.
     pub(super) async fn answers(
         &self,
-        requests: InputRequests,
+        mut requests: InputRequests,
         control: &Control,
     ) -> Result<BTreeMap<String, Value>, CallError> {
         let Some(asker) = &control.asker else {
             return Err(CallError::Unreadable("it requires input from a user, and there is no user".into()));
         };
+        // The keys stay: the replies have the same.
+        for params in requests.values_mut().filter_map(|request| request.get_mut("params")) {
+            *params = self.calls.masked(params.take());
+        }
         let replies = tokio::select! {
             replies = asker.ask(&self.name, requests) => replies,
             () = control.cancel.cancelled() => return Err(CallError::Cancelled),

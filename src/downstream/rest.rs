@@ -17,7 +17,7 @@ use futures::{FutureExt, future::BoxFuture};
 use parking_lot::Mutex;
 use reqwest::Url;
 use rmcp::model::{ErrorCode, ErrorData};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use self::{
     answer::Answer,
@@ -34,6 +34,7 @@ use super::{
 use crate::{
     catalog::Listing,
     config::{OpenApi, RestSettings, ServerSettings},
+    pins,
     rest::{Operation, Service},
     results::CallResult,
     wire::{self, Limits, web},
@@ -94,6 +95,11 @@ impl RestServer {
         };
         let base_url = settings.base_url.clone().or_else(|| service.base_url.clone());
         let mut by_hand = Service::by_hand(&settings.endpoints, base_url.as_deref());
+        let home = self.home(&service, base_url.as_deref());
+        if let (Some(home), true) = (&home, self.holds_hosts_of_document()) {
+            let by_hand = by_hand.operations.values_mut().filter(|one| one.address() == base_url.as_deref());
+            service.operations.values_mut().chain(by_hand).for_each(|one| self.hold_elsewhere(one, home));
+        }
         // What the user wrote takes precedence.
         service.operations.extend(by_hand.operations);
         service.left_out.append(&mut by_hand.left_out);
@@ -112,7 +118,6 @@ impl RestServer {
         for unmatched in &service.unmatched {
             tracing::warn!("servers.{}.operations: {unmatched}", self.name);
         }
-        let home = base_url.as_deref().or_else(|| only_host(&service)).and_then(|home| Url::parse(home).ok());
         let sender = self.sender()?;
         *self.report.lock() = Some(DocumentReport {
             document: settings.openapi.as_ref().map(shown),
@@ -121,6 +126,46 @@ impl RestServer {
             unmatched: service.unmatched.clone(),
         });
         Ok((Described { service, home, sender }, stamp))
+    }
+
+    /// Returns the host that credentials go to: the host of `base_url`, of the document's address, or the only host that the
+    /// user's own document names.
+    fn home(&self, service: &Service, base_url: Option<&str>) -> Option<Url> {
+        let of_document = match &self.settings.openapi {
+            Some(OpenApi::Url(url)) if self.settings.base_url.is_none() => Some(url.as_str()),
+            _ => None,
+        };
+        let home = of_document.or(base_url).or_else(|| only_host(service))?;
+        Url::parse(home).ok()
+    }
+
+    /// Whether operations on a host that only a fetched document names wait for the user: where there are credentials, which
+    /// such a document must not direct.
+    fn holds_hosts_of_document(&self) -> bool {
+        let settings = &self.settings;
+        let is_fetched = matches!(settings.openapi, Some(OpenApi::Url(_))) && settings.base_url.is_none();
+        is_fetched && (!settings.headers.is_empty() || settings.has_oauth)
+    }
+
+    /// Marks an operation that is not at home, so that it is held like a changed definition.
+    fn hold_elsewhere(&self, operation: &mut Operation, home: &Url) {
+        let Some(url) = operation.address().and_then(|address| Url::parse(address).ok()) else { return };
+        if is_same_host(home, &url) {
+            return;
+        }
+        let origin = url.origin().ascii_serialization();
+        let definition = Arc::make_mut(&mut operation.definition);
+        let Some(fields) = definition.as_object_mut() else { return };
+        let described = fields.get("description").and_then(Value::as_str).unwrap_or_default();
+        let described = format!(
+            "{described}\n\nRequests go to {origin}, which only the document names, and without credentials. To send them there, set `base_url` in [servers.{}].",
+            self.name
+        );
+        fields.insert("description".into(), described.into());
+        let meta = fields.entry("_meta").or_insert_with(|| json!({}));
+        if let Some(meta) = meta.as_object_mut() {
+            meta.insert(pins::ELSEWHERE.into(), origin.into());
+        }
     }
 
     /// Builds the sender.

@@ -19,7 +19,11 @@ use rmcp::model::{ErrorCode, ErrorData, LoggingLevel};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
-use super::turns::{QuestionTurns, prepared};
+use super::{
+    SharedSecrets,
+    turns::{EscapedTexts, QuestionTurns, prepared},
+};
+use crate::json::set_member;
 
 /// Asks the user to fill in a form or to open a page.
 pub const ELICITATION: &str = "elicitation/create";
@@ -199,11 +203,21 @@ impl ClientChannel {
         self.send(requests).await
     }
 
-    async fn send(&self, requests: InputRequests) -> Option<InputReplies> {
+    /// Sends requests to the client. People see hidden characters of a question escaped.
+    async fn send(&self, mut requests: InputRequests) -> Option<InputReplies> {
+        let questions = requests.iter_mut().filter(|(_, request)| request["method"] == ELICITATION);
+        let texts: Vec<_> =
+            questions.map(|(key, request)| (key.clone(), EscapedTexts::of(request))).collect();
         let (reply, answered) = oneshot::channel();
         let _awaited = self.waits.for_reply();
         self.to.send(ToClient::Ask(requests, reply)).await.ok()?;
-        answered.await.ok()
+        let mut replies = answered.await.ok()?;
+        for (key, texts) in &texts {
+            if let Some(Ok(answer)) = replies.get_mut(key) {
+                texts.restore(answer);
+            }
+        }
+        Some(replies)
     }
 
     /// Waits for something as long as the client does. The user may be busy with another question meanwhile.
@@ -241,7 +255,7 @@ impl ClientChannel {
                 replies.insert(key, declined(&method, "the client of the call cannot answer it"));
                 continue;
             }
-            match prepared(server, &method, &mut request["params"]) {
+            match prepared(server, &method, &mut request) {
                 Ok(()) => drop(open.insert(key, request)),
                 Err(why) => drop(replies.insert(key, self.refused(server, &method, &why))),
             }
@@ -287,7 +301,7 @@ impl ClientChannel {
         tracing::warn!(server, method, "a request of the server was declined: {why}");
         self.note_declined(method, Some(why));
         declined(method, why).map(|mut reply| {
-            reply["_meta"] = json!({ "nonet/declined": why });
+            set_member(&mut reply, "_meta", json!({ "nonet/declined": why }));
             reply
         })
     }
@@ -313,14 +327,28 @@ pub(super) enum RelatedCall {
     Over,
 }
 
-/// The calls in flight at one server, with the channels to their clients.
+/// The calls in flight at one server, with the channels to their clients. Whatever the server sends there besides results has
+/// no known secrets.
 #[derive(Debug, Default)]
 pub(super) struct OpenCalls {
     all: Mutex<BTreeMap<u64, ClientChannel>>,
     next: AtomicU64,
+    /// The secrets that are masked.
+    pub secrets: SharedSecrets,
 }
 
 impl OpenCalls {
+    /// Returns no calls, whose messages these secrets are masked in.
+    pub fn masking(secrets: SharedSecrets) -> Self {
+        Self { secrets, ..Self::default() }
+    }
+
+    /// Returns a value that a server sends to a client, without known secrets.
+    pub fn masked(&self, mut value: Value) -> Value {
+        self.secrets.load().mask_in(&mut value);
+        value
+    }
+
     /// Lets the server send requests to this client until the returned value is dropped.
     pub fn enter(self: &Arc<Self>, asker: ClientChannel) -> OpenCall {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
@@ -351,7 +379,7 @@ impl OpenCalls {
         method: &str,
         params: Value,
     ) -> Result<Value, ErrorData> {
-        let request = json!({ "method": method, "params": params });
+        let request = json!({ "method": method, "params": self.masked(params) });
         loop {
             let asker = match about {
                 Some(RelatedCall::Call(asker)) => Ok(asker.clone()),
@@ -389,6 +417,7 @@ impl OpenCalls {
     /// Forwards a log message to the only client, if there is exactly one.
     pub fn log(&self, params: Value) {
         if let Ok(asker) = self.only() {
+            let params = self.masked(params);
             // A message that the client does not read in time is still in the gateway's own log.
             let _ = asker.to.try_send(ToClient::Log(params));
         }

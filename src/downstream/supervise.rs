@@ -85,7 +85,7 @@ impl Connection {
             let (state, wait) = match lost {
                 Lost::Failed(error) => {
                     // The error quotes the server.
-                    let error = clean(&error).into_owned();
+                    let error = self.masked(&clean(&error));
                     (State::Down { error, retry_at: Instant::now() + wait }, wait)
                 }
                 Lost::SignIn(needed) => (needed.into(), UNSIGNED),
@@ -175,7 +175,7 @@ impl Connection {
                 let closed = link.close(reason.clone()).await;
                 // The exit of a server that was ended for a failed setup call explains nothing.
                 let reason = if is_ended_here { reason } else { closed };
-                self.last_end.lock().clone_from(&reason);
+                *self.last_end.lock() = self.masked(&reason);
                 Lost::Failed(reason)
             }
             sign_in @ Lost::SignIn(_) => {
@@ -212,7 +212,11 @@ impl Connection {
                 () = stop.cancelled() => return "stopped".into(),
             };
             let listing = match listing {
-                Ok(listing) => Some(listing),
+                Ok(mut listing) => {
+                    // Here, so that nothing behind this place has them: not the pins, not the list on disk, no replica.
+                    listing.mask(&self.calls.secrets.load());
+                    Some(listing)
+                }
                 Err(lost @ (Lost::SignIn(_) | Lost::Moved { .. })) => return lost,
                 Err(Lost::Failed(error)) if link.is_closed() => {
                     return format!("it disconnected while listing its tools: {error}").into();
@@ -221,6 +225,7 @@ impl Connection {
                     return format!("its tools could not be listed: {error}").into();
                 }
                 Err(Lost::Failed(error)) => {
+                    let error = self.masked(&error);
                     tracing::warn!(server = %self.name, "its tools could not be listed again; the old list stays: {error}");
                     None
                 }
@@ -243,6 +248,7 @@ impl Connection {
                     lost = link.lost() => return lost,
                 }
                 let Revision { version, era } = link.revision();
+                let version = self.masked(&version);
                 let (took, since) = (started.elapsed(), Instant::now());
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");
                 self.enter(State::Ready { version, era, took, since });

@@ -290,7 +290,7 @@ impl Tap {
         let token = params.get("progressToken").cloned().and_then(|t| serde_json::from_value(t).ok());
         let Some(token): Option<ProgressToken> = token else { return };
         if let Some(sink) = self.open.sink(&token) {
-            sink.take(params);
+            sink.take(self.askers.masked(params));
         }
     }
 

@@ -79,7 +79,8 @@ impl Connection {
             poll = poll_of(&state).unwrap_or(poll);
             let message = state.get("statusMessage").and_then(Value::as_str);
             if let (Some(message), Some(progress)) = (message, &control.progress) {
-                progress.take(json!({ "progress": polls, "message": clip(message, 300) }));
+                let message = clip(&self.calls.secrets.load().mask(message), 300);
+                progress.take(json!({ "progress": polls, "message": message }));
             }
             match state.get("status").and_then(Value::as_str) {
                 Some("working") => {}

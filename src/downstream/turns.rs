@@ -1,15 +1,16 @@
 //! Turns for questions: a user reads one question at a time, whoever asks. Also prepares servers' questions for people.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::OwnedMutexGuard;
 
 use super::server_requests::ELICITATION;
 use crate::{
+    json::set_member,
     secrets::asked_in,
-    text::{clean, clip, line},
+    text::{clip, escaped, hidden, line},
 };
 
 /// The maximum number of questions waiting in a session, from one server and from all servers, including the one shown.
@@ -93,12 +94,21 @@ impl QuestionTurns {
 }
 
 /// Prepares a server's request for people: adds who is asking. `Err` says why the request is refused.
-pub(super) fn prepared(server: &str, method: &str, params: &mut Value) -> Result<(), String> {
+pub(super) fn prepared(server: &str, method: &str, request: &mut Value) -> Result<(), String> {
     match method {
         ELICITATION => {
+            let Some(params) = request.get_mut("params").filter(|params| params.is_object()) else {
+                return Err("its `params` are not an object".into());
+            };
+            let is_of = |key: &str, fits: fn(&Value) -> bool| params.get(key).is_none_or(fits);
+            if !is_of("message", Value::is_string) || !is_of("requestedSchema", Value::is_object) {
+                return Err("its `message` is not text, or its `requestedSchema` is not an object".into());
+            }
             let message = params["message"].as_str().unwrap_or_default().to_owned();
             if params["mode"] == "url" {
                 check_address(params["url"].as_str().unwrap_or_default())?;
+            } else if hidden_key(&params["requestedSchema"]) {
+                return Err("its form has a field whose name contains hidden characters".into());
             } else if let Some(field) = asked_in(&params["requestedSchema"], &message) {
                 let field = line(&field, 60);
                 return Err(format!(
@@ -106,12 +116,14 @@ pub(super) fn prepared(server: &str, method: &str, params: &mut Value) -> Result
                      secrets in servers.toml, or signs in at an address (mode `url`)"
                 ));
             }
-            params["message"] = json!(clip(&format!("`{server}` asks: {}", clean(&message)), MAX_MESSAGE));
+            let message = clip(&format!("`{server}` asks: {}", escaped(&message)), MAX_MESSAGE);
+            set_member(params, "message", message);
             let fields = params.get_mut("requestedSchema").and_then(|form| form.get_mut("properties"));
             for field in fields.and_then(Value::as_object_mut).into_iter().flatten().map(|(_, field)| field) {
                 for (key, most) in [("title", MAX_TITLE), ("description", MAX_DESCRIPTION)] {
                     if let Some(text) = field.get(key).and_then(Value::as_str) {
-                        field[key] = json!(clip(&clean(text), most));
+                        let text = clip(&escaped(text), most);
+                        set_member(field, key, text);
                     }
                 }
             }
@@ -121,9 +133,64 @@ pub(super) fn prepared(server: &str, method: &str, params: &mut Value) -> Result
     }
 }
 
+/// Whether a value has a member whose name contains hidden characters.
+fn hidden_key(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => {
+            members.iter().any(|(key, member)| hidden(key).next().is_some() || hidden_key(member))
+        }
+        Value::Array(items) => items.iter().any(hidden_key),
+        _ => false,
+    }
+}
+
+/// The texts of a form that people see with hidden characters escaped: what they see, and what is meant.
+#[derive(Debug, Default)]
+pub struct EscapedTexts(Vec<(String, String)>);
+
+impl EscapedTexts {
+    /// Escapes all texts of a value.
+    pub fn of(request: &mut Value) -> Self {
+        let mut texts = Self::default();
+        texts.escape(request);
+        texts
+    }
+
+    fn escape(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) => {
+                if let Cow::Owned(shown) = escaped(text) {
+                    let meant = std::mem::replace(text, shown.clone());
+                    self.0.push((shown, meant));
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.escape(item)),
+            Value::Object(members) => members.values_mut().for_each(|member| self.escape(member)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// Puts what is meant into an answer that repeats a text of the form, such as a choice or a default.
+    pub fn restore(&self, answer: &mut Value) {
+        match answer {
+            Value::String(text) => {
+                if let Some((_, meant)) = self.0.iter().find(|(shown, _)| shown == text) {
+                    text.clone_from(meant);
+                }
+            }
+            Value::Array(items) => items.iter_mut().for_each(|item| self.restore(item)),
+            Value::Object(members) => members.values_mut().for_each(|member| self.restore(member)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+}
+
 /// Checks whether people may be sent to an address.
 fn check_address(address: &str) -> Result<(), String> {
     let shown = || line(address, 200);
+    if hidden(address).next().is_some() {
+        return Err(format!("`{}` contains hidden characters", shown()));
+    }
     let url = reqwest::Url::parse(address).map_err(|_| format!("`{}` is not an address", shown()))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err(format!("`{}` is not a web address", shown()));
@@ -142,6 +209,7 @@ mod tests {
     use std::time::Duration;
 
     use futures::{FutureExt, future::join_all};
+    use serde_json::json;
 
     use super::*;
 
@@ -199,9 +267,9 @@ mod tests {
     #[test]
     fn a_question_says_who_asks() {
         let check = |method: &str, params: Value, expected: Result<&str, &str>| {
-            let mut params = params;
-            let prepared = prepared("bad", method, &mut params);
-            let text = params.get("message").or(params.get("systemPrompt")).and_then(Value::as_str);
+            let mut request = json!({ "method": method, "params": params });
+            let prepared = prepared("bad", method, &mut request);
+            let text = request.pointer("/params/message").and_then(Value::as_str);
             match (prepared, expected) {
                 (Ok(()), Ok(expected)) => assert_eq!(text, Some(expected)),
                 (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
@@ -210,7 +278,7 @@ mod tests {
         };
         let form = |field: &str| json!({ "type": "object", "properties": { field: { "type": "string" } } });
         let asked = json!({ "message": "Which city?\u{202e}", "requestedSchema": form("city") });
-        check(ELICITATION, asked, Ok("`bad` asks: Which city?"));
+        check(ELICITATION, asked, Ok("`bad` asks: Which city?\\u{202e}"));
         check(
             ELICITATION,
             json!({ "message": "Sign in", "requestedSchema": form("password") }),
@@ -224,5 +292,29 @@ mod tests {
         check(ELICITATION, url("javascript:alert(1)"), Err("not a web address"));
         check(ELICITATION, url("https://bank.example@evil.example/"), Err("hides where it leads"));
         check(ELICITATION, url("no address"), Err("is not an address"));
+        check(ELICITATION, url("https://example.org/\u{202e}"), Err("hidden characters"));
+        check(
+            ELICITATION,
+            json!({ "message": "Which city?", "requestedSchema": form("ci\u{200b}ty") }),
+            Err("hidden characters"),
+        );
+        for params in [json!(5), json!([]), json!("Which city?"), Value::Null] {
+            check(ELICITATION, params, Err("not an object"));
+        }
+        check(ELICITATION, json!({ "message": 5, "requestedSchema": [5] }), Err("is not text"));
+    }
+
+    #[test]
+    fn what_is_hidden_in_a_form_is_seen_and_the_answer_means_what_the_server_wrote() {
+        let form =
+            json!({ "properties": { "to": { "enum": ["Ann", "Bob\u{202e}"], "default": "a\u{200b}b" } } });
+        let mut asked =
+            json!({ "method": ELICITATION, "params": { "message": "Whom?", "requestedSchema": form } });
+        let texts = EscapedTexts::of(&mut asked);
+        let field = &asked["params"]["requestedSchema"]["properties"]["to"];
+        assert_eq!(field, &json!({ "enum": ["Ann", "Bob\\u{202e}"], "default": "a\\u{200b}b" }));
+        let mut answer = json!({ "action": "accept", "content": { "to": ["Bob\\u{202e}", "Ann"], "more": "a\\u{200b}b" } });
+        texts.restore(&mut answer);
+        assert_eq!(answer["content"], json!({ "to": ["Bob\u{202e}", "Ann"], "more": "a\u{200b}b" }));
     }
 }

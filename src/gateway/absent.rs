@@ -119,7 +119,8 @@ impl Gate {
 
     /// Returns why a server takes no calls, if the configuration leaves it out.
     pub(super) fn left_out_server(&self, name: &str) -> Option<Fault> {
-        self.config().left_out.get(name).map(|left_out| needs_config(name, left_out))
+        let left_out = self.config().left_out.get(name).filter(|_| self.may_concern(name))?;
+        Some(needs_config(name, left_out))
     }
 
     /// Explains the folded name of an app that the configuration leaves out.
@@ -138,7 +139,8 @@ impl Gate {
         let servers = self.left_out().filter(|(server, _)| is_of(server));
         let (server, left_out) = servers.max_by_key(|(server, _)| server.len())?;
         // `git_hub.x` belongs to `git_hub`, even if there is also a `git`.
-        let nearer = self.world.connections.keys().any(|other| other.len() > server.len() && is_of(other));
+        let mut others = self.world.connections.keys().filter(|other| self.knows(other));
+        let nearer = others.any(|other| other.len() > server.len() && is_of(other));
         (!nearer).then(|| needs_config(server, left_out))
     }
 

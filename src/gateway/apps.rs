@@ -188,7 +188,7 @@ impl Gateway {
                     &crate::name::full_name(crate::catalog::APPS, id),
                     &arguments.input,
                 ) {
-                    call.end(fault.code.as_str()).await;
+                    let _ = call.end(fault.code.as_str()).await;
                 }
                 return Err(fault.into());
             }
@@ -227,7 +227,7 @@ impl Gateway {
         let call = id.and_then(|id| self.audit_app(caller, &name::full_name(APPS, id), &arguments.input));
         let answer = self.run_one_app(caller, arguments).await;
         if let Some(call) = call {
-            call.end(outcome_of(&answer)).await;
+            Self::end_audited(call, outcome_of(&answer)).await?;
         }
         answer
     }
@@ -307,7 +307,7 @@ impl Gateway {
             let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
             let mut made = gateway.invoke(&own, prepared, Some(app.timeout), token, sink, &begun.span).await;
             let bytes_out = made.result.size().await;
-            gateway.record(&own, &called, &begun, bytes_out, &made).await;
+            gateway.record(&own, &called, &begun, bytes_out, &mut made).await;
             if made.result.is_error() {
                 return made.result;
             }

@@ -106,6 +106,17 @@ impl Gateway {
         Err(Fault::new(Code::Internal, message).retry_after(std::time::Duration::from_secs(5)))
     }
 
+    /// Ends the line of a call of a server. Returns the fault that takes the place of the answer, if the line cannot be
+    /// written and the settings allow no call without a line.
+    pub(super) async fn end_audited(call: AuditedCall, outcome: &'static str) -> Result<(), Fault> {
+        call.end(outcome).await.map_err(|why| {
+            let message = format!(
+                "The call was made, but its answer is withheld: the audit log cannot be written ({why}), and `on_failure = \"refuse\"` of [audit] allows no answer without a line. Do not repeat a call that changes something; the user must free space or repair the folder first."
+            );
+            Fault::new(Code::Internal, message)
+        })
+    }
+
     /// Replaces the params in a call's line with the params that were sent.
     pub(super) fn audit_params(&self, begun: &Begun, params: &Map<String, Value>) {
         let Some(audit) = &self.audit else { return };
@@ -128,7 +139,8 @@ impl Gateway {
         if let Some(entry) = call.entry() {
             self.say_why(entry, &self.gate(&caller.session), name, fault.code);
         }
-        call.end(fault.code.as_str()).await;
+        // The call is answered with a fault already.
+        let _ = call.end(fault.code.as_str()).await;
     }
 
     /// Adds the rule that refused a call to the entry.

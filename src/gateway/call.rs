@@ -17,7 +17,7 @@ use super::{
     builtin,
     faults::{call_fault, invalid_params, passed_on},
     gate::Gate,
-    inspect::{Passing, without_known},
+    inspect::Passing,
     interrupt::Interrupt,
     mailbox::clean_all,
     questions::ApprovalAsked,
@@ -48,6 +48,9 @@ use crate::{
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long a call with an unknown name waits while servers start for the first time.
 const LIST_WAIT: Duration = Duration::from_secs(3);
+
+/// Nonet's own tools whose results are a server's.
+const PASSED_ON: [&str; 2] = ["background_run", "read_resource"];
 
 /// The name under which calls of all sessions' own servers are counted.
 pub(super) static OF_SESSIONS: LazyLock<Arc<str>> = LazyLock::new(|| "(of sessions)".into());
@@ -217,7 +220,7 @@ impl Gateway {
                 notes.extend(beside(&tool, result));
             }
             let bytes_out = made.result.size().await;
-            gateway.record(&own, &tool, &begun, bytes_out, &made).await;
+            gateway.record(&own, &tool, &begun, bytes_out, &mut made).await;
             if let Some(error) = made.refusal {
                 let _ = refusal.set(error);
             }
@@ -230,7 +233,11 @@ impl Gateway {
                 }
                 return result;
             }
-            let mut result = gateway.kept.fit(&own.owner(), result, size, own.limits.max_result_bytes).await;
+            let (owner, budget) = (own.owner(), own.limits.max_result_bytes);
+            let mut result = match is_own && !PASSED_ON.contains(&&*tool.name) {
+                true => gateway.kept.fit_own(&owner, result, budget).await,
+                false => gateway.kept.fit(&owner, result, size, budget).await,
+            };
             if request.verbatim {
                 // Delivered with the next answer of a meta-tool.
                 notes.into_iter().for_each(|note| own.session.notify(note));
@@ -238,7 +245,7 @@ impl Gateway {
             }
             notes.iter_mut().for_each(clean_all);
             if !notes.is_empty() {
-                result.push_text(&json!({ "notices": notes }).to_string());
+                result.push_notices(&notes);
             }
             result
         };
@@ -325,7 +332,8 @@ impl Gateway {
         let is_rated = asked.is_some();
         if let Some((rule, written)) = asked {
             // The user is not asked about a call that would be refused.
-            let by = match caller.approved_elsewhere {
+            // No word of the model approves a server that it wants to add.
+            let by = match caller.approved_elsewhere || builtin::always_asks(&tool) {
                 true => ApproveBy::User,
                 false => gate.approve_by(tool.at()),
             };
@@ -413,7 +421,10 @@ impl Gateway {
     ) -> Made {
         let tool = prepared.tool.clone();
         let own = |answer: Result<Value, Fault>| answer.map(CallResult::from).map_err(NoResult::unreached);
-        if let Err(fault) = self.audit_admits() {
+        // Nonet's own tools answer in any case: they show why calls are refused.
+        let is_own = &*tool.server == GATEWAY && tool.kind == Kind::Tool;
+        let admitted = if is_own { Ok(()) } else { self.audit_admits() };
+        if let Err(fault) = admitted {
             return self.made(caller, &tool, Err(NoResult::unreached(fault)), Duration::ZERO);
         }
         if tool.kind != Kind::Tool {
@@ -422,7 +433,7 @@ impl Gateway {
             let answer = self.guide(caller, &tool, &prepared.params, limit).await;
             return self.made(caller, &tool, own(answer), Duration::ZERO);
         }
-        if &*tool.server == GATEWAY {
+        if is_own {
             let limit = timeout.unwrap_or(Duration::MAX);
             let answer = tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
                 .await
@@ -514,8 +525,7 @@ impl Gateway {
                             tool.server,
                             clip(&other.to_string(), 200)
                         );
-                        let fault =
-                            without_known(Fault::new(Code::UpstreamError, message), &gate.world.secrets);
+                        let fault = self.inspected_fault(passing, Fault::new(Code::UpstreamError, message));
                         return Err(NoResult { fault, reached: true });
                     }
                 }
@@ -531,7 +541,7 @@ impl Gateway {
                         | CallError::Resting(_)
                         | CallError::Cancelled
                 );
-                let fault = without_known(call_fault(tool, error), &gate.world.secrets);
+                let fault = self.inspected_fault(passing, call_fault(tool, error));
                 Err(NoResult { fault, reached })
             }
         }

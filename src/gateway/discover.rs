@@ -330,7 +330,7 @@ impl Gateway {
                 out.insert(key.into(), value);
             }
         };
-        let field = |key: &str| tool.definition.get(key).cloned().unwrap_or_default();
+        let field = |key: &str| tool.visible.get(key).cloned().unwrap_or_default();
         put("name", json!(&*tool.full));
         if tool.kind != Kind::Tool {
             put("kind", json!(tool.kind));

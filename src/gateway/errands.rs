@@ -32,6 +32,7 @@ use crate::{
     config::ClientLimits,
     downstream::ProgressSink,
     fault::{Code, Fault, NextStep},
+    json::set_member,
     policy::Verdict,
     quotas::{Account, Exhausted},
     results::{json_len, text_of_value},
@@ -170,7 +171,7 @@ impl Gateway {
     /// Adds to an answer that the gateway ends with its client, if it does.
     pub(super) fn note_end(&self, answer: &mut Value) {
         if self.errands.ends_with_client.load(Ordering::Relaxed) {
-            answer["note"] = json!(ENDS);
+            set_member(answer, "note", ENDS);
         }
     }
 
@@ -332,7 +333,7 @@ impl Gateway {
         let (cancel, sink) = (caller.cancel.clone(), ProgressSink::new(None));
         let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
         let bytes_out = made.result.size().await;
-        self.record(caller, &tool, &begun, bytes_out, &made).await;
+        self.record(caller, &tool, &begun, bytes_out, &mut made).await;
         Ok((Called { result: made.result.into_tree().await, repaired }, made.outcome))
     }
 

@@ -9,12 +9,15 @@ use crate::{
     catalog::Tool,
     downstream::{CallError, Remedy, Resting, State},
     fault::{Code, Fault},
-    results::text_of,
+    json::take_member,
+    results::{is_fault, text_of},
     schema::Misfit,
     store::StoreError,
     text::clip,
 };
 
+/// How much of an error a sentence quotes, in characters.
+const MAX_WHY: usize = 2_000;
 /// How many unknown params a note lists.
 const MAX_NAMES: usize = 20;
 /// When to retry a call of a server that accepts no calls and does not say for how long.
@@ -194,13 +197,20 @@ fn variable_for(server: &str) -> String {
     format!("{}_TOKEN", server.replace('-', "_").to_uppercase())
 }
 
-/// Extracts the error of a call for a larger answer: the fault's own object, or the server's text.
+/// Extracts the error of a call for a larger answer: the fault's own object, or the server's text, whatever that text says.
 pub(super) fn error_of(result: &Value) -> Value {
     let text = text_of(result);
-    match serde_json::from_str::<Value>(&text) {
-        Ok(mut object) if object.get("error").is_some_and(Value::is_object) => object["error"].take(),
+    match is_fault(result).then(|| serde_json::from_str::<Value>(&text)) {
+        Some(Ok(mut object)) if object.get("error").is_some_and(Value::is_object) => {
+            take_member(&mut object, "error")
+        }
         _ => json!({ "code": Code::UpstreamError, "message": text, "retryable": false }),
     }
+}
+
+/// Returns the message of such an error for a sentence. A larger answer also holds the whole error.
+pub(super) fn why(error: &Value) -> String {
+    clip(error["message"].as_str().unwrap_or("it failed"), MAX_WHY)
 }
 
 /// Builds the fault for invalid params, with the parameter list and a corrected call.

@@ -21,7 +21,7 @@ use crate::{
     config::{ApproveBy, Category, Config, Globs, Profile, Risk},
     downstream::{Connection, State},
     fault::{Code, Fault},
-    name::{self, meta_tool},
+    name::{self, Spellings, meta_tool},
     policy::{self, Item, ItemKind, Scope, Verdict},
     prompts_resources::Claim,
 };
@@ -177,7 +177,11 @@ impl Gate {
         }
         let scope = self.scope()?;
         let full = name::full_name(kind.category()?, name);
-        scope.profile.deny.matches(&full).then(|| format!("profiles.{}.deny", scope.name))
+        scope
+            .profile
+            .deny
+            .catches(&full, &Spellings::of(&full))
+            .then(|| format!("profiles.{}.deny", scope.name))
     }
 
     /// Whether the caller sees only a part of the catalogue: it has a profile, or is an app.
@@ -216,6 +220,18 @@ impl Gate {
         let entry = self.catalog().servers().get(server);
         let mut tools = entry.into_iter().flat_map(|entry| &entry.tools);
         !self.is_limited() || tools.any(|full| self.catalog().get(full).is_some_and(|tool| self.allows(tool)))
+    }
+
+    /// Whether the caller may learn that a server exists: the profile shows one of its tools, or might once they are known.
+    /// Nonet's own categories always exist.
+    pub(super) fn knows(&self, server: &str) -> bool {
+        let scope = self.scope();
+        if scope.is_none() || name::RESERVED.contains(&server) || self.is_foreign(server) {
+            return !self.is_foreign(server);
+        }
+        let Some(entry) = self.catalog().servers().get(server) else { return may_concern(scope, server) };
+        let mut tools = entry.tools.iter().filter_map(|full| self.catalog().get(full));
+        tools.any(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
     }
 
     /// Whether the profile might allow tools of a server whose tools are not known yet.
@@ -260,7 +276,7 @@ impl Gate {
     pub fn named(&self, name: &str) -> Option<&Arc<Tool>> {
         let seen = |tool: &Tool| !self.hides(tool);
         let is_there = |server: &str| !self.is_foreign(server);
-        let sight = Sight { seen: &seen, names: &self.world.names, is_there: &is_there };
+        let sight = Sight { seen: &seen, names: &self.world.names, is_there: &is_there, knows: &is_there };
         self.catalog().resolve_among(name, sight).ok().filter(|tool| !self.hides(tool))
     }
 
@@ -275,7 +291,8 @@ impl Gate {
         }
         let allows = |tool: &Tool| self.allows(tool);
         let is_there = |server: &str| !self.is_foreign(server);
-        let sight = Sight { seen: &allows, names: &self.world.names, is_there: &is_there };
+        let knows = |server: &str| self.knows(server);
+        let sight = Sight { seen: &allows, names: &self.world.names, is_there: &is_there, knows: &knows };
         let tool = self.catalog().resolve_among(name, sight).map_err(|fault| match meta_tool(name) {
             Some(meant) if fault.code == Code::UnknownTool => not_by_name(meant),
             _ => fault,
@@ -316,10 +333,12 @@ impl Gate {
         tool.filter(|tool| !self.hides(tool))
     }
 
-    /// Returns the servers that are starting for the first time and have no known list.
+    /// Returns the servers that are starting for the first time, have no known list, and may concern the caller.
     pub(super) fn unlisted(&self) -> Vec<Arc<str>> {
         let unlisted = self.world.connections.iter().filter(|(server, connection)| {
-            !connection.state().settled() && !self.catalog().servers().contains_key(*server)
+            !connection.state().settled()
+                && !self.catalog().servers().contains_key(*server)
+                && self.may_concern(server)
         });
         unlisted.map(|(server, _)| server.clone()).collect()
     }
@@ -345,15 +364,12 @@ impl Gate {
     /// Returns the connected server that a name contains before a separator.
     pub(super) fn named_server(&self, name: &str) -> Option<Arc<str>> {
         let named = self.world.names.named(name).iter();
-        named
-            .filter(|server| !self.is_foreign(server))
-            .find(|server| self.connection(server).is_some())
-            .cloned()
+        named.filter(|server| self.knows(server)).find(|server| self.connection(server).is_some()).cloned()
     }
 
     /// Whether a text is the name of a server, with or without a list, or of one of Nonet's own categories.
     pub fn is_server_name(&self, given: &str) -> bool {
-        self.world.names.spelled(given).iter().any(|server| !self.is_foreign(server))
+        self.world.names.spelled(given).iter().any(|server| self.knows(server))
     }
 
     /// Returns the servers whose prompt a name of a skill names: `good` for `good/greet` and `skills.good/greet`.
@@ -376,21 +392,26 @@ impl Gate {
     pub(super) fn members(&self, category: &str) -> Result<BTreeSet<usize>, Fault> {
         let key = category.trim();
         let snapshot = &self.snapshot;
-        if let Some(entry) = self.server(key) {
+        if let Some(entry) = self.server(key).filter(|_| self.knows(key)) {
             return Ok(entry.tools.iter().filter_map(|full| snapshot.place(full)).collect());
         }
-        if let Some(group) = self.config().categories.get(key) {
+        let shows = |group: &Category| {
+            let mut members = in_group(snapshot, group).filter_map(|at| snapshot.tool(at));
+            !self.is_limited() || members.any(|tool| self.allows(tool))
+        };
+        if let Some(group) = self.config().categories.get(key).filter(|group| shows(group)) {
             return Ok(in_group(snapshot, group).collect());
         }
         // Configured, but without a list yet; or no skills or apps.
-        if self.connection(key).is_some() || name::RESERVED.contains(&key) {
+        if self.connection(key).is_some() && self.knows(key) || name::RESERVED.contains(&key) {
             return Ok(BTreeSet::new());
         }
         if let Some(fault) = self.left_out_server(key) {
             return Err(fault);
         }
-        let known = self.servers().map(|(name, _)| &**name);
-        let known: Vec<&str> = known.chain(self.config().categories.keys().map(String::as_str)).collect();
+        let known = self.servers().map(|(name, _)| &**name).filter(|name| self.knows(name));
+        let groups = self.config().categories.iter().filter(|(_, group)| shows(group));
+        let known: Vec<&str> = known.chain(groups.map(|(name, _)| name.as_str())).collect();
         let near = name::nearest(key, known.iter().copied(), 3);
         let fault = match near.first() {
             Some(first) => {

@@ -88,7 +88,11 @@ impl Gateway {
             Inquiry::Call { name, params, select } => {
                 let request = Request { name, params, select, ..Request::default() };
                 match self.execute(&caller, request).await {
-                    Ok(result) => Ok(result.into_tree().await),
+                    Ok(mut result) => {
+                        // Nothing here was in the store, so nothing has to be removed from it.
+                        drop(caller.session.mailbox.attach(&mut result, Vec::new()));
+                        Ok(result.into_tree().await)
+                    }
                     Err(Interrupt::Fault(fault)) => Err(*fault),
                     Err(Interrupt::Task(job)) => Ok(json!(job.summary())),
                     Err(Interrupt::Refused(error)) => {

@@ -129,7 +129,7 @@ pub fn last_tools(folder: &Path, server: &str, settings: &ServerSettings) -> Vec
     let text = |tool: &Value, key: &str| tool.get(key).and_then(Value::as_str).map(String::from);
     let shown = |name: &str| {
         let allowed = settings.allowed_tools.as_ref().is_none_or(|allowed| allowed.matches(name));
-        allowed && !settings.blocked_tools.matches(name)
+        allowed && !settings.blocked_tools.catches_own(name)
     };
     let named = tools.iter().filter_map(|tool| {
         let name = text(tool, "name").filter(|name| shown(name))?;

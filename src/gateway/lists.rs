@@ -62,6 +62,14 @@ pub fn write(folder: &Path, name: &str, settings: &ServerSettings, listing: &Lis
     prune(path.parent().unwrap_or(folder), MOST_LISTS)
 }
 
+/// Replaces a list that was read, and keeps the time at which its server returned it.
+pub fn correct(folder: &Path, name: &str, settings: &ServerSettings, listing: &Listing) -> io::Result<()> {
+    let path = path(folder, name, settings);
+    let listed = fs::metadata(&path)?.modified()?;
+    files::replace_private(&path, &serde_json::to_vec(listing)?)?;
+    fs::File::options().append(true).open(path)?.set_modified(listed)
+}
+
 /// Removes all but the newest files of a folder. A file that another gateway has just removed is not an error.
 fn prune(folder: &Path, most: usize) -> io::Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = fs::read_dir(folder)?

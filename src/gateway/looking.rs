@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{Gateway, session::Caller};
-use crate::{catalog::Tool, config::Policy, policy::Verdict};
+use crate::{catalog::Tool, config::Policy, json::set_member, policy::Verdict};
 
 /// How many tools one list shows, and how much of a description the summary reads.
 const TOOLS_AT_ONCE: usize = 100;
@@ -52,7 +52,7 @@ impl Gateway {
             "risk": tool.risk,
             "read_only": tool.read_only,
             "input_schema": tool.schema.raw(),
-            "output_schema": tool.definition.get("outputSchema"),
+            "output_schema": tool.visible.get("outputSchema"),
             "aliases": tool.aliases,
             "tags": tool.tags,
             "state": gate.trouble(&tool.server),
@@ -93,9 +93,9 @@ impl Gateway {
             Verdict::Approve(rule) => ("approve", Some(rule)),
             Verdict::Deny(rule) => ("deny", Some(rule)),
         };
-        row["policy"] = json!(policy);
+        set_member(row, "policy", policy);
         if let Some(rule) = rule {
-            row["rule"] = json!(rule);
+            set_member(row, "rule", &**rule);
         }
     }
 

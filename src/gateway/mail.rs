@@ -24,6 +24,7 @@ use super::{
     session::{Caller, Session},
 };
 use crate::{
+    json::set_member,
     outward::Outward,
     results::CallResult,
     store::{Agenda, Most, NewRecord, Record, RecordKind, Records, StoreError},
@@ -175,7 +176,7 @@ impl Mail {
             "" => self.outward.tell(notice),
             profile => {
                 let mut notice = notice.clone();
-                notice["profile"] = json!(profile);
+                set_member(&mut notice, "profile", profile);
                 self.outward.tell(&notice);
             }
         }

@@ -142,7 +142,7 @@ impl Mailbox {
                 all.push(letter.notice);
             }
         }
-        answer.push_text(&json!({ "notices": all }).to_string());
+        answer.push_notices(&all);
         told
     }
 }

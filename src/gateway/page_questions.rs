@@ -22,6 +22,7 @@ use tokio::{
 use super::session::Session;
 use crate::{
     downstream::{ClientChannel, InputReplies, InputRequests, ToClient},
+    json::take_member,
     schema::Schema,
 };
 
@@ -138,7 +139,7 @@ impl OpenQuestions {
         let answers = requests.into_iter().map(async |(key, mut request)| {
             let (reply, answered) = oneshot::channel();
             let id = self.next.fetch_add(1, Ordering::Relaxed);
-            let open = Open { tool: tool.into(), params: request["params"].take(), reply };
+            let open = Open { tool: tool.into(), params: take_member(&mut request, "params"), reply };
             self.open.lock().insert(id, open);
             let _listed = Listed(self, id);
             let answer: Result<Value, ErrorData> =

@@ -13,12 +13,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Gateway,
-    gate::Gate,
-    inspect::{Passing, masked},
-    interrupt::Interrupt,
-    mail::Follower,
-    questions::ApprovalAsked,
+    Gateway, gate::Gate, inspect::Passing, interrupt::Interrupt, mail::Follower, questions::ApprovalAsked,
     session::Caller,
 };
 use crate::{
@@ -26,6 +21,7 @@ use crate::{
     cluster::Cluster,
     downstream::{CallError, Connection, Control, Held, LogLevel, ResourceSubscription},
     fault::{Code, Fault},
+    json::set_member,
     name::full_name,
     policy::Verdict,
     prompts_resources::{Claim, OfferedItem, PromptsResources, UriTarget, named_uri, split_named},
@@ -228,7 +224,7 @@ impl Gateway {
         Self::shown(gate.catalog().passed().templates().iter(), |one| gate.shows_resource(one), cursor)
     }
 
-    /// Returns a server's answer to `prompts/get`, verbatim.
+    /// Returns a server's answer to `prompts/get`, verbatim within the budget.
     pub async fn get_prompt(
         &self,
         caller: &Caller,
@@ -241,14 +237,19 @@ impl Gateway {
         let (server, settings) = (&prompt.server, connection.settings());
         let passing = Passing { gate: &gate, caller, server, settings: &settings, label: name };
         self.may_leave(passing, &arguments).map_err(stopped)?;
-        let result = connection.get_prompt(&prompt.own, arguments, control, wait).await;
-        let known = &gate.world.secrets;
-        let result = result.map_err(|error| masked(to_rpc_error(&prompt.server, error), known))?;
-        let mut result = self.inspected(passing, result).await.map_err(stopped)?;
+        let (owner, budget) = (caller.owner(), caller.limits.max_result_bytes);
+        let result = match connection.get_prompt(&prompt.own, arguments, control, wait).await {
+            Ok(result) => result,
+            Err(error) => {
+                let error = self.inspected_error(passing, to_rpc_error(&prompt.server, error));
+                return Err(self.kept.fit_error(&owner, error, budget).await);
+            }
+        };
+        let mut result = self.inspected_and_marked(passing, result).await.map_err(stopped)?;
         let messages = result.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
         let blocks = messages.filter_map(|message| message.get_mut("content"));
         self.note_links(caller, &prompt.server, blocks);
-        Ok(result)
+        Ok(self.kept.fit_prompt(&owner, result, budget).await)
     }
 
     /// Returns a server's answer to `resources/read`, with the URIs that the client uses.
@@ -303,25 +304,31 @@ impl Gateway {
         let passing = Passing { gate: &gate, caller, server, settings: &settings, label: uri };
         let sent = Map::from_iter([("uri".to_string(), json!(own))]);
         self.may_leave(passing, &sent).map_err(stopped)?;
-        let result = connection.read_resource(own, control, wait).await;
-        let result = result.map_err(|error| {
-            let error = match error {
-                CallError::Rpc(error) if error.code == ErrorCode::RESOURCE_NOT_FOUND => {
-                    not_found(uri, &error.message)
-                }
-                other => to_rpc_error(server, other),
-            };
-            masked(error, &gate.world.secrets)
-        })?;
-        let mut result = self.inspected(passing, result).await.map_err(stopped)?;
+        let result = match connection.read_resource(own, control, wait).await {
+            Ok(result) => result,
+            Err(error) => {
+                let error = match error {
+                    CallError::Rpc(error) if error.code == ErrorCode::RESOURCE_NOT_FOUND => {
+                        not_found(uri, &error.message)
+                    }
+                    other => to_rpc_error(server, other),
+                };
+                let error = self.inspected_error(passing, error);
+                return Err(self
+                    .kept
+                    .fit_error(&caller.owner(), error, caller.limits.max_result_bytes)
+                    .await);
+            }
+        };
+        let mut result = self.inspected_and_marked(passing, result).await.map_err(stopped)?;
         for content in result.get_mut("contents").and_then(Value::as_array_mut).into_iter().flatten() {
             let Some(inner) = content.get("uri").and_then(Value::as_str).map(String::from) else { continue };
             if inner == own {
-                content["uri"] = json!(uri);
+                set_member(content, "uri", uri);
             } else if let Some(sealed) = self.linked(caller, server, &inner) {
-                content["uri"] = json!(sealed);
+                set_member(content, "uri", sealed);
             } else if own != uri {
-                content["uri"] = json!(named_uri(server, &inner));
+                set_member(content, "uri", named_uri(server, &inner));
             }
         }
         Ok(result)
@@ -401,10 +408,11 @@ impl Gateway {
         let (server, own) = self.resource(caller, uri)?;
         let (connection, ..) = self.route(caller, &server)?;
         let subscribed = connection.subscribe(own).await;
-        let known = &self.gate(&caller.session).world.secrets;
+        let (gate, settings) = (self.gate(&caller.session), connection.settings());
+        let passing = Passing { gate: &gate, caller, server: &server, settings: &settings, label: uri };
         subscribed
             .map(FollowedResource::OfServer)
-            .map_err(|error| masked(to_rpc_error(&server, error), known))
+            .map_err(|error| self.inspected_error(passing, to_rpc_error(&server, error)))
     }
 
     /// Returns a server's answer to `completion/complete`, verbatim.
@@ -445,7 +453,7 @@ impl Gateway {
         self.may_leave(passing, &sent.map(|(key, value)| (key.to_string(), value)).into_iter().collect())
             .map_err(stopped)?;
         let given = connection.complete(params, control, wait).await;
-        let given = given.map_err(|error| masked(to_rpc_error(&server, error), &gate.world.secrets))?;
+        let given = given.map_err(|error| self.inspected_error(passing, to_rpc_error(&server, error)))?;
         self.inspected(passing, given).await.map_err(stopped)
     }
 
@@ -495,7 +503,7 @@ impl Gateway {
             let sealed =
                 link.get("uri").and_then(Value::as_str).and_then(|uri| self.linked(caller, server, uri));
             if let Some(sealed) = sealed {
-                link["uri"] = json!(sealed);
+                set_member(link, "uri", sealed);
             }
         }
     }

@@ -116,6 +116,10 @@ impl Gateway {
                             RESERVED.contains(&&**server) || world.connections.contains_key(server)
                         });
                         fresh.retain(|server| world.connections.contains_key(server));
+                        let of_servers = |name: &str| !RESERVED.contains(&name);
+                        for (_, known) in known.iter_mut().filter(|(server, _)| of_servers(server)) {
+                            known.mask(&world.secrets);
+                        }
                         let own = builtin::listing(&world.config.gateway);
                         let own = match known.get(GATEWAY) {
                             Some(before) => own.sharing(&before.listing),

@@ -28,6 +28,7 @@ use crate::{
     catalog::{GATEWAY, Listing, Source},
     config::{Config, ServerSettings},
     downstream::{Connection, Update},
+    leaks::KnownSecrets,
     name::{Namespaces, RESERVED},
     pins::Pins,
     search::{EmbedError, Embedder, Graph, Index, Settings, SharedVectors},
@@ -66,6 +67,14 @@ impl Known {
     pub fn new(listing: Listing, connection: u64, session: Option<u64>) -> Known {
         let listing = Arc::new(listing);
         Known { raw: listing.clone(), listing, checked: None, connection, session }
+    }
+
+    /// Masks secrets that have become known since the server sent the list.
+    pub fn mask(&mut self, known: &KnownSecrets) {
+        let mut listing = Listing::clone(&self.raw);
+        if listing.mask(known) {
+            *self = Known::new(listing, self.connection, self.session);
+        }
     }
 
     /// Whether the list may be published under a connection. The list of a session's server belongs only to that
@@ -236,9 +245,16 @@ impl Publisher {
             .map(|(name, connection)| (name.clone(), connection.settings()))
             .filter(|(_, settings)| settings.session.is_none())
             .collect();
+        let secrets = world.secrets.clone();
         let read = tokio::task::spawn_blocking(move || {
             let kept = |(name, settings): (Arc<str>, Arc<ServerSettings>)| {
-                let listing = lists::read(&folder, &name, &settings)?;
+                let mut listing = lists::read(&folder, &name, &settings)?;
+                // The list may be from before a secret was known.
+                if listing.mask(&secrets)
+                    && let Err(error) = lists::correct(&folder, &name, &settings, &listing)
+                {
+                    tracing::warn!(server = %name, %error, "the list on disk has a secret and cannot be replaced");
+                }
                 Some((name, Known::of_all(listing)))
             };
             wanted.into_iter().filter_map(kept).collect::<Vec<_>>()

@@ -35,10 +35,11 @@ use crate::{
     downstream::{ELICITATION, InputRequests},
     fault::{Code, Fault},
     jobs::JobOwner,
-    name,
+    json::set_member,
+    name, pins,
     schema::Schema,
     store::Replicas,
-    text::{clip, hex},
+    text::{clip, escaped, hex},
 };
 
 /// How long a question stays open, and how long an approval waits for its call.
@@ -140,8 +141,9 @@ pub(super) struct Unasked {
 impl Approval {
     /// Creates the approval of a call.
     pub(super) fn of(caller: &Caller, tool: &Tool, params: &Map<String, Value>) -> Self {
-        let digest = Sha256::digest(Value::Object(params.clone()).to_string().as_bytes());
-        Self { tool: tool.full.clone(), hash: tool.hash.clone(), owner: caller.owner(), params: hex(&digest) }
+        // In a list, every member of the params counts, in any order.
+        let params = pins::hash(&json!([params]));
+        Self { tool: tool.full.clone(), hash: tool.hash.clone(), owner: caller.owner(), params }
     }
 
     /// Returns the name under which replicas share the approval.
@@ -224,8 +226,10 @@ impl AskArguments {
     pub(super) fn in_chat(&self) -> Question {
         let about = About::of(self);
         let mut message = self.message();
-        for (n, choice) in self.choices.iter().enumerate() {
-            message.push_str(&format!("\n{}. {choice}", n + 1));
+        if let About::Choices(choices, _) = &about {
+            for (n, choice) in choices.iter().enumerate() {
+                message.push_str(&format!("\n{}. {choice}", n + 1));
+            }
         }
         if matches!(about, About::Content(_)) {
             message.push_str("\n\nApprove, deny, or say what to change.");
@@ -234,9 +238,10 @@ impl AskArguments {
     }
 
     fn message(&self) -> String {
+        let question = escaped(&self.question);
         match &self.content {
-            Some(content) => format!("{}\n\n{content}", self.question),
-            None => self.question.clone(),
+            Some(content) => format!("{question}\n\n{}", escaped(content)),
+            None => question.into_owned(),
         }
     }
 }
@@ -279,7 +284,7 @@ impl Questions {
         if let Some(token) = &arguments.token {
             return Ok(match &arguments.answer {
                 Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref()).await?,
-                None => self.still_open(token, arguments.content.is_some())?,
+                None => self.still_open(caller, token, arguments.content.is_some())?,
             });
         }
         match self.ask(caller, &arguments).await? {
@@ -357,6 +362,7 @@ impl Questions {
             return Ok(Approved::By(approver));
         }
         let message = own.unwrap_or_else(|| approval_message(tool, params));
+        let message = escaped(&message).into_owned();
         let choices = if lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
         let schema = json!({
             "type": "object",
@@ -474,10 +480,9 @@ impl Questions {
         }
         self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
         let account = &caller.account;
-        question.owner = account.id;
-        question.session = caller.lasting.then_some(caller.session.id);
+        question.owner = caller.owner();
         question.client.clone_from(&caller.client);
-        let own = self.open.iter().filter(|open| open.owner == account.id);
+        let own = self.open.iter().filter(|open| open.owner.account == *account);
         let mut own: Vec<(Instant, usize, String)> =
             own.map(|open| (open.asked, open.bytes(), open.key().clone())).collect();
         own.sort_by_key(|(asked, ..)| std::cmp::Reverse(*asked));
@@ -494,8 +499,8 @@ impl Questions {
     }
 
     /// Repeats an open question. Content without an answer leaves it open.
-    fn still_open(&self, token: &str, content: bool) -> Result<Value, Fault> {
-        let question = self.open.get(token).filter(|question| question.asked.elapsed() < QUESTION_AGE);
+    fn still_open(&self, caller: &Caller, token: &str, content: bool) -> Result<Value, Fault> {
+        let question = self.open.get(token).filter(|question| question.is_for(caller));
         let question = question.ok_or_else(|| no_question(token))?;
         if let Some(settled) = question.settled.clone() {
             drop(question);
@@ -520,16 +525,12 @@ impl Questions {
         content: Option<&str>,
     ) -> Result<Value, Fault> {
         let question = self.open.get(token).map(|question| question.clone());
-        let question = question.filter(|question| question.asked.elapsed() < QUESTION_AGE);
+        let question = question.filter(|question| question.is_for(caller));
         let question = question.ok_or_else(|| no_question(token))?;
-        if let About::Call { approval, .. } = &question.about
-            && approval.owner != caller.owner()
-        {
-            return Err(no_question(token));
-        }
         if let Some(mut settled) = question.settled {
             self.open.remove(token).ok_or_else(|| no_question(token))?;
-            settled["hint"] = json!("The user had already answered on Nonet's page; that answer counts.");
+            let hint = "The user had already answered on Nonet's page; that answer counts.";
+            set_member(&mut settled, "hint", hint);
             return Ok(settled);
         }
         let answer = match question.read(token, said, content) {
@@ -538,7 +539,7 @@ impl Questions {
         };
         // A token works once, even if two answers arrive at the same time: the first counts.
         if self.open.remove_if(token, |_, open| open.settled.is_none()).is_none() {
-            return self.still_open(token, false);
+            return self.still_open(caller, token, false);
         }
         note_lasting(&caller.session, &question.about, &answer, said);
         Ok(self.taken(question.about, answer, Approver::Chat).await)
@@ -595,7 +596,7 @@ impl Questions {
         let answer = question.read_from_user(said).map_err(Some)?;
         // Off the table until the answer has its effect: of two answers the first counts.
         let (_, mut question) = self.open.remove_if(token, |_, open| is_open(open)).ok_or(None)?;
-        let session = question.session.and_then(session_of);
+        let session = question.owner.session.and_then(session_of);
         if let Some(session) = &session {
             note_lasting(session, &question.about, &answer, said);
         }

@@ -15,6 +15,7 @@ use crate::{
     clock::unix_ms,
     fault::{Code, Fault},
     figures::EndedCall,
+    json::set_member,
     kept::settle_memory,
     metrics::CallRecord,
     secrets::without_secrets,
@@ -26,14 +27,15 @@ const MAX_FAULT: usize = 600;
 
 impl Gateway {
     /// Counts a call, logs it and exports its span. Only an audit log with `params = true` records params, without
-    /// secrets; nothing records content.
+    /// secrets; nothing records content. A result whose line must be in the audit log and cannot be becomes a fault;
+    /// results of own tools stay.
     pub(super) async fn record(
         &self,
         caller: &Caller,
         tool: &Tool,
         begun: &Begun,
         bytes_out: usize,
-        made: &Made,
+        made: &mut Made,
     ) {
         let bytes_in = begun.bytes_in;
         let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
@@ -106,7 +108,10 @@ impl Gateway {
                 entry.gateway_us = Some(micros(in_gateway));
                 entry.server_us = Some(micros(made.in_server));
             }
-            audited.end(made.outcome).await;
+            let ended = Self::end_audited(audited, made.outcome).await;
+            if let (Err(fault), true) = (ended, tool.is_of_server()) {
+                made.result = fault.to_result().into();
+            }
         }
     }
 
@@ -148,7 +153,7 @@ impl Gateway {
 /// Adds the params for the page, if the user has the audit log record them.
 fn with_params(mut call: Value, begun: &Begun) -> Value {
     if let Some(params) = begun.audited.lock().as_ref().and_then(AuditedCall::shown_params) {
-        call["params"] = json!(params);
+        set_member(&mut call, "params", params);
     }
     call
 }

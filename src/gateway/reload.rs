@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 pub(super) use self::losses::losses;
 use super::{Changes, Gateway};
 use crate::{
-    config::{self, BearerToken, Config, Loaded, Unusable},
+    config::{self, BearerToken, Config, FileTrust, Loaded, Unusable},
     downstream::Update,
     keyring,
     pins::lock_file,
@@ -99,6 +99,11 @@ impl Texts {
         at.map(|at| known.accepted.swap_remove(at)).is_some()
     }
 
+    /// Whether a text is in use.
+    fn uses(&self, hash: &str) -> bool {
+        self.0.lock().used.as_deref() == Some(hash)
+    }
+
     /// Records the text in use.
     fn use_it(&self, hash: String) {
         let mut known = self.0.lock();
@@ -173,7 +178,7 @@ impl Gateway {
                     return;
                 }
             };
-            let (post, mut answered) = open_post(desk, &mut watcher).await;
+            let (mut post, mut answered) = open_post(desk.clone(), &mut watcher).await;
             let begun = self.config().digest.clone();
             let current = file.clone();
             let current = tokio::task::spawn_blocking(move || config::read_text(&current)).await;
@@ -189,6 +194,10 @@ impl Gateway {
                         event = events.recv() => if event.is_none() { return },
                         // The secret may complete a left-out server.
                         () = keyring::answered_late() => {}
+                        () = removed(post.as_deref()) => {
+                            post = open_post(desk.clone(), &mut watcher).await.0;
+                            // A request may have been made before the folder was watched again, so it is read now.
+                        }
                         () = self.servers.life.stop.cancelled() => return,
                     }
                 }
@@ -240,13 +249,25 @@ impl Gateway {
     async fn apply(self: &Arc<Self>, mut loaded: Loaded, hash: String) -> Value {
         let now = self.config();
         keep_faulty(&mut loaded, &now);
-        let lost = losses(&now, &loaded.config);
+        let mut lost = losses(&now, &loaded.config);
+        let is_untrusted = loaded.trust == FileTrust::Lost && !self.texts.uses(&hash);
+        if is_untrusted {
+            lost.push("your trust, which you gave to its text before the change".into());
+        }
         if !lost.is_empty() && !self.texts.takes(&hash) {
+            let accept = shell::nonet("reload --accept", &now.file);
+            let or = match is_untrusted {
+                true => format!(
+                    "trust it at a terminal: `nonet trust {}`",
+                    shell::word(&now.file.to_string_lossy())
+                ),
+                false => "restart Nonet".into(),
+            };
             let notice = json!({
                 "kind": "config_refused",
                 "message": format!("The changed servers.toml is refused, because it loses {}. The configuration stays as it was.", lost.join("; ")),
                 "lost": lost,
-                "hint": format!("If this is intended, the user can run `{}` or restart Nonet.", shell::nonet("reload --accept", &now.file)),
+                "hint": format!("If this is intended, the user can run `{accept}` or {or}."),
             });
             if self.texts.refuse(hash, lost) {
                 self.announce(&notice);
@@ -261,10 +282,10 @@ impl Gateway {
             return json!({ "kind": "config_unchanged" });
         }
         let mut notice = json!({ "kind": "config_changed" });
-        if let (Some(notice), Ok(Value::Object(changes))) =
+        if let (Some(fields), Ok(Value::Object(changes))) =
             (notice.as_object_mut(), serde_json::to_value(&changes))
         {
-            notice.extend(changes);
+            fields.extend(changes);
         }
         if !faults.is_empty() {
             notice["faults"] = json!(faults);
@@ -281,6 +302,17 @@ impl Gateway {
             false => tracing::info!("{notice}"),
         }
         self.sessions.notify_unrestricted(notice);
+    }
+}
+
+/// How often a gateway checks that `nonet reload` still finds it.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Returns once a gateway's place at the desk was removed.
+async fn removed(post: Option<&ReloadPost>) {
+    let Some(post) = post else { return std::future::pending().await };
+    while !post.is_gone() {
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     fault::{Code, Fault, NextStep},
     gateway::apps,
     jobs::{Jobs, Start, TaskState, wait_call},
+    json::set_member,
     name::meta_tool,
     results::{is_error, json_len, value_of},
     store::{Most, NewRecord, Record, RecordKind, StoreError},
@@ -122,12 +123,12 @@ impl Appointment {
     /// Adds the subject to a notice or a list.
     fn describe(&self, about: &mut Value) {
         match &self.what {
-            What::Tool { name, .. } => about["tool"] = json!(name),
-            What::App { app_id, .. } => about["app_id"] = json!(app_id),
-            What::Reminder { message } => about["message"] = json!(message),
+            What::Tool { name, .. } => set_member(about, "tool", &**name),
+            What::App { app_id, .. } => set_member(about, "app_id", &**app_id),
+            What::Reminder { message } => set_member(about, "message", &**message),
         }
         if let Some(label) = &self.label {
-            about["label"] = json!(label);
+            set_member(about, "label", &**label);
         }
     }
 }
@@ -632,6 +633,6 @@ fn listed(record: &Record, appointment: &Appointment) -> Value {
 
 fn add_lateness(notice: &mut Value, late_ms: u64) {
     if late_ms > 0 {
-        notice["late_ms"] = json!(late_ms);
+        set_member(notice, "late_ms", late_ms);
     }
 }

@@ -11,7 +11,7 @@ use super::{
     Gateway,
     call::text_result,
     gate::{Gate, may_not_be_used},
-    inspect::{Passing, without_known},
+    inspect::Passing,
     interrupt::Interrupt,
     session::Caller,
 };
@@ -23,7 +23,7 @@ use crate::{
     policy::Verdict,
     search::{Boosts, Document, Index},
     skills::Skill,
-    text::clip,
+    text::{clean, clip},
 };
 
 /// How many skills a list shows.
@@ -122,7 +122,7 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
         let shown = |(name, required): &(&str, bool)| format!("{name}{}", if *required { "" } else { "?" });
         ListedSkill {
             name: format!("{server}/{}", prompt.name),
-            description: prompt.description.into(),
+            description: clean(prompt.description).into_owned(),
             arguments: prompt.arguments.iter().map(shown).collect(),
         }
     });
@@ -231,7 +231,7 @@ impl Gateway {
         let answer = answer.map_err(|error| {
             let message = format!("`{server}` did not return the prompt `{name}`: {error}");
             let fault = Fault::new(prompt_code(&error), message).next("use_skill", json!({ "query": name }));
-            without_known(fault, &gate.world.secrets)
+            self.inspected_fault(passing, fault)
         })?;
         let mut answer = self.inspected(passing, answer).await?;
         let messages = answer.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();

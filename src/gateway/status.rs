@@ -53,8 +53,10 @@ struct SearchStatus {
     by_meaning: bool,
     /// Whether the model is in memory; otherwise the next search by meaning loads it.
     model_loaded: bool,
-    indexed: usize,
-    of: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    indexed: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -249,13 +251,17 @@ impl Gateway {
             uptime_s: self.uptime().as_secs(),
             config_refused: if gate.is_limited() { None } else { self.texts.refused() },
             servers,
-            tools: snapshot.of_servers().filter(|tool| !gate.hides(tool)).count(),
+            tools: match gate.is_limited() {
+                true => gate.count_tools(),
+                false => snapshot.of_servers().filter(|tool| !gate.hides(tool)).count(),
+            },
             search: SearchStatus {
                 by_meaning: snapshot.index.has_vectors()
                     && self.embedder().is_some_and(|embedder| !embedder.has_failed()),
                 model_loaded: self.embedder().is_some_and(|embedder| embedder.is_loaded()),
-                indexed: indexing.done,
-                of: indexing.total,
+                // They count what a limited caller may not know of.
+                indexed: (!gate.is_limited()).then_some(indexing.done),
+                of: (!gate.is_limited()).then_some(indexing.total),
             },
             calls,
             failures,

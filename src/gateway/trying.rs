@@ -221,6 +221,34 @@ impl Gateway {
         }
     }
 
+    /// Reads the configuration again, in every gateway of the file, with a value that the user has just stored. Waits until the
+    /// server no longer misses the value. Fails with the reason if it still does.
+    pub async fn retry_with_value(&self, server: &str, name: &str) -> Result<(), String> {
+        let file = self.config().file.clone();
+        if let Some(desk) = self.state.as_deref().map(|state| ReloadDesk::of(state, &file)) {
+            let asked = tokio::task::spawn_blocking(move || desk.ask(&ReloadRequest::new(None))).await;
+            if let Ok(Err(error)) = asked {
+                tracing::warn!(%error, "other gateways of this servers.toml may not see the new value");
+            }
+        }
+        let misses = |config: &Config| {
+            config.left_out.get(server).is_some_and(|left_out| left_out.missing().contains_key(name))
+        };
+        let look = async {
+            while misses(&self.config()) {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        if tokio::time::timeout(TAKE_UP, look).await.is_err() {
+            return Err(format!(
+                "The value is stored, but the gateway has not loaded it yet; `{}` reports why.",
+                shell::nonet("logs", &file)
+            ));
+        }
+        self.published().await;
+        Ok(())
+    }
+
     /// Returns the names of the servers that servers.toml disables.
     pub fn switched_off(&self) -> Vec<Arc<str>> {
         let config = self.config();

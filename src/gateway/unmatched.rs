@@ -125,7 +125,7 @@ fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> 
     for (name, profile) in &config.profiles {
         let key = |key: &str| format!("profiles.{name}.{key}");
         finder.patterns(&key("allow"), profile.allow.patterns());
-        finder.patterns(&key("deny"), profile.deny.patterns());
+        finder.against(&key("deny"), profile.deny.patterns());
         finder.patterns(&key("only"), profile.only.as_ref().map_or(&[], Globs::patterns));
         finder.names_or_patterns(&key("pinned"), &profile.pinned);
         finder.patterns(&key("priorities"), profile.priorities.patterns());
@@ -183,9 +183,14 @@ impl<'a> Finder<'a> {
                 ("blocked_tools", settings.blocked_tools.patterns().iter().collect()),
             ];
             for (key, patterns) in lists {
-                for pattern in
-                    patterns.into_iter().filter(|pattern| !matches_any(pattern, own.iter().copied()))
-                {
+                let is_caught = |pattern: &str| {
+                    key == "blocked_tools"
+                        && Globs::new(vec![pattern.into()])
+                            .is_ok_and(|globs| own.iter().any(|name| globs.catches_own(name)))
+                };
+                let unmatched =
+                    patterns.into_iter().filter(|pattern| !matches_any(pattern, own.iter().copied()));
+                for pattern in unmatched.filter(|pattern| !is_caught(pattern)) {
                     let near = nearest(pattern, own.iter().copied());
                     self.report(
                         &format!("servers.{server}.{key}"),
@@ -236,6 +241,16 @@ impl<'a> Finder<'a> {
         }
     }
 
+    /// Checks patterns of a rule against tools, which match every spelling of a name.
+    fn against(&mut self, key: &str, patterns: &[String]) {
+        for pattern in patterns {
+            let globs = Globs::new(vec![pattern.clone()]);
+            if !globs.is_ok_and(|globs| self.tools.iter().any(|tool| tool.is_caught_by(&globs))) {
+                self.pattern(key, pattern);
+            }
+        }
+    }
+
     /// Checks the patterns of a policy, which is a rule on servers' tools.
     fn policy(&mut self, key: &str, patterns: &[String]) {
         for pattern in patterns {
@@ -249,7 +264,7 @@ impl<'a> Finder<'a> {
                     self.found.push(Unmatched { key: key.into(), message });
                 }
                 None => {
-                    self.pattern(key, pattern);
+                    self.against(key, std::slice::from_ref(pattern));
                     self.obeyed(key, pattern);
                 }
             }
@@ -488,6 +503,11 @@ mod tests {
 
     #[test]
     fn a_rule_that_matches_nothing_is_named_with_the_nearest() {
+        // Rules against tools match every spelling.
+        check(
+            "blocked_tools = ['Read-*']\n[profiles.p]\ndeny = ['files.writeFile']\n[policies.p]\ntools = ['Files.WRITE_*', 'files.readFile']\npolicy = 'deny'\n",
+            &[],
+        );
         check(
             "allowed_tools = ['read_*', 'wirte_*']\nblocked_tools = ['delete_*']\n[servers.files.tools.write_fiel]\npolicy = 'approve'\n[servers.files.tools.'a.b']\n",
             &[

@@ -19,6 +19,7 @@ use super::{
 use crate::{
     fault::{Code, Fault},
     jobs::JobOwner,
+    json::set_member,
     results::json_len,
     store::{RecordKind, StoreError},
     text::clip,
@@ -256,7 +257,7 @@ fn user(owner: &str) -> JobOwner {
 }
 
 fn with_owner(mut entry: Value, owner: &str) -> Value {
-    entry["owner"] = json!(owner);
+    set_member(&mut entry, "owner", owner);
     entry
 }
 

@@ -1,20 +1,23 @@
 //! A change to a file: shown as a diff, or applied in one step with a backup.
 
 use std::{
-    fs::{self, OpenOptions},
-    io::{self, Write},
+    fs, io,
     path::{Path, PathBuf},
-    time::UNIX_EPOCH,
 };
 
 use similar::TextDiff;
 
 use super::{
     HostFault, Machine,
+    backups::Backups,
     receipt::{self, Receipt},
     text::{behind_links, bytes},
 };
-use crate::files::replace_as_it_was;
+use crate::{
+    files::{replace_as_it_was, replace_private},
+    secrets::without_secrets,
+    trusted_files::TrustedFiles,
+};
 
 /// A file before and after. Nothing happens until [`Change::apply`].
 pub struct Change {
@@ -29,7 +32,7 @@ pub struct Change {
     /// Values that a diff must not show.
     pub(super) secrets: Vec<String>,
     pub(super) afterwards: Afterwards,
-    stamp: String,
+    backups: Backups,
 }
 
 /// What to do after writing the file.
@@ -77,7 +80,7 @@ impl Change {
             backup: true,
             secrets: Vec::new(),
             afterwards: Afterwards::Nothing,
-            stamp: stamp(machine),
+            backups: Backups::of(machine),
         }
     }
 
@@ -91,7 +94,8 @@ impl Change {
         self.before.is_some() && self.after.is_none()
     }
 
-    /// Returns a unified diff for people: known secrets are masked as `***`, line ends are not shown.
+    /// Returns a unified diff for people: secrets are masked as `***`, in the lines around the change too; line ends are not
+    /// shown.
     pub fn diff(&self) -> String {
         let text = |bytes: &Option<Vec<u8>>| {
             let text = String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).replace("\r\n", "\n");
@@ -120,7 +124,7 @@ impl Change {
                 text = text.replace(form, "***");
             }
         }
-        text
+        without_secrets(&text).0
     }
 
     /// Writes the file, unless it has changed since it was read.
@@ -141,18 +145,40 @@ impl Change {
         };
         let backup = match &self.before {
             Some(before) if self.backup => {
-                Some(self.keep(before, &file).map_err(|error| failed("cannot write a backup", error))?)
+                let kept = self.backups.keep(&file, before);
+                Some(kept.map_err(|error| failed("cannot write a backup", error))?)
             }
             _ => None,
         };
         match &self.after {
             Some(after) => {
-                replace_as_it_was(&file, after).map_err(|error| failed("cannot write the file", error))?
+                let trusted = self.keep_trusted(&file, after);
+                // A new servers.toml is its owner's; a client's file is as its client would make it.
+                let is_private = self.before.is_none() && !matches!(self.afterwards, Afterwards::Record(_));
+                let write = if is_private { replace_private } else { replace_as_it_was };
+                write(&file, after).map_err(|error| {
+                    if let (Some(files), Some(before)) = (trusted, &self.before) {
+                        drop(files.follow_edit(&file, after, before));
+                    }
+                    failed("cannot write the file", error)
+                })?
             }
             None => fs::remove_file(&file).map_err(|error| failed("cannot remove the file", error))?,
         }
         self.finish(&file, backup.as_deref())?;
         Ok(Applied { file: Some(file), backup })
+    }
+
+    /// Keeps a trusted file trusted through this edit: beforehand, because a running gateway reads the new text at once.
+    fn keep_trusted(&self, file: &Path, after: &[u8]) -> Option<TrustedFiles> {
+        let files = TrustedFiles::of_user()?;
+        match files.follow_edit(file, self.before.as_deref()?, after) {
+            Ok(is_trusted) => is_trusted.then_some(files),
+            Err(error) => {
+                tracing::warn!(%error, "the user has to trust the edited file again");
+                None
+            }
+        }
     }
 
     fn finish(&self, file: &Path, backup: Option<&Path>) -> Result<(), HostFault> {
@@ -162,53 +188,9 @@ impl Change {
             Afterwards::Forget(backup) => {
                 receipt::forget(file);
                 // The file equals the backup again, byte for byte.
-                backup.iter().for_each(|backup| drop(fs::remove_file(backup)));
+                backup.iter().for_each(|backup| self.backups.forget(backup));
                 Ok(())
             }
         }
     }
-
-    /// Writes the backup, readable by whoever may read the file.
-    fn keep(&self, before: &[u8], file: &Path) -> io::Result<PathBuf> {
-        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let mut number = 1;
-        loop {
-            let again = if number == 1 { String::new() } else { format!("-{number}") };
-            let backup = file.with_file_name(format!("{name}.{}{}{again}", receipt::BACKUP, self.stamp));
-            match create(&backup, file, before) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < 100 => number += 1,
-                result => return result.map(|()| backup),
-            }
-        }
-    }
-}
-
-/// Creates a file with the permissions of another file, if that exists.
-fn create(file: &Path, like: &Path, text: &[u8]) -> io::Result<()> {
-    let permissions = fs::metadata(like).map(|data| data.permissions()).ok();
-    let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    // The file may contain secrets, so nobody else may read it before its permissions are set.
-    #[cfg(unix)]
-    if permissions.is_some() {
-        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    }
-    let mut created = options.open(file)?;
-    let written =
-        created.write_all(text).and_then(|()| created.sync_all()).and_then(|()| match permissions {
-            Some(permissions) => created.set_permissions(permissions),
-            None => Ok(()),
-        });
-    if written.is_err() {
-        drop(fs::remove_file(file));
-    }
-    written
-}
-
-/// Returns the time as `20261121T170000Z`.
-fn stamp(machine: &Machine) -> String {
-    let seconds = machine.now.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    // The library refuses years after 9999.
-    let time = UNIX_EPOCH + std::time::Duration::from_secs(seconds.min(253_402_300_799));
-    humantime::format_rfc3339_seconds(time).to_string().replace(['-', ':'], "")
 }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use super::{
     Host, Machine, OWN_NAME, Os, Unit, listed,
     parts::{TextPart, TextParts, TextReader, as_plain},
+    rules::{Effect, ToolNames, ToolRule},
     shortened,
 };
 use crate::config::LONGEST_TIME;
@@ -21,8 +22,10 @@ pub(super) struct HostServer {
     pub transport: Reach,
     pub enabled: bool,
     pub description: Option<TextParts>,
-    pub allowed_tools: Option<Vec<String>>,
-    pub blocked_tools: Vec<String>,
+    /// The client's own rules for its tools.
+    pub rules: Vec<ToolRule>,
+    /// A rule that servers.toml cannot express: the reason not to add the server.
+    pub unmapped: Option<String>,
     pub timeout: Option<Duration>,
     pub start_timeout: Option<Duration>,
     /// A setting that Nonet cannot provide: the reason to leave the server with the host.
@@ -89,6 +92,7 @@ pub(super) enum HostEntry {
 pub(super) struct Context<'a> {
     pub machine: &'a Machine,
     pub host: Option<&'static Host>,
+    pub file: &'a Path,
     /// The project's folder, for a project's file.
     pub folder: Option<&'a Path>,
     /// The whole file.
@@ -130,6 +134,8 @@ const APPROVALS: [&str; 8] = [
     "approvals",
     "tools",
 ];
+/// The beginnings of variables for the folder of a project.
+const FOLDERS: [&str; 3] = ["${workspaceFolder", "${workspaceRoot", "${cwd"];
 /// Keys about signing in.
 const SIGN_IN: [&str; 9] = [
     "oauth",
@@ -168,9 +174,40 @@ pub(super) fn read(value: &Value, context: &Context) -> HostEntry {
 
 /// Returns VS Code's prompt for an input.
 fn description_of_input(root: &Value, id: &str) -> Option<String> {
-    let inputs = root.get("inputs").or_else(|| root.pointer("/mcp/inputs"))?.as_array()?;
-    let input = inputs.iter().find(|input| input.get("id").and_then(Value::as_str) == Some(id))?;
-    input.get("description")?.as_str().map(shortened)
+    input(inputs(root)?, id)?.get("description")?.as_str().map(shortened)
+}
+
+fn inputs(root: &Value) -> Option<&Vec<Value>> {
+    root.get("inputs").or_else(|| root.pointer("/mcp/inputs"))?.as_array()
+}
+
+fn input<'v>(inputs: &'v [Value], id: &str) -> Option<&'v Value> {
+    inputs.iter().find(|input| input.get("id").and_then(Value::as_str) == Some(id))
+}
+
+/// Returns why an entry works only in its client: it has a value that only the client knows.
+pub(super) fn assumption(entry: &Value, context: &Context) -> Option<String> {
+    let written = entry.to_string();
+    if context.folder.is_none()
+        && let Some(name) = FOLDERS.iter().find(|name| written.contains(**name))
+    {
+        return Some(format!(
+            "it uses `{name}}}`, which is another folder in each project; to move the server, write the folder itself"
+        ));
+    }
+    let other = ["${config:", "${file}", "${fileDirname}", "${relativeFile}"];
+    if let Some(name) = other.iter().find(|name| written.contains(**name)) {
+        let name = name.trim_end_matches(['}', ':']);
+        return Some(format!("it uses `{name}}}`, which only the client knows"));
+    }
+    // A file without any inputs asks for them elsewhere.
+    let inputs = inputs(context.root)?;
+    let ids = written.split("${input:").skip(1).filter_map(|rest| Some(rest.split_once('}')?.0));
+    let is_unknown = |id: &&str| {
+        input(inputs, id).is_none_or(|input| input.get("type").is_some_and(|kind| kind == "command"))
+    };
+    let id = ids.into_iter().find(is_unknown)?;
+    Some(format!("it uses `${{input:{}}}`, which only the client can find out", shortened(id)))
 }
 
 struct EntryReader<'a> {
@@ -218,14 +255,13 @@ impl<'a> EntryReader<'a> {
             Ok(transport) => transport,
             Err(why) => return HostEntry::Left(why),
         };
+        let (rules, unmapped) = self.rules();
         let mut server = HostServer {
             transport,
             enabled: !self.is_off(),
             description: self.text("description").map(|text| vec![TextPart::Plain(text.trim().into())]),
-            allowed_tools: self.allowed_tools(),
-            blocked_tools: self
-                .names(&["disabledTools", "disabled_tools", "excludeTools"])
-                .unwrap_or_default(),
+            rules,
+            unmapped,
             timeout: self.timeout(),
             start_timeout: self.start_timeout(),
             lost: None,
@@ -241,24 +277,80 @@ impl<'a> EntryReader<'a> {
         is("disabled", true) || is("enabled", false) || is("isActive", false)
     }
 
-    /// Returns the tools that the host shows. An empty list means none in Codex; elsewhere it means no
-    /// restriction.
-    fn allowed_tools(&mut self) -> Option<Vec<String>> {
+    /// Returns the rules for tools that the entry itself has, and why the server must stay with the client.
+    fn rules(&mut self) -> (Vec<ToolRule>, Option<String>) {
+        let file = self.context.file;
+        let (mut rules, mut unmapped) = (Vec::new(), None);
+        // An empty list means no tool in Codex; elsewhere it means no restriction.
         let strict = self.entry.contains_key("enabled_tools");
         // Copilot's `tools` is such a list; Codex's is a table about approvals.
         let keys: &[&'static str] = match self.entry.get("tools") {
             Some(Value::Array(_)) => &["enabledTools", "enabled_tools", "includeTools", "tools"],
             _ => &["enabledTools", "enabled_tools", "includeTools"],
         };
-        let names = self.names(keys)?;
-        (!names.iter().any(|name| name == "*") && (strict || !names.is_empty())).then_some(names)
+        if let Some((key, names)) = self.names(keys)
+            && !names.iter().any(|name| name == "*")
+            && (strict || !names.is_empty())
+        {
+            rules.push(ToolRule::of_entry(Effect::Only, key, &names, file));
+        }
+        let hidden = self.names(&["disabledTools", "disabled_tools", "excludeTools"]);
+        for (key, names) in hidden.into_iter().filter(|(_, names)| !names.is_empty()) {
+            if let Some(name) = names.iter().find(|name| name.contains('(')) {
+                let name = shortened(name);
+                unmapped = Some(format!("its rule `{key}: {name}` depends on params, which a policy cannot"));
+            }
+            rules.push(ToolRule::of_entry(Effect::Hide, key, &names, file));
+        }
+        self.approvals(&mut rules);
+        (rules, unmapped)
     }
 
-    fn names(&mut self, keys: &[&'static str]) -> Option<Vec<String>> {
+    /// Adds Codex's rules about approvals. `approve` needs no rule: the tool runs without a question.
+    fn approvals(&mut self, rules: &mut Vec<ToolRule>) {
+        let file = self.context.file;
+        let default = "default_tools_approval_mode";
+        // Other modes than these two ask, at least about some calls.
+        let is_asked = |mode: Option<&Value>| mode.is_some_and(|mode| mode != "auto" && mode != "approve");
+        let asks = is_asked(self.entry.get(default));
+        let mut add = |effect: Effect, tool: ToolNames, written: String| {
+            rules.push(ToolRule { effect, tools: vec![tool], written, file: file.into() });
+        };
+        if asks {
+            self.taken.push(default);
+            let mode = self.entry.get(default).and_then(Value::as_str).unwrap_or_default();
+            add(Effect::Ask, ToolNames::every(), format!("{default}: {}", shortened(mode)));
+        }
+        let Some(tools) = self.entry.get("tools").and_then(Value::as_object) else { return };
+        let mut is_read = true;
+        for (tool, settings) in tools {
+            let mode = settings.get("approval_mode");
+            if settings.get("enabled") == Some(&Value::Bool(false)) {
+                add(Effect::Hide, ToolNames::exact(tool), format!("tools.{tool}.enabled: false"));
+            } else if is_asked(mode) {
+                let mode = shortened(mode.and_then(Value::as_str).unwrap_or_default());
+                add(Effect::Ask, ToolNames::exact(tool), format!("tools.{tool}.approval_mode: {mode}"));
+            } else if asks && mode.is_some() {
+                let name = shortened(tool);
+                self.notes.push(format!(
+                    "`tools.{name}.approval_mode` is not carried over: Nonet asks for every tool"
+                ));
+            } else {
+                is_read = false;
+            }
+        }
+        if is_read {
+            self.taken.push("tools");
+        }
+    }
+
+    /// Returns the names under the first of these keys and its like.
+    fn names(&mut self, keys: &[&'static str]) -> Option<(&'static str, Vec<String>)> {
         self.taken.extend(keys);
-        let lists: Vec<_> = keys.iter().filter_map(|key| self.entry.get(*key)?.as_array()).collect();
-        let names = lists.iter().flat_map(|list| list.iter()).filter_map(Value::as_str).map(Into::into);
-        (!lists.is_empty()).then(|| names.collect())
+        let lists = keys.iter().filter_map(|key| Some((*key, self.entry.get(*key)?.as_array()?)));
+        let lists: Vec<(&'static str, &Vec<Value>)> = lists.collect();
+        let names = lists.iter().flat_map(|(_, list)| list.iter()).filter_map(Value::as_str).map(Into::into);
+        Some((lists.first()?.0, names.collect()))
     }
 
     fn timeout(&mut self) -> Option<Duration> {
@@ -311,8 +403,9 @@ impl<'a> EntryReader<'a> {
         let known = |key: &&String| self.taken.contains(&key.as_str()) || told.contains(key);
         let rest: Vec<_> = self.entry.keys().filter(|key| !known(key)).cloned().collect();
         let written = Value::Object(self.entry.clone()).to_string();
-        if ["${workspaceFolder", "${workspaceRoot}", "${cwd}"].iter().any(|name| written.contains(name)) {
-            self.notes.push(format!("the project folder was assumed to be {}", self.texts.folder.display()));
+        if FOLDERS.iter().any(|name| written.contains(name)) {
+            self.notes
+                .push(format!("its project folder is {}, in every client", self.texts.folder.display()));
         }
         let mut tell = |keys: &[String], why: &str| {
             if !keys.is_empty() {
@@ -367,7 +460,7 @@ fn fetches_nonet(command: &str, entry: &Map<String, Value>) -> bool {
 
 /// Returns the values of an entry that look like secrets, for masking.
 pub(super) fn secrets(value: &Value, machine: &Machine) -> Vec<String> {
-    let context = Context { machine, host: None, folder: None, root: &Value::Null };
+    let context = Context { machine, host: None, file: Path::new(""), folder: None, root: &Value::Null };
     let HostEntry::Server(server, _) = read(value, &context) else { return Vec::new() };
     let texts = server.texts().into_iter().flat_map(|(_, parts)| parts.clone());
     let secret = |part| match part {

@@ -6,10 +6,11 @@ use serde_json::Value;
 
 use super::{
     FileScope, HOSTS, Host, HostFault, Machine, OWN_NAME,
-    entry::{self, Context, HostEntry},
+    entry::{self, Context, HostEntry, HostServer},
     import::ImportSource,
     imported::Origin,
     read,
+    rules::{self, ClientRules},
     text::{self, Text},
 };
 
@@ -137,6 +138,7 @@ impl FoundEntries {
             ));
         }
         let folder = project_of(file, machine);
+        let is_installed = host.is_some();
         for table in tables {
             let of_project = table.table.starts_with("projects.");
             let folder = if of_project { Some(machine.current.as_path()) } else { folder.as_deref() };
@@ -147,10 +149,12 @@ impl FoundEntries {
                 }
                 _ => None,
             });
-            let context = Context { machine, host, folder, root: &root };
+            let context = Context { machine, host, file, folder, root: &root };
+            let rules = host.map(|host| rules::of_client(host, &root, file, is_installed, machine));
+            let rules = rules.unwrap_or_default();
             for (name, value) in table.entries.iter() {
                 self.secrets.extend(entry::secrets(value, machine));
-                let entry = self.entry(name, value, &context);
+                let entry = self.entry(name, value, &context, &rules);
                 let from = Origin {
                     host: host.map(|host| host.name),
                     file: file.into(),
@@ -163,12 +167,40 @@ impl FoundEntries {
     }
 
     /// Nonet over HTTP is recognised by its name, because it has no command.
-    fn entry(&self, name: &str, value: &Value, context: &Context) -> HostEntry {
+    fn entry(&self, name: &str, value: &Value, context: &Context, rules: &ClientRules) -> HostEntry {
         match entry::read(value, context) {
             HostEntry::Server(..) if name == OWN_NAME && !is_program(value) => HostEntry::Nonet,
+            HostEntry::Server(server, notes) => match entry::assumption(value, context) {
+                Some(why) => HostEntry::Left(why),
+                None => with_rules(server, notes, name, rules),
+            },
             entry => entry,
         }
     }
+}
+
+/// Adds a client's rules to one of its servers. A server stays with its client if servers.toml cannot express a rule.
+fn with_rules(
+    mut server: Box<HostServer>,
+    mut notes: Vec<String>,
+    name: &str,
+    rules: &ClientRules,
+) -> HostEntry {
+    if let Some(why) = server.unmapped.take() {
+        return HostEntry::Left(why);
+    }
+    match rules.of_server(name) {
+        Ok(mapped) => {
+            server.rules.extend(mapped.rules);
+            notes.extend(mapped.notes);
+        }
+        Err(why) => return HostEntry::Left(why),
+    }
+    if let Some(rule) = rules.switches_off(name) {
+        notes.push(format!("its client does not start it: `{rule}`"));
+        server.enabled = false;
+    }
+    HostEntry::Server(server, notes)
 }
 
 fn is_program(entry: &Value) -> bool {

@@ -1,12 +1,13 @@
 //! Imports servers from hosts' files into servers.toml, one by one.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use super::{
     Change, Host, HostFault, Machine, Os,
     find::find,
     imported::{Done, ImportRow, Imported, KeptSecret, SecretStore, Variable},
     join::Joining,
+    listed, literals,
     servers::ServersToml,
     text::{self, Text},
 };
@@ -69,8 +70,9 @@ pub fn import(
     if let Some(error) = joining.names.trouble() {
         return Err(unusable(&error));
     }
+    joining.apply_to_twins();
     let Joining { doc, mine, variables, secrets, .. } = joining;
-    let added = rows.iter().any(|row| row.done.is_new());
+    let added = rows.iter().any(|row| row.done.is_new()) || doc.is_edited();
     let after = match added {
         true => Some(text.with(&doc.checked(text.plain(), servers_toml, &mine)?)),
         false => before.clone(),
@@ -79,7 +81,9 @@ pub fn import(
     // Added servers can be removed again; replaced servers would be lost.
     change.backup = rows.iter().any(|row| matches!(row.done, Done::Replaced { .. }));
     change.secrets = found.secrets;
+    change.secrets.extend(literals::secrets(text.plain()));
     let mut notes = found.notes;
+    notes.extend(differences(&rows));
     if machine.os != Os::Windows && variables.iter().any(|variable| !variable.set) {
         notes.push(
             "a host that is not started from a shell does not see the shell's variables; `secrets.env` beside servers.toml \
@@ -90,28 +94,47 @@ pub fn import(
     Ok(assembled(variables, secrets, rows, notes, change, manner, file.clone()))
 }
 
-/// Works out new servers whose secrets are stored: in the keyring if there is one, else in `secrets.env`. The keyring is
-/// asked only if there are secrets, and may take at most `limit`; it is returned if used.
-pub fn keeping_secrets(
+/// Returns a note for each server for which clients have different rules.
+fn differences(rows: &[ImportRow]) -> Vec<String> {
+    let mut servers: BTreeMap<&str, Vec<&ImportRow>> = BTreeMap::new();
+    for row in rows {
+        servers.entry(row.done.server().unwrap_or_default()).or_default().push(row);
+    }
+    servers.remove("");
+    servers.retain(|_, rows| rows.iter().any(|row| row.strictness != rows[0].strictness));
+    let note = |(server, rows): (&str, Vec<&ImportRow>)| {
+        let mut clients: Vec<&str> = rows.iter().filter_map(|row| row.from.host).collect();
+        clients.dedup();
+        format!(
+            "`{server}` has different rules in {}: the strictest for each tool counts, for every client",
+            listed(&clients)
+        )
+    };
+    servers.into_iter().map(note).collect()
+}
+
+/// Works out an edit of servers.toml whose secrets are stored: in the keyring if there is one, else in `secrets.env`. The
+/// keyring is asked only if there are secrets, and may take at most `limit`; it is returned if used.
+pub fn keeping_secrets<T: AsMut<Imported>, E>(
     limit: Duration,
     replace: bool,
-    work: impl Fn(ImportOptions<'_>) -> Result<Imported, HostFault>,
+    work: impl Fn(ImportOptions<'_>) -> Result<T, E>,
     has_secrets: fn(&Imported) -> bool,
-) -> Result<(Imported, Option<Keyring>), HostFault> {
+) -> Result<(T, Option<Keyring>), E> {
     let options = ImportOptions { replace, keyring: None, file: true };
-    let mut imported = work(options)?;
-    if has_secrets(&imported) {
+    let mut edit = work(options)?;
+    let imported = edit.as_mut();
+    if has_secrets(imported) {
         let keyring = Keyring::system(limit);
         match usable(&keyring) {
             Ok(()) => {
-                imported = work(ImportOptions { keyring: Some(&keyring), ..options })?;
-                return Ok((imported, Some(keyring)));
+                return Ok((work(ImportOptions { keyring: Some(&keyring), ..options })?, Some(keyring)));
             }
             Err(keyring::Error::Missing(_)) => {}
             Err(error) => imported.notes.push(format!("{error}, so it is not used")),
         }
     }
-    Ok((imported, None))
+    Ok((edit, None))
 }
 
 /// Assembles the result.

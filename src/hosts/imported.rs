@@ -1,14 +1,18 @@
 //! The result of an import, before and after it is applied.
 
 use std::{
-    collections::BTreeMap,
-    fmt,
+    collections::{BTreeMap, BTreeSet},
+    fmt, io,
     path::{Path, PathBuf},
 };
 
 use serde::Serialize;
 
-use super::{Applied, Change, FileScope, Host, HostFault, Machine, import::unusable};
+use super::{
+    Applied, Change, FileScope, Host, HostFault, Machine,
+    import::{secrets_beside, unusable},
+    rules::MappedRule,
+};
 use crate::{
     config::{self, Loaded, Secret, Sources, Unusable},
     keyring::{self, Keyring},
@@ -31,6 +35,20 @@ pub struct Imported {
     pub(super) file: SecretsFile,
 }
 
+impl AsMut<Self> for Imported {
+    fn as_mut(&mut self) -> &mut Self {
+        self
+    }
+}
+
+/// An edit that stores no secrets.
+impl From<Change> for Imported {
+    fn from(change: Change) -> Self {
+        let (rows, variables, secrets, notes) = Default::default();
+        Self { rows, variables, secrets, notes, change, keyring: None, file: SecretsFile::default() }
+    }
+}
+
 /// The result for one server.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImportRow {
@@ -44,12 +62,39 @@ pub struct ImportRow {
     /// Omitted or changed settings, and remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// The client's own rules for its tools, and what servers.toml has for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<MappedRule>,
     /// Why the server must stay in its file although servers.toml has it: Nonet would not run it, or not as the host does.
     #[serde(skip)]
     pub stays: Option<String>,
+    /// Whether this import adds a rule for the server that servers.toml does not have yet.
+    #[serde(skip)]
+    pub(super) is_pending: bool,
+    /// What the rules do, in words that can be compared.
+    #[serde(skip)]
+    pub(super) strictness: BTreeSet<String>,
 }
 
 impl ImportRow {
+    pub(super) fn new(name: &str, from: &Origin, done: Done) -> Self {
+        Self {
+            name: name.into(),
+            from: from.clone(),
+            done,
+            notes: Vec::new(),
+            rules: Vec::new(),
+            stays: None,
+            is_pending: false,
+            strictness: BTreeSet::new(),
+        }
+    }
+
+    /// Whether servers.toml has the server, with its client's rules.
+    fn is_there(&self) -> bool {
+        matches!(self.done, Done::AlreadyThere { .. }) && !self.is_pending
+    }
+
     fn why_it_stays(&self) -> Option<String> {
         match &self.done {
             Done::Skipped { why } => Some(why.clone()),
@@ -180,6 +225,36 @@ pub struct KeptSecret {
     pub(super) value: Secret,
 }
 
+/// Stores the value of a name that servers.toml mentions. Returns the place, for the user. A keyring may ask its user, who has
+/// just typed the value.
+pub fn keep_secret(
+    servers_toml: &Path,
+    name: &str,
+    value: &str,
+    store: SecretStore,
+) -> Result<String, HostFault> {
+    match store {
+        SecretStore::Keyring => {
+            let stored = Keyring::system(keyring::ATTENDED).set(name, value);
+            stored.map_err(|error| HostFault::new(error.to_string(), error.remedy()))?;
+            Ok("the keyring".into())
+        }
+        SecretStore::File => {
+            let mut file = secrets_beside(servers_toml)?;
+            file.set(name, value);
+            file.write().map_err(|source| unwritten(&file, source))?;
+            Ok(file.path().display().to_string())
+        }
+    }
+}
+
+fn unwritten(file: &SecretsFile, source: io::Error) -> HostFault {
+    let remedy = "Check the folder and the free disk space; nothing was changed.";
+    HostFault::new(format!("cannot write the secrets: {source}"), remedy.into())
+        .within(file.path())
+        .because(source)
+}
+
 /// A server of a host's file that servers.toml has too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Carried {
@@ -247,6 +322,11 @@ impl Imported {
         !self.change.secrets.is_empty()
     }
 
+    /// Whether any secret is stored.
+    pub fn stores_secrets(&self) -> bool {
+        !self.secrets.is_empty()
+    }
+
     /// Requests a backup of servers.toml, even if servers are only added.
     pub fn keep_backup(&mut self) {
         self.change.backup = true;
@@ -280,12 +360,7 @@ impl Imported {
         }
         let is_new = self.secrets.iter().any(|kept| new(&kept));
         if is_new {
-            file.write().map_err(|source| {
-                let remedy = "Check the folder and the free disk space; nothing was changed.";
-                HostFault::new(format!("cannot write the secrets: {source}"), remedy.into())
-                    .within(file.path())
-                    .because(source)
-            })?;
+            file.write().map_err(|source| unwritten(&file, source))?;
         }
         Ok(is_new)
     }
@@ -293,7 +368,7 @@ impl Imported {
     /// Returns the servers of one table that servers.toml has now and Nonet may run: [`install`](super::install) may
     /// remove them from the table.
     pub fn carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
-        self.carried_if(host, scope, machine, |done| matches!(done, Done::AlreadyThere { .. }))
+        self.carried_if(host, scope, machine, ImportRow::is_there)
     }
 
     /// Returns the servers of one table that [`install`](super::install) may remove once this import is applied.
@@ -306,10 +381,10 @@ impl Imported {
         host: &Host,
         scope: FileScope,
         machine: &Machine,
-        is_wanted: fn(&Done) -> bool,
+        is_wanted: fn(&ImportRow) -> bool,
     ) -> Vec<Carried> {
         let rows = self.rows_of(host, scope, machine);
-        let carried = rows.filter(|row| row.stays.is_none() && is_wanted(&row.done)).filter_map(|row| {
+        let carried = rows.filter(|row| row.stays.is_none() && is_wanted(row)).filter_map(|row| {
             let server = row.done.server()?.to_string();
             Some(Carried { name: row.name.clone(), server })
         });
@@ -319,11 +394,11 @@ impl Imported {
     /// Returns the servers of one table that [`install`](super::install) must leave there now, each with the reason.
     pub fn staying(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<(String, String)> {
         let rows = self.rows_of(host, scope, machine);
-        let missing = |done: &Done| !matches!(done, Done::AlreadyThere { .. });
         let why = |row: &ImportRow| match row.why_it_stays() {
-            None if row.done.server().is_some() && missing(&row.done) => {
-                Some("it is not in servers.toml".into())
-            }
+            None if row.done.server().is_some() && !row.is_there() => Some(match row.is_pending {
+                true if !row.done.is_new() => "servers.toml does not have its client's rules yet".into(),
+                _ => "it is not in servers.toml".into(),
+            }),
             why => why,
         };
         rows.filter_map(|row| Some((row.name.clone(), why(row)?))).collect()

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Change, FileScope, Host, HostFault, Launch, Machine, OWN_NAME,
+    backups::Backups,
     change::Afterwards,
     edit::HostTable,
     entry, listed,
@@ -53,8 +54,9 @@ pub fn present(host: &Host, scope: FileScope, machine: &Machine) -> Result<Prese
 struct HostFile {
     /// The user's path.
     file: PathBuf,
-    /// The path with links resolved; records and backups are beside it.
+    /// The path with links resolved; the record is beside it.
     real: PathBuf,
+    backups: Backups,
     bytes: Option<Vec<u8>>,
     text: Text,
 }
@@ -68,7 +70,7 @@ pub fn entry_text(host: &Host, launch: &Launch) -> Result<String, HostFault> {
 
 /// Works out a host's file with Nonet in it. `replace` lists the servers to remove, by their names in the
 /// file: only ones that servers.toml has now. Nothing is written before [`Change::apply`], which keeps a
-/// backup beside the file.
+/// backup.
 pub fn install(
     host: &Host,
     scope: FileScope,
@@ -219,7 +221,7 @@ impl HostFile {
         let real = behind_links(&file)?;
         let bytes = bytes(&real)?;
         let text = Text::new(bytes.as_deref(), &file)?;
-        Ok(Self { file, real, bytes, text })
+        Ok(Self { file, real, backups: Backups::of(machine), bytes, text })
     }
 
     fn servers(&self, host: &Host) -> HostTable<'_> {
@@ -244,7 +246,7 @@ impl HostFile {
     /// a later state.
     fn first(&self, receipt: &Receipt, servers: &HostTable) -> Option<First> {
         let Some(name) = &receipt.before else { return Some(First::NoFile) };
-        let backup = receipt::backup(&self.real, name)?;
+        let backup = self.backups.find(&self.real, name)?;
         let bytes = bytes(&backup).ok()??;
         let text = Text::new(Some(&bytes), &backup).ok()?;
         let entries = servers.entries(text.plain()).ok()?;
@@ -253,7 +255,7 @@ impl HostFile {
 
     /// Returns a server from a backup.
     fn kept(&self, backup: &str, name: &str, servers: &HostTable) -> Option<Map<String, Value>> {
-        let backup = receipt::backup(&self.real, backup)?;
+        let backup = self.backups.find(&self.real, backup)?;
         let bytes = bytes(&backup).ok()??;
         let text = Text::new(Some(&bytes), Path::new(&backup)).ok()?;
         servers.entries(text.plain()).ok()?.get(name)?.as_object().cloned()

@@ -1,6 +1,6 @@
 //! Adds hosts' servers to servers.toml, one by one.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, path::Path};
 
 use super::{
     Machine, Os,
@@ -10,12 +10,13 @@ use super::{
     imported::{Done, ImportRow, KeptSecret, SecretStore, Variable},
     listed,
     names::{Meaning, Names, Reference},
-    parts::TextPart,
-    servers::{Newcomer, ServersToml, held, references},
+    parts::{TextPart, TextParts},
+    rules::{Effect, MappedRule, ToolNames, ToolRule},
+    servers::{Newcomer, ServersToml, held, references, written},
     shortened,
 };
 use crate::{
-    config::Secret,
+    config::{Policy, Secret},
     name::{MAX_SERVER, ServerName},
     secrets_file::SecretsFile,
 };
@@ -30,6 +31,14 @@ pub(super) struct Joining<'a> {
     keeps: bool,
     /// The names used by this import; they are never replaced.
     pub mine: BTreeSet<String>,
+    /// The servers that this import adds.
+    new: BTreeSet<String>,
+    /// Servers with the same connection, under two names.
+    twins: Vec<(String, String)>,
+    /// The rules of this import: for a server's tools, what happens.
+    rules: Vec<(String, ToolNames, Policy)>,
+    /// The patterns of the rules that servers.toml did not have.
+    added: BTreeSet<String>,
     pub variables: Vec<Variable>,
     pub secrets: Vec<KeptSecret>,
 }
@@ -46,25 +55,132 @@ impl<'a> Joining<'a> {
         let mut names = Names::new(machine, manner.keyring, file);
         let mentioned = found.iter().flat_map(|found| named(&found.entry));
         doc.references().into_iter().chain(mentioned).for_each(|reference| names.reserve(reference));
-        let (mine, variables, secrets) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let (replace, keeps) = (manner.replace, manner.file);
-        Self { doc, names, machine, replace, keeps, mine, variables, secrets }
+        Self {
+            doc,
+            names,
+            machine,
+            replace: manner.replace,
+            keeps: manner.file,
+            mine: BTreeSet::new(),
+            new: BTreeSet::new(),
+            twins: Vec::new(),
+            rules: Vec::new(),
+            added: BTreeSet::new(),
+            variables: Vec::new(),
+            secrets: Vec::new(),
+        }
     }
 
     /// Adds a server, unless servers.toml already has it.
     pub fn join(&mut self, found: &FoundEntry) -> ImportRow {
-        let (done, notes, lost) = match &found.entry {
-            HostEntry::Nonet => (Done::Nonet, Vec::new(), None),
-            HostEntry::Left(why) => (Done::Skipped { why: why.clone() }, Vec::new(), None),
-            HostEntry::Server(server, notes) => {
-                let (done, more) = self.server(found, server);
-                (done, notes.iter().cloned().chain(more).collect(), server.lost.clone())
-            }
+        let row = |done: Done| ImportRow::new(&found.name, &found.from, done);
+        let (server, notes) = match &found.entry {
+            HostEntry::Nonet => return row(Done::Nonet),
+            HostEntry::Left(why) => return row(Done::Skipped { why: why.clone() }),
+            HostEntry::Server(server, notes) => (server, notes),
         };
-        let disabled = done.server().filter(|name| self.doc.is_disabled(name));
-        let disabled = disabled.map(|name| format!("[servers.{name}] of servers.toml has `enabled = false`"));
-        let stays = disabled.or(lost);
-        ImportRow { name: found.name.clone(), from: found.from.clone(), done, notes, stays }
+        if let Some(rule) = server.rules.iter().find(|rule| rule.effect == Effect::Ask)
+            && self.doc.denies_by_risk()
+        {
+            let why = format!(
+                "its rule `{}` would precede the policy of servers.toml that denies tools by their risk",
+                rule.written
+            );
+            return row(Done::Skipped { why });
+        }
+        let (done, more) = self.server(found, server);
+        let mut row = row(done);
+        row.notes = notes.iter().cloned().chain(more).collect();
+        let Some(name) = row.done.server().map(ToString::to_string) else { return row };
+        row.stays = if self.doc.is_disabled(&name) {
+            Some(format!("[servers.{name}] of servers.toml has `enabled = false`"))
+        } else if !server.enabled {
+            Some(format!("it is switched off here, but not in [servers.{name}] of servers.toml"))
+        } else {
+            server.lost.clone()
+        };
+        self.keep_rules(&name, server, &mut row);
+        row
+    }
+
+    /// Turns a client's rules into rules of servers.toml, or lets the server stay with its client.
+    fn keep_rules(&mut self, name: &str, server: &HostServer, row: &mut ImportRow) {
+        let is_new = row.done.is_new();
+        let weaker = |rule: &ToolRule| {
+            let policy = rule.effect.policy();
+            let tool = rule.tools.iter().find_map(|tools| self.doc.weaker_tool(name, tools, policy))?;
+            Some(format!(
+                "its rule `{}` is stricter than [servers.{name}.tools.{tool}] of servers.toml",
+                rule.written
+            ))
+        };
+        if let Some(why) = server.rules.iter().find_map(weaker) {
+            row.stays.get_or_insert(why);
+            return;
+        }
+        for rule in &server.rules {
+            let became = match rule.effect {
+                Effect::Allow => continue,
+                Effect::Only if is_new => format!("`allowed_tools` of [servers.{name}]"),
+                Effect::Only if self.doc.shows_only(name, &rule.tools) => {
+                    format!("`allowed_tools` of [servers.{name}], as it is")
+                }
+                Effect::Only if self.new.contains(name) => {
+                    self.doc.show_only(name, &rule.tools);
+                    format!("`allowed_tools` of [servers.{name}], for every client")
+                }
+                Effect::Only => {
+                    let rule = &rule.written;
+                    let why =
+                        format!("its rule `{rule}` shows fewer tools than [servers.{name}] of servers.toml");
+                    row.stays.get_or_insert(why);
+                    continue;
+                }
+                Effect::Hide if is_new => format!("`blocked_tools` of [servers.{name}]"),
+                Effect::Ask | Effect::Deny | Effect::Hide => {
+                    let policy = rule.effect.policy();
+                    let patterns: Vec<String> =
+                        rule.tools.iter().flat_map(|tools| self.rule(name, tools, policy)).collect();
+                    row.is_pending |= patterns.iter().any(|pattern| self.added.contains(pattern));
+                    let policy = if policy == Policy::Deny { "deny" } else { "approve" };
+                    format!("`policy = \"{policy}\"` for {}", patterns.join(", "))
+                }
+            };
+            for tools in &rule.tools {
+                row.strictness.insert(format!("{} {tools}", strictness(rule.effect)));
+            }
+            let (rule, file) = (rule.written.clone(), rule.file.clone());
+            row.rules.push(MappedRule { rule, file, became });
+        }
+    }
+
+    /// Adds a rule for tools of a server, unless servers.toml has it. Returns the patterns.
+    fn rule(&mut self, server: &str, tools: &ToolNames, policy: Policy) -> Vec<String> {
+        let renamed = self.doc.renamed(server, tools);
+        let mut patterns = Vec::new();
+        for tools in std::iter::once(tools).chain(&renamed) {
+            let pattern = tools.of_server(server).to_string();
+            if !self.doc.has_rule(server, tools, policy) {
+                self.doc.add_rule(server, tools, policy);
+                self.added.insert(pattern.clone());
+            }
+            self.rules.push((server.into(), tools.clone(), policy));
+            patterns.push(pattern);
+        }
+        patterns
+    }
+
+    /// Applies the rules of a server to the same server under another name.
+    pub fn apply_to_twins(&mut self) {
+        let twins = std::mem::take(&mut self.twins);
+        let rules = self.rules.clone();
+        for (a, b) in twins {
+            for (from, to) in [(&a, &b), (&b, &a)] {
+                for (_, tools, policy) in rules.iter().filter(|(server, ..)| server == from) {
+                    self.rule(to, tools, *policy);
+                }
+            }
+        }
     }
 
     fn server(&mut self, found: &FoundEntry, server: &HostServer) -> (Done, Option<String>) {
@@ -89,6 +205,7 @@ impl<'a> Joining<'a> {
             if replaceable {
                 self.doc.replace(&newcomer, &mut self.names);
                 self.mine.insert(name.clone());
+                self.new.insert(name.clone());
                 self.note_references(found, server, &name, None);
                 return (Done::Replaced { server: name }, None);
             }
@@ -99,10 +216,12 @@ impl<'a> Joining<'a> {
         };
         let newcomer = Newcomer { server, file: &found.from.file, name: &name };
         let twin = self.doc.twin(&newcomer, &self.names);
+        self.twins.extend(twin.iter().map(|twin| (twin.clone(), name.clone())));
         let note =
             twin.map(|twin| format!("servers.toml has the same server as `{twin}`; one of them is enough"));
         self.doc.add(&newcomer, &mut self.names);
         self.mine.insert(name.clone());
+        self.new.insert(name.clone());
         self.note_references(found, server, &name, None);
         let done =
             if name == found.name { Done::Added { server: name } } else { Done::AddedAs { server: name } };
@@ -182,6 +301,20 @@ impl<'a> Joining<'a> {
         }
     }
 
+    /// Returns a text of a server with references in the place of its secrets, which are noted. `file` has the text.
+    pub fn without_secrets(&mut self, parts: &TextParts, server: &str, file: &Path) -> String {
+        let text = written(parts, server, file, &mut self.names);
+        for part in parts {
+            let Some(held) = held(part, file) else { continue };
+            if let (Some(reference), Meaning::Value { value, .. }) = (self.names.find(&held), held)
+                && self.is_stored(&reference, &value)
+            {
+                self.note_secret(reference, value, server);
+            }
+        }
+        text
+    }
+
     /// Whether a secret is stored under its name. A variable with another value in `secrets.env` is set by the
     /// environment, and stays.
     fn is_stored(&self, reference: &Reference, value: &str) -> bool {
@@ -228,6 +361,15 @@ impl<'a> Joining<'a> {
         let (servers, places) = (vec![server.into()], vec![place.into()]);
         let what = shortened_words(&what);
         self.variables.push(Variable { name, what, servers, places, set, kept, hint });
+    }
+}
+
+/// Returns a word for what happens to a tool: two rules with the same word differ in name only.
+fn strictness(effect: Effect) -> &'static str {
+    match effect.policy() {
+        Policy::Allow => "allow",
+        Policy::Approve => "ask",
+        Policy::Deny => "deny",
     }
 }
 

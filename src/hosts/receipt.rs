@@ -2,7 +2,7 @@
 //! servers.
 
 use std::{
-    fs,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -12,8 +12,6 @@ use sha2::{Digest, Sha256};
 use super::HostFault;
 use crate::{files::replace_as_it_was, text::hex};
 
-/// The infix in the name of a backup, between the file's name and the time.
-pub(super) const BACKUP: &str = "nonet-backup-";
 const RECEIPT: &str = "nonet-install.json";
 
 /// The record of an install. Contains names, no values.
@@ -76,11 +74,13 @@ pub(super) fn forget(file: &Path) {
     drop(fs::remove_file(path(file)));
 }
 
-/// Returns the path of a recorded backup, which must be beside the file.
-pub(super) fn backup(file: &Path, name: &str) -> Option<PathBuf> {
-    let prefix = format!("{}.{BACKUP}", file.file_name()?.to_string_lossy());
-    let stamp = name.strip_prefix(&prefix)?;
-    stamp.chars().all(|c| c.is_ascii_alphanumeric() || c == '-').then(|| file.with_file_name(name))
+/// Returns the names of the backups that `uninstall` needs; none if the record of the file cannot be read.
+pub(super) fn needed(file: &Path) -> Option<Vec<String>> {
+    let record: Receipt = match fs::read(path(file)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(Vec::new()),
+        record => serde_json::from_slice(&record.ok()?).ok()?,
+    };
+    Some(record.before.into_iter().chain(record.removed.into_iter().map(|removed| removed.backup)).collect())
 }
 
 /// Returns the digest of a file's content.

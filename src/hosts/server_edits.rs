@@ -15,7 +15,7 @@ use super::{
     import::{assembled, secrets_beside, unusable, usable},
     imported::Origin,
     join::Joining,
-    listed,
+    listed, literals,
     names::Reference,
     parts::TextPart,
     read,
@@ -165,14 +165,14 @@ pub fn enable_server(
 }
 
 /// The content of a servers.toml.
-struct ServersFile<'a> {
+pub(super) struct ServersFile<'a> {
     file: &'a Path,
     bytes: Option<Vec<u8>>,
-    text: Text,
+    pub text: Text,
 }
 
 impl<'a> ServersFile<'a> {
-    fn read(file: &'a Path) -> Result<Self, HostFault> {
+    pub fn read(file: &'a Path) -> Result<Self, HostFault> {
         let bytes = text::bytes(file)?;
         let text = Text::new(bytes.as_deref(), file)?;
         read::toml(text.written(), file)?;
@@ -252,12 +252,11 @@ impl<'a> ServersFile<'a> {
         found
     }
 
-    fn change(&self, after: &str, machine: &Machine) -> Change {
+    pub fn change(&self, after: &str, machine: &Machine) -> Change {
         let is_same = after == self.text.written();
         let bytes = if is_same { self.bytes.clone() } else { Some(self.text.spliced(after)) };
         let mut change = Change::new(self.file, self.bytes.clone(), bytes, machine);
-        let entries = self.table().entries(self.text.plain()).unwrap_or_default();
-        change.secrets = entries.values().flat_map(|entry| entry::secrets(entry, machine)).collect();
+        change.secrets = [self.text.plain(), after].into_iter().flat_map(literals::secrets).collect();
         change
     }
 

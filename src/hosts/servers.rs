@@ -1,16 +1,19 @@
 //! The text of servers.toml: lists its servers, and adds one without touching the rest.
 
+mod policies;
+
 use std::{collections::BTreeSet, path::Path};
 
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use super::{
     FileFormat, HostFault,
-    edit::{HostTable, add_toml},
+    edit::add_toml,
     entry::{HostServer, Reach},
     names::{Meaning, Names, Reference},
     parts::{TextPart, TextParts, escaped, own},
     read,
+    rules::{ToolNames, hidden_tools, shown_tools},
     server_text::TABLE,
 };
 use crate::config::{self, toml_value};
@@ -30,6 +33,8 @@ const OF_ONE_WAY: [&str; 3] = ["transport", "openapi", "endpoints"];
 /// A servers.toml while it is being edited.
 pub(super) struct ServersToml {
     document: DocumentMut,
+    /// The edited entries besides servers: their tables and keys.
+    edited: BTreeSet<(&'static str, String)>,
 }
 
 /// A server to add: its source file, and its name in servers.toml.
@@ -49,11 +54,11 @@ impl ServersToml {
                 let remedy = "Write each server as its own table, `[servers.NAME]`.";
                 Err(HostFault::new("`servers` is not a table".into(), remedy.into()).within(file))
             }
-            _ => Ok(Self { document }),
+            _ => Ok(Self { document, edited: BTreeSet::new() }),
         }
     }
 
-    /// Returns the current text, if it is still readable and nothing but the named servers has changed.
+    /// Returns the current text, if it is still readable and nothing but the named servers, and what else was edited on purpose, has changed.
     pub fn checked(
         &self,
         before: &str,
@@ -61,8 +66,24 @@ impl ServersToml {
         servers: &BTreeSet<String>,
     ) -> Result<String, HostFault> {
         let after = self.document.to_string();
-        let own = HostTable { format: FileFormat::Toml, table: TABLE, file };
-        if own.keeps_the_rest(before, &after, |name| servers.contains(name))? {
+        let rest = |text: &str| -> Result<serde_json::Value, HostFault> {
+            let mut root = read::value(text, FileFormat::Toml, file)?;
+            let servers = servers.iter().map(|name| (TABLE, name));
+            for (table, key) in servers.chain(self.edited.iter().map(|(table, key)| (*table, key))) {
+                let Some(members) = root.get_mut(table).and_then(serde_json::Value::as_object_mut) else {
+                    continue;
+                };
+                members.shift_remove(key);
+                if members.is_empty()
+                    && let Some(root) = root.as_object_mut()
+                {
+                    root.shift_remove(table);
+                }
+            }
+            Ok(root)
+        };
+        let before = rest(before)?;
+        if rest(&after).is_ok_and(|after| after == before) {
             return Ok(after);
         }
         let message = "no servers can be added to the file as it is written";
@@ -166,7 +187,7 @@ impl ServersToml {
 fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)> {
     let server = newcomer.server;
     let mut items = Vec::new();
-    let mut text = |parts: &TextParts| written(parts, newcomer, names);
+    let mut text = |parts: &TextParts| written(parts, newcomer.name, newcomer.file, names);
     let value = |text: String| Item::Value(Value::from(text));
     if let Some(description) = &server.description {
         items.push(("description", value(text(description))));
@@ -211,12 +232,12 @@ fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)>
         }
         Reach::Other => {}
     }
-    if let Some(tools) = &server.allowed_tools {
-        items.push(("allowed_tools", array("allowed_tools", tools.iter().map(|tool| glob(tool)))));
+    if let Some(tools) = shown_tools(&server.rules) {
+        items.push(("allowed_tools", array("allowed_tools", tools.iter().map(pattern))));
     }
-    if !server.blocked_tools.is_empty() {
-        let tools = server.blocked_tools.iter().map(|tool| glob(tool));
-        items.push(("blocked_tools", array("blocked_tools", tools)));
+    let hidden: Vec<String> = hidden_tools(&server.rules).map(pattern).collect();
+    if !hidden.is_empty() {
+        items.push(("blocked_tools", array("blocked_tools", hidden.into_iter())));
     }
     for (key, time) in [("timeout", server.timeout), ("start_timeout", server.start_timeout)] {
         if let Some(time) = time {
@@ -269,19 +290,18 @@ fn item(key: &str, json: &serde_json::Value) -> Item {
     }
 }
 
-/// Returns a pattern that matches only this tool's name.
-fn glob(tool: &str) -> String {
-    let mut pattern = String::new();
-    for c in tool.chars() {
-        if "*?[]{}\\".contains(c) {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    escaped(&pattern)
+/// Returns a text of servers.toml without its escapes.
+fn own_text(text: &str) -> String {
+    text.replace("$${", "${")
 }
 
-fn written(parts: &TextParts, newcomer: &Newcomer, names: &mut Names) -> String {
+/// Returns a pattern as a text of servers.toml.
+fn pattern(tools: &ToolNames) -> String {
+    escaped(&tools.to_string())
+}
+
+/// Returns parts as a text of servers.toml, with references in the place of a server's secrets.
+pub(super) fn written(parts: &TextParts, server: &str, file: &Path, names: &mut Names) -> String {
     let mut text = String::new();
     for part in parts {
         match part {
@@ -292,8 +312,8 @@ fn written(parts: &TextParts, newcomer: &Newcomer, names: &mut Names) -> String 
             }
             TextPart::Keyring(name) => text.push_str(&Reference::Keyring(name.clone()).to_string()),
             part => {
-                if let Some(held) = held(part, newcomer.file) {
-                    text.push_str(&names.name(newcomer.name, held).to_string());
+                if let Some(held) = held(part, file) {
+                    text.push_str(&names.name(server, held).to_string());
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     ops::Range,
     sync::Arc,
@@ -15,10 +15,12 @@ use base64::{
 };
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
+use serde_json::{Map, Value};
+
 use super::MASK;
 use crate::{
     secrets::{MIN_TOKEN, is_harmless},
-    text::hex,
+    text::{clean, hex},
 };
 
 /// The shortest secret and the shortest encoding that are searched for, in bytes: shorter ones are words.
@@ -80,15 +82,93 @@ impl KnownSecrets {
         found.map(|hit| (hit.range(), self.owners[hit.pattern().as_usize()].clone()))
     }
 
-    /// Returns a text with the secrets masked.
+    /// Returns a text with the secrets masked. Hidden characters inside of a secret do not hide it: such a text is returned
+    /// without its hidden characters.
     pub fn mask<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match &self.automaton {
-            Some(automaton) if automaton.is_match(text) => {
-                Cow::Owned(automaton.replace_all(text, &vec![MASK; automaton.patterns_len()]))
-            }
-            _ => Cow::Borrowed(text),
+        let Some(automaton) = &self.automaton else { return Cow::Borrowed(text) };
+        let masked = |text: &str| {
+            automaton
+                .is_match(text)
+                .then(|| automaton.replace_all(text, &vec![MASK; automaton.patterns_len()]))
+        };
+        let as_written = masked(text);
+        let shown = as_written.as_deref().unwrap_or(text);
+        match clean(shown) {
+            Cow::Owned(clean) => masked(&clean).or(as_written),
+            Cow::Borrowed(_) => as_written,
+        }
+        .map_or(Cow::Borrowed(text), Cow::Owned)
+    }
+
+    /// Returns a text with the secrets masked; `None` if it has none.
+    fn masked(&self, text: &str) -> Option<String> {
+        match self.mask(text) {
+            Cow::Owned(masked) => Some(masked),
+            Cow::Borrowed(_) => None,
         }
     }
+
+    /// Returns whether a text of a value has a secret, object keys included.
+    pub fn is_in(&self, value: &Value) -> bool {
+        self.automaton.is_some()
+            && match value {
+                Value::String(text) => self.masked(text).is_some(),
+                Value::Array(items) => items.iter().any(|item| self.is_in(item)),
+                Value::Object(fields) => {
+                    fields.iter().any(|(key, item)| self.masked(key).is_some() || self.is_in(item))
+                }
+                Value::Null | Value::Bool(_) | Value::Number(_) => false,
+            }
+    }
+
+    /// Masks the secrets in every text of a value, object keys included. Returns whether there were any.
+    pub fn mask_in(&self, value: &mut Value) -> bool {
+        if self.automaton.is_none() {
+            return false;
+        }
+        match value {
+            Value::String(text) => self.mask_text(text),
+            // No short circuit: all of them are masked.
+            Value::Array(items) => items.iter_mut().fold(false, |any, item| self.mask_in(item) | any),
+            Value::Object(fields) => {
+                let any = fields.values_mut().fold(false, |any, item| self.mask_in(item) | any);
+                rename_keys(fields, |key| self.masked(key)) | any
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+        }
+    }
+
+    /// Masks the secrets of a definition, except in the fields `names`, by which others call it. Returns whether there were
+    /// any.
+    pub fn mask_definition(&self, definition: &mut Value, names: &[&str]) -> bool {
+        let Value::Object(fields) = definition else { return self.mask_in(definition) };
+        let texts = fields.iter_mut().filter(|(key, _)| !names.contains(&key.as_str()));
+        texts.fold(false, |any, (_, item)| self.mask_in(item) | any)
+    }
+
+    /// Masks the secrets of a text in place. Returns whether there were any.
+    pub fn mask_text(&self, text: &mut String) -> bool {
+        self.masked(text).map(|masked| *text = masked).is_some()
+    }
+}
+
+/// Gives the keys of an object the names that `renamed` returns. A name that is taken gets a number, so that no field is lost.
+/// Returns whether any key has another name now.
+pub fn rename_keys(fields: &mut Map<String, Value>, renamed: impl Fn(&str) -> Option<String>) -> bool {
+    if fields.keys().all(|key| renamed(key).is_none()) {
+        return false;
+    }
+    let mut uses: HashMap<String, usize> = HashMap::new();
+    for (key, item) in std::mem::take(fields) {
+        let mut name = renamed(&key).unwrap_or(key);
+        while fields.contains_key(&name) {
+            let uses = uses.entry(name.clone()).or_insert(1);
+            *uses += 1;
+            name = format!("{name} ({uses})");
+        }
+        fields.insert(name, item);
+    }
+    true
 }
 
 /// Returns the forms in which a value may be written: plain, in a JSON text, percent-encoded, hexadecimal, and Base64.
@@ -120,6 +200,7 @@ fn encodings(value: &str) -> BTreeSet<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use base64::engine::general_purpose::{STANDARD, URL_SAFE};
+    use serde_json::json;
 
     use super::*;
 
@@ -154,6 +235,22 @@ mod tests {
         }
         assert_eq!(known.find("pa\"ss?w>rd/2ß").count(), 0);
         assert_eq!(KnownSecrets::default().find(SECRET).count(), 0);
+    }
+
+    #[test]
+    fn every_text_of_a_value_is_masked_and_no_field_is_lost() {
+        let known = KnownSecrets::new([("a".into(), "k3y-0f-a-server".to_string())]);
+        let hidden = "k3y-0f\u{200b}-a-server";
+        let mut value = json!({
+            "k3y-0f-a-server": 1, "azN5LTBmLWEtc2VydmVy": 2, hidden: 3, "rest": ["it is k3y-0f-a-server", 4, null],
+        });
+        assert!(known.mask_in(&mut value));
+        assert_eq!(value, json!({ "***": 1, "*** (2)": 2, "*** (3)": 3, "rest": ["it is ***", 4, null] }));
+        assert!(!known.mask_in(&mut value));
+        let mut tool = json!({ "name": "k3y-0f-a-server", "description": format!("Uses {hidden}.\u{200b}") });
+        assert!(known.mask_definition(&mut tool, &["name"]));
+        assert_eq!(tool, json!({ "name": "k3y-0f-a-server", "description": "Uses ***." }));
+        assert_eq!(known.mask("no\u{200b}thing"), "no\u{200b}thing");
     }
 
     #[test]

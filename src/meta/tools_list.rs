@@ -57,8 +57,8 @@ pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
 
 /// Returns the schema of a verbatim tool whose params are repeated in HTTP headers, which have to match the body.
 pub fn mirrored_schema(gate: &Gate, name: &str) -> Option<Map<String, Value>> {
-    let tool = gate.verbatim_tool(name)?;
-    tool.mirrored.then(|| tool.definition.get("inputSchema")?.as_object().cloned())?
+    let tool = gate.verbatim_tool(name).filter(|tool| gate.allows(tool))?;
+    tool.mirrored.then(|| tool.visible.get("inputSchema")?.as_object().cloned())?
 }
 
 /// Whether `tools/list` can change while Nonet runs.

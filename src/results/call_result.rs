@@ -6,17 +6,15 @@ use bytes::Bytes;
 use memchr::memmem;
 use serde_json::{Value, json};
 
-use super::{SHORT, Whole, is_error, json_len};
+use super::{NOTICES, SHORT, Whole, drop_own_meta, is_error, is_own_meta, json_len};
 use crate::{
     fault::{Code, Fault},
-    json::{Member, members},
+    json::{Member, any_text, members},
     wire::{Share, Weight, off_thread},
 };
 
 /// Results up to this size, in bytes, are copied into one piece.
 const SMALL: usize = 16 << 10;
-/// The prefix of the `_meta` keys that Nonet reads.
-const OWN_META: &[u8] = b"nonet/";
 /// The member that marks a complete result in the stateless era (2026-07-28).
 const COMPLETE: &[u8] = b",\"resultType\":\"complete\"";
 
@@ -25,6 +23,8 @@ const COMPLETE: &[u8] = b",\"resultType\":\"complete\"";
 pub struct CallResult {
     form: Form,
     share: Option<Share>,
+    /// Whether a budget has been applied to it.
+    is_fitted: bool,
 }
 
 #[derive(Debug)]
@@ -55,20 +55,40 @@ struct Raw {
 
 impl From<Value> for CallResult {
     fn from(tree: Value) -> Self {
-        Self { form: Form::Tree(tree), share: None }
+        Self { form: Form::Tree(tree), share: None, is_fitted: false }
     }
 }
 
 impl CallResult {
-    /// Reads a result. It stays as bytes, unless something in it requires a look inside. `Err` says why it is not JSON.
+    /// Reads a server's result, without the `_meta` keys that only Nonet may use. It stays as bytes, unless something in it requires a look inside. `Err` says why it is not JSON.
     /// Blocks while a large one is scanned.
     pub fn read(json: Bytes) -> Result<Self, String> {
         let members = members(&json).map_err(|flaw| flaw.to_string())?;
         let form = match members.and_then(|members| Raw::of(&json, &members)) {
             Some(raw) => Form::Raw(raw),
-            None => Form::Tree(serde_json::from_slice(&json).map_err(|error| error.to_string())?),
+            None => {
+                let mut tree = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
+                drop_own_meta(&mut tree);
+                Form::Tree(tree)
+            }
         };
-        Ok(Self { form, share: None })
+        Ok(Self { form, share: None, is_fitted: false })
+    }
+
+    /// Takes a server's result that is a tree already.
+    pub fn of_server(mut tree: Value) -> Self {
+        drop_own_meta(&mut tree);
+        tree.into()
+    }
+
+    /// Notes that a budget has been applied.
+    pub fn fitted(self) -> Self {
+        Self { is_fitted: true, ..self }
+    }
+
+    /// Returns whether a budget has been applied.
+    pub fn is_fitted(&self) -> bool {
+        self.is_fitted
     }
 
     /// Attaches the result's share of the memory.
@@ -172,9 +192,10 @@ impl CallResult {
         }
     }
 
-    /// Adds a text block, if the result has blocks.
-    pub fn push_text(&mut self, text: &str) {
-        let block = json!({ "type": "text", "text": text });
+    /// Adds a block with notices of Nonet's, if the result has blocks. Its mark tells it from a server's text.
+    pub fn push_notices(&mut self, notices: &[Value]) {
+        let text = json!({ "notices": notices }).to_string();
+        let block = json!({ "type": "text", "text": text, "_meta": { NOTICES: true } });
         match &mut self.form {
             Form::Raw(raw) => raw.push(&block),
             Form::Tree(tree) => {
@@ -247,7 +268,7 @@ impl Raw {
                 }
                 b"\"structuredContent\"" if !has_value => has_value = true,
                 b"\"isError\"" if value != b"true" => {}
-                b"\"_meta\"" if memmem::find(value, OWN_META).is_none() => {}
+                b"\"_meta\"" if !has_own_key(value) => {}
                 b"\"content\""
                 | b"\"resultType\""
                 | b"\"structuredContent\""
@@ -315,6 +336,11 @@ impl Raw {
     }
 }
 
+/// Returns whether JSON has a key that only Nonet may use in `_meta`.
+fn has_own_key(json: &[u8]) -> bool {
+    any_text(json, |text, behind| is_own_meta(text) && behind.trim_ascii_start().starts_with(b":"))
+}
+
 /// Returns whether blocks may contain links to resources, judged by their types.
 fn has_links(blocks: &[u8]) -> bool {
     // In JSON, a quote that opens a string never follows a backslash.
@@ -333,6 +359,8 @@ fn unreadable(error: &serde_json::Error) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ADDED: &str = r#"{"type":"text","text":"{\"notices\":[1]}","_meta":{"nonet/notices":true}},{"type":"text","text":"{\"notices\":[]}","_meta":{"nonet/notices":true}}"#;
 
     fn raw(json: &str) -> CallResult {
         let result = CallResult::read(Bytes::copy_from_slice(json.as_bytes())).expect("it is JSON");
@@ -354,6 +382,7 @@ mod tests {
             r#"{"resultType":"complete"}"#,
             r#"{"content":[],"task":{}}"#,
             r#"{"content":[],"_meta":{"nonet/wrapper":"x"}}"#,
+            r#"{"content":[],"_meta":{"\u006eonet/wrapper":"x"}}"#,
             r#"{"content":[],"content":[]}"#,
             r#"{"\u0063ontent":[]}"#,
             r#"{"content":"no list"}"#,
@@ -375,16 +404,16 @@ mod tests {
             let mut result = raw(json);
             result.of_era(is_stateless);
             if notice {
-                result.push_text("n");
-                result.push_text("m");
+                result.push_notices(&[json!(1)]);
+                result.push_notices(&[]);
             }
             assert_eq!(text(result), expected);
             // A tree gives the same answer.
             let mut tree = CallResult::from(serde_json::from_str::<Value>(json).expect("JSON"));
             tree.of_era(is_stateless);
             if notice {
-                tree.push_text("n");
-                tree.push_text("m");
+                tree.push_notices(&[json!(1)]);
+                tree.push_notices(&[]);
             }
             let read = |json: &str| serde_json::from_str::<Value>(json).expect("JSON");
             assert_eq!(read(&text(tree)), read(expected));
@@ -392,12 +421,7 @@ mod tests {
         let plain = r#"{ "x": 1.0, "content": [ ] }"#;
         check(plain, false, false, plain);
         check(plain, true, false, r#"{ "x": 1.0, "content": [ ] ,"resultType":"complete"}"#);
-        check(
-            plain,
-            false,
-            true,
-            r#"{ "x": 1.0, "content": [ {"type":"text","text":"n"},{"type":"text","text":"m"}] }"#,
-        );
+        check(plain, false, true, &format!(r#"{{ "x": 1.0, "content": [ {ADDED}] }}"#));
         let typed = r#"{"resultType":"complete", "content":[1],"z":2}"#;
         check(typed, true, false, typed);
         check(typed, false, false, r#"{"content":[1],"z":2}"#);
@@ -405,7 +429,7 @@ mod tests {
             r#"{"content":[1] , "resultType":"complete"}"#,
             false,
             true,
-            r#"{"content":[1,{"type":"text","text":"n"},{"type":"text","text":"m"}]}"#,
+            &format!(r#"{{"content":[1,{ADDED}]}}"#),
         );
     }
 

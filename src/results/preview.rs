@@ -249,7 +249,7 @@ fn table(text: &str, between: char, max: usize) -> String {
 }
 
 /// Returns the beginning and the end of a text, cut at line breaks if there are any.
-fn head_and_tail(text: &str, max: usize) -> String {
+pub(super) fn head_and_tail(text: &str, max: usize) -> String {
     let head_end = floor_boundary(text, max * 2 / 3);
     let head_end = text[..head_end].rfind('\n').filter(|at| *at > head_end / 2).unwrap_or(head_end);
     let tail_start = floor_boundary(text, text.len() - max / 3);
@@ -306,4 +306,29 @@ pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: TextKind) -
         "read_on": ways,
         "use_in_params": format!("{{{{ref:{reference}}}}}"),
     })
+}
+
+/// Returns the members that an own answer gets once its large parts are cut: how to read on, first in the parts with these jq
+/// paths.
+pub(super) fn own_note(reference: Result<&str, &str>, size: usize, cut: &[String]) -> Map<String, Value> {
+    let mut note =
+        Map::from_iter([("truncated".to_string(), json!(true)), ("bytes".to_string(), json!(size))]);
+    match reference {
+        Ok(reference) => {
+            let own = || Map::from_iter([("ref".to_string(), json!(reference))]);
+            let part = |path: &String| {
+                let mut params = own();
+                params.insert("select".into(), json!(path));
+                json!(fetch(params))
+            };
+            let ways: Vec<Value> = match cut {
+                [] => vec![json!(fetch(own()))],
+                cut => cut.iter().map(part).collect(),
+            };
+            note.insert("ref".into(), json!(reference));
+            note.insert("read_on".into(), json!(ways));
+        }
+        Err(why) => drop(note.insert("not_kept".into(), json!(why))),
+    }
+    note
 }

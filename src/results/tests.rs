@@ -30,16 +30,51 @@ fn rows(count: usize) -> String {
 }
 
 #[test]
-fn what_fits_what_failed_and_what_is_no_text_is_not_shortened() {
+fn what_fits_and_what_is_no_text_is_not_shortened() {
     let check = |result: Value, budget: usize| {
         let size = json_len(&result);
         assert!(!must_be_shortened(&result, size, budget), "{size} bytes");
     };
     check(text_result("small"), 1_000);
-    let mut failed = text_result(&"x".repeat(5_000));
-    failed["isError"] = json!(true);
-    check(failed, 1_000);
     check(json!({"content": [{"type": "image", "data": "A".repeat(5_000), "mimeType": "image/png"}]}), 1_000);
+}
+
+#[test]
+fn an_error_is_shortened_too_and_stays_one() {
+    let mut failed = text_result(&format!("begins {} ends", "x".repeat(5_000)));
+    failed["isError"] = json!(true);
+    failed["_meta"] = json!(5);
+    failed["structuredContent"] = json!({ "a": "y".repeat(5_000) });
+    let shown = shown(failed, 2_000);
+    let text = shown["content"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with("begins ") && text.ends_with(" ends") && text.len() < 1_100, "{text}");
+    assert_eq!((&shown["isError"], shown.get("structuredContent")), (&json!(true), None));
+    assert_eq!(shown["_meta"], json!({ REFERENCE: "r-0123456789" }));
+}
+
+#[test]
+fn only_nonet_sets_its_keys_of_meta() {
+    let mut answer = json!({
+        "content": [
+            { "type": "text", "text": "a", "_meta": { "nonet/notices": true, "own": 1 } },
+            { "type": "resource", "resource": { "uri": "x:y", "_meta": { "Nonet": 1 } }, "_meta": 7 },
+            null,
+        ],
+        "messages": [{ "role": "user", "content": { "type": "text", "_meta": { "nonet/x": 1 } } }],
+        "_meta": { "nonet/fault": "timeout", "NONET/ref": "r-1", "nonet": 1, "ünonet": 2, "io.x/nonet": 3 },
+    });
+    assert!(is_fault(&answer));
+    drop_own_meta(&mut answer);
+    assert_eq!(answer["_meta"], json!({ "ünonet": 2, "io.x/nonet": 3 }));
+    assert_eq!(answer["content"][0]["_meta"], json!({ "own": 1 }));
+    assert_eq!(answer["content"][1], json!({ "type": "resource", "resource": { "uri": "x:y" }, "_meta": 7 }));
+    assert_eq!(answer["messages"][0]["content"], json!({ "type": "text" }));
+    assert!(!is_fault(&answer));
+    for mut odd in [json!(null), json!([1]), json!({ "_meta": [], "content": 5 })] {
+        let before = odd.clone();
+        drop_own_meta(&mut odd);
+        assert_eq!(odd, before);
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use nix::{
 
 use super::{
     NOT_SET_UP, SetUpFault, given, places, restrict,
-    restrict::Scopes,
+    restrict::{Refusals, Scopes},
     root,
     start::{Inner, STOPPING, own_user, system},
     told,
@@ -50,7 +50,7 @@ fn serve(
     command: &[OsString],
     variables: &BTreeMap<OsString, OsString>,
 ) -> Result<ExitCode, SetUpFault> {
-    let Inner { spec, places, user, group } = inner;
+    let Inner { spec, places, user, group, is_counted } = inner;
     set_pdeathsig(Signal::SIGKILL).map_err(system("signals"))?;
     // The program must be stoppable like any other, so undo the first step's blocking.
     STOPPING.into_iter().collect::<SigSet>().thread_unblock().map_err(system("signals"))?;
@@ -59,18 +59,19 @@ fn serve(
     // network.
     own_user((*user, 0), (*group, 0)).map_err(system("user namespaces in user namespaces"))?;
     let _ = set_dumpable(false);
-    restrict::limits(spec)?;
     let home = spec.home.clone().unwrap_or_else(|| PathBuf::from("/tmp"));
     let mut writable: Vec<PathBuf> = places.write.iter().cloned().collect();
     writable.extend([home.clone(), "/tmp".into(), "/dev".into()]);
     let scopes = restrict::landlock(&["/".into()], &writable);
     // Names of abstract sockets belong to the network namespace.
     let sees_sockets = spec.net == Network::All && scopes != Scopes::SignalsAndSockets;
-    restrict::seccomp(false, sees_sockets)?;
+    let memory = !is_counted && spec.memory_bytes.is_some();
+    restrict::seccomp(Refusals { network: false, sockets: sees_sockets, memory })?;
     let Some((program, arguments)) = command.split_first() else { return Ok(ExitCode::SUCCESS) };
     let path = variables.get(OsStr::new("PATH")).cloned().unwrap_or_default();
     let program = places::found(program, &path);
     let cwd = places.cwd.as_deref().unwrap_or(&home);
+    restrict::limits(spec, *is_counted)?;
     let child = self::command(program.as_os_str(), arguments, variables, cwd)
         .env("HOME", &home)
         .env("TMPDIR", "/tmp")

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{SetUpFault, Spec};
 
+mod sockets;
+
 /// System paths that any program needs.
 const SYSTEM: [&str; 15] = [
     "/usr",
@@ -140,6 +142,8 @@ pub struct Places {
     pub write: BTreeSet<PathBuf>,
     /// Hidden wherever another entry would show it.
     pub hidden: BTreeSet<PathBuf>,
+    /// Sockets of other programs in a folder that is shown, by their real paths: nobody answers there.
+    pub sockets: BTreeSet<PathBuf>,
     /// The program's working directory.
     pub cwd: Option<PathBuf>,
     /// Arguments that name a folder too broad to be opened because of an argument only.
@@ -238,6 +242,11 @@ impl Places {
             let folder = file.parent().and_then(|folder| fs::canonicalize(folder).ok());
             !file.is_dir() && folder.is_some_and(|folder| is_writable(&folder))
         };
+        let is_named = |real: &Path| {
+            let mut named = spec.read.iter().chain(spec.write.iter().flatten());
+            named.any(|named| fs::canonicalize(named).is_ok_and(|named| named == real))
+        };
+        places.sockets = sockets::below(places.read.iter().chain(&places.write), is_named);
         if let Some(file) = spec.hidden.iter().find(is_makeable) {
             return Err(SetUpFault::Settings(format!(
                 "it may write into the folder of {}, and could replace that file. Name other folders in `write`, or move the file",

@@ -4,6 +4,7 @@
 use std::{
     io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs},
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use crate::config::HostPort;
+use crate::{config::HostPort, doors};
 
 /// The port in the sandbox's own network.
 pub(super) const PORT: u16 = 3128;
@@ -28,9 +29,9 @@ const HEAD: usize = 16 << 10;
 /// How long a request and a connect may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Serves connections until the process ends.
-pub(super) fn serve(listener: TcpListener, hosts: Vec<HostPort>) {
-    let (hosts, open) = (Arc::new(hosts), Arc::new(AtomicUsize::new(0)));
+/// Serves connections until the process ends. `state` is Nonet's state folder.
+pub(super) fn serve(listener: TcpListener, hosts: Vec<HostPort>, state: Option<PathBuf>) {
+    let (allowed, open) = (Arc::new((hosts, state)), Arc::new(AtomicUsize::new(0)));
     thread::spawn(move || {
         for client in listener.incoming() {
             let Ok(client) = client else {
@@ -41,10 +42,10 @@ pub(super) fn serve(listener: TcpListener, hosts: Vec<HostPort>) {
                 continue;
             }
             open.fetch_add(1, Ordering::Relaxed);
-            let (hosts, counted) = (hosts.clone(), open.clone());
+            let (allowed, counted) = (allowed.clone(), open.clone());
             let started = thread::Builder::new().stack_size(256 << 10).spawn(move || {
                 // Either side may close at any time.
-                let _ = pass(client, &hosts);
+                let _ = pass(client, &allowed.0, allowed.1.as_deref());
                 counted.fetch_sub(1, Ordering::Relaxed);
             });
             if started.is_err() {
@@ -62,7 +63,7 @@ struct Request {
     head: Option<Vec<u8>>,
 }
 
-fn pass(mut client: TcpStream, hosts: &[HostPort]) -> io::Result<()> {
+fn pass(mut client: TcpStream, hosts: &[HostPort], state: Option<&Path>) -> io::Result<()> {
     client.set_read_timeout(Some(PATIENCE))?;
     let (head, rest) = read_head(&mut client)?;
     let Some(request) = read(&head) else { return answer(&mut client, "400 Bad Request", "") };
@@ -71,7 +72,14 @@ fn pass(mut client: TcpStream, hosts: &[HostPort]) -> io::Result<()> {
             format!("{}:{} is not in `net` of this server's sandbox\n", request.to.host, request.to.port);
         return answer(&mut client, "403 Forbidden", &what);
     }
-    let Ok(mut server) = connect(&request.to) else { return answer(&mut client, "502 Bad Gateway", "") };
+    let is_door = |port| state.is_some_and(|state| doors::is_door(state, port));
+    let mut server = match connect(&request.to, is_door) {
+        Ok(server) => server,
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return answer(&mut client, "403 Forbidden", "no sandbox reaches Nonet's own ports\n");
+        }
+        Err(_) => return answer(&mut client, "502 Bad Gateway", ""),
+    };
     match &request.head {
         Some(head) => server.write_all(head)?,
         None => client.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")?,
@@ -144,13 +152,19 @@ fn is_allowed(allowed: &HostPort, to: &HostPort) -> bool {
     is_host && to.port == allowed.port
 }
 
-/// Connects to a host. A name never leads to this machine itself, whatever its DNS says; an address in the list may.
-fn connect(to: &HostPort) -> io::Result<TcpStream> {
+/// Connects to a host. A name never leads to this machine itself, whatever its DNS says; an address in the list may, but not to
+/// a gateway's own port.
+fn connect(to: &HostPort, is_door: impl Fn(u16) -> bool) -> io::Result<TcpStream> {
     let is_literal = to.host.parse::<IpAddr>().is_ok() || to.host == "localhost";
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for address in (to.host.as_str(), to.port).to_socket_addrs()? {
-        if !is_literal && is_own(&address) {
-            continue;
+        if is_own(&address) {
+            if !is_literal {
+                continue;
+            }
+            if is_door(address.port()) {
+                return Err(io::ErrorKind::PermissionDenied.into());
+            }
         }
         match TcpStream::connect_timeout(&address, PATIENCE) {
             Ok(server) => return Ok(server),

@@ -28,8 +28,12 @@ pub(super) enum Scopes {
     SignalsAndSockets,
 }
 
-/// Limits memory, processes and dumps.
-pub(super) fn limits(spec: &Spec) -> Result<(), SetUpFault> {
+/// The memory that this process may still map after a limit on its address space: it has to start the program.
+const ROOM: u64 = 8 << 20;
+
+/// Limits memory, processes and dumps. With a control group, which counts everything, the limits of a process only make an
+/// allocation fail before the group's limit ends the program.
+pub(super) fn limits(spec: &Spec, is_counted: bool) -> Result<(), SetUpFault> {
     let limit = |resource, most: u64| {
         let (_, hard) = getrlimit(resource)?;
         setrlimit(resource, most.min(hard), most.min(hard))
@@ -37,16 +41,33 @@ pub(super) fn limits(spec: &Spec) -> Result<(), SetUpFault> {
     limit(Resource::RLIMIT_CORE, 0).map_err(system("a limit on dumps"))?;
     if let Some(bytes) = spec.memory_bytes {
         limit(Resource::RLIMIT_DATA, bytes).map_err(system("a limit on memory"))?;
-    }
-    if let Some(processes) = spec.processes {
-        if geteuid().is_root() {
-            let message = "`processes` has no effect for root: Linux does not count root's processes. Run \
-                Nonet as another user, or remove `processes`";
-            return Err(SetUpFault::Settings(message.into()));
+        if !is_counted {
+            // Also counts memory that processes share, and what is mapped of files.
+            let bytes = bytes.max(mapped() + ROOM);
+            limit(Resource::RLIMIT_AS, bytes).map_err(system("a limit on memory"))?;
         }
-        limit(Resource::RLIMIT_NPROC, processes).map_err(system("a limit on processes"))?;
     }
-    Ok(())
+    match spec.processes {
+        Some(_) if is_counted => Ok(()),
+        Some(_) if geteuid().is_root() && !spec.required => Ok(()),
+        Some(_) if geteuid().is_root() => Err(SetUpFault::Settings(
+            "`processes` has no effect for root: Linux counts root's processes only in a control group, and none \
+             can be had here. Run Nonet as another user, remove `processes`, or set `required = false`"
+                .into(),
+        )),
+        Some(processes) => {
+            limit(Resource::RLIMIT_NPROC, processes).map_err(system("a limit on processes"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns how much address space this process has mapped, in bytes.
+fn mapped() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or_default();
+    // Larger pages only make the limit looser.
+    pages.saturating_mul(4096)
 }
 
 /// Closes all files except these, as far as the kernel supports Landlock.
@@ -129,23 +150,39 @@ const REFUSED: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
 ];
+/// System calls for memory that belongs to no process, which no limit of a process counts.
+const UNCOUNTED: [i64; 4] =
+    [libc::SYS_memfd_create, libc::SYS_memfd_secret, libc::SYS_shmget, libc::SYS_msgget];
 /// The bit that marks system calls in x86-64's other numbering (x32).
 #[cfg(target_arch = "x86_64")]
 const OTHER_NUMBERING: i64 = 0x4000_0000;
 
-/// Refuses system calls that a server does not need. `without_network` and `without_sockets` also refuse new network sockets
-/// and local sockets.
-pub(super) fn seccomp(without_network: bool, without_sockets: bool) -> Result<(), SetUpFault> {
+/// What is refused besides the system calls that no server needs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusals {
+    /// New network sockets.
+    pub network: bool,
+    /// New local sockets.
+    pub sockets: bool,
+    /// Memory that belongs to no process.
+    pub memory: bool,
+}
+
+/// Refuses system calls.
+pub(super) fn seccomp(refusals: Refusals) -> Result<(), SetUpFault> {
     set_no_new_privs().map_err(system("no new privileges"))?;
     let mut families = vec![libc::AF_NETLINK];
-    if !without_sockets {
+    if !refusals.sockets {
         families.push(libc::AF_UNIX);
     }
-    if !without_network {
+    if !refusals.network {
         families.extend([libc::AF_INET, libc::AF_INET6]);
     }
     let failed = system::<String>("system call filters");
-    let refused = refused(&families).map_err(|error| failed(error.to_string()))?;
+    let mut refused = refused(&families).map_err(|error| failed(error.to_string()))?;
+    if refusals.memory {
+        refused.extend(UNCOUNTED.map(|number| (number, Vec::new())));
+    }
     let refusal = |number: i32| SeccompAction::Errno(number.unsigned_abs());
     // glibc and Node fall back if the kernel lacks these two calls.
     let unknown: BTreeMap<i64, Vec<SeccompRule>> = [(libc::SYS_clone3, Vec::new())].into();

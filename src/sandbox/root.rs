@@ -20,10 +20,38 @@ use super::{Places, SetUpFault, Spec, start::system};
 const OLD: &str = "/.old";
 /// Harmless devices.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// Parts of `/proc` that belong to the whole machine.
-const MACHINE: [&str; 8] = ["sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "timer_list"];
-/// The options of the temporary folder, in memory.
-const TEMPORARY: &str = "mode=1777,size=512m";
+/// Parts of `/proc` that belong to the whole machine, and that programs may read.
+const MACHINE: [&str; 4] = ["sys", "irq", "bus", "fs"];
+/// Parts of `/proc` that show or change the whole machine. Root could open them.
+const CLOSED: [&str; 22] = [
+    "acpi",
+    "asound",
+    "interrupts",
+    "iomem",
+    "ioports",
+    "kallsyms",
+    "kcore",
+    "key-users",
+    "keys",
+    "kmsg",
+    "kpagecgroup",
+    "kpagecount",
+    "kpageflags",
+    "latency_stats",
+    "modules",
+    "pagetypeinfo",
+    "sched_debug",
+    "scsi",
+    "slabinfo",
+    "sysrq-trigger",
+    "timer_list",
+    "vmallocinfo",
+];
+/// The most bytes of the folders in memory: the temporary one, the one for shared memory, and the home folder that ends with
+/// its server.
+const TEMPORARY: u64 = 512 << 20;
+const SHARED: u64 = 256 << 20;
+const HOME: u64 = 512 << 20;
 /// The mount options of the folder that replaces a hidden one: folders mounted below it are reachable, and nothing else.
 const EMPTY: &str = "mode=0111,size=64k,nr_inodes=64";
 
@@ -45,10 +73,10 @@ enum Step {
 /// Enters a new root folder. The process must be alone in its mount namespace.
 pub(super) fn enter(spec: &Spec, places: &Places) -> Result<(), SetUpFault> {
     let steps = steps(spec, places);
-    begin().map_err(system("mounts"))?;
+    begin(spec).map_err(system("mounts"))?;
     mount_new("proc", "/proc", "").map_err(system("a separate /proc"))?;
     for (path, step) in in_order(&steps) {
-        perform(path, step).map_err(|error| {
+        perform(spec, path, step).map_err(|error| {
             SetUpFault::Settings(format!("{} cannot be shown in its sandbox: {error}", path.display()))
         })?;
     }
@@ -113,6 +141,7 @@ fn steps(spec: &Spec, places: &Places) -> BTreeMap<PathBuf, Step> {
         }
         steps.insert(real, Step::Hide);
     }
+    steps.extend(places.sockets.iter().map(|socket| (socket.clone(), Step::Hide)));
     steps
 }
 
@@ -124,7 +153,8 @@ fn in_order(steps: &BTreeMap<PathBuf, Step>) -> Vec<(&PathBuf, &Step)> {
 }
 
 /// Replaces the root by an empty in-memory folder; the old root stays at [`OLD`] for now.
-fn begin() -> io::Result<()> {
+fn begin(spec: &Spec) -> io::Result<()> {
+    let size = |most: u64| format!("mode=1777,size={}", in_memory(spec, most));
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
     let base = ["/tmp", "/run", "/mnt", "/var"].into_iter().find(|folder| Path::new(folder).is_dir());
@@ -134,19 +164,21 @@ fn begin() -> io::Result<()> {
     fs::create_dir(&old)?;
     pivot_root(base, old.as_str())?;
     chdir("/")?;
-    for (folder, options) in [
-        ("/proc", None),
-        ("/dev", None),
-        ("/dev/shm", Some("mode=1777,size=256m")),
-        ("/tmp", Some(TEMPORARY)),
-    ] {
+    for (folder, options) in
+        [("/proc", None), ("/dev", None), ("/dev/shm", Some(size(SHARED))), ("/tmp", Some(size(TEMPORARY)))]
+    {
         fs::create_dir_all(folder)?;
         if let Some(options) = options {
-            mount_new("tmpfs", folder, options)?;
+            mount_new("tmpfs", folder, &options)?;
         }
     }
     fs::create_dir_all("/var")?;
     symlink("/tmp", "/var/tmp")
+}
+
+/// Returns the size of a folder in memory: a full folder must be noticed before a limit on memory ends the program.
+fn in_memory(spec: &Spec, most: u64) -> u64 {
+    spec.memory_bytes.map_or(most, |bytes| most.min(bytes / 4))
 }
 
 fn mount_new(kind: &str, at: &str, options: &str) -> io::Result<()> {
@@ -164,7 +196,7 @@ fn outside(path: &Path) -> PathBuf {
     Path::new(OLD).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn perform(path: &Path, step: &Step) -> io::Result<()> {
+fn perform(spec: &Spec, path: &Path, step: &Step) -> io::Result<()> {
     match step {
         Step::Show { real, .. } => {
             let from = outside(real);
@@ -179,7 +211,7 @@ fn perform(path: &Path, step: &Step) -> io::Result<()> {
         }
         Step::Home(None) => {
             make_place(path, true)?;
-            mount_new("tmpfs", &path.to_string_lossy(), "mode=0700,size=512m")
+            mount_new("tmpfs", &path.to_string_lossy(), &format!("mode=0700,size={}", in_memory(spec, HOME)))
         }
         Step::Link(target) => {
             // If a parent folder is itself a link, that link leads there.
@@ -240,6 +272,14 @@ fn close(steps: &BTreeMap<PathBuf, Step>) -> io::Result<()> {
     fs::remove_dir(OLD)?;
     for part in MACHINE.map(|part| Path::new("/proc").join(part)).iter().filter(|part| part.exists()) {
         bind(part, part)?;
+    }
+    // Nobody can open a device on a mount without devices.
+    for part in CLOSED.map(|part| Path::new("/proc").join(part)) {
+        match fs::metadata(&part) {
+            Ok(found) if found.is_dir() => mount_new("tmpfs", &part.to_string_lossy(), EMPTY)?,
+            Ok(_) => bind(Path::new("/dev/null"), &part)?,
+            Err(_) => {}
+        }
     }
     let table = fs::read_to_string("/proc/self/mountinfo")?;
     for (place, options) in table.lines().filter_map(mount_of) {

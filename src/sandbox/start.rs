@@ -23,10 +23,10 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    INIT_COMMAND, NOT_SET_UP, PREFIX, Places, REMEDY, SANDBOX_COMMAND, SPEC, SetUpFault, Spec, given, init,
-    proxy, restrict, told,
+    INIT_COMMAND, NOT_SET_UP, PREFIX, Places, REMEDY, SANDBOX_COMMAND, SPEC, SetUpFault, Spec, cgroup::Group,
+    given, homes, init, proxy, restrict, told,
 };
-use crate::{config::Network, files};
+use crate::config::Network;
 
 /// The signals that ask a program to stop. They reach the whole group, and this process must wait for the program.
 pub(super) const STOPPING: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -39,6 +39,8 @@ pub(super) struct Inner {
     /// The numbers of the user and the group.
     pub user: u32,
     pub group: u32,
+    /// Whether a control group limits its memory and processes.
+    pub is_counted: bool,
 }
 
 pub(super) fn run(command: &[OsString]) -> ExitCode {
@@ -68,11 +70,13 @@ fn start(
     mut variables: BTreeMap<OsString, OsString>,
 ) -> Result<ExitStatus, SetUpFault> {
     let places = Places::of(&spec, command, &variables)?;
+    let mut in_use = None;
     if let Some(own) = &mut spec.own {
-        let made = files::private_folder(own).and_then(|()| fs::canonicalize(&*own));
-        *own = made.map_err(|error| {
+        let (real, lock) = homes::enter(own, spec.earlier.as_deref()).map_err(|error| {
             SetUpFault::Settings(format!("its home folder {} cannot be made: {error}", own.display()))
         })?;
+        *own = real;
+        in_use = Some(lock);
     }
     if !spec.required && !command.is_empty() {
         if is_whole(&spec) {
@@ -81,12 +85,14 @@ fn start(
             return Err(weaker(&spec, &places, command, &variables));
         }
     }
+    let group = group_of(&spec, command);
     // This process ends with the program, not by these signals.
     STOPPING.into_iter().collect::<SigSet>().thread_block().map_err(system("signals"))?;
-    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
+    let (user, gid) = (geteuid().as_raw(), getegid().as_raw());
     // Root of the namespace, because only root keeps its privileges when another program is started.
-    own_user((0, user), (0, group)).map_err(system("user namespaces"))?;
-    let inner = Inner { places, user, group, spec };
+    own_user((0, user), (0, gid)).map_err(system("user namespaces"))?;
+    let state = spec.state.clone();
+    let inner = Inner { places, user, group: gid, is_counted: group.is_some(), spec };
     let hosts = match &inner.spec.net {
         Network::Hosts(hosts) => Some(hosts.clone()),
         Network::All | Network::Closed => None,
@@ -112,17 +118,29 @@ fn start(
             });
             let stopped = |_| SetUpFault::Settings("the thread of its network ended".into());
             let (child, listener) = receiver.recv().map_err(stopped)??;
-            listener.into_iter().for_each(|listener| proxy::serve(listener, hosts.clone()));
+            listener.into_iter().for_each(|listener| proxy::serve(listener, hosts.clone(), state.clone()));
             child
         }
     };
+    // This process and its proxy are not the program's.
+    group.iter().for_each(Group::leave);
     let _ = set_dumpable(false);
     // The pipes belong to the program, so this process must not keep their ends open.
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     if let Ok(null) = null {
         let _ = (dup2_stdin(&null), dup2_stdout(&null));
     }
-    child.wait().map_err(|error| SetUpFault::Settings(error.to_string()))
+    let status = child.wait().map_err(|error| SetUpFault::Settings(error.to_string()));
+    drop((group, in_use));
+    status
+}
+
+/// Makes the control group for the limits of a sandbox, and enters it. `None` without limits, or where none can be had.
+fn group_of(spec: &Spec, command: &[OsString]) -> Option<Group> {
+    if command.is_empty() {
+        return None;
+    }
+    Group::make(&spec.server, spec.memory_bytes, spec.processes).and_then(Group::entered).ok()
 }
 
 /// Turns an error into a fault of the system.
@@ -178,7 +196,8 @@ fn carried(variables: &BTreeMap<OsString, OsString>) -> impl Iterator<Item = (Os
 
 /// Returns whether a complete sandbox is available: sets up this one without a program.
 fn is_whole(spec: &Spec) -> bool {
-    let spec = Spec { required: true, ..spec.clone() };
+    // What limits it is decided when it starts.
+    let spec = Spec { required: true, memory_bytes: None, processes: None, ..spec.clone() };
     let spec = serde_json::to_string(&spec).expect("names and paths are JSON");
     let tried = Command::new("/proc/self/exe")
         .arg0("nonet")
@@ -207,11 +226,16 @@ fn weaker(
     readable.push("/proc".into());
     // Without a network namespace, only the system calls can be blocked, which also blocks the listed hosts.
     let is_closed = spec.net != Network::All;
-    if let Err(fault) = restrict::limits(spec) {
-        return fault;
-    }
+    // The program takes the place of this process, so the group stays until the next sandbox finds it empty.
+    let is_counted = group_of(spec, command).map(std::mem::forget).is_some();
     let scopes = restrict::landlock(&readable, &writable);
-    if let Err(fault) = restrict::seccomp(is_closed, scopes != restrict::Scopes::SignalsAndSockets) {
+    let without_sockets = scopes != restrict::Scopes::SignalsAndSockets || !places.sockets.is_empty();
+    let refusals = restrict::Refusals {
+        network: is_closed,
+        sockets: without_sockets,
+        memory: !is_counted && spec.memory_bytes.is_some(),
+    };
+    if let Err(fault) = restrict::seccomp(refusals).and_then(|()| restrict::limits(spec, is_counted)) {
         return fault;
     }
     let Some((program, arguments)) = command.split_first() else {

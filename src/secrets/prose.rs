@@ -86,9 +86,13 @@ pub fn without_secrets(text: &str) -> (String, Vec<String>) {
 
 fn found(text: &str) -> Vec<(Range<usize>, String)> {
     let mut found = in_addresses(text);
+    // A reference of a configuration is not the secret.
+    found.retain(|(range, _)| !text[range.clone()].starts_with("${"));
     found.extend(PRIVATE_KEY.find_iter(text).map(|key| (key.range(), "PRIVATE_KEY".into())));
     for scheme in SCHEME.captures_iter(text) {
-        if let Some(token) = scheme.get(1).filter(|token| !is_word(token.as_str())) {
+        let is_token =
+            |token: &regex::Match<'_>| !is_word(token.as_str()) && !token.as_str().starts_with("${");
+        if let Some(token) = scheme.get(1).filter(is_token) {
             found.push((token.range(), "TOKEN".into()));
         }
     }
@@ -158,9 +162,10 @@ fn value(found: &regex::Captures, first: usize) -> Option<(Range<usize>, bool)> 
 
 /// Returns whether the text after a secret's name is the secret itself.
 fn is_value(text: &str, range: &Range<usize>, name: &str, quoted: bool) -> bool {
-    let value = &text[range.clone()];
+    let whole = &text[range.clone()];
+    let value = without_scheme(whole);
     let is_placeholder = value.starts_with(['$', '<', '{', '*', '[', '(', '%']) || value.contains("://");
-    if value.chars().count() < MIN_VALUE || is_placeholder || is_harmless(value, name) {
+    if value.is_empty() || whole.chars().count() < MIN_VALUE || is_placeholder || is_harmless(value, name) {
         return false;
     }
     if NOT_VALUES.contains(&value.to_lowercase().as_str()) {
@@ -178,6 +183,16 @@ fn is_value(text: &str, range: &Range<usize>, name: &str, quoted: bool) -> bool 
     let goes_on =
         rest[..until(rest, |c| c == '\n')].trim_start_matches([' ', '\t']).starts_with(char::is_alphabetic);
     quoted || !is_word(value) || !goes_on
+}
+
+/// Returns a value without the scheme of an `Authorization` header.
+fn without_scheme(value: &str) -> &str {
+    let is_scheme = |word: &str| ["bearer", "basic"].iter().any(|scheme| word.eq_ignore_ascii_case(scheme));
+    match value.split_once(' ') {
+        Some((word, rest)) if is_scheme(word) => rest.trim_start(),
+        None if is_scheme(value) => "",
+        _ => value,
+    }
 }
 
 /// Returns whether a text is a single word.
@@ -271,6 +286,9 @@ mod tests {
             "password: <your password>",
             "Key: Enter",
             "primary key: user_id",
+            r#""Authorization": "Bearer ${env:GITHUB_TOKEN}""#,
+            "headers = { Authorization = \"Bearer ${DOCS_TOKEN}\" }",
+            "postgres://ann:${DB_PASSWORD}@host/db",
             "Bearer certificates are old",
             "a basic understanding of it",
             "550e8400-e29b-41d4-a716-446655440000",

@@ -1,26 +1,39 @@
 //! Access over HTTP by bearer tokens, and the profile of a request.
 //!
-//! Decides from a configuration and the headers of a request; knows nothing of MCP except the form of an error.
+//! Decides from a configuration, the headers of a request and what is known beside them; knows nothing of MCP except the form
+//! of an error. Without tokens in the configuration, the token of this machine's user is the only one.
 
 use axum::{body::Body, response::Response};
 use http::{
-    HeaderMap, HeaderValue, StatusCode,
+    Extensions, HeaderMap, HeaderValue, StatusCode,
     header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE},
 };
 use serde_json::json;
 
-use crate::config::{BearerToken, Config, KnownToken};
+use super::listen::{Connection, Stranger};
+use crate::{
+    config::{BearerToken, Config, KnownToken},
+    doors::OwnerToken,
+    gateway::Gateway,
+};
 
 /// The JSON-RPC error code of a refusal: the first in the range for servers.
 const REFUSED: i32 = -32000;
+
+/// The warning about a gateway that needs no token.
+pub(crate) const WITHOUT_TOKENS: &str = "`allow_without_tokens = true` in [gateway]: over HTTP no token is needed, so whoever reaches the \
+                               address can run every tool. Other users of this machine and servers in a sandbox are refused \
+                               where the system can tell";
 
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AccessDenied {
     /// The request has no bearer token, but needs one.
-    NoToken,
-    /// The token is not in the configuration.
-    UnknownToken,
+    NoToken(Needed),
+    /// The token is not in the configuration, or not the user's.
+    UnknownToken(Needed),
+    /// No token is needed, but another user of this machine or a sandboxed server is at the other end.
+    NotForThem(Stranger),
     /// The token is for another profile.
     NotWithThisToken,
     /// The profile does not exist.
@@ -32,12 +45,67 @@ pub(super) enum AccessDenied {
     },
 }
 
+/// The kind of token that a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Needed {
+    /// One of the configuration's.
+    OfFile,
+    /// That of this machine's user.
+    OfOwner,
+}
+
+/// What is known about a request besides its headers. Looked up only if the configuration has no tokens.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Beside {
+    /// The token of this machine's user.
+    owner: Option<BearerToken>,
+    /// Who sends a request that needs no token.
+    stranger: Option<Stranger>,
+}
+
+/// The door's own knowledge of who may come in.
+pub(super) struct Entrance {
+    /// None without a state folder.
+    owner: Option<OwnerToken>,
+}
+
+impl Entrance {
+    pub fn new(gateway: &Gateway) -> Self {
+        Self { owner: gateway.state.as_deref().map(OwnerToken::of) }
+    }
+
+    /// Returns the token of this machine's user.
+    pub fn owner(&self) -> Option<&OwnerToken> {
+        self.owner.as_ref()
+    }
+
+    /// Returns what is known about a request besides its headers.
+    pub async fn beside(&self, config: &Config, extensions: &Extensions) -> Beside {
+        if config.guarded {
+            return Beside::default();
+        }
+        if config.gateway.allow_without_tokens {
+            let stranger = match Connection::of(extensions) {
+                Some(connection) => connection.stranger().await,
+                None => Stranger::Admitted,
+            };
+            return Beside { stranger: Some(stranger), ..Beside::default() };
+        }
+        let token = self.owner.as_ref().map(OwnerToken::current);
+        if let Some(Err(error)) = &token {
+            tracing::warn!(%error, "the token for HTTP cannot be read, so every request is refused");
+        }
+        let owner = token.and_then(Result::ok).map(|token| BearerToken::new(&token));
+        Beside { owner, ..Beside::default() }
+    }
+}
+
 /// Who sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Who<'a> {
     /// Anybody: access needs no token.
     Anybody,
-    /// The owner, with access to everything.
+    /// The owner, with access to everything. This machine's user is one.
     Owner,
     /// A client limited to this profile.
     Under(&'a str),
@@ -57,10 +125,11 @@ pub(super) struct Access {
 pub(super) fn access(
     config: &Config,
     headers: &HeaderMap,
+    beside: Beside,
     named: Option<&str>,
     default: Option<&str>,
 ) -> Result<Access, AccessDenied> {
-    let (who, token) = who(config, headers)?;
+    let (who, token) = who(config, headers, beside)?;
     let profile = match (who, named) {
         (Who::Under(own), None) => Some(own),
         (Who::Under(own), Some(named)) if own != named => return Err(AccessDenied::NotWithThisToken),
@@ -80,26 +149,47 @@ pub(super) fn access(
 }
 
 /// Checks that a request may see everything, without the limits of a profile.
-pub(super) fn to_everything(config: &Config, headers: &HeaderMap) -> Result<(), AccessDenied> {
-    match who(config, headers)?.0 {
+pub(super) fn to_everything(
+    config: &Config,
+    headers: &HeaderMap,
+    beside: Beside,
+) -> Result<(), AccessDenied> {
+    match who(config, headers, beside)?.0 {
         Who::Anybody | Who::Owner => Ok(()),
         Who::Under(_) => Err(AccessDenied::NotWithThisToken),
     }
 }
 
-/// Returns who sends a request, and the token if access needs one.
-fn who<'a>(config: &'a Config, headers: &HeaderMap) -> Result<(Who<'a>, Option<BearerToken>), AccessDenied> {
-    if !config.guarded {
-        return Ok((Who::Anybody, None));
+/// Returns who sends a request, and the token if it is the configuration's.
+fn who<'a>(
+    config: &'a Config,
+    headers: &HeaderMap,
+    beside: Beside,
+) -> Result<(Who<'a>, Option<BearerToken>), AccessDenied> {
+    let needed = if config.guarded { Needed::OfFile } else { Needed::OfOwner };
+    if needed == Needed::OfOwner && config.gateway.allow_without_tokens {
+        return match beside.stranger {
+            Some(Stranger::Admitted) => Ok((Who::Anybody, None)),
+            Some(stranger) => Err(AccessDenied::NotForThem(stranger)),
+            // The configuration has just changed.
+            None => Err(AccessDenied::NoToken(needed)),
+        };
     }
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let only = given.next().filter(|_| given.next().is_none());
-    let token = BearerToken::new(only.and_then(bearer).ok_or(AccessDenied::NoToken)?);
+    let token = BearerToken::new(only.and_then(bearer).ok_or(AccessDenied::NoToken(needed))?);
+    if needed == Needed::OfOwner {
+        // It opens the door and changes nothing else: each session has its own quotas.
+        return match beside.owner == Some(token) {
+            true => Ok((Who::Owner, None)),
+            false => Err(AccessDenied::UnknownToken(needed)),
+        };
+    }
     if config.gateway.tokens.contains(&token) {
         return Ok((Who::Owner, Some(token)));
     }
     let profile = config.profiles.iter().find(|(_, profile)| profile.tokens.contains(&token));
-    profile.map(|(name, _)| (Who::Under(name), Some(token))).ok_or(AccessDenied::UnknownToken)
+    profile.map(|(name, _)| (Who::Under(name), Some(token))).ok_or(AccessDenied::UnknownToken(needed))
 }
 
 fn bearer(header: &HeaderValue) -> Option<&str> {
@@ -110,8 +200,8 @@ fn bearer(header: &HeaderValue) -> Option<&str> {
 impl AccessDenied {
     fn status(&self) -> StatusCode {
         match self {
-            Self::NoToken | Self::UnknownToken => StatusCode::UNAUTHORIZED,
-            Self::NotWithThisToken => StatusCode::FORBIDDEN,
+            Self::NoToken(_) | Self::UnknownToken(_) => StatusCode::UNAUTHORIZED,
+            Self::NotWithThisToken | Self::NotForThem(_) => StatusCode::FORBIDDEN,
             Self::NoProfile { .. } => StatusCode::NOT_FOUND,
         }
     }
@@ -119,22 +209,41 @@ impl AccessDenied {
     /// Returns the value of `WWW-Authenticate` (RFC 6750).
     fn challenge(&self) -> Option<&'static str> {
         match self {
-            Self::NoToken => Some("Bearer"),
-            Self::UnknownToken => Some("Bearer error=\"invalid_token\""),
+            Self::NoToken(_) => Some("Bearer"),
+            Self::UnknownToken(_) => Some("Bearer error=\"invalid_token\""),
             Self::NotWithThisToken => Some("Bearer error=\"insufficient_scope\""),
-            Self::NoProfile { .. } => None,
+            Self::NotForThem(_) | Self::NoProfile { .. } => None,
         }
     }
 
     fn message(&self) -> String {
         match self {
-            Self::NoToken => {
+            Self::NoToken(Needed::OfFile) => {
                 "this gateway requires a token: send the header `Authorization: Bearer TOKEN` with one of \
                               `tokens` in its servers.toml"
                     .into()
             }
-            Self::UnknownToken => {
+            Self::NoToken(Needed::OfOwner) => {
+                "this gateway requires the token of this machine's user: start `nonet connect URL` in the client, which sends \
+                 it, or send the header `Authorization: Bearer TOKEN` with the token in `http.token` of Nonet's state folder \
+                 (~/.local/state/nonet), or list `tokens` in [gateway] of servers.toml"
+                    .into()
+            }
+            Self::UnknownToken(Needed::OfFile) => {
                 "unknown bearer token: use one of the current `tokens` in the gateway's servers.toml".into()
+            }
+            Self::UnknownToken(Needed::OfOwner) => {
+                "unknown bearer token: use the one in `http.token` of Nonet's state folder (~/.local/state/nonet), or list \
+                 `tokens` in [gateway] of servers.toml"
+                    .into()
+            }
+            Self::NotForThem(Stranger::Sandboxed) => {
+                "servers in a sandbox have no access to the gateway's own address".into()
+            }
+            Self::NotForThem(_) => {
+                "without tokens only programs of the gateway's own user have access on this machine: list `tokens` in \
+                 [gateway] of servers.toml, and send one"
+                    .into()
             }
             Self::NotWithThisToken => {
                 "this token is for one profile only: use the address `/mcp`, or a token of \
@@ -195,7 +304,7 @@ mod tests {
         if let Some(token) = token {
             headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("bearer  {token}")).unwrap());
         }
-        let found = access(config, &headers, named, Some("plain"));
+        let found = access(config, &headers, Beside::default(), named, Some("plain"));
         let found = found.as_ref().map(|access| access.profile.as_deref());
         let found = found.map_err(|refusal| refusal.status().as_u16());
         assert_eq!(found, expected, "{token:?} at {named:?}");
@@ -223,13 +332,40 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_anybody_comes_in() {
+    fn without_tokens_in_the_file_the_owners_token_opens_every_profile() {
         let config = config("[profiles.plain]\n[profiles.reader]\ntokens = []\n");
-        check(&config, None, None, Ok(Some("plain")));
-        check(&config, Some("whatever"), Some("reader"), Ok(Some("reader")));
-        check(&config, None, Some("nothing"), Err(404));
-        let told = access(&config, &HeaderMap::new(), Some("nothing"), None).unwrap_err();
+        let beside = Beside { owner: Some(BearerToken::new(OWNER)), ..Beside::default() };
+        let with = |token: Option<&str>, beside, named| {
+            let value = |token| HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+            let headers = token.map(|token| (AUTHORIZATION, value(token)));
+            let found = access(&config, &HeaderMap::from_iter(headers), beside, named, Some("plain"));
+            found.map(|access| (access.profile, access.token.is_some()))
+        };
+        let open = |profile: &str| Ok((Some(profile.to_string()), false));
+        assert_eq!(with(Some(OWNER), beside, None), open("plain"));
+        assert_eq!(with(Some(OWNER), beside, Some("reader")), open("reader"));
+        for named in [None, Some("reader"), Some("nothing")] {
+            assert_eq!(with(None, beside, named), Err(AccessDenied::NoToken(Needed::OfOwner)));
+            assert_eq!(with(Some(READER), beside, named), Err(AccessDenied::UnknownToken(Needed::OfOwner)));
+            let unread = with(Some(OWNER), Beside::default(), named);
+            assert_eq!(unread, Err(AccessDenied::UnknownToken(Needed::OfOwner)));
+        }
+        let told = with(Some(OWNER), beside, Some("nothing")).unwrap_err();
         assert_eq!(told.message(), "there is no profile `nothing`; profiles: plain, reader");
+    }
+
+    #[test]
+    fn without_any_token_whoever_is_known_as_another_stays_out() {
+        let config = config("[gateway]\nallow_without_tokens = true\n");
+        let with = |stranger| {
+            let beside = Beside { stranger, ..Beside::default() };
+            access(&config, &HeaderMap::new(), beside, None, None).map(|access| access.profile)
+        };
+        assert_eq!(with(Some(Stranger::Admitted)), Ok(None));
+        for other in [Stranger::OfUser(7), Stranger::Sandboxed, Stranger::Gone] {
+            assert_eq!(with(Some(other)), Err(AccessDenied::NotForThem(other)));
+        }
+        assert_eq!(with(None), Err(AccessDenied::NoToken(Needed::OfOwner)));
     }
 
     #[test]
@@ -258,14 +394,14 @@ mod tests {
             values.iter().for_each(|value| {
                 headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
             });
-            access(&config, &headers, None, None).map(|access| access.profile)
+            access(&config, &headers, Beside::default(), None, None).map(|access| access.profile)
         };
         let good = format!("Bearer {READER}");
         assert_eq!(with(&[&good]), Ok(Some("reader".into())));
         for bad in
             [&[&*good, "Bearer x"][..], &[READER], &[&format!("Basic {READER}")], &["Bearer "], &["Bearer"]]
         {
-            assert_eq!(with(bad), Err(AccessDenied::NoToken), "{bad:?}");
+            assert_eq!(with(bad), Err(AccessDenied::NoToken(Needed::OfFile)), "{bad:?}");
         }
     }
 
@@ -274,10 +410,11 @@ mod tests {
         let config = config(&format!("[gateway]\ntokens = ['${{OWNER}}']\n{PROFILES}"));
         let with = |token: &str| {
             let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
-            to_everything(&config, &HeaderMap::from_iter([(AUTHORIZATION, value)]))
+            to_everything(&config, &HeaderMap::from_iter([(AUTHORIZATION, value)]), Beside::default())
         };
         assert_eq!(with(OWNER), Ok(()));
         assert_eq!(with(READER), Err(AccessDenied::NotWithThisToken));
-        assert_eq!(to_everything(&config, &HeaderMap::new()), Err(AccessDenied::NoToken));
+        let nothing = to_everything(&config, &HeaderMap::new(), Beside::default());
+        assert_eq!(nothing, Err(AccessDenied::NoToken(Needed::OfFile)));
     }
 }

@@ -70,7 +70,8 @@ impl NonetServer {
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
         let mut caller = None;
         let begun = plain_calls::take(&context.extensions).map(Ok);
-        let open = match begun.or_else(|| self.parkings.calls.resume(&what, profile, state, given)) {
+        let account = || self.who(context).account;
+        let open = match begun.or_else(|| self.parkings.calls.resume(&what, profile, account, state, given)) {
             Some(open) => open?,
             None => {
                 let name = request.name.clone();

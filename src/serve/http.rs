@@ -1,7 +1,8 @@
 //! Streamable HTTP at `/mcp`, and at `/mcp/PROFILE` for each currently configured profile.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use anyhow::Context;
 use axum::{
     Router,
     body::{Body, Bytes},
@@ -12,7 +13,7 @@ use axum::{
 };
 use http::{
     Extensions, HeaderMap, HeaderValue, Method, StatusCode, Uri, Version,
-    header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST},
+    header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER},
     request::Parts,
     uri::Authority,
 };
@@ -20,8 +21,9 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use parking_lot::Mutex;
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
-    streamable_http_server::session::local::LocalSessionManager,
+    streamable_http_server::session::{SessionId, SessionManager, SessionStore, local::LocalSessionManager},
 };
+use serde_json::json;
 use tokio::{
     net::TcpListener,
     time::{Instant, timeout},
@@ -29,23 +31,26 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NonetServer, OfToken,
-    access::{self, Access, AccessDenied},
+    NonetServer, OfToken, RATE_LIMITED,
+    access::{self, Access, AccessDenied, Beside, Entrance},
     carried::{CarriedSessions, HttpSessions},
     elsewhere::{self, Incoming, OfReplica},
     held_arguments::HeldArguments,
     in_flight::Parkings,
-    listen::{self, LocalAddress},
+    listen::{self, Connection},
     offer_page, page,
     plain_calls::{self, PlainCalls},
     relays,
     stdio::of_client,
+    unused_sessions::{SessionPlace, UnusedSessions},
 };
 use crate::{
-    allocator,
     cluster::{Cluster, own_address},
     config::{Config, LimitSettings},
+    doors::{self, DoorPort},
+    fault::Fault,
     gateway::{Gateway, Serves},
+    quotas::{Account, Exhausted, RETRY_SESSION},
     store::Replica,
     wire::{
         Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
@@ -59,11 +64,6 @@ const GRACE: Duration = Duration::from_secs(2);
 /// The minimum time for which a stopping replica keeps answering: by then all others have checked who runs, and send it
 /// nothing more.
 const LINGER: Duration = Duration::from_secs(4);
-
-/// How often the number of ended sessions is checked.
-const TIDY: Duration = Duration::from_secs(5);
-/// The number of ended sessions from which memory is returned.
-const MANY_SESSIONS: usize = 100;
 
 /// How to serve HTTP.
 pub struct HttpOptions {
@@ -80,6 +80,8 @@ pub struct Serving {
     pub address: SocketAddr,
     /// The live page, with its token; none if it is disabled or if others can reach this address.
     pub page: Option<String>,
+    /// The file with the token of this machine's user, if requests need that one.
+    pub token_file: Option<PathBuf>,
 }
 
 /// Serves any number of clients until `stop` resolves. `ready` gets the address once it is bound.
@@ -97,10 +99,13 @@ pub async fn serve_http(
         options.address,
         config.file.display()
     );
+    let entrance = Arc::new(Entrance::new(&gateway));
+    let token_file = token_file(&config, &entrance)?;
     let listener = TcpListener::bind(options.address)
         .await
         .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
     let address = listener.local_addr()?;
+    let _port = take_port(&gateway, address);
     let reached = gateway.cluster.as_ref().map(|cluster| reached_at(&config, cluster, address));
     let ending = CancellationToken::new();
     // Only for this machine's user.
@@ -115,12 +120,11 @@ pub async fn serve_http(
     hosts.extend(
         reached.as_ref().and_then(|reached| Some(reached.parse::<Uri>().ok()?.authority()?.to_string())),
     );
-    let doors = Arc::new(Doors::new(&gateway, &options, address, hosts.clone(), &ending));
+    let doors = Arc::new(Doors::new(&gateway, &options, address, hosts.clone(), entrance.clone(), &ending));
     tokio::spawn(doors.clone().follow());
     gateway.serves_at(&format!("http://{address}"), token.is_some());
     offer_page(&gateway, Serves::Http);
-    tokio::spawn(doors.clone().tidy());
-    let beside = page::router(&gateway, token).layer(axum::middleware::from_fn(
+    let beside = page::router(&gateway, entrance, token).layer(axum::middleware::from_fn(
         move |request: Request, next: Next| {
             let allowed = is_allowed_host(request.headers(), request.extensions(), &hosts);
             async move { if allowed { next.run(request).await } else { wrong_host() } }
@@ -132,7 +136,7 @@ pub async fn serve_http(
     }
     gateway.connect();
     gateway.keep_time();
-    ready(Serving { address, page: link });
+    ready(Serving { address, page: link, token_file });
     let (end, leaving) = (ending.clone(), doors);
     tokio::spawn(async move {
         stop.await;
@@ -140,15 +144,40 @@ pub async fn serve_http(
         end.cancel();
     });
     let settings = gateway.clone();
-    let limits = move || settings.config().limits.clone();
+    let config = move || settings.config();
     let cluster = gateway.cluster.clone();
     let is_replica = move |from| cluster.as_ref().is_some_and(|cluster| cluster.has_replica_at(from));
     tokio::select! {
-        () = listen::serve(listener, router, limits, is_replica, ending.clone()) => {}
+        () = listen::serve(listener, router, config, is_replica, ending.clone()) => {}
         () = async { ending.cancelled().await; tokio::time::sleep(GRACE).await } => {}
     }
     gateway.stop().await;
     Ok(())
+}
+
+/// Returns the file with the token of this machine's user, if requests need it. Makes the token.
+fn token_file(config: &Config, entrance: &Entrance) -> anyhow::Result<Option<PathBuf>> {
+    if config.guarded {
+        return Ok(None);
+    }
+    if config.gateway.allow_without_tokens {
+        tracing::warn!("{}", access::WITHOUT_TOKENS);
+        return Ok(None);
+    }
+    let remedy = "list `tokens` in [gateway], or set XDG_STATE_HOME to a folder that this user can write to";
+    let owner = entrance.owner().with_context(|| {
+        format!("there is no home folder to keep the token for clients over HTTP in: {remedy}")
+    })?;
+    owner.current().with_context(|| {
+        format!("the token for clients over HTTP cannot be kept in `{}`: {remedy}", owner.file().display())
+    })?;
+    Ok(Some(owner.file().into()))
+}
+
+/// Makes the port known as a gateway's, so that no sandbox's proxy leads there.
+pub(super) fn take_port(gateway: &Gateway, address: SocketAddr) -> Option<DoorPort> {
+    let taken = doors::take_port(gateway.state.as_deref()?, address.port());
+    taken.inspect_err(|error| tracing::warn!(%error, "sandboxes are not kept from this port")).ok()
 }
 
 /// Returns the address at which the other replicas reach this one.
@@ -194,8 +223,8 @@ pub(super) fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, host
     let mut given = headers.get_all(HOST).iter();
     let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
     let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
-    let local = extensions.get::<LocalAddress>();
-    local.is_some_and(|local| plain(host.host()).parse() == Ok(local.0))
+    let local = Connection::local(extensions);
+    local.is_some_and(|local| plain(host.host()).parse() == Ok(local))
         || hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
             Ok(allowed) => {
                 plain(allowed.host()) == plain(host.host())
@@ -212,7 +241,8 @@ pub(super) fn wrong_host() -> Response {
     response
 }
 
-/// Returns whether requests need a token if other machines can reach the address, unless the configuration says otherwise.
+/// Returns whether an address that other machines can reach is served only as the configuration says: the token of this machine's
+/// user is for this machine.
 fn is_open_only_where_wanted(config: &Config, address: SocketAddr) -> bool {
     config.guarded || config.gateway.allow_without_tokens || address.ip().to_canonical().is_loopback()
 }
@@ -224,6 +254,9 @@ pub(super) struct Door {
     pub(super) service: HttpService,
     plain: Arc<PlainCalls>,
     sessions: Arc<LocalSessionManager>,
+    unused: UnusedSessions,
+    /// The account of requests without a token.
+    strangers: Arc<Account>,
     /// The records of the sessions for the other replicas.
     carried: Option<Arc<CarriedSessions>>,
     /// Ends all of its sessions.
@@ -239,6 +272,7 @@ struct Doors {
     settings: StreamableHttpServerConfig,
     /// The hosts by which it may be reached.
     hosts: Vec<String>,
+    entrance: Arc<Entrance>,
     ending: CancellationToken,
     open: Mutex<HashMap<Option<String>, Arc<Door>>>,
 }
@@ -249,6 +283,7 @@ impl Doors {
         options: &HttpOptions,
         address: SocketAddr,
         hosts: Vec<String>,
+        entrance: Arc<Entrance>,
         ending: &CancellationToken,
     ) -> Self {
         let own = &gateway.config().gateway;
@@ -261,7 +296,7 @@ impl Doors {
             .with_allowed_origins(origins)
             .with_max_request_body_bytes(Limits::HIGHEST.of_client.bytes);
         let (gateway, default, ending) = (gateway.clone(), options.profile.clone(), ending.clone());
-        Self { gateway, address, default, settings, hosts, ending, open: Mutex::default() }
+        Self { gateway, address, default, settings, hosts, entrance, ending, open: Mutex::default() }
     }
 
     /// Answers a request to `/mcp`, or to `/mcp/NAME`.
@@ -277,13 +312,17 @@ impl Doors {
     }
 
     async fn answer(&self, named: Option<&str>, mut request: Request) -> Response {
-        let (config, door, access) = match self.door(named, request.headers()) {
+        let beside = self.entrance.beside(&self.gateway.config(), request.extensions()).await;
+        let (config, door, access) = match self.door(named, request.headers(), beside) {
             Ok(entered) => entered,
             Err(refusal) => {
                 tracing::debug!(?refusal, "a request over HTTP was refused");
                 return refusal.response();
             }
         };
+        if let Some(refusal) = listen::refusal_of_proven(request.extensions()) {
+            return refusal;
+        }
         let marked = match &self.gateway.cluster {
             Some(cluster) => cluster.is_marked(request.headers_mut()),
             None => false,
@@ -330,14 +369,15 @@ impl Doors {
         &self,
         named: Option<&str>,
         headers: &HeaderMap,
+        beside: Beside,
     ) -> Result<(Arc<Config>, Arc<Door>, Access), AccessDenied> {
         let mut open = self.open.lock();
         // Read under the lock, so that a door closed by `close` is not reopened by an older configuration.
         let config = self.gateway.config();
         if !is_open_only_where_wanted(&config, self.address) {
-            return Err(AccessDenied::NoToken);
+            return Err(AccessDenied::NoToken(access::Needed::OfFile));
         }
-        let access = access::access(&config, headers, named, self.default.as_deref())?;
+        let access = access::access(&config, headers, beside, named, self.default.as_deref())?;
         let door = match open.get(&access.profile) {
             Some(door) => door.clone(),
             None => {
@@ -386,30 +426,6 @@ impl Doors {
         tokio::time::sleep_until(until.min(began + LINGER)).await;
     }
 
-    /// Returns the number of open sessions.
-    async fn count(&self) -> usize {
-        let all: Vec<_> = self.open.lock().values().map(|door| door.sessions.clone()).collect();
-        let mut count = 0;
-        for sessions in all {
-            count += sessions.sessions.read().await.len();
-        }
-        count
-    }
-
-    /// Returns memory to the system after many sessions have ended. The allocator would keep it: a session takes dozens of
-    /// kilobytes in small pieces.
-    async fn tidy(self: Arc<Self>) {
-        let mut most = 0;
-        while self.ending.run_until_cancelled(tokio::time::sleep(TIDY)).await.is_some() {
-            let open = self.count().await;
-            most = most.max(open);
-            if most - open >= MANY_SESSIONS {
-                most = open;
-                let _ = tokio::task::spawn_blocking(allocator::give_back).await;
-            }
-        }
-    }
-
     /// Calls `close` after each change of the configuration.
     async fn follow(self: Arc<Self>) {
         let mut reloads = self.gateway.reloads();
@@ -435,8 +451,9 @@ impl Door {
             cluster.clone().map(|cluster| CarriedSessions::new(cluster, profile.clone(), sessions.clone()));
         let (gateway, parkings) = (gateway.clone(), Parkings::new(cluster.as_ref()));
         let strangers = gateway.account_of_strangers(profile.as_deref());
+        let account = strangers.clone();
         let handler = move || {
-            let strangers = Some(strangers.clone());
+            let strangers = Some(account.clone());
             NonetServer::new(gateway.clone(), profile.clone(), strangers, parkings.clone())
         };
         let plain = Arc::new(PlainCalls::new(sessions.clone(), handler));
@@ -448,7 +465,7 @@ impl Door {
         }
         let made = Arc::new(HttpSessions::new(sessions.clone(), cluster));
         let service = StreamableHttpService::new(move || Ok(handlers.handler()), made, settings);
-        Self { service, plain, sessions, carried, end }
+        Self { service, plain, sessions, unused: UnusedSessions::default(), strangers, carried, end }
     }
 
     /// Answers a POST.
@@ -472,6 +489,13 @@ impl Door {
         {
             return response;
         }
+        let opening = match self.opening(&mut parts, message.as_ref()) {
+            Ok(opening) => opening,
+            Err(full) => {
+                let id = message.as_ref().and_then(Message::id_text);
+                return no_session(id.as_deref(), full);
+            }
+        };
         let (request, message) = light(parts, body, message).await;
         if let Some(message) = &message {
             // Host and Origin count here as well; a request with other headers goes to rmcp only.
@@ -487,8 +511,60 @@ impl Door {
         if let Some(head) = head.filter(|_| response.status().is_success()) {
             self.plain.learn(head);
         }
+        if let Some((account, place)) = opening
+            && let Some(id) = plain_calls::session_id(response.headers())
+        {
+            self.unused.opened(id, account, &place);
+        }
         response
     }
+
+    /// Takes a place for the session that a request opens, and puts it beside the request; the oldest unused session may have to
+    /// end for it. Notes that any other request's session is in use.
+    fn opening(
+        self: &Arc<Self>,
+        parts: &mut Parts,
+        message: Option<&Message>,
+    ) -> Result<Option<(Arc<Account>, SessionPlace)>, Exhausted> {
+        let request = message.filter(|message| message.kind() == MessageKind::Request);
+        if let Some(session) = plain_calls::session_id(&parts.headers) {
+            if message.is_none() || request.is_some() {
+                self.unused.used(session);
+            }
+            return Ok(None);
+        }
+        if request.is_none_or(|request| request.method().as_deref() != Some("initialize")) {
+            return Ok(None);
+        }
+        let account = parts.extensions.get().map_or(&self.strangers, |OfToken(account)| account).clone();
+        let (place, ended) = self.unused.place(&account)?;
+        if let Some(ended) = ended {
+            tracing::debug!("an unused session over HTTP makes room for a new one");
+            let door = self.clone();
+            tokio::spawn(async move { door.end_session(&ended).await });
+        }
+        parts.extensions.insert(place.clone());
+        Ok(Some((account, place)))
+    }
+
+    async fn end_session(&self, id: &str) {
+        let _ = self.sessions.close_session(&SessionId::from(id)).await;
+        if let Some(carried) = &self.carried
+            && let Err(error) = carried.delete(id).await
+        {
+            tracing::debug!(%error, "the record of an ended session expires later");
+        }
+    }
+}
+
+/// Returns the refusal of a new session.
+fn no_session(id: Option<&str>, full: Exhausted) -> Response {
+    let fault = Fault::from(full);
+    let error = json!({ "code": RATE_LIMITED.0, "message": fault.message, "data": fault.to_value() });
+    let error = Message::failure_of(id.unwrap_or("null"), error.to_string().as_bytes());
+    let mut response = in_json(StatusCode::SERVICE_UNAVAILABLE, error);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_SESSION.as_secs()));
+    response
 }
 
 fn router(doors: Arc<Doors>) -> Router {
@@ -616,8 +692,11 @@ async fn light(parts: Parts, body: Bytes, message: Option<Message>) -> (Request,
 
 /// Returns a JSON-RPC error as an HTTP response.
 fn refusal(status: StatusCode, id: Option<&str>, (code, message): (i32, String)) -> Response {
-    let error = Message::failure(id.unwrap_or("null"), code, &message);
-    let mut response = Response::new(Body::from(error));
+    in_json(status, Message::failure(id.unwrap_or("null"), code, &message))
+}
+
+fn in_json(status: StatusCode, body: Bytes) -> Response {
+    let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -31,6 +31,7 @@ use crate::{
         session::{Caller, Session},
     },
     jobs,
+    json::set_member,
     meta::{self, Answer},
     quotas::{Account, Place},
 };
@@ -298,7 +299,7 @@ impl<T: Send + 'static> InFlight<T> {
     ) -> RequestOutcome<T> {
         let (token, peer) = (context.meta.get_progress_token(), &context.peer);
         let forward = async |mut params: Value| {
-            params["progressToken"] = json!(token);
+            set_member(&mut params, "progressToken", json!(token));
             if let Ok(params) = serde_json::from_value::<ProgressNotificationParam>(params) {
                 let _ = peer.notify_progress(params).await;
             }
@@ -520,13 +521,16 @@ impl<T: Send + 'static> Parking<T> {
         &self,
         what: &str,
         profile: Option<&str>,
+        account: impl FnOnce() -> Arc<Account>,
         state: Option<&str>,
         given: Option<&InputResponses>,
     ) -> Option<Result<InFlight<T>, ErrorData>> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
+        let account = account();
         let mut all = self.waiting.lock();
-        let fits =
-            |parked: &Parked<T>| parked.request.what == what && parked.request.profile.as_deref() == profile;
+        let fits = |Parked { request, .. }: &Parked<T>| {
+            request.what == what && request.profile.as_deref() == profile && request.account == account
+        };
         let fits = all.get(handle).is_some_and(fits);
         let Some(parked) = fits.then(|| all.remove(handle)).flatten() else {
             let why = "`requestState` is unknown, expired, already used, or belongs to another request; send the request without it \
@@ -582,8 +586,11 @@ mod tests {
         let (handle, mut replied) = park(&parking, "tools/call a", Some("reader"));
         let given = InputResponses::from_iter([("q".into(), json!(1)), ("other".into(), json!(2))]);
         let resume = |what: &str, profile: Option<&str>, state: Option<&str>| {
-            parking.resume(what, profile, state, Some(&given)).map(|resumed| resumed.is_ok())
+            parking.resume(what, profile, Arc::default, state, Some(&given)).map(|resumed| resumed.is_ok())
         };
+        let other = || Account::of_session(Quotas::default());
+        let by_other = parking.resume("tools/call a", Some("reader"), other, Some(&handle), Some(&given));
+        assert!(by_other.is_some_and(|resumed| resumed.is_err()), "another client knows the handle");
         for (what, profile, state, expected) in [
             ("tools/call a", Some("reader"), None, None),
             ("tools/call a", Some("reader"), Some("a state of the client's own"), None),
@@ -608,7 +615,11 @@ mod tests {
         tokio::time::sleep(PARKED_FOR - Duration::from_secs(1)).await;
         assert_eq!(parking.waiting.lock().len(), 1);
         tokio::time::sleep(Duration::from_secs(2)).await;
-        assert!(parking.resume("prompts/get a", None, Some(&handle), None).is_some_and(|it| it.is_err()));
+        assert!(
+            parking
+                .resume("prompts/get a", None, Arc::default, Some(&handle), None)
+                .is_some_and(|it| it.is_err())
+        );
         assert!(replied.await.is_err(), "whoever drops the sender has declined");
     }
 

@@ -1,16 +1,26 @@
 //! Connections over HTTP: limits their number, and the time that a client may take to send its request. Supports HTTP/2
 //! without TLS for clients that begin with it ("prior knowledge", RFC 9113, section 3.3), as proxies do.
+//!
+//! A connection that has shown no valid token yet counts apart. There are few of those, and a new one takes the place of the
+//! oldest, so that connections that nobody uses keep out no client that has a token.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
-    net::{IpAddr, Ipv6Addr},
-    sync::Arc,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use axum::Router;
-use http::{HeaderValue, Request, Version, header::HOST};
+use axum::{Router, body::Body, response::Response};
+use http::{
+    Extensions, HeaderMap, HeaderValue, Request, StatusCode, Version,
+    header::{CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER},
+};
+use http_body_util::BodyExt;
 use hyper::{
     body::Incoming,
     server::conn::{http1, http2},
@@ -22,25 +32,28 @@ use hyper_util::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    time::{sleep, timeout},
+    sync::{Notify, OnceCell},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
-use crate::config::LimitSettings;
+use super::forwarded;
+use crate::{
+    config::{Config, LimitSettings},
+    doors, sandbox,
+};
 
 /// The delay before the next connection is accepted when the system has no room for one.
 const NO_ROOM: Duration = Duration::from_millis(500);
-/// How many refused connections get an answer at a time; further ones are closed.
-const REFUSALS: usize = 32;
-/// How long a refused client may take to read its answer.
-const REFUSAL_LIMIT: Duration = Duration::from_secs(1);
-const REFUSAL: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain\r\nretry-after: 1\r\n\
-                       connection: close\r\ncontent-length: 70\r\n\r\n\
-                       too many connections: close some, or raise `connections` in [limits]\r\n";
+/// How long a connection keeps its place without a token, whatever comes after it, from its beginning and from its first request:
+/// many clients may come at once, and the gateway may be busy.
+const GRACE: Duration = Duration::from_secs(1);
+/// How often it is checked whether there is room.
+const LOOK: Duration = Duration::from_millis(50);
+const REFUSAL: &str =
+    "too many connections: close some, or raise `connections` or `connections_per_address` in [limits]\n";
 
 /// The preface of an HTTP/2 connection (RFC 9113, section 3.4). No HTTP/1.1 request begins with it.
 const HTTP2: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -54,21 +67,87 @@ const HEADERS: u32 = 64 << 10;
 const PING: Duration = Duration::from_secs(30);
 const PING_LIMIT: Duration = Duration::from_secs(20);
 
-/// The address on this machine that a request came to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LocalAddress(pub IpAddr);
+/// Who is at the other end of a connection, for requests that need no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stranger {
+    /// A program of the same user, or of another machine, or nobody can say.
+    Admitted,
+    /// A program of another user of this machine.
+    OfUser(u32),
+    /// A server in a sandbox.
+    Sandboxed,
+    /// A program of this machine that has left.
+    Gone,
+}
 
-/// Answers requests until `ending`, then waits for the open ones. `limits` returns the current limits. Other replicas'
+/// A connection that a request came over.
+pub(super) struct Connection {
+    from: SocketAddr,
+    /// The address on this machine.
+    local: Option<SocketAddr>,
+    open: Arc<OpenConnections>,
+    /// Its number among the connections without a token.
+    number: u64,
+    is_proven: AtomicBool,
+    has_asked: AtomicBool,
+    stranger: OnceCell<Stranger>,
+}
+
+impl Connection {
+    /// Returns the connection of a request.
+    pub fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
+        extensions.get()
+    }
+
+    /// Returns the address on this machine that a request came to.
+    pub fn local(extensions: &Extensions) -> Option<IpAddr> {
+        Some(Self::of(extensions)?.local?.ip().to_canonical())
+    }
+
+    /// Returns who is at the other end. Asks the system once.
+    pub async fn stranger(&self) -> Stranger {
+        let Some(to) = self.local else { return Stranger::Admitted };
+        let from = self.from;
+        let look = move || match doors::peer(from, to) {
+            doors::Peer::Unknown => Stranger::Admitted,
+            doors::Peer::Own { socket } if sandbox::holds_socket(socket) => Stranger::Sandboxed,
+            doors::Peer::Own { .. } => Stranger::Admitted,
+            doors::Peer::OfUser(user) => Stranger::OfUser(user),
+            doors::Peer::Gone => Stranger::Gone,
+        };
+        let looked = async || tokio::task::spawn_blocking(look).await.unwrap_or(Stranger::Gone);
+        *self.stranger.get_or_init(looked).await
+    }
+}
+
+/// Counts a request's connection among those that have shown a valid token. Returns the refusal if there are too many of them.
+pub(super) fn refusal_of_proven(extensions: &Extensions) -> Option<Response> {
+    let connection = Connection::of(extensions)?;
+    let fits = connection.is_proven.load(Ordering::Acquire) || connection.open.prove(connection);
+    (!fits).then(too_many)
+}
+
+fn too_many() -> Response {
+    let mut response = Response::new(Body::from(REFUSAL));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// Answers requests until `ending`, then waits for the open ones. `config` returns the current configuration. Other replicas'
 /// addresses have no limit of their own.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
-    limits: impl Fn() -> LimitSettings,
-    is_replica: impl Fn(IpAddr) -> bool,
+    config: impl Fn() -> Arc<Config> + Send + Sync + 'static,
+    is_replica: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
     ending: CancellationToken,
 ) {
-    let open = Arc::new(OpenConnections::default());
-    let (tasks, refusals) = (TaskTracker::new(), Arc::new(Semaphore::new(REFUSALS)));
+    let open = Arc::new(OpenConnections::new(config, is_replica));
+    let tasks = TaskTracker::new();
     while let Some(accepted) = ending.run_until_cancelled(listener.accept()).await {
         let (stream, from) = match accepted {
             Ok(accepted) => accepted,
@@ -80,29 +159,24 @@ pub(super) async fn serve(
                 continue;
             }
         };
-        let mut limits = limits();
-        let mut place = open.enter(from.ip(), &limits);
-        if place.is_none() && is_replica(from.ip()) {
-            limits.connections_per_address = limits.connections;
-            place = open.enter(from.ip(), &limits);
-        }
-        match place {
-            Some(place) => {
-                let served = answer(stream, router.clone(), limits.header_timeout, ending.clone());
-                tasks.spawn(async move {
-                    served.await;
-                    drop(place);
-                });
-            }
-            None => {
-                if let Ok(permit) = refusals.clone().try_acquire_owned() {
-                    tasks.spawn(async move {
-                        let _ = timeout(REFUSAL_LIMIT, refuse(stream)).await;
-                        drop(permit);
-                    });
-                }
-            }
-        }
+        // Meanwhile further clients wait in the system's queue.
+        let Some((number, end)) = ending.run_until_cancelled(open.enter(from.ip())).await else { break };
+        let local = stream.local_addr().ok();
+        let connection = Arc::new(Connection {
+            from,
+            local,
+            open: open.clone(),
+            number,
+            is_proven: AtomicBool::default(),
+            has_asked: AtomicBool::default(),
+            stranger: OnceCell::new(),
+        });
+        let counted = Counted(connection.clone());
+        let served = answer(stream, router.clone(), connection, ending.clone());
+        tasks.spawn(async move {
+            end.run_until_cancelled(served).await;
+            drop(counted);
+        });
     }
     tasks.close();
     tasks.wait().await;
@@ -115,20 +189,32 @@ fn is_of_one_client(error: &io::Error) -> bool {
 }
 
 /// Answers the requests of one connection.
-async fn answer(stream: TcpStream, router: Router, header_timeout: Duration, ending: CancellationToken) {
+async fn answer(stream: TcpStream, router: Router, connection: Arc<Connection>, ending: CancellationToken) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
-    let local = stream.local_addr().map(|address| LocalAddress(address.ip().to_canonical()));
+    connection.open.renew(connection.number);
+    let config = (connection.open.config)();
+    let LimitSettings { header_timeout, first_byte_timeout, .. } = config.limits;
+    drop(config);
     let service = service_fn(move |mut request: Request<Incoming>| {
-        if let Ok(local) = local {
-            request.extensions_mut().insert(local);
-        }
+        request.extensions_mut().insert(connection.clone());
         name_host(&mut request);
-        router.clone().call(request)
+        if !connection.has_asked.swap(true, Ordering::Relaxed) {
+            connection.open.renew(connection.number);
+        }
+        let place = connection.open.request(&connection, request.headers());
+        let mut router = router.clone();
+        async move {
+            match place {
+                Some(None) => router.call(request).await,
+                Some(Some(place)) => Ok(until_answered(router.call(request).await?, place)),
+                None => Ok(too_many()),
+            }
+        }
     });
     let begun = tokio::select! {
-        begun = timeout(header_timeout, is_http2(&stream)) => begun,
+        begun = timeout(first_byte_timeout.min(header_timeout), is_http2(&stream)) => begun,
         () = ending.cancelled() => return,
     };
     let ended = match begun {
@@ -198,48 +284,188 @@ fn name_host(request: &mut Request<Incoming>) {
     }
 }
 
-/// Answers a client that there are too many connections.
-async fn refuse(mut stream: TcpStream) -> io::Result<()> {
-    stream.write_all(REFUSAL.as_bytes()).await?;
-    stream.shutdown().await?;
-    // Closing a connection with unread data would discard the answer.
-    tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.map(drop)
+/// Returns a response that keeps its request's place until its end.
+fn until_answered(response: Response, place: RequestPlace) -> Response {
+    response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _ = &place;
+            frame
+        }))
+    })
 }
 
-/// The number of open connections, by the client's address.
+/// The open connections, by the client's address.
+struct OpenConnections {
+    config: Box<dyn Fn() -> Arc<Config> + Send + Sync>,
+    is_replica: Box<dyn Fn(IpAddr) -> bool + Send + Sync>,
+    counts: Mutex<Counts>,
+    /// Notified when a connection without a token has left or has shown one.
+    freed: Notify,
+}
+
 #[derive(Default)]
-struct OpenConnections(Mutex<HashMap<IpAddr, usize>>);
-
-/// An open connection, counted until dropped.
-struct Place {
-    open: Arc<OpenConnections>,
-    from: IpAddr,
+struct Counts {
+    /// Those that have shown a valid token.
+    proven: HashMap<IpAddr, usize>,
+    /// The others, in the order in which they came.
+    unproven: BTreeMap<u64, Unproven>,
+    last: u64,
+    /// The requests in flight of clients behind trusted proxies.
+    requests: HashMap<IpAddr, usize>,
 }
 
-impl OpenConnections {
-    fn enter(self: &Arc<Self>, from: IpAddr, limits: &LimitSettings) -> Option<Place> {
-        let from = client(from);
-        let mut open = self.0.lock();
-        let (all, own) = (open.values().sum::<usize>(), open.get(&from).copied().unwrap_or_default());
-        if all >= limits.connections || own >= limits.connections_per_address {
-            drop(open);
-            tracing::debug!(%from, all, own, "too many connections");
-            return None;
-        }
-        *open.entry(from).or_default() += 1;
-        Some(Place { open: self.clone(), from })
+struct Unproven {
+    from: IpAddr,
+    /// When it began or first asked; `None` until it is looked after.
+    since: Option<Instant>,
+    end: CancellationToken,
+}
+
+/// A request in flight of a client behind a trusted proxy, counted until dropped.
+struct RequestPlace {
+    open: Arc<OpenConnections>,
+    client: IpAddr,
+}
+
+impl Drop for RequestPlace {
+    fn drop(&mut self) {
+        leave(&mut self.open.counts.lock().requests, self.client);
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut open = self.open.0.lock();
-        if let Some(own) = open.get_mut(&self.from) {
-            *own -= 1;
-            if *own == 0 {
-                open.remove(&self.from);
-            }
+/// Counts one less at an address.
+fn leave(counts: &mut HashMap<IpAddr, usize>, from: IpAddr) {
+    if let Some(count) = counts.get_mut(&from) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&from);
         }
+    }
+}
+
+impl Counts {
+    /// Returns how many connections and requests count for an address.
+    fn of(&self, from: IpAddr) -> usize {
+        [&self.proven, &self.requests].iter().filter_map(|counts| counts.get(&from)).sum()
+    }
+
+    /// Returns the connection that makes room: the oldest one of the address that has the most, if its time is over.
+    fn oldest(&self) -> Option<u64> {
+        let mut of_address = HashMap::<IpAddr, usize>::new();
+        self.unproven.values().for_each(|one| *of_address.entry(one.from).or_default() += 1);
+        let (most, _) = of_address.into_iter().max_by_key(|(_, count)| *count)?;
+        let is_over = |one: &Unproven| one.since.is_some_and(|since| since.elapsed() >= GRACE);
+        let mut own = self.unproven.iter().filter(|(_, one)| one.from == most);
+        own.find(|(_, one)| is_over(one)).map(|(number, _)| *number)
+    }
+}
+
+impl OpenConnections {
+    fn new(
+        config: impl Fn() -> Arc<Config> + Send + Sync + 'static,
+        is_replica: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let (config, is_replica) = (Box::new(config), Box::new(is_replica));
+        Self { config, is_replica, counts: Mutex::default(), freed: Notify::new() }
+    }
+
+    /// Enters a new connection, as soon as there is room for one without a token. Returns its number, and what ends it.
+    async fn enter(&self, from: IpAddr) -> (u64, CancellationToken) {
+        let from = client(from);
+        loop {
+            let most = (self.config)().limits.connections_without_token;
+            {
+                let mut counts = self.counts.lock();
+                if counts.unproven.len() >= most
+                    && let Some(oldest) = counts.oldest()
+                    && let Some(one) = counts.unproven.remove(&oldest)
+                {
+                    tracing::debug!(%from, "the oldest connection without a token makes room");
+                    one.end.cancel();
+                }
+                if counts.unproven.len() < most {
+                    counts.last += 1;
+                    let (number, end) = (counts.last, CancellationToken::new());
+                    counts.unproven.insert(number, Unproven { from, since: None, end: end.clone() });
+                    return (number, end);
+                }
+            }
+            let _ = timeout(LOOK, self.freed.notified()).await;
+        }
+    }
+
+    /// Lets a connection keep its place for a while, if it has shown no token yet.
+    fn renew(&self, number: u64) {
+        if let Some(one) = self.counts.lock().unproven.get_mut(&number) {
+            one.since = Some(Instant::now());
+        }
+    }
+
+    /// Counts a connection among those with a token. Returns false if there are too many: then it stays where it was.
+    fn prove(&self, connection: &Connection) -> bool {
+        let (config, from) = ((self.config)(), client(connection.from.ip()));
+        let mut counts = self.counts.lock();
+        // Also true for a connection that has just ended, or is proven already.
+        if !counts.unproven.contains_key(&connection.number) {
+            return true;
+        }
+        let (all, own) = (counts.proven.values().sum::<usize>(), counts.of(from));
+        let is_exempt =
+            || is_trusted(&config.limits, connection.from.ip()) || (self.is_replica)(connection.from.ip());
+        let fits =
+            all < config.limits.connections && (own < config.limits.connections_per_address || is_exempt());
+        if !fits {
+            drop(counts);
+            tracing::debug!(%from, all, own, "too many connections");
+            return false;
+        }
+        *counts.proven.entry(from).or_default() += 1;
+        counts.unproven.remove(&connection.number);
+        connection.is_proven.store(true, Ordering::Release);
+        drop(counts);
+        self.freed.notify_one();
+        true
+    }
+
+    /// Takes a place for a request if it comes from a client behind a trusted proxy. `None`: that client has too many.
+    fn request(
+        self: &Arc<Self>,
+        connection: &Connection,
+        headers: &HeaderMap,
+    ) -> Option<Option<RequestPlace>> {
+        let limits = &(self.config)().limits;
+        if !is_trusted(limits, connection.from.ip()) {
+            return Some(None);
+        }
+        let Some(named) = forwarded::client(headers, &limits.trusted_proxies) else { return Some(None) };
+        let named = client(named);
+        let mut counts = self.counts.lock();
+        if counts.of(named) >= limits.connections_per_address {
+            return None;
+        }
+        *counts.requests.entry(named).or_default() += 1;
+        Some(Some(RequestPlace { open: self.clone(), client: named }))
+    }
+}
+
+fn is_trusted(limits: &LimitSettings, from: IpAddr) -> bool {
+    limits.trusted_proxies.iter().any(|range| range.contains(from))
+}
+
+/// An open connection, counted until dropped. Requests may keep the connection itself for longer.
+struct Counted(Arc<Connection>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let Self(connection) = self;
+        let mut counts = connection.open.counts.lock();
+        if counts.unproven.remove(&connection.number).is_none()
+            && connection.is_proven.load(Ordering::Acquire)
+        {
+            leave(&mut counts.proven, client(connection.from.ip()));
+        }
+        drop(counts);
+        connection.open.freed.notify_one();
     }
 }
 
@@ -257,26 +483,94 @@ fn client(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{self, Sources};
 
-    #[test]
-    fn places_are_limited_in_all_and_for_each_client() {
-        let open = Arc::new(OpenConnections::default());
-        let limits = LimitSettings { connections: 4, connections_per_address: 2, ..LimitSettings::default() };
-        let enter = |address: &str| open.enter(address.parse().expect("an address"), &limits);
-        let first = enter("10.0.0.1");
-        let places =
-            [enter("10.0.0.1"), enter("::ffff:10.0.0.1"), enter("2001:db8::1"), enter("2001:db8::2:1")];
-        assert_eq!(places.each_ref().map(Option::is_some), [true, false, true, true]);
-        assert!(enter("10.0.0.2").is_none() && enter("2001:db8::3").is_none());
-        drop(first);
-        assert!(enter("10.0.0.2").is_some() && enter("10.0.0.1").is_some());
-        drop(places);
-        assert!(open.0.lock().is_empty());
+    fn open(limits: &str) -> Arc<OpenConnections> {
+        let text = format!("[limits]\n{limits}\n");
+        let loaded =
+            config::parse(&text, std::path::Path::new("servers.toml"), Sources::NONE).expect("usable");
+        let config = Arc::new(loaded.config);
+        Arc::new(OpenConnections::new(move || config.clone(), |_| false))
+    }
+
+    async fn enter_with(open: &Arc<OpenConnections>, from: &str) -> (Counted, CancellationToken) {
+        let from = SocketAddr::new(from.parse().expect("an address"), 1);
+        let (number, end) = open.enter(from.ip()).await;
+        open.renew(number);
+        let connection = Connection {
+            from,
+            local: None,
+            open: open.clone(),
+            number,
+            is_proven: AtomicBool::default(),
+            has_asked: AtomicBool::default(),
+            stranger: OnceCell::new(),
+        };
+        (Counted(Arc::new(connection)), end)
+    }
+
+    async fn enter(open: &Arc<OpenConnections>, from: &str) -> Counted {
+        enter_with(open, from).await.0
+    }
+
+    #[tokio::test]
+    async fn connections_with_a_token_are_limited_in_all_and_for_each_client() {
+        let open = open("connections = 8\nconnections_per_address = 4\ntrusted_proxies = ['10.9.0.0/16']");
+        let mut held = Vec::new();
+        let mut check = async |from: &str, expected: bool| {
+            let connection = enter(&open, from).await;
+            assert_eq!(open.prove(&connection.0), expected, "{from}");
+            held.push(connection);
+        };
+        for from in ["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.1", "10.0.0.1"] {
+            check(from, true).await;
+        }
+        check("10.0.0.1", false).await;
+        check("2001:db8::1", true).await;
+        for _ in 0..3 {
+            check("10.9.0.1", true).await;
+        }
+        check("10.0.0.2", false).await;
+        drop(held);
+        let counts = open.counts.lock();
+        assert!(counts.proven.is_empty() && counts.unproven.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_connection_without_a_token_makes_room_for_a_new_one() {
+        let open = open("connections_without_token = 4");
+        let one = enter_with(&open, "10.0.0.1").await;
+        let mut many = Vec::new();
+        for from in ["10.0.0.2", "10.0.0.2", "10.0.0.2"] {
+            many.push(enter_with(&open, from).await);
+        }
+        let began = Instant::now();
+        many.push(enter_with(&open, "10.0.0.3").await);
+        assert!(began.elapsed() >= GRACE, "nobody is sent away at once");
+        let ended: Vec<bool> = many.iter().map(|one| one.1.is_cancelled()).collect();
+        assert_eq!((one.1.is_cancelled(), ended), (false, vec![true, false, false, false]));
     }
 
     #[test]
-    fn the_refusal_is_as_long_as_it_says() {
-        let (_, body) = REFUSAL.split_once("\r\n\r\n").expect("a body");
-        assert!(REFUSAL.contains(&format!("content-length: {}\r\n", body.len())), "{}", body.len());
+    fn requests_behind_a_trusted_proxy_count_for_their_client() {
+        let open = open("connections_per_address = 4\ntrusted_proxies = ['10.0.0.1']");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let (proxy, other) =
+            runtime.block_on(async { (enter(&open, "10.0.0.1").await, enter(&open, "10.0.0.2").await) });
+        let headers = |client: &str| {
+            let value = HeaderValue::from_str(&format!("for={client}")).expect("a value");
+            HeaderMap::from_iter([(http::header::FORWARDED, value)])
+        };
+        let taken: Vec<_> = (0..4).map(|_| open.request(&proxy.0, &headers("192.0.2.1"))).collect();
+        assert!(taken.iter().all(|place| matches!(place, Some(Some(_)))));
+        assert!(open.request(&proxy.0, &headers("192.0.2.1")).is_none());
+        assert!(matches!(open.request(&proxy.0, &headers("192.0.2.2")), Some(Some(_))));
+        assert!(matches!(open.request(&proxy.0, &HeaderMap::new()), Some(None)));
+        assert!(
+            matches!(open.request(&other.0, &headers("192.0.2.1")), Some(None)),
+            "it is no trusted proxy"
+        );
+        drop(taken);
+        assert!(open.counts.lock().requests.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! What the HTTP server shows besides MCP: the live page at `/ui` with its figures, `/metrics`, `/healthz` and `/readyz`.
 //!
-//! The page and its figures are only for this machine's user: every request under `/ui/api` carries the token that Nonet
-//! prints when it starts. `/metrics` is for callers with access to everything (`access`).
+//! The page and its figures are only for this machine's user: every request under `/ui/api` carries the token of
+//! `nonet ui`. `/metrics` is for callers with access to everything (`access`).
 
 mod clients;
 pub(super) mod gateways;
@@ -32,11 +32,15 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::broadcast::error::RecvError;
 
-use super::access;
+use super::{
+    access::{self, Entrance},
+    listen,
+};
 use crate::{
     approvals::{Decision, Undecided, Verdict, WaitingApproval},
-    config::BearerToken,
+    config::{BearerToken, LeftOut},
     gateway::{Gateway, SearchArguments, session::Caller},
+    json::set_member,
     meta,
     metrics::{CONTENT_TYPE, ClusterNow, Now, ServerNow},
     pins::WaitingPin,
@@ -64,8 +68,8 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
         .replace("/* the scripts */\n", SCRIPTS)
 });
 /// The answer to a request without the token.
-const REFUSED: &str = "the token is missing, or belongs to another gateway: open the address that Nonet printed when it \
-                       started, after `live page at`, or run `nonet ui`";
+const REFUSED: &str = "the token is missing, or belongs to another gateway: run `nonet ui`, or open the address that Nonet \
+                       printed when it started at a terminal, after `live page at`";
 /// The header that carries the token.
 pub(super) const TOKEN: &str = "x-nonet-token";
 
@@ -93,11 +97,14 @@ pub(super) fn link(address: std::net::SocketAddr, token: &str) -> String {
 }
 
 /// Returns the routes besides MCP. Without a token there is no page.
-pub(super) fn router(gateway: &Arc<Gateway>, token: Option<String>) -> Router {
+pub(super) fn router(gateway: &Arc<Gateway>, entrance: Arc<Entrance>, token: Option<String>) -> Router {
+    let counts = async move |State(gateway): State<Arc<Gateway>>, request: Request| {
+        metrics(gateway, &entrance, request).await
+    };
     let plain = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
+        .route("/metrics", get(counts))
         .route("/approve/{address}", post(answer_at))
         .with_state(gateway.clone());
     let Some(token) = token else { return plain };
@@ -113,11 +120,15 @@ pub(super) fn of_user(gateway: &Arc<Gateway>, token: &str) -> Router {
     let api = api.route_layer(axum::middleware::from_fn(move |request: Request, next: Next| {
         let given = request.headers().get(TOKEN).and_then(|given| given.to_str().ok());
         let known = given.is_some_and(|given| BearerToken::new(given) == token);
+        let refusal = if known { listen::refusal_of_proven(request.extensions()) } else { None };
         async move {
-            match known {
-                true => next.run(request).await,
-                false => answer(StatusCode::UNAUTHORIZED, &json!({ "error": { "message": REFUSED } })),
-            }
+            let mut response = match refusal {
+                Some(refusal) => refusal,
+                None if known => next.run(request).await,
+                None => answer(StatusCode::UNAUTHORIZED, &json!({ "error": { "message": REFUSED } })),
+            };
+            keep_private(response.headers_mut());
+            response
         }
     }));
     Router::new().route("/ui", get(page)).merge(api)
@@ -148,10 +159,15 @@ async fn page() -> Response {
     if let Ok(policy) = HeaderValue::from_str(&POLICY) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     }
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    keep_private(headers);
     response
+}
+
+/// Tells browsers to store nothing, and to read nothing as another type.
+fn keep_private(headers: &mut HeaderMap) {
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
 fn answer(status: StatusCode, value: &Value) -> Response {
@@ -185,9 +201,14 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     answer(status, &state)
 }
 
-async fn metrics(State(gateway): State<Arc<Gateway>>, headers: HeaderMap) -> Response {
-    if let Err(refusal) = access::to_everything(&gateway.config(), &headers) {
+async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -> Response {
+    let config = gateway.config();
+    let beside = entrance.beside(&config, request.extensions()).await;
+    if let Err(refusal) = access::to_everything(&config, request.headers(), beside) {
         return refusal.response();
+    }
+    if let Some(refusal) = listen::refusal_of_proven(request.extensions()) {
+        return refusal;
     }
     let servers = gateway
         .all_servers()
@@ -231,6 +252,14 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     state["config"] = json!(gateway.config().file);
     state["pid"] = json!(std::process::id());
     state["switched_off"] = json!(gateway.switched_off());
+    let config = gateway.config();
+    for server in state["servers"].as_array_mut().into_iter().flatten() {
+        let name = server["name"].as_str().unwrap_or_default();
+        let missing = config.left_out.get(name).map(LeftOut::missing).unwrap_or_default();
+        if !missing.is_empty() {
+            set_member(server, "missing", missing.into_keys().collect::<Value>());
+        }
+    }
     let clients = gateway.clients().into_iter();
     let clients = clients.map(
         |(session, client, profile)| json!({ "session": session, "client": client, "profile": profile }),

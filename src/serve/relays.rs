@@ -35,7 +35,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{elsewhere, http::within_bounds};
+use super::{elsewhere, http::within_bounds, listen};
 use crate::{
     catalog::Listing,
     downstream::{
@@ -43,6 +43,7 @@ use crate::{
         QuestionTurns, Relayed, State as ServerState, ToClient,
     },
     gateway::{Gateway, RELAYS},
+    json::set_member,
     results::CallResult,
     wire::{self, Message, MessageKind, SizeLimit, off_thread},
 };
@@ -89,6 +90,9 @@ impl Relays {
             self.gateway.cluster.as_ref().is_some_and(|cluster| cluster.is_marked(request.headers_mut()));
         if !is_replica {
             return plain(StatusCode::NOT_FOUND, "");
+        }
+        if let Some(refusal) = listen::refusal_of_proven(request.extensions()) {
+            return refusal;
         }
         let Some(connection) = self.gateway.placed_here(server) else { return elsewhere::misdirected() };
         let id = request.headers().get(SESSION).and_then(|id| id.to_str().ok()).map(String::from);
@@ -404,7 +408,7 @@ impl RelaySession {
     /// Removes the note of who asks from a question: the client's replica adds it.
     fn unsigned(&self, request: &mut Value) {
         let sign = format!("`{}` asks: ", self.connection.name);
-        if let Some(text) = request["params"].get_mut("message")
+        if let Some(text) = request.pointer_mut("/params/message")
             && let Some(rest) = text.as_str().and_then(|text| text.strip_prefix(&sign))
         {
             *text = json!(rest);
@@ -581,7 +585,7 @@ fn fitting(entries: &[&Value], limit: SizeLimit) -> usize {
 }
 
 async fn progress_event(mut news: Value, token: Option<&Value>, events: &Events) {
-    news["progressToken"] = token.cloned().unwrap_or_default();
+    set_member(&mut news, "progressToken", token.cloned().unwrap_or_default());
     let _ = events.send(Ok(event(&note("notifications/progress", &news)))).await;
 }
 

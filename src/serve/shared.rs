@@ -32,10 +32,10 @@ const GRACE: Duration = Duration::from_secs(2);
 /// job is running, and nothing is scheduled. An open page counts as a client.
 pub async fn serve_shared(
     gateway: Arc<Gateway>,
-    owner: SharedOwner,
+    mut owner: SharedOwner,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let listener = owner.listen()?;
+    let mut listener = owner.listen()?;
     tracing::info!(pid = std::process::id(), "the shared gateway is ready");
     connect_soon(&gateway);
     offer_page(&gateway, Serves::Shared);
@@ -63,7 +63,7 @@ pub async fn serve_shared(
         }
     };
     let has_left = tokio::select! {
-        () = accept(&gateway, &listener, &clients, &tasks) => false,
+        () = accept(&gateway, &mut listener, &mut owner, &clients, &tasks) => false,
         () = left => true,
         () = stop => false,
     };
@@ -85,8 +85,8 @@ pub async fn serve_shared(
 
 /// Serves this machine's clients besides others, until the gateway stops. `page` is the address of its live page, with the
 /// token.
-pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner, page: Option<String>) {
-    let listener = match owner.listen() {
+pub async fn accept_shared(gateway: Arc<Gateway>, mut owner: SharedOwner, page: Option<String>) {
+    let mut listener = match owner.listen() {
         Ok(listener) => listener,
         Err(error) => {
             tracing::warn!(%error, "no socket for local clients");
@@ -96,7 +96,7 @@ pub async fn accept_shared(gateway: Arc<Gateway>, owner: SharedOwner, page: Opti
     let page = UserPage::beside_http(gateway.clone(), owner.page.clone(), page);
     let (clients, tasks) = (Arc::new(Clients::new(page)), TaskTracker::new());
     tokio::select! {
-        () = accept(&gateway, &listener, &clients, &tasks) => {}
+        () = accept(&gateway, &mut listener, &mut owner, &clients, &tasks) => {}
         () = gateway.stopping().cancelled() => {}
     }
 }
@@ -126,12 +126,28 @@ impl Clients {
 
 async fn accept(
     gateway: &Arc<Gateway>,
-    listener: &UnixListener,
+    listener: &mut UnixListener,
+    owner: &mut SharedOwner,
     clients: &Arc<Clients>,
     tasks: &TaskTracker,
 ) {
+    let mut looks = tokio::time::interval(LOOK);
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = looks.tick() => {
+                match owner.listen_again() {
+                    Ok(Some(again)) => {
+                        tracing::warn!("the socket of the shared gateway was removed; it is made again");
+                        *listener = again;
+                    }
+                    Ok(None) => {}
+                    Err(error) => tracing::debug!(%error, "the socket of the shared gateway cannot be made again"),
+                }
+                continue;
+            }
+        };
+        match accepted {
             Ok((stream, _)) => {
                 let here = clients.presence.enter();
                 let (gateway, clients) = (gateway.clone(), clients.clone());

@@ -34,9 +34,12 @@ use super::{
     tasks,
     verbatim::Verbatim,
 };
-use crate::wire::{
-    Head, Heavy, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, Refused, Scanned,
-    SizeLimit, Weight,
+use crate::{
+    json::set_member,
+    wire::{
+        Head, Heavy, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, Refused,
+        Scanned, SizeLimit, Weight,
+    },
 };
 
 /// The JSON-RPC error code for an unusable answer.
@@ -169,7 +172,9 @@ where
                     if result.protocol_version == ProtocolVersion::V_2025_11_25 =>
                 {
                     serde_json::to_value(&message).and_then(|mut message| {
-                        message["result"]["capabilities"]["tasks"] = tasks::capability();
+                        if let Some(capabilities) = message.pointer_mut("/result/capabilities") {
+                            set_member(capabilities, "tasks", tasks::capability());
+                        }
                         serde_json::to_vec(&message)
                     })
                 }

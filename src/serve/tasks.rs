@@ -16,6 +16,7 @@ use crate::{
     clock::millis,
     gateway::{Gateway, session::Caller},
     jobs::{Job, TaskState, TaskSummary},
+    json::set_member,
 };
 
 /// The poll interval for clients, in milliseconds.
@@ -201,9 +202,7 @@ async fn session_result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
     if let Some(fields) = result.as_object_mut() {
         fields.remove("resultType");
         let meta = fields.entry("_meta").or_insert_with(|| json!({}));
-        if meta.is_object() {
-            meta[RELATED] = json!({ "taskId": id });
-        }
+        set_member(meta, RELATED, json!({ "taskId": id }));
     }
     Ok(result)
 }

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    http::{allowed_hosts, is_allowed_host, wrong_host},
+    http::{allowed_hosts, is_allowed_host, take_port, wrong_host},
     listen, page,
 };
 use crate::{
@@ -164,9 +164,12 @@ impl UserPage {
         self.gateway.calls.switch_on();
         self.gateway.shows_page_at(&format!("http://{address}"));
         let settings = self.gateway.clone();
-        let limits = move || settings.config().limits.clone();
-        let ending = self.gateway.stopping().clone();
-        tokio::spawn(listen::serve(listener, router, limits, |_| false, ending));
+        let config = move || settings.config();
+        let (port, ending) = (take_port(&self.gateway, address), self.gateway.stopping().clone());
+        tokio::spawn(async move {
+            listen::serve(listener, router, config, |_| false, ending).await;
+            drop(port);
+        });
         tracing::info!(%address, "the page is served");
         Ok(page::link(address, &token))
     }

@@ -55,11 +55,20 @@ impl PageSockets {
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             return Err(io::ErrorKind::InvalidFilename.into());
         }
-        // Under its name only once it listens: a socket that refuses is taken for that of a gateway that has ended.
-        let new = path.with_extension(NEW);
-        let listener = UnixListener::bind(&new)?;
-        fs::rename(&new, &path)?;
-        Ok(PageSocket { path, listener })
+        Ok(PageSocket { listener: bind(&path)?, path })
+    }
+
+    /// Listens again if a socket was removed, with its folder perhaps.
+    ///
+    /// # Errors
+    ///
+    /// If the socket cannot be made.
+    pub fn listen_again(&self, socket: &mut PageSocket) -> io::Result<()> {
+        if !socket.path.exists() {
+            files::private_folder(&self.folder)?;
+            socket.listener = bind(&socket.path)?;
+        }
+        Ok(())
     }
 
     /// Returns the gateways that have a socket, some of which may have ended.
@@ -110,6 +119,15 @@ impl PageSockets {
         }
         Ok(self.folder.join(format!("{id}{SUFFIX}")))
     }
+}
+
+/// Listens at a path.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    // Under its name only once it listens: a socket that refuses is taken for that of a gateway that has ended.
+    let new = path.with_extension(NEW);
+    let listener = UnixListener::bind(&new)?;
+    fs::rename(&new, path)?;
+    Ok(listener)
 }
 
 /// Whether nobody listens at a socket any more.

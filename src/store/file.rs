@@ -46,7 +46,22 @@ pub(super) struct Database {
     // Declared before the lock, so that the connection closes before the lock is released.
     connection: Mutex<Connection>,
     pub file: PathBuf,
+    /// What the system calls the file, as opened; `None` in memory.
+    identity: Option<Identity>,
     _in_use: Option<File>,
+}
+
+/// The number of a file and of its device, where the system has them. Windows does not remove an open file.
+type Identity = (u64, u64);
+
+fn identity(file: &Path) -> Option<Identity> {
+    #[cfg(unix)]
+    return fs::metadata(file).ok().map(|found| {
+        use std::os::unix::fs::MetadataExt;
+        (found.dev(), found.ino())
+    });
+    #[cfg(not(unix))]
+    file.exists().then_some((0, 0))
 }
 
 impl Database {
@@ -74,7 +89,9 @@ impl Database {
             }
             let unfit = match connect(&file, format) {
                 Ok(connection) => {
-                    return Ok(Database { connection: Mutex::new(connection), file, _in_use: Some(in_use) });
+                    let identity = identity(&file);
+                    let connection = Mutex::new(connection);
+                    return Ok(Database { connection, file, identity, _in_use: Some(in_use) });
                 }
                 Err(unfit) => unfit,
             };
@@ -104,7 +121,12 @@ impl Database {
             Ok(connection)
         };
         let connection = ready().map_err(|unfit: Unfit| unfit.into_error(&file))?;
-        Ok(Database { connection: Mutex::new(connection), file, _in_use: None })
+        Ok(Database { connection: Mutex::new(connection), file, identity: None, _in_use: None })
+    }
+
+    /// Returns whether the file was removed or replaced since it was opened.
+    pub fn is_gone(&self) -> bool {
+        self.identity.is_some() && identity(&self.file) != self.identity
     }
 
     pub fn with<T>(

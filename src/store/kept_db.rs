@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde_json::Value;
 
 use super::{
-    JobRow, JobState, KeptCounts, Retention, Share, StoreError,
+    JobRow, JobState, KeptCounts, Removable, Retention, Share, StoreError,
     file::{Database, DbFormat, files},
     lease::{Holder, Presence},
 };
@@ -110,6 +110,12 @@ pub(super) struct KeptDb {
     holder: Holder,
     /// None in memory, where all leases are this gateway's.
     presence: Option<Presence>,
+}
+
+impl Removable for KeptDb {
+    fn is_gone(&self) -> bool {
+        self.database.is_gone()
+    }
 }
 
 impl KeptDb {

@@ -5,7 +5,7 @@ use std::path::Path;
 use rusqlite::{Connection, Row, functions::FunctionFlags, params};
 
 use super::{
-    StoreError,
+    Removable, StoreError,
     figures_db::{FIGURES, TABLE},
     file::{Database, DbFormat},
 };
@@ -49,6 +49,12 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
 #[derive(Debug)]
 pub(super) struct OutcomesDb {
     pub(super) database: Database,
+}
+
+impl Removable for OutcomesDb {
+    fn is_gone(&self) -> bool {
+        self.database.is_gone()
+    }
 }
 
 impl OutcomesDb {

@@ -8,7 +8,7 @@ use std::path::Path;
 use rusqlite::{Connection, Row, Transaction, params};
 
 use super::{
-    PinStore, StoreError,
+    PinStore, Removable, StoreError,
     file::{Database, DbFormat},
 };
 
@@ -295,6 +295,12 @@ impl PinsDb {
     /// Returns the pins of a configuration, by the path of its file.
     pub fn of_config(self, config: &str) -> ConfigPins {
         ConfigPins { db: self, config: config.into() }
+    }
+}
+
+impl Removable for ConfigPins {
+    fn is_gone(&self) -> bool {
+        self.db.database.is_gone()
     }
 }
 

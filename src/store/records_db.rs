@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde_json::Value;
 
 use super::{
-    Agenda, FactVector, Most, NewRecord, Record, RecordKind, StoreError,
+    Agenda, FactVector, Most, NewRecord, Record, RecordKind, Removable, StoreError,
     file::{Database, DbFormat, files},
     lease::{Holder, NOBODY, Presence},
 };
@@ -76,6 +76,12 @@ pub(super) struct RecordsDb {
     holder: Holder,
     /// `None` in memory, where there is no other gateway.
     presence: Option<Presence>,
+}
+
+impl Removable for RecordsDb {
+    fn is_gone(&self) -> bool {
+        self.database.is_gone()
+    }
 }
 
 impl RecordsDb {

@@ -3,16 +3,15 @@
 use std::{fmt::Debug, path::PathBuf, sync::Arc};
 
 use serde_json::Value;
-use tokio::{sync::OnceCell, task::spawn_blocking};
 
 use super::{
     Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, KeptRow, Lasts, Most, NamedFigures, NewRecord,
-    OutcomesDb, Record, RecordKind, Records, RecordsDb, Retention, Share, Spare, Store, StoreError, Stored,
-    run,
+    Opened, OutcomesDb, Record, RecordKind, Records, RecordsDb, Retention, Share, Spare, Store, StoreError,
+    Stored, run,
 };
 use crate::{clock::Clock, search::Outcome};
 
-/// The files of a folder, each opened on first use. SQLite blocks, so the work runs on the runtime's blocking threads.
+/// The files of a folder, each opened on first use, and again if it was removed since. SQLite blocks, so the work runs on the runtime's blocking threads.
 ///
 /// Without a usable folder, results, jobs and records are kept in memory, and outcomes and figures not at all. While the disk
 /// is full, results and jobs are kept in memory next to the file.
@@ -21,11 +20,11 @@ pub struct SqliteStore {
     folder: Option<PathBuf>,
     retention: Retention,
     pub(super) holder: Holder,
-    kept: OnceCell<Option<Arc<KeptDb>>>,
+    kept: Opened<KeptDb>,
     /// Results and jobs that could not be written to the file.
     spare: Spare,
-    records: OnceCell<Option<Arc<RecordsDb>>>,
-    outcomes: OnceCell<Option<Arc<OutcomesDb>>>,
+    records: Opened<RecordsDb>,
+    outcomes: Opened<OutcomesDb>,
 }
 
 impl SqliteStore {
@@ -33,7 +32,7 @@ impl SqliteStore {
     pub fn new(folder: Option<PathBuf>, retention: Retention, clock: Clock) -> Self {
         let holder = Holder::new(clock);
         let spare = Spare::new(retention, holder.clone());
-        let (kept, records, outcomes) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        let (kept, records, outcomes) = (Opened::default(), Opened::default(), Opened::default());
         Self { folder, retention, holder, kept, spare, records, outcomes }
     }
 
@@ -44,11 +43,9 @@ impl SqliteStore {
     }
 
     async fn kept(&self) -> Result<Arc<KeptDb>, StoreError> {
-        let open = async || {
-            let (folder, retention, holder) = (self.folder.clone(), self.retention, self.holder.clone());
-            spawn_blocking(move || open_kept(folder, retention, holder).map(Arc::new)).await.ok().flatten()
-        };
-        self.kept.get_or_init(open).await.clone().ok_or(StoreError::Unusable)
+        let (folder, retention, holder) = (self.folder.clone(), self.retention, self.holder.clone());
+        let open = move || open_kept(folder, retention, holder);
+        self.kept.get_soon(open).await.ok_or(StoreError::Unusable)
     }
 
     /// Writes to the file, or to memory if the file cannot be written.
@@ -89,16 +86,14 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&RecordsDb) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let open = async || {
-            let (folder, holder) = (self.folder.clone(), self.holder.clone());
-            spawn_blocking(move || open_records(folder, holder).map(Arc::new)).await.ok().flatten()
-        };
-        run(self.records.get_or_init(open).await.clone().ok_or(StoreError::Unusable)?, work).await
+        let (folder, holder) = (self.folder.clone(), self.holder.clone());
+        let db = self.records.get_soon(move || open_records(folder, holder)).await;
+        run(db.ok_or(StoreError::Unusable)?, work).await
     }
 
     /// Returns whether there may be records: the file is open, or it exists.
     fn has_records(&self) -> bool {
-        self.records.initialized() || self.folder.as_deref().is_some_and(RecordsDb::exists)
+        self.records.is_used() || self.folder.as_deref().is_some_and(RecordsDb::exists)
     }
 
     /// Runs work on the outcomes and figures; returns `None` without a file for them.
@@ -106,13 +101,12 @@ impl SqliteStore {
         &self,
         work: impl FnOnce(&OutcomesDb) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<Option<T>, StoreError> {
-        let open = async || {
-            let folder = self.folder.clone()?;
-            let opened = spawn_blocking(move || OutcomesDb::open(&folder)).await.ok()?;
+        let folder = self.folder.clone();
+        let open = move || {
             let warn = |error: &_| tracing::warn!(%error, "search outcomes and figures of tools are not kept beyond this run");
-            opened.inspect_err(warn).ok().map(Arc::new)
+            OutcomesDb::open(&folder?).inspect_err(warn).ok()
         };
-        match self.outcomes.get_or_init(open).await.clone() {
+        match self.outcomes.get_soon(open).await {
             Some(db) => run(db, work).await.map(Some),
             None => Ok(None),
         }
@@ -197,7 +191,7 @@ impl Store for SqliteStore {
 
     fn sweep(&self) -> Stored<'_, ()> {
         Box::pin(async move {
-            if !self.kept.initialized() {
+            if !self.kept.is_used() {
                 return Ok(());
             }
             self.spare.tidy().await?;
@@ -207,7 +201,7 @@ impl Store for SqliteStore {
 
     fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
         Box::pin(async move {
-            if !self.kept.initialized() {
+            if !self.kept.is_used() {
                 return Ok(None);
             }
             let counts = run(self.kept().await?, KeptDb::counts).await?;

@@ -154,6 +154,8 @@ pub struct On {
     pub delay_ms: u64,
     /// This many progress notifications before the answer, if the caller gave a token.
     pub progress: u64,
+    /// Their message, instead of one with the step.
+    pub progress_says: Option<String>,
     /// The pause after each progress notification; without it, they come in a burst.
     pub progress_every_ms: u64,
     /// A log notification with this text.

@@ -281,7 +281,7 @@ impl Session {
                 "progressToken": token,
                 "progress": step,
                 "total": on.progress,
-                "message": format!("step {step} of {}", on.progress),
+                "message": on.progress_says.clone().unwrap_or_else(|| format!("step {step} of {}", on.progress)),
             });
             out.send(json!({ "jsonrpc": "2.0", "method": "notifications/progress", "params": params })).await;
             if on.progress_every_ms > 0 {

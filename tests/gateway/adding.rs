@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use crate::{
     client::command,
-    hosts::{nonet, text},
+    hosts::{nonet, program, text},
     inside::serve_script,
     setup::{Setup, fake_server, json_of},
+    shell::Terminal,
     sign_in_service::{Manner, Service},
 };
 
@@ -176,10 +177,12 @@ fn the_first_server_makes_the_file_where_an_import_would() {
     let file = home.path().join(".config/nonet/servers.toml");
     let toml = fs::read_to_string(&file).expect("it was made");
     assert!(toml.starts_with("# The MCP servers behind Nonet.") && toml.contains("[servers.bank]"), "{toml}");
-    // A file in this folder takes precedence, as for every other command that reads it.
+    // A trusted file in this folder takes precedence, as for every other command that reads it.
     fs::write(home.path().join("servers.toml"), "# Here.\n").expect("it can be written");
     let fake = "./fake";
     std::os::unix::fs::symlink(fake_server(), home.path().join("fake")).expect("a link");
+    let (code, seen) = Terminal::answer(program(&home).args(["trust", "servers.toml"]), "y\n");
+    assert_eq!(code, Some(0), "{seen}");
     let added = nonet(&home, &["add", "here", "--", fake, "--script", script]);
     assert!(added.status.success(), "{}", text(&added));
     assert_eq!(fs::read_to_string(&file).expect("it is there"), toml);

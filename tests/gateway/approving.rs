@@ -201,6 +201,41 @@ async fn another_client_can_neither_answer_nor_spend_a_token() {
     assert_eq!(inside.answer("ask_user", answer).await["status"], "approved");
 }
 
+#[tokio::test]
+async fn the_approved_call_is_the_same_with_its_params_in_another_order() {
+    let (setup, log) = bank();
+    let inside = setup.open().await;
+    let pay = |params: &str| json!({ "name": "bank.pay", "params": serde_json::from_str::<Value>(params).expect("JSON") });
+    let written = r#"{"to":{"name":"Ada","bank":"B"},"icons":[1,2],"sum":1}"#;
+    let fault = inside.fault("execute_tool", pay(written)).await;
+    let token = &fault["next_step"]["arguments"]["token"];
+    inside.answer("ask_user", json!({ "token": token, "answer": "yes" })).await;
+    // A list in another order, and another value at any place, make another call.
+    for other in [
+        r#"{"to":{"name":"Ada","bank":"B"},"icons":[2,1],"sum":1}"#,
+        r#"{"to":{"name":"Ada","bank":"C"},"icons":[1,2],"sum":1}"#,
+        r#"{"to":{"name":"Ada","bank":"B"},"sum":1}"#,
+    ] {
+        assert_eq!(inside.fault("execute_tool", pay(other)).await["code"], "needs_approval", "{other}");
+    }
+    inside.call("execute_tool", pay(r#"{"sum":1,"icons":[1,2],"to":{"bank":"B","name":"Ada"}}"#)).await;
+    assert_eq!(logged(&log).len(), 1);
+}
+
+#[test]
+fn an_approval_hides_nothing_of_the_params() {
+    let (mut client, _) = with_forms("accept", "allow");
+    client.answer("bank__pay", json!({ "to": "Ada\u{202e}adA", "for\u{200b}": "rent\u{e0041}" }));
+    let message = client.asked[0]["message"].as_str().expect("a message").to_string();
+    assert!(message.contains("Ada\\u{202e}adA") && message.contains("for\\u{200b}"), "{message}");
+    assert!(message.contains("rent\\u{e0041}"), "{message}");
+    let (setup, _) = bank();
+    let mut client = setup.start();
+    client.until_ready("bank");
+    let fault = client.fault("bank.pay", json!({ "to": "Ada\u{202e}adA" }));
+    assert!(fault["message"].as_str().is_some_and(|text| text.contains("Ada\\u{202e}adA")), "{fault}");
+}
+
 #[test]
 fn a_form_that_comes_back_empty_is_no_answer() {
     let (setup, log) = bank();

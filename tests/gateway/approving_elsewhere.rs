@@ -1,7 +1,6 @@
 //! `approve_by = "user"`: a model's answer never approves anything.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Output,
     sync::{Arc, Mutex},
@@ -14,7 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     client::{Client, command},
-    setup::{Setup, eventually, json_of, logged},
+    setup::{Setup, json_of, logged},
     web::{WebClient, http},
 };
 
@@ -95,6 +94,18 @@ fn the_user_approves_one_call_with_a_command() {
 }
 
 #[test]
+fn what_is_hidden_in_the_params_is_seen_outside_of_the_chat() {
+    let (setup, _) = bank("");
+    let mut client = client(setup);
+    client.fault("bank.pay", json!({ "to": "Ada\u{202e}adA" }));
+    let shown = waiting(client.folder.path());
+    assert!(shown[0]["question"].as_str().is_some_and(|text| text.contains("Ada\\u{202e}adA")), "{shown:?}");
+    let people = nonet(client.folder.path(), &["approve"]);
+    let people = String::from_utf8_lossy(&people.stdout).into_owned();
+    assert!(people.contains("Ada\\u{202e}adA") && !people.contains('\u{202e}'), "{people}");
+}
+
+#[test]
 fn an_approval_is_of_one_session() {
     let (setup, log) = bank("");
     let mut one = client(setup);
@@ -161,10 +172,7 @@ fn the_user_answers_the_step_of_a_workflow_and_adds_a_server() {
 fn the_user_approves_on_the_page() {
     let (setup, _) = bank("");
     let site = setup.serve();
-    let token = eventually("the address of the page is printed", || {
-        let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
-        Some(text.split_once("/ui#token=")?.1.lines().next()?.trim().to_string())
-    });
+    let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("bank");
     let call = json!({ "name": "bank.pay", "params": { "sum": 5 } });

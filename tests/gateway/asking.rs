@@ -34,6 +34,64 @@ async fn a_client_without_forms_asks_in_the_chat_and_comes_back() {
 }
 
 #[tokio::test]
+async fn a_question_is_answered_by_who_asked_it() {
+    let app = "[apps.greet]\n[[apps.greet.steps]]\nid = 'who'\nask = { question = 'Whom?' }\n";
+    let inside = Setup::new().toml(app).open().await;
+    let other = inside.gateway.caller(inside.gateway.open_session(None), "other");
+    let app = json!({ "app_id": "greet", "input": {} });
+    for (tool, question) in [
+        ("ask_user", json!({ "question": "Which city?" })),
+        ("ask_user", json!({ "question": "Which one?", "choices": ["red", "blue"] })),
+        ("ask_user", json!({ "question": "Send it?", "content": "Dear all" })),
+        ("call_app", app),
+    ] {
+        let token = inside.answer(tool, question.clone()).await["token"].clone();
+        for answer in [json!({ "token": token }), json!({ "token": token, "answer": "1" })] {
+            let told = json_of(&inside.call_as(&other, "ask_user", answer).await);
+            assert_eq!(told["error"]["code"], "not_found", "{question}: {told}");
+            assert!(!told.to_string().contains("Dear all"), "{told}");
+        }
+        let told = inside.answer("ask_user", json!({ "token": token, "answer": "1" })).await;
+        assert!(told.get("error").is_none(), "{question}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_hidden_in_a_question_is_seen() {
+    let inside = alone().await;
+    let question = json!({ "question": "Pay\u{202e} whom?", "choices": ["Ada", "Bob\u{200b}"] });
+    let asked = inside.answer("ask_user", question.clone()).await;
+    assert_eq!(asked["message"], "Pay\\u{202e} whom?\n1. Ada\n2. Bob\\u{200b}");
+    let told = replied(&inside, &question, &json!("2")).await;
+    assert_eq!(told["answer"], "Bob\\u{200b}", "{told}");
+    let content = json!({ "question": "Send it?", "content": "Dear all\u{e0041}" });
+    let asked = inside.answer("ask_user", content.clone()).await;
+    assert_eq!(
+        asked["message"].as_str().map(|text| text.contains("Dear all\\u{e0041}\n")),
+        Some(true),
+        "{asked}"
+    );
+    // What is approved is the content itself.
+    let told = replied(&inside, &content, &json!("yes")).await;
+    assert_eq!(told, json!({ "status": "approved", "content": "Dear all\u{e0041}" }));
+    let form = json!({ "type": "object", "properties": { "ci\u{200b}ty": { "type": "string" } } });
+    let fault = inside.fault("ask_user", json!({ "question": "Where?", "form": form })).await;
+    assert_eq!(fault["code"], "invalid_params", "{fault}");
+}
+
+#[test]
+fn what_is_hidden_in_a_form_is_seen_and_an_untouched_text_stays_as_it_is() {
+    let mut client = with_forms(|asked| {
+        let content = &asked["requestedSchema"]["properties"]["content"]["default"];
+        json!({ "action": "accept", "content": { "decision": "approve", "content": content } })
+    });
+    let told = client.answer("ask_user", json!({ "question": "Send it?", "content": "Dear all\u{202e}" }));
+    assert_eq!(told, json!({ "status": "approved", "content": "Dear all\u{202e}" }));
+    let asked = client.asked[0].to_string();
+    assert!(asked.contains("Dear all\\\\u{202e}") && !asked.contains('\u{202e}'), "{asked}");
+}
+
+#[tokio::test]
 async fn an_answer_in_the_chat_approves_denies_or_says_what_to_change() {
     let inside = alone().await;
     for (answer, expected) in [

@@ -383,6 +383,59 @@ fn calls_are_refused_while_the_log_cannot_be_written() {
 }
 
 #[test]
+fn no_call_waits_for_a_disk_that_is_full() {
+    for (keys, answer) in
+        [("sync = 'always'", "called"), ("sync = 'always'\non_failure = 'refuse'", "internal")]
+    {
+        let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "say" }], "call_log": "calls" }));
+        fs::write(setup.path("audit"), "a file in the way").expect("written");
+        let mut client = audited(setup, keys).start();
+        // The first call meets the failure, the others come after it.
+        for n in 0..3 {
+            let result = client.execute("shop.say", json!({ "n": n }));
+            match answer {
+                "called" => assert_ne!(result["isError"], true, "{result}"),
+                code => assert_eq!(json_of(&result)["error"]["code"], code, "{result}"),
+            }
+            let status = json_of(&client.execute("gateway.status", json!({})));
+            assert_eq!(status["audit"]["state"], "failing", "{status}");
+        }
+    }
+}
+
+#[test]
+fn a_log_that_is_gone_or_no_file_is_told_by_verify() {
+    let setup = Setup::new().server("shop", shop());
+    let mut client = audited(setup, "key = '${AUDIT_KEY:-a key of sixteen}'").start();
+    client.execute("shop.say", json!({}));
+    leave(&mut client);
+    let folder = client.folder.path();
+    verified(folder);
+    let verify = || nonet(folder, &["audit", "verify"]);
+    let file = fs::read_dir(folder.join("audit"))
+        .expect("readable")
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.extension().is_some_and(|end| end == "jsonl"))
+        .expect("a file");
+    fs::remove_file(&file).expect("removed");
+    #[cfg(target_os = "linux")]
+    {
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).expect("made");
+        let told = verify();
+        assert_eq!(told.status.code(), Some(1));
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(told.contains("it is not a file"), "{told}");
+        fs::remove_file(&file).expect("removed");
+    }
+    let told = verify();
+    assert_eq!(told.status.code(), Some(1));
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(told.contains("there is no audit log") && told.contains("[audit] is on"), "{told}");
+    fs::remove_dir_all(folder.join("audit")).expect("removed");
+    assert_eq!(verify().status.code(), Some(1));
+}
+
+#[test]
 fn a_token_is_named_by_its_place_and_a_reload_is_in_the_chain() {
     let token = "reader-0123456789abcdef";
     let setup = Setup::new()

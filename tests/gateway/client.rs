@@ -84,7 +84,7 @@ impl Setup {
 }
 
 /// Parses an answer whose result is JSON with a number too large for a tree.
-fn with_result_as_text(line: &str) -> serde_json::Result<Value> {
+pub fn with_result_as_text(line: &str) -> serde_json::Result<Value> {
     #[derive(Deserialize)]
     struct Answer<'a> {
         jsonrpc: &'a str,

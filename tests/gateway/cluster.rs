@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::{
     setup::{PATIENCE, Setup, eventually, json_of},
-    web::{Site, WebClient, http, modern},
+    web::{Site, WebClient, http, modern, own_header},
 };
 
 /// A separate Redis, which ends with the test.
@@ -156,8 +156,10 @@ fn stream(client: &WebClient) -> BufReader<TcpStream> {
     stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
     write!(
         stream,
-        "GET /mcp HTTP/1.1\r\nhost: {}\r\naccept: text/event-stream\r\nmcp-session-id: {}\r\nmcp-protocol-version: 2025-06-18\r\n\r\n",
-        client.address, client.session
+        "GET /mcp HTTP/1.1\r\nhost: {}\r\naccept: text/event-stream\r\nmcp-session-id: {}\r\nmcp-protocol-version: 2025-06-18\r\n{}\r\n",
+        client.address,
+        client.session,
+        own_header(&client.address)
     )
     .expect("sent");
     BufReader::new(stream)

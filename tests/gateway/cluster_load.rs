@@ -27,7 +27,7 @@ use crate::{
     client::VERSION_KEY,
     cluster::{RedisServer, ends},
     setup::{Setup, json_of},
-    web::{Site, WebClient, http},
+    web::{OWN_TOKEN, Site, WebClient, http},
 };
 
 const CLIENTS: usize = 300;
@@ -89,7 +89,8 @@ impl LoadClient {
             .http
             .post(&self.url)
             .header("accept", "application/json, text/event-stream")
-            .header("content-type", "application/json");
+            .header("content-type", "application/json")
+            .bearer_auth(OWN_TOKEN);
         match session {
             Some(session) => {
                 request = request.header("mcp-protocol-version", "2025-06-18");

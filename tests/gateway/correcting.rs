@@ -111,7 +111,7 @@ async fn a_corrected_risk_counts_for_profiles_and_policies() {
             json!({ "name": "shelf.op_17", "params": { "path": "a" } }),
         )
         .await;
-    assert!(text_of(&result).contains("forbidden"), "{result}");
+    assert!(text_of(&result).contains("unknown_tool"), "the profile sees nothing of the server: {result}");
     assert_eq!(text_of(&inside.execute("shelf.op_18", json!({})).await), "from op_18");
 }
 

@@ -131,7 +131,7 @@ fn without_a_terminal_a_doctor_lists_or_does_what_needs_no_answer() {
 
 #[cfg(target_os = "linux")]
 /// Runs `nonet` in its own terminal and types these answers to its questions. Returns the output.
-fn in_terminal(nonet: &mut Command, answers: &[(&str, &str)]) -> String {
+pub fn in_terminal(nonet: &mut Command, answers: &[(&str, &str)]) -> String {
     let pair = nix::pty::openpty(None, None).expect("a terminal");
     let (mut ours, theirs) = (fs::File::from(pair.master), fs::File::from(pair.slave));
     let end = || Stdio::from(theirs.try_clone().expect("another handle"));

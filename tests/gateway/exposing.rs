@@ -165,9 +165,9 @@ fn profiles_and_policies_hold_for_own_names() {
     });
     let names = names(&listed);
     assert_eq!(names[..4], ["buy.now", "shop__get_tool", "shop__pay", "search_tools"]);
-    for denied in ["lend", "refuse"] {
+    for (denied, code) in [("lend", "unknown_tool"), ("refuse", "forbidden")] {
         let answer = buyer.call(denied, json!({}));
-        assert!(answer["isError"] == true && answer.to_string().contains("forbidden"), "{answer}");
+        assert!(answer["isError"] == true && answer.to_string().contains(code), "{answer}");
     }
     // The name belongs to the bank, which this client does not see; it gets the only `pay` that it sees.
     assert_eq!(buyer.call("pay", json!({}))["content"][0]["text"], "paid");

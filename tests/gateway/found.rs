@@ -311,7 +311,7 @@ async fn a_profile_finds_and_runs_what_its_rules_let_through() {
     assert!(is_hidden(&mill, thanks, prompt).await && !is_hidden(&inside.caller, thanks, prompt).await);
     let call = json!({ "name": prompt, "params": { "who": "Ada" } });
     let refused = json_of(&inside.call_as(&mill, "execute_tool", call).await)["error"].take();
-    assert_eq!(refused["code"], "forbidden", "{refused}");
+    assert_eq!(refused["code"], "unknown_tool", "{refused}");
     let skill = json_of(&inside.call_as(&mill, "use_skill", json!({ "command": "folk/farewell" })).await);
     assert_eq!(skill["error"]["code"], "not_found", "{skill}");
     // Folders' skills and apps are visible in every profile that does not deny them by name.

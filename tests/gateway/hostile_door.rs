@@ -8,8 +8,8 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    setup::{PATIENCE, Setup, eventually, text_of},
-    web::{Site, WebClient, http, modern},
+    setup::{PATIENCE, Setup, eventually, json_of, text_of},
+    web::{Site, WebClient, http, modern, own_header},
 };
 
 fn serve(limits: &str) -> Site {
@@ -38,8 +38,11 @@ fn whoever_sends_slowly_is_not_waited_for() {
     let mut slow = connect(&site);
     slow.write_all(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-").expect("it reads");
     let mut halved = connect(&site);
-    let head = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n\
-                Content-Type: application/json\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{\"jsonrpc\"";
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n{}\
+         Content-Type: application/json\r\nContent-Length: 100\r\nConnection: close\r\n\r\n{{\"jsonrpc\"",
+        own_header(&site.address)
+    );
     halved.write_all(head.as_bytes()).expect("it reads");
     let mut idle = connect(&site);
     idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");
@@ -54,27 +57,107 @@ fn whoever_sends_slowly_is_not_waited_for() {
     assert_eq!(modern(&site.address, "tools/list", json!({})).status, 200);
 }
 
+/// Sends a request with a valid token and keeps the connection. Returns the status of the answer, too.
+fn proven(site: &Site) -> (TcpStream, String) {
+    let mut stream = connect(site);
+    let head = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{}\r\n", own_header(&site.address));
+    stream.write_all(head.as_bytes()).expect("it reads");
+    let mut status = [0; 12];
+    stream.read_exact(&mut status).expect("it answers");
+    (stream, String::from_utf8_lossy(&status).into_owned())
+}
+
 #[test]
-fn connections_are_limited_and_come_back() {
+fn connections_with_a_token_are_limited_and_come_back() {
     let site = serve("connections = 8\nconnections_per_address = 4");
-    let held: Vec<TcpStream> = (0..4)
-        .map(|_| {
-            let mut stream = connect(&site);
-            stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");
-            let mut answer = [0; 12];
-            stream.read_exact(&mut answer).expect("it answers");
-            assert_eq!(&answer, b"HTTP/1.1 200");
-            stream
-        })
-        .collect();
-    let refused = read_all(connect(&site));
+    let held: Vec<_> = (0..4).map(|_| proven(&site)).collect();
+    assert!(held.iter().all(|(_, status)| status == "HTTP/1.1 200"), "{held:?}");
+    let mut fifth = connect(&site);
+    let head = format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{}\r\n", own_header(&site.address));
+    fifth.write_all(head.as_bytes()).expect("it reads");
+    let refused = read_all(fifth);
     assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many connections"), "{refused}");
+    assert!(refused.contains("retry-after: 1"), "{refused}");
+    drop(held);
+    eventually("there is room again", || (proven(&site).1 == "HTTP/1.1 200").then_some(()));
+}
+
+#[test]
+fn connections_without_a_token_lock_out_nobody() {
+    let site = serve("");
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("good");
+    // Silent ones, and ones that were answered without a token.
+    let mut idle: Vec<TcpStream> = (0..520).map(|_| connect(&site)).collect();
+    for stream in idle.iter_mut().step_by(8) {
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    }
+    assert_eq!(client.status("ping"), 200);
+    assert_eq!(WebClient::new(&site.address, "/mcp").status("ping"), 200);
+    // The oldest has made room.
+    read_all(idle.remove(0));
+}
+
+#[test]
+fn a_connection_that_sends_nothing_is_closed_soon() {
+    let site = serve("first_byte_timeout = '300ms'");
+    read_all(connect(&site));
+    let mut client = WebClient::new(&site.address, "/mcp");
+    assert_eq!(client.status("ping"), 200);
+}
+
+#[test]
+fn behind_a_trusted_proxy_each_client_has_its_own_limit() {
+    let site = serve("connections_per_address = 4\ntrusted_proxies = ['127.0.0.0/8']");
+    let begin = |client: &str, length: usize| {
+        let mut stream = connect(&site);
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nForwarded: for={client}\r\n{}Accept: application/json, text/event-stream\r\n\
+             Content-Type: application/json\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{{}}",
+            own_header(&site.address)
+        );
+        stream.write_all(head.as_bytes()).expect("it reads");
+        stream
+    };
+    let held: Vec<TcpStream> = (0..4).map(|_| begin("192.0.2.1", 100)).collect();
+    eventually("the fifth is refused", || {
+        read_all(begin("192.0.2.1", 2)).starts_with("HTTP/1.1 503").then_some(())
+    });
+    for _ in 0..8 {
+        let other = read_all(begin("192.0.2.2", 2));
+        assert!(other.starts_with("HTTP/1.1 4"), "it is judged, not refused: {other}");
+    }
     drop(held);
     eventually("there is room again", || {
-        let mut stream = connect(&site);
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-        read_all(stream).starts_with("HTTP/1.1 200").then_some(())
+        (!read_all(begin("192.0.2.1", 2)).starts_with("HTTP/1.1 503")).then_some(())
     });
+}
+
+#[test]
+fn a_new_session_lives_however_many_were_left_open() {
+    let tools = json!([{ "name": "echo" }]);
+    let site = Setup::new().server("good", json!({ "tools": tools })).toml("[quotas]\nsessions = 3").serve();
+    let open = || WebClient::new(&site.address, "/mcp");
+    let mut used = open();
+    used.until_ready("good");
+    let mut left: Vec<WebClient> = (0..20).map(|_| open()).collect();
+    assert_eq!(used.status("ping"), 200, "a session in use stays");
+    let mut new = open();
+    assert_eq!(json_of(&new.call("good__echo", json!({ "a": 1 }))), json!({ "a": 1 }));
+    assert_eq!(left[0].status("ping"), 404, "the oldest unused one has made room");
+    let last = left.last_mut().expect("some are left");
+    assert_eq!(last.status("ping"), 200, "the newest has not");
+    // All three are in use now.
+    let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } });
+    let initialize =
+        json!({ "jsonrpc": "2.0", "id": 7, "method": "initialize", "params": params }).to_string();
+    let knock = || http(&site.address, "POST", "/mcp", &[], &initialize);
+    let full = knock();
+    assert_eq!((full.status, full.answer()["id"].clone()), (503, json!(7)), "{full:?}");
+    assert!(full.headers["retry-after"].parse::<u64>().is_ok_and(|seconds| seconds > 0), "{full:?}");
+    let session = [("mcp-session-id", used.session.as_str())];
+    assert_eq!(http(&site.address, "DELETE", "/mcp", &session, "").status, 204);
+    eventually("there is room again", || (knock().status == 200).then_some(()));
 }
 
 #[test]
@@ -139,8 +222,9 @@ fn streams_that_nobody_reads_cost_little() {
         let mut stream = connect(&site);
         let head = format!(
             "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n\
-             Content-Type: application/json\r\nMcp-Session-Id: {}\r\nContent-Length: {}\r\n\r\n{body}",
+             Content-Type: application/json\r\nMcp-Session-Id: {}\r\n{}Content-Length: {}\r\n\r\n{body}",
             client.session,
+            own_header(&site.address),
             body.len()
         );
         stream.write_all(head.as_bytes()).expect("it reads");

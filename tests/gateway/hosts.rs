@@ -90,9 +90,23 @@ fn two_commands_put_nonet_in_front_of_a_clients_servers_and_one_takes_it_back() 
     assert_eq!(now["globalShortcut"], "Ctrl+Space");
     assert_eq!(servers["nonet"]["args"], json!(["--config", config]));
 
+    let backups = home.path().join(".local/state/nonet/backups");
+    let count = || fs::read_dir(&backups).map_or(0, Iterator::count);
+    assert_eq!(count(), 1, "the backup is in the state folder, with those of other files");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |file: &std::path::Path| fs::metadata(file).expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode(&config), 0o600, "a new file is its owner's");
+        fs::set_permissions(&config, fs::Permissions::from_mode(0o640)).expect("it is ours");
+        assert!(nonet(&home, &["disable", "git"]).status.success());
+        assert_eq!(mode(&config), 0o640, "a file keeps its mode");
+    }
+
     let removed = nonet(&home, &["uninstall", "claude-desktop"]);
     assert!(removed.status.success(), "{}", text(&removed));
     assert_eq!(fs::read(&file).expect("it is there"), before, "byte for byte");
+    assert_eq!(count(), 0, "the file is its backup again");
 }
 
 #[test]

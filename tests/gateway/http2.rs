@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     setup::{PATIENCE, Setup, json_of},
-    web::{Site, WebClient},
+    web::{OWN_TOKEN, Site, WebClient},
 };
 
 /// One connection to a gateway.
@@ -44,6 +44,7 @@ impl Connection {
             .uri(format!("http://{}/mcp", self.authority))
             .header("accept", "application/json, text/event-stream")
             .header("content-type", "application/json")
+            .header("authorization", format!("Bearer {OWN_TOKEN}"))
             .header("mcp-protocol-version", "2025-06-18")
             .header("mcp-session-id", session)
             .body(Full::from(body))

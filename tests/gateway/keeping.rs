@@ -99,6 +99,38 @@ async fn what_is_kept_has_a_size() {
     assert!(status["kept"]["bytes"].as_u64().is_some_and(|bytes| bytes <= 1_000_000), "{status}");
 }
 
+#[test]
+fn what_is_removed_under_a_running_gateway_is_made_again() {
+    let mut client = warehouse().start();
+    client.until_ready("store");
+    let fact =
+        |client: &mut Client, text: &str| client.execute("gateway.remember", json!({ "content": text }));
+    let lost = reference(&client.execute("store.rows", json!({})));
+    fact(&mut client, "It was noon before");
+    let state = client.folder.path().join(".local/state/nonet");
+    std::fs::remove_dir_all(&state).expect("it is there");
+    // Lists may not be kept yet.
+    let _ = std::fs::remove_dir_all(client.folder.path().join("cache"));
+    let kept = reference(&client.execute("store.rows", json!({})));
+    let page = json_of(&client.execute("gateway.fetch_result", json!({ "ref": kept, "offset": 4_999 })));
+    assert_eq!(page["rows"][0]["id"], 4_999, "{page}");
+    assert_eq!(client.fault("gateway.fetch_result", json!({ "ref": lost }))["code"], "not_found");
+    fact(&mut client, "Deploys are on Tuesdays");
+    assert!(state.join("kept.db").exists() && state.join("records.db").exists());
+    // `nonet reload` finds the gateway again.
+    eventually("a place at the desk", || {
+        let reload = crate::client::command(client.folder.path()).arg("reload").output().expect("it runs");
+        reload.status.success().then_some(())
+    });
+    // What is written now outlives the gateway.
+    let mut client = client.restart();
+    client.initialize("2025-06-18", json!({}));
+    let page = json_of(&client.execute("gateway.fetch_result", json!({ "ref": kept, "offset": 4_999 })));
+    assert_eq!(page["rows"][0]["id"], 4_999, "{page}");
+    let facts = client.execute("gateway.recall", json!({ "query": "deploys" })).to_string();
+    assert!(facts.contains("Tuesdays"), "{facts}");
+}
+
 /// Passing 50 MB of text takes only a few times that memory, which is freed afterwards.
 #[cfg(target_os = "linux")]
 #[test]

@@ -18,6 +18,9 @@ async fn warehouse() -> Inside {
         { "name": "small", "on": { "size": 90_000 } },
         { "name": "structured", "on": { "json_rows": 4_000, "structured": true } },
         { "name": "error", "on": { "error": format!("it begins {} it ends", "x".repeat(300_000)) } },
+        { "name": "small_error", "on": { "error": "x".repeat(90_000) } },
+        { "name": "fat_error", "on": { "result": { "content": [{ "type": "text", "text": "no" }], "isError": true, "structuredContent": { "a": "x".repeat(300_000) }, "more": "y".repeat(300_000) } } },
+        { "name": "refuse", "on": { "rpc_error": { "code": -32000, "message": "x".repeat(50_000) } } },
         { "name": "image", "on": { "result": { "content": [image, { "type": "text", "text": "word ".repeat(40_000) }] } } },
         { "name": "echo" },
     ]);
@@ -157,12 +160,165 @@ async fn the_budget_is_the_configurations() {
 }
 
 #[tokio::test]
-async fn an_error_is_never_shortened() {
+async fn an_error_within_the_budget_is_not_touched_and_a_larger_one_is_shown_by_head_and_tail() {
     let inside = warehouse().await;
+    let small = inside.execute("store.small_error", json!({})).await;
+    assert_eq!((text_of(&small).len(), small["content"].as_array().map(Vec::len)), (90_000, Some(1)));
     let result = inside.execute("store.error", json!({})).await;
     assert_eq!(result["isError"], true);
-    assert_eq!(result["content"].as_array().map(Vec::len), Some(1));
-    assert!(text_of(&result).len() > 300_000 && text_of(&result).ends_with(" it ends"));
+    let shown = text_of(&result);
+    assert!(shown.len() < 5_000 && shown.starts_with("it begins ") && shown.ends_with(" it ends"), "{shown}");
+    let page = read(&inside, json!({ "ref": note(&result)["ref"], "offset": 300_010 })).await;
+    assert_eq!(page["text"], " it ends", "{page}");
+    // No schema requires what else an error holds.
+    let fat = inside.execute("store.fat_error", json!({})).await;
+    assert!(fat.to_string().len() < 2_000 && fat["isError"] == true && text_of(&fat) == "no", "{fat}");
+    let kept = read(&inside, json!({ "ref": note(&fat)["ref"], "select": ".a | length" })).await;
+    assert_eq!(kept["value"], 300_000, "{kept}");
+}
+
+#[tokio::test]
+async fn a_fault_that_quotes_a_server_at_length_stays_a_fault() {
+    let message = format!("it begins {} it ends", "x".repeat(30_000));
+    let error = json!({ "code": -32000, "message": message, "data": { "why": "y".repeat(30_000) } });
+    let tools = json!([{ "name": "refuse", "on": { "rpc_error": error } }]);
+    let inside = Setup::new()
+        .server("store", json!({ "tools": tools }))
+        .gateway("max_result_bytes = 10000")
+        .open()
+        .await;
+    let result = inside.execute("store.refuse", json!({})).await;
+    assert!(result.to_string().len() < 10_000, "{} bytes", result.to_string().len());
+    assert_eq!(
+        (&result["isError"], &result["_meta"]["nonet/fault"]),
+        (&json!(true), &json!("upstream_error"))
+    );
+    let fault = json_of(&result)["error"].take();
+    assert_eq!(
+        (&fault["code"], &fault["truncated"]),
+        (&json!("upstream_error"), &json!(true)),
+        "{fault:.300}"
+    );
+    let said = fault["message"].as_str().expect("a message");
+    assert!(said.contains("it begins ") && said.ends_with(" it ends"), "{said:.100}");
+    assert_eq!(fault["next_step"]["tool"], "get_tool", "{fault:.300}");
+    for way in fault["read_on"].as_array().expect("ways") {
+        let answer = inside.call("execute_tool", way["arguments"].clone()).await;
+        assert!(answer["isError"] != true && answer.to_string().len() < 10_000, "{way}: {answer:.300}");
+    }
+    let pick = json!({ "ref": fault["ref"], "select": ".error.details.data.why | length" });
+    assert_eq!(read(&inside, pick).await["value"], 30_000);
+}
+
+#[tokio::test]
+async fn every_error_of_run_parallel_keeps_to_the_budget() {
+    let inside = warehouse().await;
+    let names = ["error", "fat_error", "refuse", "small_error", "text", "error", "refuse"];
+    let actions: Vec<Value> = names.iter().map(|name| json!({ "name": format!("store.{name}") })).collect();
+    let result = inside.call("run_parallel", json!({ "actions": actions })).await;
+    assert!(result.to_string().len() < BUDGET, "{} bytes", result.to_string().len());
+    let report = json_of(&result);
+    let results = report["results"].as_array().expect("results");
+    assert_eq!((results.len(), &report["failed"]), (7, &json!(6)), "{report:.500}");
+    assert!(results.iter().all(|one| one["success"] == (one["name"] == "store.text")), "{report:.500}");
+    let error = note(&results[0]["result"])["ref"].clone();
+    let page = read(&inside, json!({ "ref": error, "offset": 300_010 })).await;
+    assert_eq!(page["text"], " it ends", "{page}");
+    assert_eq!(results[2]["error"]["code"], "upstream_error", "{report:.500}");
+}
+
+/// Returns a server whose definitions are larger than any budget.
+fn encyclopedia() -> Setup {
+    let schema =
+        json!({ "type": "object", "properties": { "page": { "type": "string", "description": "Page" } } });
+    let tools: Vec<Value> = (0..5)
+        .map(|n| {
+            json!({
+                "name": format!("t{n}"),
+                "description": format!("Reads. {} The end.", "words\n".repeat(100_000)),
+                "inputSchema": schema,
+            })
+        })
+        .collect();
+    let huge: serde_json::Map<String, Value> = (0..3_000)
+        .map(|n| (format!("p{n}"), json!({ "type": "string", "description": "d".repeat(200) })))
+        .collect();
+    let tools: Vec<Value> = tools
+        .into_iter()
+        .chain([json!({ "name": "huge", "inputSchema": { "type": "object", "properties": huge } })])
+        .collect();
+    let prompts = json!([{ "name": "plan", "text": format!("First. {} Last.", "line\n".repeat(100_000)) }]);
+    Setup::new().server("book", json!({ "tools": tools, "prompts": prompts }))
+}
+
+#[tokio::test]
+async fn definitions_and_prompts_keep_to_the_budget_and_can_be_read_on() {
+    let inside = encyclopedia().open().await;
+    let small = async |tool: &str, arguments: Value| {
+        let result = inside.call(tool, arguments).await;
+        assert!(result.to_string().len() < BUDGET, "{tool}: {} bytes", result.to_string().len());
+        result
+    };
+    let names: Vec<String> = (0..5).map(|n| format!("book.t{n}")).collect();
+    let told = json_of(&small("get_tool", json!({ "names": names })).await);
+    let tools = told["tools"].as_array().expect("tools");
+    assert_eq!((tools.len(), &told["truncated"]), (5, &json!(true)));
+    for tool in tools {
+        let about = tool["description"].as_str().expect("text");
+        assert!(about.starts_with("Reads. ") && about.ends_with(" The end."), "{about:.100}");
+        assert_eq!(tool["input_schema"]["properties"]["page"]["type"], "string", "the schema is whole");
+    }
+    for way in told["read_on"].as_array().expect("ways") {
+        let answer = small("execute_tool", way["arguments"].clone()).await;
+        assert!(answer["isError"] != true, "{way}: {answer:.300}");
+    }
+    let huge = json_of(&small("get_tool", json!({ "name": "book.huge" })).await);
+    assert_eq!(huge["name"], "book.huge");
+    let pick = json!({ "ref": huge["ref"], "select": ".input_schema.properties.p2999.type" });
+    assert_eq!(read(&inside, pick).await["text"], "string");
+    assert_eq!(huge["read_on"][0]["arguments"]["params"]["select"], ".input_schema.properties");
+
+    let full = json!({ "query": "reads words", "category": "book", "detail": "full", "limit": 50 });
+    assert!(json_of(&small("search_tools", full).await)["results"].is_array());
+    small("search_tools", json!({ "query": "reads words" })).await;
+    small("browse_category", json!({ "category": "book" })).await;
+    let loaded = json!({ "name": "gateway.load_tools", "params": { "names": names } });
+    let loaded = json_of(&small("execute_tool", loaded).await);
+    assert_eq!(loaded["tools"][4]["input_schema"]["type"], "object", "{loaded:.300}");
+
+    let skill = small("use_skill", json!({ "command": "book/plan" })).await;
+    assert!(text_of(&skill).contains("First. ") && text_of(&skill).contains(" Last."), "{skill:.300}");
+    let prompt = inside.gateway.get_prompt(&inside.caller, "book__plan", serde_json::Map::new()).await;
+    let prompt = prompt.expect("a prompt");
+    assert!(prompt.to_string().len() < BUDGET, "{} bytes", prompt.to_string().len());
+    let text = |at: usize| prompt["messages"][at]["content"]["text"].as_str().unwrap_or_default();
+    assert!(text(0).starts_with("First. ") && text(0).ends_with(" Last."), "{prompt:.300}");
+    let note: Value = serde_json::from_str(text(1)).expect("a note");
+    let pick = json!({ "ref": note["ref"], "select": ".messages[0].content.text | length" });
+    assert_eq!(read(&inside, pick).await["value"], 500_013, "{note}");
+}
+
+#[tokio::test]
+async fn a_protocol_error_that_is_passed_on_keeps_to_the_budget() {
+    let tools = json!([
+        { "name": "refuse", "on": { "rpc_error": { "code": -31_234, "message": format!("No. {} Really.", "x".repeat(20_000)), "data": { "why": "y".repeat(20_000) } } } },
+    ]);
+    let inside = Setup::new()
+        .server_with("own", json!({ "tools": tools }), "expose = 'verbatim'")
+        .gateway("max_result_bytes = 5000")
+        .open()
+        .await;
+    let answer = nonet::meta::call(&inside.gateway, &inside.caller, "refuse", serde_json::Map::new()).await;
+    let nonet::meta::Answer::Refused(error) = answer else { panic!("{answer:?}") };
+    assert_eq!(error.code.0, -31_234);
+    let message = &error.message;
+    assert!(
+        message.len() < 5_000 && message.starts_with("No. ") && message.ends_with(" Really."),
+        "{message}"
+    );
+    let data = error.data.expect("a note");
+    let pick = json!({ "ref": data["ref"], "select": ".data.why | length" });
+    assert_eq!(read(&inside, pick).await["value"], 20_000, "{data}");
 }
 
 #[tokio::test]

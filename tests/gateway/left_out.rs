@@ -161,10 +161,7 @@ fn the_page_shows_it_and_a_client_over_http_is_told_once() {
     let servers = status["servers"].as_array().expect("a list");
     let names: Vec<&str> = servers.iter().filter_map(|server| server["name"].as_str()).collect();
     assert_eq!(names, ["docs", "mail", "shop"], "in order of name");
-    let token = eventually("the address of the page is printed", || {
-        let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
-        Some(text.split_once("/ui#token=")?.1.lines().next()?.trim().to_string())
-    });
+    let token = site.page_token();
     let reply = crate::web::http(&site.address, "GET", "/ui/api/state", &[("X-Nonet-Token", &token)], "");
     let state: Value = serde_json::from_str(&reply.body).expect("JSON");
     assert_eq!(state["servers"][0]["state"], "needs_config", "{state}");

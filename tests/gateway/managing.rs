@@ -23,10 +23,7 @@ struct Page {
 impl Page {
     fn of(setup: Setup) -> Self {
         let site = setup.serve();
-        let token = eventually("the address of the page is printed", || {
-            let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
-            Some(text.split_once("/ui#token=")?.1.lines().next()?.trim().to_string())
-        });
+        let token = site.page_token();
         Self { site, token }
     }
 
@@ -102,6 +99,7 @@ fn what_the_page_does_takes_the_token_and_json() {
         ("POST", "tools/shop.buy/policy"),
         ("POST", "questions/1"),
         ("GET", "servers/shop/history"),
+        ("POST", "servers/shop/secret"),
         ("GET", "gateways"),
         ("GET", "hosts"),
         ("GET", "hosts/cursor/install"),
@@ -237,6 +235,86 @@ fn the_text_of_a_server_is_checked_before_it_is_written() {
     let weak = shown["text"].as_str().expect("text").replace("'approve'", "'allow'");
     let (status, told) = page.post("servers/shop/text", json!({ "text": weak, "hash": shown["hash"] }));
     assert!(status == 409 && message(&told).contains("would lose `servers.shop.tools.pay.policy`"), "{told}");
+}
+
+#[test]
+fn a_secret_in_an_edited_text_does_not_go_into_the_file() {
+    const LIVE: &str = "sk_live_0123456789abcdefABCD";
+    let page = Page::of_shop();
+    let shown = page.get("servers/off/text");
+    let text = format!(
+        "[servers.off] # mine\ncommand = 'no-such-program'\nargs = ['--token', '{KEY}', '-v']\nenabled = false\n\
+         env = {{ STRIPE_KEY = '{LIVE}', LEVEL = 'info' }}\n"
+    );
+    let (status, told) = page.post("servers/off/text", json!({ "text": text, "hash": shown["hash"] }));
+    assert_eq!((status, &told["written"], &told["trouble"]), (200, &json!(true), &Value::Null), "{told}");
+    assert!(!told.to_string().contains(LIVE) && !told.to_string().contains(KEY), "{told}");
+    let secrets = told["secrets"].as_array().expect("a list");
+    assert!(secrets.len() == 2 && told["secrets"].to_string().contains("`STRIPE_KEY` goes into "), "{told}");
+    let folder = page.site.folder.path();
+    let expected = "[servers.off] # mine\ncommand = 'no-such-program'\nargs = ['--token', \"${OFF_TOKEN}\", '-v']\n\
+                    enabled = false\nenv = { STRIPE_KEY = \"${STRIPE_KEY}\", LEVEL = 'info' }\n";
+    assert!(page.file().contains(expected), "{}", page.file());
+    let kept = fs::read_to_string(folder.join("secrets.env")).expect("it was made");
+    assert!(
+        kept.contains(&format!("STRIPE_KEY={LIVE}\n")) && kept.contains(&format!("OFF_TOKEN={KEY}\n")),
+        "{kept}"
+    );
+    // An edit of something else keeps the references.
+    let shown = page.get("servers/off/text");
+    let text = shown["text"].as_str().expect("text").replace("'info'", "'warn'");
+    let (status, told) = page.post("servers/off/text", json!({ "text": text, "hash": shown["hash"] }));
+    assert_eq!((status, &told["secrets"]), (200, &json!([])), "{told}");
+}
+
+#[test]
+fn a_value_that_a_server_misses_can_be_typed_and_does_not_stop_an_edit() {
+    let page = Page::of(Setup::new().server("shop", json!({})).server_with(
+        "keyed",
+        json!({}),
+        "env = { A = '${PAGE_KEY_A}', B = '${PAGE_KEY_B}' }",
+    ));
+    eventually("`keyed` is left out", || (page.server("keyed")["state"] == "needs_config").then_some(()));
+    assert_eq!(page.server("keyed")["missing"], json!(["PAGE_KEY_A", "PAGE_KEY_B"]));
+    assert_eq!(page.server("shop")["missing"], Value::Null);
+
+    let edit = |from: &str, to: &str| {
+        let shown = page.get("servers/keyed/text");
+        let text = shown["text"].as_str().expect("text").replacen(from, to, 1);
+        page.post("servers/keyed/text", json!({ "text": text, "hash": shown["hash"] }))
+    };
+    let (status, told) = edit("\nenv", "\ntags = ['x']\nenv");
+    assert_eq!((status, &told["written"]), (200, &json!(true)), "{told}");
+    let (status, told) = edit("PAGE_KEY_B", "PAGE_KEY_C");
+    assert!(status == 422 && message(&told).contains("`PAGE_KEY_C` is not set"), "{told}");
+
+    let keep = |server: &str, name: &str, value: &str| {
+        page.post(&format!("servers/{server}/secret"), json!({ "name": name, "value": value }))
+    };
+    let before = page.file();
+    for (server, name, value, status) in [
+        ("nobody", "PAGE_KEY_A", "x", 404),
+        ("shop", "PAGE_KEY_A", "x", 409),
+        ("keyed", "PATH", "x", 409),
+        ("keyed", "PAGE_KEY_A", " ", 400),
+    ] {
+        let (given, told) = keep(server, name, value);
+        assert!(given == status && !message(&told).is_empty(), "{server} {name}: {given} {told}");
+    }
+    let secrets = page.site.folder.path().join("secrets.env");
+    assert!(!secrets.exists());
+    for (name, left) in [("PAGE_KEY_A", json!(["PAGE_KEY_B"])), ("PAGE_KEY_B", Value::Null)] {
+        let (status, told) = keep("keyed", name, "typed v4lue\n");
+        assert_eq!((status, &told["trouble"]), (200, &Value::Null), "{told}");
+        assert!(!told.to_string().contains("v4lue"), "{told}");
+        assert_eq!(page.server("keyed")["missing"], left);
+    }
+    eventually("`keyed` is ready", || (page.server("keyed")["state"] == "ready").then_some(()));
+    assert_eq!(page.file(), before);
+    let kept = fs::read_to_string(&secrets).expect("it was made");
+    assert!(kept.contains("PAGE_KEY_A=typed v4lue\nPAGE_KEY_B=typed v4lue\n"), "{kept}");
+    let (status, told) = keep("keyed", "PAGE_KEY_A", "another");
+    assert!(status == 409 && fs::read_to_string(&secrets).expect("there") == kept, "{told}");
 }
 
 #[test]
@@ -459,7 +537,7 @@ fn nonet_is_put_into_the_file_of_a_client_and_taken_out() {
     let page = Page::of_shop();
     let folder = page.site.folder.path().join(".cursor");
     fs::create_dir(&folder).expect("it can be made");
-    let before = "{\n  // Mine.\n  \"mcpServers\": {}\n}\n";
+    let before = "{\n  // Mine.\n  \"apiKey\": \"sk-hunter2-near-it\",\n  \"mcpServers\": {}\n}\n";
     fs::write(folder.join("mcp.json"), before).expect("it can be written");
     let host = |name: &str| {
         let hosts = page.get("hosts");
@@ -472,12 +550,20 @@ fn nonet_is_put_into_the_file_of_a_client_and_taken_out() {
     assert!(host("codex")["entry"].as_str().is_some_and(|entry| entry.starts_with("[mcp_servers.nonet]")));
     let shown = page.get("hosts/cursor/install");
     assert!(shown["diff"].as_str().is_some_and(|diff| diff.contains("+    \"nonet\"")), "{shown}");
+    assert!(!shown.to_string().contains("hunter2"), "a line around the change is masked too: {shown}");
     let file = || fs::read_to_string(folder.join("mcp.json")).expect("it is there");
     assert_eq!(file(), before, "nothing is written before it is applied");
     let (status, told) = page.post("hosts/cursor/install", json!({ "digest": "another" }));
     assert!(status == 409 && message(&told).contains("review it again"), "{told}");
     let (status, told) = page.post("hosts/cursor/install", json!({ "digest": shown["digest"] }));
     assert!(status == 200 && told["backup"].is_string(), "{told}");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let backup = std::path::Path::new(told["backup"].as_str().expect("a path"));
+        assert_eq!(fs::metadata(backup).expect("it is there").permissions().mode() & 0o777, 0o600);
+        assert!(backup.starts_with(page.site.folder.path().join(".local/state/nonet/backups")), "{told}");
+    }
     assert_eq!(host("cursor")["nonet"], "here");
     let shown = page.get("hosts/cursor/uninstall");
     assert_eq!(page.post("hosts/cursor/uninstall", json!({ "digest": shown["digest"] })).0, 200);

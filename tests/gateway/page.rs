@@ -18,20 +18,29 @@ fn shop(gateway: &str) -> Site {
     Setup::new().server("shop", script).gateway(gateway).serve()
 }
 
-/// Returns the token in the address that Nonet prints.
-fn token(site: &Site) -> String {
-    eventually("the address of the page is printed", || {
-        let text = std::fs::read_to_string(site.folder.path().join("stderr")).ok()?;
-        Some(text.split_once("/ui#token=")?.1.lines().next()?.trim().to_string())
-    })
-}
-
 fn get(site: &Site, path: &str, token: &str) -> Reply {
     http(&site.address, "GET", path, &[("X-Nonet-Token", token)], "")
 }
 
 fn json_body(reply: &Reply) -> Value {
     serde_json::from_str(&reply.body).unwrap_or_else(|_| panic!("no JSON: {reply:?}"))
+}
+
+/// Checks that no browser stores a reply or reads it as another type.
+fn assert_private(reply: &Reply) {
+    for (header, value) in [("x-content-type-options", "nosniff"), ("cache-control", "no-store")] {
+        assert_eq!(reply.headers.get(header).map(String::as_str), Some(value), "{reply:?}");
+    }
+}
+
+#[test]
+fn no_browser_keeps_what_the_page_asks() {
+    let site = shop("");
+    let token = site.page_token();
+    for path in ["/ui/api/state", "/ui/api/search?q=buy", "/ui/api/waiting"] {
+        assert_private(&get(&site, path, &token));
+        assert_private(&get(&site, path, "guess"));
+    }
 }
 
 #[test]
@@ -43,6 +52,7 @@ fn the_page_is_one_file_under_a_strict_policy() {
     for other in [" src=", "@import", "url(", "href=\"http", "//cdn"] {
         assert!(!page.body.contains(other), "{other}: the page asks nobody else");
     }
+    assert_private(&page);
     let policy = &page.headers["content-security-policy"];
     assert!(policy.contains("default-src 'none'") && policy.contains("script-src 'sha256-"), "{policy}");
 }
@@ -50,7 +60,7 @@ fn the_page_is_one_file_under_a_strict_policy() {
 #[test]
 fn its_figures_are_for_those_who_have_the_token() {
     let site = shop("");
-    let token = token(&site);
+    let token = site.page_token();
     for bad in ["", "guess"] {
         for path in ["/ui/api/state", "/ui/api/search?q=x", "/ui/api/calls"] {
             let refused = get(&site, path, bad);
@@ -74,7 +84,7 @@ fn its_figures_are_for_those_who_have_the_token() {
 #[test]
 fn a_server_is_restarted_held_and_let_go_from_the_page() {
     let site = shop("");
-    let token = token(&site);
+    let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
     let who =
@@ -108,7 +118,7 @@ fn a_server_is_restarted_held_and_let_go_from_the_page() {
 }
 
 #[test]
-fn metrics_and_health_are_there_without_a_token() {
+fn metrics_and_health_are_there_besides_the_page() {
     let site = shop("");
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
@@ -145,10 +155,10 @@ fn params_of_calls_are_shown_only_where_the_audit_log_records_them() {
         lines.find(|line| line.contains("\"tool\":\"shop.buy\"")).expect("the call")
     };
     let site = shop("");
-    let told = feed(&site, &token(&site));
+    let told = feed(&site, &site.page_token());
     assert!(!told.contains("bread"), "{told}");
     let site = shop("learn = true\n[audit]\nparams = true");
-    let told = feed(&site, &token(&site));
+    let told = feed(&site, &site.page_token());
     assert!(told.contains(r#"{\"what\":\"bread\",\"password\":\"***\"}"#), "{told}");
 }
 

@@ -27,10 +27,7 @@ impl Desk {
         ]);
         let setup = Setup::new().server("shop", json!({ "tools": tools })).gateway("max_result_bytes = 2000");
         let site = setup.toml("[audit]\nfolder = 'audit'").toml(toml).serve();
-        let token = eventually("the address of the page is printed", || {
-            let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
-            Some(text.split_once("/ui#token=")?.1.lines().next()?.trim().to_string())
-        });
+        let token = site.page_token();
         let mut client = WebClient::new(&site.address, "/mcp");
         client.until_ready("shop");
         Self { site, client, token }

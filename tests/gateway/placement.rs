@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::{
     cluster::RedisServer,
     setup::{PATIENCE, Setup, eventually, json_of},
-    web::{Site, WebClient, http},
+    web::{Site, WebClient, http, own_header},
 };
 
 /// Starts a gateway with one placed program. `starts` is a folder for the program's records.
@@ -204,9 +204,10 @@ fn asked(site: &Site, tool: &str) -> Value {
         write!(
             stream,
             "POST /mcp HTTP/1.1\r\nhost: {}\r\naccept: application/json, text/event-stream\r\ncontent-type: application/json\r\n\
-             {session}content-length: {}\r\nconnection: close\r\n\r\n{body}",
+             {session}content-length: {}\r\nconnection: close\r\n{}\r\n{body}",
             site.address,
-            body.len()
+            body.len(),
+            own_header(&site.address)
         )
         .expect("sent");
         BufReader::new(stream).lines().map_while(Result::ok)

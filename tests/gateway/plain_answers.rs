@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     setup::{PATIENCE, Setup, eventually, json_of, logged},
-    web::{Reply, Site, WebClient, http, modern},
+    web::{Reply, Site, WebClient, http, modern, own_header},
 };
 
 const JSON: &str = "application/json";
@@ -44,11 +44,11 @@ fn calls(site: &Site) -> Vec<Value> {
 
 /// Sends a request and returns its connection, without reading the answer.
 fn begin(address: &str, session: &str, message: &Value) -> TcpStream {
-    let body = message.to_string();
+    let (body, own) = (message.to_string(), own_header(address));
     let mut stream = TcpStream::connect(address).expect("nonet listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     let request = format!(
-        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nAccept: {JSON}, {EVENTS}\r\nContent-Type: {JSON}\r\nConnection: close\r\n\
+        "POST /mcp HTTP/1.1\r\nHost: {address}\r\nAccept: {JSON}, {EVENTS}\r\nContent-Type: {JSON}\r\nConnection: close\r\n{own}\
          Mcp-Session-Id: {session}\r\nMcp-Protocol-Version: 2025-06-18\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
     );

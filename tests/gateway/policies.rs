@@ -79,6 +79,95 @@ async fn what_a_policy_denies_is_invisible_and_its_rule_is_named() {
     assert!(fault["message"].as_str().is_some_and(|text| text.contains("policies.no-deleting")), "{fault}");
 }
 
+/// Names that a server may give a tool that removes everything.
+const SPELLINGS: [&str; 14] = [
+    "Delete_All",
+    "deleteAll",
+    "DeleteAll",
+    "delete-all",
+    "delete.all",
+    "delete all",
+    "delete/all",
+    "delete:all",
+    "DELETE_ALL",
+    "delete__all",
+    "_delete_all",
+    "ｄｅｌｅｔｅ＿ａｌｌ",
+    "dеlеtе_аll",
+    "del\u{200b}ete_all",
+];
+
+#[tokio::test]
+async fn a_rule_against_a_tool_is_against_every_spelling_of_its_name() {
+    let check = async |names: &[&str], server: &str, rules: &str, expected: &str| {
+        let tools: Vec<Value> = names.iter().chain(&["look"]).map(|name| json!({ "name": name })).collect();
+        let setup = Setup::new().server_with("files", json!({ "tools": tools }), server).toml(rules);
+        let inside = setup.open().await;
+        let caller = match rules.contains("profiles") {
+            true => inside.under("p"),
+            false => inside.caller.clone(),
+        };
+        let catalog = inside.gateway.snapshot().catalog.clone();
+        for name in names {
+            let full = catalog.tools().find(|tool| &*tool.own == *name).expect("listed").full.to_string();
+            let result = inside.call_as(&caller, "execute_tool", json!({ "name": full, "params": {} })).await;
+            let code = match result["isError"] == true {
+                true => json_of(&result)["error"]["code"].as_str().expect("a code").to_string(),
+                false => "ok".to_string(),
+            };
+            assert_eq!(code, expected, "{name:?} {server} {rules}");
+        }
+    };
+    for (server, rules, expected) in [
+        ("", "[policies.p]\ntools = ['*.delete_*']\npolicy = 'deny'", "forbidden"),
+        ("", "[policies.p]\ntools = ['files.delete_all']\npolicy = 'approve'", "needs_approval"),
+        ("", "[servers.files.tools.delete_all]\npolicy = 'deny'", "forbidden"),
+        ("", "[profiles.p]\ndeny = ['*.delete_*']", "forbidden"),
+        ("blocked_tools = ['delete_*']", "", "forbidden"),
+        // What permits a tool permits its name as it is written.
+        (
+            "policy = 'deny'",
+            "[policies.p]\ntools = ['files.delete_all', '*.look']\npolicy = 'allow'",
+            "forbidden",
+        ),
+        (
+            "policy = 'deny'",
+            "[policies.p]\ntools = ['files.delete_all', '*.look']\npolicy = 'approve'",
+            "forbidden",
+        ),
+        ("allowed_tools = ['delete_all', 'look']", "", "forbidden"),
+        ("", "[profiles.p]\nonly = ['files.delete_all', 'files.look']", "forbidden"),
+        ("", "[profiles.p]\nallow = ['files.delete_all', 'files.look']", "forbidden"),
+        ("", "[policies.p]\ntools = ['*.deletes_*', 'other.*', '*.delete']\npolicy = 'deny'", "ok"),
+    ] {
+        check(&SPELLINGS, server, rules, expected).await;
+    }
+    // The rule may be spelled in any way too.
+    for pattern in ["Delete_*", "delete-*", "deleteAll", "delete.all", "DELETE*", "{drop,Delete}_[a-z]*"] {
+        let rules = format!("[policies.p]\ntools = ['files.{pattern}']\npolicy = 'deny'");
+        check(&["delete_all"], "", &rules, "forbidden").await;
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_passes_for_another_is_of_high_risk() {
+    let reads = json!({ "readOnlyHint": true });
+    let names = ["rеad_file", "ｒｅａｄ＿ｆｉｌｅ", "read\u{200b}_file"];
+    let tools: Vec<Value> = names.iter().map(|name| json!({ "name": name, "annotations": reads })).collect();
+    let inside = Setup::new()
+        .server("files", json!({ "tools": tools }))
+        .toml("[policies.careful]\nrisk = 'high'\npolicy = 'approve'")
+        .open()
+        .await;
+    let catalog = inside.gateway.snapshot().catalog.clone();
+    let listed: Vec<_> = catalog.tools().filter(|tool| &*tool.server == "files").collect();
+    assert_eq!(listed.len(), names.len());
+    for tool in listed {
+        let fault = inside.fault("execute_tool", json!({ "name": &*tool.full, "params": {} })).await;
+        assert_eq!(fault["code"], "needs_approval", "{}: {fault}", tool.full);
+    }
+}
+
 #[test]
 fn an_answer_is_remembered_for_the_session_if_the_user_says_so() {
     let setup = Setup::new();

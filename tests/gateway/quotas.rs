@@ -337,13 +337,15 @@ fn all_sessions_of_a_token_share_its_quotas() {
     let open = |token: &str| WebClient::with_token(&site.address, "/mcp", token);
     let (mut one, mut two) = (open(MINE), open(MINE));
     one.until_ready("shop");
+    two.request("ping", json!({}));
     // A third session of the token is refused; one of another token is not.
     let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
     let authorization = format!("Bearer {MINE}");
     let headers = [("authorization", authorization.as_str())];
-    let refused = http(&site.address, "POST", "/mcp", &headers, initialize).answer();
-    let error = &refused["error"];
-    assert_eq!(error["data"]["error"]["code"], "rate_limited", "{refused}");
+    let full = http(&site.address, "POST", "/mcp", &headers, initialize);
+    assert_eq!((full.status, full.headers.contains_key("retry-after")), (503, true), "{full:?}");
+    let refused = full.answer();
+    assert_eq!(refused["error"]["data"]["error"]["code"], "rate_limited", "{refused}");
     let mut other = open(OTHER);
     std::thread::scope(|scope| {
         let hanging = Arc::new(open_as(&two));

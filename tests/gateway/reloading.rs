@@ -146,7 +146,7 @@ fn a_profile_that_is_gone_lets_nothing_through() {
     edit(&client, |text| text.replace("[profiles.reader]\ncategories = ['s0']\n", ""));
     accept(&client);
     eventually("the profile is gone", || {
-        (client.fault_code("s0.who") == Some("forbidden".into())).then_some(())
+        (client.fault_code("s0.who") == Some("unknown_tool".into())).then_some(())
     });
     let found = client.answer("search_tools", json!({ "query": "who" }));
     assert!(!found.to_string().contains("s0."), "{found}");

@@ -749,6 +749,7 @@ async fn a_document_is_read_from_an_address_without_credentials_for_another_host
     };
     let inside = Setup::new()
         .server_of("shop", &keys("moved.json"))
+        .server_of("open", &format!("openapi = '{}/shop.json'", documents.base))
         .server_of("broken", &keys("broken.json"))
         .server_of("gone", &keys("gone.json"))
         .server_of("closed", &keys("closed.json"))
@@ -756,11 +757,28 @@ async fn a_document_is_read_from_an_address_without_credentials_for_another_host
         .open_at_once();
     inside.until_listed("shop").await;
     inside.until_listed("own").await;
+    inside.until_listed("open").await;
+    // The document decides neither where credentials go nor, unseen, where params go.
+    let held = fault(&inside, "getOrder", json!({ "id": "7" })).await;
+    assert_eq!(held["code"], "needs_approval", "{held}");
+    assert!(service.seen("/orders/7").is_empty());
+    let (waiting, _) = inside.gateway.waiting_definitions(10).await.expect("readable");
+    let waiting = waiting.into_iter().find(|one| one.pin.name == "getOrder").expect("it waits");
+    assert!(
+        waiting.difference.contains(&format!("Requests go to {}", service.base)),
+        "{}",
+        waiting.difference
+    );
+    assert!(waiting.difference.contains("set `base_url` in [servers.shop]"), "{}", waiting.difference);
+    inside.gateway.trust(vec![waiting.pin]).await.expect("trusted");
     let order = inside.execute("shop.getOrder", json!({ "id": "7" })).await;
     assert_eq!(order["structuredContent"], json!({ "id": 7 }), "{order}");
-    assert_eq!(service.seen("/orders/7")[0].header("authorization"), Some("Bearer s3cr3t-t0ken"));
+    assert_eq!(service.seen("/orders/7")[0].header("authorization"), None);
+    // Without credentials, there is nothing to direct.
+    let order = inside.execute("open.getOrder", json!({ "id": "7" })).await;
+    assert_eq!(order["structuredContent"], json!({ "id": 7 }), "{order}");
     let moved = [documents.seen("/moved.json"), documents.seen("/shop.json")].concat();
-    assert!(moved.len() == 2 && moved.iter().all(|seen| seen.header("authorization").is_none()), "{moved:?}");
+    assert!(moved.len() == 3 && moved.iter().all(|seen| seen.header("authorization").is_none()), "{moved:?}");
     for (server, state, said) in [
         ("broken", "down", "document"),
         ("gone", "down", "HTTP 404"),

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::{inside::Inside, setup::Setup};
+use crate::{
+    inside::Inside,
+    setup::{Setup, golden, json_of},
+};
 
 const HIDDEN: [&str; 4] = ["files.move_file", "files.delete_file", "web.post", "web.put"];
 
@@ -95,9 +98,9 @@ async fn a_profile_shows_its_own_tools_alone() {
         crate::setup::json_of(&inside.call_as(&reader, tool, arguments).await)
     };
     assert_eq!(answer("execute_tool", json!({ "name": "files.read_file" })).await, json!({}));
-    for name in ["web.get", "files.move_file"] {
+    for (name, code) in [("web.get", "unknown_tool"), ("files.move_file", "forbidden")] {
         let refused = answer("execute_tool", json!({ "name": name })).await;
-        assert_eq!(refused["error"]["code"], "forbidden", "{refused}");
+        assert_eq!(refused["error"]["code"], code, "{refused}");
     }
     let found = answer("search_tools", json!({ "query": "get things", "limit": 50 })).await;
     assert!(!found.to_string().contains("web.get"), "{found}");
@@ -116,7 +119,7 @@ async fn a_profile_shows_its_own_tools_alone() {
     assert!(!unknown.to_string().contains("web.get\""), "{unknown}");
     // A background launch obeys the same rules.
     let launch = json!({ "name": "gateway.background_run", "params": { "name": "web.get" } });
-    assert_eq!(answer("execute_tool", launch).await["error"]["code"], "forbidden");
+    assert_eq!(answer("execute_tool", launch).await["error"]["code"], "unknown_tool");
 
     let narrow = inside.under("narrow");
     let told = inside.call_as(&narrow, "web.get", json!({})).await;
@@ -127,6 +130,80 @@ async fn a_profile_shows_its_own_tools_alone() {
     let strict = inside.under("strict");
     assert_eq!(inside.call_as(&strict, "files.read_file", json!({})).await["isError"], true);
     assert!(inside.call_as(&strict, "web.get", json!({})).await.get("isError").is_none());
+}
+
+#[tokio::test]
+async fn a_server_that_a_profile_does_not_see_is_like_no_server() {
+    let vault = json!({
+        "tools": [{ "name": "unlock" }],
+        "prompts": [{ "name": "plan", "text": "Plan." }],
+        "resources": [{ "uri": "note://vault", "text": "open" }],
+        "instructions": "Where the money is",
+    });
+    let setup = Setup::new()
+        .server("files", tools(&["read_file", "write_file"]))
+        .server("vault", vault)
+        .server_with("cellar", tools(&["dig"]), "expose = 'verbatim'")
+        .toml("[categories.money]\nservers = ['vault']\n[profiles.narrow]\ncategories = ['files']");
+    let inside = setup.open().await;
+    let narrow = inside.under("narrow");
+    let owner = inside.answer("execute_tool", json!({ "name": "vault.unlock", "params": {} })).await;
+    assert!(owner.get("error").is_none(), "{owner}");
+    let ask = async |tool: &str, arguments: Value| inside.call_as(&narrow, tool, arguments).await.to_string();
+    // Each name of something hidden, and one of the same shape that nobody has.
+    let doors: [(&str, Value); 17] = [
+        ("execute_tool", json!({ "name": "NAME.unlock", "params": {} })),
+        ("execute_tool", json!({ "name": "NAME__unlock", "params": {} })),
+        ("execute_tool", json!({ "name": "Name/Un-Lock", "params": {} })),
+        ("execute_tool", json!({ "name": "mcp__nonet__NAME__unlock", "params": {} })),
+        ("execute_tool", json!({ "name": "NAME.nothing", "params": {} })),
+        ("execute_tool", json!({ "name": "skills.NAME/plan", "params": {} })),
+        ("NAME__unlock", json!({})),
+        ("get_tool", json!({ "name": "NAME.unlock" })),
+        ("get_tool", json!({ "names": ["NAME.unlock", "files.read_file"] })),
+        ("browse_category", json!({ "category": "NAME" })),
+        ("search_tools", json!({ "query": "unlock", "category": "NAME" })),
+        ("use_skill", json!({ "command": "NAME/plan" })),
+        ("run_parallel", json!({ "actions": [{ "name": "NAME.unlock" }] })),
+        ("execute_tool", json!({ "name": "gateway.background_run", "params": { "name": "NAME.unlock" } })),
+        ("execute_tool", json!({ "name": "gateway.load_tools", "params": { "names": ["NAME.unlock"] } })),
+        ("execute_tool", json!({ "name": "gateway.watch_start", "params": { "name": "NAME.unlock" } })),
+        ("execute_tool", json!({ "name": "gateway.read_resource", "params": { "uri": "note://NAME" } })),
+    ];
+    let spelled = |text: &str, name: &str| {
+        let capital = format!("{}{}", name[..1].to_uppercase(), &name[1..]);
+        text.replace("NAME", name).replace("Name", &capital)
+    };
+    for (tool, arguments) in &doors {
+        let mut answers = Vec::new();
+        for name in ["vault", "bogus"] {
+            let arguments = serde_json::from_str(&spelled(&arguments.to_string(), name)).expect("JSON");
+            let answer = inside.call_as(&narrow, &spelled(tool, name), arguments).await;
+            let answer = golden(json_of(&answer)).to_string();
+            answers.push(answer.replace(&spelled("Name", name), "NAME").replace(name, "NAME"));
+        }
+        assert_eq!(answers[0], answers[1], "{tool} {arguments}");
+    }
+    for (tool, arguments) in [
+        ("browse_category", json!({ "category": "money" })),
+        ("browse_category", json!({ "category": "vualt" })),
+        ("execute_tool", json!({ "name": "dig", "params": {} })),
+        ("execute_tool", json!({ "name": "unlock", "params": {} })),
+        ("list_categories", json!({})),
+        ("use_skill", json!({})),
+        ("execute_tool", json!({ "name": "gateway.status", "params": {} })),
+        ("search_tools", json!({ "query": "unlock the vault, dig in the cellar" })),
+    ] {
+        let answer = ask(tool, arguments.clone()).await;
+        let answer = answer.replace("unlock the vault, dig in the cellar", "");
+        for word in ["vault.", "\\\"vault", "vault/", "cellar", "profiles.narrow"] {
+            assert!(!answer.contains(word), "{tool} {arguments}: {answer}");
+        }
+    }
+    let status =
+        inside.call_as(&narrow, "execute_tool", json!({ "name": "gateway.status", "params": {} })).await;
+    let status = json_of(&status);
+    assert_eq!((&status["tools"], &status["search"]["of"]), (&json!(2), &Value::Null), "{status}");
 }
 
 #[tokio::test]
@@ -187,7 +264,9 @@ async fn only_limits_what_a_profile_shows_and_allow_adds_to_it() {
                 seen.push(name);
             } else if keys.contains("only") && !keys.contains("deny") {
                 let fault = crate::setup::json_of(&result)["error"].take();
-                assert_eq!(fault["code"], "forbidden", "{keys}: {fault}");
+                // A server of which nothing is seen is unknown.
+                let codes = [json!("forbidden"), json!("unknown_tool")];
+                assert!(codes.contains(&fault["code"]), "{keys}: {fault}");
             }
         }
         assert_eq!(seen, expected, "{keys}");

@@ -5,11 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nonet::gateway::session::Caller;
+use nonet::{
+    approvals::{Decision, Verdict},
+    gateway::session::Caller,
+};
 use serde_json::{Value, json};
 
 use crate::{
-    client::Client,
+    client::{Client, command},
     inside::{Inside, eventually},
     setup::{self, Setup, fake_server, json_of},
     sign_in_service::{Manner, Service},
@@ -57,16 +60,25 @@ async fn fault(inside: &Inside, caller: &Caller, tool: &str, params: &Value) -> 
     json_of(&result)["error"].take()
 }
 
-/// Calls one of Nonet's tools, with the user's permission in the chat. Returns the result.
+/// Decides as the user that a refused call may run. Returns the arguments that repeat the call.
+async fn decided(inside: &Inside, fault: &Value) -> Value {
+    assert_eq!(fault["code"], "needs_approval", "{fault}");
+    let id = fault["details"]["approval"].as_str().expect("an approval");
+    let decide = async |verdict| {
+        let decision = Decision { verdict, answer: None, by: "command".into() };
+        inside.gateway.approvals.decide(id, decision).await
+    };
+    // Nobody can give permission for more than this call.
+    assert!(decide(Verdict::AllowForSession).await.is_err());
+    decide(Verdict::Allow).await.expect("the approval waits");
+    fault["next_step"]["arguments"].clone()
+}
+
+/// Calls one of Nonet's tools, with the user's permission outside of the chat. Returns the result.
 async fn allowed(inside: &Inside, caller: &Caller, tool: &str, params: &Value) -> Value {
     let fault = fault(inside, caller, tool, params).await;
-    assert_eq!(fault["code"], "needs_approval", "{fault}");
-    let mut answer = fault["next_step"]["arguments"].clone();
-    // Permission for more than this call is ignored.
-    answer["answer"] = json!("allow_for_session");
-    let told = json_of(&inside.call_as(caller, "ask_user", answer).await);
-    assert_eq!(told["status"], "approved", "{told}");
-    inside.call_as(caller, "execute_tool", told["next_step"]["arguments"].clone()).await
+    let again = decided(inside, &fault).await;
+    inside.call_as(caller, "execute_tool", again).await
 }
 
 async fn added(inside: &Inside, caller: &Caller, params: &Value) -> Value {
@@ -197,9 +209,7 @@ async fn a_removal_that_is_cut_off_still_ends_the_server() {
     inside.call("execute_tool", wait).await;
     let named = json!({ "name": "music" });
     let asked = fault(&inside, &inside.caller, "remove_server", &named).await;
-    let mut answer = asked["next_step"]["arguments"].clone();
-    answer["answer"] = json!("yes");
-    assert_eq!(inside.answer("ask_user", answer).await["status"], "approved");
+    decided(&inside, &asked).await;
     // The call in flight keeps the server for longer than this test waits.
     let mut removal = own("remove_server", &named);
     removal["timeout_ms"] = json!(200);
@@ -342,7 +352,8 @@ async fn a_profile_holds_for_what_its_session_adds() {
     let setup = Setup::new()
         .gateway(ALLOWED)
         .server("shop", shop())
-        .toml("[profiles.only]\nonly = ['shop.*']\n[profiles.one]\nonly = ['shop.*', 'music.play_*']\n[profiles.tagged]\ntags = ['tunes']");
+        .toml("[profiles.only]\nonly = ['shop.*', 'gateway.add_server']\n[profiles.one]\nonly = ['shop.*', 'music.play_*', 'gateway.add_server']\n\
+               [profiles.tagged]\ntags = ['tunes']\nallow = ['gateway.add_server']");
     let mut params = server(setup.folder.path(), "music", &music(&setup.path("pid")));
     params["tags"] = json!(["tunes"]);
     let inside = setup.open().await;
@@ -379,14 +390,89 @@ async fn a_rest_service_is_added_by_its_document() {
     let inside = setup.open().await;
     let params = json!({ "name": "weather", "openapi": document, "headers": { "X-Key": "s3cret-value" }, "tags": ["outdoors"] });
     let asked = fault(&inside, &inside.caller, "add_server", &params).await;
-    let question = asked["message"].as_str().expect("a message");
+    let waiting = inside.gateway.approvals.waiting().await.expect("readable");
+    let question = &waiting[0].asked.question;
     assert!(question.contains("weather.json") && question.contains("X-Key=***"), "{question}");
-    let answer = added(&inside, &inside.caller, &params).await;
+    let again = decided(&inside, &asked).await;
+    let answer = inside.answer("execute_tool", again).await;
     assert_eq!((&answer["state"], &answer["tools"]), (&json!("ready"), &json!(1)), "{answer}");
     let found = inside.answer("search_tools", json!({ "query": "the weather of tomorrow" })).await;
     assert_eq!(found["results"][0]["name"], "weather.forecast", "{found}");
     let found = inside.answer("search_tools", json!({ "tags": ["outdoors"] })).await;
     assert_eq!(found["tools"][0]["name"], "weather.forecast", "{found}");
+}
+
+#[test]
+fn a_token_of_a_narrow_profile_neither_sees_nor_calls_what_changes_the_gateway() {
+    let profiles = [
+        ("only", "only = ['shop.look']"),
+        ("categories", "categories = ['shop']"),
+        ("tags", "tags = ['none']"),
+        ("allow", "allow = ['shop.look', 'gateway.*']"),
+        ("deny", "deny = ['shop.look']"),
+        ("max_risk", "max_risk = 'low'"),
+        ("named", "only = ['shop.look', 'gateway.add_server']"),
+        ("added", "categories = ['shop']\nmax_risk = 'low'\nallow = ['gateway.add_server']"),
+        ("free", "pinned = ['shop.look']"),
+    ];
+    let token = |profile: &str| format!("token-of-{profile}-0123456789");
+    let tables =
+        profiles.map(|(name, keys)| format!("[profiles.{name}]\n{keys}\ntokens = ['{}']\n", token(name)));
+    let site = Setup::new().gateway(ALLOWED).server("shop", shop()).toml(&tables.concat()).serve();
+    WebClient::with_token(&site.address, "/mcp", &token("free")).until_ready("shop");
+    for (name, _) in profiles {
+        let mut client = WebClient::with_token(&site.address, "/mcp", &token(name));
+        let mut fault =
+            |tool: &str, params: Value| client.answer("execute_tool", own(tool, &params))["error"].take();
+        let added = fault("add_server", json!({ "name": "more", "command": "true" }));
+        let removed = fault("remove_server", json!({ "name": "shop" }));
+        let rule = |fault: &Value| {
+            fault["message"].as_str().is_some_and(|text| text.contains(&format!("profiles.{name}.")))
+        };
+        let listed =
+            client.answer("browse_category", json!({ "category": "gateway", "page_size": 100 })).to_string();
+        let found =
+            client.answer("search_tools", json!({ "query": "add an MCP server", "limit": 20 })).to_string();
+        match name {
+            "named" | "added" | "free" => {
+                assert_eq!(added["code"], "needs_approval", "{name}: {added}");
+                assert!(
+                    listed.contains("gateway.add_server") && found.contains("gateway.add_server"),
+                    "{name}"
+                );
+            }
+            _ => {
+                assert_eq!(added["code"], "forbidden", "{name}: {added}");
+                assert!(rule(&added), "{name}: {added}");
+                assert!(
+                    !listed.contains("_server\"") && !found.contains("_server\""),
+                    "{name}: {listed} {found}"
+                );
+            }
+        }
+        assert_eq!(removed["code"], "forbidden", "{name}: {removed}");
+        assert_eq!(rule(&removed), name != "free", "{name}: {removed}");
+        // What stays in the caller's own session is open to every profile.
+        for tool in ["background_run", "fetch_result", "load_tools", "schedule", "watch_start", "remember"] {
+            assert!(listed.contains(&format!("gateway.{tool}\"")), "{name}: {tool}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_words_of_the_model_never_approve_a_server() {
+    let setup = Setup::new().gateway(&format!("{ALLOWED}\napprove_by = 'chat'")).server("shop", shop());
+    let inside = setup.open().await;
+    let params = json!({ "name": "more", "command": "true" });
+    let asked = fault(&inside, &inside.caller, "add_server", &params).await;
+    assert_eq!(
+        (&asked["code"], &asked["next_step"]["tool"]),
+        (&json!("needs_approval"), &json!("execute_tool"))
+    );
+    assert!(!asked.to_string().contains("ask-"), "no token that a model could answer: {asked}");
+    let said = json!({ "token": asked["details"]["approval"], "answer": "allow" });
+    assert_eq!(inside.fault("ask_user", said).await["code"], "not_found");
+    assert_eq!(inside.gateway.approvals.waiting().await.expect("readable").len(), 1, "it still waits");
 }
 
 #[tokio::test]
@@ -601,9 +687,8 @@ fn a_session_over_http_has_its_own_servers_and_a_request_without_one_has_none() 
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
     let asked = client.answer("execute_tool", own("add_server", &params));
-    let mut answer = asked["error"]["next_step"]["arguments"].clone();
-    answer["answer"] = json!("yes");
-    assert_eq!(client.answer("ask_user", answer)["status"], "approved");
+    let id = asked["error"]["details"]["approval"].as_str().unwrap_or_else(|| panic!("no approval: {asked}"));
+    assert!(command(&folder).args(["approve", id]).status().expect("nonet runs").success());
     assert_eq!(client.answer("execute_tool", own("add_server", &params))["state"], "ready");
     let mut other = WebClient::new(&site.address, "/mcp");
     assert!(!other.answer("list_categories", json!({})).to_string().contains("music"));

@@ -129,6 +129,59 @@ fn secrets_are_set_tested_and_removed_in_the_file() {
     assert!(code == Some(1) && said.contains("`nonet secret set DOCS_TOKEN --file`"), "{said}");
 }
 
+#[test]
+fn check_warns_of_secrets_in_plain_text_and_one_command_moves_them() {
+    const LIVE: &str = "sk_live_0123456789abcdefABCD";
+    let setup =
+        Setup::new().server_with("good", json!({}), &format!("env = {{ STRIPE_KEY = '{LIVE}' }}")).toml(
+            "[servers.web]\nurl = 'https://ann:s3cr3t@example.com/mcp?token=s3cr3t2'\nenabled = false\n\
+         headers = { X-Api-Key = 's3cr3t3' }",
+        );
+    setup.write();
+    let hides = |said: &str| assert!(!said.contains(LIVE) && !said.contains("s3cr3t"), "{said}");
+    let (code, said) = run(&setup, &["check"], "");
+    assert_eq!(code, Some(0), "{said}");
+    for key in ["servers.good.env.STRIPE_KEY", "servers.web.url", "servers.web.headers.X-Api-Key"] {
+        let warning = format!(": {key}: this looks like a secret in plain text. `nonet secret move` ");
+        let line =
+            said.lines().find(|line| line.contains(&warning)).unwrap_or_else(|| panic!("{key}: {said}"));
+        assert!(line.starts_with("warning: ") && line.contains("servers.toml:"), "{line}");
+    }
+    hides(&said);
+    let (_, said) = run(&setup, &["check", "--json"], "");
+    assert!(said.contains("\"servers.web.url\""), "{said}");
+    hides(&said);
+    let (_, said) = run(&setup, &["doctor"], "");
+    assert!(said.contains("secrets are in plain text at `servers.good.env.STRIPE_KEY`"), "{said}");
+    hides(&said);
+
+    let text = fs::read_to_string(setup.path("servers.toml")).expect("it is there");
+    let (code, said) = run(&setup, &["secret", "move", "--dry-run"], "");
+    assert!(code == Some(0) && said.contains("${STRIPE_KEY}"), "{said}");
+    hides(&said);
+    assert_eq!(fs::read_to_string(setup.path("servers.toml")).expect("it is there"), text);
+    let (code, said) = run(&setup, &["secret", "move"], "");
+    assert!(code == Some(0) && said.contains("4 secrets are moved out of "), "{said}");
+    hides(&said);
+    let moved = fs::read_to_string(setup.path("servers.toml")).expect("it is there");
+    hides(&moved);
+    let expected = "url = \"https://ann:${WEB_PASSWORD}@example.com/mcp?token=${WEB_TOKEN}\"";
+    assert!(moved.contains(expected) && moved.contains("X-Api-Key = \"${WEB_API_KEY}\""), "{moved}");
+    let kept = fs::read_to_string(setup.path("secrets.env")).expect("it was made");
+    for line in [
+        format!("STRIPE_KEY={LIVE}").as_str(),
+        "WEB_PASSWORD=s3cr3t",
+        "WEB_TOKEN=s3cr3t2",
+        "WEB_API_KEY=s3cr3t3",
+    ] {
+        assert!(kept.lines().any(|kept| kept == line), "{line}: {kept}");
+    }
+    let (code, said) = run(&setup, &["check"], "");
+    assert!(code == Some(0) && !said.contains("plain text"), "{said}");
+    let (code, said) = run(&setup, &["secret", "move"], "");
+    assert!(code == Some(0) && said.contains("nothing to change"), "{said}");
+}
+
 #[cfg(unix)]
 #[test]
 fn check_warns_of_secrets_that_others_can_read_and_of_lines_that_cannot_be_read() {

@@ -134,6 +134,20 @@ fn the_shared_gateway_leaves_after_the_last_client_and_not_before() {
 }
 
 #[test]
+fn the_socket_of_the_shared_gateway_is_made_again() {
+    let mut first = shared().start();
+    let server = pid_of(&mut first, "shop");
+    let state = first.folder.path().join(".local/state/nonet");
+    fs::remove_dir_all(&state).expect("it is there");
+    let is_socket = |entry: fs::DirEntry| entry.path().extension().is_some_and(|end| end == "sock");
+    eventually("the socket is there", || {
+        fs::read_dir(state.join("shared")).ok()?.flatten().any(is_socket).then_some(())
+    });
+    let mut second = beside(&first, &[]);
+    assert_eq!(pid_of(&mut second, "shop"), server, "the same gateway answers");
+}
+
+#[test]
 fn a_background_task_keeps_the_shared_gateway_until_it_has_ended() {
     let mut client = shared().start();
     let server = pid_of(&mut client, "shop");

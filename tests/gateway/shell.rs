@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant, SystemTime},
@@ -207,6 +207,7 @@ fn the_gateway_that_runs_answers() {
     let elsewhere = tempfile::tempdir().expect("a temporary folder");
     let mut remote = Command::new(env!("CARGO_BIN_EXE_nonet"));
     remote.current_dir(elsewhere.path()).env("HOME", elsewhere.path()).env_remove("NONET_CONFIG");
+    remote.env("NONET_TOKEN", crate::web::OWN_TOKEN);
     let remote =
         remote.args(["call", "shop.buy", "{\"item\": \"far\"}", "--url", &url]).output().expect("nonet runs");
     assert_eq!(stdout(&remote).trim(), "{\"item\":\"far\"}", "{}", stderr(&remote));
@@ -231,7 +232,7 @@ fn a_call_that_is_interrupted_is_cancelled_in_the_gateway_that_runs() {
 }
 
 /// A command that runs until interrupted. A failed test leaves no process behind.
-struct Running(Child);
+pub struct Running(Child);
 
 impl Running {
     fn new(command: &mut Command) -> Self {
@@ -410,10 +411,15 @@ fn completions_know_clients_servers_and_tools() {
     if Path::new("/bin/bash").exists() {
         let words = "source <(\"$0\" completions bash); COMP_WORDS=(nonet call ba); COMP_CWORD=2; COMP_TYPE=9; \
                      _clap_complete_nonet nonet ba call; echo \"${COMPREPLY[*]}\"";
-        let mut bash = Command::new("/bin/bash");
-        let bash = bash.current_dir(setup.folder.path()).env("HOME", setup.folder.path());
-        let output = bash.args(["-c", words, env!("CARGO_BIN_EXE_nonet")]).output().expect("bash runs");
-        assert_eq!(stdout(&output).trim(), "bank.pay", "{}", stderr(&output));
+        // A file in the current folder that is neither named nor trusted completes nothing, and nothing is said of it.
+        for (named, expected) in [("servers.toml", "bank.pay"), ("", "")] {
+            let mut bash = Command::new("/bin/bash");
+            let bash = bash.current_dir(setup.folder.path()).env("HOME", setup.folder.path());
+            let bash = bash.env_remove("NONET_CONFIG").env_remove("XDG_CONFIG_HOME");
+            let bash = bash.envs((!named.is_empty()).then_some(("NONET_CONFIG", named)));
+            let output = bash.args(["-c", words, env!("CARGO_BIN_EXE_nonet")]).output().expect("bash runs");
+            assert_eq!((stdout(&output).trim(), stderr(&output)), (expected, ""), "{named}");
+        }
     }
 }
 
@@ -496,25 +502,41 @@ fn a_table_is_as_wide_as_the_terminal_and_ctrl_c_leaves_it_clean() {
 }
 
 /// A terminal of 80 columns.
-struct Terminal {
+pub struct Terminal {
     ours: fs::File,
     theirs: fs::File,
 }
 
 impl Terminal {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let size = nix::pty::Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
         let pair = nix::pty::openpty(Some(&size), None).expect("a terminal");
         Self { ours: pair.master.into(), theirs: pair.slave.into() }
     }
 
-    fn spawn(&self, command: &mut Command) -> Running {
+    /// Runs a command that writes to the terminal and reads nothing.
+    pub fn spawn(&self, command: &mut Command) -> Running {
         let end = || Stdio::from(self.theirs.try_clone().expect("another handle"));
         Running::new(command.stdout(end()).stderr(end()))
     }
 
+    /// Runs a command whose questions are answered with a text. Returns its exit code and everything on the terminal.
+    pub fn answer(command: &mut Command, typed: &str) -> (Option<i32>, String) {
+        let terminal = Self::new();
+        let end = || Stdio::from(terminal.theirs.try_clone().expect("another handle"));
+        (&terminal.ours).write_all(typed.as_bytes()).expect("it takes the text");
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("nonet runs");
+        let mut child = Running(child);
+        let mut seen = String::new();
+        let code = eventually("the command ends", || {
+            seen.push_str(&terminal.read());
+            child.0.try_wait().expect("it can be waited for")
+        });
+        (code.code(), seen + &terminal.read())
+    }
+
     /// Returns the output since the last read.
-    fn read(&self) -> String {
+    pub fn read(&self) -> String {
         use std::{io::Read, os::fd::AsFd};
 
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

@@ -9,9 +9,9 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    client::command,
+    client::{Client, command},
     setup::{PATIENCE, Setup, eventually},
-    web::{Reply, Site, WebClient, http},
+    web::{OWN_TOKEN, Reply, Site, WebClient, give_token, http, own_header, token_file},
 };
 
 const OWNER: &str = "owner-0123456789abcdef";
@@ -107,7 +107,7 @@ fn a_token_decides_what_a_client_sees() {
         let mut client = open(path, READER);
         assert_eq!(profile_of(&mut client), ["files"], "{path}");
         let refused = client.answer("execute_tool", json!({ "name": "shop.buy" }));
-        assert_eq!(refused["error"]["code"], "forbidden", "{refused}");
+        assert_eq!(refused["error"]["code"], "unknown_tool", "{refused}");
     }
     assert_eq!(profile_of(&mut open("/mcp", WRITER)), ["shop"]);
     assert_eq!(profile_of(&mut open("/mcp/writer", OWNER)), ["shop"]);
@@ -153,11 +153,12 @@ fn changed_tokens_hold_for_the_next_request() {
         log.contains("profiles.reader.tokens[0]: this value must have at least 16 characters").then_some(())
     });
     assert_eq!(client.request("ping", json!({})).status, 200);
-    // Without any token in the file, everyone has access.
+    // Without any token in the file, the user's own counts.
     edit_and_accept(&site, |text| {
         text.lines().filter(|line| !line.starts_with("tokens")).collect::<Vec<_>>().join("\n")
     });
-    eventually("no token is asked for", || (knock(&site, "/mcp", "").status == 200).then_some(()));
+    eventually("the user's token counts", || (knock(&site, "/mcp", OWN_TOKEN).status == 200).then_some(()));
+    assert_eq!((knock(&site, "/mcp", "").status, knock(&site, "/mcp", OWNER).status), (401, 401));
 }
 
 #[test]
@@ -245,8 +246,10 @@ fn an_open_stream_ends_with_its_profile() {
     let mut stream = TcpStream::connect(&site.address).expect("nonet listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
     let request = format!(
-        "GET /mcp/reader HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\nMcp-Session-Id: {}\r\nConnection: close\r\n\r\n",
-        site.address, client.session
+        "GET /mcp/reader HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\nMcp-Session-Id: {}\r\nConnection: close\r\n{}\r\n",
+        site.address,
+        client.session,
+        own_header(&site.address)
     );
     stream.write_all(request.as_bytes()).expect("nonet reads");
     let mut head = [0; 12];
@@ -255,4 +258,92 @@ fn an_open_stream_ends_with_its_profile() {
     edit_and_accept(&site, |text| text.replace("[profiles.reader]\ncategories = ['files']\n", ""));
     // Reading to the end fails after `PATIENCE` if it stays open.
     stream.read_to_end(&mut Vec::new()).expect("the stream ends");
+}
+
+#[test]
+fn without_tokens_in_the_file_the_users_own_token_is_made_and_needed() {
+    use std::os::unix::fs::MetadataExt;
+    let site = setup().serve_for_the_first_time("127.0.0.1:0");
+    let file = token_file(site.folder.path());
+    let token = fs::read_to_string(&file).expect("a token");
+    let mode = |path: &std::path::Path| fs::metadata(path).expect("it is there").mode() & 0o777;
+    assert_eq!((token.len(), mode(&file), mode(file.parent().expect("a folder"))), (32, 0o600, 0o700));
+    let told = fs::read_to_string(site.folder.path().join("stderr")).expect("a log");
+    assert!(told.contains(&file.display().to_string()) && !told.contains(&token), "{told}");
+    for wrong in ["", "guess", OWN_TOKEN] {
+        let refused = knock(&site, "/mcp", wrong);
+        assert_eq!(
+            (refused.status, &refused.headers["www-authenticate"][..6]),
+            (401, "Bearer"),
+            "{refused:?}"
+        );
+        let told = message(&refused);
+        assert!(told.contains("http.token") && !told.contains(&*token), "{told}");
+    }
+    let metrics = |headers: &[(&str, &str)]| http(&site.address, "GET", "/metrics", headers, "").status;
+    let authorization = format!("Bearer {token}");
+    assert_eq!((metrics(&[]), metrics(&[("authorization", &authorization)])), (401, 200));
+    let mut client = WebClient::with_token(&site.address, "/mcp", &token);
+    client.until_ready("shop");
+    assert_eq!(profile_of(&mut client), ["files", "shop"]);
+    // Nonet's own clients find it.
+    let url = format!("http://{}", site.address);
+    let mut bridged = Client::over(site.folder.clone(), &["connect", &url], &[]);
+    bridged.initialize("2025-06-18", json!({}));
+    assert!(bridged.answer("list_categories", json!({})).to_string().contains("shop"));
+    let tools = command(site.folder.path()).args(["tools", "--url", &url]).output().expect("nonet runs");
+    assert!(String::from_utf8_lossy(&tools.stdout).contains("shop.buy"), "{tools:?}");
+    // Another token takes effect without a restart.
+    give_token(site.folder.path());
+    eventually("the new token counts", || (knock(&site, "/mcp", OWN_TOKEN).status == 200).then_some(()));
+    assert_eq!(knock(&site, "/mcp", &token).status, 401);
+}
+
+/// The user's token opens the door and changes nothing else: sessions are as separate as without a token.
+#[test]
+fn sessions_with_the_users_token_keep_their_tasks_apart() {
+    let late = json!({ "tools": [{ "name": "late", "on": { "delay_ms": 30_000 } }] });
+    let site = Setup::new().server("shop", late).serve();
+    let (mut one, mut other) = (WebClient::new(&site.address, "/mcp"), WebClient::new(&site.address, "/mcp"));
+    one.until_ready("shop");
+    let task = one.answer("execute_tool", json!({ "name": "shop.late", "background": true }));
+    let id = task["task_id"].as_str().unwrap_or_else(|| panic!("{task}")).to_string();
+    let look = json!({ "name": "gateway.background_run", "params": { "list_tasks": true } });
+    let listed = |client: &mut WebClient| client.answer("execute_tool", look.clone()).to_string();
+    assert!(listed(&mut one).contains(&id) && !listed(&mut other).contains(&id));
+}
+
+/// Sends a request to `/mcp` as a program that is not the test's. Returns the first line of the answer.
+#[cfg(target_os = "linux")]
+fn knock_as(user: u32, address: &str) -> String {
+    use std::os::unix::process::CommandExt;
+    let (host, port) = address.split_once(':').expect("a port");
+    let script = format!(
+        "exec 3<>/dev/tcp/{host}/{port}; printf 'POST /mcp HTTP/1.1\\r\\nHost: {address}\\r\\nAccept: */*\\r\\n\
+         Content-Type: application/json\\r\\nConnection: close\\r\\nContent-Length: {}\\r\\n\\r\\n%s' '{INITIALIZE}' >&3; head -1 <&3",
+        INITIALIZE.len()
+    );
+    let output =
+        std::process::Command::new("bash").args(["-c", &script]).uid(user).output().expect("bash runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn without_any_token_other_users_of_this_machine_stay_out_and_the_user_is_warned() {
+    let site = setup().gateway("allow_without_tokens = true").serve();
+    let told = fs::read_to_string(site.folder.path().join("stderr")).expect("a log");
+    assert!(told.contains("allow_without_tokens"), "{told}");
+    let check = command(site.folder.path()).arg("check").output().expect("nonet runs");
+    let told = String::from_utf8_lossy(&check.stdout);
+    assert!(check.status.success() && told.contains("allow_without_tokens"), "{told}");
+    assert_eq!(http(&site.address, "POST", "/mcp", &[("authorization", "")], INITIALIZE).status, 200);
+    let own = nix::unistd::geteuid().as_raw();
+    assert!(knock_as(own, &site.address).contains(" 200 "));
+    if own != 0 {
+        eprintln!("skipped: only root can become another user");
+        return;
+    }
+    let refused = knock_as(65_534, &site.address);
+    assert!(refused.contains(" 403 "), "{refused}");
 }

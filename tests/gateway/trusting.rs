@@ -301,10 +301,7 @@ fn to_forget_leaves_what_is_trusted() {
 #[test]
 fn a_definition_is_trusted_on_the_page_as_it_was_shown() {
     let site = Setup::new().gateway("new_servers = 'hold'").server("notes", reader(READS)).serve();
-    let token = eventually("the address of the page is printed", || {
-        let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
-        Some(text.split_once("/ui#token=")?.1.lines().next()?.trim().to_string())
-    });
+    let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("notes");
     let guarded = [("GET", "/ui/api/waiting"), ("POST", "/ui/api/trust"), ("POST", "/ui/api/approvals/x")];

@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use crate::{
     client::command,
     setup::{Setup, eventually},
+    shell::Terminal,
     web::{Reply, http},
 };
 
@@ -161,12 +162,29 @@ fn a_browser_gets_the_token_by_way_of_a_private_file() {
 fn a_gateway_over_http_has_one_page() {
     let _alone = alone();
     let site = shop("").serve();
-    let printed = eventually("the link is printed", || {
-        let text = fs::read_to_string(site.folder.path().join("stderr")).ok()?;
-        Some(text.split_once("live page at ")?.1.lines().next()?.trim().to_string())
+    let token = site.page_token();
+    let again = link(&ui(site.folder.path(), &["--no-browser"]));
+    assert_eq!(parts(&again), (site.address.clone(), token.clone()));
+    // A log keeps what it gets: only a terminal shows the token.
+    let said = fs::read_to_string(site.folder.path().join("stderr")).expect("it is there");
+    assert!(said.contains("ui` opens the live page") && !said.contains(&token), "{said}");
+}
+
+#[test]
+fn a_gateway_over_http_prints_the_link_of_its_page_at_a_terminal() {
+    let _alone = alone();
+    let setup = shop("");
+    setup.write();
+    let terminal = Terminal::new();
+    let mut serve = command(setup.folder.path());
+    let _serving = terminal.spawn(serve.args(["serve", "--http", "127.0.0.1:0"]));
+    let mut seen = String::new();
+    eventually("the link is printed", || {
+        seen.push_str(&terminal.read());
+        seen.split_once("live page at http://127.0.0.1:")
+            .filter(|(_, rest)| rest.contains("/ui#token="))
+            .map(drop)
     });
-    // The socket appears a moment later.
-    eventually("it is found", || (link(&ui(site.folder.path(), &["--no-browser"])) == printed).then_some(()));
 }
 
 #[test]

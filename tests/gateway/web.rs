@@ -1,13 +1,16 @@
-//! `nonet serve --http`, and a hand-written HTTP client with one connection per request.
+//! `nonet serve --http`, and a hand-written HTTP client with one connection per request. The client sends the token of this
+//! machine's user to gateways without tokens of their own.
 
 use std::{
-    collections::BTreeMap,
-    fs::{self, File},
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, DirBuilder, File, OpenOptions},
     io::{Read, Write},
     net::TcpStream,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
     process::{Child, Stdio},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicI64, Ordering},
     },
 };
@@ -16,9 +19,35 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    client::{VERSION_KEY, command},
+    client::{VERSION_KEY, command, with_result_as_text},
     setup::{PATIENCE, Setup, eventually, json_of},
 };
+
+/// The token of this machine's user in every folder.
+pub const OWN_TOKEN: &str = "0123456789abcdef0123456789abcdef";
+/// The addresses of gateways that need it.
+static NEED_OWN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Puts the user's token into the state folder of a home folder.
+pub fn give_token(home: &Path) {
+    let state = home.join(".local/state/nonet");
+    DirBuilder::new().recursive(true).mode(0o700).create(&state).expect("a folder");
+    let file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(token_file(home));
+    file.expect("a file").write_all(OWN_TOKEN.as_bytes()).expect("written");
+}
+
+/// Returns the file with the user's token.
+pub fn token_file(home: &Path) -> PathBuf {
+    home.join(".local/state/nonet/http.token")
+}
+
+/// Returns the line of the header with the user's token, if the gateway at an address needs it.
+pub fn own_header(address: &str) -> String {
+    match NEED_OWN.lock().expect("no panic").contains(address) {
+        true => format!("Authorization: Bearer {OWN_TOKEN}\r\n"),
+        false => String::new(),
+    }
+}
 
 pub struct Site {
     pub folder: Arc<TempDir>,
@@ -34,7 +63,13 @@ impl Setup {
 
     /// Runs `nonet serve --http` at an address.
     pub fn serve_at(self, address: &str) -> Site {
-        self.write();
+        give_token(self.folder.path());
+        self.serve_for_the_first_time(address)
+    }
+
+    /// Runs `nonet serve --http` in a folder where nothing was served before: Nonet makes the user's token itself.
+    pub fn serve_for_the_first_time(self, address: &str) -> Site {
+        let written = fs::read_to_string(self.write()).expect("it is there");
         let folder = Arc::new(self.folder);
         let errors = folder.path().join("stderr");
         let child = command(folder.path())
@@ -49,7 +84,27 @@ impl Setup {
             let (_, rest) = text.split_once("serving MCP at http://")?;
             Some(rest.split_once("/mcp")?.0.to_string())
         });
+        let is_known = fs::read_to_string(token_file(folder.path())).is_ok_and(|token| token == OWN_TOKEN);
+        if is_known && !written.lines().any(|line| line.trim_start().starts_with("tokens")) {
+            NEED_OWN.lock().expect("no panic").insert(address.clone());
+        }
         Site { folder, child, address }
+    }
+}
+
+impl Site {
+    /// Returns the token of the page from `nonet ui`, once the gateway can be found: it is printed only at a terminal.
+    pub fn page_token(&self) -> String {
+        let shared = self.folder.path().join(".local/state/nonet/shared");
+        eventually("the gateway's socket is there", || {
+            let names = fs::read_dir(&shared).ok()?.flatten().map(|entry| entry.path());
+            names.into_iter().any(|path| path.extension().is_some_and(|end| end == "sock")).then_some(())
+        });
+        let ui = command(self.folder.path()).args(["ui", "--no-browser"]).output().expect("nonet runs");
+        let link = String::from_utf8_lossy(&ui.stdout).into_owned();
+        let (address, token) = link.trim().split_once("/ui#token=").unwrap_or_else(|| panic!("{ui:?}"));
+        assert_eq!(address, format!("http://{}", self.address), "it is the page of this gateway");
+        token.into()
     }
 }
 
@@ -77,10 +132,10 @@ impl Reply {
     /// Returns all JSON-RPC messages of the reply, from an event stream or plain JSON.
     pub fn messages(&self) -> Vec<Value> {
         if !self.headers.get("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {
-            return serde_json::from_str(&self.body).into_iter().collect();
+            return read(&self.body).into_iter().collect();
         }
         let data = self.body.lines().filter_map(|line| line.strip_prefix("data:"));
-        data.filter_map(|data| serde_json::from_str(data.trim()).ok()).collect()
+        data.filter_map(|data| read(data.trim())).collect()
     }
 
     /// Returns the answer to the request.
@@ -105,6 +160,8 @@ pub fn http(address: &str, method: &str, path: &str, headers: &[(&str, &str)], b
         ("content-type", "application/json"),
         ("connection", "close"),
     ]);
+    let own = own_header(address);
+    all.extend(own.trim_end().split_once(": ").map(|(_, value)| ("authorization", value)));
     all.extend(headers.iter().copied());
     let mut text = format!("{method} {path} HTTP/1.1\r\nContent-Length: {}\r\n", body.len());
     for (name, value) in all {
@@ -215,6 +272,11 @@ impl WebClient {
         json_of(&self.call(tool, arguments))
     }
 
+    /// Sends a request. Returns its status.
+    pub fn status(&mut self, method: &str) -> u16 {
+        self.request(method, json!({})).status
+    }
+
     /// Waits until a server is ready.
     pub fn until_ready(&mut self, name: &str) {
         eventually(&format!("`{name}` is ready"), || {
@@ -255,4 +317,9 @@ pub fn first_events(address: &str, path: &str, token: &str, last: &str) -> Vec<V
     }
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     data.filter_map(|data| serde_json::from_str(data).ok()).collect()
+}
+
+/// Reads a message; a result that this test cannot read as JSON, such as one with a number beyond all, becomes text.
+fn read(json: &str) -> Option<Value> {
+    serde_json::from_str(json).or_else(|_| with_result_as_text(json)).ok()
 }

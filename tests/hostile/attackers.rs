@@ -187,14 +187,48 @@ fn attacks() -> Vec<(&'static str, &'static str, Attack)> {
             }
             Err("all calls were taken".into())
         }),
-        ("a session for each request", "1,000 sessions that nobody ends", |address| {
-            let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "x".repeat(10_000), "version": "\u{1b}[2J" } });
-            let body =
-                json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params }).to_string();
-            let taken =
-                (0..1_000).filter(|_| http(address, "POST", "/mcp", &[], &body).status == 200).count();
-            Ok(format!("{taken} were opened"))
-        }),
+        (
+            "idle connections",
+            "520 connections that say nothing, and a client with a token after them",
+            |address| {
+                let all: Vec<_> = (0..520).filter_map(|_| TcpStream::connect(address).ok()).collect();
+                let mut client = WebClient::with_token(address, "/mcp", BAD_TOKEN);
+                let status = client.status("ping").to_string();
+                drop(all);
+                one_of(status, &["200"])
+            },
+        ),
+        (
+            "a header `Forwarded` of any kind",
+            "lists without an end, quotes without an end, bytes of no text",
+            |address| {
+                let long = "for=192.0.2.1,".repeat(4_000);
+                for value in
+                    [&*long, "for=\"", "for=\"\\", ";;;=,=,;", "for=[::1", "\u{7f}", "for=\"[::1]:99999999\""]
+                {
+                    for name in ["forwarded", "x-forwarded-for"] {
+                        let reply = http(address, "POST", "/mcp", &[(name, value)], "{}");
+                        one_of(reply.status.to_string(), &["400", "422", "431"])
+                            .map_err(|why| format!("{value:.20}: {why}"))?;
+                    }
+                }
+                Ok("each is answered".into())
+            },
+        ),
+        (
+            "a session for each request",
+            "1,100 sessions that nobody ends, and a client after them",
+            |address| {
+                let params = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "x".repeat(10_000), "version": "\u{1b}[2J" } });
+                let body = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params })
+                    .to_string();
+                let taken =
+                    (0..1_100).filter(|_| http(address, "POST", "/mcp", &[], &body).status == 200).count();
+                let mut client = WebClient::with_token(address, "/mcp", BAD_TOKEN);
+                one_of(client.status("ping").to_string(), &["200"])?;
+                Ok(format!("{taken} were opened"))
+            },
+        ),
         ("jobs without an end", "500 background calls of 30 seconds", |address| {
             let params =
                 json!({ "name": "execute_tool", "arguments": { "name": "slow.wait", "background": true } });

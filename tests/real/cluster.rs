@@ -69,7 +69,7 @@ fn replica(real: &Path, port: u16, name: &str) -> (tempfile::TempDir, HttpGatewa
     let folder = tempfile::tempdir().unwrap();
     let server = real.join("node/node_modules/.bin/mcp-server-memory");
     let text = format!(
-        "[cluster]\nredis = \"redis://127.0.0.1:{port}\"\nname = \"{name}\"\n[embedder]\nmodel = \"none\"\n[servers.memory]\ncommand = {server:?}\n\
+        "[gateway]\nallow_without_tokens = true\n[cluster]\nredis = \"redis://127.0.0.1:{port}\"\nname = \"{name}\"\n[embedder]\nmodel = \"none\"\n[servers.memory]\ncommand = {server:?}\n\
          env = {{ MEMORY_FILE_PATH = {:?} }}\n",
         folder.path().join("memory.json")
     );

@@ -20,6 +20,7 @@ use std::{
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
@@ -74,7 +75,7 @@ impl Place {
         }
         let (node, python) = (real.join("node/node_modules/.bin"), real.join("venv/bin"));
         let config = format!(
-            "[embedder]\ncache = {cache:?}\n\
+            "[gateway]\nallow_without_tokens = true\n[embedder]\ncache = {cache:?}\n\
              [servers.everything]\ncommand = {everything:?}\n\
              [servers.filesystem]\ncommand = {filesystem:?}\nargs = [{files:?}]\n\
              [servers.memory]\ncommand = {memory:?}\nenv = {{ MEMORY_FILE_PATH = {store:?} }}\n\
@@ -141,14 +142,33 @@ impl HttpGateway {
                 said.find_map(|line| line.split_once(before)?.1.split_whitespace().next().map(String::from));
             found.expect("the address is printed")
         };
-        let (url, page) = (address("serving MCP at "), address("live page at "));
+        let url = address("serving MCP at ");
         // An unread log would block the gateway at a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
+        let page = Self::page(folder, &url);
         Self { process, url, page }
     }
 }
 
 impl HttpGateway {
+    /// Returns the link to the page of a gateway, which is printed only at a terminal.
+    fn page(folder: &Path, url: &str) -> String {
+        let shared = folder.join(".local/state/nonet/shared");
+        let is_socket = |path: PathBuf| path.extension().is_some_and(|end| end == "sock");
+        let has_socket =
+            || fs::read_dir(&shared).is_ok_and(|found| found.flatten().any(|entry| is_socket(entry.path())));
+        let began = Instant::now();
+        while !has_socket() {
+            assert!(began.elapsed() < Duration::from_secs(20), "the gateway of {url} can be found");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut ui = at_home(NONET, folder);
+        ui.arg("--config").arg(folder.join("servers.toml")).args(["ui", "--no-browser"]);
+        let link = String::from_utf8(ui.output().unwrap().stdout).unwrap().trim().to_string();
+        assert_eq!(link.split_once("/ui#").unwrap().0, url.trim_end_matches("/mcp"));
+        link
+    }
+
     /// Returns the host and port.
     fn address(&self) -> String {
         let rest = self.url.trim_start_matches("http://");

@@ -52,7 +52,8 @@ fn scripted(server: &str) -> Value {
 fn write_servers(folder: &Path) {
     let fake = Path::new(NONET).with_file_name("examples").join("fake_server");
     assert!(fake.exists(), "{} is missing: run `cargo build --examples`", fake.display());
-    let mut config = format!("[embedder]\ncache = {:?}\n", folder.join("cache"));
+    let mut config =
+        format!("[gateway]\nallow_without_tokens = true\n[embedder]\ncache = {:?}\n", folder.join("cache"));
     let mut add = |name: &str, script: Value| {
         let file = folder.join(format!("{name}.json"));
         fs::write(&file, script.to_string()).unwrap();

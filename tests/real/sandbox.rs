@@ -32,7 +32,8 @@ for line in sys.stdin:
 fn sandboxed(place: &Place, more: &str) {
     let file = place.path("servers.toml");
     let text = fs::read_to_string(&file).unwrap();
-    fs::write(&file, format!("[gateway]\nsandbox = 'standard'\n{text}\n{more}")).unwrap();
+    let text = text.replacen("[gateway]", "[gateway]\nsandbox = 'standard'", 1);
+    fs::write(&file, format!("{text}\n{more}")).unwrap();
 }
 
 fn is_possible(status: &Value) -> bool {

@@ -87,11 +87,13 @@ fn usual_permissions(folder: &Path) -> io::Result<Permissions> {
 ///
 /// If the path cannot be opened, or is not a file.
 pub fn open_file(file: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true);
-    // A pipe without a writer opens at once; the flag has no effect on a file.
+    open_only_a_file(OpenOptions::new().read(true), file)
+}
+
+fn open_only_a_file(options: &mut OpenOptions, file: &Path) -> io::Result<File> {
+    // A pipe without another end opens or fails at once; the flag has no effect on a file.
     #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
+    std::os::unix::fs::OpenOptionsExt::custom_flags(options, libc::O_NONBLOCK | libc::O_NOCTTY);
     let open = options.open(file)?;
     match open.metadata()?.is_file() {
         true => Ok(open),
@@ -143,13 +145,23 @@ pub fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options
 }
 
-/// Opens a file to lock. Creates a missing file, accessible only to its owner.
+/// Opens a file for appending. Creates a missing file, accessible only to its owner. Refuses a pipe, device or folder, and
+/// never waits while opening one.
 ///
 /// # Errors
 ///
-/// If the file cannot be opened.
+/// If the path cannot be opened, or is not a file.
+pub fn append_file(file: &Path) -> io::Result<File> {
+    open_only_a_file(private(OpenOptions::new().append(true).create(true)), file)
+}
+
+/// Opens a file to lock, like [`append_file`].
+///
+/// # Errors
+///
+/// As for [`append_file`].
 pub fn lock_file(file: &Path) -> io::Result<File> {
-    private(OpenOptions::new().append(true).create(true)).open(file)
+    append_file(file)
 }
 
 /// Locks a file against other processes, waiting at most `patience`; closing the file releases the lock. Blocks.

@@ -3,6 +3,8 @@
 
 use std::{borrow::Cow, ops::Range};
 
+use serde_json::Value;
+
 /// The deepest nesting accepted.
 pub const MAX_DEPTH: usize = 127;
 
@@ -21,6 +23,18 @@ pub struct Member {
     pub key: Range<usize>,
     /// The value, without surrounding white space.
     pub value: Range<usize>,
+}
+
+/// Sets a member of an object. A value of another kind stays as it is; an index assignment would panic there.
+pub fn set_member(value: &mut Value, key: &str, member: impl Into<Value>) {
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert(key.into(), member.into());
+    }
+}
+
+/// Takes a member out of an object and leaves null in its place. Returns null if there is no such member.
+pub fn take_member(value: &mut Value, key: &str) -> Value {
+    value.get_mut(key).map(Value::take).unwrap_or_default()
 }
 
 /// Checks that the bytes are one UTF-8 JSON value and nothing else. Returns an object's members in order, or `None` for any
@@ -43,8 +57,9 @@ pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, NotJson> {
     }
 }
 
-/// Calls `look` with every string of valid JSON, keys included, until `look` returns true. Returns whether it did.
-pub fn any_text(json: &[u8], mut look: impl FnMut(&str) -> bool) -> bool {
+/// Calls `look` with every string of valid JSON, keys included, and with the bytes behind the string, until `look` returns
+/// true. Returns whether it did.
+pub fn any_text(json: &[u8], mut look: impl FnMut(&str, &[u8]) -> bool) -> bool {
     let mut at = 0;
     while let Some(begin) = json.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'"')) {
         let begin = at + begin;
@@ -54,7 +69,7 @@ pub fn any_text(json: &[u8], mut look: impl FnMut(&str) -> bool) -> bool {
             false => std::str::from_utf8(&quoted[1..quoted.len().max(2) - 1]).ok().map(Cow::Borrowed),
             true => serde_json::from_slice::<String>(quoted).ok().map(Cow::Owned),
         };
-        if text.is_some_and(|text| look(&text)) {
+        if text.is_some_and(|text| look(&text, &json[end..])) {
             return true;
         }
         at = end;
@@ -391,7 +406,7 @@ mod tests {
 
     fn texts(json: &[u8]) -> Vec<String> {
         let mut all = Vec::new();
-        any_text(json, |text| {
+        any_text(json, |text, _| {
             all.push(text.to_owned());
             false
         });
@@ -403,8 +418,8 @@ mod tests {
         let long = "x".repeat(100);
         let json = format!("{{\"k\\u00e9y\":[\"a\\\"b\",1,\"\",\"{long}\\\\\",null,\"\\\\\"]}}");
         assert_eq!(texts(json.as_bytes()), ["kéy", "a\"b", "", &format!("{long}\\"), "\\"]);
-        assert!(any_text(b"[\"a\",\"b\"]", |text| text == "b"));
-        assert!(!any_text(b"[1,2]", |_| true));
+        assert!(any_text(b"[\"a\",\"b\"]", |text, behind| text == "b" && behind == b"]"));
+        assert!(!any_text(b"[1,2]", |_, _| true));
     }
 
     fn all_texts(value: &Value, all: &mut Vec<String>) {
@@ -431,7 +446,7 @@ mod tests {
         #[test]
         fn no_bytes_make_it_fail(bytes in prop::collection::vec(prop::sample::select(b"{}[]\",:\\ ui1\xc3\xa9".to_vec()), 0..80)) {
             let _ = members(&bytes);
-            any_text(&bytes, |_| false);
+            any_text(&bytes, |_, _| false);
         }
 
         #[test]

@@ -3,6 +3,7 @@
 
 pub mod allocator;
 pub mod clock;
+pub mod disguises;
 pub mod files;
 pub mod json;
 pub mod persistent;

@@ -1,4 +1,5 @@
-//! Text for people and models: hidden characters cleaned, long text truncated, and bytes as hexadecimal digits.
+//! Text for people and models: hidden characters cleaned, look-alike characters folded, long text truncated, and bytes as
+//! hexadecimal digits.
 //!
 //! All outside text (names, descriptions, errors, stderr, client names) goes through [`clean`] or [`line`] before a model, a
 //! log or a terminal sees it. Tool results do not: they pass through unchanged.
@@ -136,6 +137,23 @@ pub fn clean(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Returns a text of several lines in which nothing is hidden: control characters, invisible characters and marks that turn the
+/// direction of writing are escaped. For questions, whose answer may depend on such a character.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if is_plain(text) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut done = 0;
+    for (at, c, _) in hidden(text) {
+        push_lines(&mut out, &text[done..at]);
+        done = at + c.len_utf8();
+        push_escaped(&mut out, c);
+    }
+    push_lines(&mut out, &text[done..]);
+    Cow::Owned(out)
+}
+
 /// Appends a text with Unix line ends, without a byte order mark.
 fn push_lines(out: &mut String, text: &str) {
     for (n, part) in text.trim_start_matches('\u{feff}').split("\r\n").enumerate() {
@@ -202,6 +220,137 @@ fn push_escaped(out: &mut String, c: char) {
         // Writing to a string cannot fail.
         c => drop(write!(out, "\\u{{{:x}}}", u32::from(c))),
     }
+}
+
+/// Returns a text with every character that looks like an ASCII character replaced by that character: full-width and styled
+/// forms, ligatures, and letters of other scripts that are drawn like Latin letters. Changes neither case nor any other
+/// character, so a text in Cyrillic or Greek becomes a mixture: fold both sides of a comparison, and show neither.
+pub fn fold_confusables(text: &str) -> Cow<'_, str> {
+    let is_folded = |c: char| c.is_ascii() || twin(c).is_none() && ligature(c).is_none();
+    let Some(first) = text.find(|c| !is_folded(c)) else { return Cow::Borrowed(text) };
+    let mut out = String::with_capacity(text.len());
+    out.push_str(&text[..first]);
+    for c in text[first..].chars() {
+        match ligature(c) {
+            Some(letters) => out.push_str(letters),
+            None => out.push(twin(c).unwrap_or(c)),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// Returns the letters of a ligature.
+fn ligature(c: char) -> Option<&'static str> {
+    Some(match c {
+        'ﬀ' => "ff",
+        'ﬁ' => "fi",
+        'ﬂ' => "fl",
+        'ﬃ' => "ffi",
+        'ﬄ' => "ffl",
+        'ﬅ' | 'ﬆ' => "st",
+        'ĳ' => "ij",
+        'ǉ' => "lj",
+        'ǌ' => "nj",
+        'ǳ' => "dz",
+        '…' => "...",
+        _ => return None,
+    })
+}
+
+/// Returns the ASCII character that a character looks like.
+fn twin(c: char) -> Option<char> {
+    /// The character at a distance in a run that repeats an alphabet or the digits.
+    fn nth(run: &[u8], at: u32) -> Option<char> {
+        run.get(at as usize % run.len()).map(|byte| char::from(*byte))
+    }
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    let code = u32::from(c);
+    Some(match c {
+        '\0'..='\u{9f}' => return None,
+        // Runs of forms.
+        '\u{ff01}'..='\u{ff5e}' => return char::from_u32(code - 0xfee0),
+        '\u{1d400}'..='\u{1d6a3}' => return nth(LETTERS, code - 0x1d400),
+        '\u{1d7ce}'..='\u{1d7ff}' => return nth(b"0123456789", code - 0x1d7ce),
+        'Ⓐ'..='ⓩ' => return nth(LETTERS, code - 0x24b6),
+        '⒜'..='⒵' => return nth(&LETTERS[26..], code - 0x249c),
+        '🄐'..='🄩' => return nth(&LETTERS[..26], code - 0x1f110),
+        '🄰'..='🅉' => return nth(&LETTERS[..26], code - 0x1f130),
+        '🅐'..='🅩' => return nth(&LETTERS[..26], code - 0x1f150),
+        '🅰'..='🆉' => return nth(&LETTERS[..26], code - 0x1f170),
+        '🇦'..='🇿' => return nth(&LETTERS[..26], code - 0x1f1e6),
+        '①'..='⑨' => return nth(b"123456789", code - 0x2460),
+        '⁰' => '0',
+        '₀'..='₉' => return nth(b"0123456789", code - 0x2080),
+        '⁴'..='⁹' => return nth(b"456789", code - 0x2074),
+        '¹' => '1',
+        '²' => '2',
+        '³' => '3',
+        // Spaces and marks.
+        '\u{a0}' | '\u{1680}' | '\u{2000}'..='\u{200a}' | '\u{202f}' | '\u{205f}' | '\u{3000}' => ' ',
+        '‐'..='―' | '⁃' | '−' | '﹘' | '﹣' => '-',
+        '‗' | '﹍'..='﹏' => '_',
+        '․' | '﹒' => '.',
+        '⁄' | '∕' | '⧸' | '╱' => '/',
+        'ː' | '˸' | '∶' | '꞉' | '﹕' => ':',
+        '‘'..='‛' | '′' | 'ʹ' | 'ʼ' | '´' => '\'',
+        '“'..='‟' | '″' => '"',
+        '‹' | '⟨' | '〈' | '﹤' => '<',
+        '›' | '⟩' | '〉' | '﹥' => '>',
+        // Letters of Cyrillic, Greek, Armenian and Cherokee, and rare forms of Latin ones.
+        'А' | 'Α' | 'Ꭺ' | 'ᴬ' => 'A',
+        'В' | 'Β' | 'Ᏼ' | 'ᴮ' | 'ℬ' => 'B',
+        'С' | 'Ϲ' | 'Ꮯ' | 'Ⅽ' | 'ℂ' | 'ℭ' => 'C',
+        'Ꭰ' | 'Ⅾ' | 'ᴰ' | 'ⅅ' => 'D',
+        'Е' | 'Ε' | 'Ꭼ' | 'ᴱ' | 'ℰ' | 'Ё' | 'Ѐ' => 'E',
+        'Ϝ' | 'ℱ' => 'F',
+        'Ԍ' | 'Ꮐ' | 'Ᏻ' | 'ᴳ' => 'G',
+        'Н' | 'Η' | 'Ꮋ' | 'ᴴ' | 'ℋ'..='ℍ' => 'H',
+        'І' | 'Ι' | 'Ӏ' | 'Ⅰ' | 'ᴵ' | 'ℐ' | 'ℑ' | 'Ї' => 'I',
+        'Ј' | 'Ϳ' | 'Ꭻ' | 'ᴶ' => 'J',
+        'К' | 'Κ' | 'Ꮶ' | '\u{212a}' | 'ᴷ' | 'Ќ' => 'K',
+        'Ꮮ' | 'Ⅼ' | 'ᴸ' | 'ℒ' => 'L',
+        'М' | 'Μ' | 'Ꮇ' | 'Ϻ' | 'Ⅿ' | 'ᴹ' | 'ℳ' => 'M',
+        'Ν' | 'ᴺ' | 'ℕ' => 'N',
+        'О' | 'Ο' | 'Օ' | 'ᴼ' => 'O',
+        'Р' | 'Ρ' | 'Ꮲ' | 'ᴾ' | 'ℙ' => 'P',
+        'Ԛ' | 'ℚ' => 'Q',
+        'Ꭱ' | 'Ꮢ' | 'ᴿ' | 'ℛ'..='ℝ' => 'R',
+        'Ѕ' | 'Տ' | 'Ꮥ' | 'Ꮪ' => 'S',
+        'Т' | 'Τ' | 'Ꭲ' | 'ᵀ' => 'T',
+        'Ս' | 'ᵁ' => 'U',
+        'Ѵ' | 'Ꮩ' | 'Ⅴ' | 'ⱽ' => 'V',
+        'Ԝ' | 'Ꮃ' | 'Ꮤ' | 'ᵂ' => 'W',
+        'Х' | 'Χ' | 'Ⅹ' => 'X',
+        'Υ' | 'Ү' | 'Ꭹ' | 'Ꮍ' => 'Y',
+        'Ζ' | 'Ꮓ' | 'ℤ' | 'ℨ' => 'Z',
+        'а' | 'α' | 'ɑ' | 'ᴀ' | 'ᵃ' | 'ₐ' | 'ª' => 'a',
+        'Ь' | 'ʙ' | 'ᵇ' | 'Ꮟ' => 'b',
+        'с' | 'ϲ' | 'ᴄ' | 'ᶜ' | 'ⅽ' | 'ꮯ' => 'c',
+        'ԁ' | 'Ꮷ' | 'ᴅ' | 'ᵈ' | 'ⅾ' | 'ⅆ' => 'd',
+        'е' | 'ҽ' | 'ᴇ' | 'ᵉ' | 'ₑ' | '℮' | 'ℯ' | 'ⅇ' | 'ё' | 'ѐ' => 'e',
+        'ꜰ' | 'ᶠ' | 'ꬵ' | 'ſ' | 'ϝ' => 'f',
+        'ɡ' | 'ɢ' | 'ᵍ' | 'ℊ' | 'ց' => 'g',
+        'һ' | 'հ' | 'ʜ' | 'ʰ' | 'ₕ' | 'ℎ' => 'h',
+        'і' | 'ι' | 'ı' | 'ɩ' | 'ɪ' | 'ⁱ' | 'ᵢ' | 'ⅰ' | 'ℹ' | 'ⅈ' | 'ї' | 'Ꭵ' => 'i',
+        'ј' | 'ϳ' | 'ᴊ' | 'ʲ' | 'ⱼ' | 'ⅉ' => 'j',
+        'к' | 'κ' | 'ᴋ' | 'ᵏ' | 'ₖ' => 'k',
+        'ӏ' | 'ʟ' | 'ˡ' | 'ₗ' | 'ⅼ' | 'ℓ' => 'l',
+        'м' | 'ᴍ' | 'ᵐ' | 'ₘ' | 'ⅿ' => 'm',
+        'ո' | 'п' | 'ɴ' | 'ⁿ' | 'ₙ' => 'n',
+        'о' | 'ο' | 'σ' | 'օ' | 'ᴏ' | 'ᵒ' | 'ₒ' | 'º' | 'ℴ' => 'o',
+        'р' | 'ρ' | 'ᴘ' | 'ᵖ' | 'ₚ' => 'p',
+        'ԛ' | 'գ' | 'զ' => 'q',
+        'г' | 'ʀ' | 'ʳ' | 'ᵣ' | 'ꭇ' => 'r',
+        'ѕ' | 'ꜱ' | 'ˢ' | 'ₛ' => 's',
+        'т' | 'τ' | 'ᴛ' | 'ᵗ' | 'ₜ' => 't',
+        'υ' | 'ս' | 'ᴜ' | 'ᵘ' | 'ᵤ' => 'u',
+        'ѵ' | 'ν' | 'ᴠ' | 'ᵛ' | 'ᵥ' | 'ⅴ' => 'v',
+        'ԝ' | 'ѡ' | 'ω' | 'ᴡ' | 'ʷ' | 'ա' => 'w',
+        'х' | 'χ' | 'ˣ' | 'ₓ' | 'ⅹ' => 'x',
+        'у' | 'ү' | 'γ' | 'ʏ' | 'ʸ' => 'y',
+        'ᴢ' | 'ᶻ' => 'z',
+        _ => return None,
+    })
 }
 
 /// The longest displayed name, in characters.
@@ -282,6 +431,16 @@ mod tests {
     }
 
     #[test]
+    fn a_question_hides_nothing() {
+        let check = |text: &str, expected: &str| assert_eq!(escaped(text), expected, "{text:?}");
+        check("Pay 5?\n\n\tNow", "Pay 5?\n\n\tNow");
+        check("größer, שלום, 👩\u{200d}💻\r\n", "größer, שלום, 👩\u{200d}💻\n");
+        check("\u{202e}001\u{202c} a\u{200b}b\u{e0041}", "\\u{202e}001\\u{202c} a\\u{200b}b\\u{e0041}");
+        check("\u{1b}[2Kgone\rover", "\\u{1b}[2Kgone\\rover");
+        check("a\u{2066}\nb", "a\\u{2066}\nb");
+    }
+
+    #[test]
     fn a_line_stays_one_line() {
         let check =
             |text: &str, max: usize, expected: &str| assert_eq!(line(text, max), expected, "{text:?}");
@@ -294,6 +453,19 @@ mod tests {
         check(&"\n".repeat(1_000_000), 4, "\\n\\n...");
         check("", 5, "");
         assert_eq!(name(&"x".repeat(1_000_000)).len(), MAX_NAME + 3);
+    }
+
+    #[test]
+    fn characters_that_look_like_ascii_become_ascii() {
+        let check = |text: &str, expected: &str| assert_eq!(fold_confusables(text), expected, "{text:?}");
+        check("delete_all", "delete_all");
+        check("ｄｅｌｅｔｅ＿ａｌｌ\u{3000}Ｘ．１", "delete_all X.1");
+        check("dеlеtе_аll, ΑΒΕΖΗΙ", "delete_all, ABEZHI");
+        check("𝐝𝑒𝓵𝖊𝚝𝕖 𝗔𝟙𝟬", "delete A10");
+        check("ⓓⒺ🄳🅴 ᴅᴇʟᴇᴛᴇ ᵈᵉ₁² ﬁle", "dEDE delete de12 file");
+        check("don’t “do” — it…", "don't \"do\" - it...");
+        check("日本 größe é", "日本 größe é");
+        assert!(matches!(fold_confusables("größe 日本"), Cow::Borrowed(_)));
     }
 
     #[test]

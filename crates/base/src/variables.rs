@@ -5,6 +5,10 @@
 
 use std::{ffi::OsString, sync::OnceLock};
 
+/// The variable by which a gateway finds what a server without a sandbox has started. A program that outlives its starter on
+/// purpose is started without it.
+pub const STARTED_BY: &str = "NONET_STARTED_BY";
+
 /// All variables at the start, once some are hidden.
 static ALL: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
 

@@ -21,6 +21,7 @@ use crate::{
         link::{RequestError, SignInNeeded},
         rest::send::Unanswered,
     },
+    json::set_member,
     rest::Operation,
     results::WRAPPER,
     text::clip,
@@ -257,7 +258,7 @@ impl Answer<'_> {
             more.extend(page.next(&self.headers, body));
         }
         if !more.is_empty() {
-            result["_meta"] = json!({ BESIDE: more });
+            set_member(&mut result, "_meta", json!({ BESIDE: more }));
         }
         result
     }

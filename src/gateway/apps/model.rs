@@ -30,7 +30,7 @@ use crate::{
         session::{AsTask, Caller, Session, reads_on},
     },
     jobs::{self, Progress},
-    results::{self, is_error, json_len},
+    results::{self, is_error, is_fault, json_len},
     text::clip,
 };
 
@@ -373,9 +373,9 @@ impl Conversation<'_> {
             // Calls of an app never become tasks, and are never verbatim.
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => jobs::panicked(),
         };
-        let failed = is_error(&result);
+        let (failed, is_fault) = (is_error(&result), is_fault(&result));
         let text = match text_for_model(result) {
-            text if failed && self.is_direct => without_steps(text),
+            text if is_fault && self.is_direct => without_steps(text),
             text => text,
         };
         (clip(&text, 2 * RESULT_BYTES), failed)
@@ -477,11 +477,11 @@ fn text_for_model(result: Value) -> String {
 fn without_steps(text: String) -> String {
     match serde_json::from_str::<Value>(&text) {
         Ok(mut fault) if fault["error"]["code"].is_string() => {
-            if let Some(error) = fault["error"].as_object_mut() {
+            if let Some(error) = fault.get_mut("error").and_then(Value::as_object_mut) {
                 error.shift_remove("next_step");
-            }
-            if let Some(details) = fault["error"]["details"].as_object_mut() {
-                details.shift_remove("corrected_call");
+                if let Some(details) = error.get_mut("details").and_then(Value::as_object_mut) {
+                    details.shift_remove("corrected_call");
+                }
             }
             fault.to_string()
         }

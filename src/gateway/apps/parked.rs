@@ -31,6 +31,7 @@ use super::{
 use crate::{
     clock::{Clock, millis},
     config::{AppKind, Step},
+    downstream::EscapedTexts,
     fault::{Code, Fault},
     gateway::{
         AskArguments, Gateway,
@@ -40,8 +41,10 @@ use crate::{
         questions::{Question, no_question},
         session::Caller,
     },
+    json::set_member,
     results::{is_error, json_len},
     store::{Most, NewRecord, Record, RecordKind, Records, StoreError},
+    text::escaped,
     workflow::CallOutcome,
 };
 
@@ -67,6 +70,9 @@ pub(in crate::gateway) struct ParkedFlows {
 #[derive(Debug, Deserialize, Serialize)]
 struct ParkedFlow {
     app_id: String,
+    /// The account that may answer; `None` for the clients of this machine's user.
+    #[serde(default)]
+    by: Option<String>,
     /// The digest of the workflow's definition when the run began.
     digest: String,
     input: Value,
@@ -172,7 +178,9 @@ impl ParkedFlows {
         let record = self.records.get(RecordKind::Parked, owner, id).await.map_err(not_kept)?;
         Ok(record.and_then(|record| {
             let mut flow = shown(&record)?;
-            flow["choices"] = record.body["ask"]["choices"].clone();
+            let mut choices = record.body["ask"]["choices"].clone();
+            EscapedTexts::of(&mut choices);
+            flow["choices"] = choices;
             flow["input"] = record.body["input"].clone();
             Some(flow)
         }))
@@ -251,7 +259,7 @@ impl ParkedFlows {
             AtomicUsize::new(checkpoints.before.values().map(|step| json_len(&json!(step))).sum());
         if record.body["answer"].is_null() {
             record.revision += 1;
-            record.body["answer"] = answer.clone();
+            set_member(&mut record.body, "answer", answer.clone());
             if !self.records.change(record).await.map_err(not_kept)? {
                 return Err(taken());
             }
@@ -267,8 +275,8 @@ impl ParkedFlow {
     }
 
     fn told(&self, mut asked: Value) -> Value {
-        asked["app_id"] = json!(self.app_id);
-        asked["step"] = json!(self.step);
+        set_member(&mut asked, "app_id", &*self.app_id);
+        set_member(&mut asked, "step", &*self.step);
         text_result(asked.to_string())
     }
 }
@@ -309,6 +317,7 @@ impl Gateway {
         let checkpoints = flow.checkpoints.as_deref();
         let parked = ParkedFlow {
             app_id: flow.id.clone(),
+            by: answerer(caller),
             digest: definition(&flow.steps, flow.output.as_ref()),
             input: flow.input.clone(),
             ended: ended.collect(),
@@ -358,6 +367,9 @@ impl Gateway {
     ) -> Result<Value, Interrupt> {
         let owner = caller.owner();
         let (record, parked) = self.parked.get(owner.key(), token).await?;
+        if parked.by.as_deref() != Some(ANY_CLIENT) && parked.by != answerer(caller) {
+            return Err(no_question(token).into());
+        }
         let question = parked.ask.in_chat();
         let now = Token::of(&record.id, parked.answered);
         // The run with this answer was cut off, or the time for an answer is over.
@@ -471,6 +483,17 @@ impl ParkedStep {
     }
 }
 
+/// Stands for any client of the profile: whoever set up a schedule is known only by it.
+const ANY_CLIENT: &str = "*";
+
+/// Returns the account whose clients may answer for a caller; `None` if any client of this machine's user may.
+fn answerer(caller: &Caller) -> Option<String> {
+    if caller.session.unattended {
+        return Some(ANY_CLIENT.into());
+    }
+    (!caller.local).then(|| caller.account.name().to_string())
+}
+
 /// Describes a workflow for a list; `None` for a part.
 fn shown(record: &Record) -> Option<Value> {
     let body = &record.body;
@@ -480,7 +503,7 @@ fn shown(record: &Record) -> Option<Value> {
         "owner": record.owner,
         "app_id": app,
         "step": body["step"],
-        "question": question,
+        "question": escaped(question),
         "since_ms": record.put_ms,
     }))
 }

@@ -15,7 +15,7 @@ use crate::{
     gateway::{
         AskArguments, Gateway,
         call::text_result,
-        faults::error_of,
+        faults::{error_of, why},
         graph::{
             ActionResult, CONCURRENCY, Limit, PlanRun, Ran, RunLog, SoFar, Values, digest, refused_plan,
             unknown,
@@ -328,7 +328,7 @@ fn stopped(
 ) -> Fault {
     let step = &call.id;
     let error = error_of(&one.result);
-    let why = error["message"].as_str().unwrap_or("it failed");
+    let why = why(&error);
     let (code, limit) = match (error["code"].as_str(), over) {
         (Some("cancelled"), Some(limit)) => {
             let limit = humantime::format_duration(limit);

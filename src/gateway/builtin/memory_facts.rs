@@ -9,6 +9,7 @@ use crate::{
     clock::at_unix_ms,
     fault::{Code, Fault, NextStep},
     gateway::{Gateway, call::text_result, session::Caller},
+    json::set_member,
     memory::{MOST_FACTS, Remembered},
     secrets::without_secrets,
     store::StoreError,
@@ -171,7 +172,7 @@ async fn forget(gateway: &Gateway, caller: &Caller, arguments: ForgetArguments) 
     let id = arguments.id.trim();
     let forgotten = gateway.memory.forget(owner.key(), id).await.map_err(|error| store_fault(&error))?;
     if let Some(mut fact) = forgotten {
-        fact["forgotten"] = json!(id);
+        set_member(&mut fact, "forgotten", id);
         return Ok(text_result(fact.to_string()));
     }
     // A call with the text of a fact instead of its id gets the id.
@@ -211,8 +212,8 @@ impl MaskedSecrets {
     /// Reports the removed secrets in an answer.
     pub fn tell(self, answer: &mut Value) {
         if !self.0.is_empty() {
-            answer["left_out"] = json!(self.0);
-            answer["hint"] = json!("What looks like a secret is not kept: `***` replaces it.");
+            set_member(answer, "left_out", self.0);
+            set_member(answer, "hint", "What looks like a secret is not kept: `***` replaces it.");
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::{
         session::Caller,
     },
     jobs,
+    json::take_member,
     results::{is_error, text_of},
     schema::Schema,
     template::{self, Filled, Named},
@@ -297,7 +298,7 @@ impl Gateway {
         let sink = ProgressSink::new(None);
         let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
         let bytes_out = made.result.size().await;
-        self.record(caller, &tool, begun, bytes_out, &made).await;
+        self.record(caller, &tool, begun, bytes_out, &mut made).await;
         let result = made.result.into_tree().await;
         Ok(ActionResult { repaired, calls: 1, ..ActionResult::of(tool.full.to_string(), result) })
     }
@@ -387,7 +388,7 @@ impl Gateway {
             // A question to the user, with the token to continue.
             return Ok(ActionResult::of(name, answer));
         }
-        let output = told["output"].take();
+        let output = take_member(&mut told, "output");
         let result = match output {
             // Text is its own JSON.
             Value::String(text) => text_result(text),

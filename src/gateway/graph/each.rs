@@ -10,7 +10,10 @@ use super::{ActionResult, Calls, Common, MAX_ACTIONS, RunLog, Values, drive, lan
 use crate::{
     config::ITEMS_AT_A_TIME,
     fault::{Code, Fault},
-    gateway::{Gateway, faults::error_of},
+    gateway::{
+        Gateway,
+        faults::{error_of, why},
+    },
     results::{json_len, take_media, value_of},
     template::Source,
     text::clip,
@@ -214,7 +217,7 @@ impl Items<'_> {
         let keeps = self.call.on_error == OnError::Keep && self.ends.len() == count;
         if let Some((at, error)) = self.failed.filter(|_| !keeps) {
             let code = error["code"].as_str().and_then(Code::of).unwrap_or(Code::UpstreamError);
-            let why = error["message"].as_str().unwrap_or("it failed");
+            let why = why(&error);
             let message = format!("Item {at} of `{id}` failed ({} of {count} were done): {why}", self.done);
             let item = self.items.get(at).map(|item| clip(&item.to_string(), 200));
             let mut fault = Fault::new(code, message);

@@ -10,7 +10,7 @@ use super::ActionResult;
 use crate::{
     clock::millis,
     gateway::{Gateway, call::text_result, faults::error_of, session::Caller},
-    results::{self, json_len, value_of},
+    results::{self, fair_share, is_fault, json_len, take_reference, value_of},
     text::clip,
     workflow::{CallOutcome, Plan, PlannedCall},
 };
@@ -87,7 +87,7 @@ struct Truncated {
 impl Gateway {
     /// Builds the answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget:
     /// small results are shown whole, and the large ones share the rest. A result that only other calls use is kept and
-    /// shortened.
+    /// shortened. An `error` is a fault of Nonet's; what a server says of a failure is a result.
     pub(super) async fn report(
         &self,
         caller: &Caller,
@@ -96,9 +96,9 @@ impl Gateway {
         elapsed: Duration,
     ) -> Value {
         let sizes: Vec<usize> =
-            ended.iter().map(|one| if one.succeeded() { json_len(&one.result) } else { 0 }).collect();
+            ended.iter().map(|one| if one.skipped { 0 } else { json_len(&one.result) }).collect();
         let budget = caller.limits.max_result_bytes;
-        let share = fair_share(&sizes, budget);
+        let share = fair_share(&sizes, budget).max(LEAST_SHARE);
         let count = |outcome| ended.iter().filter(|one| one.outcome() == outcome).count();
         let (total, succeeded, skipped) =
             (ended.len(), count(CallOutcome::Succeeded), count(CallOutcome::Skipped));
@@ -108,7 +108,11 @@ impl Gateway {
             let mut entry = ActionReport::new(call, &one);
             entry.elapsed_ms = Some(one.elapsed_ms);
             entry.repaired = std::mem::take(&mut one.repaired);
-            if entry.success {
+            if is_fault(&one.result) {
+                let result = Arc::unwrap_or_clone(one.result).into();
+                let shown = self.kept.fit(&caller.owner(), result, size, share).await;
+                entry.error = Some(error_of(&shown.into_tree().await));
+            } else if !entry.skipped {
                 let own = results::take_media(&mut one.result);
                 if !own.is_empty() {
                     entry.media = own.iter().map(|block| block["mimeType"].clone()).collect();
@@ -116,15 +120,14 @@ impl Gateway {
                     media.push(json!({ "type": "text", "text": note }));
                     media.extend(own);
                 }
-                let passed_on = plan.is_used(at) && call.select.is_none() && size > PASSED_ON;
+                let passed_on =
+                    entry.success && plan.is_used(at) && call.select.is_none() && size > PASSED_ON;
                 let shown = match passed_on {
                     true => self.in_short(caller, &one.result, size).await,
                     false => self.compact(caller, one.result, share).await,
                 };
                 let only_media = shown == "" && !entry.media.is_empty();
                 entry.result = (!only_media).then(|| within(shown, left, size));
-            } else if !entry.skipped {
-                entry.error = Some(error_of(&one.result));
             }
             left = left.saturating_sub(json_len(&json!(entry)));
             results.push(entry);
@@ -177,37 +180,14 @@ impl Gateway {
 
 /// Returns a result as shown, or only its reference if it is a preview that no longer fits: text inside text needs more
 /// room.
-fn within(shown: Value, left: usize, bytes: usize) -> Value {
-    let reference = shown["content"].as_array().and_then(|blocks| reference_in(blocks.last()?));
-    match reference {
+fn within(mut shown: Value, left: usize, bytes: usize) -> Value {
+    match take_reference(&mut shown) {
         Some(reference) if json_len(&shown) > left => {
             let reference = Some(reference);
             json!(Truncated { truncated: true, reference, bytes, ..Truncated::default() })
         }
         _ => shown,
     }
-}
-
-/// Returns the reference in the note of a shortened result.
-fn reference_in(note: &Value) -> Option<String> {
-    let note: Value = serde_json::from_str(note["text"].as_str()?).ok()?;
-    Some(note["ref"].as_str()?.into())
-}
-
-/// Returns the largest size of one result in bytes that keeps all results within `budget`: the large results share what
-/// small results leave.
-fn fair_share(sizes: &[usize], budget: usize) -> usize {
-    let mut sorted = sizes.to_vec();
-    sorted.sort_unstable();
-    let mut left = budget;
-    for (at, size) in sorted.iter().enumerate() {
-        let share = left / (sorted.len() - at);
-        if *size > share {
-            return share.max(LEAST_SHARE);
-        }
-        left -= size;
-    }
-    budget
 }
 
 /// The progress of a plan: each finished call as the report shows it, but without large results.
@@ -253,7 +233,7 @@ impl SoFar {
         let small = |value: &Value| json_len(value) <= PARTIAL_BYTES;
         if entry.skipped {
             // A skipped call has no result.
-        } else if !entry.success {
+        } else if is_fault(&one.result) {
             let error = error_of(&one.result);
             entry.error = Some(if small(&error) { error } else { json!({ "code": error["code"] }) });
         } else if small(&one.result) {
@@ -292,20 +272,5 @@ impl SoFar {
             (self.plan.calls()[*at].id.clone(), ItemProgress { ended: *ended, total: *total })
         });
         json!(PlanProgress { ended, total, items: items.collect(), results })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_results_leave_their_share_to_large_ones() {
-        let check = |sizes: &[usize], expected| assert_eq!(fair_share(sizes, 10_000), expected, "{sizes:?}");
-        check(&[], 10_000);
-        check(&[10, 20, 9_000], 10_000);
-        check(&[20_000], 10_000);
-        check(&[1_000, 20_000, 20_000], 4_500);
-        check(&[20_000; 50], 1_000);
     }
 }

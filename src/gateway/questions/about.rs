@@ -5,12 +5,15 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{Approval, AskArguments};
+use super::{Approval, AskArguments, QUESTION_AGE};
 use crate::{
     answers::{self, Decision, Said},
+    downstream::EscapedTexts,
+    gateway::session::Caller,
+    jobs::JobOwner,
     results::json_len,
     schema::Schema,
-    text::clip,
+    text::{clip, escaped},
 };
 
 /// How much of an unclear answer is quoted, in characters.
@@ -43,10 +46,9 @@ pub(in crate::gateway) struct Question {
     pub(super) about: About,
     pub(in crate::gateway) message: String,
     pub(super) asked: Instant,
-    /// The number of the client whose quota it uses.
-    pub(super) owner: u64,
-    /// The session that asked, if it lasts, and the client's name.
-    pub(super) session: Option<u64>,
+    /// Who asked: nobody else may answer through the chat.
+    pub(super) owner: JobOwner,
+    /// The client's name.
     pub(super) client: String,
     /// The answer that the user gave outside of the chat and the client has yet to fetch.
     pub(super) settled: Option<Value>,
@@ -55,8 +57,13 @@ pub(in crate::gateway) struct Question {
 impl Question {
     /// Returns a question that nobody has asked yet.
     pub(super) fn new(about: About, message: String) -> Self {
-        let (session, client, settled) = Default::default();
-        Self { about, message, asked: Instant::now(), owner: 0, session, client, settled }
+        let (owner, client, settled) = Default::default();
+        Self { about, message, asked: Instant::now(), owner, client, settled }
+    }
+
+    /// Whether the question is open and a caller has asked it.
+    pub(super) fn is_for(&self, caller: &Caller) -> bool {
+        self.asked.elapsed() < QUESTION_AGE && self.owner == caller.owner()
     }
 
     /// Returns the question for the user outside of the chat, with what an answer is made of.
@@ -159,11 +166,17 @@ impl Question {
 }
 
 impl About {
+    /// Returns the subject of a question, with what people see of it.
     pub(super) fn of(arguments: &AskArguments) -> Self {
         match (&arguments.form, &arguments.content) {
-            (Some(form), _) => Self::Form(form.clone()),
+            (Some(form), _) => {
+                let mut form = form.clone();
+                EscapedTexts::of(&mut form);
+                Self::Form(form)
+            }
             (None, _) if !arguments.choices.is_empty() => {
-                Self::Choices(arguments.choices.clone(), arguments.allow_multiple)
+                let choices = arguments.choices.iter().map(|choice| escaped(choice).into_owned());
+                Self::Choices(choices.collect(), arguments.allow_multiple)
             }
             (None, Some(content)) => Self::Content(content.clone()),
             (None, None) => Self::Free,

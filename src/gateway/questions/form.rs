@@ -5,8 +5,10 @@ use serde_json::{Map, Value, json};
 use super::{AskArguments, about::About};
 use crate::{
     answers::{self, Decision},
+    downstream::EscapedTexts,
     fault::{Code, Fault},
     secrets::asked_in,
+    text,
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -54,14 +56,18 @@ pub(super) fn form_for(arguments: &AskArguments, about: &About) -> Value {
             "required": ["decision"],
         });
     }
-    let mut answer = match (arguments.choices.is_empty(), arguments.allow_multiple) {
-        (true, _) => json!({ "type": "string" }),
-        (false, false) => json!({ "type": "string", "enum": arguments.choices }),
-        (false, true) => json!({ "type": "array", "items": { "type": "string", "enum": arguments.choices } }),
+    let mut answer = match about {
+        About::Choices(choices, false) => json!({ "type": "string", "enum": choices }),
+        About::Choices(choices, true) => {
+            json!({ "type": "array", "items": { "type": "string", "enum": choices } })
+        }
+        _ => json!({ "type": "string" }),
     };
     answer["title"] = json!("Answer");
     if let Some(default) = &arguments.default {
-        answer["default"] = default.clone();
+        let mut default = default.clone();
+        EscapedTexts::of(&mut default);
+        answer["default"] = default;
     }
     json!({ "type": "object", "properties": { "answer": answer }, "required": ["answer"] })
 }
@@ -84,6 +90,10 @@ pub(super) fn check_form(form: &Value) -> Result<(), Fault> {
         )));
     }
     for (name, schema) in properties {
+        if text::hidden(name).next().is_some() {
+            let name = text::name(name);
+            return Err(bad(format!("`{name}`: the name of a field contains hidden characters.")));
+        }
         let kind = schema.get("type").and_then(Value::as_str);
         let flat = matches!(kind, Some("string" | "number" | "integer" | "boolean"))
             || (kind == Some("array")

@@ -15,8 +15,11 @@ const NAMED: usize = 5;
 /// Returns what the new configuration loses, with the names of the keys.
 pub(in crate::gateway) fn losses(old: &Config, new: &Config) -> Vec<String> {
     let mut lost = Vec::new();
-    if old.guarded && !new.guarded {
+    let is_open = |config: &Config| !config.guarded && config.gateway.allow_without_tokens;
+    if is_open(new) && !is_open(old) {
         lost.push("all tokens, so that every request over HTTP would be accepted".into());
+    } else if old.guarded && !new.guarded {
+        lost.push("all tokens, so that the token of this machine's user would open every profile".into());
     } else if !old.gateway.tokens.is_empty() && new.gateway.tokens.is_empty() {
         lost.push("`gateway.tokens`".into());
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::SystemTime};
 use serde_json::json;
 
 use super::*;
-use crate::hosts::{find, parts::as_plain};
+use crate::hosts::{find, parts::as_plain, rules};
 
 #[test]
 fn nonet_is_known_by_what_starts_it() {
@@ -17,7 +17,8 @@ fn nonet_is_known_by_what_starts_it() {
             env: BTreeMap::new(),
             now: SystemTime::UNIX_EPOCH,
         };
-        let context = Context { machine: &machine, host: None, folder: None, root: &Value::Null };
+        let context =
+            Context { machine: &machine, host: None, file: Path::new("f"), folder: None, root: &Value::Null };
         assert_eq!(matches!(read(&entry, &context), HostEntry::Nonet), expected, "{entry}");
     };
     check(json!({"command": "/opt/nonet/nonet.exe"}), true);
@@ -51,20 +52,18 @@ fn check(host: Option<&str>, entry: Value, expected: &str) {
         now: SystemTime::UNIX_EPOCH,
     };
     let host = host.map(|name| find(name).unwrap());
-    let context = Context { machine: &machine, host, folder: None, root: &Value::Null };
+    let context = Context { machine: &machine, host, file: Path::new("f"), folder: None, root: &Value::Null };
     let shown = match read(&entry, &context) {
         HostEntry::Nonet => "nonet".into(),
         HostEntry::Left(why) => format!("left: {why}"),
         HostEntry::Server(server, notes) => {
             let off = if server.enabled { "" } else { ", off" };
             let time = |time: Option<Duration>| time.map(|time| format!(", {time:?}")).unwrap_or_default();
-            let allowed =
-                server.allowed_tools.as_ref().map(|tools| format!(", only {tools:?}")).unwrap_or_default();
-            let blocked = if server.blocked_tools.is_empty() {
-                String::new()
-            } else {
-                format!(", not {:?}", server.blocked_tools)
-            };
+            let texts = |tools: Vec<ToolNames>| tools.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let allowed = rules::shown_tools(&server.rules).map(texts);
+            let allowed = allowed.map(|tools| format!(", only {tools:?}")).unwrap_or_default();
+            let blocked = texts(rules::hidden_tools(&server.rules).cloned().collect());
+            let blocked = if blocked.is_empty() { String::new() } else { format!(", not {blocked:?}") };
             let times = time(server.timeout) + &time(server.start_timeout);
             let notes: String = notes.iter().map(|note| format!("; {note}")).collect();
             format!("{}{off}{times}{allowed}{blocked}{notes}", brief(&server))

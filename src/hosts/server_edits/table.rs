@@ -5,7 +5,15 @@ use std::path::Path;
 use super::{ServersFile, server_text};
 use crate::{
     config::{self, ConfigFault, Loaded, Policy, Sources, Unusable, written_key},
-    hosts::{Change, HostFault, Machine, server_text::TABLE, text::position},
+    hosts::{
+        HostFault, ImportOptions, Imported, Machine,
+        import::{assembled, secrets_beside},
+        join::Joining,
+        literals,
+        server_text::TABLE,
+        servers::ServersToml,
+        text::position,
+    },
 };
 
 /// The text of one server: its table, its sub-tables and the comments directly above it.
@@ -21,10 +29,16 @@ pub struct ServerTable {
 
 /// A usable edited servers.toml.
 pub struct TableEdit {
-    /// The new servers.toml.
-    pub change: Change,
+    /// The new servers.toml, and the secrets that the text had.
+    pub imported: Imported,
     /// The parsed content.
     pub loaded: Loaded,
+}
+
+impl AsMut<Imported> for TableEdit {
+    fn as_mut(&mut self) -> &mut Imported {
+        &mut self.imported
+    }
 }
 
 /// A fault of an edited text.
@@ -63,12 +77,14 @@ pub fn server_table(servers_toml: &Path, name: &str) -> Result<ServerTable, Host
 }
 
 /// Works out a servers.toml in which a server has another text. `whole` is the file's text as shown: if the file has
-/// changed since, that is a fault. So is a text that affects anything but the server.
+/// changed since, that is a fault. So is a text that affects anything but the server, or that needs a variable which is not
+/// set, unless the server needed it before. With a store in `options`, the secrets of the text go there.
 pub fn edit_table(
     servers_toml: &Path,
     name: &str,
     text: &str,
     is_shown: impl Fn(&str) -> bool,
+    options: ImportOptions,
     sources: Sources,
     machine: &Machine,
 ) -> Result<TableEdit, Unedited> {
@@ -102,7 +118,20 @@ pub fn edit_table(
         let message = format!("the text changes more than `[{TABLE}.{}]`", written_key(name));
         one(HostFault::new(message, "Nothing was written; edit other parts in the file.".into()))
     })?;
+    let secrets = secrets_beside(servers_toml).map_err(one)?;
+    let doc = ServersToml::new(&after, servers_toml).map_err(one)?;
+    let mut joining = Joining::new(doc, &[], options, &secrets, machine);
+    let after = match options.file || options.keyring.is_some() {
+        true => literals::referring(&after, Some(name), servers_toml, &mut joining).map_err(one)?,
+        false => after,
+    };
     let entry = format!("{TABLE}.{}", written_key(name));
+    let mut change = toml.change(&after, machine);
+    change.told = vec![format!("[{entry}] is changed in {}.", servers_toml.display())];
+    // A diff masks what the text had, too.
+    change.secrets.extend(joining.secrets.iter().map(|kept| kept.value.expose().to_string()));
+    let (variables, kept) = (joining.variables, joining.secrets);
+    let imported = assembled(variables, kept, Vec::new(), Vec::new(), change, options, secrets.clone());
     let told = |fault: &ConfigFault| {
         let key = fault.key.strip_prefix(&entry).map_or(&*fault.key, |key| key.trim_start_matches('.'));
         let key = if key.is_empty() { String::new() } else { format!("`{key}`: ") };
@@ -112,7 +141,7 @@ pub fn edit_table(
         fault.entry.as_ref().is_none_or(|of| *of == entry || *of == format!("{TABLE}.{name}"))
             && fault.file == servers_toml
     };
-    let loaded = match config::load_text(&after, servers_toml, sources) {
+    let loaded = match imported.preview(sources) {
         Ok(loaded) => loaded,
         Err(unusable @ Unusable::Unreadable { .. }) => {
             return Err(Unedited::Faults(vec![TableFault { line: None, message: unusable.to_string() }]));
@@ -122,13 +151,18 @@ pub fn edit_table(
             return Err(Unedited::Faults(fatal.map(told).collect()));
         }
     };
-    let faults: Vec<TableFault> = loaded.faults.iter().filter(is_of_it).map(told).collect();
+    let mut faults: Vec<&ConfigFault> = loaded.faults.iter().filter(is_of_it).collect();
     if !faults.is_empty() {
-        return Err(Unedited::Faults(faults));
+        // What the server lacked before the edit does not stand in the way of the edit.
+        let before = config::load_text(written, servers_toml, sources);
+        let before = before.as_ref().map_or_else(Unusable::faults, |loaded| loaded.faults.as_slice());
+        let before: Vec<&ConfigFault> = before.iter().filter(is_of_it).collect();
+        faults.retain(|fault| !fault.is_lacking_like(&before));
     }
-    let mut change = toml.change(&after, machine);
-    change.told = vec![format!("[{entry}] is changed in {}.", servers_toml.display())];
-    Ok(TableEdit { change, loaded })
+    if !faults.is_empty() {
+        return Err(Unedited::Faults(faults.into_iter().map(told).collect()));
+    }
+    Ok(TableEdit { imported, loaded })
 }
 
 fn line_at(text: &str, at: usize) -> usize {
@@ -154,7 +188,8 @@ pub fn set_tool_policy(
     let table = server_table(servers_toml, server).map_err(one)?;
     let text =
         with_policy(&table.text, server, tool, policy).ok_or_else(|| one(by_hand(server, servers_toml)))?;
-    edit_table(servers_toml, server, &text, |whole| whole == table.whole, sources, machine)
+    let options = ImportOptions::default();
+    edit_table(servers_toml, server, &text, |whole| whole == table.whole, options, sources, machine)
 }
 
 /// Returns the text of a server with a policy of one tool; none if the text is not that of a server's tables.

@@ -272,8 +272,9 @@ fn the_lines_of_a_server_are_edited_and_nothing_else() {
         let table = server_table(&place.file(), "a").unwrap();
         assert_eq!(table.text, shown, "{before:?}");
         let is_shown = |whole: &str| whole == table.whole;
-        let edit = edit_table(&place.file(), "a", new, is_shown, Sources::NONE, &place.machine).unwrap();
-        edit.change.apply().unwrap();
+        let edit =
+            edit_table(&place.file(), "a", new, is_shown, KEPT, Sources::NONE, &place.machine).unwrap();
+        edit.imported.apply().unwrap();
         assert_eq!(place.text(), after, "{before:?}");
     };
     let a = "[servers.a]\ncommand = 'x'";
@@ -298,16 +299,22 @@ fn the_lines_of_a_server_are_edited_and_nothing_else() {
 fn a_text_that_is_not_taken_tells_the_line() {
     let before = "# The file.\n\n[servers.a]\ncommand = 'x'\n\n[servers.b]\ncommand = 'b'\n";
     let place = Place::new(Some(before));
-    let refuse =
-        |text: &str| match edit_table(&place.file(), "a", text, |_| true, Sources::NONE, &place.machine) {
-            Err(Unedited::Faults(faults)) => {
-                let told =
-                    faults.iter().map(|fault| format!("{}: {}", fault.line.unwrap_or(0), fault.message));
-                told.collect::<Vec<_>>().join("\n")
-            }
-            Err(Unedited::Stale(fault)) => fault.to_string(),
-            Ok(_) => panic!("it was taken: {text}"),
-        };
+    let refuse = |text: &str| match edit_table(
+        &place.file(),
+        "a",
+        text,
+        |_| true,
+        KEPT,
+        Sources::NONE,
+        &place.machine,
+    ) {
+        Err(Unedited::Faults(faults)) => {
+            let told = faults.iter().map(|fault| format!("{}: {}", fault.line.unwrap_or(0), fault.message));
+            told.collect::<Vec<_>>().join("\n")
+        }
+        Err(Unedited::Stale(fault)) => fault.to_string(),
+        Ok(_) => panic!("it was taken: {text}"),
+    };
     let check = |text: &str, expected: &str| {
         let told = refuse(text);
         assert!(told.starts_with(expected), "{text:?}: {told}");
@@ -322,7 +329,7 @@ fn a_text_that_is_not_taken_tells_the_line() {
     check("[servers.a]\ncommand = 'x'\n[servers.c]\ncommand = 'c'", "0: the text changes more than");
     check("[servers.a]\ncommand = 'x'\n[servers.b]\ncommand = 'c'", "");
     assert_eq!(place.text(), before);
-    let stale = edit_table(&place.file(), "a", "", |_| false, Sources::NONE, &place.machine);
+    let stale = edit_table(&place.file(), "a", "", |_| false, KEPT, Sources::NONE, &place.machine);
     assert!(matches!(stale, Err(Unedited::Stale(_))));
 
     for text in [

@@ -144,6 +144,8 @@ fn beside(file: &Path) -> Vec<String> {
     let names = names.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned());
     let mut names: Vec<_> =
         names.filter(|name| Some(name.as_str()) != file.file_name().unwrap().to_str()).collect();
+    // The state folder, beside a file in the home folder.
+    names.retain(|name| name != ".local");
     names.sort();
     names
 }
@@ -314,8 +316,13 @@ fn no_piece_of_a_file_makes_a_broken_one() {
         for piece in pieces {
             let root = read::value(&piece, read::format_of(&piece, &file), &file);
             if let Ok(root) = &root {
-                let context =
-                    entry::Context { machine: &world.machine, host: Some(host), folder: None, root };
+                let context = entry::Context {
+                    machine: &world.machine,
+                    host: Some(host),
+                    file: Path::new("f"),
+                    folder: None,
+                    root,
+                };
                 for servers in read::servers(root, &world.machine.current).0 {
                     servers.entries.values().for_each(|value| drop(entry::read(value, &context)));
                 }
@@ -346,16 +353,93 @@ fn links_and_permissions_are_kept() {
     let applied = install(host, FileScope::User, &launch(), &[], &world.machine).unwrap().apply().unwrap();
     assert_eq!(applied.file.as_deref(), Some(real.as_path()));
     let backup = applied.backup.unwrap();
-    assert_eq!(backup.parent(), real.parent());
+    assert!(backup.starts_with(world.machine.home.join(".local/state/nonet/backups")), "{backup:?}");
     assert!(fs::symlink_metadata(&file).unwrap().is_symlink());
-    for file in [&real, &backup] {
-        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o640);
+    for (file, mode) in [(&real, 0o640), (&backup, 0o600)] {
+        assert_eq!(fs::metadata(file).unwrap().permissions().mode() & 0o777, mode);
     }
     uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), sample("cursor"));
     fs::remove_file(&real).unwrap();
     let fault = install(host, FileScope::User, &launch(), &[], &world.machine).err().unwrap();
     assert!(fault.to_string().contains("has no target"), "{fault}");
+}
+
+/// Every backup of a machine, also those beside a file.
+fn backups(world: &World, file: &Path) -> Vec<String> {
+    let folders = fs::read_dir(world.machine.home.join(".local/state/nonet/backups")).into_iter().flatten();
+    let own = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+    let mut names: Vec<String> = own
+        .chain(fs::read_dir(file.parent().unwrap()).unwrap())
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.contains("backup"))
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_backup_goes_after_thirty_days_unless_uninstall_needs_it() {
+    let host = find("cursor").unwrap();
+    let mut world = World::new(Os::Linux);
+    let file = world.host_file("cursor", sample("cursor"));
+    let day = std::time::Duration::from_secs(24 * 60 * 60);
+    let edit = |world: &World, n: &str| {
+        let launch = Launch { command: n.into(), ..launch() };
+        install(host, FileScope::User, &launch, &[], &world.machine).unwrap().apply().unwrap();
+    };
+    // One of an earlier version, beside the file, and one of another file.
+    let beside = file.with_file_name("mcp.json.nonet-backup-20261001T000000Z");
+    fs::write(&beside, "old").unwrap();
+    let other = file.with_file_name("other.json.nonet-backup-20261001T000000Z");
+    fs::write(&other, "other").unwrap();
+    edit(&world, "/a/nonet");
+    assert_eq!(
+        backups(&world, &file),
+        ["mcp.json.nonet-backup-20261121T170000Z", "other.json.nonet-backup-20261001T000000Z"]
+    );
+    world.machine.now += day;
+    edit(&world, "/b/nonet");
+    world.machine.now += 31 * day;
+    edit(&world, "/c/nonet");
+    // The first one has what was there before Nonet.
+    assert_eq!(
+        backups(&world, &file),
+        [
+            "mcp.json.nonet-backup-20261121T170000Z",
+            "mcp.json.nonet-backup-20261223T170000Z",
+            "other.json.nonet-backup-20261001T000000Z"
+        ]
+    );
+    uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), sample("cursor"));
+    world.machine.now += 31 * day;
+    crate::hosts::backups::Backups::of(&world.machine).sweep();
+    assert_eq!(backups(&world, &file), ["other.json.nonet-backup-20261001T000000Z"]);
+}
+
+#[test]
+fn a_backup_beside_the_file_is_still_restored() {
+    let host = find("cursor").unwrap();
+    let world = World::new(Os::Linux);
+    let file = world.host_file("cursor", sample("cursor"));
+    let backup =
+        install(host, FileScope::User, &launch(), &[], &world.machine).unwrap().apply().unwrap().backup;
+    let backup = backup.unwrap();
+    fs::rename(&backup, file.with_file_name(backup.file_name().unwrap())).unwrap();
+    uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), sample("cursor"));
+    assert_eq!(beside(&file), Vec::<String>::new());
+}
+
+#[test]
+fn a_diff_shows_no_secret_in_the_lines_around_the_change() {
+    let world = World::new(Os::Linux);
+    let text = "{\n  \"apiKey\": \"hunter2hunter2\",\n  \"note\": \"sk_live_0123456789abcdefghij\",\n  \"mcpServers\": {}\n}\n";
+    world.host_file("cursor", text);
+    let change = install(find("cursor").unwrap(), FileScope::User, &launch(), &[], &world.machine).unwrap();
+    let diff = change.diff();
+    assert!(diff.contains(" \"apiKey\": \"***\"") && diff.contains(" \"note\": \"***\""), "{diff}");
 }
 
 #[test]

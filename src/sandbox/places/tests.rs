@@ -36,7 +36,9 @@ impl Home {
             cwd: None,
             home: Some(self.0.path().into()),
             own: None,
+            earlier: None,
             hidden: vec![self.path("state"), self.path("servers.toml")],
+            state: None,
         }
     }
 

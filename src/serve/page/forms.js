@@ -190,6 +190,52 @@ function shownOutcome({ name, server, done, tried, notes = [] }) {
   return item;
 }
 
+/** Password fields for the values that a left-out server needs. */
+function missingValues(name, shown) {
+  const node = make("div.missing", { hidden: "" });
+  let names = "";
+
+  function form(variable) {
+    const value = make("input", { type: "password", ...plain, autocomplete: "new-password", required: "" });
+    const save = make("button.main", { type: "submit" }, "Save");
+    save.setAttribute("aria-label", `Save ${said(variable)} of ${shown}`);
+    const fault = make("p.fault.said", { role: "alert", hidden: "" });
+    const one = make("form.editor", {}, field(said(variable), value), fault, make("div.acts.left", {}, save));
+    one.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      save.disabled = true;
+      hide(fault, true);
+      try {
+        const body = JSON.stringify({ name: variable, value: value.value });
+        const done = await (await api(`servers/${encodeURIComponent(name)}/secret`, { method: "POST", body })).json();
+        value.value = "";
+        showNews(`${shown} has a value for ${said(variable)}.`, [...done.secrets, done.trouble].filter(Boolean));
+        speak(`${said(variable)} is stored. ${shown} is tried again.`);
+        await poll();
+        if (document.activeElement === document.body) $("add-open").focus();
+      } catch (failure) {
+        if (failure instanceof Refused) return;
+        write(fault, reason(failure));
+        hide(fault, false);
+      } finally {
+        save.disabled = false;
+      }
+    });
+    return one;
+  }
+
+  return {
+    node,
+    /** Keeps the fields, and what is typed in them, as long as the same values are missing. */
+    show(variables) {
+      hide(node, !variables.length);
+      if (names === variables.join()) return;
+      names = variables.join();
+      node.replaceChildren(make("p.small.soft", {}, "Values that it needs. They go into the keyring or secrets.env, never into servers.toml."), ...variables.map(form));
+    },
+  };
+}
+
 /** The text of a server's table in servers.toml, to be changed by hand. */
 function serverEditor(name, shown, back) {
   const area = lines(10, { "aria-label": `The lines of ${shown} in servers.toml` });
@@ -222,7 +268,7 @@ function serverEditor(name, shown, back) {
       const now = await (await api(path)).json();
       [area.value, hash, first] = [now.text, now.hash, now.line];
       area.rows = Math.min(24, Math.max(5, now.text.split("\n").length + 1));
-      write(place, `${said(now.file, 300)}, from line ${now.line}. Nonet checks the text before writing it.`);
+      write(place, `${said(now.file, 300)}, from line ${now.line}. Nonet checks the text before writing it. Values that look like secrets go into the keyring or secrets.env.`);
       tell([]);
       hide(node, false);
       area.focus();
@@ -239,7 +285,7 @@ function serverEditor(name, shown, back) {
     try {
       const done = await (await api(path, { method: "POST", body: JSON.stringify({ text: area.value, hash }) })).json();
       close();
-      showNews(done.written ? `${shown} is changed in servers.toml.` : "Nothing was changed.", [done.trouble].filter(Boolean));
+      showNews(done.written ? `${shown} is changed in servers.toml.` : "Nothing was changed.", [done.trouble, ...done.secrets, ...done.notes].filter(Boolean));
       speak(`${shown} is changed.`);
       await poll();
     } catch (failure) {

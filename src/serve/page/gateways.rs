@@ -78,6 +78,8 @@ mod sockets {
     const PATIENCE: Duration = Duration::from_secs(1);
     /// The pause after a connection that could not be accepted.
     const NO_ROOM: Duration = Duration::from_millis(500);
+    /// How often a gateway checks that its socket is still there.
+    const LOOK: Duration = Duration::from_secs(5);
     /// The longest answer about a gateway, in bytes.
     const MAX_ABOUT: usize = 64 << 10;
 
@@ -102,11 +104,12 @@ mod sockets {
             // The handshake first.
             sleep(HEAD_START).await;
             let listening = sockets(&gateway).and_then(|sockets| Ok((sockets.listen(&gateway.id)?, sockets)));
-            let socket = match listening {
+            let (mut socket, sockets) = match listening {
                 Ok((socket, sockets)) => {
+                    let pruning = sockets.clone();
                     // What killed gateways left behind.
-                    tokio::task::spawn_blocking(move || sockets.prune());
-                    socket
+                    tokio::task::spawn_blocking(move || pruning.prune());
+                    (socket, sockets)
                 }
                 Err(error) => {
                     tracing::debug!("other gateways' pages cannot show this gateway: {error:#}");
@@ -115,10 +118,16 @@ mod sockets {
             };
             let router = api(&gateway).layer(axum::middleware::from_fn_with_state(gateway.clone(), seen));
             let (tasks, ending) = (TaskTracker::new(), gateway.stopping().clone());
-            while let Some(accepted) = ending.run_until_cancelled(socket.accept()).await {
+            while let Some(accepted) = ending.run_until_cancelled(timeout(LOOK, socket.accept())).await {
                 let stream = match accepted {
-                    Ok(stream) => stream,
-                    Err(error) => {
+                    Ok(Ok(stream)) => stream,
+                    Err(_) => {
+                        if let Err(error) = sockets.listen_again(&mut socket) {
+                            tracing::debug!(%error, "other gateways' pages cannot show this gateway");
+                        }
+                        continue;
+                    }
+                    Ok(Err(error)) => {
                         tracing::debug!(%error, "a connection of a page was not accepted");
                         sleep(NO_ROOM).await;
                         continue;

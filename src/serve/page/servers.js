@@ -78,6 +78,7 @@ function serverRow(name) {
   const meaning = make("p.small.soft", {}, "Enable, Disable, Edit and Remove change servers.toml. Stop until restart lasts until you press Start, or Nonet restarts.");
   const editor = serverEditor(name, shown, () => edit.focus());
   const tools = serverTools(name, shown);
+  const missing = missingValues(name, shown);
   const [login, toOpen] = [copyLine("In a terminal: "), copyLine("Open to sign in: ")];
   const signIn = makeButton("main", "Sign in", async () => {
     // Opened before the answer: a window that opens later is a pop-up to the browser.
@@ -104,7 +105,7 @@ function serverRow(name) {
   const history = serverHistory(name, shown);
   const stderr = make("pre.said", { tabindex: 0, role: "group", "aria-label": `stderr of ${shown}` });
   const detailsRow = make("tr.details-row", { role: "row", id, hidden: "" },
-    make("td", { role: "cell", colspan: 6 }, make("div.details", {}, about, lastError, signInPart, toOpen.node, login.node, more2, meaning, editor.node, tools.node, heading, stderr, history.node)));
+    make("td", { role: "cell", colspan: 6 }, make("div.details", {}, about, lastError, missing.node, signInPart, toOpen.node, login.node, more2, meaning, editor.node, tools.node, heading, stderr, history.node)));
   const body = make("tbody", { role: "rowgroup" },
     make("tr.main", { role: "row" },
       make("th.who", { role: "rowheader", scope: "row" }, more), cell("td.how", mark, error),
@@ -158,6 +159,7 @@ function serverRow(name) {
     // A left-out server names the command that completes it.
     login.show(server.login ?? (leftOut ? /`(nonet [^`]+)`/.exec(server.last_error)?.[1] : ""));
     if (!server.login) toOpen.show("");
+    missing.show(leftOut ? server.missing ?? [] : []);
     tools.show(server.tools ?? 0);
     history.show(!off && !leftOut);
     const facts = off ? ["disabled in servers.toml"] : leftOut ? ["never started"] : [server.restarts ? plural(server.restarts, "restart") : "never restarted"];

@@ -21,8 +21,8 @@ use crate::{
     config::Sources,
     gateway::Gateway,
     hosts::{
-        self, Change, HostFault, ImportSource, Imported, Machine, SecretStore, TableFault, TypedLabels,
-        TypedServer, Unedited,
+        self, HostFault, ImportSource, Imported, Machine, SecretStore, TableFault, TypedLabels, TypedServer,
+        Unedited,
     },
     keyring,
     reloads::text_hash,
@@ -40,6 +40,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
         .route("/ui/api/servers/import", post(import))
         .route("/ui/api/servers/{name}/text", get(text).post(edit))
         .route("/ui/api/servers/{name}/history", get(history))
+        .route("/ui/api/servers/{name}/secret", post(secret))
         .route("/ui/api/servers/{name}/{action}", post(act))
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
@@ -139,8 +140,7 @@ async fn add(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respons
         let machine = Machine::this()?;
         let work =
             |options: hosts::ImportOptions<'_>| hosts::add_server(&file, &name, &entry, options, &machine);
-        let new = |added: &Imported| !added.secrets.is_empty();
-        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, new)?.0)
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, Imported::stores_secrets)?.0)
     });
     added(&gateway, imported.await?, wanted.check, notes).await
 }
@@ -207,8 +207,10 @@ async fn added(
         .iter()
         .map(|row| {
             let server = row.done.server();
+            let rules = row.rules.iter().map(|rule| format!("`{}` became {}", rule.rule, rule.became));
+            let notes: Vec<String> = row.notes.iter().cloned().chain(rules).collect();
             let mut told = json!({
-                "name": row.name, "server": server, "done": row.done.to_string(), "new": row.done.is_new(), "notes": row.notes,
+                "name": row.name, "server": server, "done": row.done.to_string(), "new": row.done.is_new(), "notes": notes,
             });
             if let Some((_, tried)) = tried.iter().find(|(name, _)| Some(name.as_str()) == server) {
                 told["tried"] = tried.clone();
@@ -223,11 +225,7 @@ async fn added(
         let set = shell::nonet(&format!("secret set {} --file", variable.name), &file);
         notes.push(format!("`{}` is not set: run `{set}`", variable.name));
     }
-    let places = imported.secrets.iter().map(|kept| match kept.store {
-        SecretStore::Keyring => format!("`{}` goes into the keyring", kept.name),
-        SecretStore::File => format!("`{}` goes into {}", kept.name, imported.secrets_file().display()),
-    });
-    let secrets: Vec<String> = places.collect();
+    let secrets = told_secrets(&imported);
     let written = !failed && !names.is_empty();
     let mut told = json!({ "written": written, "servers": rows, "notes": notes, "secrets": secrets });
     if written {
@@ -239,6 +237,15 @@ async fn added(
         }
     }
     Ok(answer(StatusCode::OK, &told))
+}
+
+/// Says where secrets are stored.
+fn told_secrets(imported: &Imported) -> Vec<String> {
+    let place = |kept: &hosts::KeptSecret| match kept.store {
+        SecretStore::Keyring => format!("`{}` goes into the keyring", kept.name),
+        SecretStore::File => format!("`{}` goes into {}", kept.name, imported.secrets_file().display()),
+    };
+    imported.secrets.iter().map(place).collect()
 }
 
 fn tell(gateway: &Gateway, action: &str, server: &str) {
@@ -301,13 +308,57 @@ async fn edit(
     let edited = blocking(move || {
         let machine = Machine::this()?;
         let is_shown = |whole: &str| text_hash(whole) == hash;
-        let edit =
-            |sources: Sources<'_>| hosts::edit_table(&file, &server, &text, is_shown, sources, &machine);
-        Ok(Sources::of_this_machine(edit))
+        let work = |options: hosts::ImportOptions<'_>| {
+            Sources::of_this_machine(|sources| {
+                hosts::edit_table(&file, &server, &text, is_shown, options, sources, &machine)
+            })
+        };
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, Imported::stores_secrets))
     });
-    let edit = edited.await?.map_err(|unedited| not_edited(&unedited))?;
+    let (edit, _) = edited.await?.map_err(|unedited| not_edited(&unedited))?;
     gateway.refuse_losses(&edit.loaded.config).map_err(|why| wrong(StatusCode::CONFLICT, why))?;
-    write(&gateway, edit.change, "edit", &name, Vec::new()).await
+    write(&gateway, edit.imported, "edit", &name, Vec::new()).await
+}
+
+/// A value that a left-out server needs.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SecretWanted {
+    name: String,
+    value: String,
+}
+
+/// Stores a value that a left-out server needs, where its text looks for the value, and tries the server again.
+async fn secret(
+    State(gateway): State<Arc<Gateway>>,
+    Path(server): Path<String>,
+    body: Bytes,
+) -> Result<Response, Response> {
+    let SecretWanted { name, value } = read(&body)?;
+    let config = gateway.config();
+    let missing = config.left_out.get(&server).ok_or_else(|| {
+        let message = format!("`{server}` misses no value; the page may show an old state.");
+        if is_known(&gateway, &server) { wrong(StatusCode::CONFLICT, message) } else { unknown(&server) }
+    })?;
+    let in_keyring = *missing.missing().get(name.as_str()).ok_or_else(|| {
+        wrong(
+            StatusCode::CONFLICT,
+            format!("`{server}` does not need the value of `{name}`, or already has it."),
+        )
+    })?;
+    let value = value.trim().to_string();
+    if value.is_empty() {
+        return Err(unfit(format!("Enter a value for `{name}`.")));
+    }
+    let store = if in_keyring { SecretStore::Keyring } else { SecretStore::File };
+    let (file, named) = (config.file.clone(), name.clone());
+    let place = blocking(move || hosts::keep_secret(&file, &named, &value, store)).await?;
+    tell(&gateway, "secret", &server);
+    let mut told = json!({ "secrets": [format!("`{name}` is in {place}")] });
+    if let Err(why) = gateway.retry_with_value(&server, &name).await {
+        told["trouble"] = json!(why);
+    }
+    Ok(answer(StatusCode::OK, &told))
 }
 
 /// Says why a text was not taken.
@@ -324,23 +375,28 @@ pub(super) fn not_edited(unedited: &Unedited) -> Response {
     }
 }
 
-/// Applies a change of the file, and waits until the gateway has taken it up.
+/// Applies an edit of the file, and waits until the gateway has taken it up.
 pub(super) async fn write(
     gateway: &Arc<Gateway>,
-    change: Change,
+    edit: impl Into<Imported>,
     action: &str,
     server: &str,
-    notes: Vec<String>,
+    mut notes: Vec<String>,
 ) -> Result<Response, Response> {
-    let change = Arc::new(change);
-    let apply = change.clone();
+    let edit: Arc<Imported> = Arc::new(edit.into());
+    let apply = edit.clone();
     let applied = blocking(move || apply.apply()).await?;
+    notes.extend(edit.notes.iter().cloned());
     let mut told = json!({
-        "told": change.told, "notes": notes, "backup": applied.backup, "written": applied.file.is_some(),
+        "told": edit.change.told,
+        "notes": notes,
+        "secrets": told_secrets(&edit),
+        "backup": applied.backup,
+        "written": applied.file.is_some(),
     });
     if applied.file.is_some() {
         tell(gateway, action, server);
-        if let Err(why) = gateway.taken_up(&change).await {
+        if let Err(why) = gateway.taken_up(&edit.change).await {
             told["trouble"] = json!(why);
         }
     }

@@ -96,9 +96,9 @@ async fn set_policy(
             |sources: Sources<'_>| hosts::set_tool_policy(&file, &named, &tool, policy, sources, &machine);
         Ok(Sources::of_this_machine(edit))
     });
-    let change = edited.await?.map_err(|unedited| not_edited(&unedited))?.change;
-    gateway.accept_edit(&change).await;
-    write(&gateway, change, "policy", &server, Vec::new()).await
+    let edit = edited.await?.map_err(|unedited| not_edited(&unedited))?.imported;
+    gateway.accept_edit(&edit.change).await;
+    write(&gateway, edit, "policy", &server, Vec::new()).await
 }
 
 #[derive(Deserialize)]

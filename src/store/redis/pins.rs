@@ -11,7 +11,7 @@ use serde_json::json;
 use tokio::{runtime::Handle, task::block_in_place};
 
 use super::{
-    super::{Pin, PinKind, PinStep, PinStore, PinTexts, PinWrite, StoreError, pins_db::MOST_TEXT},
+    super::{Pin, PinKind, PinStep, PinStore, PinTexts, PinWrite, Removable, StoreError, pins_db::MOST_TEXT},
     link::{Link, Methods, newer_is_there, script},
     presence::Lease,
 };
@@ -162,6 +162,12 @@ impl PinKeys {
         });
         call.arg(json!(seen.collect::<Vec<_>>()).to_string());
         self.link.run(&call).await
+    }
+}
+
+impl Removable for PinKeys {
+    fn is_gone(&self) -> bool {
+        false
     }
 }
 

@@ -80,17 +80,16 @@ impl ClientModel {
             };
             // Results of one message's calls form one message.
             let last = messages.last_mut().filter(|last| last["role"] == role);
-            match last.and_then(|last| last["content"].as_array_mut()) {
+            match last.and_then(|last| last.get_mut("content")?.as_array_mut()) {
                 Some(content) => content.extend(blocks),
                 None => messages.push(json!({ "role": role, "content": blocks })),
             }
         }
         // Older clients accept only one block.
-        for message in messages
-            .iter_mut()
-            .filter(|message| message["content"].as_array().is_some_and(|all| all.len() == 1))
-        {
-            message["content"] = message["content"][0].take();
+        for content in messages.iter_mut().filter_map(|message| message.get_mut("content")) {
+            if let Some([one]) = content.as_array_mut().map(Vec::as_mut_slice) {
+                *content = one.take();
+            }
         }
         let system = if in_text { with_tools(chat.system, chat.tools) } else { chat.system.to_string() };
         let mut params = json!({ "messages": messages, "maxTokens": chat.max_tokens.unwrap_or(MAX_TOKENS) });

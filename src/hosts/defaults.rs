@@ -1,0 +1,42 @@
+//! What `nonet setup` adds to servers.toml besides servers.
+
+use std::collections::BTreeSet;
+
+use super::{HostFault, Imported, servers::ServersToml, text::Text};
+
+/// Settings that a setup adds if servers.toml says nothing about them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Defaults {
+    /// Asks the user before tools of high risk: `[policies.careful]`.
+    pub ask_by_risk: bool,
+    /// Lets all clients share one gateway: `shared` of `[gateway]`.
+    pub shared: bool,
+}
+
+impl Imported {
+    /// Returns the settings that the new servers.toml says nothing about.
+    pub fn missing_defaults(&self) -> Result<Defaults, HostFault> {
+        let file = &self.change.file;
+        let doc = ServersToml::new(Text::new(self.change.after.as_deref(), file)?.plain(), file)?;
+        Ok(Defaults { ask_by_risk: !doc.has_policy_for_risk(), shared: !doc.has_shared() })
+    }
+
+    /// Adds settings to the new servers.toml.
+    pub fn add_defaults(&mut self, wanted: Defaults) -> Result<(), HostFault> {
+        if wanted == Defaults::default() {
+            return Ok(());
+        }
+        let file = &self.change.file;
+        let text = Text::new(self.change.after.as_deref(), file)?;
+        let mut doc = ServersToml::new(text.plain(), file)?;
+        if wanted.ask_by_risk {
+            doc.ask_by_risk();
+        }
+        if wanted.shared {
+            doc.share();
+        }
+        let after = doc.checked(text.plain(), file, &BTreeSet::new())?;
+        self.change.after = Some(text.with(&after));
+        Ok(())
+    }
+}

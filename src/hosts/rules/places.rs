@@ -1,0 +1,489 @@
+//! Where clients keep their rules: in the file of their servers, or in other files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value};
+
+use super::{
+    super::{
+        FileScope, Host, HostFault, Machine, Os, read,
+        text::{self, Text},
+    },
+    ClientRule, ClientRules, Effect, Naming, RuleList, Scope, ToolNames, at, clean,
+};
+
+/// Gemini CLI's own tools; a rule for one of them concerns no server.
+const OF_GEMINI: [&str; 14] = [
+    "run_shell_command",
+    "read_file",
+    "read_many_files",
+    "write_file",
+    "replace",
+    "glob",
+    "list_directory",
+    "search_file_content",
+    "grep_search",
+    "web_fetch",
+    "google_web_search",
+    "save_memory",
+    "write_todos",
+    "activate_skill",
+];
+/// The most other projects whose settings are read.
+const MOST_PROJECTS: usize = 500;
+
+/// Reads the rules of a client. `root` is the content of `file`, which has the servers. Other files of the client are read too if
+/// `is_installed`.
+pub(in super::super) fn of_client(
+    host: &Host,
+    root: &Value,
+    file: &Path,
+    is_installed: bool,
+    machine: &Machine,
+) -> ClientRules {
+    let mut rules = ClientRules::default();
+    let mut trouble = None;
+    let mut others =
+        |paths: Vec<PathBuf>| if is_installed { contents(paths, &mut trouble) } else { Vec::new() };
+    let mut files = vec![(file.to_path_buf(), root.clone())];
+    let scopes =
+        [FileScope::User, FileScope::Project].into_iter().filter_map(|scope| host.file(scope, machine));
+    let scopes: Vec<PathBuf> = scopes.filter(|other| other != file).collect();
+    let home = &machine.home;
+    match host.name {
+        "claude-code" => {
+            rules.naming = Naming::Claude;
+            let own = claude_files(machine);
+            for (file, settings) in others(own.clone()) {
+                rules.claude(&file, &settings, None);
+            }
+            let mut users = others(scopes);
+            users.retain(|(_, settings)| settings.get("projects").is_some());
+            let is_shared = file.ends_with(".mcp.json");
+            for (file, settings) in if is_shared { &users } else { &files } {
+                let projects = settings.get("projects").and_then(Value::as_object).into_iter().flatten();
+                for (path, project) in projects.take(MOST_PROJECTS) {
+                    let path = Path::new(path);
+                    if path == machine.current && is_shared {
+                        rules.refused(project);
+                    }
+                    if !is_shared {
+                        rules.switched_off_in(path, project, file);
+                    }
+                    let mut settings = if path.is_absolute() { claude_settings(path) } else { Vec::new() };
+                    settings.retain(|file| !own.contains(file));
+                    for (file, settings) in others(settings) {
+                        rules.claude(&file, &settings, Some(path));
+                    }
+                }
+            }
+            if is_shared {
+                others(own).iter().for_each(|(_, settings)| rules.refused(settings));
+            }
+        }
+        "cursor" => {
+            rules.naming = Naming::Cursor;
+            let paths = vec![home.join(".cursor/cli-config.json"), machine.current.join(".cursor/cli.json")];
+            for (file, settings) in others(paths) {
+                let denied = ["permissions", "deny"];
+                rules.listed(&file, &settings, &denied, Effect::Deny, |rule| {
+                    let inner = rule.trim().strip_prefix("Mcp(")?.strip_suffix(')')?;
+                    Some((inner.into(), Scope::Every))
+                });
+            }
+        }
+        "vscode" => {
+            rules.naming = Naming::VsCode;
+            let users = (host.user)(machine).with_file_name("settings.json");
+            for (file, settings) in others(vec![users, machine.current.join(".vscode/settings.json")]) {
+                let key = "chat.tools.eligibleForAutoApproval";
+                let nested = at(&settings, &["chat", "tools", "eligibleForAutoApproval"]);
+                let table = settings.get(key).or(nested).and_then(Value::as_object);
+                let asked =
+                    table.into_iter().flatten().filter(|(_, eligible)| **eligible == Value::Bool(false));
+                let asked = asked.map(|(name, _)| (name.clone(), Effect::Ask, Scope::Every, key.to_string()));
+                rules.add(&file, asked);
+            }
+        }
+        "zed" => {
+            rules.naming = Naming::Zed;
+            files.extend(others(scopes));
+            for (file, settings) in &files {
+                rules.zed(file, settings);
+            }
+        }
+        "gemini-cli" => {
+            rules.naming = Naming::Gemini;
+            files.extend(others(scopes));
+            for (file, settings) in &files {
+                rules.gemini(file, settings);
+            }
+            let mut folders = vec![home.join(".gemini/policies"), machine.current.join(".gemini/policies")];
+            folders.dedup();
+            let mut policies: Vec<PathBuf> = folders.iter().flat_map(|folder| files_in(folder)).collect();
+            policies.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+            rules.gemini_policies(&others(policies));
+        }
+        "continue" => {
+            rules.naming = Naming::Bare;
+            for (file, settings) in others(vec![home.join(".continue/permissions.yaml")]) {
+                // `Bash`, `Write` and the like are Continue's own.
+                let named = |rule: &str| {
+                    let is_own = rule.starts_with(|c: char| c.is_ascii_uppercase());
+                    (!is_own).then(|| with_params(rule))
+                };
+                rules.listed(&file, &settings, &["ask"], Effect::Ask, named);
+                rules.listed(&file, &settings, &["exclude"], Effect::Deny, named);
+            }
+        }
+        "goose" => {
+            rules.naming = Naming::Goose;
+            let beside = (host.user)(machine).with_file_name("permission.yaml");
+            for (file, settings) in others(vec![beside]) {
+                for kind in ["smart_approve", "user"] {
+                    let whole = |rule: &str| Some((rule.into(), Scope::Every));
+                    rules.listed(&file, &settings, &[kind, "ask_before"], Effect::Ask, whole);
+                    rules.listed(&file, &settings, &[kind, "never_allow"], Effect::Deny, whole);
+                }
+            }
+        }
+        "opencode" => {
+            rules.naming = Naming::Opencode;
+            let beside = |file: &Path| [file.with_extension("json"), file.with_extension("jsonc")];
+            let mut paths: Vec<PathBuf> =
+                scopes.iter().flat_map(|file| beside(file)).chain(beside(file)).collect();
+            paths.retain(|path| path != file);
+            files.extend(others(paths));
+            for (file, settings) in &files {
+                rules.opencode(file, settings);
+            }
+        }
+        _ => {}
+    }
+    rules.unreadable = rules.unreadable.or(trouble);
+    rules
+}
+
+/// Returns Claude Code's settings of every scope, in the current folder.
+fn claude_files(machine: &Machine) -> Vec<PathBuf> {
+    let managed = match machine.os {
+        Os::Linux => "/etc/claude-code",
+        Os::MacOs => "/Library/Application Support/ClaudeCode",
+        Os::Windows => "C:/Program Files/ClaudeCode",
+    };
+    let users = machine.folder("CLAUDE_CONFIG_DIR").unwrap_or(machine.home.join(".claude"));
+    let mut files = vec![
+        Path::new(managed).join("managed-settings.json"),
+        users.join("settings.json"),
+        users.join("settings.local.json"),
+    ];
+    files.extend(claude_settings(&machine.current).into_iter().filter(|file| !file.starts_with(&users)));
+    files
+}
+
+fn claude_settings(project: &Path) -> Vec<PathBuf> {
+    let folder = project.join(".claude");
+    vec![folder.join("settings.json"), folder.join("settings.local.json")]
+}
+
+/// Reads the files that exist. `trouble` becomes the reason to move no server, if a file cannot be read.
+fn contents(paths: Vec<PathBuf>, trouble: &mut Option<String>) -> Vec<(PathBuf, Value)> {
+    let content = |path: &Path| -> Result<Option<Value>, HostFault> {
+        let Some(bytes) = text::bytes(path)? else { return Ok(None) };
+        let text = Text::new(Some(&bytes), path)?;
+        read::value(text.plain(), read::format_of(text.plain(), path), path).map(Some)
+    };
+    let mut found = Vec::new();
+    for path in paths {
+        match content(&path) {
+            Ok(value) => found.extend(value.map(|value| (path, value))),
+            Err(fault) => {
+                let why = format!("the client's rules cannot be read: {}: {}", path.display(), fault.message);
+                trouble.get_or_insert(why);
+            }
+        }
+    }
+    found
+}
+
+/// Returns the files of a folder, by name.
+fn files_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    files
+}
+
+/// Splits `NAME(params)`; `(*)` matches every call.
+fn with_params(rule: &str) -> (String, Scope) {
+    match rule.trim().split_once('(') {
+        Some((name, rest)) if !["*)", ")"].contains(&rest.trim()) => (name.trim().into(), Scope::Params),
+        Some((name, _)) => (name.trim().into(), Scope::Every),
+        None => (rule.trim().into(), Scope::Every),
+    }
+}
+
+impl ClientRules {
+    /// Adds rules of a file: the client's names, with the keys that the names are under. Of these, the last one counts.
+    fn add(&mut self, file: &Path, rules: impl IntoIterator<Item = NamedRule>) {
+        let mut list = RuleList { file: file.into(), rules: Vec::new() };
+        for (name, effect, scope, key) in rules {
+            let names = match self.naming {
+                Naming::Opencode | Naming::Gemini => ToolNames::wild(&name),
+                _ => ToolNames::starred(&name),
+            };
+            let written = format!("{key}: {name}");
+            match names {
+                Some(names) => list.rules.push(ClientRule { effect, names, scope, written }),
+                None => self.unreadable(file, &format!("a rule of `{key}` is too long")),
+            }
+        }
+        if !list.rules.is_empty() {
+            self.lists.push(list);
+        }
+    }
+
+    /// Adds a list of rules under a key. `named` splits a rule into the name of a tool and what else it depends on; it returns
+    /// none for a rule that concerns no server.
+    fn listed(
+        &mut self,
+        file: &Path,
+        settings: &Value,
+        path: &[&str],
+        effect: Effect,
+        named: impl Fn(&str) -> Option<(String, Scope)>,
+    ) {
+        let key = path.join(".");
+        let Some(listed) = at(settings, path).filter(|listed| !listed.is_null()) else { return };
+        let Some(listed) = listed.as_array() else {
+            return self.unreadable(file, &format!("`{key}` is not a list"));
+        };
+        let texts = listed.iter().filter_map(Value::as_str);
+        let rules: Vec<(&str, String, Scope)> =
+            texts.filter_map(|text| named(text).map(|(name, scope)| (text, name, scope))).collect();
+        for (text, name, scope) in rules {
+            let Some(names) = ToolNames::starred(&name) else {
+                self.unreadable(file, &format!("a rule of `{key}` is too long"));
+                continue;
+            };
+            let rule = ClientRule { effect, names, scope, written: format!("{key}: {text}") };
+            // Each is a list of its own: the strictest counts.
+            self.lists.push(RuleList { file: file.into(), rules: vec![rule] });
+        }
+    }
+
+    fn unreadable(&mut self, file: &Path, what: &str) {
+        self.unreadable.get_or_insert_with(|| {
+            format!("the client has rules that Nonet cannot read: {}: {what}", file.display())
+        });
+    }
+
+    fn claude(&mut self, file: &Path, settings: &Value, project: Option<&Path>) {
+        let part = project.map(|project| Scope::Part(format!("for the project {} only", project.display())));
+        let named = |rule: &str| {
+            let (name, scope) = with_params(rule);
+            let concerns = name.starts_with("mcp__") || name.contains('*');
+            concerns.then(|| (name, part.clone().unwrap_or(scope)))
+        };
+        self.listed(file, settings, &["permissions", "ask"], Effect::Ask, named);
+        self.listed(file, settings, &["permissions", "deny"], Effect::Deny, named);
+        // A hook can refuse calls by their names, which change behind Nonet.
+        let hooks = at(settings, &["hooks", "PreToolUse"]).and_then(Value::as_array);
+        let matchers = hooks.into_iter().flatten().filter_map(|hook| hook.get("matcher")?.as_str());
+        let names = matchers.flat_map(|matcher| matcher.split('|')).filter(|name| name.contains("mcp__"));
+        for name in names {
+            // What follows the first special character of the regular expression may be anything.
+            let name = name.trim_start_matches(['^', '(']);
+            let end = name.find(|c: char| !c.is_alphanumeric() && !"_-".contains(c)).unwrap_or(name.len());
+            let (stem, rest) = name.split_at(end);
+            if stem == "mcp__" && !rest.is_empty() && !rest.starts_with(".*") {
+                self.unreadable(file, &format!("the hook for `{name}`"));
+                continue;
+            }
+            let key = "hooks.PreToolUse".to_string();
+            self.add(file, [(format!("{stem}*"), Effect::Ask, Scope::Part("a hook".into()), key)]);
+        }
+        let denied = settings.get("deniedMcpServers").and_then(Value::as_array).into_iter().flatten();
+        let denied = denied.filter_map(|server| server.get("serverName")?.as_str());
+        self.off.extend(denied.map(|name| (name.to_string(), format!("deniedMcpServers: {name}"))));
+    }
+
+    /// Adds the servers of a project's `.mcp.json` that the user has refused.
+    fn refused(&mut self, settings: &Value) {
+        let key = "disabledMcpjsonServers";
+        let names =
+            settings.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        self.off.extend(names.map(|name| (name.to_string(), format!("{key}: {name}"))));
+    }
+
+    /// Adds the servers that Claude Code does not start in one project.
+    fn switched_off_in(&mut self, path: &Path, project: &Value, file: &Path) {
+        let key = "disabledMcpServers";
+        let names =
+            project.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        for name in names {
+            let scope = Scope::Part(format!("for the project {} only", path.display()));
+            self.add(file, [(format!("mcp__{}", clean(name)), Effect::Hide, scope, key.to_string())]);
+        }
+    }
+
+    fn zed(&mut self, file: &Path, settings: &Value) {
+        let effect = |table: &Value| match table.get("default").and_then(Value::as_str) {
+            Some("deny") => Effect::Deny,
+            Some("confirm") => Effect::Ask,
+            _ => Effect::Allow,
+        };
+        let key = "agent.tool_permissions";
+        if let Some(permissions) = at(settings, &["agent", "tool_permissions"]) {
+            let mut rules =
+                vec![("*".to_string(), effect(permissions), Scope::Every, format!("{key}.default"))];
+            for (name, table) in permissions.get("tools").and_then(Value::as_object).into_iter().flatten() {
+                let is_set =
+                    |key: &&str| table.get(*key).and_then(Value::as_array).is_some_and(|it| !it.is_empty());
+                let scope = if ["always_deny", "always_confirm"].iter().any(is_set) {
+                    Scope::Params
+                } else {
+                    Scope::Every
+                };
+                let effect = match (&scope, table.get("default")) {
+                    (Scope::Params, _) => Effect::Deny,
+                    // Without a default, the general one holds.
+                    (_, None) => continue,
+                    _ => effect(table),
+                };
+                rules.push((name.clone(), effect, scope, format!("{key}.tools")));
+            }
+            self.add(file, rules);
+        }
+        let profiles = at(settings, &["agent", "profiles"]).and_then(Value::as_object).into_iter().flatten();
+        for (profile, table) in profiles {
+            let servers = table.get("context_servers").and_then(Value::as_object).into_iter().flatten();
+            for (server, table) in servers {
+                let tools = table.get("tools").and_then(Value::as_object).into_iter().flatten();
+                for (tool, _) in tools.filter(|(_, shown)| **shown == Value::Bool(false)) {
+                    let name = format!("mcp:{server}:{tool}");
+                    let scope = Scope::Part(format!("for the profile `{profile}` only"));
+                    self.add(file, [(name, Effect::Hide, scope, format!("agent.profiles.{profile}"))]);
+                }
+            }
+        }
+    }
+
+    fn gemini(&mut self, file: &Path, settings: &Value) {
+        for path in [&["tools", "exclude"][..], &["excludeTools"]] {
+            self.listed(file, settings, path, Effect::Deny, |rule| {
+                let (name, scope) = with_params(rule);
+                let is_own =
+                    OF_GEMINI.contains(&name.as_str()) || name.starts_with(|c: char| c.is_ascii_uppercase());
+                (!is_own).then_some((name, scope))
+            });
+        }
+        let names = |path: &[&str]| -> Option<Vec<String>> {
+            let names = at(settings, path)?.as_array()?.iter().filter_map(Value::as_str);
+            Some(names.map(Into::into).collect())
+        };
+        let excluded = names(&["mcp", "excluded"]).unwrap_or_default();
+        self.off.extend(excluded.into_iter().map(|name| (name.clone(), format!("mcp.excluded: {name}"))));
+        if let Some(allowed) = names(&["mcp", "allowed"]).filter(|allowed| !allowed.is_empty()) {
+            let servers = settings.get("mcpServers").and_then(Value::as_object).into_iter().flatten();
+            let others = servers.map(|(name, _)| name).filter(|name| !allowed.contains(name));
+            self.off
+                .extend(others.map(|name| (name.clone(), format!("mcp.allowed: {}", allowed.join(", ")))));
+        }
+    }
+
+    /// Reads the files of Gemini CLI's policy engine. The rule with the highest priority counts.
+    fn gemini_policies(&mut self, files: &[(PathBuf, Value)]) {
+        let mut found: Vec<(f64, &Path, String, Effect, Scope)> = Vec::new();
+        for (file, policies) in files {
+            for rule in policies.get("rule").and_then(Value::as_array).into_iter().flatten() {
+                let effect = match rule.get("decision").and_then(Value::as_str) {
+                    Some("deny") => Effect::Deny,
+                    Some("ask_user") => Effect::Ask,
+                    _ => Effect::Allow,
+                };
+                let depends = ["argsPattern", "commandPrefix", "commandRegex", "toolAnnotations"];
+                let is_part = rule.get("modes").is_some() || rule.get("interactive").is_some();
+                let scope = match depends.iter().any(|key| rule.get(*key).is_some()) {
+                    true => Scope::Params,
+                    false if is_part => Scope::Part("for some modes only".into()),
+                    false => Scope::Every,
+                };
+                let names = match rule.get("toolName") {
+                    Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
+                    Some(Value::String(name)) => vec![name.as_str()],
+                    _ => vec!["*"],
+                };
+                let priority = rule.get("priority").and_then(Value::as_f64).unwrap_or_default();
+                for name in names.into_iter().filter(|name| !OF_GEMINI.contains(name)) {
+                    let name = match rule.get("mcpName").and_then(Value::as_str) {
+                        Some(server) => format!("{server}__{name}"),
+                        None => name.to_string(),
+                    };
+                    found.push((priority, file, name, effect, scope.clone()));
+                }
+            }
+        }
+        found.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let file = found.iter().map(|(_, file, ..)| *file).next_back();
+        let rules = found.iter().map(|(_, _, name, effect, scope)| {
+            (name.clone(), *effect, scope.clone(), "policies.rule.toolName".to_string())
+        });
+        if let Some(file) = file {
+            self.add(file, rules);
+        }
+    }
+
+    fn opencode(&mut self, file: &Path, settings: &Value) {
+        if settings.get("permissions").is_some_and(|permissions| !permissions.is_null()) {
+            self.unreadable(file, "`permissions` has a format of another version");
+        }
+        self.add(file, opencode_rules(settings, "", &Scope::Every));
+        for table in ["agent", "mode"] {
+            for (agent, settings) in settings.get(table).and_then(Value::as_object).into_iter().flatten() {
+                let scope = Scope::Part(format!("for the agent `{agent}` only"));
+                self.add(file, opencode_rules(settings, &format!("{table}.{agent}."), &scope));
+            }
+        }
+    }
+}
+
+/// A rule: the client's names, what the rule does and when, and the key that it is under.
+type NamedRule = (String, Effect, Scope, String);
+
+/// Returns opencode's rules in their order: first `tools`, then `permission`.
+fn opencode_rules(settings: &Value, key: &str, scope: &Scope) -> Vec<NamedRule> {
+    let empty = Map::new();
+    let mut rules = Vec::new();
+    for (name, shown) in settings.get("tools").and_then(Value::as_object).unwrap_or(&empty) {
+        let effect = if *shown == Value::Bool(false) { Effect::Hide } else { Effect::Allow };
+        rules.push((name.clone(), effect, scope.clone(), format!("{key}tools")));
+    }
+    let effect = |word: &Value| match word.as_str() {
+        Some("allow") => Effect::Allow,
+        Some("ask") => Effect::Ask,
+        // Unknown words may be strict.
+        _ => Effect::Deny,
+    };
+    let written = format!("{key}permission");
+    match settings.get("permission") {
+        None | Some(Value::Null) => {}
+        Some(Value::Object(permissions)) => {
+            for (name, permission) in permissions {
+                let Value::Object(patterns) = permission else {
+                    rules.push((name.clone(), effect(permission), scope.clone(), written.clone()));
+                    continue;
+                };
+                let is_plain = patterns.keys().all(|pattern| pattern == "*");
+                let scope = if is_plain { scope.clone() } else { Scope::Params };
+                let strictest = patterns.values().map(effect).max().unwrap_or(Effect::Allow);
+                rules.push((name.clone(), strictest, scope, written.clone()));
+            }
+        }
+        Some(word) => rules.push(("*".into(), effect(word), scope.clone(), written)),
+    }
+    rules
+}
