@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How far one Redis carries replicas of Nonet: a model, and the measurements that it rests on.
 
-    python3 benches/cluster_model.py                    the table of docs/cluster-scale.md, from the costs below
+    python3 benches/cluster_model.py                    the table of docs/cluster.md, from the costs below
     python3 benches/cluster_model.py --measure PORT     measures those costs on a Redis of your own at 127.0.0.1:PORT
     python3 benches/cluster_model.py --watch PORT 3     counts for 30 s what 3 idle replicas do there, beside the model
 

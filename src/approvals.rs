@@ -136,6 +136,7 @@ impl WaitingApproval {
             "for_session": self.asked.lasting,
             "takes_answer": self.asked.takes_answer,
             "left_s": self.left.as_secs(),
+            "age_s": AGE.saturating_sub(self.left).as_secs(),
         })
     }
 

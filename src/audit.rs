@@ -39,6 +39,7 @@ use self::writer::{Message, Writer};
 pub use self::{
     files::chain_files,
     line::{Approver, ChainKey, Entry, Params},
+    mask::{Hidden, masked},
     verify::{Break, ChainReport, each_line, has_line, verify},
 };
 use crate::{
@@ -67,7 +68,7 @@ struct Shared {
     /// The name of the gateway in its lines.
     gateway: String,
     /// Values that params must not show.
-    secrets: ArcSwap<mask::Hidden>,
+    secrets: ArcSwap<Hidden>,
     failing: AtomicBool,
     error: Mutex<Option<String>>,
     /// Wakes the calls that wait for the disk when a write has failed.
@@ -188,7 +189,7 @@ impl Audit {
 
     /// Replaces the values that params must not show.
     pub fn hide(&self, secrets: Vec<String>) {
-        self.shared.secrets.store(Arc::new(mask::Hidden::new(secrets)));
+        self.shared.secrets.store(Arc::new(Hidden::new(secrets)));
     }
 
     /// Begins a call. Its line is written when the call ends or is dropped.
@@ -314,12 +315,6 @@ impl AuditedCall {
     /// Returns the line's content so far.
     pub fn entry(&mut self) -> Option<&mut Entry> {
         self.entry.as_deref_mut()
-    }
-
-    /// Returns the params as the line shows them: without secrets, and only if the settings record params.
-    pub fn shown_params(&self) -> Option<String> {
-        let text = self.entry.as_ref()?.params.as_ref()?.text.as_ref()?;
-        Some(mask::masked(text, &self.shared.secrets.load()))
     }
 
     /// Drops the line of the call: it turned out not to be a call, or something else writes its line.

@@ -33,7 +33,7 @@ use crate::{
     results::json_len,
     schema::Schema,
     search::Document,
-    text::{clean, clip},
+    text::{clean, clip, clip_words},
 };
 
 /// How many characters of a server's own description are kept.
@@ -182,7 +182,7 @@ impl Tool {
         let text = if self.description.is_empty() { &self.title } else { &self.description };
         let first = text.trim().split("\n\n").next().unwrap_or_default();
         let flat = first.split_whitespace().collect::<Vec<_>>().join(" ");
-        clip(&flat, max)
+        clip_words(&flat, max)
     }
 
     /// Returns the length of its definition as JSON, in bytes. Computed once.
@@ -211,11 +211,6 @@ impl Tool {
     /// Returns whether it is a server's tool: not one of Nonet's own, not a skill, and not an app.
     pub fn is_of_server(&self) -> bool {
         self.kind == Kind::Tool && &*self.server != GATEWAY
-    }
-
-    /// Returns whether `[policies]` apply to it: to every server's tool, and to any other entry that can do harm by itself.
-    pub fn obeys_policies(&self) -> bool {
-        self.is_of_server() || self.risk == Risk::High
     }
 
     /// Returns the server that its calls reach: for a prompt, the server that has it.
@@ -792,6 +787,17 @@ impl Catalog {
     /// The named server comes first: a name that begins with a server's name belongs to that server, known or not, and a name
     /// that spells one server's tool is never another server's tool of that name.
     pub fn resolve_among(&self, given: &str, sight: Sight<'_>) -> Result<&Arc<Tool>, Fault> {
+        let found = self.resolve_given(given, sight);
+        match found.as_ref().map_err(|fault| fault.code) {
+            Err(Code::UnknownTool) => match sight.names.behind_other_client(given) {
+                Some(inner) => self.resolve_given(inner, sight),
+                None => found,
+            },
+            _ => found,
+        }
+    }
+
+    fn resolve_given(&self, given: &str, sight: Sight<'_>) -> Result<&Arc<Tool>, Fault> {
         let seen = |tool: &Tool| tool.blocked.is_none() && (sight.seen)(tool);
         // A tool's own name may begin or end with white space.
         if let Some(tool) = self.tools.get(given).filter(|tool| sight.shows(tool)) {

@@ -11,6 +11,7 @@ use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use memchr::memmem;
+use parking_lot::Mutex;
 use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::{
@@ -29,6 +30,7 @@ use crate::{
 };
 
 mod gather;
+pub mod in_text;
 
 use gather::Gathering;
 
@@ -171,12 +173,50 @@ impl From<HttpFault> for ChatError {
 }
 
 /// A model at an address.
-#[derive(Clone)]
 pub struct ChatEndpoint {
     http: Endpoint,
     url: Url,
     model: String,
     key: Option<Secret>,
+    /// The form of requests that the endpoint accepts, as far as it is known.
+    form: Mutex<Form>,
+}
+
+/// How a request differs from the usual form.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Form {
+    /// The newer name for the token limit.
+    renamed: bool,
+    /// An answer in one piece.
+    whole: bool,
+    /// Tools in the system text, and calls in the model's text.
+    in_text: bool,
+}
+
+impl Form {
+    /// Returns the form for an endpoint that has refused this one, if the refusal says what is wrong with it.
+    fn after(self, refusal: &ChatError, chat: Chat<'_>) -> Option<Self> {
+        let ChatError::Status { status, text, .. } = refusal else { return None };
+        let text = text.to_lowercase();
+        let lacks = |what: &str| {
+            let is_lack =
+                ["support", "enable", "requires", "unrecognized", "unknown", "not allowed", "not permitted"]
+                    .iter()
+                    .any(|word| text.contains(word));
+            *status != StatusCode::TOO_MANY_REQUESTS && text.contains(what) && is_lack
+        };
+        // OpenAI's newer models reject the parameter name that all other endpoints know.
+        let wants_name = *status == StatusCode::BAD_REQUEST && text.contains("max_completion_tokens");
+        if wants_name && chat.max_tokens.is_some() && !self.renamed {
+            Some(Self { renamed: true, ..self })
+        } else if lacks("stream") && !self.whole {
+            Some(Self { whole: true, ..self })
+        } else if lacks("tool") && !self.in_text && !chat.tools.is_empty() {
+            Some(Self { in_text: true, ..self })
+        } else {
+            None
+        }
+    }
 }
 
 impl ChatEndpoint {
@@ -188,7 +228,8 @@ impl ChatEndpoint {
         {
             path.pop_if_empty().extend(["chat", "completions"]);
         }
-        Ok(Self { http: Endpoint::new(None)?, url, model: model.into(), key })
+        let form = Mutex::default();
+        Ok(Self { http: Endpoint::new(None)?, url, model: model.into(), key, form })
     }
 
     /// Returns the address in a form that may be shown.
@@ -205,18 +246,19 @@ impl ChatEndpoint {
             .with_max_times(RETRIES)
             .with_jitter()
             .build();
-        let mut renamed = false;
         loop {
-            let error = match self.send(chat, renamed).await {
-                Ok(completion) => return Ok(self.masked(completion)),
+            let form = *self.form.lock();
+            let error = match self.send(chat, form).await {
+                Ok(completion) => return Ok(self.masked(self.with_calls(completion, chat, form))),
                 Err(error) => error,
             };
-            // OpenAI's newer models reject the parameter name that all other endpoints know.
-            if chat.max_tokens.is_some()
-                && matches!(&error, ChatError::Status { status, text, .. }
-                    if *status == StatusCode::BAD_REQUEST && text.contains("max_completion_tokens"))
-                && !std::mem::replace(&mut renamed, true)
-            {
+            if let Some(other) = form.after(&error, chat) {
+                tracing::debug!(
+                    endpoint = self.place(),
+                    ?other,
+                    "{error}; the request is sent in another form"
+                );
+                *self.form.lock() = other;
                 continue;
             }
             let Some(wait) = error.is_passing().then(|| waits.next()).flatten() else { return Err(error) };
@@ -226,7 +268,34 @@ impl ChatEndpoint {
         }
     }
 
-    async fn send(&self, chat: Chat<'_>, renamed: bool) -> Result<Completion, ChatError> {
+    /// Returns what the endpoint turned out to lack.
+    pub fn lacks(&self) -> Option<&'static str> {
+        let form = *self.form.lock();
+        match (form.in_text, form.whole) {
+            (true, true) => Some(
+                "The model's endpoint supports neither tools nor streaming: calls were read from the model's text.",
+            ),
+            (true, false) => {
+                Some("The model's endpoint does not support tools: calls were read from the model's text.")
+            }
+            (false, true) => {
+                Some("The model's endpoint does not support streaming: answers came in one piece.")
+            }
+            (false, false) => None,
+        }
+    }
+
+    /// Adds the calls in the text of a model whose endpoint does not read them.
+    fn with_calls(&self, mut completion: Completion, chat: Chat<'_>, form: Form) -> Completion {
+        let is_in_text = form.in_text || in_text::has_tags(&completion.text);
+        if is_in_text && completion.calls.is_empty() && !chat.tools.is_empty() {
+            completion.calls = in_text::calls(&completion.text, chat.tools);
+            self.form.lock().in_text |= !completion.calls.is_empty();
+        }
+        completion
+    }
+
+    async fn send(&self, chat: Chat<'_>, form: Form) -> Result<Completion, ChatError> {
         let mut headers = HeaderMap::new();
         if let Some(key) = &self.key {
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose()))
@@ -234,7 +303,7 @@ impl ChatEndpoint {
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
         }
-        let body = body(&self.model, chat, renamed).to_string();
+        let body = body(&self.model, chat, form).to_string();
         let reply = self.http.post(self.url.clone(), headers, body.into()).await?;
         if !reply.status.is_success() {
             return Err(self.refused(reply).await);
@@ -324,12 +393,19 @@ impl ChatEndpoint {
     }
 }
 
-/// Returns the body of a request. `renamed`: use the newer name for the token limit.
-fn body(model: &str, chat: Chat<'_>, renamed: bool) -> Value {
-    let system = (!chat.system.is_empty()).then(|| json!({ "role": "system", "content": chat.system }));
-    let messages: Vec<Value> = system.into_iter().chain(chat.messages.iter().map(message)).collect();
-    let mut body = json!({ "model": model, "messages": messages, "stream": true });
-    if !chat.tools.is_empty() {
+/// Returns the body of a request.
+fn body(model: &str, chat: Chat<'_>, form: Form) -> Value {
+    let in_text = form.in_text && !chat.tools.is_empty();
+    let messages: Vec<Value> = match in_text {
+        true => in_text::messages(chat),
+        false => {
+            let system =
+                (!chat.system.is_empty()).then(|| json!({ "role": "system", "content": chat.system }));
+            system.into_iter().chain(chat.messages.iter().map(message)).collect()
+        }
+    };
+    let mut body = json!({ "model": model, "messages": messages, "stream": !form.whole });
+    if !chat.tools.is_empty() && !in_text {
         let tool = |tool: &ChatTool| {
             let ChatTool { name, description, parameters } = tool;
             json!({ "type": "function", "function": { "name": name, "description": description, "parameters": parameters } })
@@ -337,7 +413,7 @@ fn body(model: &str, chat: Chat<'_>, renamed: bool) -> Value {
         body["tools"] = chat.tools.iter().map(tool).collect();
     }
     if let Some(most) = chat.max_tokens {
-        body[if renamed { "max_completion_tokens" } else { "max_tokens" }] = json!(most);
+        body[if form.renamed { "max_completion_tokens" } else { "max_tokens" }] = json!(most);
     }
     body
 }

@@ -11,13 +11,16 @@ mod approve;
 mod args;
 mod ask;
 mod audit;
+mod call;
 mod check;
 mod complete;
 mod connect;
 mod doctor;
 mod edit;
+mod elsewhere;
 mod eval;
 mod failure;
+mod fitting;
 mod forget;
 mod found;
 mod harden;
@@ -36,6 +39,7 @@ mod setup;
 mod show;
 mod signal;
 mod status;
+mod stop;
 mod table;
 mod take_up;
 mod trust;
@@ -161,7 +165,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
     match command.unwrap_or(Command::Serve { http: None }) {
         Command::Completions { shell } => complete::print(shell),
         Command::Man { command, dir } => man::run(&command, dir.as_deref()),
-        Command::Forget { trust, cluster } => forget::run(trust, cluster, config).await,
+        Command::Forget(args) => forget::run(&args, config).await,
         Command::Trust(args) => trust::run(args, config).await,
         Command::Approve(args) => approve::run(args, config).await,
         Command::Connect { url: Some(url), header } => {
@@ -188,8 +192,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         }
         Command::Secret { action } => secret::run(&action, config),
         Command::Audit { action } => audit::run(action, config),
-        Command::Install { client, project, replace, dry_run } => {
-            hosts::install(&client, config, profile.as_deref(), project, replace, dry_run)
+        Command::Install { client, project, replace, always_allow, dry_run } => {
+            hosts::install(&client, config, profile.as_deref(), project, replace, always_allow, dry_run)
         }
         Command::Uninstall { client, project, dry_run } => hosts::uninstall(&client, project, dry_run),
         Command::Update(args) => update::run(&args).await,
@@ -213,6 +217,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             let wanted = logs::LogsArgs { server, lines, follow, json };
             logs::run(log_file.as_deref(), config, wanted).await
         }
+        Command::Stop(args) => stop::run(&args, config, false).await,
+        Command::Restart(args) => stop::run(&args, config, true).await,
         Command::Ui(ui::UiArgs { url: Some(url), .. }) => Err(ui::of_address(&url)),
         command @ (Command::Search { .. }
         | Command::Tools { .. }
@@ -249,7 +255,17 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
         },
         _ => match usable(&found, profile.as_deref(), false)? {
             Some(loaded) => {
-                loaded.faults.iter().chain(&loaded.warnings).for_each(show::complain);
+                // What the command does not use, is not its matter.
+                let of = match &command {
+                    Command::Login(args) => Some(format!("servers.{}", args.server)),
+                    Command::Logout { server } => Some(format!("servers.{server}")),
+                    Command::Ui(_) => Some(String::new()),
+                    _ => None,
+                };
+                let is_used = |fault: &&config::ConfigFault| {
+                    of.as_ref().is_none_or(|of| fault.entry.as_ref() == Some(of))
+                };
+                loaded.faults.iter().filter(is_used).chain(&loaded.warnings).for_each(show::complain);
                 loaded
             }
             None => return Ok(UNUSABLE),
@@ -265,6 +281,9 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
         Command::Check { verbose, yes, .. } => {
             let mut offers = Vec::new();
             let code = check::run(loaded, false, verbose, Some(&mut offers)).await?;
+            if signal::is_stop(code) {
+                return Ok(code);
+            }
             match doctor::run(offers, &file, doctor::Asking::here(yes)).await? {
                 true => doctor::again(&found, verbose).await,
                 false => Ok(code),
@@ -352,15 +371,23 @@ fn or_none(names: &[&str]) -> String {
 
 /// Creates a gateway for a configuration. `embed`: whether to search by meaning.
 fn gateway(loaded: Loaded, embed: bool) -> Arc<Gateway> {
-    let cache = loaded.config.embedder.cache_folder();
-    let options = Options {
+    let options = Options { without_embedder: !embed, ..options(&loaded) };
+    Gateway::new(loaded.config, options)
+}
+
+/// Creates a gateway that leaves nothing behind of the servers that it tries.
+fn gateway_of_trial(loaded: Loaded) -> Arc<Gateway> {
+    let options = Options { without_embedder: true, cache: None, is_trial: true, ..options(&loaded) };
+    Gateway::new(loaded.config, options)
+}
+
+fn options(loaded: &Loaded) -> Options {
+    Options {
         executable: std::env::current_exe().ok(),
-        without_embedder: !embed,
-        cache,
+        cache: loaded.config.embedder.cache_folder(),
         state: store::folder(),
         ..Options::default()
-    };
-    Gateway::new(loaded.config, options)
+    }
 }
 
 #[cfg(test)]
@@ -369,10 +396,9 @@ mod tests {
 
     #[test]
     fn help_is_as_promised() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
-        let mut help = Cli::command().render_long_help().to_string();
-        let mut all = Cli::command();
+        args::command(None).debug_assert();
+        let mut help = args::command(None).render_long_help().to_string();
+        let mut all = args::command(None);
         all.build();
         for command in all.get_subcommands_mut().filter(|command| !command.is_hide_set()) {
             help.push_str(&format!(
@@ -382,5 +408,23 @@ mod tests {
             ));
         }
         insta::assert_snapshot!(help);
+    }
+
+    #[test]
+    fn every_command_is_in_one_group_and_help_breaks_at_words() {
+        for width in [40, 60, 80] {
+            let mut command = args::command(Some(width));
+            let help = command.render_long_help().to_string();
+            let groups = help.split("\nOptions:").next().unwrap_or_default();
+            let names = command.get_subcommands().filter(|one| !one.is_hide_set()).map(|one| one.get_name());
+            for name in names.filter(|name| *name != "help") {
+                let is_its = |line: &&str| {
+                    line.strip_prefix("  ").is_some_and(|line| line.starts_with(&format!("{name} ")))
+                };
+                assert_eq!(groups.lines().filter(is_its).count(), 1, "{name}: {help}");
+            }
+            let long = groups.lines().skip(4).find(|line| line.chars().count() > width);
+            assert_eq!(long, None, "{width}");
+        }
     }
 }

@@ -404,8 +404,8 @@ impl Assembler<'_> {
     /// Returns a table such as `[cluster]`; none if it is missing or faulty.
     fn written_table<T: DeserializeOwned>(&mut self, name: &str) -> Option<T> {
         let faulty = self.faults.iter().any(|fault| fault.entry.is_none() && fault.key.starts_with(name));
-        let value = self.written.value.get(name).filter(|_| !faulty)?;
-        self.read(&join("", name), value)
+        let value = self.written.without_left_out(name, self.faults).filter(|_| !faulty)?;
+        self.read(&join("", name), &value)
     }
 
     /// Returns the valid entries of a table such as `[servers.*]`.

@@ -27,6 +27,7 @@ mod mcp;
 mod placement;
 pub mod process_guard;
 mod program;
+mod question_board;
 mod reach;
 mod refusal;
 mod requests;
@@ -76,9 +77,11 @@ pub use self::{
     likely_cause::likely_cause,
     placement::{Holder, Place, Placed, Placements, Relayed},
     program::run_program,
+    question_board::QuestionBoard,
     reach::{Reach, net_text},
     server_requests::{
-        ClientChannel, Declined, ELICITATION, InputReplies, InputRequests, LogLevel, SAMPLING, ToClient,
+        ClientChannel, ClientWait, Declined, ELICITATION, InputReplies, InputRequests, LogLevel, SAMPLING,
+        ToClient,
     },
     subscriptions::ResourceSubscription,
     tap::{Held, ProgressSink},

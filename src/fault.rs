@@ -80,20 +80,6 @@ impl Code {
         }
     }
 
-    /// Returns the call that helps with every fault of this kind, if any. A cancelled call needs none, and the
-    /// messages of argument faults already name the remedy.
-    fn next_step(self) -> Option<NextStep> {
-        match self {
-            Code::UnknownTool
-            | Code::AmbiguousTool
-            | Code::InvalidParams
-            | Code::NotFound
-            | Code::Forbidden
-            | Code::Cancelled => None,
-            _ => Some(NextStep::own("status", json!({}))),
-        }
-    }
-
     /// Whether the same call may succeed later.
     pub fn retryable(self) -> bool {
         matches!(self, Code::ServerStarting | Code::ServerDown | Code::RateLimited | Code::Timeout)
@@ -189,15 +175,9 @@ impl Fault {
         self
     }
 
-    /// Returns the fault as `{error: ...}`. Without a next step of its own, the fault gets the one for its code.
+    /// Returns the fault as `{error: ...}`.
     pub fn to_value(&self) -> Value {
-        let mut error = json!(self);
-        if self.next_step.is_none()
-            && let Some(step) = self.code.next_step()
-        {
-            error["next_step"] = json!(step);
-        }
-        json!({ "error": error })
+        json!({ "error": self })
     }
 
     /// Returns the fault as a `CallToolResult` with `isError`, and with the mark that no server can set.

@@ -12,6 +12,7 @@ mod apps;
 mod auditing;
 mod builtin;
 pub mod call;
+mod categories;
 mod discover;
 mod errands;
 mod faults;
@@ -64,6 +65,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -79,6 +81,7 @@ use crate::{
         process_guard::ProcessGuard,
     },
     figures::Figures,
+    hosts::SetupUndo,
     jobs::Jobs,
     kept::KeptResults,
     learning::Learning,
@@ -102,9 +105,10 @@ pub use builtin::AtWork;
 
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::Errands;
-pub use feed::Feed;
+pub use feed::{CallContent, Feed, FinishedCall};
 pub use gate::Gate;
-pub use graph::ParallelArguments;
+pub(crate) use graph::too_many;
+pub use graph::{MAX_ACTIONS, ParallelArguments};
 use guides::Guides;
 pub use interrupt::Interrupt;
 pub use mail::Follower;
@@ -121,7 +125,7 @@ use session::{Caller, Session};
 use sessions::Sessions;
 pub use skills::SkillArguments;
 pub use snapshot::Snapshot;
-pub use trying::Tried;
+pub use trying::{ServerTrial, Tried};
 pub use unmatched::Unmatched;
 pub use world::{Changes, Connections};
 
@@ -154,6 +158,8 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// The folder of the store (learned outcomes, kept results); without it, both end with the process.
     pub state: Option<PathBuf>,
+    /// Its servers are only tried: no definition is pinned or waits to be trusted afterwards.
+    pub is_trial: bool,
     /// The clock for due times; a test can move it.
     pub clock: Clock,
 }
@@ -181,6 +187,8 @@ pub struct Gateway {
     accounts: Accounts,
     /// Questions of servers, during calls that the page's user makes.
     pub page_questions: Arc<OpenQuestions>,
+    /// What undoes the setup that the page's user has made.
+    pub setup_undo: Mutex<Option<SetupUndo>>,
     /// Open questions and the approvals already given.
     pub(crate) questions: Questions,
     /// Approvals that wait for the user outside of the chat.
@@ -248,7 +256,7 @@ impl Gateway {
         let retention =
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
         let place = place_of(&config.file);
-        let pins = Pins::new(options.state.clone(), &place, clock.clone());
+        let pins = Pins::new(options.state.clone().filter(|_| !options.is_trial), &place, clock.clone());
         let in_store = place_in_store(&config.file, config.cluster.as_ref());
         let (store, records) =
             open_store(config.cluster.as_ref(), options.state.clone(), retention, &clock, &in_store);
@@ -263,7 +271,7 @@ impl Gateway {
         });
         let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
         let cluster = store.replicas().map(|replicas| Arc::new(Cluster::new(replicas)));
-        let pins = pins.sharing(store.shared_pins());
+        let pins = pins.sharing(store.shared_pins().filter(|_| !options.is_trial));
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
         // A user who wants nothing learned from calls wants no figures of calls on disk either.
@@ -300,6 +308,7 @@ impl Gateway {
             clock,
             errands: Errands::default(),
             page_questions: Arc::default(),
+            setup_undo: Mutex::default(),
             keeps_time: OnceLock::new(),
             http: OnceLock::new(),
             page: OnceLock::new(),

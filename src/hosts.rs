@@ -18,10 +18,13 @@ mod join;
 mod known;
 mod launch;
 mod literals;
+mod moving;
 mod names;
 mod parts;
+mod pasted;
 mod read;
 mod receipt;
+mod references;
 mod rules;
 mod secrets;
 mod server_edits;
@@ -41,16 +44,19 @@ use std::{
 pub use backups::sweep_backups;
 pub use change::{Applied, Change};
 pub use defaults::Defaults;
-pub use import::{ImportOptions, ImportSource, import, keeping_secrets, usable};
-pub use imported::{Carried, ImportRow, Imported, KeptSecret, SecretStore, Variable, keep_secret};
-pub use install::{Present, entry_text, install, present, uninstall};
+pub use import::{ImportOptions, ImportSource, LeftServer, import, keeping_secrets, usable};
+pub use imported::{Carried, Done, ImportRow, Imported, KeptSecret, SecretStore, Variable, keep_secret};
+pub use install::{Present, allow_always, entry_text, install, is_always_allowed, present, uninstall};
 pub use known::HOSTS;
 pub use launch::{Launch, fetching_command, is_lost, on_path};
 pub use literals::{move_secrets, plain_secrets};
+pub use moving::{ClientPlan, Setup, SetupClient, SetupUndo, SkippedClient, UndoChanges};
+pub use pasted::{LONGEST as LONGEST_PASTED, is_install_link, is_pasted, one_server};
+pub use references::{NamedSecret, named_secrets};
 pub use rules::MappedRule;
 pub use server_edits::{
     Removal, ServerTable, TableEdit, TableFault, Unedited, UnusedSecret, add_server, edit_table,
-    enable_server, remove_server, server_table, set_tool_policy,
+    enable_server, give_token, pass_variable, remove_server, server_table, set_tool_policy,
 };
 pub use typed::{TypedLabels, TypedServer};
 
@@ -81,6 +87,9 @@ pub struct Host {
     program: &'static str,
     /// Further keys of a program's entry, besides the program and `args`, as a JSON object.
     extra: &'static str,
+    /// The key of an entry with which the host asks about no tool of the server, as a JSON object; empty if its entries have
+    /// none.
+    always_allow: &'static str,
     /// The unit of `timeout`.
     timeout: Unit,
     /// Whether `$NAME` within a text is a variable.
@@ -102,8 +111,8 @@ pub fn find(name: &str) -> Result<&'static Host, HostFault> {
         .map(|host| format!("Did you mean `{}`? ", host.name))
         .unwrap_or_default();
     let all: Vec<_> = HOSTS.iter().map(|host| host.name).collect();
-    let remedy = format!("{near}Known hosts: {}.", all.join(", "));
-    Err(HostFault::new(format!("unknown host `{}`", shortened(name)), remedy))
+    let remedy = format!("{near}Known clients: {}.", all.join(", "));
+    Err(HostFault::new(format!("unknown client `{}`", shortened(name)), remedy))
 }
 
 impl Host {
@@ -120,6 +129,16 @@ impl Host {
             FileScope::User => Some((self.user)(machine)),
             FileScope::Project => self.project.map(|path| machine.current.join(path)),
         }
+    }
+
+    /// Returns the line of an entry with which the host asks about none of the server's tools, if its entries have one.
+    pub fn always_allow(&self) -> Option<String> {
+        let keys: serde_json::Map<_, _> = serde_json::from_str(self.always_allow).ok()?;
+        let (key, value) = keys.into_iter().next()?;
+        Some(match self.format {
+            FileFormat::Toml => format!("{key} = {value}"),
+            _ => format!("\"{key}\": {value}"),
+        })
     }
 
     /// Whether the host's file is only read.

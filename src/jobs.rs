@@ -10,10 +10,10 @@ mod summary;
 mod tests;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
@@ -21,7 +21,7 @@ use std::{
 
 use dashmap::DashMap;
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -89,6 +89,18 @@ impl JobOwner {
 /// Reports the progress of a job, if it is known.
 pub type Progress = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 
+/// The questions of a job, for a client that answers them by its task.
+pub trait TaskQuestions: fmt::Debug + Send + Sync {
+    /// Returns the unanswered requests to the client, by key.
+    fn open(&self) -> Map<String, Value>;
+
+    /// Takes answers, under the same keys.
+    fn answer(&self, given: &BTreeMap<String, Value>);
+
+    /// Whether the client's user is being asked.
+    fn is_asked(&self) -> bool;
+}
+
 /// The data that a job starts with.
 pub struct Start {
     /// What runs, for people.
@@ -110,6 +122,8 @@ pub struct Job {
     since: SystemTime,
     /// `None` once the job has ended.
     progress: Mutex<Option<Progress>>,
+    /// Its questions, if its client can be asked.
+    questions: OnceLock<Arc<dyn TaskQuestions>>,
     /// How many calls wait for its result.
     waiting: AtomicUsize,
     /// Whether the store has recorded or refused its start.
@@ -130,6 +144,16 @@ impl Job {
     /// Returns how the job ended, if it has.
     pub fn end(&self) -> Option<JobEnd> {
         self.end.borrow().clone()
+    }
+
+    /// Sets how its client is asked.
+    pub fn asks_by(&self, questions: Arc<dyn TaskQuestions>) {
+        let _ = self.questions.set(questions);
+    }
+
+    /// Returns its questions, if it runs and its client can be asked.
+    pub fn questions(&self) -> Option<&Arc<dyn TaskQuestions>> {
+        self.questions.get().filter(|_| self.is_running())
     }
 
     /// Waits up to `limit` for the end. Returns `None` if the job is still running.
@@ -264,6 +288,7 @@ impl Jobs {
             since: self.clock.now() - start.began.elapsed(),
             cancel: start.cancel,
             progress: Mutex::new(Some(start.progress)),
+            questions: OnceLock::new(),
             waiting: AtomicUsize::new(0),
             recorded: watch::Sender::new(false),
             is_passing: AtomicBool::new(false),
@@ -338,16 +363,20 @@ impl Jobs {
 
     /// Returns the task with this handle, if `owner` may see it: a job in the table, or a job that only the store has,
     /// because it is from an earlier run or another gateway, or was dropped from the table.
-    pub async fn find(&self, id: &str, owner: &JobOwner) -> Option<TaskSummary> {
+    ///
+    /// # Errors
+    ///
+    /// If the store, which may have it, cannot be read.
+    pub async fn find(&self, id: &str, owner: &JobOwner) -> Result<Option<TaskSummary>, StoreError> {
         if let Some(job) = self.get(id, owner) {
-            return Some(job.summary());
+            return Ok(Some(job.summary()));
         }
         // A hidden job in the table belongs to another client.
         if self.knows(id) {
-            return None;
+            return Ok(None);
         }
-        let row = self.store.job(id, owner.key()).await.ok()??;
-        Some(TaskSummary::stored(row, self.clock.unix_ms()))
+        let row = self.store.job(id, owner.key()).await?;
+        Ok(row.map(|row| TaskSummary::stored(row, self.clock.unix_ms())))
     }
 
     /// Waits up to `limit` for the end of a task that `owner` may see. A task of another gateway is polled.
@@ -358,9 +387,11 @@ impl Jobs {
         }
         let until = Instant::now() + limit;
         let mut pause = FIRST_LOOK;
-        while self.find(id, owner).await.is_some_and(|task| task.state == TaskState::Running)
-            && Instant::now() < until
-        {
+        let is_open = |found: Result<Option<TaskSummary>, StoreError>| match found {
+            Ok(task) => task.is_some_and(|task| task.state == TaskState::Running),
+            Err(_) => true,
+        };
+        while is_open(self.find(id, owner).await) && Instant::now() < until {
             tokio::time::sleep_until((Instant::now() + pause).min(until)).await;
             pause = (pause * 2).min(LAST_LOOK);
         }

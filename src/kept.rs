@@ -15,10 +15,11 @@ use crate::{
     allocator,
     fault::{Code, Fault},
     jobs::{self, JobEnd, JobOwner, Jobs},
+    json::set_member,
     results::{self, Body, CallResult, Whole, json_len},
     select::{self, SelectError, Selector},
     store::{KeptCounts, Lasts, Store, StoreError},
-    template::{self, Filled, Named, Source},
+    template::{self, Filled, Named, Source, TemplateError},
 };
 
 /// From this size on, in bytes, memory is given back to the system after a result was handled.
@@ -78,35 +79,54 @@ impl KeptResults {
         budget: usize,
     ) -> Result<Value, Fault> {
         let reference = query.get("ref").and_then(Value::as_str).unwrap_or_default();
+        let filter = select::given(query.get("select").and_then(Value::as_str).map(String::from));
+        if let Some(filter) = &filter {
+            let fault = |(_, error): (usize, SelectError)| wrong_filter(&query, &error);
+            select::check_all(vec![filter.clone()]).await.map_err(fault)?;
+        }
         let whole = self.whole(owner, reference).await?;
-        let body = match query.get("select").and_then(Value::as_str) {
-            None => whole.body,
+        let (body, note) = match &filter {
+            None => (whole.body, None),
             Some(filter) => {
                 let selected = self.select(owner, filter, whole).await;
-                let fault = |error: SelectError| match error {
-                    SelectError::Busy(_) => busy(&error),
-                    error => results::bad_query(&query, error.to_string()),
-                };
-                match selected.map_err(fault)? {
-                    Value::String(text) => Body::Text(text),
-                    value => Body::Json(value.to_string()),
+                let Selected { value, note } = selected.map_err(|error| wrong_filter(&query, &error))?;
+                match value {
+                    Value::String(text) => (Body::Text(text), note),
+                    value => (Body::Json(value.to_string()), note),
                 }
             }
         };
-        blocking(move || results::read(body, &query, budget)).await?
+        let mut answer = blocking(move || results::read(body, &query, budget)).await??;
+        if let Some(note) = note {
+            set_member(&mut answer, "note", note);
+        }
+        Ok(answer)
     }
 
     /// Applies a jq filter to the value of a result when it is the owner's turn.
-    pub async fn select(&self, owner: &JobOwner, filter: &str, whole: Whole) -> Result<Value, SelectError> {
+    pub async fn select(
+        &self,
+        owner: &JobOwner,
+        filter: &str,
+        whole: Whole,
+    ) -> Result<Selected, SelectError> {
+        let lacks = whole.lacks(filter);
         let mut failed = None;
         for reading in whole.readings(filter) {
             match self.selector.select(owner.account.id, filter, reading).await {
-                Ok(value) => return Ok(value),
+                Ok(value) => return Ok(Selected { value, note: lacks.filter(|_| failed.is_none()) }),
                 // The first reading's error refers to the value that was shown.
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
-        Err(failed.unwrap_or_else(|| SelectError::Failed(filter.into(), "there is no value".into())))
+        Err(match (failed, lacks) {
+            (Some(SelectError::Failed(filter, why)), Some(lacks)) => {
+                SelectError::Failed(filter, format!("{lacks} ({why})"))
+            }
+            (failed, _) => {
+                failed.unwrap_or_else(|| SelectError::Failed(filter.into(), "there is no value".into()))
+            }
+        })
     }
 
     /// Whether a jq filter holds for JSON text.
@@ -114,10 +134,9 @@ impl KeptResults {
         Ok(select::holds(&self.selector.outputs(owner.account.id, filter, json).await?))
     }
 
-    /// Returns why a text is not a jq filter; `None` if it is one.
-    pub async fn syntax_error(&self, owner: &JobOwner, filter: &str) -> Option<SelectError> {
-        let outputs = self.selector.outputs(owner.account.id, filter, "null".into()).await;
-        outputs.err().filter(|error| matches!(error, SelectError::Syntax(..)))
+    /// Runs a jq filter on JSON text when it is the owner's turn. Several outputs are an array.
+    pub async fn compute(&self, owner: &JobOwner, filter: &str, json: String) -> Result<Value, SelectError> {
+        self.selector.select(owner.account.id, filter, json).await
     }
 
     /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; otherwise keeps the result and
@@ -230,23 +249,32 @@ impl KeptResults {
     /// Replaces the `{{ref:ID.path}}` templates in `params` with kept results; `None` if there are no such templates.
     /// Other templates stay unchanged.
     pub async fn fill(&self, owner: &JobOwner, params: &Value) -> Result<Option<Filled>, Fault> {
-        let references = self.references(owner, params).await?;
-        if references.0.is_empty() {
+        let uses = template::references([params]).map_err(|error| unread_template(&error))?;
+        if uses.kept.is_empty() && !uses.has_literals {
             return Ok(None);
         }
+        let references = self.references(owner, uses.kept).await?;
         let filled = template::fill(params, &|name| references.named(name));
         filled.map(Some).map_err(|error| Fault::new(Code::NotFound, error.to_string()))
     }
 
-    /// Returns the kept results that templates in `params` name. Text in braces that does not look like one of our
-    /// references is not a template of ours.
-    pub async fn references(&self, owner: &JobOwner, params: &Value) -> Result<References, Fault> {
+    /// Reads the kept results that templates use: for each ID whether its blocks are needed beside its value.
+    pub async fn references(
+        &self,
+        owner: &JobOwner,
+        kept: BTreeMap<String, bool>,
+    ) -> Result<References, Fault> {
         let mut found = BTreeMap::new();
-        for id in template::references(params).into_iter().filter(|id| results::is_reference(id)) {
-            let whole = self.whole(owner, &id).await?;
-            let source =
-                blocking(move || whole.into_source()).await?.map_err(|error| unreadable(&id, &error))?;
-            found.insert(id, Arc::new(source));
+        for (id, has_blocks) in kept {
+            let text = self.text(owner, &id).await?;
+            let read = move || {
+                let source = Whole::read(&text).into_source()?;
+                let result = if has_blocks { Some(Arc::new(serde_json::from_str(&text)?)) } else { None };
+                Ok(Source { result, ..source })
+            };
+            let source = blocking(read).await?;
+            let source = source.map_err(|error: serde_json::Error| unreadable(&id, &error))?;
+            found.insert(kept_name(&id), Arc::new(source));
         }
         Ok(References(found))
     }
@@ -282,14 +310,22 @@ impl KeptResults {
     }
 }
 
-/// The kept results that templates name.
+/// The output of a jq filter.
+#[derive(Debug)]
+pub struct Selected {
+    pub value: Value,
+    /// Why the filter probably does not find what it is for.
+    pub note: Option<String>,
+}
+
+/// The kept results that templates name, by their names in templates.
 #[derive(Debug, Default)]
-pub struct References(BTreeMap<String, Arc<Source>>);
+pub struct References(pub BTreeMap<String, Arc<Source>>);
 
 impl References {
     /// Returns the value behind a name in a template.
     pub fn named(&self, name: &str) -> Named {
-        match name.strip_prefix("ref:").and_then(|id| self.0.get(id)) {
+        match self.0.get(name) {
             Some(value) => Named::Value(value.clone()),
             None => Named::Foreign,
         }
@@ -322,8 +358,26 @@ fn text_result(json: &Value) -> Value {
     json!({ "content": [{ "type": "text", "text": json.to_string() }] })
 }
 
+/// Returns the name of a kept result in templates.
+pub fn kept_name(id: &str) -> String {
+    format!("ref:{id}")
+}
+
+/// Builds the fault for a template that cannot be read.
+pub fn unread_template(error: &TemplateError) -> Fault {
+    Fault::new(Code::InvalidParams, format!("{error}. Nothing was called."))
+}
+
+/// Builds the fault for a filter of `gateway.fetch_result`.
+fn wrong_filter(query: &Map<String, Value>, error: &SelectError) -> Fault {
+    match error {
+        SelectError::Busy(_) => busy(error),
+        error => results::bad_query(query, error.to_string()),
+    }
+}
+
 /// Builds the fault for a filter that did not get its turn.
-fn busy(error: &SelectError) -> Fault {
+pub fn busy(error: &SelectError) -> Fault {
     Fault::new(Code::RateLimited, format!("{error}.")).retry_after(BUSY_RETRY)
 }
 

@@ -28,7 +28,13 @@ use self::{
     injections::FAMILIES,
     keys::FORMATS,
 };
-use crate::{disguises::undone, json::any_text, results::is_own_meta, text, words::Words};
+use crate::{
+    disguises::undone,
+    json::any_text,
+    results::is_own_meta,
+    text::{self, Hidden},
+    words::Words,
+};
 
 /// Replaces a secret.
 pub const MASK: &str = "***";
@@ -84,7 +90,7 @@ pub struct Finding<T> {
     pub text: String,
 }
 
-/// The findings in a value: the first [`MOST`] of each kind, one per owner of a known secret, and the counts.
+/// The findings in a value: the first [`MOST`] of each kind (of marks: those of hidden characters, and all others), one per owner of a known secret, and the counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Secrets.
@@ -107,6 +113,11 @@ impl Findings {
         self.leak_count == 0 && self.mark_count == 0 && self.imitations.is_empty()
     }
 
+    /// Returns the marks that read like instructions, and those of nothing but characters that people do not see.
+    pub fn split_marks(&self) -> (Vec<&Finding<&'static str>>, Vec<&Finding<&'static str>>) {
+        self.marks.iter().partition(|mark| !is_hidden(mark.what) || reads_like_instructions(&mark.text))
+    }
+
     /// Returns the marks for an answer: the kind, the place, and the beginning of each.
     pub fn marks_shown(&self) -> Value {
         shown(&self.marks)
@@ -124,8 +135,21 @@ impl Findings {
     }
 }
 
+/// Whether a mark is about hidden characters.
+fn is_hidden(what: &str) -> bool {
+    [Hidden::Tag, Hidden::Selector, Hidden::Direction].iter().any(|kind| kind.as_str() == what)
+}
+
+/// Whether the text that hidden characters spell reads like instructions.
+fn reads_like_instructions(text: &str) -> bool {
+    static NONE: LazyLock<KnownSecrets> = LazyLock::new(KnownSecrets::default);
+    let search =
+        Search { known: &NONE, keys: false, instructions: true, imitations: false, definition: false };
+    search.look(text).marks.iter().any(|(_, mark)| !is_hidden(mark.what))
+}
+
 /// Returns findings for an answer.
-fn shown(findings: &[Finding<&'static str>]) -> Value {
+pub fn shown<'f>(findings: impl IntoIterator<Item = &'f Finding<&'static str>>) -> Value {
     let shown = |one: &Finding<&'static str>| {
         let mut shown = json!({ "what": one.what, "where": one.place });
         if !one.text.is_empty() {
@@ -133,7 +157,7 @@ fn shown(findings: &[Finding<&'static str>]) -> Value {
         }
         shown
     };
-    findings.iter().map(shown).collect()
+    findings.into_iter().map(shown).collect()
 }
 
 /// What to search for.
@@ -358,13 +382,17 @@ impl Search<'_> {
                 findings.leaks.push(Finding { what, place: place(), text: String::new() });
             }
         }
-        let room = MOST - findings.marks.len();
-        findings.marks.extend(found.marks.into_iter().take(room).map(|(range, mark)| {
+        for (range, mark) in found.marks {
+            // Many hidden characters leave room for instructions.
+            let is_alike = |other: &&Finding<&str>| is_hidden(other.what) == is_hidden(mark.what);
+            if findings.marks.iter().filter(is_alike).count() >= MOST {
+                continue;
+            }
             let text = mark.reads.as_deref().unwrap_or_else(|| &text[range]);
             // A secret may be part of it.
             let text = self.redacted(text).map_or_else(|| excerpt(text), |(text, _)| excerpt(&text));
-            Finding { what: mark.what, place: place(), text }
-        }));
+            findings.marks.push(Finding { what: mark.what, place: place(), text });
+        }
     }
 
     /// Searches one text. The ranges are in order; a key may overlap a known secret.

@@ -133,12 +133,38 @@ mod tests {
         insta::assert_json_snapshot!(all);
     }
 
-    /// Checks that every array has `items`, and that there are no combinators.
+    /// Checks what the inspector's `--strict` and strict clients demand: one type for every schema, `items` for every
+    /// array, no combinators.
     fn check_plain(schema: &Value) {
-        if let Value::Object(fields) = schema {
-            assert!(!fields.contains_key("anyOf") && !fields.contains_key("oneOf"));
-            assert!(fields.get("type") != Some(&json!("array")) || fields.contains_key("items"), "{schema}");
-            fields.values().for_each(check_plain);
+        assert!(schema["type"].is_string(), "{schema}");
+        assert!(["anyOf", "oneOf", "allOf"].iter().all(|key| schema.get(key).is_none()), "{schema}");
+        assert!(schema["type"] != "array" || schema.get("items").is_some(), "{schema}");
+        let properties = schema["properties"].as_object().into_iter().flat_map(Map::values);
+        properties.chain(schema.get("items")).for_each(check_plain);
+    }
+
+    #[test]
+    fn a_number_below_one_is_refused_though_no_definition_says_so() {
+        let check = |name: &str, arguments: Value| {
+            let tool = META.iter().find(|tool| tool.name == name).expect("it is one of the nine");
+            assert!(tool.schema.read(arguments.clone()).is_err(), "{name} {arguments}");
+        };
+        check("search_tools", json!({ "query": "q", "limit": 0 }));
+        check("browse_category", json!({ "category": "c", "page": 0 }));
+        check("execute_tool", json!({ "name": "a.b", "timeout_ms": 0 }));
+        check("call_app", json!({ "app_id": "a", "input": "i", "timeout": -1 }));
+        assert!(!json!(definitions()).to_string().contains("minimum"));
+    }
+
+    #[test]
+    fn careful_clients_see_which_of_the_nine_only_read() {
+        for tool in definitions() {
+            let expected = match tool["name"].as_str() {
+                Some("execute_tool" | "run_parallel" | "call_app") => Value::Null,
+                Some("ask_user") => json!({ "destructiveHint": false, "openWorldHint": false }),
+                _ => json!({ "readOnlyHint": true }),
+            };
+            assert_eq!(tool["annotations"], expected, "{tool}");
         }
     }
 }

@@ -79,6 +79,26 @@ pub struct CallRecord<'a> {
     pub in_server: Duration,
 }
 
+/// What clients were spared since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Spared {
+    /// Bytes of definitions that clients did not have to read.
+    pub definitions: u64,
+    /// Bytes of results that were filtered, or are read only if wanted.
+    pub results: u64,
+    /// Calls whose params Nonet repaired, and that would have failed.
+    pub repaired: u64,
+}
+
+#[derive(Debug, Default)]
+struct SparedCounts {
+    /// How many clients have read a list of tools, and the bytes of these lists.
+    lists: AtomicU64,
+    listed: AtomicU64,
+    results: AtomicU64,
+    repaired: AtomicU64,
+}
+
 /// The server, the kind of finding, and the action taken.
 type FoundKey = (Arc<str>, &'static str, &'static str);
 
@@ -93,6 +113,7 @@ pub struct Metrics {
     found: Mutex<BTreeMap<FoundKey, u64>>,
     gateway: Histogram,
     search: Histogram,
+    spared: SparedCounts,
 }
 
 /// Latencies; a part without observations is absent.
@@ -137,6 +158,7 @@ impl Default for Metrics {
             found: Mutex::default(),
             gateway: Histogram::new(GATEWAY_US),
             search: Histogram::new(SEARCH_US),
+            spared: SparedCounts::default(),
         }
     }
 }
@@ -162,6 +184,33 @@ impl Metrics {
     /// Counts a secret or instructions in transit to or from a server. `done` is the action taken.
     pub fn found(&self, server: &Arc<str>, kind: &'static str, done: &'static str) {
         *self.found.lock().entry((server.clone(), kind, done)).or_default() += 1;
+    }
+
+    /// Counts the first list of tools that a client reads, of this size in bytes.
+    pub fn listed(&self, bytes: usize) {
+        self.spared.lists.fetch_add(1, Relaxed);
+        self.spared.listed.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts bytes of a result that were filtered out, or are read only if wanted.
+    pub fn spared_of_result(&self, bytes: usize) {
+        self.spared.results.fetch_add(bytes as u64, Relaxed);
+    }
+
+    /// Counts a call that would have failed had its params not been repaired.
+    pub fn repaired(&self) {
+        self.spared.repaired.fetch_add(1, Relaxed);
+    }
+
+    /// Returns what clients were spared since the start. `definitions` is the size of all definitions in bytes.
+    pub fn spared(&self, definitions: usize) -> Spared {
+        let SparedCounts { lists, listed, results, repaired } = &self.spared;
+        let all = lists.load(Relaxed).saturating_mul(definitions as u64);
+        Spared {
+            definitions: all.saturating_sub(listed.load(Relaxed)),
+            results: results.load(Relaxed),
+            repaired: repaired.load(Relaxed),
+        }
     }
 
     /// Counts a search and its duration.

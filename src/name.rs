@@ -7,7 +7,10 @@ use std::{collections::HashMap, fmt, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
-use crate::text::{Hidden, fold_confusables};
+use crate::{
+    search,
+    text::{Hidden, fold_confusables},
+};
 
 /// The longest wire name: the limit of the strictest model API (`^[a-zA-Z0-9_-]{1,64}$`).
 pub const MAX_WIRE: usize = 64;
@@ -154,6 +157,22 @@ impl Wire {
 
 /// Prefixes that clients put before a server's tools for the model: `mcp__<server>__<tool>`, here with Nonet as the server.
 const CLIENT_PREFIXES: [&str; 2] = ["mcp__nonet__", "mcp_nonet_"];
+
+/// What clients put before the names of another server's tools: `mcp__files__read`, `functions.files.read`.
+const OTHER_PREFIXES: [&str; 3] = ["mcp", "functions", "default_api"];
+
+/// Strips a prefix that clients put before the tools of any server; `None` without such a prefix.
+fn without_other_prefix(name: &str) -> Option<&str> {
+    if without_client_prefix(name).is_some() {
+        return None;
+    }
+    OTHER_PREFIXES.iter().find_map(|prefix| {
+        let head = name.get(..prefix.len())?;
+        let rest = &name[prefix.len()..];
+        let inner = rest.trim_start_matches(['_', '.', ':', '/']);
+        (head.eq_ignore_ascii_case(prefix) && inner.len() < rest.len() && !inner.is_empty()).then_some(inner)
+    })
+}
 
 /// Strips the prefix that a client puts before Nonet's tool names; `None` without such a prefix.
 pub fn without_client_prefix(name: &str) -> Option<&str> {
@@ -384,6 +403,32 @@ pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>, limit:
     scored.into_iter().take(limit).map(|(_, candidate)| candidate).collect()
 }
 
+/// Returns up to `limit` candidates similar to `name`; if there are none, those that spell out an abbreviation, or that
+/// abbreviate it: `k8s` for `kubernetes`.
+pub fn nearest_in_meaning<'a>(
+    name: &str,
+    candidates: impl Iterator<Item = &'a str>,
+    limit: usize,
+) -> Vec<&'a str> {
+    let candidates: Vec<&str> = candidates.collect();
+    let near = nearest(name, candidates.iter().copied(), limit);
+    if !near.is_empty() {
+        return near;
+    }
+    let spelled = |name: &str| -> Vec<String> {
+        let name: String = name.chars().take(MAX_WIRE).collect();
+        words(&name).into_iter().map(|word| search::abbreviation(&word).map_or(word, str::to_owned)).collect()
+    };
+    let wanted = spelled(name);
+    let is_near = |other: &&str| {
+        let other = spelled(other);
+        !other.is_empty()
+            && (other.iter().all(|word| wanted.contains(word))
+                || wanted.iter().all(|word| other.contains(word)))
+    };
+    if wanted.is_empty() { Vec::new() } else { candidates.into_iter().filter(is_near).take(limit).collect() }
+}
+
 /// Splits a name into server and tool at its first separator (`.`, `:`, `/` or `__`), if it has one.
 pub fn split_given(given: &str) -> Option<(&str, &str)> {
     let (at, length) = match (given.find("__"), given.find(['.', ':', '/'])) {
@@ -398,7 +443,8 @@ pub fn split_given(given: &str) -> Option<(&str, &str)> {
 /// Resolves the name of a meta-tool in any case and with any separators.
 pub fn meta_tool(name: &str) -> Option<&'static str> {
     let name = name.trim();
-    let own = without_client_prefix(name).unwrap_or(name);
+    let own = without_other_prefix(name).unwrap_or(name);
+    let own = without_client_prefix(own).unwrap_or(own);
     // No spelling of a meta-tool's name is longer.
     if own.len() > MAX_WIRE {
         return None;
@@ -468,6 +514,12 @@ impl Namespaces {
         let Some(known) = self.0.get(fold(server).trim_matches('_')) else { return &[] };
         let exact = known.iter().position(|known| **known == *server);
         exact.map_or(&known[..], |at| &known[at..=at])
+    }
+
+    /// Returns a name without what another client puts before it, unless it begins with the name of a server.
+    pub fn behind_other_client<'a>(&self, given: &'a str) -> Option<&'a str> {
+        let inner = without_other_prefix(given.trim())?;
+        self.implied(&fold(given)).next().is_none().then_some(inner)
     }
 
     /// Returns the servers spelled like this.
@@ -673,6 +725,38 @@ mod tests {
             |folded: &str| names.implied(folded).map(|server| server.to_string()).collect::<Vec<_>>();
         assert_eq!(implied("git_hub_create"), ["git", "git_hub"]);
         assert_eq!(implied("good"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_other_clients_put_before_a_name_goes() {
+        let names = Namespaces::new(["files", "functions"]);
+        let check = |given: &str, expected: Option<&str>| {
+            assert_eq!(names.behind_other_client(given), expected, "{given}")
+        };
+        check("mcp__files__read", Some("files__read"));
+        check("mcp_files_read", Some("files_read"));
+        check("default_api.files.read", Some("files.read"));
+        check("functions.files.read", None);
+        check("files.read", None);
+        check("mcpfiles.read", None);
+        check("mcp__", None);
+        let names = Namespaces::new(["mcp_files", "files"]);
+        assert_eq!(names.behind_other_client("mcp_files_read"), None);
+        assert_eq!(meta_tool("functions.search_tools"), Some("search_tools"));
+        assert_eq!(meta_tool("functions.mcp__nonet__search_tools"), Some("search_tools"));
+    }
+
+    #[test]
+    fn an_abbreviation_is_near_what_it_means() {
+        let known = ["k8s", "files", "pg-main", "mail"];
+        let check = |given: &str, expected: &[&str]| {
+            assert_eq!(nearest_in_meaning(given, known.into_iter(), 2), expected, "{given}")
+        };
+        check("kubernetes", &["k8s"]);
+        check("postgres", &["pg-main"]);
+        check("flies", &["files"]);
+        check("zebra", &[]);
+        check("", &[]);
     }
 
     #[test]

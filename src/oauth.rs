@@ -51,6 +51,8 @@ const BEFORE_END: Duration = Duration::from_secs(30);
 const RENEW_AGAIN: Duration = Duration::from_secs(5);
 /// The longest time for one renewal, discovery included.
 const RENEW_LIMIT: Duration = Duration::from_secs(60);
+/// The longest time for the question whether a server offers a sign-in.
+const DISCOVERY_LIMIT: Duration = Duration::from_secs(8);
 /// The number of recent tokens and secrets that are masked.
 const MASKED: usize = 8;
 
@@ -130,6 +132,24 @@ impl Account {
     /// Returns the kind of sign-in.
     pub fn grant(&self) -> Grant {
         self.settings.grant
+    }
+
+    /// Returns whether a sign-in may succeed: the server's refusal, its host or the settings name a sign-in server, or the user
+    /// has signed in before.
+    pub async fn is_offered(&self, challenge: &str) -> bool {
+        let is_known = challenge.contains("resource_metadata")
+            || self.settings.client_id.is_some()
+            || self.settings.issuer.is_some()
+            || self.entry.as_ref().is_some_and(|entry| entry.sign_in().is_some());
+        if is_known {
+            return true;
+        }
+        let found = manager(&self.url, &self.settings, Some(challenge));
+        match tokio::time::timeout(DISCOVERY_LIMIT, found).await {
+            Ok(found) => found.is_ok_and(|found| found.is_named),
+            // Nothing is known.
+            Err(_) => true,
+        }
     }
 
     /// Returns the access token for a request, renewed if it is about to expire; `None` if nobody has signed in.

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use self::definition::difference;
-pub use self::definition::{hash, plain};
+pub use self::definition::{MarkedPlace, hash, plain};
 use self::lock_file::{LockFile, LockedServer};
 use crate::{
     clock::Clock,
@@ -474,15 +474,19 @@ impl Pins {
         let waiting = db.waiting(most)?.into_iter().map(|(pin, texts)| {
             let standing = if pin.trusted.is_some() { Standing::Changed } else { Standing::New };
             let trusted = read(texts.trusted);
-            let difference = match read(texts.waiting) {
+            let (difference, marked) = match read(texts.waiting) {
                 Some(value) => {
+                    let marked = trusted.as_ref().map(|trusted| definition::marked(trusted, &value, end));
                     let item =
                         Item { kind: pin.kind, name: &pin.name, value: std::borrow::Cow::Owned(value) };
-                    told_difference(standing, trusted.as_ref(), &item, end)
+                    (told_difference(standing, trusted.as_ref(), &item, end), marked.unwrap_or_default())
                 }
-                None => "The definition is too large to be kept; only its hash is known.".into(),
+                None => {
+                    let why = "The definition is too large to be kept; only its hash is known.".to_string();
+                    (why, Vec::new())
+                }
             };
-            WaitingPin { pin, standing, difference }
+            WaitingPin { pin, standing, difference, marked }
         });
         Ok(waiting.collect())
     }
@@ -509,6 +513,8 @@ pub struct WaitingPin {
     pub standing: Standing,
     /// The differences from the trusted definition, or the new definition.
     pub difference: String,
+    /// The differences with the words that differ, if the trusted definition is kept.
+    pub marked: Vec<MarkedPlace>,
 }
 
 impl WaitingPin {

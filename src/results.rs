@@ -18,11 +18,13 @@ use std::{io, sync::Arc};
 use serde_json::{Map, Value, json};
 
 pub use call_result::CallResult;
-pub use condense::fair_share;
+pub use condense::{fair_share, without_repeats};
 pub use read::{bad_query, read};
 pub use value::{Body, WRAPPER, Whole, source_of, value_of};
 
-use self::condense::Condensed;
+pub use crate::template::is_reference;
+
+use self::{condense::Condensed, preview::ReadOn};
 use crate::{
     fault::{self, NextStep},
     json::set_member,
@@ -79,13 +81,6 @@ pub fn take_media(result: &mut Arc<Value>) -> Vec<Value> {
         Some(blocks) => blocks.extract_if(.., |block| is_media(block)).collect(),
         None => Vec::new(),
     }
-}
-
-/// Returns whether a text has the form of a reference to a kept result. A task's handle is such a reference too.
-pub fn is_reference(text: &str) -> bool {
-    let hex = |hex: &str, length| hex.len() == length && hex.bytes().all(|byte| byte.is_ascii_hexdigit());
-    text.strip_prefix("r-").is_some_and(|rest| hex(rest, 10))
-        || text.strip_prefix("job-").is_some_and(|rest| hex(rest, 12))
 }
 
 /// Returns a new reference.
@@ -161,19 +156,30 @@ fn mark_reference(result: &mut Value, reference: Result<&str, &str>) {
 
 /// Returns the length of a value as compact JSON, in bytes, without building it.
 pub fn json_len(value: &Value) -> usize {
-    struct Count(usize);
-    impl io::Write for Count {
+    json_start(value, 0).0
+}
+
+/// Returns the length of a value as compact JSON, and the first `most` bytes of that JSON.
+pub fn json_start(value: &Value, most: usize) -> (usize, Vec<u8>) {
+    struct Start {
+        len: usize,
+        most: usize,
+        bytes: Vec<u8>,
+    }
+    impl io::Write for Start {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
+            self.len += bytes.len();
+            let room = self.most.saturating_sub(self.bytes.len());
+            self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
     }
-    let mut count = Count(0);
-    let _ = serde_json::to_writer(&mut count, value);
-    count.0
+    let mut start = Start { len: 0, most, bytes: Vec::new() };
+    let _ = serde_json::to_writer(&mut start, value);
+    (start.len, start.bytes)
 }
 
 /// Returns whether a result of `size` bytes must be shortened to fit into `budget` bytes, and can be. Images and audio stay
@@ -201,10 +207,21 @@ fn weight(result: &Value, size: usize) -> usize {
 
 /// Replaces the long texts of a result by previews, and adds a note: how to read on under `reference`, or why the result was
 /// not kept. Of many blocks, only the first ones that fit into `budget` bytes stay.
-pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<&str, &str>) -> Value {
+pub fn shorten(result: Value, size: usize, budget: usize, reference: Result<&str, &str>) -> Value {
     if is_fault(&result) {
         return shorten_own(result, size, budget, reference);
     }
+    let read_on = ReadOn::of(&result);
+    shorten_blocks(result, size, budget, reference, &read_on)
+}
+
+fn shorten_blocks(
+    mut result: Value,
+    size: usize,
+    budget: usize,
+    reference: Result<&str, &str>,
+    read_on: &ReadOn,
+) -> Value {
     if is_error(&result)
         && let Some(fields) = result.as_object_mut()
     {
@@ -217,7 +234,6 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
     mark_reference(&mut result, reference);
     let long = blocks(&result).filter(|block| long_text(block).is_some()).count();
     let share = PREVIEW.min(budget / 2) / long.max(1);
-    let kind = preview::kind(&result);
     let size = weight(&result, size);
     let wrapper = value::wrapper(&result).map(String::from);
     if let Some(blocks) = result.get_mut("content").and_then(Value::as_array_mut) {
@@ -244,7 +260,7 @@ pub fn shorten(mut result: Value, size: usize, budget: usize, reference: Result<
             }
             stays
         });
-        let mut note = preview::note(reference, size, kind);
+        let mut note = preview::note(reference, size, read_on);
         if blocks.len() < before {
             note["blocks_left_out"] = json!(before - blocks.len());
         }
@@ -307,7 +323,7 @@ pub fn shorten_prompt(prompt: &Value, size: usize, budget: usize, reference: Res
         Some(block)
     });
     let whole = json!({ "content": blocks.collect::<Vec<_>>() });
-    let mut shown = shorten(whole, size, budget, reference);
+    let mut shown = shorten_blocks(whole, size, budget, reference, &ReadOn::Lines);
     let blocks = match shown["content"].take() {
         Value::Array(blocks) => blocks,
         _ => Vec::new(),

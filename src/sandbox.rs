@@ -34,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{Network, SandboxSettings};
 
-pub use homes::forget_homes;
+pub use homes::{count_homes, forget_homes};
 pub use places::Places;
 
 /// The argument that runs the binary as the helper.

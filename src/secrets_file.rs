@@ -122,6 +122,7 @@ impl SecretsFile {
         if now != self.before {
             return Err(io::Error::other("another program has just changed it; try again"));
         }
+        files::ensure_writable(&self.path)?;
         replace(&self.path, Some(&self.text))
     }
 

@@ -1,5 +1,7 @@
 //! jq filters over JSON values, through jaq. Bounded in number, time, memory and output; never run on an async thread.
 
+mod tables;
+
 use std::{
     io::{self, Read},
     path::{Path, PathBuf},
@@ -9,15 +11,17 @@ use std::{
 };
 
 use jaq_core::{
-    Compiler, Ctx, Vars, data,
-    load::{Arena, File, Loader},
+    Compiler, Ctx, Vars,
+    compile::Undefined,
+    data,
+    load::{self, Arena, File, Loader},
     native, unwrap_valr,
 };
 use jaq_json::{Val, read};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::turns::Turns;
+use crate::{text::clip, turns::Turns};
 
 /// How many values a filter may output.
 const MAX_OUTPUTS: usize = 10_000;
@@ -33,18 +37,39 @@ const LONGEST_QUEUE: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// jq functions that would access the environment or the process, with their number of arguments. They fail here.
 const OUTSIDE: [(&str, usize); 2] = [("env", 0), ("halt", 1)];
+/// The own name of jq's `fromjson`, which takes only text.
+const OF_TEXT: &str = "fromjson_of_text";
+/// `fromjson` as here: JSON in a result is already parsed, so a value that is not text stays as it is.
+const FROM_JSON: &str = "def fromjson: if isstring then fromjson_of_text else . end;";
+/// The longest filter of a caller, in bytes, and a stack for the deepest filter of this length. Only what is used of it takes
+/// memory.
+const LONGEST: usize = 8 << 10;
+const CHECK_STACK: usize = 256 << 20;
 
 /// Why a filter failed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum SelectError {
-    #[error("`{0}` is not a jq filter: {1}")]
+    #[error("`{}` is not a jq filter: {}", clip(.0, MAX_HEAD), .1)]
     Syntax(String, String),
-    #[error("the jq filter `{0}` failed: {1}")]
+    #[error("the jq filter `{}` failed: {}", clip(.0, MAX_HEAD), .1)]
     Failed(String, String),
-    #[error("the jq filter `{0}` did not end within {TIME_LIMIT:?}")]
+    #[error("the jq filter `{}` did not end within {TIME_LIMIT:?}", clip(.0, MAX_HEAD))]
     TooSlow(String),
-    #[error("the jq filter `{0}` was not run: too many filters are running or waiting")]
+    #[error("the jq filter `{}` was not run: too many filters are running or waiting", clip(.0, MAX_HEAD))]
     Busy(String),
+}
+
+impl SelectError {
+    /// Returns the error as one of this filter, from which the filter that ran was made.
+    pub fn about(self, filter: &str) -> Self {
+        let filter = filter.into();
+        match self {
+            Self::Syntax(_, why) => Self::Syntax(filter, why),
+            Self::Failed(_, why) => Self::Failed(filter, why),
+            Self::TooSlow(_) => Self::TooSlow(filter),
+            Self::Busy(_) => Self::Busy(filter),
+        }
+    }
 }
 
 /// The argument that makes the binary run one filter: the filter follows, the value comes on stdin.
@@ -214,9 +239,35 @@ pub fn run_child(filter: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that a text of the configuration is a jq filter. Callers' filters are compiled in a separate process.
+/// Checks that a text is a jq filter.
 pub fn check(filter: &str) -> Result<(), SelectError> {
     compile(filter).map(drop)
+}
+
+/// Returns a filter that was given; a blank one was not.
+pub fn given(filter: Option<String>) -> Option<String> {
+    filter.filter(|filter| !filter.trim().is_empty())
+}
+
+/// Checks callers' filters before anything runs. The error has the position of the first wrong filter. Parsing one takes less
+/// than a process for it would; a thread with a stack for the deepest filter keeps the gateway safe.
+pub async fn check_all(filters: Vec<String>) -> Result<(), (usize, SelectError)> {
+    let (done, outcome) = tokio::sync::oneshot::channel();
+    let work = move || {
+        let mut checked = filters.iter().enumerate().map(|(at, filter)| match filter.len() > LONGEST {
+            true => Err((at, too_long(filter))),
+            false => check(filter).map_err(|error| (at, error)),
+        });
+        let _ = done.send(checked.find(Result::is_err).unwrap_or(Ok(())));
+    };
+    let unchecked = || (0, SelectError::Busy(String::new()));
+    std::thread::Builder::new().stack_size(CHECK_STACK).spawn(work).map_err(|_| unchecked())?;
+    outcome.await.map_err(|_| unchecked())?
+}
+
+fn too_long(filter: &str) -> SelectError {
+    let why = format!("it has {} bytes, and the most are {LONGEST}", filter.len());
+    SelectError::Syntax(filter.into(), why)
 }
 
 type Program = jaq_core::compile::Filter<jaq_core::Native<data::JustLut<Val>>>;
@@ -239,27 +290,82 @@ fn run(filter: &str, json: &str) -> Result<Vec<Value>, SelectError> {
 }
 
 fn compile(filter: &str) -> Result<Program, SelectError> {
-    let defs = jaq_core::defs().chain(jaq_std::defs()).chain(jaq_json::defs());
-    let funs = jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs());
+    let own = load::parse(FROM_JSON, |parser| parser.defs()).unwrap_or_default();
+    let defs =
+        jaq_core::defs().chain(jaq_std::defs()).chain(own).chain(jaq_json::defs()).chain(tables::defs());
+    let funs = jaq_core::funs().chain(jaq_std::funs()).chain(jaq_json::funs()).chain(tables::funs());
     let refused = OUTSIDE.map(|(name, arguments)| {
         native::run::<data::JustLut<Val>>((name, native::v(arguments), |_| {
             native::bome(Err(jaq_core::Error::str("not available here")))
         }))
     });
     let funs = funs.filter(|(name, ..)| OUTSIDE.iter().all(|(out, _)| out != name)).chain(refused);
+    let funs = funs.map(|(name, arguments, run)| match name {
+        "fromjson" => (OF_TEXT, arguments, run),
+        _ => (name, arguments, run),
+    });
     let arena = Arena::default();
-    let modules = Loader::new(defs)
-        .load(&arena, File { code: filter, path: () })
-        .map_err(|_| SelectError::Syntax(filter.into(), "it does not parse".into()))?;
+    let wrong = |why: String| SelectError::Syntax(filter.into(), why);
+    let modules = Loader::new(defs).load(&arena, File { code: filter, path: () }).map_err(|errors| {
+        wrong(errors.first().map_or_else(String::new, |(_, error)| misread(filter, error)))
+    })?;
     Compiler::default().with_funs(funs).compile(modules).map_err(|errors| {
-        let unknown: Vec<String> = errors
-            .iter()
-            .flat_map(|(_, errors)| errors)
-            .map(|(name, _)| format!("`{name}` is not known"))
-            .take(3)
-            .collect();
-        SelectError::Syntax(filter.into(), unknown.join(", "))
+        let unknown = errors.iter().flat_map(|(_, errors)| errors).take(3);
+        wrong(unknown.map(|(name, kind)| undefined(name, kind)).collect::<Vec<_>>().join("; "))
     })
+}
+
+/// Says what the parser expected, and where.
+fn misread(filter: &str, error: &load::Error<&str>) -> String {
+    let (expected, rest) = match error {
+        load::Error::Io(_) => return "modules are not available here".into(),
+        load::Error::Lex(errors) => match errors.first() {
+            // Whatever is open is closed in the reverse order.
+            Some((load::lex::Expect::Delim(open), rest)) => {
+                let close = match *open {
+                    "(" => ")",
+                    "[" => "]",
+                    "{" => "}",
+                    other => other,
+                };
+                (format!("`{close}` for `{open}`"), *rest)
+            }
+            Some((expected, rest)) => (expected.as_str().to_string(), *rest),
+            None => return "it does not parse".into(),
+        },
+        load::Error::Parse(errors) => match errors.first() {
+            Some((expected, rest)) => {
+                let expected = match expected {
+                    load::parse::Expect::Just(token) => format!("`{token}`"),
+                    load::parse::Expect::Nothing => "an operator such as `|`, or its end".into(),
+                    load::parse::Expect::Term => "a path such as `.a`, or a value".into(),
+                    other => other.as_str().to_string(),
+                };
+                (expected, *rest)
+            }
+            None => return "it does not parse".into(),
+        },
+    };
+    // The rest is a part of the filter.
+    let at = (rest.as_ptr() as usize).saturating_sub(filter.as_ptr() as usize).min(filter.len());
+    let rest = filter.get(at..).unwrap_or_default();
+    match rest.is_empty() {
+        true => format!("expected {expected} at its end"),
+        false => {
+            let place = filter.get(..at).unwrap_or_default().chars().count() + 1;
+            format!("expected {expected} at character {place}, before `{}`", clip(rest, 30))
+        }
+    }
+}
+
+/// Says what is not known, and what was probably meant.
+fn undefined(name: &str, kind: &Undefined) -> String {
+    match kind {
+        Undefined::Filter(0) => format!("`{name}` is not known; a member is `.{name}`, a text `\"{name}\"`"),
+        Undefined::Filter(1) => format!("`{name}` with 1 argument is not known"),
+        Undefined::Filter(arguments) => format!("`{name}` with {arguments} arguments is not known"),
+        _ => format!("`{name}` is not known"),
+    }
 }
 
 /// Cuts the middle of a long message: jq quotes the whole value, and ends with the actual error.
@@ -302,6 +408,9 @@ mod tests {
 
     #[test]
     fn filters_run() {
+        check(".items | fromjson | .[0].n", Ok(json!([1])));
+        check("\"[7]\" | fromjson", Ok(json!([[7]])));
+        check("try (\"{\" | fromjson) catch \"no\"", Ok(json!(["no"])));
         check(".items[0].t", Ok(json!(["a"])));
         check(".items[].n", Ok(json!([1, 2])));
         check("[.items[] | select(.n > 1) | .t]", Ok(json!([["b"]])));
@@ -315,6 +424,54 @@ mod tests {
         check("$ENV", Err("not a jq filter"));
         check(".items.t", Err("failed"));
         check("range(100000)", Err("more than"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_filter_is_said_with_its_place() {
+        let check = |filter: &str, expected: &str| {
+            let error = super::check(filter).expect_err(filter).to_string();
+            assert!(error.ends_with(expected), "{error}");
+        };
+        check(".items[", "expected `]` for `[` at its end");
+        check("\"é\" | {a: (1}", "expected `)` for `(` at character 13, before `}`");
+        check(".a b", "expected an operator such as `|`, or its end at character 4, before `b`");
+        check(".a |", "expected a path such as `.a`, or a value at its end");
+        check(".a & .b", "expected token at character 4, before `& .b`");
+        check("if .a then 1", "expected else or end at its end");
+        check("items[0]", "`items` is not known; a member is `.items`, a text `\"items\"`");
+        check("pick(.a; .b)", "`pick` with 2 arguments is not known");
+        check("$x", "`$x` is not known");
+        check("import \"a\" as a; .", "modules are not available here");
+    }
+
+    #[tokio::test]
+    async fn callers_filters_are_checked_on_a_stack_of_their_own() {
+        let deep = |open: &str, inside: &str, close: &str| {
+            let times = (LONGEST - inside.len()) / (open.len() + close.len());
+            [&open.repeat(times), inside, &close.repeat(times)].concat()
+        };
+        for filter in [
+            deep("(", ".", ")"),
+            deep("[", ".", "]"),
+            deep("{a:", ".", "}"),
+            deep("-", "1", ""),
+            deep("1|", "1", ""),
+            deep("try ", "1", ""),
+            deep("1 as $x|", "1", ""),
+            deep("def f:", "1", ";1"),
+            deep("if ", "1", " then 1 end"),
+            deep("\"\\(", "1", ")\""),
+            deep(".[", "1", "]"),
+            deep("map(", "1", ")"),
+            deep("reduce ", ".", " as $x (1;1)"),
+        ] {
+            let checked = check_all(vec![filter.clone()]).await;
+            assert!(!matches!(checked, Err((_, SelectError::Busy(_)))), "{}", clip(&filter, 20));
+        }
+        let wrong = check_all(vec![".".into(), ".[".into(), ".{".into()]).await.expect_err("it is wrong");
+        assert_eq!(wrong.0, 1);
+        let long = check_all(vec!["1|".repeat(LONGEST)]).await.expect_err("it is long").1.to_string();
+        assert!(long.contains("the most are") && long.len() < 400, "{long}");
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@ mod in_flight;
 mod inquiries;
 mod list_changes;
 mod listen;
+mod neighbours;
 mod origin;
 mod page;
 mod plain_calls;
@@ -42,6 +43,7 @@ use std::{
 
 pub(crate) use access::WITHOUT_TOKENS;
 pub use http::{HttpOptions, Serving, serve_http};
+pub use neighbours::Neighbours;
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -53,6 +55,7 @@ use rmcp::{
         ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
         ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
         SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
+        UpdateTaskParams,
     },
     service::{NotificationContext, Peer, RequestContext, SubscriptionContext},
 };
@@ -68,7 +71,7 @@ pub use user_page::UserPage;
 use self::{
     calls::Called,
     carried::CarriedSessions,
-    in_flight::{Channels, InFlight, LogThreshold, Parkings, RequestOutcome},
+    in_flight::{Channels, InFlight, LogThreshold, Parkings, RequestOutcome, WayBack},
     list_changes::{AnnouncedLists, tell_changed},
     origin::Origin,
     unused_sessions::SessionPlace,
@@ -83,6 +86,7 @@ use crate::{
     },
     meta::{self, Answer},
     quotas::{Account, Exhausted},
+    results::{is_own_meta, json_len},
     text::{self, clip},
     trace,
     wire::{LineReader, rmcp::carry},
@@ -90,8 +94,10 @@ use crate::{
 
 /// The error code for a request beyond a quota, from the range for servers.
 const RATE_LIMITED: ErrorCode = ErrorCode(-32000);
-/// Members of a request's `_meta` that are passed on to servers (W3C trace context, SEP-414).
-const PASSED_ON: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+/// How much of a request's `_meta` is passed on to servers, in bytes of JSON.
+const MAX_META: usize = 16 << 10;
+/// The beginning of the protocol's own keys in `_meta`, which hold between two neighbours only.
+const OF_PROTOCOL: &str = "io.modelcontextprotocol/";
 /// Methods whose params can be invalid: in both eras, and in the session era only.
 const KNOWN: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
 const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", "logging/setLevel"];
@@ -247,7 +253,7 @@ impl NonetServer {
             _ => AsTask::Never,
         };
         let trace = trace::Parent::of(&context.meta().0);
-        let meta = passed_on(context);
+        let meta = passed_on(context, &self.session);
         let (cancel, progress) = (ways.cancel.clone(), ways.progress.clone());
         let asker = Some(ways.asker.clone());
         // The request that starts a task has been answered by the time a user could be asked.
@@ -307,7 +313,14 @@ impl NonetServer {
         let ways = self.ways(context, &base, level);
         let caller = self.caller(context, base, &ways);
         let work = in_flight::call(self.gateway.clone(), caller.clone(), request);
-        (ways.open(what, self.session.profile.clone(), caller.account.clone(), work), caller)
+        let way_back = match self.http || context.is_stateless() {
+            true => {
+                let by_task = caller.as_task == AsTask::IfSlow;
+                WayBack::NextRequest { board: self.session.board.clone(), by_task }
+            }
+            false => WayBack::AtOnce,
+        };
+        (ways.open(what, self.session.profile.clone(), caller.account.clone(), way_back, work), caller)
     }
 
     /// Passes a request through to a server, which may ask the client meanwhile. Returns the result, or the requests that the
@@ -335,7 +348,7 @@ impl NonetServer {
                     let _place = place;
                     work.await
                 };
-                ways.open(what, profile, account, work)
+                ways.open(what, profile, account, WayBack::AtOnce, work)
             }
         };
         match open.run(&self.parkings.passed, context, None).await {
@@ -371,7 +384,7 @@ impl NonetServer {
 
     /// Returns the caller of a request, with the metadata for servers.
     fn asker(&self, context: &impl Origin) -> Caller {
-        Caller { meta: passed_on(context), ..self.who(context) }
+        Caller { meta: passed_on(context, &self.session), ..self.who(context) }
     }
 
     /// Returns the caller of a request, without the channels of a call.
@@ -423,10 +436,20 @@ fn refused(exhausted: Exhausted) -> ErrorData {
     ErrorData::new(RATE_LIMITED, fault.message.clone(), Some(fault.to_value()))
 }
 
-/// Returns the part of a request's `_meta` that servers get.
-fn passed_on(context: &impl Origin) -> Map<String, Value> {
-    let meta = &context.meta().0;
-    PASSED_ON.iter().filter_map(|key| Some(((*key).to_string(), meta.get(*key)?.clone()))).collect()
+/// Returns the part of a request's `_meta` that servers get: everything but the keys of the protocol, which Nonet sets itself,
+/// and Nonet's own. Tells the session if there is too much of it.
+fn passed_on(context: &impl Origin, session: &Session) -> Map<String, Value> {
+    let is_passed = |key: &str| key != "progressToken" && !key.starts_with(OF_PROTOCOL) && !is_own_meta(key);
+    let given = context.meta().0.iter().filter(|(key, _)| is_passed(key));
+    let bytes: usize = given.clone().map(|(key, value)| key.len() + json_len(value) + 4).sum();
+    if bytes > MAX_META {
+        let message = format!(
+            "The request's `_meta` has {bytes} bytes beside the protocol's own keys, and at most {MAX_META} are passed on to servers: none of it was."
+        );
+        session.notify(json!({ "kind": "meta_left_out", "message": message }));
+        return Map::new();
+    }
+    given.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// Returns the bearer token of a request over HTTP, if access requires one.
@@ -503,11 +526,16 @@ impl ServerHandler for NonetServer {
         _request: Option<PaginatedRequestParams>,
         context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        self.gateway.recalled_lists().await;
+        let constant = !meta::list_can_change(&self.gateway.gate(&self.session));
+        if !constant {
+            self.gateway.first_lists(&self.session).await;
+        }
         let tools = meta::listed_tools(&self.gateway.gate(&self.session), &self.who(&context).limits);
         let mut list = json!({ "tools": tools });
+        if !context.is_stateless() && self.session.reads_first_list() {
+            self.gateway.metrics.listed(json_len(&list["tools"]));
+        }
         if context.is_stateless() {
-            let constant = !meta::list_can_change(&self.gateway.gate(&self.session));
             list["resultType"] = json!("complete");
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
@@ -537,6 +565,14 @@ impl ServerHandler for NonetServer {
         context: RequestContext<RoleServer>,
     ) -> Result<GetTaskResult, ErrorData> {
         tasks::get(&self.gateway, &self.who(&context), &request.task_id).await
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        context: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        tasks::update(&self.gateway, &self.who(&context), &request.task_id, &request.input_responses).await
     }
 
     async fn cancel_task(

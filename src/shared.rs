@@ -244,6 +244,8 @@ mod unix {
         pub writer: SocketWriter,
         /// The page, if it was requested and the gateway supports that.
         pub page: Option<PageLink>,
+        /// The gateway's version.
+        pub version: String,
     }
 
     /// Returns whether the other end belongs to the same user.
@@ -357,9 +359,9 @@ mod unix {
             match tokio::time::timeout(GREETING_LIMIT, greeted).await {
                 Ok(Some(Welcome { refused: None, version, page })) => {
                     if version != env!("CARGO_PKG_VERSION") {
-                        tracing::warn!(%version, own = env!("CARGO_PKG_VERSION"), "the shared gateway has another version; it is replaced when all its clients have left");
+                        tracing::warn!(%version, own = env!("CARGO_PKG_VERSION"), "the shared gateway has another version; `nonet restart` replaces it, or it is replaced when all its clients have left");
                     }
-                    Ok(Some(JoinedGateway { reader, writer, page }))
+                    Ok(Some(JoinedGateway { reader, writer, page, version }))
                 }
                 Ok(Some(Welcome { refused: Some(why), .. })) => anyhow::bail!(why),
                 // The gateway was exiting.

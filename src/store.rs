@@ -310,6 +310,14 @@ impl RecordKind {
     fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
+
+    fn is_forgotten_with(self) -> Forgettable {
+        match self {
+            Self::Fact | Self::Goal | Self::Todo => Forgettable::Memory,
+            Self::Watch | Self::Schedule | Self::Parked => Forgettable::Plans,
+            Self::Notice | Self::Approval => Forgettable::Messages,
+        }
+    }
 }
 
 /// A record to put.
@@ -518,33 +526,66 @@ pub struct KeptCounts {
     pub bytes: u64,
 }
 
-/// Counts of what [`forget`] removed.
-#[derive(Clone, Copy, Debug)]
-pub struct Forgotten {
-    pub outcomes: usize,
-    /// Tools whose figures were stored.
-    pub tools: usize,
-    pub kept: KeptCounts,
-    /// Facts that clients had asked Nonet to remember.
-    pub facts: u64,
-    /// Watches, schedules, goals, tasks, parked work and notices.
-    pub records: u64,
+/// What the user can have forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgettable {
+    /// Outcomes of searches, and figures of tools.
+    Learned,
+    /// Kept results, and tasks.
+    Results,
+    /// Facts, goals and to-do lists.
+    Memory,
+    /// Watches, schedules and workflows that wait.
+    Plans,
+    /// Notices and approvals.
+    Messages,
 }
 
-/// Removes everything from a folder's files, including the traces on disk. A running gateway continues with what it has read.
-/// Blocks.
-pub fn forget(folder: &Path) -> Result<Forgotten, StoreError> {
-    let outcomes_db = OutcomesDb::open(folder)?;
-    let (outcomes, tools) = (outcomes_db.outcomes()?.len(), outcomes_db.figures()?.len());
-    outcomes_db.forget()?;
+impl Forgettable {
+    fn records(self) -> Vec<RecordKind> {
+        RecordKind::ALL.into_iter().filter(|kind| kind.is_forgotten_with() == self).collect()
+    }
+}
+
+/// How much there is to forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForgettableCount {
+    /// Outcomes, and tools with figures.
+    Learned { outcomes: usize, tools: usize },
+    /// Results and tasks.
+    Results(KeptCounts),
+    /// Records.
+    Records(u64),
+}
+
+/// Counts what there is in a folder's files. Blocks.
+pub fn forgettable(folder: &Path, what: Forgettable) -> Result<ForgettableCount, StoreError> {
+    Ok(match what {
+        Forgettable::Learned => {
+            let db = OutcomesDb::open(folder)?;
+            ForgettableCount::Learned { outcomes: db.outcomes()?.len(), tools: db.figures()?.len() }
+        }
+        Forgettable::Results => ForgettableCount::Results(all_kept(folder)?.counts()?),
+        what => ForgettableCount::Records(all_records(folder)?.count(&what.records())?),
+    })
+}
+
+/// Removes it from a folder's files, including the traces on disk. A running gateway continues with what it has read. Blocks.
+pub fn forget(folder: &Path, what: Forgettable) -> Result<(), StoreError> {
+    match what {
+        Forgettable::Learned => OutcomesDb::open(folder)?.forget(),
+        Forgettable::Results => all_kept(folder)?.forget(),
+        what => all_records(folder)?.forget(&what.records()),
+    }
+}
+
+fn all_kept(folder: &Path) -> Result<KeptDb, StoreError> {
     let unlimited = Retention { bytes: u64::MAX, age: Duration::MAX };
-    let kept_db = KeptDb::open(folder, unlimited, Holder::new(Clock::default()))?;
-    let kept = kept_db.counts()?;
-    kept_db.forget()?;
-    let records_db = RecordsDb::open(folder, Holder::new(Clock::default()))?;
-    let (facts, records) = records_db.counts()?;
-    records_db.forget()?;
-    Ok(Forgotten { outcomes, tools, kept, facts, records })
+    KeptDb::open(folder, unlimited, Holder::new(Clock::default()))
+}
+
+fn all_records(folder: &Path) -> Result<RecordsDb, StoreError> {
+    RecordsDb::open(folder, Holder::new(Clock::default()))
 }
 
 /// Works with a file on a thread that may block.

@@ -1,6 +1,8 @@
-//! Reads times (`in 5m`, ISO 8601 and cron expressions), and finds the next one in a time zone.
+//! Reads times (`in 5m`, ISO 8601, cron expressions, people's words), and finds the next one in a time zone.
 //!
 //! Times are wall-clock times in milliseconds since 1970. This room does not know what happens at a time.
+
+mod words;
 
 use std::{str::FromStr, time::Duration};
 
@@ -100,22 +102,28 @@ impl Timetable {
         if let Some(at_ms) = instant(text, zone) {
             return once_at(text, at_ms, zone, now_ms);
         }
-        if text.starts_with('@') || is_cron_like(text) {
-            let timetable = Self::Cron(Box::new(cron(text)?));
+        if let Some(named) = words::instant(text, &zone.at(now_ms)) {
+            let named = named.map_err(|why| TimeFault::new(format!("`{text}` {why}.")))?;
+            let at = zone.0.to_timestamp(named).ok().and_then(|at| u64::try_from(at.as_millisecond()).ok());
+            return once_at(text, at.unwrap_or(0), zone, now_ms);
+        }
+        if let Some(cron) = repeated(text) {
+            let timetable = Self::Cron(Box::new(cron?));
             return match timetable.after(now_ms, zone) {
                 Some(_) => Ok(timetable),
                 None => Err(TimeFault::new(format!("`{text}` never occurs: there is no such date."))),
             };
         }
-        if humantime::parse_duration(text).is_ok() {
-            return once_in(text, text, now_ms);
+        let wait = text.strip_suffix("from now").unwrap_or(text);
+        if humantime::parse_duration(&words::wait(wait)).is_ok() {
+            return once_in(text, wait, now_ms);
         }
         Err(unreadable(text, zone, now_ms))
     }
 
-    /// Reads a cron expression that was read before.
+    /// Reads a cron expression, or words for one, that were read before.
     pub fn of_cron(text: &str) -> Option<Self> {
-        cron(text).ok().map(|cron| Self::Cron(Box::new(cron)))
+        repeated(text)?.ok().map(|cron| Self::Cron(Box::new(cron)))
     }
 
     /// Returns the first time after `ms`, if there is one.
@@ -140,9 +148,9 @@ fn after_in(text: &str) -> Option<&str> {
 }
 
 fn once_in(text: &str, wait: &str, now_ms: u64) -> Result<Timetable, TimeFault> {
-    let wait = humantime::parse_duration(&wait.to_ascii_lowercase()).map_err(|error| {
+    let wait = humantime::parse_duration(&words::wait(wait)).map_err(|error| {
         let message = format!(
-            "`{}` is not a time from now: {error}. Write `in 30s`, `in 5m`, `in 2h`, `in 1d` or `in 1h 30m`.",
+            "`{}` is not a time from now: {error}. Write `in 30s`, `in 5m`, `in two hours`, `in 1d` or `in 1h 30m`.",
             clip(text, 60)
         );
         TimeFault::new(message)
@@ -178,6 +186,26 @@ fn instant(text: &str, zone: &Zone) -> Option<u64> {
     time.ok().map(|time| u64::try_from(time.as_millisecond()).unwrap_or(0))
 }
 
+/// Returns an interval in whole seconds: `30s`, `5m`, `every minute`, `two hours`.
+pub fn seconds(text: &str) -> Option<u64> {
+    let lower = text.trim().to_lowercase();
+    let rest = ["every ", "each "].iter().find_map(|first| lower.strip_prefix(first)).unwrap_or(&lower);
+    let wait = words::wait(rest);
+    let wait =
+        humantime::parse_duration(&wait).or_else(|_| humantime::parse_duration(&format!("1 {wait}"))).ok()?;
+    (wait.subsec_nanos() == 0).then_some(wait.as_secs())
+}
+
+/// Returns the cron expression of a text that is meant as one, or that says in words what repeats.
+fn repeated(text: &str) -> Option<Result<Cron, TimeFault>> {
+    if let Some(meant) = words::cron(text) {
+        return Some(
+            meant.map_err(|why| TimeFault::new(format!("`{text}` {why}."))).and_then(|meant| cron(&meant)),
+        );
+    }
+    (text.starts_with('@') || is_cron_like(text)).then(|| cron(text))
+}
+
 /// Returns whether a text is meant as a cron expression: several fields, the first of which is for minutes.
 fn is_cron_like(text: &str) -> bool {
     let mut fields = text.split_whitespace();
@@ -202,7 +230,7 @@ fn cron(text: &str) -> Result<Cron, TimeFault> {
 
 fn unreadable(text: &str, zone: &Zone, now_ms: u64) -> TimeFault {
     TimeFault::new(format!(
-        "`{}` is not a time. `when` is `in 30s`, `in 5m`, `in 2h` or `in 1d`; ISO 8601 such as `{}`; or a cron expression such as `0 9 * * 1-5`, every weekday at 9. It is {} now.",
+        "`{}` is not a time. `when` is `in 5m`, `in two hours`, `tomorrow at 9` or `friday at 17:30`; `every day at 9`, `every weekday at 9` or `every 15 minutes`; ISO 8601 such as `{}`; or a cron expression such as `0 9 * * 1-5`. It is {} now.",
         clip(text, 60),
         zone.show(now_ms.saturating_add(24 * 3_600_000)),
         zone.show(now_ms),
@@ -289,6 +317,78 @@ mod tests {
     }
 
     #[test]
+    fn a_time_may_be_in_words() {
+        // A Sunday, 20:00.
+        let check = |when: &str, expected: &[&str]| {
+            assert_eq!(times(when, "Europe/Berlin", NOW, expected.len()), expected, "{when}");
+        };
+        check("in two hours", &["2026-11-22T22:00:00+01:00"]);
+        check("in half an hour", &["2026-11-22T20:30:00+01:00"]);
+        check("in a minute", &["2026-11-22T20:01:00+01:00"]);
+        check("In an hour and 30 minutes", &["2026-11-22T21:30:00+01:00"]);
+        check("two days from now", &["2026-11-24T20:00:00+01:00"]);
+        for when in [
+            "tomorrow at 9",
+            "Tomorrow 9am",
+            "tomorrow at 09:00",
+            "at 9 tomorrow",
+            "tomorrow morning",
+            "at 9",
+            "9am",
+            "9:00 am",
+            "next monday at 9",
+            "monday, 9 o'clock",
+            "2026-11-23 at 9",
+            "nov 23 at 9",
+            "November 23rd at 9:00",
+        ] {
+            check(when, &["2026-11-23T09:00:00+01:00"]);
+        }
+        check("tonight at 8:30", &["2026-11-22T20:30:00+01:00"]);
+        check("tomorrow evening", &["2026-11-23T18:00:00+01:00"]);
+        check("today at 21:15", &["2026-11-22T21:15:00+01:00"]);
+        check("the day after tomorrow at noon", &["2026-11-24T12:00:00+01:00"]);
+        check("sunday at 9", &["2026-11-29T09:00:00+01:00"]);
+        check("24 december 2027 at 6pm", &["2027-12-24T18:00:00+01:00"]);
+        check("march 1 at 7", &["2027-03-01T07:00:00+01:00"]);
+        check("every minute", &["2026-11-22T20:01:00+01:00", "2026-11-22T20:02:00+01:00"]);
+        check("every 15 minutes", &["2026-11-22T20:15:00+01:00", "2026-11-22T20:30:00+01:00"]);
+        check("every half hour", &["2026-11-22T20:30:00+01:00", "2026-11-22T21:00:00+01:00"]);
+        check("hourly", &["2026-11-22T21:00:00+01:00", "2026-11-22T22:00:00+01:00"]);
+        check("every six hours", &["2026-11-23T00:00:00+01:00", "2026-11-23T06:00:00+01:00"]);
+        for when in ["every day at 9", "daily at 9:00", "at 9 every day", "every morning"] {
+            check(when, &["2026-11-23T09:00:00+01:00", "2026-11-24T09:00:00+01:00"]);
+        }
+        check("every weekday at 9:30", &["2026-11-23T09:30:00+01:00", "2026-11-24T09:30:00+01:00"]);
+        check("weekends at 10", &["2026-11-28T10:00:00+01:00", "2026-11-29T10:00:00+01:00"]);
+        for when in [
+            "every monday and thursday at 5pm",
+            "mondays, thursdays at 17:00",
+            "every week on mon and thu at 17",
+        ] {
+            check(when, &["2026-11-23T17:00:00+01:00", "2026-11-26T17:00:00+01:00"]);
+        }
+        for when in ["every month on the 1st at 9", "monthly on the 1st at 9am"] {
+            check(when, &["2026-12-01T09:00:00+01:00", "2027-01-01T09:00:00+01:00"]);
+        }
+    }
+
+    #[test]
+    fn an_interval_may_be_in_words() {
+        let check = |text: &str, expected: Option<u64>| assert_eq!(seconds(text), expected, "{text}");
+        check("30s", Some(30));
+        check("5m", Some(300));
+        check("every minute", Some(60));
+        check("Every two minutes", Some(120));
+        check("half an hour", Some(1_800));
+        check("1h", Some(3_600));
+        check("30", None);
+        check("500ms", None);
+        check("soon", None);
+        check("", None);
+    }
+
+    #[test]
     fn cron_goes_by_the_zone() {
         let check = |when: &str, zone: &str, now: &str, expected: &[&str]| {
             assert_eq!(times(when, zone, now, expected.len()), expected, "{when} {zone}");
@@ -358,8 +458,21 @@ mod tests {
     fn what_is_no_time_is_told_with_what_is() {
         let check = |when: &str, part: &str| assert!(fault(when).contains(part), "{when}: {}", fault(when));
         check("", "is not a time");
-        check("tomorrow at 9", "It is 2026-11-22T20:00:00+01:00 now");
-        check("tomorrow at 9", "2026-11-23T20:00:00+01:00");
+        check("when it rains", "It is 2026-11-22T20:00:00+01:00 now");
+        check("when it rains", "2026-11-23T20:00:00+01:00");
+        check("every now and then", "`tomorrow at 9`");
+        check("tomorrow", "`tomorrow at 9`");
+        check("every day", "`every day at 9`");
+        check("every week", "`every monday at 9`");
+        check("monthly", "`every month on the 1st at 9`");
+        check("every 45 minutes", "`every 30 minutes`");
+        check("every 10 seconds", "gateway.watch_start");
+        check("every 2 days at 9", "`every monday and thursday at 9`");
+        check("today at 9", "has passed");
+        check("tomorrow at 25", "is not a time");
+        check("tomorrow at 13pm", "is not a time");
+        check("february 30 at 9", "is not a time");
+        check("9", "is not a time");
         check("in a while", "in 30s");
         check("in 0s", "ten years");
         check("in 99999d", "ten years");

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use crate::text::hex;
 
-/// How many failures in a row pause a watch.
+/// How many failures in a row pause a watch that does not wait for their end.
 pub const FAILURES_TO_PAUSE: u64 = 5;
 /// How many checks a watch remembers.
 pub const HISTORY: usize = 100;
@@ -25,7 +25,7 @@ const DIGEST: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotifyWhen {
-    /// The value differs from the value of the last successful check.
+    /// The value differs from the value of the last successful check, or is the first one after failures.
     #[default]
     OnChange,
     /// A check fails after a successful one, or succeeds after a failed one.
@@ -202,6 +202,7 @@ impl Watch {
     pub fn take(&mut self, finding: Finding, at_ms: u64, elapsed_ms: u64) -> Option<News> {
         let failed_before = self.error.is_some();
         let was_met = self.is_met;
+        let had_value = self.last.is_some();
         let (mut changed, mut before) = (false, None);
         self.counts.checks += 1;
         match finding {
@@ -230,6 +231,7 @@ impl Watch {
         }
         let fails = self.error.is_some();
         let mut why = match self.notify_when {
+            NotifyWhen::OnChange if failed_before && !fails && !had_value => Some(Why::Recovered),
             NotifyWhen::OnChange => changed.then_some(Why::Changed),
             NotifyWhen::OnError => match (failed_before, fails) {
                 (false, true) => Some(Why::Failed),
@@ -243,7 +245,7 @@ impl Watch {
         if self.max_checks > 0 && self.counts.checks >= self.max_checks {
             self.state = WatchState::Finished;
             why = why.or(Some(Why::Finished));
-        } else if self.failures_in_a_row >= FAILURES_TO_PAUSE {
+        } else if self.failures_in_a_row >= FAILURES_TO_PAUSE && !self.awaits_success() {
             self.state = WatchState::Paused;
             why = Some(Why::Paused);
         }
@@ -257,6 +259,11 @@ impl Watch {
             _ => (why == Why::Finished).then_some(self.counts),
         };
         Some(News { why, changed, before, counts })
+    }
+
+    /// Whether the watch waits for the tool to work: it reports errors and their end, or began on a tool that failed.
+    fn awaits_success(&self) -> bool {
+        self.notify_when == NotifyWhen::OnError || self.last.is_none()
     }
 
     /// Stops the checks until the watch is resumed; `false` if it was not active.

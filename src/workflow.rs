@@ -13,12 +13,14 @@ mod when;
 
 pub use plan::{CallKind, Flaw, Node, OnError, Plan, PlannedCall, Retry, needs};
 pub use schedule::{CallOutcome, Effect, Event, Pace, Reason, Schedule};
-pub use when::StepsRead;
+pub use when::{StepsRead, reads_item};
 
 /// The name of the input in the templates of an app's workflow.
 pub const INPUT: &str = "input";
 /// The names of an item and its position in the templates of a call with `for_each`.
 pub const ITEM: &str = "item";
 pub const INDEX: &str = "index";
+/// What a call with a `filter` is called where others have the name of a tool.
+pub const FILTER: &str = "filter";
 /// The maximum number of items in a `for_each`.
 pub const MAX_ITEMS: usize = 1_000;

@@ -179,13 +179,13 @@ fn core(words: &[String]) -> &[String] {
 }
 /// Returns the choice that agrees or refuses as the text does, if there is exactly one.
 fn by_decision(text: &str, choices: &[String]) -> Option<usize> {
-    let agrees = |decision: Decision| matches!(decision, Decision::Yes | Decision::Always);
+    let agrees = |decision: Decision| matches!(decision, Decision::Yes | Decision::All | Decision::Always);
     let said = spoken(text).decision;
     let mut same = (0..choices.len()).filter(|at| {
         let choice = spoken(&choices[*at]).decision;
         match said {
             Decision::Yes => agrees(choice),
-            Decision::Always | Decision::No => choice == said,
+            Decision::All | Decision::Always | Decision::No => choice == said,
             Decision::Change | Decision::Unclear => false,
         }
     });

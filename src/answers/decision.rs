@@ -39,6 +39,8 @@ const FEEDBACKS: &[&str] = &["feedback", "userfeedback", "comment", "comments", 
 pub enum Decision {
     /// Yes, and nothing else.
     Yes,
+    /// Yes, to everything of this kind.
+    All,
     /// Yes, from now on.
     Always,
     /// No.
@@ -158,7 +160,11 @@ fn agreed(words: &[Option<Gist>], said: &[Gist]) -> bool {
 }
 fn lasting(said: &[Gist]) -> Decision {
     let always = said.iter().any(|word| matches!(word, Gist::Always | Gist::Lasting));
-    if always { Decision::Always } else { Decision::Yes }
+    match (always, said.contains(&Gist::All)) {
+        (true, _) => Decision::Always,
+        (false, true) => Decision::All,
+        (false, false) => Decision::Yes,
+    }
 }
 /// Returns the gist of each phrase of a text; `None` for an unknown phrase.
 fn classes(text: &str) -> Vec<Option<Gist>> {
@@ -266,7 +272,7 @@ fn of_fields(fields: &Map<String, Value>) -> Said {
     read.dedup();
     if let [only] = read[..] {
         let limited = said.feedback.as_deref().is_some_and(|feedback| !agreeable(feedback));
-        let agreed = matches!(only, Decision::Yes | Decision::Always);
+        let agreed = matches!(only, Decision::Yes | Decision::All | Decision::Always);
         said.decision = if agreed && limited { Decision::Unclear } else { only };
     }
     said

@@ -84,6 +84,14 @@ pub(super) const PHRASES: &[(Gist, &str)] = &[
         "all good, its all good, yeah right, yea right, sure right, alles gut, tudo bem, tutto bene, всё хорошо, \
          да ладно, сейчас, not at all, not a problem, make it happen, make it live, good luck",
     ),
+    (
+        Gist::All,
+        "all, to all, for all, all of it, all of them, to all of them, for all of them, all calls, everything, \
+         alle, allen, zu allen, für alle, fuer alle, alles, zu allem, tous, toutes, à tous, pour tous, tout, à tout, \
+         todos, todas, a todos, a todas, para todos, todo, a todo, tudo, a tudo, tutti, tutte, a tutti, per tutti, \
+         allemaal, voor allemaal, все, всё, на всё, hepsi, hepsine, wszystkie, wszystko, všechny, всі, 全部, 所有, すべて, 全て, \
+         모두, 전부",
+    ),
     // English
     (
         Gist::Yes,

@@ -237,6 +237,28 @@ fn a_yes_from_now_on_is_one() {
 }
 
 #[test]
+fn a_yes_to_everything_is_one() {
+    all_say(
+        &[
+            "yes to all",
+            "Yes, to all of them",
+            "allow all",
+            "approve all",
+            "ja, alle",
+            "Ja, zu allen",
+            "alle erlauben",
+            "oui, à tous",
+            "sí a todo",
+            "sì, tutti",
+            "да, все",
+            "全部允许",
+        ],
+        Decision::All,
+    );
+    says(json!("yes to all, always"), Decision::Always);
+}
+
+#[test]
 fn a_no_is_a_no_in_every_language() {
     all_say(
         &[
@@ -429,7 +451,9 @@ fn what_may_be_either_is_neither() {
             "is it ok",
             "can I say no",
             "allow it only for a.txt",
-            "allow all",
+            "all",
+            "allow all but the last",
+            "yes to all except b.txt",
             "always ask",
             "always deny",
             "not always",

@@ -26,6 +26,8 @@ pub(super) enum Gist {
     Always,
     /// From now on, beside a yes.
     Lasting,
+    /// Everything of this kind, beside a yes.
+    All,
     /// Refuses.
     No,
     /// Refuses by itself: "no" also begins "no complaints", and "don't" also begins "don't wait".
@@ -66,8 +68,8 @@ pub(super) const LONGEST_UNSPACED: usize = 16;
 impl Gist {
     /// Whether it agrees, by itself or beside a yes.
     pub(super) fn agrees(self) -> bool {
-        use Gist::{Always, Fine, Go, Grant, Half, Lasting, Lead, Yes};
-        matches!(self, Yes | Grant | Go | Fine | Lead | Half | Always | Lasting)
+        use Gist::{All, Always, Fine, Go, Grant, Half, Lasting, Lead, Yes};
+        matches!(self, Yes | Grant | Go | Fine | Lead | Half | All | Always | Lasting)
     }
 
     /// Whether it says neither a yes nor a no, and limits neither.

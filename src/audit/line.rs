@@ -66,7 +66,7 @@ pub struct Params {
 }
 
 /// Who allowed a call that required approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Approver {
     /// The user, in a form of the client.

@@ -12,11 +12,11 @@ use crate::{
 /// The replacement for a secret.
 const MASK: &str = "***";
 /// The most characters of params in a line.
-const MAX_TEXT: usize = 16_000;
+pub(super) const MAX_TEXT: usize = 16_000;
 
 /// Values that must not appear.
 #[derive(Default)]
-pub(super) struct Hidden {
+pub struct Hidden {
     /// The values as they are.
     values: Vec<String>,
     /// The same in every encoding, where they are distinguishable from words.
@@ -31,8 +31,8 @@ impl Hidden {
     }
 }
 
-/// Returns params, written as JSON, without secrets and within bounds.
-pub(super) fn masked(text: &str, known: &Hidden) -> String {
+/// Returns params or another text, which may be JSON, without secrets and of at most `most` characters.
+pub fn masked(text: &str, known: &Hidden, most: usize) -> String {
     let text = match serde_json::from_str::<Value>(text) {
         Ok(mut params) => {
             mask(&mut params, known);
@@ -41,7 +41,7 @@ pub(super) fn masked(text: &str, known: &Hidden) -> String {
         // The text was cut off in the middle.
         Err(_) => plain(text, known),
     };
-    clip(&text, MAX_TEXT)
+    clip(&text, most)
 }
 
 fn mask(value: &mut Value, known: &Hidden) {
@@ -80,7 +80,8 @@ mod tests {
     #[test]
     fn params_have_no_secrets() {
         let known = Hidden::new(vec!["hunter2-of-the-config".into()]);
-        let check = |params: &str, expected: &str| assert_eq!(masked(params, &known), expected, "{params}");
+        let check =
+            |params: &str, expected: &str| assert_eq!(masked(params, &known, MAX_TEXT), expected, "{params}");
         check(r#"{"path":"a/b","n":3}"#, r#"{"path":"a/b","n":3}"#);
         check(
             r#"{"password":"blue monkey 9","deep":[{"api_key":"0123456789"}]}"#,

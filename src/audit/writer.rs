@@ -261,7 +261,7 @@ impl Writer {
             && let Some((at_ms, mut entry)) = self.entries.pop_front()
         {
             if let Some(text) = entry.params.as_mut().and_then(|params| params.text.as_mut()) {
-                *text = mask::masked(text, &self.shared.secrets.load());
+                *text = mask::masked(text, &self.shared.secrets.load(), mask::MAX_TEXT);
             }
             line::write(&mut self.pending.0, &mut chain.head, at_ms, gateway, &entry, &self.key);
         }

@@ -22,6 +22,8 @@ pub struct RunningGateway {
     link: LineLink,
     client: &'static str,
     last_id: u64,
+    /// Its version; empty if it has not said.
+    pub version: String,
 }
 
 /// Why a request has no result.
@@ -60,12 +62,18 @@ impl RunningGateway {
             link: LineLink::over_lines(found.reader, found.writer),
             client,
             last_id: 0,
+            version: found.version,
         }))
     }
 
     /// Returns the gateway at an address. Nothing is sent before the first request.
     pub fn at(target: Target, client: &'static str) -> anyhow::Result<Self> {
-        Ok(Self { link: LineLink::over_http(target, Duration::ZERO)?, client, last_id: 0 })
+        Ok(Self {
+            link: LineLink::over_http(target, Duration::ZERO)?,
+            client,
+            last_id: 0,
+            version: String::new(),
+        })
     }
 
     /// Makes a request and waits for its result.

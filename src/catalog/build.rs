@@ -9,7 +9,7 @@ use std::{
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::{Keys, Kind, Listing, Tool, folded, risk};
+use super::{GATEWAY, Keys, Kind, Listing, Tool, folded, risk};
 use crate::{
     config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride, Transport},
     json::set_member,
@@ -298,10 +298,16 @@ impl PolicyOfName<'_> {
         policies: &BTreeMap<String, PolicyRule>,
     ) -> (Policy, String) {
         let Self { server, own, full, spellings, risk } = *self;
-        // Of Nonet's own tools, only the harmful ones obey the policies.
-        if settings.is_none() && risk < Risk::High {
-            return (Policy::Allow, String::new());
-        }
+        // Nonet's own tools that can do no harm obey only the policies that name them: a rule for everything is for servers.
+        let naming;
+        let policies = match settings.is_none() && risk < Risk::High {
+            true => {
+                naming =
+                    if server == GATEWAY { PolicyRule::naming(policies, GATEWAY) } else { BTreeMap::new() };
+                &naming
+            }
+            false => policies,
+        };
         let key = |tool: &str| format!("servers.{server}.tools.{tool}.policy");
         if let Some(policy) = settings.and_then(|s| s.tools.get(own)).and_then(|own| own.policy) {
             return (policy, key(own));

@@ -129,12 +129,42 @@ fn a_request_repeats_the_conversation() {
         parameters: json!({ "type": "object" }),
     }];
     let chat = Chat { system: "Count.", messages: &messages, tools: &tools, max_tokens: Some(100) };
-    insta::assert_json_snapshot!(body("m", chat, false));
+    insta::assert_json_snapshot!(body("m", chat, Form::default()));
     let bare = Chat { system: "", messages: &messages[..1], tools: &[], max_tokens: Some(5) };
     assert_eq!(
-        body("m", bare, true),
+        body("m", bare, Form { renamed: true, ..Form::default() }),
         json!({ "model": "m", "messages": [{ "role": "user", "content": "How many?" }], "stream": true, "max_completion_tokens": 5 })
     );
+}
+
+#[test]
+fn a_refused_request_takes_another_form() {
+    let tools = [ChatTool { name: "x".into(), description: String::new(), parameters: json!({}) }];
+    let check = |status: u16, text: &str, tools: &[ChatTool], expected: Option<Form>| {
+        let status = StatusCode::from_u16(status).expect("a status");
+        let refusal = ChatError::Status { status, text: text.into(), retry_after: None };
+        let chat = Chat { system: "", messages: &[], tools, max_tokens: Some(5) };
+        assert_eq!(Form::default().after(&refusal, chat), expected, "{text}");
+        // The same refusal of the other form ends the attempts.
+        if let Some(form) = expected {
+            assert_eq!(form.after(&refusal, chat), None, "{text}");
+        }
+    };
+    let in_text = Some(Form { in_text: true, ..Form::default() });
+    let whole = Some(Form { whole: true, ..Form::default() });
+    check(400, "registry.ollama.ai/library/gemma:2b does not support tools", &tools, in_text);
+    check(400, "\"auto\" tool choice requires --enable-auto-tool-choice", &tools, in_text);
+    check(500, "tools param requires --jinja flag", &tools, in_text);
+    check(400, "registry.ollama.ai/library/gemma:2b does not support tools", &[], None);
+    check(400, "Streaming is not supported for this model", &tools, whole);
+    check(
+        400,
+        "Use 'max_completion_tokens' instead.",
+        &tools,
+        Some(Form { renamed: true, ..Form::default() }),
+    );
+    check(400, "no such model", &tools, None);
+    check(429, "too many requests for tools; plans that support more are", &tools, None);
 }
 
 #[test]

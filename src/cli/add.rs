@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use anyhow::Context;
 use clap::{ArgGroup, Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
@@ -19,7 +20,7 @@ use crate::{
     config::{self, Loaded},
     downstream::State,
     gateway::Tried,
-    hosts::{self, Imported, Machine, SecretStore, TypedLabels, TypedServer},
+    hosts::{self, Done, ImportSource, Imported, Machine, SecretStore, TypedLabels, TypedServer},
     shell,
 };
 
@@ -28,21 +29,25 @@ Examples:
   nonet add memory -- npx -y @modelcontextprotocol/server-memory
   nonet add docs https://example.com/mcp --header 'Authorization: Bearer ${DOCS_TOKEN}'
   nonet add petstore --openapi https://petstore.example/openapi.json
+  nonet add 'claude mcp add git -- uvx mcp-server-git'
+  nonet add git '\"git\": {\"command\": \"uvx\", \"args\": [\"mcp-server-git\"]}'
 
+What a README offers can be pasted in quotes: JSON with or without its outer braces, a command, an
+install link, Codex's TOML, with or without fences. `-` reads it from stdin.
 Values that look like secrets go into the keyring or secrets.env, not into servers.toml.";
 
 /// The server to add.
 #[derive(Debug, Args)]
 #[command(
-    group = ArgGroup::new("server").required(true).args(["url", "openapi", "command"]),
+    group = ArgGroup::new("server").args(["url", "openapi", "command"]),
     override_usage = "nonet add [OPTIONS] <NAME> <URL>\n       nonet add [OPTIONS] <NAME> --openapi <FILE>\n       \
-                      nonet add [OPTIONS] <NAME> -- <COMMAND>...",
+                      nonet add [OPTIONS] <NAME> -- <COMMAND>...\n       nonet add [OPTIONS] [NAME] <TEXT>",
     after_help = EXAMPLES,
 )]
 pub(super) struct AddArgs {
-    /// Name for the server: a-z, 0-9 and single `-` or `_` between them
+    /// Name for the server: a-z, 0-9 and single `-` or `_` between them. A pasted text may have its own
     pub name: String,
-    /// Address of a server that is reached over HTTP
+    /// Address of a server that is reached over HTTP, or a pasted text
     pub url: Option<String>,
     /// Program to start and its arguments, after `--`
     #[arg(last = true, value_name = "COMMAND")]
@@ -96,10 +101,24 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
         Err(error) => return Err(error),
     };
     let mut notes = Vec::new();
-    let entry = entry(args, &machine.current, &mut notes)?;
-    let work =
-        |options: hosts::ImportOptions<'_>| hosts::add_server(&file, &args.name, &entry, options, &machine);
-    let (added, _) = commands::with_secrets(commands::Secrets::Kept, false, work, Imported::stores_secrets)?;
+    let pasted = pasted(args, &mut notes)?;
+    let entry = match &pasted {
+        Some(_) => Map::new(),
+        None => entry(args, &machine.current, &mut notes)?,
+    };
+    let work = |options: hosts::ImportOptions<'_>| match &pasted {
+        Some(text) => hosts::import(ImportSource::Text(text, &[]), &file, options, &machine),
+        None => hosts::add_server(&file, &args.name, &entry, options, &machine),
+    };
+    let has_secrets = if pasted.is_some() { Imported::has_secrets } else { Imported::stores_secrets };
+    let (mut added, _) = commands::with_secrets(commands::Secrets::Kept, false, work, has_secrets)?;
+    let name = match &pasted {
+        Some(_) => match pasted_name(args, &mut added)? {
+            Some(name) => name,
+            None => return tell_nothing_new(args, &added, &file),
+        },
+        None => args.name.clone(),
+    };
     let started = match args.no_check {
         true => None,
         false => {
@@ -114,7 +133,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
                     return Ok(UNUSABLE);
                 }
             };
-            match start(loaded, &args.name).await {
+            match start(loaded, &name, args.dry_run).await {
                 Ok(started) => Some(started),
                 Err(code) => return Ok(code),
             }
@@ -122,7 +141,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
     };
     let failed = matches!(started, Some(Tried::Failed(_) | Tried::LeftOut(_)));
     let applied = if args.dry_run || failed { None } else { Some(added.apply()?) };
-    let report = Report { args, file: &file, added: &added, started, notes };
+    let report = Report { args, name: &name, file: &file, added: &added, started, notes };
     let Some(applied) = applied else {
         report.tell_unwritten()?;
         return Ok(if failed { FAILED } else { OK });
@@ -132,12 +151,82 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
         commands::finish(&added.change, Some(applied));
         report.tell_needs();
     }
-    let taken_up = take_up::wait(&file, &args.name, take_up::Wanted::Present).await;
+    let taken_up = take_up::wait(&file, &name, take_up::Wanted::Present).await;
     match args.json {
         true => say!("{}", serde_json::to_string_pretty(&report.json(Some(&taken_up)))?),
-        false => taken_up.tell(&args.name, &file),
+        false => taken_up.tell(&name, &file),
     }
     Ok(taken_up.code())
+}
+
+/// Returns the pasted text with the one server to add, if that is what the arguments are.
+fn pasted(args: &AddArgs, notes: &mut Vec<String>) -> anyhow::Result<Option<String>> {
+    if args.openapi.is_some() || !args.command.is_empty() {
+        return Ok(None);
+    }
+    let is_address = |url: &str| {
+        let scheme = url.split_once("://").map(|(scheme, _)| scheme).unwrap_or_default();
+        let has_scheme =
+            !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+        (has_scheme || url.starts_with("${")) && !hosts::is_install_link(url)
+    };
+    let (text, name) = match &args.url {
+        Some(url) if is_address(url) => return Ok(None),
+        Some(text) => (commands::pasted(text)?, Some(args.name.as_str())),
+        None => (commands::pasted(&args.name)?, None),
+    };
+    let Some(text) = text else {
+        let word = shell::word(&args.name);
+        anyhow::ensure!(
+            args.url.is_some(),
+            "what should be added? Name a command, `nonet add {word} -- COMMAND`, or an address, `nonet add {word} URL`; or \
+             paste what a README offers in quotes, `nonet add 'TEXT'`"
+        );
+        return Ok(None);
+    };
+    let of_typed = [
+        (!args.env.is_empty(), "--env"),
+        (!args.header.is_empty(), "--header"),
+        (args.transport.is_some(), "--transport"),
+        (!args.tags.is_empty(), "--tag"),
+        (args.description.is_some(), "--description"),
+    ];
+    if let Some((_, option)) = of_typed.iter().find(|(given, _)| *given) {
+        anyhow::bail!("`{option}` belongs to a command or an address; write it into the pasted text");
+    }
+    let (text, passed_over) = hosts::one_server(&text, name)?;
+    notes.extend(passed_over);
+    Ok(Some(text))
+}
+
+/// Returns the name under which a pasted server is added; none if servers.toml has the server.
+fn pasted_name(args: &AddArgs, added: &mut Imported) -> anyhow::Result<Option<String>> {
+    let row = added.rows.first().context("the text has no server")?;
+    let name = match &row.done {
+        Done::AlreadyThere { .. } => return Ok(None),
+        Done::Nonet => {
+            anyhow::bail!("this is Nonet itself. Name the program or the address of another server")
+        }
+        Done::Skipped { why } => anyhow::bail!("`{}` cannot be added: {why}", row.name),
+        // The user has chosen this name.
+        Done::AddedAs { server } if args.url.is_some() => anyhow::bail!(
+            "the name `{}` cannot be used: it is invalid or taken. Choose another one, such as `{server}`",
+            row.name
+        ),
+        Done::Added { server } | Done::AddedAs { server } | Done::Replaced { server } => server.clone(),
+    };
+    added.change.told.push(format!("[servers.{name}] is added to {}.", added.change.file.display()));
+    Ok(Some(name))
+}
+
+/// Tells that servers.toml has a pasted server.
+fn tell_nothing_new(args: &AddArgs, added: &Imported, file: &Path) -> anyhow::Result<u8> {
+    let name = added.rows.first().and_then(|row| row.done.server()).unwrap_or_default();
+    match args.json {
+        true => say!("{}", json!({ "server": name, "file": file, "written": false, "already_there": true })),
+        false => say!("{} has this server already, as `{name}`; nothing was changed.", file.display()),
+    }
+    Ok(OK)
 }
 
 /// Returns the entry for servers.toml, with relative paths of this folder made absolute.
@@ -168,11 +257,14 @@ fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Resu
 }
 
 /// Starts one server of a configuration. `Err`: the exit code, if the user interrupts it.
-async fn start(loaded: Loaded, name: &str) -> Result<Tried, u8> {
+async fn start(loaded: Loaded, name: &str, dry_run: bool) -> Result<Tried, u8> {
     if let Some(tried) = Tried::left_out(&loaded.config, name) {
         return Ok(tried);
     }
-    let gateway = super::gateway(loaded, false);
+    let gateway = match dry_run {
+        true => super::gateway_of_trial(loaded),
+        false => super::gateway(loaded, false),
+    };
     gateway.ends_with_client();
     let here = LocalGateway { gateway: &gateway, seen: gateway.last_seen() };
     let server: Arc<str> = name.into();
@@ -194,6 +286,7 @@ async fn start(loaded: Loaded, name: &str) -> Result<Tried, u8> {
 /// The report of an addition.
 struct Report<'a> {
     args: &'a AddArgs,
+    name: &'a str,
     file: &'a PathBuf,
     added: &'a Imported,
     /// None if the server was not started.
@@ -203,7 +296,7 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn tell_start(&self) {
-        let name = &self.args.name;
+        let name = self.name;
         match &self.started {
             Some(Tried::Ready(tools)) => {
                 say!("`{name}` starts and has {}.", show::count(*tools as u64, "tool"))
@@ -247,7 +340,7 @@ impl Report<'_> {
         self.notes.iter().chain(of_row).chain(&self.added.notes).for_each(|note| say!("{note}"));
         for variable in self.added.variables.iter().filter(|variable| !variable.set) {
             let set = shell::nonet(&format!("secret set {} --file", variable.name), self.file);
-            say!("`{}` is left out until `{}` is set: run `{set}`", self.args.name, variable.name);
+            say!("`{}` is left out until `{}` is set: run `{set}`", self.name, variable.name);
         }
     }
 
@@ -256,7 +349,7 @@ impl Report<'_> {
         let variables: Vec<Value> =
             variables.map(|variable| json!({ "name": variable.name, "set": variable.set })).collect();
         let mut answer = json!({
-            "server": self.args.name,
+            "server": self.name,
             "file": self.file,
             "written": taken_up.is_some(),
             "secrets": self.added.secrets,

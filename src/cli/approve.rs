@@ -1,11 +1,11 @@
-//! `nonet approve`: lists what waits for the user's approval, and records the user's decision.
+//! `nonet approve`: lists what waits for the user, wherever it was asked, and records the user's decision.
 
 use std::{path::Path, time::Duration};
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, found, show};
+use super::{FAILED, OK, elsewhere::Elsewhere, found, show};
 use crate::{
     approvals::{Approvals, Decision, Verdict, WaitingApproval},
     clock::Clock,
@@ -19,7 +19,7 @@ use crate::{
 /// What to decide.
 #[derive(Debug, Args)]
 pub(super) struct ApproveArgs {
-    /// Id of an approval (default: list what waits)
+    /// Id of an approval, or token of a question in a chat (default: list what waits)
     pub id: Option<String>,
     /// Deny it
     #[arg(long, requires = "id", conflicts_with_all = ["session", "answer"])]
@@ -27,7 +27,7 @@ pub(super) struct ApproveArgs {
     /// Approve further calls of the tool in the client's session too
     #[arg(long, requires = "id")]
     pub session: bool,
-    /// Answer the question of a workflow in words
+    /// Answer a question in words
     #[arg(long, value_name = "TEXT", requires = "id")]
     pub answer: Option<String>,
     /// Print JSON
@@ -35,59 +35,148 @@ pub(super) struct ApproveArgs {
     pub json: bool,
 }
 
+/// How the token of a question in a chat begins.
+const IN_CHAT: &str = "ask-";
+
 /// Lists what waits, or records a decision. A waiting gateway sees the decision within a second.
 pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let file = found::path(config)?;
-    let clock = Clock::default();
-    // This command does not touch results.
-    let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
-    let cluster = super::cluster_of(&file)?;
-    let place = gateway::place_in_store(&file, cluster.as_ref());
-    let (_, records) = gateway::open_store(cluster.as_ref(), store::folder(), retention, &clock, &place);
-    let approvals = Approvals::new(records, clock, &place);
-    let Some(id) = args.id else {
-        let waiting = approvals.waiting().await?;
-        list(&waiting, args.json, &file);
-        return Ok(OK);
-    };
     let verdict = match (args.deny, args.session) {
         (true, _) => Verdict::Deny,
         (false, true) => Verdict::AllowForSession,
         (false, false) => Verdict::Allow,
     };
-    let decision = Decision { verdict, answer: args.answer.map(Value::String), by: "command".into() };
-    match approvals.decide(id.trim(), decision).await {
-        Ok(one) => {
+    let answer = args.answer.map(Value::String);
+    match args.id.as_deref().map(str::trim) {
+        None => {
+            let waiting = approvals(&file)?.waiting().await?;
+            let elsewhere = Elsewhere::look(&file).await;
             match args.json {
-                true => say!("{}", json!({ "id": id, "decision": verdict, "for": one.asked.subject })),
-                false => {
-                    let done = if verdict == Verdict::Deny { "Denied" } else { "Approved" };
-                    say!("{done}:");
-                    one.asked.question.lines().for_each(|line| say!("    {}", plain(line)));
+                true => show::line(&as_json(&waiting, elsewhere.as_ref()).to_string()),
+                false => list(&waiting, elsewhere.as_ref(), &file),
+            }
+            Ok(OK)
+        }
+        Some(token) if token.starts_with(IN_CHAT) => {
+            let elsewhere = Elsewhere::look(&file).await;
+            let question = elsewhere.as_ref().and_then(|elsewhere| elsewhere.question(token)).cloned();
+            let (Some(elsewhere), Some(question)) = (elsewhere, question) else {
+                show::refuse(
+                    Code::NotFound,
+                    format_args!(
+                        "`{token}`: no question with this token is open; `nonet approve` lists the open ones"
+                    ),
+                    args.json,
+                );
+                return Ok(FAILED);
+            };
+            let said = answer.unwrap_or_else(|| json!(word_of(verdict)));
+            match elsewhere.answer(token, &said).await {
+                Ok(()) => tell_done(
+                    token,
+                    verdict,
+                    show::field(&question, "tool"),
+                    show::field(&question, "message"),
+                    args.json,
+                ),
+                Err(why) => {
+                    show::refuse(Code::InvalidParams, format_args!("`{token}`: {why:#}"), args.json);
+                    return Ok(FAILED);
                 }
             }
             Ok(OK)
         }
-        Err(why) => {
-            show::refuse(Code::NotFound, format_args!("`{id}`: {why}"), args.json);
-            Ok(FAILED)
+        Some(id) => {
+            let decision = Decision { verdict, answer, by: "command".into() };
+            match approvals(&file)?.decide(id, decision).await {
+                Ok(one) => tell_done(id, verdict, &one.asked.subject, &one.asked.question, args.json),
+                Err(why) => {
+                    show::refuse(Code::NotFound, format_args!("`{id}`: {why}"), args.json);
+                    return Ok(FAILED);
+                }
+            }
+            Ok(OK)
         }
     }
 }
 
-fn list(waiting: &[WaitingApproval], as_json: bool, file: &Path) {
+/// Returns the approvals of a servers.toml.
+pub(super) fn approvals(file: &Path) -> anyhow::Result<Approvals> {
+    let clock = Clock::default();
+    // This command does not touch results.
+    let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
+    let cluster = super::cluster_of(file)?;
+    let place = gateway::place_in_store(file, cluster.as_ref());
+    let (_, records) = gateway::open_store(cluster.as_ref(), store::folder(), retention, &clock, &place);
+    Ok(Approvals::new(records, clock, &place))
+}
+
+/// Returns the word for a verdict that a question in a chat accepts.
+pub(super) fn word_of(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allow",
+        Verdict::AllowForSession => "allow_for_session",
+        Verdict::Deny => "deny",
+    }
+}
+
+fn tell_done(id: &str, verdict: Verdict, subject: &str, question: &str, as_json: bool) {
     if as_json {
-        let all: Vec<Value> = waiting.iter().map(WaitingApproval::to_json).collect();
-        return show::line(&json!({ "waiting": all }).to_string());
+        return say!("{}", json!({ "id": id, "decision": verdict, "for": subject }));
     }
-    if waiting.is_empty() {
-        return say!("Nothing is waiting for your approval.");
+    say!("{}:", if verdict == Verdict::Deny { "Denied" } else { "Approved" });
+    question.lines().for_each(|line| say!("    {}", plain(line)));
+}
+
+fn as_json(waiting: &[WaitingApproval], elsewhere: Option<&Elsewhere>) -> Value {
+    let all: Vec<Value> = waiting.iter().map(WaitingApproval::to_json).collect();
+    let mut told = json!({ "waiting": all });
+    if let Some(elsewhere) = elsewhere {
+        told["in_chats"] = elsewhere.in_chats().cloned().collect();
+        told["on_page"] = elsewhere.on_pages().cloned().collect();
+        told["definitions"] = json!(elsewhere.definitions());
     }
+    told
+}
+
+fn list(waiting: &[WaitingApproval], elsewhere: Option<&Elsewhere>, file: &Path) {
+    let show_text = |text: &str| text.lines().for_each(|line| say!("    {}", plain(line)));
     for one in waiting {
         let WaitingApproval { asked, left, .. } = one;
         say!("{} ({}, {} left)", one.id(), plain(&asked.client), show::age(*left));
-        asked.question.lines().for_each(|line| say!("    {}", plain(line)));
+        show_text(&asked.question);
     }
-    let first = waiting.first().map_or("ID", |one| one.id());
-    say!("\nRun `{}` to approve; add `--deny` to deny.", shell::nonet(&format!("approve {first}"), file));
+    let in_chats: Vec<&Value> = elsewhere.iter().flat_map(|elsewhere| elsewhere.in_chats()).collect();
+    for question in &in_chats {
+        say!(
+            "{} ({}, asked in its chat)",
+            show::field(question, "token"),
+            plain(show::field(question, "client"))
+        );
+        show_text(show::field(question, "message"));
+    }
+    let on_pages: Vec<&Value> = elsewhere.iter().flat_map(|elsewhere| elsewhere.on_pages()).collect();
+    for question in &on_pages {
+        say!("on the page (`{}`, called there)", plain(show::field(question, "for")));
+        show_text(show::field(question, "message"));
+    }
+    let first = waiting.first().map(WaitingApproval::id);
+    let first = first.or_else(|| in_chats.first().map(|question| show::field(question, "token")));
+    if let Some(first) = first {
+        let approve = shell::nonet(&format!("approve {first}"), file);
+        say!("\nRun `{approve}` to approve; add `--deny` to deny, or `--answer TEXT` to answer in words.");
+    }
+    if !on_pages.is_empty() {
+        say!("`{}` opens the page, where its own questions are answered.", shell::nonet("ui", file));
+    }
+    match elsewhere.map_or(0, Elsewhere::definitions) {
+        0 if first.is_none() && on_pages.is_empty() => say!("Nothing is waiting for your approval."),
+        0 => {}
+        number => say!(
+            "{} of servers {} for your trust: run `{}`.",
+            show::count(number, "definition"),
+            if number == 1 { "waits" } else { "wait" },
+            shell::nonet("trust --list", file)
+        ),
+    }
 }

@@ -1,5 +1,6 @@
 //! The arguments of the command line, and the texts of `--help`.
 
+mod groups;
 mod read;
 
 use std::{ffi::OsString, path::PathBuf};
@@ -9,8 +10,8 @@ use clap::{
     builder::{PossibleValuesParser, TypedValueParser},
 };
 
-pub(super) use self::read::read;
-use super::{add, approve, audit, lock, login, secret, setup, trust, ui, update};
+pub(super) use self::{groups::command, read::read};
+use super::{add, approve, audit, forget, lock, login, secret, setup, stop, trust, ui, update};
 use crate::{
     downstream::process_guard,
     sandbox::{INIT_COMMAND, SANDBOX_COMMAND},
@@ -38,24 +39,27 @@ Configuration: --config FILE, else a trusted ./servers.toml, else ~/.config/none
 setup, import and install use ./servers.toml only with --config.
 Exit codes: 0 success, 1 a tool or server failed, 2 unusable command line or configuration, 130 Ctrl-C.";
 
+/// The heading of the options that every command has.
+const GLOBAL: &str = "Global options";
+
 /// One MCP server in front of all of your MCP servers.
 #[derive(Debug, Parser)]
 #[command(name = "nonet", version, about, after_help = EXAMPLES, max_term_width = 100)]
 pub(super) struct Cli {
     /// Configuration file
-    #[arg(long, global = true, value_name = "FILE", env = "NONET_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE", env = "NONET_CONFIG", help_heading = GLOBAL)]
     pub config: Option<PathBuf>,
     /// Profile of the client, one of [profiles.NAME]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = GLOBAL)]
     pub profile: Option<String>,
     /// Log level (error, warn, info, debug), or a filter such as nonet=debug
-    #[arg(long, global = true, value_name = "FILTER", env = "NONET_LOG")]
+    #[arg(long, global = true, value_name = "FILTER", env = "NONET_LOG", help_heading = GLOBAL)]
     pub log: Option<String>,
     /// Log to this file instead of stderr; one file a day, seven kept
-    #[arg(long, global = true, value_name = "FILE", env = "NONET_LOG_FILE")]
+    #[arg(long, global = true, value_name = "FILE", env = "NONET_LOG_FILE", help_heading = GLOBAL)]
     pub log_file: Option<PathBuf>,
     /// Log one JSON object per line
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub log_json: bool,
     /// Same as `serve --http ADDR`
     #[arg(long, value_name = "ADDR")]
@@ -145,9 +149,9 @@ pub(super) enum Command {
     Call {
         /// Tool, such as files.read_file
         name: String,
-        /// Params of the tool
-        #[arg(default_value = "{}", value_name = "JSON")]
-        params: String,
+        /// Params of the tool: one JSON object, or `KEY=VALUE` words, whose values are JSON where the tool takes JSON
+        #[arg(value_name = "PARAMS")]
+        params: Vec<String>,
         /// jq filter for the result
         #[arg(long, value_name = "FILTER")]
         select: Option<String>,
@@ -157,7 +161,7 @@ pub(super) enum Command {
         #[command(flatten)]
         way: Where,
     },
-    /// Show the running gateway: servers, tools, last errors, jobs
+    /// Show the running gateways: servers, tools, last errors, jobs
     Status {
         /// Print JSON
         #[arg(long)]
@@ -168,6 +172,10 @@ pub(super) enum Command {
         #[command(flatten)]
         way: Where,
     },
+    /// End this machine's shared gateway; the next client starts it again
+    Stop(stop::StopArgs),
+    /// End this machine's shared gateway and start it again, such as after an update
+    Restart(stop::StopArgs),
     /// Open the page of this machine's shared gateway in the browser: calls, servers, clients, work
     Ui(ui::UiArgs),
     /// Show the log of this machine's shared gateway, or the part about one server
@@ -277,6 +285,9 @@ pub(super) enum Command {
         /// Remove the servers that are also in servers.toml
         #[arg(long)]
         replace: bool,
+        /// Let the client call Nonet's tools without asking (codex, gemini-cli): only the rules in servers.toml ask then
+        #[arg(long)]
+        always_allow: bool,
         /// Show the changes without writing them
         #[arg(long)]
         dry_run: bool,
@@ -351,16 +362,8 @@ pub(super) enum Command {
         #[command(subcommand)]
         action: audit::AuditAction,
     },
-    /// Delete what is kept on this machine: search outcomes, figures of tools, results, tasks, facts, goals, to-do lists,
-    /// watches, schedules, parked workflows, notices, approvals. What is trusted of servers stays
-    Forget {
-        /// Delete which definitions of servers are trusted, and nothing else: what servers list next is trusted at first sight
-        #[arg(long)]
-        trust: bool,
-        /// Delete the same of all replicas from the Redis of `[cluster]` too
-        #[arg(long)]
-        cluster: bool,
-    },
+    /// Delete what is kept on this machine, all or a part of it. What is trusted of servers stays
+    Forget(forget::ForgetArgs),
     /// Print the JSON Schema of servers.toml
     Schema {
         /// Print the reference of every key as Markdown instead
@@ -440,6 +443,7 @@ impl Cli {
                     | Command::Trust(trust::TrustArgs { json: true, .. })
                     | Command::Lock(lock::LockArgs { json: true, .. })
                     | Command::Approve(approve::ApproveArgs { json: true, .. })
+                    | Command::Secret { action: secret::SecretAction::List { json: true } }
                     | Command::Audit {
                         action: audit::AuditAction::Verify { json: true, .. }
                             | audit::AuditAction::Query { json: true, .. }
@@ -463,7 +467,7 @@ impl Cli {
                     | Command::Login(_)
                     | Command::Logout { .. }
                     | Command::Secret { .. }
-                    | Command::Forget { .. }
+                    | Command::Forget(_)
                     | Command::Trust(_)
                     | Command::Approve(_)
                     | Command::Lock(_)
@@ -472,6 +476,8 @@ impl Cli {
                     | Command::Eval { .. }
                     | Command::Man { .. }
                     | Command::Logs { .. }
+                    | Command::Stop(_)
+                    | Command::Restart(_)
                     | Command::Ui(_)
                     | Command::Update(_)
                     | Command::Completions { .. }

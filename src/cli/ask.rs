@@ -5,14 +5,18 @@
 
 #[cfg(unix)]
 use std::time::Duration;
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, Once},
+};
 
-use anyhow::Context;
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use super::{
     FAILED, INDEX_LIMIT, answers,
     args::{Command, Where},
+    call::{self, Desk, Params},
     connect,
     local::LocalGateway,
     show,
@@ -31,6 +35,7 @@ use crate::{
     },
     json::take_member,
     name::RESERVED,
+    shell,
 };
 
 /// How long a running gateway may take to greet.
@@ -43,6 +48,8 @@ pub(super) type InquiryAnswer = Result<Value, Value>;
 /// An inquiry, the gateway to ask, and the format of the answer.
 struct Asked {
     inquiry: Inquiry,
+    /// The params of a call.
+    params: Option<Params>,
     way: Where,
     refresh: bool,
     json: bool,
@@ -54,25 +61,43 @@ impl Asked {
         Ok(match command {
             Command::Search { query, limit, category, explain, json, refresh, way } => Self {
                 inquiry: Inquiry::Search { query, category, limit: limit.into(), explain },
+                params: None,
                 table: if explain { answers::explained_table } else { answers::search_table },
                 json,
                 refresh,
                 way,
             },
             Command::Tools { json, refresh, way } => {
-                Self { inquiry: Inquiry::Tools, table: answers::tools_table, json, refresh, way }
+                let (inquiry, params) = (Inquiry::Tools, None);
+                Self { inquiry, params, table: answers::tools_table, json, refresh, way }
             }
             Command::Get { name, json, refresh, way } => {
-                Self { inquiry: Inquiry::Describe { name }, table: show::whole, json, refresh, way }
+                let (inquiry, params) = (Inquiry::Describe { name }, None);
+                Self { inquiry, params, table: show::whole, json, refresh, way }
             }
             Command::Call { name, params, select, json, way } => {
-                let params = serde_json::from_str(&params)
-                    .with_context(|| format!("the params are not valid JSON: {params}"))?;
+                let typed = Params::read(&params)?;
+                let params = match &typed {
+                    Params::Json(params) => params.clone(),
+                    Params::Words(_) => json!({}),
+                };
                 let inquiry = Inquiry::Call { name, params, select };
-                Self { inquiry, table: show::whole, json, refresh: false, way }
+                Self { inquiry, params: Some(typed), table: show::whole, json, refresh: false, way }
             }
             _ => anyhow::bail!("this command sends no inquiry"),
         })
+    }
+
+    /// Sends the inquiry by `ask`.
+    async fn ask(
+        &self,
+        ask: impl AsyncFn(Inquiry) -> Result<InquiryAnswer, Other>,
+        desk: Desk<'_>,
+    ) -> Result<InquiryAnswer, Other> {
+        match &self.params {
+            Some(params) => call::make(self.inquiry.clone(), params, desk, ask).await,
+            None => ask(self.inquiry.clone()).await,
+        }
     }
 
     fn is_call(&self) -> bool {
@@ -98,7 +123,13 @@ pub(super) async fn run(
     let asked = Asked::of(command)?;
     if let Some(url) = &asked.way.url {
         let target = connect::target(url, &asked.way.header, profile.as_deref())?;
-        return match inquire(RunningGateway::at(target, CLIENT)?, &asked.inquiry).await {
+        let ask = async |inquiry: Inquiry| match RunningGateway::at(target.clone(), CLIENT) {
+            Ok(running) => inquire(running, &inquiry).await,
+            Err(error) => {
+                Err(Other::Unanswered(Unanswered::Refused { code: 0, message: show::causes(&error) }))
+            }
+        };
+        return match asked.ask(ask, Desk::Away).await {
             Ok(answer) => asked.show(answer),
             Err(other) => told(other, asked.json),
         };
@@ -107,7 +138,16 @@ pub(super) async fn run(
     if !asked.refresh
         && let Some(running) = running(&found.path, profile.clone()).await
     {
-        match inquire(running, &asked.inquiry).await {
+        // One connection: what the user approves belongs to its session.
+        let connection = Mutex::new(Some(running));
+        let ask = async |inquiry: Inquiry| {
+            let mut connection = connection.lock().await;
+            let running = connection.take().ok_or(Other::Unanswered(Unanswered::Lost))?;
+            let (answer, running) = inquire_on(running, &inquiry).await?;
+            *connection = Some(running);
+            Ok(answer)
+        };
+        match asked.ask(ask, Desk::Running(&found.path)).await {
             Ok(answer) => return asked.show(answer),
             // The inquiry had no effect, so this process can answer it.
             Err(Other::Unanswered(error)) if !asked.is_call() || error.is_unknown_method() => {
@@ -117,7 +157,11 @@ pub(super) async fn run(
         }
     }
     let Some(loaded) = usable(&found, profile.as_deref(), asked.json)? else { return Ok(super::UNUSABLE) };
-    tell_faults(&loaded);
+    // What a call or one tool does not use, is not its matter.
+    match asked.inquiry {
+        Inquiry::Describe { .. } | Inquiry::Call { .. } => loaded.warnings.iter().for_each(show::complain),
+        _ => tell_faults(&loaded),
+    }
     here(loaded, profile, &asked).await
 }
 
@@ -127,12 +171,18 @@ pub(super) enum Other {
     Unanswered(Unanswered),
     /// The user interrupted the command: the exit code.
     Stopped(u8),
+    /// The user did not let the call run.
+    Denied,
 }
 
 /// Prints why there is no answer. Returns the exit code.
 pub(super) fn told(other: Other, as_json: bool) -> anyhow::Result<u8> {
     match other {
         Other::Stopped(code) => Ok(code),
+        Other::Denied => {
+            eprintln!("Nothing was called.");
+            Ok(FAILED)
+        }
         Other::Unanswered(error) => {
             let code = match error {
                 Unanswered::Refused { .. } => Code::ServerDown,
@@ -154,15 +204,48 @@ fn tell_faults(loaded: &Loaded) {
     };
     let others = loaded.faults.iter().filter(|fault| !is_of_server(fault));
     others.chain(&loaded.warnings).for_each(show::complain);
-    if !left_out.is_empty() {
-        let are = if left_out.len() == 1 { "is" } else { "are" };
-        show::complain(format_args!("{} {are} left out; `nonet check` reports why", show::names(&left_out)));
+    tell_left_out(&left_out);
+}
+
+fn tell_left_out(names: &[String]) {
+    if !names.is_empty() {
+        let are = if names.len() == 1 { "is" } else { "are" };
+        show::complain(format_args!("{} {are} left out; `nonet check` reports why", show::names(names)));
     }
+}
+
+/// Returns this machine's shared gateway of the configuration, if it is running. Tells if it is another version.
+pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<RunningGateway> {
+    let running = quietly_running(file, profile).await;
+    if let Some(running) = &running {
+        tell_version(&running.version, file);
+    }
+    running
+}
+
+/// Tells once that the running gateway is another version than this program, with the command that helps.
+pub(super) fn tell_version(version: &str, file: &Path) {
+    static TOLD: Once = Once::new();
+    let own = env!("CARGO_PKG_VERSION");
+    if version.is_empty() || version == own {
+        return;
+    }
+    let number = |version: &str| semver::Version::parse(version).ok();
+    let is_older = number(version) < number(own);
+    let remedy = match is_older {
+        true => format!("run `{}` to start this one", shell::nonet("restart", file)),
+        false => "run `nonet update` to update this one".into(),
+    };
+    TOLD.call_once(|| {
+        show::complain(format_args!(
+            "the running gateway is Nonet {version}, this program is {own}: {remedy}"
+        ));
+    });
 }
 
 /// Returns this machine's shared gateway of the configuration, if it is running.
 #[cfg(unix)]
-pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<RunningGateway> {
+pub(super) async fn quietly_running(file: &Path, profile: Option<String>) -> Option<RunningGateway> {
     use crate::shared::{Hello, SharedPlace};
     let place = match SharedPlace::of(file) {
         Ok(place) => place,
@@ -186,12 +269,20 @@ pub(super) async fn running(file: &Path, profile: Option<String>) -> Option<Runn
 }
 
 #[cfg(not(unix))]
-pub(super) async fn running(_file: &Path, _profile: Option<String>) -> Option<RunningGateway> {
+pub(super) async fn quietly_running(_file: &Path, _profile: Option<String>) -> Option<RunningGateway> {
     None
 }
 
 /// Sends an inquiry to a running gateway.
-pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
+pub(super) async fn inquire(running: RunningGateway, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
+    Ok(inquire_on(running, inquiry).await?.0)
+}
+
+/// Sends an inquiry to a running gateway. Returns the connection with the answer.
+async fn inquire_on(
+    mut running: RunningGateway,
+    inquiry: &Inquiry,
+) -> Result<(InquiryAnswer, RunningGateway), Other> {
     let answer = tokio::select! {
         answer = running.request(METHOD, json!(inquiry)) => answer,
         code = stopped() => {
@@ -200,10 +291,11 @@ pub(super) async fn inquire(mut running: RunningGateway, inquiry: &Inquiry) -> R
         }
     };
     let mut answer = answer.map_err(Other::Unanswered)?;
-    Ok(match answer.get_mut("fault") {
+    let answer = match answer.get_mut("fault") {
         Some(fault) => Err(fault.take()),
         None => Ok(take_member(&mut answer, "answer")),
-    })
+    };
+    Ok((answer, running))
 }
 
 /// Answers with a gateway in this process.
@@ -268,8 +360,19 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         show::indexing(gateway, INDEX_LIMIT).await;
         gateway.recalled().await;
     }
-    let mut answer =
-        gateway.inquire(caller, asked.inquiry.clone()).await.map_err(|fault| show::fault_value(&fault));
+    let ask = async |inquiry: Inquiry| {
+        let answer = gateway.inquire(caller.clone(), inquiry).await;
+        Ok(answer.map_err(|fault| show::fault_value(&fault)))
+    };
+    let file = gateway.config().file.clone();
+    let mut answer = match asked.ask(ask, Desk::Here(gateway, &file)).await {
+        Ok(answer) => answer,
+        Err(other) => return told(other, asked.json),
+    };
+    if answer.as_ref().is_err_and(|fault| fault["code"] == "unknown_tool") {
+        let config = gateway.config();
+        tell_left_out(&config.left_out.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>());
+    }
     if let Ok(answer) = &mut answer {
         without_held(answer);
         if asked.is_call() && of.as_deref() == Some(GATEWAY) {

@@ -14,13 +14,15 @@ use super::{
 };
 use crate::{
     catalog::Tool,
-    config::{ConfigFault, Loaded, Unusable},
+    config::{ConfigFault, Loaded, OnChange, Unusable},
     downstream::{DocumentReport, Reach, State, net_text},
     gateway::{Gateway, Unmatched, session::Caller},
-    hosts, meta,
+    hosts,
+    json::set_member,
+    meta,
     name::RESERVED,
     results::json_len,
-    serve,
+    serve, shell,
 };
 
 /// Returns an unusable configuration as JSON.
@@ -183,6 +185,12 @@ impl Report {
         status["faults"] = faults(&self.faults);
         status["disabled"] = json!(self.disabled);
         status["warnings"] = warnings.chain(exposed).chain(rules).collect();
+        for server in status["servers"].as_array_mut().into_iter().flatten() {
+            let missing = show::missing_variables(server["last_error"].as_str().unwrap_or_default());
+            if !missing.is_empty() {
+                set_member(server, "missing_variables", missing);
+            }
+        }
         if !self.documents.is_empty() {
             status["documents"] = json!(self.documents);
         }
@@ -257,6 +265,22 @@ impl Report {
         // The fault of a left-out server is printed above.
         for server in servers().filter(|server| server["state"] != "needs_config") {
             status::say_trouble(server, verbose);
+            self.say_missing(server);
+        }
+    }
+}
+
+impl Report {
+    /// Prints the variables that a server says it lacks, with the commands that give them.
+    fn say_missing(&self, server: &Value) {
+        let name = server["name"].as_str().unwrap_or_default();
+        for variable in show::missing_variables(server["last_error"].as_str().unwrap_or_default()) {
+            let set = shell::nonet(&format!("secret set {variable} --file"), &self.file);
+            let doctor = shell::nonet("doctor", &self.file);
+            say!(
+                "  `{name}` names `{variable}`: `{doctor}` asks for its value; by hand: `{set}`, and `env = {{ {variable} = \
+                 \"${{{variable}}}\" }}` in [servers.{name}]"
+            );
         }
     }
 }
@@ -448,6 +472,12 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
             "have no description, so search knows only their names",
             which(&|tool| tool.description.is_empty()),
         );
+        let command = shell::nonet(&format!("trust {}", shell::word(server)), &gateway.config().file);
+        for (effect, what) in [(OnChange::Hold, "are held back"), (OnChange::Deny, "are hidden")] {
+            let is_kept = |tool: &Tool| tool.change.as_ref().is_some_and(|change| change.effect == effect);
+            let what = format!("{what} by `on_change` until you trust their definitions (`{command}`)");
+            warn(false, &what, which(&is_kept));
+        }
         let plain = |tool: &Tool| *tool.wire == tool.full.replacen('.', "__", 1);
         warn(false, "are listed to clients under a shortened or changed name", which(&|tool| !plain(tool)));
         warn(

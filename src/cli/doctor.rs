@@ -18,7 +18,7 @@ use super::{
     OK,
     found::{self, FoundFile},
     load, login, secret,
-    setup::{self, agree},
+    setup::asked,
     show, trust,
 };
 use crate::{
@@ -38,6 +38,8 @@ pub(super) enum Offer {
     Launcher { program: String, servers: Vec<String>, install: Option<Vec<String>> },
     /// A variable of servers.toml is not set.
     Variable { name: String, entries: BTreeSet<String> },
+    /// A server's stderr names a variable that it lacks.
+    Missing { server: String, variable: String },
     /// servers.toml contains secrets, at these keys.
     PlainSecrets { keys: Vec<String> },
     /// A server requires a sign-in.
@@ -78,6 +80,10 @@ pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow:
         offers.push(Offer::PlainSecrets { keys: plain });
     }
     for (server, connection) in gateway.connections().iter() {
+        if let State::Down { error, .. } = connection.state() {
+            let missing = show::missing_variables(&error).into_iter();
+            offers.extend(missing.map(|variable| Offer::Missing { server: server.to_string(), variable }));
+        }
         if let State::AuthRequired { remedy: Remedy::Login(_), .. } = connection.state() {
             offers.push(Offer::SignIn { server: server.to_string() });
         }
@@ -131,7 +137,7 @@ fn clients(file: &Path, machine: &Machine) -> anyhow::Result<Vec<Offer>> {
         let gone = config.filter(|config| Path::new(config).is_absolute() && !Path::new(config).exists());
         let (launch, what) = match (hosts::is_lost(&now.command), gone) {
             (_, Some(config)) => (wanted.clone(), config),
-            (true, None) => (setup::mended(wanted.clone(), now.args), now.command),
+            (true, None) => (wanted.clone().with_options_of(now.args), now.command),
             (false, None) => continue,
         };
         let fate =
@@ -153,6 +159,9 @@ impl Offer {
                 let entries: Vec<_> = entries.iter().map(|entry| format!("[{entry}]")).collect();
                 format!("`{name}` is not set (for {})", entries.join(", "))
             }
+            Self::Missing { server, variable } => {
+                format!("`{server}` does not start, and its stderr names `{variable}`")
+            }
             Self::PlainSecrets { keys } => {
                 let keys: Vec<_> = keys.iter().map(|key| format!("`{key}`")).collect();
                 format!("secrets are in plain text at {}", keys.join(", "))
@@ -167,7 +176,9 @@ impl Offer {
     fn remedy(&self, file: &Path) -> Option<String> {
         Some(match self {
             Self::Launcher { install, .. } => install.as_ref()?.join(" "),
-            Self::Variable { name, .. } => shell::nonet(&format!("secret set {name} --file"), file),
+            Self::Variable { name, .. } | Self::Missing { variable: name, .. } => {
+                shell::nonet(&format!("secret set {name} --file"), file)
+            }
             Self::PlainSecrets { .. } => shell::nonet("secret move", file),
             Self::SignIn { server } => shell::nonet(&format!("login {server}"), file),
             Self::Client { host, .. } => shell::nonet(&format!("install {}", host.name), file),
@@ -185,7 +196,10 @@ impl Offer {
 
     /// Whether the fix needs more than a yes from the user.
     fn needs_a_person(&self) -> bool {
-        matches!(self, Self::Variable { .. } | Self::SignIn { .. } | Self::Trust { .. })
+        matches!(
+            self,
+            Self::Variable { .. } | Self::Missing { .. } | Self::SignIn { .. } | Self::Trust { .. }
+        )
     }
 }
 
@@ -212,10 +226,14 @@ pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: Asking) -> anyh
         }
         say!("\n{}.", offer.problem());
         // These two ask for themselves: for a value, and whether to trust what is shown.
-        let asks = matches!(offer, Offer::Variable { .. } | Offer::Trust { .. });
-        let agreed = asks
-            || asking.yes
-            || agree(&format!("Run `{remedy}`?"), false, &mut io::stdin().lock(), &mut io::stderr())?;
+        let asks = matches!(offer, Offer::Variable { .. } | Offer::Missing { .. } | Offer::Trust { .. });
+        let agreed = match asks || asking.yes {
+            true => true,
+            false => match asked(format!("Run `{remedy}`?"), false).await? {
+                Ok(agreed) => agreed,
+                Err(_) => return Ok(mended),
+            },
+        };
         if agreed {
             match offer.mend(file).await {
                 Ok(done) => mended |= done,
@@ -237,13 +255,14 @@ impl Offer {
                 anyhow::ensure!(done.success(), "`{}` failed ({done})", words.join(" "));
                 Ok(true)
             }
-            Self::Variable { name, .. } => {
-                let value = rpassword::prompt_password(format!("{name} (not shown, Enter to skip): "))
-                    .context("cannot read the value")?;
-                match value.trim() {
-                    "" => Ok(false),
-                    value => secret::keep(name, value, file).map(|()| true),
+            Self::Variable { name, .. } => keep_typed(name, file),
+            Self::Missing { server, variable } => {
+                if !keep_typed(variable, file)? {
+                    return Ok(false);
                 }
+                let change = hosts::pass_variable(file, server, variable, &Machine::this()?)?;
+                super::hosts::finish(&change, super::hosts::apply(&change, false)?);
+                Ok(true)
             }
             Self::PlainSecrets { .. } => Ok(secret::move_out(file, false)? == OK),
             Self::SignIn { server } => {
@@ -267,6 +286,16 @@ impl Offer {
                 Ok(trust::run(args, Some(file)).await? == OK)
             }
         }
+    }
+}
+
+/// Asks for a value and stores it. Returns whether the user gave one.
+fn keep_typed(name: &str, file: &Path) -> anyhow::Result<bool> {
+    let value = rpassword::prompt_password(format!("{name} (not shown, Enter to skip): "))
+        .context("cannot read the value")?;
+    match value.trim() {
+        "" => Ok(false),
+        value => secret::keep(name, value, file).map(|()| true),
     }
 }
 

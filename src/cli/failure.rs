@@ -18,6 +18,8 @@ pub(super) fn failure(error: &str, verbose: bool) -> String {
     format!("{line}\n{}", whole.join("\n"))
 }
 
+/// How many missing variables are named.
+const MOST_MISSING: usize = 3;
 /// The words before a server's last output in the reason of a failure.
 const TAIL: &str = "; its stderr ends with: ";
 
@@ -29,6 +31,48 @@ pub(super) fn brief(error: &str) -> Cow<'_, str> {
         Some(said) => format!("{reason}: {}", clip(said, 500)).into(),
         None => reason.into(),
     }
+}
+
+/// Returns the environment variables that a server's last output says it lacks.
+pub(super) fn missing_variables(error: &str) -> Vec<String> {
+    const WORDS: [&str; 10] = [
+        "not set",
+        "missing",
+        "required",
+        "must be set",
+        "must provide",
+        "undefined",
+        "environment variable",
+        "env var",
+        "keyerror",
+        "please set",
+    ];
+    let Some((_, tail)) = error.split_once(TAIL) else { return Vec::new() };
+    let mut found: Vec<String> = Vec::new();
+    for line in tail.lines() {
+        let lower = line.to_lowercase();
+        if !WORDS.iter().any(|word| lower.contains(word)) {
+            continue;
+        }
+        let names =
+            line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|name| is_variable(name));
+        for name in names {
+            if found.len() < MOST_MISSING && !found.iter().any(|known| known == name) {
+                found.push(name.into());
+            }
+        }
+    }
+    found
+}
+
+/// Whether a word is written as environment variables are, and is no code of an error.
+fn is_variable(word: &str) -> bool {
+    let is_code = ["ERR_", "NODE_", "UV_"].iter().any(|start| word.starts_with(start));
+    let is_capital = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    !is_code
+        && word.starts_with(|c: char| c.is_ascii_uppercase())
+        && word.trim_matches('_').contains('_')
+        && word.chars().all(is_capital)
 }
 
 /// Returns the line of a program's last output that names the error: a line that begins with `SomeError: ...`, else one
@@ -55,6 +99,25 @@ fn telling(tail: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_that_is_missing_is_named() {
+        let check = |tail: &str, expected: &[&str]| {
+            let error = format!("it ended (exit code 1){TAIL}{tail}");
+            assert_eq!(missing_variables(&error), expected, "{tail}");
+        };
+        check("Error: BRAVE_API_KEY environment variable is required", &["BRAVE_API_KEY"]);
+        check("KeyError: 'SLACK_TOKEN'", &["SLACK_TOKEN"]);
+        check(
+            "Please set SLACK_BOT_TOKEN and SLACK_TEAM_ID environment variables",
+            &["SLACK_BOT_TOKEN", "SLACK_TEAM_ID"],
+        );
+        check("`API_KEY` is not set\nAPI_KEY missing", &["API_KEY"]);
+        check("Error [ERR_MODULE_NOT_FOUND]: missing module", &[]);
+        check("HTTP is required", &[]);
+        check("LOG_LEVEL=debug", &[]);
+        assert_eq!(missing_variables("API_KEY is not set"), Vec::<String>::new(), "not of the server");
+    }
 
     #[test]
     fn a_failure_is_told_in_one_line_with_its_cause() {

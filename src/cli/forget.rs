@@ -1,24 +1,115 @@
-//! `nonet forget`: empties the store.
+//! `nonet forget`: empties the store, or parts of it.
 
-use std::{path::Path, time::Duration};
+use std::{io, path::Path, time::Duration};
 
 use anyhow::Context;
+use clap::{Args, ValueEnum};
 
-use super::{OK, found, show};
+use super::{FAILED, OK, found, setup::agree, show};
 use crate::{
     clock::Clock,
     config::ClusterSettings,
     gateway, sandbox,
-    store::{self, Forget, Forgotten, PinsDb, Retention, Store},
+    store::{self, Forget, Forgettable, ForgettableCount, PinsDb, Retention, Store},
 };
 
-/// Deletes search outcomes, tools' figures, kept results, tasks, facts and other records: watches, schedules, goals, notices;
-/// and the home folders of sandboxed servers that do not run. A
-/// running gateway continues with its in-memory copies of outcomes, figures and results.
-/// Trust in definitions is deleted only on request: without it, whatever servers list next would be trusted.
-/// Data shared by replicas is deleted only on request.
-pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> anyhow::Result<u8> {
-    let shared = match cluster {
+/// What to delete, and how.
+#[derive(Debug, Args)]
+pub(super) struct ForgetArgs {
+    /// What to delete (default: all of these)
+    #[arg(value_enum, value_name = "WHAT", conflicts_with_all = ["trust", "cluster"])]
+    what: Vec<What>,
+    /// Delete which definitions of servers are trusted, and nothing else: what servers list next is trusted at first sight
+    #[arg(long)]
+    trust: bool,
+    /// Delete the same of all replicas from the Redis of `[cluster]` too
+    #[arg(long)]
+    cluster: bool,
+    /// Show what would be deleted
+    #[arg(long)]
+    dry_run: bool,
+    /// Delete without asking
+    #[arg(long, short, conflicts_with = "dry_run")]
+    yes: bool,
+}
+
+/// A part of what is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// Outcomes of searches, and figures of tools
+    Learned,
+    /// Kept results, and tasks
+    Results,
+    /// Facts, goals and to-do lists
+    Memory,
+    /// Watches, schedules and workflows that wait
+    Plans,
+    /// Notices and approvals
+    Messages,
+    /// Home folders of sandboxed servers that do not run
+    Homes,
+}
+
+impl What {
+    fn in_store(self) -> Option<Forgettable> {
+        Some(match self {
+            Self::Learned => Forgettable::Learned,
+            Self::Results => Forgettable::Results,
+            Self::Memory => Forgettable::Memory,
+            Self::Plans => Forgettable::Plans,
+            Self::Messages => Forgettable::Messages,
+            Self::Homes => return None,
+        })
+    }
+
+    /// Describes how much of it there is.
+    fn counted(self, folder: &Path) -> anyhow::Result<String> {
+        let homes = || -> anyhow::Result<String> {
+            let homes =
+                sandbox::count_homes(folder).context("the home folders of sandboxes cannot be read")?;
+            Ok(format!("{} of sandboxed servers", show::count(homes, "home folder")))
+        };
+        let Some(kept) = self.in_store() else { return homes() };
+        Ok(match (store::forgettable(folder, kept)?, self) {
+            (ForgettableCount::Learned { outcomes, tools }, _) => format!(
+                "{}, the figures of {}",
+                show::count(outcomes as u64, "search outcome"),
+                show::count(tools as u64, "tool")
+            ),
+            (ForgettableCount::Results(kept), _) => {
+                format!("{} kept results and tasks ({})", kept.entries, show::count(kept.bytes, "byte"))
+            }
+            (ForgettableCount::Records(records), Self::Memory) => {
+                format!("{records} facts, goals and to-dos")
+            }
+            (ForgettableCount::Records(records), Self::Plans) => {
+                format!("{records} watches, schedules and waiting workflows")
+            }
+            (ForgettableCount::Records(records), _) => format!("{records} notices and approvals"),
+        })
+    }
+
+    fn delete(self, folder: &Path) -> anyhow::Result<()> {
+        if let Some(kept) = self.in_store() {
+            return Ok(store::forget(folder, kept)?);
+        }
+        let homes =
+            sandbox::forget_homes(folder).context("the home folders of sandboxes could not be deleted")?;
+        if homes.deleted > 0 {
+            say!("deleted {} of sandboxed servers", show::count(homes.deleted, "home folder"));
+        }
+        for home in &homes.kept {
+            say!("kept {}: its server is running; stop it and run this again", home.display());
+        }
+        Ok(())
+    }
+}
+
+/// Shows what is kept on this machine, asks, and deletes it. A running gateway continues with its in-memory copies of outcomes,
+/// figures and results. Trust in definitions is deleted only on request: without it, whatever servers list next would be
+/// trusted. Data shared by replicas is deleted only on request.
+pub(super) async fn run(args: &ForgetArgs, config: Option<&Path>) -> anyhow::Result<u8> {
+    let shared = match args.cluster {
         true => Some(
             super::cluster_of(&found::path(config)?)?
                 .context("there is no [cluster] in servers.toml, so nothing is shared")?,
@@ -26,17 +117,42 @@ pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> an
         false => None,
     };
     let folder = store::folder().context("there is no home folder, so nothing is stored")?;
-    match trust {
+    let what = match args.what.as_slice() {
+        [] => What::value_variants(),
+        what => what,
+    };
+    say!("In {}:", folder.display());
+    match args.trust {
+        true => say!("  trust     in {}", show::count(trusted(&folder)? as u64, "definition")),
+        false => {
+            for part in what {
+                let name = part.to_possible_value().map(|value| value.get_name().to_string());
+                say!("  {:9} {}", name.unwrap_or_default(), part.counted(&folder)?);
+            }
+        }
+    }
+    if let Some(cluster) = &shared {
+        say!("In Redis, for all replicas: the same of `{}`", cluster.prefix);
+    }
+    if args.dry_run {
+        say!("Nothing was deleted (--dry-run).");
+        return Ok(OK);
+    }
+    if !args.yes && !is_agreed()? {
+        say!("Nothing was deleted.");
+        return Ok(FAILED);
+    }
+    match args.trust {
         true => forget_trust(&folder)?,
-        false => forget_kept(&folder)?,
+        false => forget_kept(&folder, what)?,
     }
     if let Some(shared) = shared {
-        return forget_shared(&shared, trust).await;
+        return forget_shared(&shared, args.trust).await;
     }
     // Without a usable file there is nothing to report.
     let file = found::silently(config);
     if file.and_then(|file| super::cluster_of(&file).ok()?).is_some() {
-        let flags = if trust { "--trust --cluster" } else { "--cluster" };
+        let flags = if args.trust { "--trust --cluster" } else { "--cluster" };
         say!(
             "kept the data that the replicas of [cluster] share; `nonet forget {flags}` deletes it for all of them"
         );
@@ -44,36 +160,33 @@ pub(super) async fn run(trust: bool, cluster: bool, config: Option<&Path>) -> an
     Ok(OK)
 }
 
+fn is_agreed() -> anyhow::Result<bool> {
+    anyhow::ensure!(
+        found::is_at_terminal(),
+        "`nonet forget` asks before it deletes anything, but there is no terminal for your answer: add `--yes` to delete, \
+         or `--dry-run` to see what there is"
+    );
+    agree("Delete this for good?", false, &mut io::stdin().lock(), &mut io::stderr())
+}
+
+fn trusted(folder: &Path) -> anyhow::Result<usize> {
+    Ok(if PinsDb::exists(folder) { PinsDb::open(folder)?.count()? } else { 0 })
+}
+
 fn forget_trust(folder: &Path) -> anyhow::Result<()> {
     let pins = if PinsDb::exists(folder) { PinsDb::open(folder)?.forget()? } else { 0 };
     say!(
-        "deleted the trust in {} from {}; what servers list next is trusted at first sight",
-        show::count(pins as u64, "definition"),
-        folder.display()
+        "deleted the trust in {}; what servers list next is trusted at first sight",
+        show::count(pins as u64, "definition")
     );
     Ok(())
 }
 
-fn forget_kept(folder: &Path) -> anyhow::Result<()> {
-    let Forgotten { outcomes, tools, kept, facts, records } = store::forget(folder)?;
-    say!(
-        "deleted {}, the figures of {}, {} ({}), {} and {} from {}",
-        show::count(outcomes as u64, "search outcome"),
-        show::count(tools as u64, "tool"),
-        show::count(kept.entries, "kept result"),
-        show::count(kept.bytes, "byte"),
-        show::count(facts, "fact"),
-        show::count(records, "other record"),
-        folder.display()
-    );
-    let homes =
-        sandbox::forget_homes(folder).context("the home folders of sandboxes could not be deleted")?;
-    if homes.deleted > 0 {
-        say!("deleted {} of sandboxed servers", show::count(homes.deleted, "home folder"));
+fn forget_kept(folder: &Path, what: &[What]) -> anyhow::Result<()> {
+    for part in what {
+        part.delete(folder)?;
     }
-    for home in &homes.kept {
-        say!("kept {}: its server is running; stop it and run this again", home.display());
-    }
+    say!("Deleted.");
     if PinsDb::exists(folder) {
         say!("kept the trust in servers' definitions; `nonet forget --trust` deletes it");
     }

@@ -1,8 +1,9 @@
-//! `nonet import`, `install` and `uninstall`: the configuration files of MCP hosts.
+//! `nonet import`, `install` and `uninstall`: the configuration files of MCP clients.
 
 use std::{
-    io::{IsTerminal, stdin},
+    io::{IsTerminal, Read, stdin},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -70,6 +71,11 @@ pub(super) fn take_over(
     with_secrets(secrets, replace, work, Imported::has_secrets)
 }
 
+/// How long a keyring may take: at a terminal, its user may have to unlock it.
+pub(super) fn keyring_patience() -> Duration {
+    if stdin().is_terminal() { keyring::ATTENDED } else { keyring::UNATTENDED }
+}
+
 /// Works out new servers, and the store of their secrets. Asks a keyring only if needed.
 pub(super) fn with_secrets(
     secrets: Secrets,
@@ -77,7 +83,7 @@ pub(super) fn with_secrets(
     work: impl Fn(ImportOptions<'_>) -> Result<Imported, hosts::HostFault>,
     has_secrets: fn(&Imported) -> bool,
 ) -> anyhow::Result<(Imported, Option<Keyring>)> {
-    let limit = if stdin().is_terminal() { keyring::ATTENDED } else { keyring::UNATTENDED };
+    let limit = keyring_patience();
     match secrets {
         Secrets::Kept => Ok(hosts::keeping_secrets(limit, replace, work, has_secrets)?),
         Secrets::Keyring => {
@@ -100,7 +106,23 @@ fn source(name: &str) -> Result<ImportSource<'_>, hosts::HostFault> {
     }
 }
 
-/// Imports servers from a host or a file; by default, from every host that has some.
+/// Returns the text that a word of the command line is, if it is neither a client nor a file: servers as READMEs offer them.
+/// `-` is the text on stdin.
+pub(super) fn pasted(word: &str) -> anyhow::Result<Option<String>> {
+    if word == "-" {
+        if stdin().is_terminal() {
+            eprintln!("nonet: paste the text, then press Ctrl-D on a line of its own");
+        }
+        let mut text = String::new();
+        let longest = u64::try_from(hosts::LONGEST_PASTED)?.saturating_add(1);
+        stdin().lock().take(longest).read_to_string(&mut text).context("cannot read the text from stdin")?;
+        return Ok(Some(text));
+    }
+    let is_text = hosts::is_pasted(word) && hosts::find(word).is_err() && !Path::new(word).exists();
+    Ok(is_text.then(|| word.to_string()))
+}
+
+/// Imports servers from a client, a file or a pasted text; by default, from every client that has some.
 pub(super) fn import(
     name: Option<&str>,
     config: Option<&Path>,
@@ -111,7 +133,12 @@ pub(super) fn import(
 ) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
     let target = target(config)?;
-    let source = name.map_or(Ok(ImportSource::All), source)?;
+    let text = name.map(pasted).transpose()?.flatten();
+    let source = match (&text, name) {
+        (Some(text), _) => ImportSource::Text(text, &[]),
+        (None, Some(name)) => source(name)?,
+        (None, None) => ImportSource::All,
+    };
     let (imported, _) = take_over(source, &target, replace, secrets, &machine)?;
     let applied = if dry_run { None } else { Some(imported.apply()?) };
     if json {
@@ -219,6 +246,7 @@ pub(super) fn install(
     profile: Option<&str>,
     project: bool,
     replace: bool,
+    always_allow: bool,
     dry_run: bool,
 ) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
@@ -231,8 +259,13 @@ pub(super) fn install(
     };
     let carried = imported.as_ref().map(|found| found.carried(host, scope, &machine)).unwrap_or_default();
     let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
-    let change = hosts::install(host, scope, &Launch::of(&target, profile, &machine)?, &names, &machine)?;
+    let launch = Launch::of(&target, profile, &machine)?;
+    // Its faults come first.
+    hosts::install(host, scope, &launch, &names, &machine)?;
     let loaded = usable(&target, host, profile)?;
+    let always = always_allow || !dry_run && is_to_be_allowed(host, scope, &machine)?;
+    let install = if always { hosts::allow_always } else { hosts::install };
+    let change = install(host, scope, &launch, &names, &machine)?;
     let lost: Vec<&Carried> =
         carried.iter().filter(|carried| loaded.config.left_out.contains_key(&carried.server)).collect();
     if !lost.is_empty() {
@@ -252,11 +285,36 @@ pub(super) fn install(
         let are = if left_out == 1 { "1 entry is".into() } else { format!("{left_out} entries are") };
         say!("{are} left out of {}; `{}` reports why.", target.display(), command("check", &target));
     }
+    if always && loaded.config.policies.is_empty() {
+        say!(
+            "servers.toml has no policy, so nothing asks before a tool runs; `{}` adds one.",
+            command("setup", &target)
+        );
+    }
     if !dry_run && !change.is_nothing() {
         let project = if project { " --project" } else { "" };
         say!("To undo the change, run `nonet uninstall {}{project}`.", host.name);
     }
     Ok(OK)
+}
+
+/// Asks at a terminal whether a client should ask about no tool of Nonet, if its entry can say so and does not yet.
+fn is_to_be_allowed(host: &Host, scope: FileScope, machine: &Machine) -> anyhow::Result<bool> {
+    let Some(line) = host.always_allow().filter(|_| stdin().is_terminal()) else { return Ok(false) };
+    if hosts::is_always_allowed(host, scope, machine)? {
+        return Ok(false);
+    }
+    let title = host.title;
+    eprintln!(
+        "{title} asks before it calls `execute_tool`, whatever tool that runs; without a person to ask, it refuses. With `{line}` \
+         in its entry it does not ask: then only the rules in servers.toml ask or refuse."
+    );
+    super::setup::agree(
+        &format!("Let {title} call Nonet's tools without asking?"),
+        false,
+        &mut stdin().lock(),
+        &mut std::io::stderr(),
+    )
 }
 
 /// Prints which servers stay with their client, and why.

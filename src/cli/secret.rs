@@ -7,10 +7,12 @@ use std::{
 
 use anyhow::Context;
 use clap::Subcommand;
+use serde::Serialize;
+use serde_json::json;
 
-use super::{FAILED, OK, edit::used, hosts};
+use super::{FAILED, OK, edit::used, hosts, show};
 use crate::{
-    hosts::{ImportOptions, Imported, Machine, SecretStore},
+    hosts::{ImportOptions, Imported, Machine, NamedSecret, SecretStore},
     keyring::{self, Keyring},
     secrets_file::{self, SecretsFile},
 };
@@ -33,6 +35,12 @@ pub(super) enum SecretAction {
         #[arg(long)]
         dry_run: bool,
     },
+    /// List the names of secrets: where each is, and what uses it. No values
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Remove a secret
     Remove {
         /// Name of the secret
@@ -53,6 +61,8 @@ pub(super) enum SecretAction {
     },
 }
 
+/// The place of a name that has no value. A variable with a default may be one.
+const NOT_SET: &str = "not set";
 /// The longest secret that is read, in bytes.
 const LONGEST: u64 = 1 << 16;
 
@@ -67,6 +77,7 @@ fn name(text: &str) -> Result<String, &'static str> {
 pub(super) fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Result<u8> {
     let (name, file) = match action {
         SecretAction::Move { dry_run } => return move_out(&used(config)?, *dry_run),
+        SecretAction::List { json } => return list(&hosts::target(config)?, *json),
         SecretAction::Set { name, file }
         | SecretAction::Remove { name, file }
         | SecretAction::Test { name, file } => (name, file),
@@ -84,7 +95,7 @@ pub(super) fn run(action: &SecretAction, config: Option<&Path>) -> anyhow::Resul
         SecretAction::Test { name, .. } => {
             (keyring.get(name).map(drop), "is in the keyring, and Nonet can read it")
         }
-        SecretAction::Move { .. } => return Ok(OK),
+        SecretAction::Move { .. } | SecretAction::List { .. } => return Ok(OK),
     };
     if let Err(error) = result {
         match (action, &error) {
@@ -130,12 +141,74 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
                 say!("The environment variable `{name}` is also set and takes precedence.");
             }
         }
-        SecretAction::Move { .. } | SecretAction::Remove { .. } | SecretAction::Test { .. } => {
+        SecretAction::Move { .. }
+        | SecretAction::List { .. }
+        | SecretAction::Remove { .. }
+        | SecretAction::Test { .. } => {
             eprintln!("nonet: {shown} has no `{name}`.");
             return Ok(FAILED);
         }
     }
     Ok(OK)
+}
+
+/// A secret in the list: its name, where it is, and the entries that use it.
+#[derive(Serialize)]
+struct Listed {
+    name: String,
+    #[serde(rename = "in")]
+    place: &'static str,
+    used_by: Vec<String>,
+}
+
+/// Lists what servers.toml names and what `secrets.env` has. Exit code 1: something that is used is not set.
+fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
+    let path = secrets_file::beside(file);
+    let kept = SecretsFile::read(&path).with_context(|| format!("cannot use {}", path.display()))?;
+    let keyring = Keyring::system(keyring::ATTENDED);
+    let mut all = Vec::new();
+    let mut trouble = None;
+    for NamedSecret { name, in_keyring, used_by } in crate::hosts::named_secrets(file)? {
+        let place = match in_keyring.then(|| keyring.get(&name)) {
+            Some(Ok(_)) => "keyring",
+            Some(Err(keyring::Error::NoSecret(_))) => NOT_SET,
+            Some(Err(error)) => {
+                trouble.get_or_insert(error);
+                "keyring, which cannot be read"
+            }
+            // The environment comes first.
+            None if crate::variables::var(&name).is_some() => "environment",
+            None if kept.get(&name).is_some() => secrets_file::NAME,
+            None => NOT_SET,
+        };
+        all.push(Listed { name, place, used_by });
+    }
+    for name in kept.values().keys() {
+        if all.iter().all(|known| known.name != *name || known.place.starts_with("keyring")) {
+            all.push(Listed { name: name.clone(), place: secrets_file::NAME, used_by: Vec::new() });
+        }
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    if let Some(error) = trouble {
+        eprintln!("nonet: {error}. {}", error.remedy());
+    }
+    let is_missing = all.iter().any(|one| one.place == NOT_SET);
+    if as_json {
+        say!("{}", serde_json::to_string_pretty(&json!({ "file": file, "secrets": all }))?);
+        return Ok(if is_missing { FAILED } else { OK });
+    }
+    if all.is_empty() {
+        say!("{} names no variable and no secret, and {} has none.", file.display(), path.display());
+        return Ok(OK);
+    }
+    let mut table = show::plain_table(&["NAME", "IN", "USED BY"]);
+    for Listed { name, place, used_by } in &all {
+        let place =
+            if *place == NOT_SET { show::paint(show::Look::Bad, place) } else { (*place).to_string() };
+        table.add_row([name.clone(), place, used_by.join(", ")]);
+    }
+    say!("{table}");
+    Ok(if is_missing { FAILED } else { OK })
 }
 
 /// Moves the secrets out of a servers.toml.

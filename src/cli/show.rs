@@ -2,12 +2,14 @@
 
 use std::{borrow::Cow, io::IsTerminal, sync::Arc, time::Duration};
 
+use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, signal::stopped};
+use super::{FAILED, OK, signal::stopped, table};
 pub(super) use super::{
-    failure::{brief, failure},
+    failure::{brief, failure, missing_variables},
+    fitting::fitted,
     table::{Look, clean, paint, plain_table},
 };
 use crate::{
@@ -29,6 +31,11 @@ const NAMED: usize = 5;
 
 /// Prints a line on stdout. A closed pipe, as by `head`, ends the program silently.
 pub(super) fn line(text: &str) {
+    raw(&fitted(text, table::terminal_width()));
+}
+
+/// Prints a line on stdout as it is, such as a result or JSON.
+pub(super) fn raw(text: &str) {
     use std::io::Write;
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
         std::process::exit(if error.kind() == std::io::ErrorKind::BrokenPipe {
@@ -57,7 +64,13 @@ pub(super) fn age(time: Duration) -> String {
 
 /// Prints an error on stderr.
 pub(super) fn complain(what: impl std::fmt::Display) {
-    eprintln!("{} {}", console::style("nonet:").for_stderr().red().bold(), text::clean(&what.to_string()));
+    let text = format!("nonet: {}", text::clean(&what.to_string()));
+    let width = std::io::stderr()
+        .is_terminal()
+        .then(|| Term::stderr().size_checked().map_or(80, |(_, columns)| columns.max(20)));
+    let fitted = fitted(&text, width);
+    let said = fitted.strip_prefix("nonet:").unwrap_or(&fitted);
+    eprintln!("{}{said}", console::style("nonet:").for_stderr().red().bold());
 }
 
 /// Formats an error with its causes, each once: many errors repeat their cause.
@@ -242,7 +255,7 @@ fn print_fault(fault: &Value, verbose: bool) {
             Some("gateway.remove_server") => "use `nonet remove`, or call the tool from a client.",
             _ => "call the tool from a client, or change its policy.",
         };
-        complain(format_args!("{what} A command cannot ask: {instead}"));
+        complain(format_args!("{what} A command asks only at a terminal: {instead}"));
         return;
     }
     let message = for_people(message);
@@ -291,7 +304,7 @@ pub(super) fn field<'a>(value: &'a Value, key: &str) -> &'a str {
 
 /// Prints everything about a tool, as JSON.
 pub(super) fn whole(answer: &Value) {
-    line(&for_terminal(&serde_json::to_string_pretty(answer).unwrap_or_default()));
+    raw(&for_terminal(&serde_json::to_string_pretty(answer).unwrap_or_default()));
 }
 
 /// Makes a server's text safe for a terminal. A pipe gets it unchanged.
@@ -329,7 +342,7 @@ pub(super) fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Res
     } else if failed {
         complain(text);
     } else {
-        say!("{}", for_terminal(&text));
+        raw(&for_terminal(&text));
         let others = result["content"].as_array().into_iter().flatten();
         let others = others.filter(|block| block["type"] != "text").count();
         if others > 0 {
@@ -359,20 +372,19 @@ fn notice_text(notice: &Value) -> String {
         "params_repaired" => list("changes").join("; "),
         "secrets_found" => {
             let found = notice["found"].as_array().into_iter().flatten();
-            let found: Vec<&str> = found.map(|one| field(one, "what")).collect();
-            format!(
-                "`{}`, {}: {} ({})",
-                field(notice, "of"),
-                field(notice, "in"),
-                found.join(", "),
-                field(notice, "done")
-            )
+            let found = found.map(|one| {
+                format!("{} in the {} ({})", field(one, "what"), field(one, "in"), field(one, "done"))
+            });
+            format!("`{}`: {}", field(notice, "of"), found.collect::<Vec<_>>().join(", "))
         }
         "instructions_found" => {
             format!(
                 "the answer of `{}` contains text that reads like instructions to a model",
                 field(notice, "of")
             )
+        }
+        "hidden_characters_found" => {
+            format!("the answer of `{}` contains characters that people do not see", field(notice, "of"))
         }
         "imitation_found" => {
             format!(

@@ -3,8 +3,12 @@
 /// The exit code for SIGINT: 128 plus its number, as in shells.
 pub(super) const INTERRUPTED: u8 = 130;
 /// The exit code for SIGTERM.
-#[cfg(unix)]
 const TERMINATED: u8 = 143;
+
+/// Whether an exit code says that the user has stopped the command.
+pub(super) fn is_stop(code: u8) -> bool {
+    code == INTERRUPTED || code == TERMINATED
+}
 
 /// Waits for SIGINT (Ctrl-C) or SIGTERM. Returns the exit code for it.
 pub(super) async fn stopped() -> u8 {

@@ -8,7 +8,7 @@ use super::{
     FAILED, OK, UNUSABLE,
     args::Where,
     ask::{self, Other},
-    connect,
+    connect, elsewhere,
     found::{self, FoundFile},
     reload, show,
     show::{Look, paint},
@@ -59,10 +59,16 @@ async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusA
         None => Some(found::find(config)?),
     };
     loop {
-        let status = match ask_for_it(found.as_ref(), profile.clone(), &wanted).await? {
+        let mut status = match ask_for_it(found.as_ref(), profile.clone(), &wanted).await? {
             Ok(status) => status,
             Err(code) => return Ok(code),
         };
+        if found.is_some() {
+            let gateways = elsewhere::gateways().await;
+            if !gateways.is_empty() {
+                set_member(&mut status, "gateways", gateways);
+            }
+        }
         let news = without_restless(&status);
         if before.as_ref() != Some(&news) {
             match (wanted.json, wanted.follow) {
@@ -111,7 +117,7 @@ async fn ask_for_it(
             show::answer(Err(fault), manner, show::whole)?
         })),
         Err(Other::Unanswered(error)) if error.is_unknown_method() => {
-            let message = "the running gateway is a different version of Nonet: restart it";
+            let message = "the running gateway is a different version of Nonet: run `nonet restart`";
             show::refuse(Code::UpstreamError, message, wanted.json);
             Ok(Err(FAILED))
         }
@@ -160,7 +166,7 @@ fn without_restless(status: &Value) -> Value {
             });
         }
     };
-    for list in ["servers", "tasks"] {
+    for list in ["servers", "tasks", "gateways"] {
         status.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().for_each(calm);
     }
     calm(&mut status);
@@ -201,8 +207,7 @@ fn print(status: &Value, verbose: bool) {
         }
         say!("{table}");
     } else {
-        say!("No gateway is running for {}.", text(status, "file"));
-        say!("(A client's own gateway, without `shared = true`, is not visible from here.)\n");
+        say!("No shared gateway is running for {}.\n", text(status, "file"));
         reload::tell_refused(Path::new(text(status, "file")));
         let mut table = show::plain_table(&["SERVER", "TOOLS", "LISTED"]);
         for server in servers() {
@@ -224,6 +229,37 @@ fn print(status: &Value, verbose: bool) {
         say!("{table}");
     }
     servers().for_each(|server| say_trouble(server, verbose));
+    print_others(status);
+}
+
+/// Prints the user's other gateways, such as those that clients have started for themselves.
+fn print_others(status: &Value) {
+    let gateways = status["gateways"].as_array().into_iter().flatten();
+    let is_other = |gateway: &&Value| status["running"] != true || gateway["pid"] != status["pid"];
+    let others: Vec<&Value> = gateways.filter(is_other).collect();
+    if others.is_empty() {
+        return;
+    }
+    let title = if status["running"] == true { "Your other gateways" } else { "Your gateways" };
+    say!("\n{title} (`nonet ui` shows them all):");
+    let mut table =
+        show::plain_table(&["PROCESS", "SERVES", "VERSION", "UP FOR", "CLIENTS", "CONFIGURATION"]);
+    for gateway in others {
+        let clients = gateway["clients"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let version = match text(gateway, "version") {
+            version if version == env!("CARGO_PKG_VERSION") => version.into(),
+            version => paint(Look::Warn, version),
+        };
+        table.add_row([
+            gateway["pid"].to_string(),
+            text(gateway, "serves").to_owned(),
+            version,
+            show::age(Duration::from_secs(number(&gateway["uptime_s"]))),
+            clients.collect::<Vec<_>>().join(", "),
+            text(gateway, "config").to_owned(),
+        ]);
+    }
+    say!("{table}");
 }
 
 /// Prints the failure of a server in a status, if any.

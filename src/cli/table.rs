@@ -96,7 +96,7 @@ impl fmt::Display for Plain {
 }
 
 /// Returns the width of the terminal on stdout, if any.
-fn terminal_width() -> Option<u16> {
+pub(super) fn terminal_width() -> Option<u16> {
     let terminal = Term::stdout();
     // A terminal that does not report its width is assumed to have the usual one.
     std::io::stdout()

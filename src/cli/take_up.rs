@@ -58,7 +58,7 @@ async fn watch(file: &Path, server: &str, wanted: Wanted) -> TakenUp {
         let Some(running) = ask::running(file, None).await else { return TakenUp::NotRunning };
         let status = match ask::inquire(running, &Inquiry::Status).await {
             Ok(Ok(status)) => status,
-            Ok(Err(_)) | Err(Other::Unanswered(_)) => return TakenUp::Unseen,
+            Ok(Err(_)) | Err(Other::Unanswered(_) | Other::Denied) => return TakenUp::Unseen,
             Err(Other::Stopped(code)) => return TakenUp::Stopped(code),
         };
         let servers = status["servers"].as_array().into_iter().flatten();

@@ -52,7 +52,7 @@ pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
     if args.here || cfg!(not(unix)) || !file.exists() {
         return here(loaded, &place, args).await;
     }
-    let page = ask(&place).await?;
+    let page = ask(&place, &file).await?;
     if !config.gateway.shared && !page.over_http {
         eprintln!(
             "nonet: clients that start `nonet` run their own gateways, which the page lists at its top; `shared = true` in \
@@ -66,19 +66,20 @@ pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
 
 /// Asks the shared gateway for its page, and starts that gateway if none is running.
 #[cfg(unix)]
-async fn ask(place: &SharedPlace) -> anyhow::Result<PageLink> {
+async fn ask(place: &SharedPlace, file: &Path) -> anyhow::Result<PageLink> {
     use anyhow::Context;
 
     use crate::shared::Hello;
     let joined = place.join(&Hello::for_page()).await?;
+    super::ask::tell_version(&joined.version, file);
     joined.page.with_context(|| {
-        "the running gateway is an older version, without a page for `nonet ui`: quit its clients; the next client starts \
-         the new version"
+        let restart = crate::shell::nonet("restart", file);
+        format!("the running gateway is an older version, without a page for `nonet ui`: run `{restart}`")
     })
 }
 
 #[cfg(not(unix))]
-async fn ask(_place: &SharedPlace) -> anyhow::Result<PageLink> {
+async fn ask(_place: &SharedPlace, _file: &Path) -> anyhow::Result<PageLink> {
     anyhow::bail!("a shared gateway is not supported on this system yet")
 }
 

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{Globs, Secret, values::time};
-use crate::{fault::Code, workflow::OnError};
+use crate::{
+    fault::Code,
+    workflow::{FILTER, OnError, Retry},
+};
 
 /// How many items of a `for_each` run at a time by default.
 pub const ITEMS_AT_A_TIME: usize = 8;
@@ -179,6 +182,8 @@ pub enum StepKind {
     },
     /// Asks the user.
     Ask(Ask),
+    /// Computes a value with a jq filter over `{input, steps}`.
+    Filter(String),
 }
 
 /// The list of a step that runs once per item.
@@ -193,17 +198,19 @@ pub struct ForEach {
 }
 
 impl Step {
-    /// Returns the called tool or app.
+    /// Returns the called tool or app, or what the step does instead.
     pub fn called(&self) -> &str {
         match &self.kind {
             StepKind::Tool { tool, .. } => tool,
             StepKind::App { app, .. } => app,
             StepKind::Ask(_) => "ask_user",
+            StepKind::Filter(_) => FILTER,
         }
     }
 }
 
-/// One step of a workflow, as written: it calls a `tool`, runs another `app`, or asks the user (`ask`).
+/// One step of a workflow, as written: it calls a `tool`, runs another `app`, asks the user (`ask`), or computes a value
+/// (`filter`).
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct StepTable {
@@ -225,11 +232,15 @@ pub(super) struct StepTable {
     /// A question to the user, instead of a tool. The step's value is the answer: `{{ID.answer}}`.
     #[schemars(example = json!({ "question": "Which one?", "choices": ["red", "blue"] }))]
     pub ask: Option<Ask>,
+    /// A jq filter over `{input, steps}`, instead of a tool: its output is the step's value. It waits for the steps that it names.
+    #[schemars(extend("format" = "jq-filter"), example = &"[.steps.step1[] | .price * .count] | add")]
+    pub filter: Option<String>,
     /// Steps that must be done before this one. A template or a `when` that names a step waits for it anyway.
     #[schemars(example = json!(["step1"]))]
     pub after: Vec<String>,
     /// A jq filter over `{input, steps}`. Does it give only `false`, `null` and empty lists, or nothing, the step is skipped, and
-    /// its value is `null`. `.steps` has the steps that this one waits for.
+    /// its value is `null`. `.steps` has the steps that this one waits for. With `for_each`, a filter that reads `.item` decides
+    /// for each item.
     #[schemars(extend("format" = "jq-filter"), example = &".steps.step1.total > 0")]
     pub when: Option<String>,
     /// A template of a list: the step is done for each item, `{{item}}` at `{{index}}` (from 0), and its value is the list of the
@@ -283,7 +294,8 @@ fn codes(_: &mut SchemaGenerator) -> Schema {
 impl Default for RetryRule {
     fn default() -> Self {
         let on = Code::ALL.into_iter().filter(|code| code.retryable());
-        Self { times: 3, wait: Duration::from_secs(1), on: on.map(|code| code.as_str().into()).collect() }
+        let on = on.map(|code| code.as_str().into()).collect();
+        Self { times: Retry::TIMES, wait: Retry::WAIT, on }
     }
 }
 
@@ -312,11 +324,13 @@ pub struct Ask {
 }
 
 impl StepTable {
-    /// Returns the checked form. `check` has made sure that there is exactly one of `tool`, `app` and `ask`.
+    /// Returns the checked form. `check` has made sure that there is exactly one of `tool`, `app`, `ask` and
+    /// `filter`.
     fn into_step(self, position: usize) -> Step {
-        let kind = match (self.tool, self.app, self.ask) {
-            (_, Some(app), _) => StepKind::App { app, input: self.input.unwrap_or_default() },
-            (_, _, Some(ask)) => StepKind::Ask(ask),
+        let kind = match (self.tool, self.app, self.ask, self.filter) {
+            (_, Some(app), ..) => StepKind::App { app, input: self.input.unwrap_or_default() },
+            (_, _, Some(ask), _) => StepKind::Ask(ask),
+            (.., Some(filter)) => StepKind::Filter(filter),
             (tool, ..) => StepKind::Tool {
                 tool: tool.unwrap_or_default(),
                 params: Value::Object(self.params),

@@ -424,6 +424,7 @@ impl<'a> Checker<'a> {
                     templates: WITH_TEMPLATES.iter().filter_map(|key| step.get(*key)).collect(),
                     for_each: step.get("for_each"),
                     when: step.get("when").and_then(Value::as_str),
+                    filter: step.get("filter").and_then(Value::as_str),
                 }
             })
             .collect();
@@ -461,12 +462,11 @@ impl<'a> Checker<'a> {
     /// Checks that a step does one thing, and has only the matching keys.
     fn step(&mut self, pointer: &str, step: &Map<String, Value>) {
         let kinds: Vec<&str> =
-            ["tool", "app", "ask"].into_iter().filter(|key| step.contains_key(*key)).collect();
+            ["tool", "app", "ask", "filter"].into_iter().filter(|key| step.contains_key(*key)).collect();
         match kinds[..] {
             [] => {
-                let remedy =
-                    "Set `tool = \"server.tool\"`, `app = \"ID\"`, or `ask = { question = \"...\" }`.";
-                self.missing(pointer, "a step needs `tool`, `app` or `ask`", remedy);
+                let remedy = "Set `tool = \"server.tool\"`, `app = \"ID\"`, `ask = { question = \"...\" }`, or `filter = \"...\"`.";
+                self.missing(pointer, "a step needs `tool`, `app`, `ask` or `filter`", remedy);
             }
             [first, second, ..] => {
                 let message = format!("a step cannot have both `{first}` and `{second}`");
@@ -577,23 +577,28 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reports a reference to an unknown step, in `after`, `when` or a template.
+    /// Reports a reference to an unknown step, in `after`, `when`, `filter` or a template.
     fn unknown_step(&mut self, pointer: &str, step: &Value, name: &str, names: &[String]) {
         let after = step.get("after").and_then(Value::as_array);
-        let when = step.get("when").and_then(Value::as_str);
-        let (item, message) = match after.and_then(|after| after.iter().position(|one| one == name)) {
-            Some(position) => {
+        let reads = |key: &&str| {
+            let filter = step.get(*key).and_then(Value::as_str);
+            filter.is_some_and(|filter| StepsRead::of(filter).named.contains(name))
+        };
+        let reading = ["when", "filter"].into_iter().find(reads);
+        let position = after.and_then(|after| after.iter().position(|one| one == name));
+        let (item, message) = match (position, reading) {
+            (Some(position), _) => {
                 let item = join(&join(pointer, "after"), &position.to_string());
                 let message = format!("no step has the id {}", self.shown(&item, name));
                 (item, message)
             }
-            None if when.is_some_and(|when| StepsRead::of(when).named.contains(name)) => {
-                let item = join(pointer, "when");
+            (None, Some(key)) => {
+                let item = join(pointer, key);
                 let message =
                     format!("the filter refers to {}, which is not a step", self.shown(&item, name));
                 (item, message)
             }
-            None => {
+            (None, None) => {
                 let mut keys = ["for_each"].iter().chain(&WITH_TEMPLATES);
                 let place = keys.find_map(|key| template_at(&join(pointer, key), step.get(*key)?, name));
                 let item = place.unwrap_or_else(|| pointer.into());

@@ -120,7 +120,7 @@ impl JsonSchema for RedisAddresses {
         json_schema!({
             "type": ["string", "array"],
             "format": "redis-url",
-            "items": { "type": "string", "format": "redis-url" },
+            "items": { "type": "string", "format": "redis-url", "examples": ["redis://127.0.0.1:6379"] },
             "minItems": 1,
             "maxItems": MOST_ADDRESSES,
             "examples": ["rediss://:${REDIS_PASSWORD}@redis.example.com:6379"]

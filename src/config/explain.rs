@@ -21,11 +21,7 @@ const MOST_CHOICES: usize = 16;
 pub(super) fn check(written: &Written) -> Vec<ConfigFault> {
     static SCHEMA: LazyLock<(Value, Validator)> = LazyLock::new(|| {
         let schema = schema();
-        let options = jsonschema::options().should_validate_formats(true).offline();
-        let options = FORMATS.into_iter().fold(options, |options, (name, check)| {
-            options.with_format(name, move |text: &str| check(text).is_ok())
-        });
-        let validator = options.build(&schema).expect("the schema of our own types is valid");
+        let validator = validator(&schema).expect("the schema of our own types is valid");
         (schema, validator)
     });
     let (schema, validator) = &*SCHEMA;
@@ -39,6 +35,15 @@ pub(super) fn check(written: &Written) -> Vec<ConfigFault> {
         .collect()
 }
 
+/// Returns the validator of a schema with our own formats.
+fn validator(schema: &Value) -> Result<Validator, ValidationError<'static>> {
+    let options = jsonschema::options().should_validate_formats(true).offline();
+    let options = FORMATS.into_iter().fold(options, |options, (name, check)| {
+        options.with_format(name, move |text: &str| check(text).is_ok())
+    });
+    options.build(schema)
+}
+
 /// Explains one error of the validator in plain words; as several faults if it names several keys.
 fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<ConfigFault> {
     let pointer = error.instance_path().as_str();
@@ -49,7 +54,13 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Co
         Kind::AdditionalProperties { unexpected } => unexpected
             .iter()
             .map(|key| {
-                written.fault(&join(pointer, key), Side::Key, UNKNOWN_KEY.into(), known_keys(key, node))
+                let pointer = join(pointer, key);
+                let mut fault = written.fault(&pointer, Side::Key, UNKNOWN_KEY.into(), known_keys(key, node));
+                // The rest of `[gateway]` is used without it.
+                if pointer.starts_with("/gateway/") {
+                    fault.entry = Some(fault.key.clone());
+                }
+                fault
             })
             .collect(),
         Kind::PropertyNames { error } => {
@@ -123,23 +134,46 @@ pub(super) fn choose(given: &str, choices: &[&str]) -> String {
 /// Returns an example of a value: the schema's, or one of the right type.
 fn like(pointer: &str, node: &Value, written: &Written) -> String {
     let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
-    if node["type"] == "array" && node["items"]["type"] == "object" {
+    if is_table(&node["items"]) {
         return format!("Write each entry under its own header: `[[{}]]`.", written.key(pointer));
     }
-    let given = [&node["examples"][0], &node["default"]].into_iter().find(|value| !value.is_null());
-    let example = given.cloned().unwrap_or_else(|| match node["type"].as_str() {
-        Some("integer" | "number") => 1.into(),
-        Some("boolean") => true.into(),
-        Some("array") => vec!["text"].into(),
-        Some("object") => serde_json::json!({ "name": "value" }),
-        _ => "text".into(),
-    });
-    let element = written.value.pointer(parent).is_some_and(Value::is_array);
-    let key = key.replace("~1", "/").replace("~0", "~");
-    match element {
-        true => format!("For example: `{}`.", toml(&example)),
-        false => format!("For example: `{} = {}`.", written_key(&key), toml(&example)),
+    if is_table(&node["additionalProperties"]) {
+        return format!("Write each entry under its own header: `[{}.NAME]`.", written.key(pointer));
     }
+    if is_table(node) {
+        return format!("Write its keys under a header: `[{}]`.", written.key(pointer));
+    }
+    let element = written.value.pointer(parent).is_some_and(Value::is_array);
+    let key = written_key(&key.replace("~1", "/").replace("~0", "~"));
+    let line = |value: &Value| match element {
+        true => format!("`{}`", toml(value)),
+        false => format!("`{key} = {}`", toml(value)),
+    };
+    match node["enum"].as_array() {
+        Some(choices) => format!("Write {}.", choices.iter().map(line).collect::<Vec<_>>().join(" or ")),
+        None => format!("For example: {}.", line(&example(node))),
+    }
+}
+
+/// Whether a schema is of a table with known keys.
+fn is_table(node: &Value) -> bool {
+    node.get("properties").is_some()
+}
+
+/// Returns a value that fits a schema.
+fn example(node: &Value) -> Value {
+    let given = [&node["examples"][0], &node["default"], &node["enum"][0]];
+    let given = given.into_iter().find(|value| !value.is_null());
+    given.cloned().unwrap_or_else(|| match node["type"].as_str() {
+        Some("integer" | "number") => node.get("minimum").cloned().unwrap_or_else(|| 1.into()),
+        Some("boolean") => true.into(),
+        Some("array") => vec![example(&node["items"])].into(),
+        Some("object") => match &node["additionalProperties"] {
+            inner @ Value::Object(_) => serde_json::json!({ "name": example(inner) }),
+            _ => serde_json::json!({ "name": "value" }),
+        },
+        _ => "text".into(),
+    })
 }
 
 /// Formats a value as TOML on one line.
@@ -191,4 +225,47 @@ pub(super) fn quoted(text: &str) -> String {
         shown.push('…');
     }
     format!("`{shown}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Collects the schema's nodes with their pointers.
+    fn nodes<'s>(node: &'s Value, pointer: &str, found: &mut Vec<(String, &'s Value)>) {
+        for (key, inner) in node["properties"].as_object().into_iter().flatten() {
+            let pointer = join(pointer, key);
+            found.push((pointer.clone(), inner));
+            nodes(inner, &pointer, found);
+        }
+        for key in ["additionalProperties", "items"] {
+            if node[key].is_object() {
+                let pointer = join(pointer, key);
+                found.push((pointer.clone(), &node[key]));
+                nodes(&node[key], &pointer, found);
+            }
+        }
+    }
+
+    #[test]
+    fn no_remedy_is_itself_a_fault() {
+        let schema = schema();
+        let mut found = Vec::new();
+        nodes(&schema, "", &mut found);
+        // Tables with known keys have a remedy of their own. The environment gives a variable its value.
+        let faulty: Vec<String> = found
+            .iter()
+            .filter(|(_, node)| {
+                ![*node, &node["items"], &node["additionalProperties"]].into_iter().any(is_table)
+            })
+            .filter(|(_, node)| !example(node).to_string().contains("${"))
+            .filter_map(|(pointer, node)| {
+                let example = example(node);
+                let fault =
+                    validator(node).expect("a part of the schema").iter_errors(&example).next()?.to_string();
+                Some(format!("{pointer}: {example}: {fault}"))
+            })
+            .collect();
+        assert!(found.len() > 100 && faulty.is_empty(), "{}", faulty.join("\n"));
+    }
 }

@@ -19,7 +19,7 @@ pub struct ConfigFault {
     pub message: String,
     /// The remedy: one sentence or more.
     pub remedy: String,
-    /// The entry that is left out (`servers.files`). None: the whole file is unusable.
+    /// The entry or key that is left out (`servers.files`, `gateway.colour`). None: the whole file is unusable.
     pub entry: Option<String>,
 }
 

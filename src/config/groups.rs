@@ -71,6 +71,10 @@ pub struct GatewaySettings {
     pub learn: bool,
     /// Whether clients can ask Nonet to remember facts, a goal and tasks. They stay in the store on this machine.
     pub memory: bool,
+    /// Whether clients can schedule calls, apps and reminders. While it is `false`, what is scheduled waits.
+    pub scheduler: bool,
+    /// Whether clients can watch the results of tools. While it is `false`, no watch makes a check.
+    pub watchers: bool,
     /// Whether clients can add servers while Nonet runs, with `gateway.add_server`. The user approves each one.
     pub allow_runtime_servers: bool,
     /// What happens to secrets in params and answers: those of this file, keys by their form, card numbers.
@@ -86,6 +90,9 @@ pub struct GatewaySettings {
     pub shared_grace: Duration,
     /// Whether the gateway has a page, for this machine only: at `/ui` over HTTP, and for `nonet ui`.
     pub page: bool,
+    /// Whether the page can show the params and results of the latest 200 calls, without secrets. They stay in memory: 64 kB of
+    /// each, 4 MB in all.
+    pub keep_calls: bool,
     /// Host names besides localhost that HTTP clients may use for this gateway.
     #[schemars(example = json!(["nonet.example.com"]))]
     pub allowed_hosts: Vec<String>,
@@ -190,12 +197,15 @@ impl Default for GatewaySettings {
             keep_results_bytes: 256_000_000,
             learn: true,
             memory: true,
+            scheduler: true,
+            watchers: true,
             allow_runtime_servers: false,
             leaks: OnLeak::default(),
             injections: OnInjection::default(),
             shared: false,
             shared_grace: Duration::from_secs(30),
             page: true,
+            keep_calls: true,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             allow_without_tokens: false,
@@ -303,6 +313,21 @@ pub struct PolicyRule {
 }
 
 impl PolicyRule {
+    /// Returns the rules that name tools of this category itself, with only these patterns.
+    pub fn naming(policies: &BTreeMap<String, PolicyRule>, category: &str) -> BTreeMap<String, PolicyRule> {
+        let names = |pattern: &&String| {
+            let rest = pattern.get(category.len()..).unwrap_or_default();
+            let first = pattern.get(..category.len()).unwrap_or_default();
+            first.eq_ignore_ascii_case(category) && !rest.starts_with(char::is_alphanumeric)
+        };
+        let named = policies.iter().filter_map(|(name, rule)| {
+            let tools: Vec<String> = rule.tools.patterns().iter().filter(names).cloned().collect();
+            let tools = Globs::new(tools).ok().filter(|tools| !tools.is_empty())?;
+            Some((name.clone(), PolicyRule { tools, ..rule.clone() }))
+        });
+        named.collect()
+    }
+
     /// Returns the policy of a rule that names something under another spelling, with the rule's key, if it is stricter than the
     /// policy of the exact name. `is_caught` says whether patterns match a spelling.
     pub fn raised(

@@ -125,6 +125,25 @@ impl Written {
         self.spots.get(pointer).map_or("", |spot| &spot.key)
     }
 
+    /// Returns a table without the keys that faults leave out, such as `gateway.colour`.
+    pub fn without_left_out(&self, table: &str, faults: &[ConfigFault]) -> Option<Value> {
+        let mut value = self.value.get(table)?.clone();
+        let left_out = |key: &str| {
+            faults.iter().any(|fault| fault.key == key && fault.entry.as_ref() == Some(&fault.key))
+        };
+        let root = join("", table);
+        for (pointer, _) in self.spots.iter().filter(|(_, spot)| left_out(&spot.key)) {
+            let Some((parent, key)) = pointer.strip_prefix(&root).and_then(|rest| rest.rsplit_once('/'))
+            else {
+                continue;
+            };
+            if let Some(fields) = value.pointer_mut(parent).and_then(Value::as_object_mut) {
+                fields.shift_remove(&key.replace("~1", "/").replace("~0", "~"));
+            }
+        }
+        Some(value)
+    }
+
     /// Returns the entry that contains a pointer, such as `servers.files`, if the entry can be left out.
     pub fn entry(&self, pointer: &str) -> Option<String> {
         self.entry_pointer(pointer).map(|entry| self.key(entry).to_string())

@@ -299,6 +299,26 @@ steps = [{ tool = "a.b" }, { tool = "c.d" }]
 }
 
 #[test]
+fn an_unknown_key_of_the_gateway_costs_only_itself() {
+    let text = "[gateway]\nmemory = false\nschedular = false\napprove_webhook = { url = 'https://a.example', secert = 'x' }\napprove_by = 'user'\ntokenz = ['0123456789abcdef']\n[servers.a]\ncommand = 'x'\n";
+    let loaded = loaded(text);
+    let told: Vec<(usize, &str)> = loaded.faults.iter().map(|fault| (fault.line, &*fault.key)).collect();
+    assert_eq!(
+        told,
+        [(3, "gateway.schedular"), (4, "gateway.approve_webhook.secert"), (6, "gateway.tokenz")]
+    );
+    assert_eq!(loaded.faults[0].remedy, "Did you mean `scheduler`?");
+    let left_out: Vec<&str> = loaded.left_out().into_iter().collect();
+    assert_eq!(left_out, ["gateway.approve_webhook.secert", "gateway.schedular", "gateway.tokenz"]);
+    let config = loaded.config;
+    assert!(!config.gateway.memory && config.gateway.scheduler && config.gateway.approve_webhook.is_some());
+    assert_eq!(config.servers.len(), 1);
+    assert!(config.guarded, "the author of a misspelt `tokens` wants no open access");
+    // A wrong value of a known key still stops the file.
+    assert!(parse("[gateway]\nmemory = 'no'\nx = 1\n", Path::new(FILE), here()).is_err());
+}
+
+#[test]
 fn a_server_under_its_own_names_has_no_other_names() {
     let server = "[servers.a]\ncommand = 'x'\n[servers.a.tools.write]\nrename = 'save'\ntitle = 'Save'\n";
     check(server, &[]);
@@ -569,9 +589,22 @@ fn a_step_does_one_thing_with_the_keys_of_that_one() {
             r#"{ tool = "t", when = ".input.a and .steps.b.n > 1", retry = { times = 2, wait = "1s", on = ["timeout"] }, timeout = "5s", select = ".x" },
                { id = "b", app = "y", input = { a = "{{input.a}}" } },
                { tool = "t", for_each = "{{b.rows}}", params = { a = "{{item.x}} {{index}}" }, max_concurrency = 2, on_error = "keep" },
-               { ask = { question = "Which of {{b}}?", choices = "{{b}}", allow_multiple = true } }"#,
+               { ask = { question = "Which of {{b}}?", choices = "{{b}}", allow_multiple = true } },
+               { filter = "[.steps.b.rows[] | .n * .input.m] | add", when = ".steps.b" }"#,
         ),
         &[],
+    );
+    check(
+        &app(r#"{ tool = "t", filter = ".steps.nope" },
+               { filter = ".steps.step1[", params = { a = 1 }, for_each = [1], input = 1 }"#),
+        &[
+            "3: apps.x.steps[0].filter: a step cannot have both `tool` and `filter`",
+            "3: apps.x.steps[0].filter: the filter refers to `nope`, which is not a step",
+            "4: apps.x.steps[1].filter: `.steps.step1[` is not a jq filter (expected `]` for `[` at its end)",
+            "4: apps.x.steps[1].params: `params` belongs to `tool`, not to `filter`",
+            "4: apps.x.steps[1].for_each: `for_each` belongs to `tool`, not to `filter`",
+            "4: apps.x.steps[1].input: `input` belongs to `app`, not to `filter`",
+        ],
     );
     check(
         &app(r#"{ when = ".steps.nope", params = { a = "{{item}}" } },
@@ -582,7 +615,7 @@ fn a_step_does_one_thing_with_the_keys_of_that_one() {
                { tool = "t", when = ".a[", select = "nosuch(1)", retry = { times = 11, on = ["timout"] } },
                { tool = "call_app", max_concurrency = 51, for_each = "{{item}}" }"#),
         &[
-            "3: apps.x.steps[0]: a step needs `tool`, `app` or `ask`",
+            "3: apps.x.steps[0]: a step needs `tool`, `app`, `ask` or `filter`",
             "3: apps.x.steps[0].when: the filter refers to `nope`, which is not a step",
             "3: apps.x.steps[0].params.a: a template refers to `item`, but the step has no `for_each`",
             "4: apps.x.steps[1].app: a step cannot have both `tool` and `app`",
@@ -592,8 +625,8 @@ fn a_step_does_one_thing_with_the_keys_of_that_one() {
             "6: apps.x.steps[3].app: there is no app `yy`",
             "6: apps.x.steps[3].retry: `retry` belongs to `tool`, not to `app`",
             "7: apps.x.steps[4].for_each: `for_each` belongs to `tool`, not to `ask`",
-            "8: apps.x.steps[5].when: `.a[` is not a jq filter (it does not parse)",
-            "8: apps.x.steps[5].select: `nosuch(1)` is not a jq filter (`nosuch` is not known)",
+            "8: apps.x.steps[5].when: `.a[` is not a jq filter (expected `]` for `[` at its end)",
+            "8: apps.x.steps[5].select: `nosuch(1)` is not a jq filter (`nosuch` with 1 argument is not known)",
             "8: apps.x.steps[5].retry.times: must be at most 10",
             "8: apps.x.steps[5].retry.on[0]: `timout` is not an error code; choose from unknown_tool, ambiguous_tool, invalid_params, server_starting, server_down, auth_required, forbidden, needs_approval, rate_limited, timeout, cancelled, upstream_error, not_found, internal",
             "9: apps.x.steps[6].tool: a step calls a server's tool, but this is one of Nonet's own nine",

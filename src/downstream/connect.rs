@@ -102,7 +102,10 @@ impl McpServer {
             let greeted = self.greet_sse(url, headers, silence).await;
             // Another server may be at the address by now, so the next attempt starts from the beginning.
             self.habits.lock().speaks_sse = greeted.is_ok() && known_sse;
-            return greeted.map_err(|error| self.not_greeted(&error, url));
+            return match greeted {
+                Ok(greeted) => Ok(greeted),
+                Err(error) => Err(self.not_greeted(&error, url).await),
+            };
         }
         self.greet_http(url, headers, patience, silence).await
     }
@@ -258,7 +261,7 @@ impl McpServer {
         if let ClientInitializeError::TransportError { error, .. } = &error
             && let Some(refusal) = Refusal::of(error.error.as_ref())
         {
-            return Err(Lost::SignIn(self.credentials.sign_in(&refusal)));
+            return Err(Lost::SignIn(self.credentials.sign_in_or_token(&refusal).await));
         }
         Ok(Err(HttpFailure { text: explain(&error, url), refuses_post: is_post_refused(&error) }))
     }
@@ -281,7 +284,7 @@ impl McpServer {
             Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Http(HttpFault::Status { .. })))) => {
                 Err(Lost::Failed(failure))
             }
-            Ok(Err(error)) => Err(self.not_greeted(&error, url)),
+            Ok(Err(error)) => Err(self.not_greeted(&error, url).await),
         }
     }
 
@@ -314,9 +317,9 @@ impl McpServer {
     }
 
     /// Returns why a server of the legacy SSE transport was not reached.
-    fn not_greeted(&self, error: &HandshakeError, url: &str) -> Lost {
+    async fn not_greeted(&self, error: &HandshakeError, url: &str) -> Lost {
         match Refusal::of(error) {
-            Some(refusal) => Lost::SignIn(self.credentials.sign_in(&refusal)),
+            Some(refusal) => Lost::SignIn(self.credentials.sign_in_or_token(&refusal).await),
             None => Lost::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600)),
         }
     }

@@ -78,8 +78,19 @@ impl Credentials {
                 Remedy::Login(format!("{} {}{scopes}", self.login, self.server))
             }
         };
-        let challenge = refusal.challenge.replace(char::is_control, " ");
-        SignInNeeded { error: self.mask(&clip(&challenge, 400)), remedy }
+        let said = in_words(&refusal.challenge.replace(char::is_control, " "));
+        SignInNeeded { error: self.mask(&clip(&said, 400)), remedy }
+    }
+
+    /// Returns the same. Where nothing offers a sign-in, the user has to give the server a token.
+    pub async fn sign_in_or_token(&self, refusal: &Refusal) -> SignInNeeded {
+        let mut needed = self.sign_in(refusal);
+        if let (Remedy::Login(_), Some(account)) = (&needed.remedy, &self.account)
+            && !account.is_offered(&refusal.challenge).await
+        {
+            needed.remedy = Remedy::Headers;
+        }
+        needed
     }
 
     /// Resolves once the user has signed in or out.
@@ -88,6 +99,25 @@ impl Credentials {
             Some(account) => account.changed().await,
             None => std::future::pending().await,
         }
+    }
+}
+
+/// Returns a refusal in words: a `WWW-Authenticate` header is for programs. Anything else is for people already.
+fn in_words(challenge: &str) -> String {
+    let scheme = challenge.split([' ', ',']).next().unwrap_or_default().to_ascii_lowercase();
+    let is_header = ["bearer", "basic", "digest", "negotiate", "dpop", "token", "apikey"].contains(&&*scheme);
+    if !is_header {
+        return challenge.into();
+    }
+    let value = |name: &str| {
+        let (_, rest) = challenge.split_once(&format!("{name}=\""))?;
+        rest.split('"').next().map(str::trim).filter(|value| !value.is_empty())
+    };
+    match (value("error_description"), value("error")) {
+        (Some(said), _) => format!("it refuses the request: {said}"),
+        (None, Some("insufficient_scope")) => "it requires a sign-in with more scopes".into(),
+        (None, Some("invalid_token")) => "it does not accept the token (HTTP 401)".into(),
+        _ => "it requires a sign-in or a token (HTTP 401)".into(),
     }
 }
 
@@ -121,7 +151,25 @@ fn is_plain(scope: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_plain;
+    use super::{in_words, is_plain};
+
+    #[test]
+    fn a_refusal_is_told_in_words() {
+        let check = |challenge: &str, expected: &str| assert_eq!(in_words(challenge), expected);
+        check("Bearer", "it requires a sign-in or a token (HTTP 401)");
+        check(
+            "Bearer realm=\"x\", resource_metadata=\"https://a/b\"",
+            "it requires a sign-in or a token (HTTP 401)",
+        );
+        check("Bearer error=\"invalid_token\"", "it does not accept the token (HTTP 401)");
+        check("Bearer error=\"insufficient_scope\", scope=\"a\"", "it requires a sign-in with more scopes");
+        check(
+            "bearer error=\"invalid_token\", error_description=\"The token has expired\"",
+            "it refuses the request: The token has expired",
+        );
+        check("HTTP 401 Unauthorized", "HTTP 401 Unauthorized");
+        check("admins only", "admins only");
+    }
 
     #[test]
     fn a_scope_is_part_of_a_command_only_without_a_meaning_to_a_shell() {

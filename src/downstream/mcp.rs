@@ -458,7 +458,13 @@ fn client_request(request: LinkRequest, input: Input) -> ClientRequest {
     let responses = (!input.responses.is_empty()).then_some(input.responses);
     match request {
         LinkRequest::CallTool { tool, arguments, as_task: true } => {
-            let params = json!({ "name": tool, "arguments": arguments, "task": {} });
+            let mut params = json!({ "name": tool, "arguments": arguments, "task": {} });
+            if let Some(responses) = responses {
+                params["inputResponses"] = json!(responses);
+            }
+            if let Some(state) = input.state {
+                params["requestState"] = json!(state);
+            }
             ClientRequest::CustomRequest(CustomRequest::new("tools/call", Some(params)))
         }
         LinkRequest::CallTool { tool, arguments, as_task: false } => {

@@ -8,7 +8,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -20,10 +20,9 @@ use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    SharedSecrets,
+    QuestionBoard, SharedSecrets,
     turns::{EscapedTexts, QuestionTurns, prepared},
 };
-use crate::json::set_member;
 
 /// Asks the user to fill in a form or to open a page.
 pub const ELICITATION: &str = "elicitation/create";
@@ -77,6 +76,8 @@ impl From<LogLevel> for LoggingLevel {
     }
 }
 
+/// The `_meta` key of an answer that no user gave, for the reason.
+const DECLINED: &str = "nonet/declined";
 /// How long a server may still send requests about a cancelled call.
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -129,13 +130,15 @@ pub struct Declined {
 #[derive(Debug)]
 pub struct ClientWait {
     since: Mutex<Instant>,
-    /// The number of outstanding replies from the client.
+    /// The number of outstanding replies from the client's user.
     replies: AtomicUsize,
+    /// The number under which the call goes on as a task, once it does.
+    task: OnceLock<u64>,
 }
 
 impl Default for ClientWait {
     fn default() -> Self {
-        Self { since: Mutex::new(Instant::now()), replies: AtomicUsize::new(0) }
+        Self { since: Mutex::new(Instant::now()), replies: AtomicUsize::new(0), task: OnceLock::new() }
     }
 }
 
@@ -150,7 +153,17 @@ impl ClientWait {
         *self.since.lock() = Instant::now();
     }
 
-    /// Returns whether the client is being asked.
+    /// Notes that the call goes on as a task. Returns the number of its questions on the board of its session.
+    pub fn goes_on(&self, board: &QuestionBoard) -> u64 {
+        *self.task.get_or_init(|| board.number())
+    }
+
+    /// Returns the number under which the call goes on as a task, if it does.
+    pub fn task(&self) -> Option<u64> {
+        self.task.get().copied()
+    }
+
+    /// Returns whether the client's user is being asked.
     pub fn is_asked(&self) -> bool {
         self.replies.load(Ordering::Acquire) > 0
     }
@@ -196,6 +209,7 @@ impl ClientChannel {
     pub async fn put(&self, requests: InputRequests) -> Option<InputReplies> {
         // A model's reply is not a user's: a question to the user may come meanwhile.
         let has_question = requests.values().any(|request| request["method"] == ELICITATION);
+        let _awaited = self.waits.for_reply();
         let _turn = match has_question && !self.parks {
             true => Some(self.until_gone(self.turns.own()).await?),
             false => None,
@@ -209,7 +223,6 @@ impl ClientChannel {
         let texts: Vec<_> =
             questions.map(|(key, request)| (key.clone(), EscapedTexts::of(request))).collect();
         let (reply, answered) = oneshot::channel();
-        let _awaited = self.waits.for_reply();
         self.to.send(ToClient::Ask(requests, reply)).await.ok()?;
         let mut replies = answered.await.ok()?;
         for (key, texts) in &texts {
@@ -222,7 +235,6 @@ impl ClientChannel {
 
     /// Waits for something as long as the client does. The user may be busy with another question meanwhile.
     async fn until_gone<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
-        let _awaited = self.waits.for_reply();
         tokio::select! {
             it = wait => Some(it),
             () = self.to.closed() => None,
@@ -267,6 +279,10 @@ impl ClientChannel {
             .iter()
             .map(|(key, request)| (key.clone(), request["method"].as_str().unwrap_or_default().to_string()))
             .collect();
+        // The user's time does not count. A client's model answers in time, or the call goes on as a task; a client that
+        // returns at any time does not wait meanwhile.
+        let asks_user = methods.iter().any(|(_, method)| method == ELICITATION);
+        let _awaited = (asks_user || self.parks).then(|| self.waits.for_reply());
         // Roots are answered without asking anybody.
         let turn = match methods.iter().all(|(_, method)| method == ROOTS) {
             true => None,
@@ -292,25 +308,34 @@ impl ClientChannel {
     }
 
     fn gone(&self, method: &str) -> Result<Value, ErrorData> {
-        self.note_declined(method, None);
-        declined(method, "the client has gone")
+        let why = match self.waits.task() {
+            Some(_) => "the call went on as a task, and its client did not come back for the question",
+            None => "the client has gone",
+        };
+        self.note_declined(method, Some(&nobody(why)));
+        declined(method, why)
     }
 
     /// Declines a request that the client could answer, and records the reason.
     fn refused(&self, server: &str, method: &str, why: &str) -> Result<Value, ErrorData> {
         tracing::warn!(server, method, "a request of the server was declined: {why}");
         self.note_declined(method, Some(why));
-        declined(method, why).map(|mut reply| {
-            set_member(&mut reply, "_meta", json!({ "nonet/declined": why }));
-            reply
-        })
+        match method {
+            ELICITATION => Ok(json!({ "action": "decline", "_meta": { DECLINED: why } })),
+            _ => declined(method, why),
+        }
     }
 }
 
-/// Returns the answer to a request that is not forwarded to a client.
+/// Says that no user has seen a question.
+fn nobody(why: &str) -> String {
+    format!("nobody could be asked: {why}")
+}
+
+/// Returns the answer to a request that is not forwarded to a client. It is not a user's no.
 fn declined(method: &str, why: &str) -> Result<Value, ErrorData> {
     match method {
-        ELICITATION => Ok(json!({ "action": "decline" })),
+        ELICITATION => Ok(json!({ "action": "cancel", "_meta": { DECLINED: nobody(why) } })),
         ROOTS => Ok(json!({ "roots": [] })),
         _ => {
             Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("`{method}` was declined: {why}"), None))
@@ -391,7 +416,8 @@ impl OpenCalls {
                 Err(why) => {
                     tracing::info!(server, method, "a request of the server was declined: {why}");
                     if about.is_none() {
-                        self.all.lock().values().for_each(|asker| asker.note_declined(method, None));
+                        let why = nobody(why);
+                        self.all.lock().values().for_each(|asker| asker.note_declined(method, Some(&why)));
                     }
                     return declined(method, why);
                 }
@@ -490,8 +516,10 @@ mod tests {
     #[tokio::test]
     async fn a_request_reaches_the_only_client_and_is_declined_between_two() {
         let calls = Arc::new(OpenCalls::default());
-        let nobody = calls.ask("s", None, ELICITATION, json!({})).await;
-        assert_eq!(nobody, Ok(json!({ "action": "decline" })));
+        let unasked = async || calls.ask("s", None, ELICITATION, json!({})).await.expect("an answer");
+        let nobody = unasked().await;
+        assert_eq!(nobody["action"], "cancel", "no user has declined");
+        assert!(nobody["_meta"][DECLINED].as_str().is_some_and(|why| why.contains("nobody could be asked")));
         let (first, mut receiver) = asker(1, json!({ "elicitation": {} }));
         let answering = tokio::spawn(async move {
             while let Some(ToClient::Ask(requests, reply)) = receiver.recv().await {
@@ -505,7 +533,7 @@ mod tests {
         assert_eq!(calls.ask("s", None, ELICITATION, json!({})).await, Ok(json!({ "action": "accept" })));
         let (other, _receiver) = asker(2, json!({ "elicitation": {} }));
         let mut third = calls.enter(other);
-        assert_eq!(calls.ask("s", None, ELICITATION, json!({})).await, Ok(json!({ "action": "decline" })));
+        assert_eq!(unasked().await["action"], "cancel");
         assert!(calls.ask("s", None, SAMPLING, json!({})).await.is_err());
         third.answered();
         drop(third);

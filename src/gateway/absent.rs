@@ -95,7 +95,7 @@ impl Gate {
 
     /// Explains an unknown tool that is switched off, or whose name starts with a server that was never reached.
     pub(super) fn out_of_reach(&self, name: &str) -> Option<Fault> {
-        let folded = name::fold(name);
+        let folded = name::fold(self.world.names.behind_other_client(name).unwrap_or(name));
         let folded = folded.strip_prefix("mcp_nonet_").unwrap_or(&folded);
         if let Some(fault) = builtin::taken_away(folded, self.config()) {
             return Some(fault);
@@ -195,7 +195,5 @@ fn needs_config(server: &str, left_out: &LeftOut) -> Fault {
         "`{server}` is left out because its configuration is incomplete or wrong. {} Nonet reloads the changed file at once.",
         left_out.why()
     );
-    let fault = Fault::new(Code::ServerDown, message)
-        .next("execute_tool", json!({ "name": "gateway.status", "params": {} }));
-    Fault { retryable: false, ..fault }
+    Fault { retryable: false, ..Fault::new(Code::ServerDown, message) }
 }

@@ -11,8 +11,9 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Gateway,
-    interrupt::Interrupt,
-    questions::{Approval, ApprovalAsked, Approved, Unasked, patience},
+    call::Unprepared,
+    graph::Limit,
+    questions::{Approval, ApprovalAsked, Approved, FormDecision, RunApproval, RunGrants, Unasked, patience},
     session::Caller,
 };
 use crate::{
@@ -38,60 +39,105 @@ enum Answered {
 }
 
 impl Gateway {
-    /// Asks before a call: by a form, through the chat, or elsewhere.
+    /// Asks before a call: by a form, or elsewhere if only the user's own answer counts. Otherwise, and in a run, the caller
+    /// of this asks.
     pub(super) async fn approve(
         &self,
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
         asked: ApprovalAsked,
-    ) -> Result<Approver, Interrupt> {
-        let unasked = match self.questions.approve(caller, tool, params, asked).await? {
+    ) -> Result<Approver, Unprepared> {
+        let mut unasked = match self.questions.approve(caller, tool, params, asked).await? {
             Approved::By(approver) => return Ok(approver),
-            Approved::Elsewhere(unasked) => unasked,
+            Approved::Unasked(unasked) => unasked,
         };
-        let Unasked { approval, message, rule, written, lasting } = *unasked;
+        if caller.run.is_some() || unasked.by == ApproveBy::Chat || unasked.fault.is_some() {
+            return Err(Unprepared::Asks(unasked));
+        }
         let asked = Asked {
-            key: approval.key(&self.approvals.nonce),
-            question: message,
+            key: unasked.approval.key(&self.approvals.nonce),
+            question: unasked.message.clone(),
             subject: tool.full.to_string(),
-            rule: rule.clone(),
+            rule: unasked.rule.clone(),
             client: caller.client.clone(),
-            lasting,
+            lasting: unasked.lasting,
             ..Asked::default()
         };
         match self.answered_elsewhere(caller, asked).await? {
-            Answered::Decided(Decision { verdict: Verdict::Deny, by, .. }) => {
-                let message = format!(
-                    "The user did not allow this call to `{}` ({rule}; {by}). Continue without it, or ask the user what to do instead.",
-                    tool.full
-                );
-                Err(Fault::new(Code::Forbidden, message).into())
-            }
+            Answered::Decided(Decision { verdict: Verdict::Deny, .. }) => Err(unasked.refused(None).into()),
             Answered::Decided(decision) => {
-                if decision.verdict == Verdict::AllowForSession && lasting {
+                if decision.verdict == Verdict::AllowForSession && unasked.lasting {
                     caller.session.approve(&tool.full, &tool.hash);
                 }
-                Ok(match decision.by.as_str() {
-                    "page" => Approver::Page,
-                    "webhook" => Approver::Webhook,
-                    _ => Approver::Command,
-                })
+                Ok(approver(&decision))
             }
             Answered::Waiting(one) => {
                 let message = format!(
-                    "`{}` runs only if the user approves it ({rule}); an answer in this chat does not \
-                     count. {} Tell the user what would run; then make the same call again: it waits for \
-                     the decision.",
+                    "`{}` runs only if the user approves it ({}); an answer in this chat does not count. {} Tell the user \
+                     what would run; then make the same call again: it waits for the decision.",
                     tool.full,
+                    unasked.rule,
                     self.where_to_answer(&one)
                 );
-                let again = json!({ "name": &*tool.full, "params": written });
-                Err(Fault::new(Code::NeedsApproval, message)
-                    .details(json!({ "approval": one.id(), "left_s": one.left.as_secs() }))
-                    .next("execute_tool", again)
-                    .into())
+                let fault = Fault::new(Code::NeedsApproval, message)
+                    .details(json!({ "approval": one.id(), "left_s": one.left.as_secs() }));
+                unasked.fault = Some(Box::new(fault));
+                Err(Unprepared::Asks(unasked))
             }
+        }
+    }
+
+    /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns the question that stays open;
+    /// `None` once the user has answered it.
+    pub(super) async fn ask_in_run(
+        &self,
+        caller: &Caller,
+        limit: Option<&Limit>,
+        unasked: Unasked,
+    ) -> Option<RunApproval> {
+        let asked = unasked.in_run();
+        let Some(run) = &caller.run else { return Some(asked) };
+        let _turn = run.turn.lock().await;
+        if run.has_answered(&asked) {
+            return None;
+        }
+        if run.is_open(&asked) {
+            return Some(asked);
+        }
+        let paused = limit.map(Limit::pause);
+        let decided = self.decided_by_form(caller, run, &asked).await;
+        drop(paused);
+        match decided {
+            true => None,
+            false => {
+                run.leave_open(&asked);
+                Some(asked)
+            }
+        }
+    }
+
+    /// Asks about the calls of a tool in a run by a form. Returns whether the user has decided.
+    pub(super) async fn decided_by_form(
+        &self,
+        caller: &Caller,
+        run: &RunGrants,
+        asked: &RunApproval,
+    ) -> bool {
+        let asking = Caller { unasked: !run.may_ask, ..caller.clone() };
+        match self.questions.by_form(&asking, &asked.message, asked.lasting).await {
+            FormDecision::Yes { always } => {
+                if always {
+                    caller.session.approve(&asked.tool, &asked.hash);
+                }
+                run.give(asked, Some(Approver::Form), None);
+                true
+            }
+            FormDecision::No => {
+                run.give(asked, None, None);
+                true
+            }
+            FormDecision::Unanswered(_) | FormDecision::NoForm => false,
         }
     }
 
@@ -176,15 +222,9 @@ impl Gateway {
         self.approvals.of_key(caller.session.owner(), &one.asked.key).await.map_err(not_kept)
     }
 
-    /// Asks a parked workflow's question outside the chat. Returns where the user answers.
-    pub(super) async fn ask_step(
-        &self,
-        caller: &Caller,
-        token: &str,
-        app: &str,
-        question: &str,
-    ) -> Result<String, Fault> {
-        let one = self.asked_elsewhere(caller, of_step(caller, token, app, question)).await?;
+    /// Asks a parked run's question outside the chat. Returns where the user answers.
+    pub(super) async fn ask_step(&self, caller: &Caller, question: &StepQuestion) -> Result<String, Fault> {
+        let one = self.asked_elsewhere(caller, question.asked(caller)).await?;
         Ok(self.where_to_answer(&one))
     }
 
@@ -206,28 +246,31 @@ impl Gateway {
         }
     }
 
-    /// Returns the answer that the user gave outside the chat to a parked workflow's question.
+    /// Returns the answer that the user gave outside the chat to a parked run's question, and where.
     pub(super) async fn step_answered(
         &self,
         caller: &Caller,
-        token: &str,
-        app: &str,
-        question: &str,
-    ) -> Result<Value, Fault> {
-        match self.answered_elsewhere(caller, of_step(caller, token, app, question)).await? {
-            Answered::Decided(Decision { verdict: Verdict::Deny, .. }) => Ok(json!({ "status": "denied" })),
-            Answered::Decided(Decision { answer: Some(answer), .. }) => Ok(answer),
-            Answered::Decided(_) => Ok(json!("approve")),
+        question: &StepQuestion,
+    ) -> Result<(Value, Approver), Fault> {
+        let StepQuestion { token, about, message, .. } = question;
+        match self.answered_elsewhere(caller, question.asked(caller)).await? {
+            Answered::Decided(decision) => {
+                let by = approver(&decision);
+                Ok(match decision {
+                    Decision { verdict: Verdict::Deny, .. } => (json!({ "status": "denied" }), by),
+                    Decision { answer: Some(answer), .. } => (answer, by),
+                    _ => (json!("approve"), by),
+                })
+            }
             Answered::Waiting(one) => {
-                let message = format!(
-                    "The app `{app}` waits for the user's own answer; an answer in this chat does not count \
-                     (`gateway.approve_by`). {} Tell the user; then call ask_user with the token: it waits \
-                     for the answer.",
+                let told = format!(
+                    "`{about}` waits for the user's own answer; an answer in this chat does not count \
+                     (`approve_by`). {} Tell the user; then call ask_user with the token: it waits for the answer.",
                     self.where_to_answer(&one)
                 );
-                Err(Fault::new(Code::NeedsApproval, message)
+                Err(Fault::new(Code::NeedsApproval, told)
                     .details(
-                        json!({ "approval": one.id(), "left_s": one.left.as_secs(), "question": question }),
+                        json!({ "approval": one.id(), "left_s": one.left.as_secs(), "question": message }),
                     )
                     .next("ask_user", json!({ "token": token })))
             }
@@ -250,16 +293,37 @@ impl Gateway {
     }
 }
 
-/// Builds the question of a workflow's step.
-fn of_step(caller: &Caller, token: &str, app: &str, question: &str) -> Asked {
-    Asked {
-        key: hex(&Sha256::digest(format!("ask {token}").as_bytes())),
-        question: question.into(),
-        subject: format!("apps.{app}"),
-        rule: "gateway.approve_by".into(),
-        client: caller.client.clone(),
-        takes_answer: true,
-        ..Asked::default()
+/// A question of a parked run, for the user outside the chat.
+pub(super) struct StepQuestion {
+    pub token: String,
+    /// What asks: an app, or the tool that waits for approval.
+    pub about: String,
+    pub rule: String,
+    pub message: String,
+    /// Whether the answer is more than a yes or a no.
+    pub takes_answer: bool,
+}
+
+impl StepQuestion {
+    fn asked(&self, caller: &Caller) -> Asked {
+        Asked {
+            key: hex(&Sha256::digest(format!("ask {}", self.token).as_bytes())),
+            question: self.message.clone(),
+            subject: self.about.clone(),
+            rule: self.rule.clone(),
+            client: caller.client.clone(),
+            takes_answer: self.takes_answer,
+            ..Asked::default()
+        }
+    }
+}
+
+/// Returns where a decision was made.
+fn approver(decision: &Decision) -> Approver {
+    match decision.by.as_str() {
+        "page" => Approver::Page,
+        "webhook" => Approver::Webhook,
+        _ => Approver::Command,
     }
 }
 

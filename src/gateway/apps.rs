@@ -5,7 +5,7 @@ pub(super) mod parked;
 mod workflow;
 
 use std::{
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
@@ -16,11 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
-    call::{Begun, in_text, text_result},
+    call::{Begun, Unprepared, in_text, text_result},
     faults::error_of,
     gate::{Gate, may_not_be_used},
-    graph::RunLog,
+    graph::{ActionResult, OpenQuestion, RunLog},
     interrupt::Interrupt,
+    questions::{HeldCall, RunApproval},
     run::{self, Run},
     session::Caller,
 };
@@ -33,7 +34,7 @@ use crate::{
     jobs::Progress,
     name,
     results::{CallResult, is_error, json_len, value_of},
-    schema::Schema,
+    schema::{Schema, from_text},
     text::clip,
 };
 
@@ -42,7 +43,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// The arguments of `call_app`.
-#[derive(Debug, Default, serde::Deserialize)]
+#[derive(Clone, Debug, Default, serde::Deserialize)]
 pub struct AppArguments {
     app_id: Option<String>,
     #[serde(default)]
@@ -59,6 +60,36 @@ pub struct AppArguments {
     /// How the app returns its answer.
     #[serde(skip)]
     handing: Handing,
+    /// Where an inner app leaves its question.
+    #[serde(skip)]
+    waiting: Option<Waiting>,
+}
+
+/// The question of an inner app, which waits for the user together with the app around it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Waiting(Arc<OnceLock<RunApproval>>);
+
+impl Waiting {
+    /// Returns the question, if the app waits.
+    pub fn question(&self) -> Option<&RunApproval> {
+        self.0.get()
+    }
+
+    /// Leaves the question of the step that waits. Returns the result of the app.
+    fn leave(&self, results: Vec<Option<ActionResult>>, at: usize) -> Value {
+        let open = results.into_iter().nth(at).flatten().and_then(|one| one.open);
+        match open.map(|open| *open) {
+            Some(OpenQuestion::Approve(asked)) => self.put(asked),
+            // An app that asks is not run inside another one.
+            _ => Fault::new(Code::Internal, "A step waits for the user without a question.").to_result(),
+        }
+    }
+
+    fn put(&self, asked: RunApproval) -> Value {
+        let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
+        let _ = self.0.set(asked);
+        Fault::new(Code::NeedsApproval, message).to_result()
+    }
 }
 
 /// How an app called by `execute_tool` returns its answer.
@@ -89,9 +120,21 @@ impl AppArguments {
     }
 
     /// Creates the arguments for a step of a workflow. Without a limit, the limit of the workflow applies.
-    pub(super) fn of_step(app: &str, input: Value, timeout: Option<Duration>, log: Option<RunLog>) -> Self {
-        let timeout = millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000);
-        Self { app_id: Some(app.into()), input, timeout: Some(timeout), log, ..Self::default() }
+    pub(super) fn of_step(
+        app: &str,
+        input: Value,
+        timeout: Option<Duration>,
+        log: Option<RunLog>,
+        waiting: Waiting,
+    ) -> Self {
+        let timeout = Some(millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000));
+        let waiting = Some(waiting);
+        Self { app_id: Some(app.into()), input, timeout, log, waiting, ..Self::default() }
+    }
+
+    /// Returns the app's input.
+    pub(super) fn input(&self) -> &Value {
+        &self.input
     }
 }
 
@@ -103,6 +146,7 @@ struct AppRun {
     timeout: Duration,
     log: Option<RunLog>,
     handing: Handing,
+    waiting: Option<Waiting>,
 }
 
 /// An app in the list of apps.
@@ -143,6 +187,9 @@ struct AppAnswer<'a> {
     repaired: Vec<String>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     failed_optional_steps: Map<String, Value>,
+    /// How many items of a step's list failed or were left out.
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    items: Map<String, Value>,
     /// The steps that their `when` has skipped.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     skipped: Vec<&'a str>,
@@ -247,12 +294,12 @@ impl Gateway {
         self.may_run(caller, id, app)?;
         let input = match &app.input_schema {
             Some(schema) => read_input(caller, id, schema, arguments.input)?,
-            None => arguments.input,
+            None => read_freely(caller, id, app, arguments.input),
         };
         let asked = arguments.timeout.map(Duration::from_secs).or(app.timeout);
         let timeout = asked.unwrap_or(TIMEOUT).clamp(Duration::from_secs(1), MAX_TIMEOUT);
-        let AppArguments { log, handing, .. } = arguments;
-        let run = AppRun { id: id.clone(), input, began: Instant::now(), timeout, log, handing };
+        let AppArguments { log, handing, waiting, .. } = arguments;
+        let run = AppRun { id: id.clone(), input, began: Instant::now(), timeout, log, handing, waiting };
         let caller = &Caller { within: inside(caller, id), ..caller.clone() };
         match &app.kind {
             AppKind::Tool { tool } => self.call_tool_app(caller, run, tool).await,
@@ -269,11 +316,11 @@ impl Gateway {
         app: AppRun,
         tool: &str,
     ) -> Result<Value, Interrupt> {
-        let (gate, tool) = self.find_tool(caller, tool).await?;
+        let (mut gate, tool) = self.find_tool(caller, tool).await?;
         if tool.kind == Kind::App {
             let inner = AppArguments::new(tool.name.to_string(), app.input)
                 .handed_out(app.handing, Some(app.timeout));
-            return self.run_app(caller, inner).await;
+            return self.run_app(caller, AppArguments { waiting: app.waiting, ..inner }).await;
         }
         // Text for a tool with one required param becomes that param.
         let input = match (app.input, tool.schema.parameters().as_slice()) {
@@ -286,7 +333,21 @@ impl Gateway {
         };
         // Checked before an approval is consumed.
         let admission = self.admit(caller, app.handing.background)?;
-        let prepared = self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await?;
+        let prepared = loop {
+            let unasked = match self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await {
+                Ok(prepared) => break prepared,
+                Err(Unprepared::Fault(fault)) => return Err((*fault).into()),
+                Err(Unprepared::Asks(unasked)) => unasked,
+            };
+            let Some(waiting) = &app.waiting else {
+                let held = AppArguments::new(app.id, input).handed_out(app.handing, Some(app.timeout));
+                return Err(self.questions.hold(caller, *unasked, HeldCall::App(Box::new(held))).into());
+            };
+            if let Some(asked) = self.ask_in_run(caller, None, *unasked).await {
+                return Ok(waiting.put(asked));
+            }
+            gate = self.gate(&caller.session);
+        };
         let cancel = CancellationToken::new();
         let own = Caller { cancel: cancel.clone(), is_admitted: true, ..caller.clone() };
         let (gateway, token, id) = (self.clone(), cancel.clone(), app.id);
@@ -318,6 +379,7 @@ impl Gateway {
                 tool_calls: 1,
                 repaired,
                 failed_optional_steps: Map::new(),
+                items: Map::new(),
                 skipped: Vec::new(),
             };
             gateway.hand_out(&own, answer.into_result(), &app.handing, &went_on).await
@@ -334,7 +396,10 @@ impl Gateway {
         went_on: &AtomicBool,
     ) -> CallResult {
         let size = json_len(&answer);
-        let (answer, _) = self.filtered(caller, answer.into(), size, handing.select.as_deref()).await;
+        let (answer, _, note) = self.filtered(caller, answer.into(), size, handing.select.as_deref()).await;
+        if let Some(note) = note {
+            caller.session.notify(json!({ "kind": "select_note", "message": note }));
+        }
         run::handed_out(&self.kept, caller, answer, went_on).await
     }
 
@@ -418,6 +483,20 @@ pub(super) fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
         None => json!({}),
     };
     Fault::new(Code::NotFound, message).next("call_app", next).suggest(near)
+}
+
+/// Reads JSON in a string as the input of a workflow that declares none: the workflow takes members of it.
+fn read_freely(caller: &Caller, id: &str, app: &App, input: Value) -> Value {
+    let Value::String(text) = &input else { return input };
+    let is_workflow = matches!(app.kind, AppKind::Workflow { .. }) && !text.trim().is_empty();
+    match from_text(text).map(|(inner, _)| inner).filter(|inner| is_workflow && inner.is_object()) {
+        Some(inner) => {
+            let changes = ["`input` was JSON in a string"];
+            caller.session.notify(json!({ "kind": "input_repaired", "app": id, "changes": changes }));
+            inner
+        }
+        None => input,
+    }
 }
 
 /// Reads the input of an app as leniently as a tool's params.

@@ -8,7 +8,7 @@ use super::{
     Changes, Gateway, call::Begun, gate::Gate, inspect::secret_values, session::Caller, world::Connections,
 };
 use crate::{
-    audit::{Audit, AuditStatus, AuditedCall, Entry},
+    audit::{Audit, AuditStatus, AuditedCall, Entry, Hidden, masked},
     catalog::Tool,
     config::{Config, Policy, Transport},
     fault::{Code, Fault},
@@ -19,6 +19,8 @@ use crate::{
 
 /// The longest name of a tool or client in a line, in characters.
 const MAX_NAME: usize = 200;
+/// The longest masked text that the page shows, in characters.
+const MAX_SHOWN: usize = 60_000;
 /// The shortest configured value that is masked in params: shorter values occur in many words.
 const MIN_SECRET: usize = 6;
 
@@ -80,7 +82,7 @@ fn who(caller: &Caller) -> Entry {
 impl Gateway {
     /// Begins a call. Its line in the audit log is written however the call ends.
     pub(super) fn begin(&self, caller: &Caller, name: &str, params: &Value) -> Begun {
-        let begun = Begun::new(caller, params);
+        let begun = Begun::keeping(caller, params, self.most_kept_of_calls());
         if let Some(audit) = &self.audit {
             let entry =
                 Entry { tool: clip(name, MAX_NAME).into(), bytes_in: Some(begun.bytes_in), ..who(caller) };
@@ -177,6 +179,12 @@ impl Gateway {
             hidden.dedup();
             audit.hide(hidden);
         }
+    }
+
+    /// Returns what masks a text, which may be JSON, for the user of the page.
+    pub fn mask_for_user(&self) -> impl Fn(&str) -> String + use<> {
+        let hidden = Hidden::new(secrets(&self.config()));
+        move |text| masked(text, &hidden, MAX_SHOWN)
     }
 
     /// Writes an event that changes trust.

@@ -4,11 +4,12 @@
 //! every own tool that it does not deny by name; whatever a tool reaches is checked again at the call.
 
 mod background_run;
-mod fetch_result;
+pub(super) mod fetch_result;
 mod load_tools;
 mod memory_facts;
 mod memory_work;
 mod read_resource;
+pub(super) mod run_graph;
 mod runtime_server;
 mod schedule;
 mod status;
@@ -65,7 +66,7 @@ enum Access {
 type Question = fn(&Gateway, &Caller, &Map<String, Value>) -> Result<String, Fault>;
 
 /// All own tools, by name.
-static TOOLS: [OwnTool; 25] = [
+static TOOLS: [OwnTool; 26] = [
     runtime_server::ADD,
     background_run::TOOL,
     schedule::CANCEL,
@@ -77,6 +78,7 @@ static TOOLS: [OwnTool; 25] = [
     memory_facts::REMEMBER,
     schedule::REMIND,
     runtime_server::REMOVE,
+    run_graph::TOOL,
     schedule::SCHEDULE,
     schedule::LIST,
     memory_work::SET_GOAL,
@@ -92,9 +94,43 @@ static TOOLS: [OwnTool; 25] = [
     watch::STATUS,
     watch::STOP,
 ];
-/// The tools that `memory = false` removes.
-const OF_MEMORY: [&str; 7] =
-    ["forget", "recall", "remember", "set_goal", "task_create", "task_list", "task_update"];
+/// Tools that a key of `[gateway]` removes.
+struct Switched {
+    key: &'static str,
+    is_on: fn(&GatewaySettings) -> bool,
+    tools: &'static [&'static str],
+    /// What is off without them.
+    off: &'static str,
+}
+
+static SWITCHED: [Switched; 3] = [
+    Switched {
+        key: "memory",
+        is_on: |settings| settings.memory,
+        tools: &["forget", "recall", "remember", "set_goal", "task_create", "task_list", "task_update"],
+        off: "Nonet remembers nothing",
+    },
+    Switched {
+        key: "scheduler",
+        is_on: |settings| settings.scheduler,
+        tools: &["cancel_schedule", "remind", "schedule", "schedule_list"],
+        off: "Nothing runs at a time",
+    },
+    Switched {
+        key: "watchers",
+        is_on: |settings| settings.watchers,
+        tools: &[
+            "watch_history",
+            "watch_list",
+            "watch_pause",
+            "watch_resume",
+            "watch_start",
+            "watch_status",
+            "watch_stop",
+        ],
+        off: "No watch makes a check",
+    },
+];
 
 /// The tools that `allow_runtime_servers` adds.
 const OF_RUNTIME: [&str; 2] = ["add_server", "remove_server"];
@@ -102,7 +138,7 @@ const OF_RUNTIME: [&str; 2] = ["add_server", "remove_server"];
 impl OwnTool {
     /// Whether the configuration enables the tool.
     fn is_given(&self, settings: &GatewaySettings) -> bool {
-        (settings.memory || !OF_MEMORY.contains(&self.name))
+        SWITCHED.iter().all(|one| (one.is_on)(settings) || !one.tools.contains(&self.name))
             && (settings.allow_runtime_servers || !OF_RUNTIME.contains(&self.name))
     }
 
@@ -134,19 +170,16 @@ impl OwnTool {
 /// Lists Nonet's own tools.
 pub(super) fn listing(settings: &GatewaySettings) -> Listing {
     let tools = TOOLS.iter().filter(|tool| tool.is_given(settings));
-    let about = match settings.memory {
-        true => {
-            "Nonet itself: facts to remember, goal and tasks, calls in the background, watches, schedules and reminders, kept results, state of the servers"
-        }
-        false => {
-            "Nonet itself: calls in the background, watches, schedules and reminders, kept results, state of the servers"
-        }
-    };
-    Listing {
-        tools: tools.map(|tool| Arc::new(tool.definition())).collect(),
-        about: about.into(),
-        ..Listing::default()
-    }
+    let parts = [
+        (settings.memory, "facts to remember, goal and tasks"),
+        (true, "calls in the background"),
+        (settings.watchers, "watches"),
+        (settings.scheduler, "schedules and reminders"),
+        (true, "kept results, state of the servers"),
+    ];
+    let parts: Vec<&str> = parts.iter().filter(|(is_on, _)| *is_on).map(|(_, part)| *part).collect();
+    let about = format!("Nonet itself: {}", parts.join(", "));
+    Listing { tools: tools.map(|tool| Arc::new(tool.definition())).collect(), about, ..Listing::default() }
 }
 
 /// Explains why the configuration does not offer an own tool, given the tool's folded name.
@@ -156,9 +189,10 @@ pub(super) fn taken_away(folded: &str, config: &Config) -> Option<Fault> {
     if let Some(tool) = OF_RUNTIME.iter().find(|tool| **tool == name && !settings.allow_runtime_servers) {
         return Some(runtime_server::not_allowed(tool, config));
     }
-    let tool = OF_MEMORY.iter().find(|tool| **tool == name && !settings.memory)?;
+    let switched = SWITCHED.iter().find(|one| one.tools.contains(&name) && !(one.is_on)(settings))?;
     let message = format!(
-        "`gateway.{tool}` is switched off: `[gateway]` in the user's configuration has `memory = false`. Nonet remembers nothing until the user changes that."
+        "`gateway.{name}` is switched off: `[gateway]` in the user's configuration has `{} = false`. {} until the user changes that.",
+        switched.key, switched.off
     );
     Some(Fault::new(Code::Forbidden, message))
 }
@@ -183,7 +217,7 @@ pub(super) fn question(
     }
 }
 
-/// Renames aliased params of an own tool. Returns the changes.
+/// Renames aliased params of an own tool, and reads values in people's words. Returns the changes.
 pub(super) fn under_own_names(tool: &str, params: &mut Value) -> Vec<String> {
     let (Some(fields), Some(tool)) = (params.as_object_mut(), OwnTool::find(tool)) else { return Vec::new() };
     let Aliases(names) = tool.aliases;
@@ -199,6 +233,11 @@ pub(super) fn under_own_names(tool: &str, params: &mut Value) -> Vec<String> {
             fields.insert((*own).into(), value);
         }
     }
+    changes.extend(match tool.name {
+        "add_server" => runtime_server::split_command(fields),
+        "watch_start" => watch::interval_in_seconds(fields),
+        _ => None,
+    });
     changes
 }
 
@@ -286,5 +325,23 @@ mod tests {
             2,
         );
         check("status", json!({ "id": "r" }), json!({ "id": "r" }), 0);
+        check("watch_start", json!({ "interval": "30s" }), json!({ "interval": 30 }), 1);
+        check("watch_start", json!({ "every": "two minutes" }), json!({ "interval": 120 }), 2);
+        check("watch_start", json!({ "interval": "soon" }), json!({ "interval": "soon" }), 0);
+        check(
+            "add_server",
+            json!({ "command": "python3 'my server.py'", "args": ["-v"] }),
+            json!({ "command": "python3", "args": ["my server.py", "-v"] }),
+            1,
+        );
+        check("add_server", json!({ "command": "npx" }), json!({ "command": "npx" }), 0);
+        // What is no command line stays as it is.
+        check("add_server", json!({ "command": "a 'b" }), json!({ "command": "a 'b" }), 0);
+        check(
+            "add_server",
+            json!({ "command": "a b", "args": 1 }),
+            json!({ "command": "a b", "args": 1 }),
+            0,
+        );
     }
 }

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
@@ -14,16 +15,16 @@ use tokio_util::sync::CancellationToken;
 use super::{
     AppArguments, Gateway,
     apps::Handing,
-    builtin,
-    faults::{call_fault, invalid_params, passed_on},
+    builtin::{self, fetch_result},
+    faults::{call_fault, invalid_params, passed_on, with_the_near_call, wrong_filter},
     gate::Gate,
     inspect::Passing,
     interrupt::Interrupt,
     mailbox::clean_all,
-    questions::ApprovalAsked,
+    questions::{ApprovalAsked, HeldCall, Unasked},
     run::Run,
     servers::settled,
-    session::Caller,
+    session::{Caller, Session},
 };
 use crate::{
     audit::{Approver, AuditedCall},
@@ -36,9 +37,9 @@ use crate::{
     name::{fold, meta_tool, split_given, without_client_prefix},
     policy::Verdict,
     quotas::Admission,
-    results::{CallResult, json_len},
+    results::{CallResult, json_len, json_start},
     schema::Schema,
-    select::SelectError,
+    select::{self, SelectError},
     template::Filled,
     text::clip,
     trace::Span,
@@ -91,6 +92,8 @@ pub(super) struct Begun {
     pub at: Instant,
     /// The size of the params as JSON, in bytes.
     pub bytes_in: usize,
+    /// The params as JSON for the page, if it keeps them.
+    pub params: Bytes,
     pub span: Span,
     /// Its line in the audit log, written even if the call is dropped.
     pub audited: Mutex<Option<AuditedCall>>,
@@ -99,8 +102,14 @@ pub(super) struct Begun {
 impl Begun {
     /// Begins work that may become a call now. Work that certainly is a call begins with [`Gateway::begin`].
     pub fn new(caller: &Caller, params: &Value) -> Self {
+        Self::keeping(caller, params, 0)
+    }
+
+    /// Does the same, and keeps up to `most` bytes of the params.
+    pub fn keeping(caller: &Caller, params: &Value, most: usize) -> Self {
+        let (bytes_in, params) = json_start(params, most);
         let audited = Mutex::default();
-        Self { at: Instant::now(), bytes_in: json_len(params), span: caller.span(), audited }
+        Self { at: Instant::now(), bytes_in, params: params.into(), span: caller.span(), audited }
     }
 }
 
@@ -144,6 +153,20 @@ struct NoResult {
     reached: bool,
 }
 
+/// Why a call was not prepared.
+#[derive(Debug)]
+pub(super) enum Unprepared {
+    Fault(Box<Fault>),
+    /// The user has to agree first.
+    Asks(Box<Unasked>),
+}
+
+impl From<Fault> for Unprepared {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(Box::new(fault))
+    }
+}
+
 impl NoResult {
     fn unreached(fault: Fault) -> Self {
         Self { fault, reached: false }
@@ -156,10 +179,14 @@ impl Gateway {
     pub async fn execute(
         self: &Arc<Self>,
         caller: &Caller,
-        request: Request,
+        mut request: Request,
     ) -> Result<CallResult, Interrupt> {
         let begun = self.begin(caller, &request.name, &request.params);
-        let found = self.find_tool(caller, &request.name).await;
+        request.select = select::given(request.select);
+        let found = match self.checked_filter(request.select.as_deref()).await {
+            Ok(()) => self.find_tool(caller, &request.name).await,
+            Err(fault) => Err(fault),
+        };
         if let Ok((_, tool)) = &found
             && tool.kind == Kind::App
         {
@@ -167,10 +194,14 @@ impl Gateway {
             if let Some(call) = begun.audited.lock().take() {
                 call.forget();
             }
-            return self.execute_app(caller, tool, request).await.map(CallResult::from);
+            // Boxed, as other rare ways are: the future of every call is as large as its largest part.
+            return Box::pin(self.execute_app(caller, tool, request)).await.map(CallResult::from);
         }
         let prepared = async {
-            let found = found.map_err(|fault| with_the_call_meant(fault, &request.name, &request.params))?;
+            let found = found.map_err(|fault| {
+                let fault = with_the_call_meant(fault, &request.name, &request.params);
+                with_the_near_call(&self.gate(&caller.session), fault, &request.params)
+            })?;
             // Checked before an approval or a rate is used up. There is always room for Nonet's own tools, which look
             // after tasks and questions.
             let admission = match &*found.1.server == GATEWAY {
@@ -178,16 +209,29 @@ impl Gateway {
                 false => self.admit(caller, request.background)?,
             };
             let filled = self.kept.fill(&caller.owner(), &request.params).await?;
-            let prepared = self.prepare_tool(caller, found, request.params, filled).await?;
-            Ok::<_, Interrupt>((prepared, admission))
+            let mut prepared = self.prepare_tool(caller, found, request.params, filled).await?;
+            let is_page = fetch_result::narrow(&mut prepared, &mut request.select);
+            Ok::<_, Unprepared>((prepared, admission, is_page))
         };
-        let (prepared, admission) = match prepared.await {
+        let (prepared, admission, is_page) = match prepared.await {
             Ok(ready) => ready,
-            Err(interrupt) => {
-                if let Interrupt::Fault(fault) = &interrupt {
-                    self.refused(caller, &request.name, &begun, fault).await;
-                }
-                return Err(interrupt);
+            Err(unprepared) => {
+                let fault = match unprepared {
+                    Unprepared::Fault(fault) => *fault,
+                    Unprepared::Asks(unasked) => {
+                        let held = Request {
+                            name: unasked.approval.tool().into(),
+                            params: unasked.written.clone(),
+                            timeout: request.timeout,
+                            background: request.background,
+                            select: request.select.clone(),
+                            verbatim: request.verbatim,
+                        };
+                        self.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held)))
+                    }
+                };
+                self.refused(caller, &request.name, &begun, &fault).await;
+                return Err(fault.into());
             }
         };
         let mut notes: Vec<Value> = repair_note(&prepared).into_iter().collect();
@@ -224,7 +268,12 @@ impl Gateway {
             if let Some(error) = made.refusal {
                 let _ = refusal.set(error);
             }
-            let (result, size) = gateway.filtered(&own, made.result, bytes_out, select.as_deref()).await;
+            let result = if is_page { fetch_result::output_of(made.result) } else { made.result };
+            let (result, size, note) = gateway.filtered(&own, result, bytes_out, select.as_deref()).await;
+            notes.extend(
+                note.map(|note| json!({ "kind": "select_note", "tool": &*tool.full, "message": note })),
+            );
+            let mut spared = bytes_out.saturating_sub(size);
             notes.extend(declined_note(&own, &tool));
             // A job keeps its whole result and shortens it on delivery.
             if went_on.load(Ordering::Acquire) {
@@ -238,6 +287,10 @@ impl Gateway {
                 true => gateway.kept.fit_own(&owner, result, budget).await,
                 false => gateway.kept.fit(&owner, result, size, budget).await,
             };
+            if size > budget {
+                spared += size.saturating_sub(result.size().await);
+            }
+            gateway.metrics.spared_of_result(spared);
             if request.verbatim {
                 // Delivered with the next answer of a meta-tool.
                 notes.into_iter().for_each(|note| own.session.notify(note));
@@ -288,8 +341,10 @@ impl Gateway {
         name: &str,
         written: Value,
         filled: Option<Filled>,
-    ) -> Result<Prepared, Interrupt> {
-        let found = self.find_tool(caller, name).await?;
+    ) -> Result<Prepared, Unprepared> {
+        let found = self.find_tool(caller, name).await;
+        let found =
+            found.map_err(|fault| with_the_near_call(&self.gate(&caller.session), fault, &written))?;
         self.prepare_tool(caller, found, written, filled).await
     }
 
@@ -300,13 +355,13 @@ impl Gateway {
         (mut gate, tool): (Gate, Arc<Tool>),
         written: Value,
         filled: Option<Filled>,
-    ) -> Result<Prepared, Interrupt> {
+    ) -> Result<Prepared, Unprepared> {
         if tool.held().is_some() {
-            return self.prepare_held(caller, tool, written, filled).await;
+            return Box::pin(self.prepare_held(caller, tool, written, filled)).await;
         }
         let asked = match gate.verdict(&tool) {
             Verdict::Approve(rule) if caller.session.app.is_some() || caller.session.unattended => {
-                return Err(needs_user(&tool, &rule).into());
+                return Err(needs_user(&tool.full, &rule).into());
             }
             Verdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
@@ -329,7 +384,7 @@ impl Gateway {
         let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
         reading.repaired.splice(0..0, notes);
         let mut approver = None;
-        let is_rated = asked.is_some();
+        let is_rated = asked.is_some() && caller.run.is_none();
         if let Some((rule, written)) = asked {
             // The user is not asked about a call that would be refused.
             // No word of the model approves a server that it wants to add.
@@ -337,7 +392,8 @@ impl Gateway {
                 true => ApproveBy::User,
                 false => gate.approve_by(tool.at()),
             };
-            if !self.was_rated(caller, &tool, &reading.params, by).await {
+            // In a run the user may answer later, and the call is prepared again.
+            if caller.run.is_none() && !self.was_rated(caller, &tool, &reading.params, by).await {
                 self.take_rate(caller, &tool).await?;
             }
             let own = builtin::question(self, caller, &tool, &reading.params).transpose()?;
@@ -348,6 +404,9 @@ impl Gateway {
             still_the_same(&gate, &tool)?;
         }
         let mut repaired = reading.repaired;
+        if !repaired.is_empty() {
+            self.metrics.repaired();
+        }
         repaired.extend(passed_on(&tool, &reading.params));
         Ok(Prepared { gate, tool, params: reading.params, repaired, approver, is_rated })
     }
@@ -375,13 +434,8 @@ impl Gateway {
         if unlisted.is_empty() {
             return Err(unknown);
         }
-        let listed = async {
-            settled(unlisted.iter().filter_map(|server| gate.connection(server))).await;
-            self.published().await;
-        };
-        let wait = LIST_WAIT.min(caller.limits.soft_deadline / 2);
         let in_time = tokio::select! {
-            in_time = tokio::time::timeout(wait, listed) => in_time.is_ok(),
+            in_time = Box::pin(self.have_listed(&gate, &unlisted, caller.limits.soft_deadline / 2)) => in_time,
             () = caller.cancel.cancelled() => false,
         };
         let gate = self.gate(&caller.session);
@@ -391,6 +445,26 @@ impl Gateway {
             }
             Err(fault) if fault.code == Code::UnknownTool => Err(gate.out_of_reach(name).unwrap_or(fault)),
             known => known.map(|tool| (gate, tool)),
+        }
+    }
+
+    /// Waits until these servers, which are starting for the first time, have listed their tools or have failed. Returns
+    /// whether that was in time.
+    async fn have_listed(&self, gate: &Gate, servers: &[Arc<str>], most: Duration) -> bool {
+        let listed = async {
+            settled(servers.iter().filter_map(|server| gate.connection(server))).await;
+            self.published().await;
+        };
+        tokio::time::timeout(LIST_WAIT.min(most), listed).await.is_ok()
+    }
+
+    /// Waits a moment for the first lists of all servers that may concern a session.
+    pub async fn first_lists(&self, session: &Arc<Session>) {
+        self.recalled_lists().await;
+        let gate = self.gate(session);
+        let unlisted = gate.unlisted();
+        if !unlisted.is_empty() {
+            self.have_listed(&gate, &unlisted, LIST_WAIT).await;
         }
     }
 
@@ -434,6 +508,7 @@ impl Gateway {
             return self.made(caller, &tool, own(answer), Duration::ZERO);
         }
         if is_own {
+            let caller = &Caller { cancel, ..caller.clone() };
             let limit = timeout.unwrap_or(Duration::MAX);
             let answer = tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
                 .await
@@ -547,21 +622,33 @@ impl Gateway {
         }
     }
 
-    /// Applies a filter, if any, to a result of `size` bytes. Returns the result with its new size.
+    /// Refuses a filter that cannot be used, before anything is called.
+    async fn checked_filter(&self, filter: Option<&str>) -> Result<(), Fault> {
+        let Some(filter) = filter else { return Ok(()) };
+        let checked = Box::pin(select::check_all(vec![filter.into()])).await;
+        checked.map_err(|(_, error)| wrong_filter("`select`", &error))
+    }
+
+    /// Applies a filter, if any, to a result of `size` bytes. Returns the result with its new size, and why the filter probably
+    /// does not find what it is for.
     pub(super) async fn filtered(
         &self,
         caller: &Caller,
         result: CallResult,
         size: usize,
         filter: Option<&str>,
-    ) -> (CallResult, usize) {
-        let Some(filter) = filter.filter(|_| !result.is_error()) else { return (result, size) };
+    ) -> (CallResult, usize, Option<String>) {
+        let Some(filter) = filter.filter(|_| !result.is_error()) else { return (result, size, None) };
         let owner = caller.owner();
+        let mut note = None;
         let filtered = match self.kept.select(&owner, filter, result.value()).await {
-            Ok(value) => text_result(match value {
-                Value::String(text) => text,
-                value => value.to_string(),
-            }),
+            Ok(selected) => {
+                note = selected.note.map(|note| format!("`select`: {note}"));
+                text_result(match selected.value {
+                    Value::String(text) => text,
+                    value => value.to_string(),
+                })
+            }
             // The call was made, so a bad filter must not lose its result.
             Err(error) => match self.kept.keep(&owner, Arc::new(result.into_tree().await)).await {
                 Ok(kept) => {
@@ -580,7 +667,7 @@ impl Gateway {
             .to_result(),
         };
         let size = json_len(&filtered);
-        (filtered.into(), size)
+        (filtered.into(), size, note)
     }
 }
 
@@ -635,10 +722,9 @@ fn is_skill(name: &str) -> bool {
 }
 
 /// Builds the fault for an app's call of a tool that needs the user's approval.
-fn needs_user(tool: &Tool, rule: &str) -> Fault {
+pub(super) fn needs_user(tool: &str, rule: &str) -> Fault {
     let message = format!(
-        "`{}` runs only if the user agrees (`{rule}`), and nobody can be asked here. Continue without it, and say what is left to do.",
-        tool.full
+        "`{tool}` runs only if the user agrees (`{rule}`), and nobody can be asked here. Continue without it, and say what is left to do."
     );
     Fault::new(Code::NeedsApproval, message)
 }

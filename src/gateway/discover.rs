@@ -13,11 +13,11 @@ use super::{
     ties::{TieBreak, Ties},
 };
 use crate::{
-    catalog::{APPS, Kind, SKILLS, Tool, mark},
+    catalog::{Kind, Tool, mark},
     config::Risk,
     fault::{Code, Fault},
     leaks::Finding,
-    name::RESERVED,
+    name::{RESERVED, nearest_in_meaning},
     policy::{self, Verdict},
     search::{self, Boost, Boosts, Confidence, Found, Hit, Learned, Query},
     text::{MAX_NAME, clean, clip},
@@ -50,11 +50,13 @@ const PRIORITY_STEP: f32 = 0.02;
 const INSTRUCTIONS: usize = 4_000;
 /// How many words of a description are checked for names of tools.
 const MOST_WORDS: usize = 100;
+/// How many tags near an unknown one a fault names.
+const NEAREST: usize = 3;
 /// The maximum number of tools in one `get_tool`.
 const MAX_NAMES: usize = 5;
 
 /// How much a search returns for each tool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Detail {
     /// The name.
@@ -67,25 +69,32 @@ pub enum Detail {
 }
 
 /// The arguments of `search_tools`.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
 pub struct SearchArguments {
     /// What the tool should do.
     #[serde(default)]
     pub query: String,
     /// Limits the search to this category.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
     /// The number of results.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// How much to return for each result.
-    #[serde(default)]
-    pub detail: Detail,
+    /// How much to return for each result. By default `Signature`; if the confidence is high, only for the first result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Detail>,
     /// The highest risk to show.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_risk: Option<Risk>,
     /// Limits the search to tools, skills or apps.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Kind>,
     /// Limits the search to tools with one of these tags.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
+    /// Whether people read the answer: each result has its score and everything of its detail.
+    #[serde(skip)]
+    pub for_people: bool,
     /// Whether to explain each result's rank; for the command line, not for models.
     #[serde(skip)]
     pub explain: bool,
@@ -107,12 +116,16 @@ pub struct BrowseArguments {
 impl SearchArguments {
     /// Whether a tool passes the filters by kind, tags and risk.
     fn wants(&self, tool: &Tool) -> bool {
-        let own = || tool.tags.iter().chain(&tool.search_tags);
-        let has = |tag: &String| own().any(|own| own.eq_ignore_ascii_case(tag.trim()));
+        let has = |tag: &String| tags_of(tool).any(|own| own.eq_ignore_ascii_case(tag.trim()));
         self.kind.is_none_or(|kind| tool.kind == kind)
             && (self.tags.is_empty() || self.tags.iter().any(has))
             && policy::within(tool.risk, self.max_risk)
     }
+}
+
+/// Returns the tags that a search can ask for.
+fn tags_of(tool: &Tool) -> impl Iterator<Item = &str> {
+    tool.tags.iter().chain(&tool.search_tags).map(String::as_str)
 }
 
 /// Returns the score that a priority adds.
@@ -146,14 +159,14 @@ impl Gateway {
         self.fresh_skills().await;
         let gate = self.gate(&caller.session);
         let snapshot = &gate.snapshot;
-        let members = match &arguments.category {
-            Some(category) => {
-                let members = gate.members(category);
-                Some(members.inspect_err(|fault| span.ended(fault.code.as_str()))?)
-            }
-            None => None,
-        };
         let view = gate.view();
+        let members = match gate.filters(&view, &arguments) {
+            Ok(members) => members,
+            Err(fault) => {
+                span.ended(fault.code.as_str());
+                return Err(fault);
+            }
+        };
         let allowed = |document: usize| {
             view.seen.get(document) == Some(&true)
                 && snapshot.tool(document).is_some_and(|tool| {
@@ -171,6 +184,7 @@ impl Gateway {
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
         let mut ties = Ties::new(&gate, self.config().gateway.learn.then_some(&self.figures));
         ties.settle(&mut found.hits);
+        give_way::tools_first(&mut found.hits, snapshot);
         self.searched(caller, snapshot, words.clone(), &found);
         found.confidence = give_way::confidence(&found, snapshot);
         // Confidence cannot be high before everything is indexed.
@@ -187,9 +201,12 @@ impl Gateway {
         let is_whole = members.is_none() && arguments.kind.is_none() && arguments.tags.is_empty();
         let short = matches!(found.confidence, Confidence::Low) && is_whole;
         let summary = if short { LOW_SUMMARY } else { SUMMARY };
+        let mut detail = arguments.detail.unwrap_or_default();
+        let is_scored = arguments.for_people || detail == Detail::Full;
+        let is_sure = matches!(found.confidence, Confidence::High);
         let mut results = Vec::new();
         for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, short, &mut ties) {
-            let mut line = gate.line(tool, arguments.detail, summary, Some(hit.score));
+            let mut line = gate.line(tool, detail, summary, is_scored.then_some(hit.score));
             if !twins.is_empty() {
                 line["also"] = json!(twins);
             }
@@ -197,11 +214,21 @@ impl Gateway {
                 line["explain"] = explain(snapshot, &view, &request, &learned, ties.decided(hit), hit);
             }
             results.push(line);
+            // After a sure hit, the others are only alternatives.
+            if is_sure && arguments.detail.is_none() && !arguments.for_people {
+                detail = Detail::Name;
+            }
         }
-        let mut answer = json!({ "results": results, "total": found.total, "confidence": found.confidence });
+        let mut answer = json!({ "results": results, "confidence": found.confidence });
         self.metrics.searched(began.elapsed());
         span.found(results.len(), found.total, found.confidence.as_str());
-        if let Some(hint) = self.hint(&gate, &request, &words, &found, &arguments) {
+        let mut hint = self.hint(&gate, &request, &words, &found, &arguments);
+        if short && let Some(fact) = self.remembered(caller, query).await {
+            answer["remembered"] = fact;
+            let told = "A remembered fact may answer this: see `remembered`. gateway.recall finds others.";
+            hint = Some(hint.map_or_else(|| told.into(), |hint| format!("{hint} {told}")));
+        }
+        if let Some(hint) = hint {
             answer["hint"] = json!(hint);
         }
         Ok(answer)
@@ -233,14 +260,6 @@ impl Gateway {
         self.gate(&caller.session).browse_with_instructions(arguments, &|_| true)
     }
 
-    /// Implements the `list_categories` meta-tool.
-    pub async fn list_categories(&self, caller: &Caller) -> Value {
-        self.fresh_skills().await;
-        let mut categories = self.gate(&caller.session).categories();
-        self.add_work(caller, &mut categories).await;
-        categories
-    }
-
     /// Returns hints about the search: few matches, missing vectors, servers still starting or absent.
     fn hint(
         &self,
@@ -261,6 +280,12 @@ impl Gateway {
                 true => "Several fit about as well: choose by their descriptions, or try once more in other words.".into(),
                 false => "No connected server seems to do this. Try once more in other words, or browse_category.".into(),
             });
+        }
+        if matches!(found.confidence, Confidence::Low) && search::is_unread(&arguments.query) {
+            hints.push(
+                "Search reads English and a few other languages: if this is another one, ask in English."
+                    .into(),
+            );
         }
         let indexing = *self.publisher.indexing().borrow();
         if !request.has_vectors()
@@ -384,6 +409,46 @@ impl Gateway {
 }
 
 impl Gate {
+    /// Returns the documents of the category that a search is limited to.
+    ///
+    /// # Errors
+    ///
+    /// A category or tags that nothing has, with the search that was likely meant.
+    fn filters(&self, view: &View, arguments: &SearchArguments) -> Result<Option<BTreeSet<usize>>, Fault> {
+        let again =
+            |fault: Fault, correct: &dyn Fn(String) -> SearchArguments| match fault.did_you_mean.first() {
+                Some(near) => fault.clone().next("search_tools", json!(correct(near.clone()))),
+                None => fault,
+            };
+        if !arguments.tags.is_empty() {
+            self.has_tag(view, &arguments.tags).map_err(|fault| {
+                again(fault, &|near| SearchArguments { tags: vec![near], ..arguments.clone() })
+            })?;
+        }
+        let Some(category) = &arguments.category else { return Ok(None) };
+        let members = self.members(category).map_err(|fault| {
+            again(fault, &|near| SearchArguments { category: Some(near), ..arguments.clone() })
+        })?;
+        Ok(Some(members))
+    }
+
+    /// Checks that a tool which the caller sees has one of these tags.
+    fn has_tag(&self, view: &View, tags: &[String]) -> Result<(), Fault> {
+        let tools = self.snapshot.tools.iter().zip(&view.seen).filter(|(_, seen)| **seen);
+        let known: BTreeSet<&str> = tools.flat_map(|(tool, _)| tags_of(tool)).collect();
+        let is_known = |tag: &str| known.iter().any(|known| known.eq_ignore_ascii_case(tag.trim()));
+        if tags.iter().any(|tag| is_known(tag)) {
+            return Ok(());
+        }
+        let tag = clip(tags.first().map_or("", |tag| tag.trim()), MAX_NAME);
+        let near = nearest_in_meaning(&tag, known.iter().copied(), NEAREST);
+        let message = match near.first() {
+            Some(first) => format!("No tool has the tag `{tag}`. The nearest is `{first}`."),
+            None => format!("No tool has the tag `{tag}`. Search without tags."),
+        };
+        Err(Fault::new(Code::NotFound, message).suggest(near))
+    }
+
     /// Returns the noticeable parts of a tool's definition and of its server's own description: what, where, and how
     /// the text begins.
     fn warnings(&self, tool: &Tool) -> Value {
@@ -430,7 +495,9 @@ impl Gate {
             if detail == Detail::Full {
                 line["input_schema"] = tool.schema.raw().clone();
             } else if tool.kind == Kind::Tool {
-                line["signature"] = json!(tool.signature);
+                // The name is beside it.
+                line["signature"] =
+                    json!(tool.signature.strip_prefix(&*tool.full).unwrap_or(&tool.signature));
             }
             if tool.kind != Kind::Tool {
                 line["call"] = tool.call();
@@ -444,65 +511,6 @@ impl Gate {
             line["score"] = json!((f64::from(score) * 1000.0).round() / 1000.0);
         }
         line
-    }
-
-    /// Returns every category with its size and state. `total_tools` counts the tools of servers and of Nonet itself.
-    /// Skills and apps are not tools, and a tool in a group counts only for its server.
-    pub fn categories(&self) -> Value {
-        let catalog = self.catalog();
-        let seen = |full: &Arc<str>| catalog.get(full).is_some_and(|tool| self.allows(tool));
-        let limited = self.is_limited();
-        let mut total = 0;
-        let mut categories = Vec::new();
-        let mut push = |name: &str, description: &str, count: usize, state: Option<&str>| {
-            let mut category = json!({ "name": name });
-            if !description.is_empty() {
-                category["description"] = json!(description);
-            }
-            category["tool_count"] = json!(count);
-            if let Some(state) = state {
-                category["state"] = json!(state);
-            }
-            categories.push(category);
-        };
-        let mut names: BTreeSet<&str> = self.servers().map(|(name, _)| &**name).collect();
-        names.extend(self.world.connections.keys().map(|name| &**name));
-        for name in names {
-            let entry = self.server(name);
-            let count = entry.map_or(0, |entry| entry.tools.iter().filter(|full| seen(full)).count());
-            let own = self.world.connections.get(name);
-            let kept_out = entry.is_some_and(|entry| entry.tools.is_empty() && entry.kept_out > 0);
-            let is_of_tools = !matches!(name, SKILLS | APPS);
-            if kept_out || (limited || !is_of_tools) && count == 0 {
-                continue;
-            }
-            total += if is_of_tools { count } else { 0 };
-            let about = own.and_then(|c| c.settings().description.clone());
-            let description = entry.map(|entry| entry.description.clone()).or(about).unwrap_or_default();
-            let description = match entry {
-                Some(entry) if description.is_empty() => {
-                    let tools = entry.tools.iter().filter(|full| seen(full));
-                    sample(&tools.filter_map(|full| catalog.get(full)).collect::<Vec<_>>())
-                }
-                _ => description,
-            };
-            let state = own.map(|connection| connection.state());
-            push(name, &clip(&description, SUMMARY), count, state.as_ref().map(|s| s.as_str()));
-        }
-        for (name, group) in &self.config().categories {
-            let tools = catalog.visible().filter(|tool| policy::in_category(tool, group));
-            let count = tools.filter(|tool| seen(&tool.full)).count();
-            if limited && count == 0 {
-                continue;
-            }
-            push(name, &group.description, count, None);
-        }
-        categories.extend(self.left_out_categories());
-        let mut answer = json!({ "categories": categories, "total_tools": total });
-        if let Some(first) = self.first_server() {
-            answer["hint"] = json!(first);
-        }
-        answer
     }
 
     /// Returns the instructions of a server on the first call in a session.
@@ -689,17 +697,6 @@ fn distinct<'a>(
     }
     kept.truncate(most);
     kept
-}
-
-/// Samples three tools from a server's list, to describe a server without a description.
-fn sample(tools: &[&Arc<Tool>]) -> String {
-    let count = tools.len();
-    let places: BTreeSet<usize> = [0, count / 2, count.saturating_sub(1)].into();
-    let names: Vec<&str> = places.iter().filter_map(|at| tools.get(*at)).map(|tool| &*tool.name).collect();
-    match count - names.len() {
-        0 => names.join(", "),
-        more => format!("{} and {more} more", names.join(", ")),
-    }
 }
 
 #[cfg(test)]

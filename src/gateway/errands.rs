@@ -21,9 +21,8 @@ use tokio::{
 
 use super::{
     Gateway,
-    call::{Prepared, text_result},
+    call::{Prepared, Unprepared, needs_user, text_result},
     gate::Gate,
-    interrupt::Interrupt,
     session::{AsTask, Caller, Session},
 };
 use crate::{
@@ -175,8 +174,21 @@ impl Gateway {
         }
     }
 
+    /// Whether the configuration lets errands of this kind run.
+    fn runs(&self, kind: RecordKind) -> bool {
+        let settings = &self.config().gateway;
+        match kind {
+            RecordKind::Watch => settings.watchers,
+            RecordKind::Schedule => settings.scheduler,
+            _ => true,
+        }
+    }
+
     /// Whether this gateway has errands to run later.
     pub async fn has_errands(&self) -> bool {
+        if ![RecordKind::Watch, RecordKind::Schedule].into_iter().any(|kind| self.runs(kind)) {
+            return false;
+        }
         matches!(self.records.agenda().await, Ok(Some(agenda)) if agenda.next_due_ms.is_some())
     }
 
@@ -195,7 +207,7 @@ impl Gateway {
             Ok(due) => due,
             Err(error) => return tracing::warn!(%error, "what is due cannot be read"),
         };
-        for record in due {
+        for record in due.into_iter().filter(|record| self.runs(record.kind)) {
             self.run_errand(record);
         }
     }
@@ -346,10 +358,9 @@ impl Gateway {
     ) -> Result<Prepared, Fault> {
         match self.prepare_tool(caller, found, params, None).await {
             Ok(prepared) => Ok(prepared),
-            Err(Interrupt::Fault(fault)) => Err(*fault),
-            Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
-                Err(Fault::new(Code::Internal, "The call was not made; make it with execute_tool."))
-            }
+            Err(Unprepared::Fault(fault)) => Err(*fault),
+            // An errand is refused before anybody would be asked.
+            Err(Unprepared::Asks(unasked)) => Err(needs_user(unasked.approval.tool(), &unasked.rule)),
         }
     }
 

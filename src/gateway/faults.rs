@@ -1,17 +1,21 @@
 //! Failed calls as the model reads them: what happened, where, and what to do next.
 
-use std::time::Duration;
+use std::{borrow::Cow, sync::LazyLock, time::Duration};
 
-use rmcp::model::ErrorData;
+use regex::Regex;
+use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json};
 
+use super::gate::Gate;
 use crate::{
     catalog::Tool,
     downstream::{CallError, Remedy, Resting, State},
     fault::{Code, Fault},
     json::take_member,
-    results::{is_fault, text_of},
+    kept,
+    results::{is_fault, json_len, text_of, without_repeats},
     schema::Misfit,
+    select::SelectError,
     store::StoreError,
     text::clip,
 };
@@ -34,8 +38,12 @@ pub(super) fn of_store(what: &str, error: &StoreError) -> Fault {
     }
 }
 
-fn status() -> Value {
-    json!({ "name": "gateway.status", "params": {} })
+/// Explains why nothing was called: a filter cannot be used.
+pub(super) fn wrong_filter(whose: &str, error: &SelectError) -> Fault {
+    match error {
+        SelectError::Busy(_) => kept::busy(error),
+        error => Fault::new(Code::InvalidParams, format!("{whose}: {error}. Nothing was called.")),
+    }
 }
 
 /// Explains why a server accepts no calls.
@@ -50,7 +58,6 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
             let wait = retry_at.saturating_duration_since(tokio::time::Instant::now());
             Fault::new(Code::ServerDown, format!("`{server}` is down: {error}"))
                 .retry_after(wait.max(Duration::from_millis(500)))
-                .next("execute_tool", status())
         }
         State::AuthRequired { error, remedy } => {
             let text = match remedy {
@@ -67,7 +74,7 @@ pub(super) fn not_ready(server: &str, state: State) -> Fault {
                     "`{server}` requires sign-in ({error}). The user must put valid credentials into `headers` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
             };
-            Fault::new(Code::AuthRequired, text).next("execute_tool", status())
+            Fault::new(Code::AuthRequired, text)
         }
         State::Stopped | State::Ready { .. } => Fault::new(
             Code::ServerDown,
@@ -83,6 +90,14 @@ const OPEN: &str = " The call may or may not have taken effect: check before you
 
 /// Turns a failed call into a fault.
 pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
+    let mut fault = fault_of(tool, error);
+    if let Cow::Owned(shorter) = without_repeats(&fault.message) {
+        fault.message = shorter;
+    }
+    fault
+}
+
+fn fault_of(tool: &Tool, error: CallError) -> Fault {
     let server = &tool.server;
     match error {
         CallError::NotReady(state) => not_ready(server, state),
@@ -101,8 +116,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
             Code::ServerDown,
             format!("`{server}` disconnected during the call to `{}`: {why}. Nonet is restarting the server. The call may or may not have taken effect.", tool.name),
         )
-        .retry_after(Duration::from_secs(1))
-        .next("execute_tool", status()),
+        .retry_after(Duration::from_secs(1)),
         CallError::TimedOut(limit) => {
             // The tool declares that a second call has a further effect.
             let is_open = !tool.is_repeatable() && tool.definition["annotations"]["idempotentHint"] == false;
@@ -112,8 +126,7 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
                 tool.full,
                 humantime::format_duration(limit)
             );
-            let fault = Fault::new(Code::Timeout, message).next("get_tool", json!({ "name": &*tool.full }));
-            Fault { retryable: !is_open, ..fault }
+            Fault { retryable: !is_open, ..Fault::new(Code::Timeout, message) }
         }
         CallError::Cancelled => {
             Fault::new(Code::Cancelled, format!("The call to `{}` was cancelled.", tool.full))
@@ -125,7 +138,6 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
         }
         CallError::NotSent(why) => {
             Fault::new(Code::UpstreamError, format!("`{}` was not called: {why}.", tool.full))
-                .next("execute_tool", status())
         }
         CallError::NotAllowed { error, remedy } => not_allowed(tool, &error, remedy),
         CallError::RateLimited { error, wait } => {
@@ -135,13 +147,12 @@ pub(super) fn call_fault(tool: &Tool, error: CallError) -> Fault {
         CallError::Upstream { error, wait, is_open, .. } => {
             let effect = if is_open { OPEN } else { "" };
             let message = format!("`{}` failed: {error}.{effect}", tool.full);
-            let fault = Fault::new(Code::UpstreamError, message).next("execute_tool", status());
+            let fault = Fault::new(Code::UpstreamError, message);
             let fault = wait.into_iter().fold(fault, Fault::retry_after);
             Fault { retryable: !is_open, ..fault }
         }
         CallError::Unreadable(why) => {
             Fault::new(Code::UpstreamError, format!("`{server}` sent an unusable answer: {why}"))
-                .next("execute_tool", status())
         }
     }
 }
@@ -155,7 +166,7 @@ fn is_resting(tool: &Tool, resting: &Resting) -> Fault {
     let message = format!(
         "Calls to `{name}` are paused: {failures} calls in a row got no answer ({error}). One call may try again in {wait_shown}."
     );
-    Fault::new(code, message).retry_after(*wait).next("execute_tool", status())
+    Fault::new(code, message).retry_after(*wait)
 }
 
 /// Builds the fault for a call that the given credentials do not allow. Other calls continue.
@@ -189,7 +200,7 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
     let message = format!(
         "`{server}` does not allow the call to `{full}`: {error}. The user must {task}; other tools of `{server}` may work."
     );
-    Fault::new(Code::AuthRequired, message).next("execute_tool", status())
+    Fault::new(Code::AuthRequired, message)
 }
 
 /// Returns the name of a variable for a server's secret.
@@ -197,20 +208,86 @@ fn variable_for(server: &str) -> String {
     format!("{}_TOKEN", server.replace('-', "_").to_uppercase())
 }
 
-/// Extracts the error of a call for a larger answer: the fault's own object, or the server's text, whatever that text says.
+/// Words of tools for an error that passes, with the code that Nonet's own fault would have.
+static PASSING: LazyLock<[(Regex, Code); 3]> = LazyLock::new(|| {
+    let words = |pattern: &str| Regex::new(&format!("(?i){pattern}")).expect("the pattern is constant");
+    // A number of lines or of a port is no status.
+    let status = |code: &str| {
+        format!(
+            r"(?:^|[(\[]|\b(?:status|https?|http/[\d.]+|code|error|returned)\W{{0,3}})(?:{code})(?:\W*$|\W\D)"
+        )
+    };
+    let again = r"try again(?: in\b| later| shortly| soon|\W*$)|retry(?:[ -]after| later| in\b)";
+    let down = r"temporarily|temporary (?:failure|error|outage|problem)|(?:service|server|currently) (?:is )?unavailable";
+    let down = format!("{down}|overloaded|bad gateway|{again}|{}", status("502|503"));
+    let late = format!("timed out|(?:request|gateway) time-?out|{}", status("504"));
+    [
+        (
+            words(&format!("rate.?limit|too many requests|throttl|quota exceeded|{}", status("429"))),
+            Code::RateLimited,
+        ),
+        (words(&late), Code::Timeout),
+        (words(&down), Code::ServerDown),
+    ]
+});
+
+/// Returns the code of Nonet's that an error of a tool means by its words, if the error passes.
+fn passing(message: &str) -> Option<Code> {
+    let message = clip(message, MAX_WHY);
+    PASSING.iter().find(|(words, _)| words.is_match(&message)).map(|(_, code)| *code)
+}
+
+/// Whether a call may be made again after an error with one of these codes, or with any retryable code if there are none.
+/// The words of a tool's own error count like a code.
+pub(super) fn passes(error: &Value, codes: &[String]) -> bool {
+    let code = error["code"].as_str().and_then(Code::of);
+    let meant = match code {
+        Some(Code::UpstreamError) => error["message"].as_str().and_then(passing),
+        _ => None,
+    };
+    [code, meant].into_iter().flatten().any(|code| match codes {
+        [] => code.retryable(),
+        codes => codes.iter().any(|other| other == code.as_str()),
+    })
+}
+
+/// Extracts the error of a call for a larger answer: the fault's own object, or the server's text. Such a text is
+/// retryable if its words say so.
 pub(super) fn error_of(result: &Value) -> Value {
     let text = text_of(result);
     match is_fault(result).then(|| serde_json::from_str::<Value>(&text)) {
         Some(Ok(mut object)) if object.get("error").is_some_and(Value::is_object) => {
             take_member(&mut object, "error")
         }
-        _ => json!({ "code": Code::UpstreamError, "message": text, "retryable": false }),
+        _ => {
+            let retryable = passing(&text).is_some();
+            json!({ "code": Code::UpstreamError, "message": text, "retryable": retryable })
+        }
     }
 }
 
 /// Returns the message of such an error for a sentence. A larger answer also holds the whole error.
 pub(super) fn why(error: &Value) -> String {
     clip(error["message"].as_str().unwrap_or("it failed"), MAX_WHY)
+}
+
+/// The largest params that a suggested call repeats, in bytes of JSON.
+const MAX_REPEATED: usize = 4_000;
+
+/// Turns the only near name in a fault for an unknown tool into the corrected call, if the params fit that tool.
+pub(super) fn with_the_near_call(gate: &Gate, fault: Fault, params: &Value) -> Fault {
+    let [only] = &fault.did_you_mean[..] else { return fault };
+    if fault.code != Code::UnknownTool || json_len(params) > MAX_REPEATED {
+        return fault;
+    }
+    let tool = gate.tool(only).ok().filter(|tool| tool.schema.is_quick());
+    let Some((tool, reading)) =
+        tool.and_then(|tool| tool.schema.read(params.clone()).ok().map(|read| (tool, read)))
+    else {
+        return fault;
+    };
+    let (meta_tool, arguments) = tool.meta_call(&reading.params);
+    fault.next(meta_tool, Value::Object(arguments))
 }
 
 /// Builds the fault for invalid params, with the parameter list and a corrected call.
@@ -269,7 +346,62 @@ fn rpc_fault(tool: &Tool, error: &ErrorData) -> Fault {
         details["data"] = data.clone();
     }
     let message = format!("`{}` refused the call to `{}`: {}", tool.server, tool.name, error.message);
-    let fault = Fault::new(Code::UpstreamError, message);
-    let fault = fault.next("get_tool", json!({ "name": &*tool.full })).details(details);
+    let fault = Fault::new(Code::UpstreamError, message).details(details);
+    // The definition helps only against wrong params.
+    let fault = match error.code {
+        ErrorCode::INVALID_PARAMS => fault.next("get_tool", json!({ "name": &*tool.full })),
+        _ => fault,
+    };
     Fault { refusal: Some(Box::new(error.clone())), ..fault }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_a_tool_is_retryable_by_its_words() {
+        let check = |text: &str, expected: Option<Code>| {
+            let error = error_of(&json!({ "content": [{ "type": "text", "text": text }], "isError": true }));
+            assert_eq!(error["retryable"], expected.is_some(), "{text}");
+            assert_eq!(passing(text), expected, "{text}");
+            assert_eq!(passes(&error, &[]), expected.is_some(), "{text}");
+            let other = expected.map_or(Code::ServerDown, |code| match code {
+                Code::Timeout => Code::RateLimited,
+                _ => Code::Timeout,
+            });
+            assert!(!passes(&error, &[other.as_str().into()]), "{text}");
+            assert!(passes(&error, &["upstream_error".into()]), "{text}");
+        };
+        for text in [
+            "503",
+            "HTTP 503",
+            "Error: 503 Service Unavailable",
+            "status code: 503.",
+            "The service is temporarily down",
+            "Busy, try again",
+            "Please try again in 5 seconds",
+            "API returned 502",
+        ] {
+            check(text, Some(Code::ServerDown));
+        }
+        for text in ["429", "HTTP/1.1 429", "Rate limit reached", "rate_limited", "Too many requests"] {
+            check(text, Some(Code::RateLimited));
+        }
+        check("Request timed out", Some(Code::Timeout));
+        for text in [
+            "out of order",
+            "File not found: 503.txt",
+            "syntax error in line 503: x",
+            "port 5033 is taken",
+            "14290 rows",
+            "found 503 rows",
+            "`timeout` must be a number",
+            "no temporary file",
+            "Try again with a valid path",
+            "no such issue: 1503",
+        ] {
+            check(text, None);
+        }
+    }
 }

@@ -363,6 +363,7 @@ impl Gate {
 
     /// Returns the connected server that a name contains before a separator.
     pub(super) fn named_server(&self, name: &str) -> Option<Arc<str>> {
+        let name = self.world.names.behind_other_client(name).unwrap_or(name);
         let named = self.world.names.named(name).iter();
         named.filter(|server| self.knows(server)).find(|server| self.connection(server).is_some()).cloned()
     }
@@ -412,7 +413,7 @@ impl Gate {
         let known = self.servers().map(|(name, _)| &**name).filter(|name| self.knows(name));
         let groups = self.config().categories.iter().filter(|(_, group)| shows(group));
         let known: Vec<&str> = known.chain(groups.map(|(name, _)| name.as_str())).collect();
-        let near = name::nearest(key, known.iter().copied(), 3);
+        let near = name::nearest_in_meaning(key, known.iter().copied(), 3);
         let fault = match near.first() {
             Some(first) => {
                 Fault::new(Code::NotFound, format!("There is no category `{key}`. The nearest is `{first}`."))

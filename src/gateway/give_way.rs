@@ -11,8 +11,9 @@ use super::{
     snapshot::{Snapshot, View},
 };
 use crate::{
-    catalog::{APPS, GATEWAY, SKILLS},
-    search::{Boosts, Confidence, Found, outcomes},
+    catalog::{APPS, GATEWAY, Kind, SKILLS},
+    name,
+    search::{Boosts, Confidence, Found, Hit, outcomes},
 };
 
 /// What an own tool loses in a search by meaning, and in a search by words only. Measured with forty requests against
@@ -51,6 +52,25 @@ pub(super) fn lower(
             if view.priority(document).is_none() {
                 boosts.entry(document).or_default().priority -= loss;
             }
+        }
+    }
+}
+
+/// Moves a tool ahead of the prompt with the same name: what runs comes before what tells how.
+pub(super) fn tools_first(hits: &mut [Hit], snapshot: &Snapshot) {
+    for at in 0..hits.len() {
+        let Some(prompt) = snapshot.tool(hits[at].document).filter(|tool| tool.of.is_some()) else {
+            continue;
+        };
+        let named = name::fold(prompt.name_at_server());
+        let is_exact = hits[at].exact;
+        let is_twin = |hit: &Hit| {
+            let tool = snapshot.tool(hit.document);
+            (hit.exact || !is_exact)
+                && tool.is_some_and(|tool| tool.kind == Kind::Tool && name::fold(&tool.name) == named)
+        };
+        if let Some(behind) = hits[at + 1..].iter().position(is_twin) {
+            hits[at..=at + 1 + behind].rotate_right(1);
         }
     }
 }

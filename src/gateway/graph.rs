@@ -15,53 +15,58 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures::{
-    FutureExt, StreamExt,
-    future::BoxFuture,
-    stream::{self, FuturesUnordered},
-};
-use serde_json::Value;
+use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
-    action::{ActionResult, unknown},
-    journal::{Journal, RunLog, digest, place},
+    action::{ActionResult, OpenQuestion, unknown},
+    each::ItemCounts,
+    journal::{Journal, Noted, RunLog, digest, place},
     limit::Limit,
     report::SoFar,
 };
 use super::{
     Gate, Gateway,
+    apps::parked::{Checkpoints, RunToPark},
+    faults::error_of,
     interrupt::Interrupt,
+    questions::RunGrants,
     run::Run,
     session::{AsTask, Caller},
 };
 use crate::{
-    catalog::Tool,
+    catalog::{Kind, Tool},
     fault::{Code, Fault},
     jobs::Progress,
-    name,
-    results::source_of,
-    template::Source,
+    kept, name,
+    quotas::Admission,
+    select::{self, SelectError},
+    template::{self, Source},
     text::clip,
     workflow::{
-        CallKind, CallOutcome, Effect, Event, Flaw, MAX_ITEMS, Pace, Plan, PlannedCall, Reason, Schedule,
+        CallKind, CallOutcome, Effect, Event, Flaw, INPUT, MAX_ITEMS, OnError, Pace, Plan, PlannedCall,
+        Reason, Schedule,
     },
 };
 
 /// How many calls run at a time by default.
 pub(super) const CONCURRENCY: usize = 8;
 /// The maximum number of actions in one `run_parallel`, and of calls in flight in one run.
-const MAX_ACTIONS: usize = 50;
+pub const MAX_ACTIONS: usize = 50;
 
 /// The values that templates refer to.
 pub(super) type Values = BTreeMap<String, Arc<Source>>;
 
 /// The arguments of `run_parallel`.
-#[derive(Debug, serde::Deserialize)]
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
 pub struct ParallelArguments {
     /// The calls.
     pub actions: Vec<PlannedCall>,
+    /// What `{{input}}` stands for, if there is an input.
+    #[serde(default)]
+    pub input: Value,
     /// How many run at a time.
     pub max_concurrency: Option<usize>,
     /// Whether the first failure prevents further starts.
@@ -87,6 +92,20 @@ pub(super) struct PlanRun<'a> {
     pub log: Option<RunLog>,
     /// The calls whose values are needed later.
     pub needed: BTreeSet<usize>,
+}
+
+/// A `run_parallel` that is about to run, from the beginning or after a question.
+pub(super) struct ParallelRun {
+    pub arguments: ParallelArguments,
+    pub plan: Arc<Plan>,
+    /// The kept results that the actions name, if they have been read before any of the actions ran.
+    pub kept: Values,
+    /// The calls that ended before the question.
+    pub before: Vec<(usize, ActionResult)>,
+    /// The user's answers so far.
+    pub grants: Value,
+    /// The run's record, once the user has answered.
+    pub checkpoints: Option<Arc<Checkpoints>>,
 }
 
 /// The outcome of a run.
@@ -199,15 +218,21 @@ impl Ends<'_> {
         let call = &plan.calls()[at];
         match one.outcome() {
             CallOutcome::Succeeded if plan.is_seen(at) => {
-                self.values.insert(call.id.clone(), Arc::new(source_of(&one.result)));
+                self.values.insert(call.id.clone(), Arc::new(one.value(call)));
             }
             CallOutcome::Succeeded | CallOutcome::Open => {}
             CallOutcome::Failed if !call.optional => {}
+            CallOutcome::Failed if call.on_error == OnError::Keep && call.for_each.is_none() => {
+                let error = json!({ "error": error_of(&one.result) });
+                self.values.insert(call.id.clone(), Arc::new(error.into()));
+            }
             CallOutcome::Failed | CallOutcome::Skipped => {
                 self.values.insert(call.id.clone(), Arc::new(Source::absent()));
             }
         }
-        self.common.so_far.end(at, &one);
+        if one.outcome() != CallOutcome::Open {
+            self.common.so_far.end(at, &one);
+        }
         self.results[at] = Some(one);
     }
 }
@@ -236,9 +261,81 @@ impl<'a> Calls<'a> for Ends<'a> {
     }
 }
 
+/// Returns the plan of a `run_parallel`.
+pub(super) fn plan_of(arguments: &ParallelArguments) -> Result<Plan, Fault> {
+    let actions = &arguments.actions;
+    if actions.is_empty() || actions.len() > MAX_ACTIONS {
+        return Err(too_many(actions.len()));
+    }
+    let given: &[&str] = if arguments.input.is_null() { &[] } else { &[INPUT] };
+    Plan::new(actions.clone(), given).map_err(|flaw| refused_plan(&flaw))
+}
+
+/// Returns the names for templates in addition to the ids of the actions.
+fn given_to(arguments: &ParallelArguments) -> Values {
+    match &arguments.input {
+        Value::Null => Values::new(),
+        input => Values::from([(INPUT.to_string(), Arc::new(input.clone().into()))]),
+    }
+}
+
+/// Builds the fault for a wrong number of actions.
+pub(crate) fn too_many(actions: usize) -> Fault {
+    let message = format!(
+        "`actions` has {actions} entries; give 1 to {MAX_ACTIONS}. Nothing was run. For the same call with many values, \
+         one action takes a list of up to {MAX_ITEMS} as its `for_each`."
+    );
+    Fault::new(Code::InvalidParams, message)
+}
+
 /// Builds the fault for a plan that is refused before anything runs.
 pub(super) fn refused_plan(flaw: &Flaw) -> Fault {
     Fault::new(Code::InvalidParams, format!("{flaw} Nothing was run."))
+}
+
+/// Builds the fault for a plan with an action that cannot work.
+fn refused_action(call: &PlannedCall, why: &str) -> Fault {
+    Fault::new(Code::InvalidParams, format!("The action `{}`: {why}. Nothing was run.", call.id))
+}
+
+/// Refuses a plan whose filters, templates or literal lists cannot work.
+async fn check_texts(plan: &Plan) -> Result<(), Fault> {
+    let refused = |call: &PlannedCall, why: String| Err(refused_action(call, &why));
+    let filters = plan.calls().iter().flat_map(|call| {
+        let all = [("when", &call.when), ("filter", &call.filter), ("select", &call.select)];
+        all.into_iter().filter_map(move |(key, filter)| Some((call, key, filter.clone()?)))
+    });
+    let (places, filters): (Vec<_>, Vec<_>) =
+        filters.map(|(call, key, filter)| ((call, key), filter)).unzip();
+    if !filters.is_empty()
+        && let Err((at, error)) = select::check_all(filters).await
+        && let Some((call, key)) = places.get(at)
+    {
+        return match error {
+            SelectError::Busy(_) => Err(kept::busy(&error)),
+            error => refused(call, format!("`{key}`: {error}")),
+        };
+    }
+    for call in plan.calls() {
+        for value in [&call.params].into_iter().chain(&call.for_each) {
+            if let Err(error) = template::check(value) {
+                return refused(call, error.to_string());
+            }
+        }
+        match &call.for_each {
+            Some(Value::Array(items)) if items.len() > MAX_ITEMS => {
+                let why = format!("`for_each` has {} items; the maximum is {MAX_ITEMS}", items.len());
+                return refused(call, why);
+            }
+            None | Some(Value::Array(_)) => {}
+            Some(Value::String(text)) if text.contains("{{") => {}
+            Some(other) => {
+                let given = clip(&other.to_string(), 100);
+                return refused(call, format!("`for_each` is {given}, not an array or a template of one"));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl Gateway {
@@ -248,89 +345,136 @@ impl Gateway {
         caller: &Caller,
         arguments: ParallelArguments,
     ) -> Result<Value, Interrupt> {
-        let ParallelArguments { actions, max_concurrency, fail_fast } = arguments;
-        if actions.is_empty() || actions.len() > MAX_ACTIONS {
-            let message = format!("`actions` has {} entries; give 1 to {MAX_ACTIONS}.", actions.len());
-            return Err(Fault::new(Code::InvalidParams, message).into());
-        }
-        let began = Instant::now();
-        let plan = Arc::new(Plan::new(actions, &[]).map_err(|flaw| refused_plan(&flaw))?);
+        let plan = Arc::new(plan_of(&arguments)?);
         let admission = self.admit(caller, false)?;
-        self.check_filters(caller, &plan).await?;
-        let gate = self.gate(&caller.session);
-        for call in plan.calls().iter().filter(|call| name::META_TOOLS.contains(&call.name.as_str())) {
-            // The fault names the meta-tool and the next step.
-            gate.tool(&call.name)?;
-        }
+        self.check_actions(caller, &plan).await?;
+        let named = plan.calls().iter().flat_map(|call| [&call.params].into_iter().chain(&call.for_each));
+        let uses = template::references(named).map_err(|error| kept::unread_template(&error))?;
+        let kept = self.kept.references(&caller.owner(), uses.kept).await?.0;
+        let (before, grants) = (Vec::new(), Value::Null);
+        let run = ParallelRun { arguments, plan, kept, before, grants, checkpoints: None };
+        self.run_actions(caller, run, admission).await
+    }
+
+    /// Runs the actions of a `run_parallel`, or those that are left.
+    pub(super) async fn run_actions(
+        self: &Arc<Self>,
+        caller: &Caller,
+        parallel: ParallelRun,
+        admission: Admission,
+    ) -> Result<Value, Interrupt> {
         let cancel = CancellationToken::new();
         let span = caller.meta_span("run_parallel");
-        let own = Caller { trace: span.parent(), is_admitted: true, ..caller.clone() };
-        let so_far = SoFar::new(&plan);
+        let grants = RunGrants::new(!caller.unasked, &parallel.grants);
+        let own = Caller {
+            trace: span.parent(),
+            is_admitted: true,
+            run: Some(caller.run.clone().unwrap_or(grants)),
+            ..caller.clone()
+        };
+        let so_far = SoFar::new(&parallel.plan);
         let told = so_far.clone();
         let progress: Progress = Arc::new(move || Some(told.report()));
-        let label = "run_parallel".into();
-        let run = Run { progress, began: began.into(), admission, ..Run::new(label, cancel.clone()) };
-        let concurrency = max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS);
+        let run = Run {
+            progress,
+            began: Instant::now().into(),
+            admission,
+            ..Run::new("run_parallel".into(), cancel.clone())
+        };
         let gateway = self.clone();
         let work = async move {
+            let ParallelRun { arguments, plan, kept, before, checkpoints, .. } = parallel;
+            let mut given = given_to(&arguments);
+            given.extend(kept);
             let began = Instant::now();
+            let all: BTreeSet<usize> = (0..plan.calls().len()).collect();
+            let (log, noted) = gateway.journal(&own, &plan, checkpoints.as_ref());
             let run = PlanRun {
                 plan: &plan,
-                given: Values::new(),
-                before: Vec::new(),
-                concurrency,
-                fail_fast,
-                cancel,
+                given,
+                before,
+                concurrency: arguments.max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS),
+                fail_fast: arguments.fail_fast,
+                cancel: cancel.clone(),
                 limit: None,
                 so_far: &so_far,
-                log: None,
-                needed: BTreeSet::new(),
+                log,
+                needed: all.clone(),
             };
             let ran = gateway.run_plan(&own, run).await;
             let elapsed = began.elapsed();
             span.ended("ok");
+            if let Some(at) = ran.open {
+                let parking = RunToPark {
+                    app_id: "run_parallel",
+                    plan: &plan,
+                    needed: all,
+                    digest: String::new(),
+                    input: Value::Null,
+                    actions: Some(&arguments),
+                    timeout: Duration::ZERO,
+                    left: Duration::ZERO,
+                    checkpoints: checkpoints.as_deref(),
+                    noted: noted.as_deref(),
+                };
+                return gateway.park(&own, parking, ran.results, at).await.into();
+            }
+            match &checkpoints {
+                Some(checkpoints) if cancel.is_cancelled() => {
+                    return checkpoints.set_aside("run_parallel").await.to_result().into();
+                }
+                Some(checkpoints) => checkpoints.forget().await,
+                None => {}
+            }
             let ended = ran.results.into_iter().flatten().collect();
             gateway.report(&own, &plan, ended, elapsed).await.into()
         };
         Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
     }
 
-    /// Refuses a plan whose filters or literal lists cannot work, before anything runs.
-    async fn check_filters(&self, caller: &Caller, plan: &Plan) -> Result<(), Fault> {
-        let owner = caller.owner();
-        let refused = |call: &PlannedCall, why: String| {
-            let message = format!("The action `{}`: {why}. Nothing was run.", call.id);
-            Err(Fault::new(Code::InvalidParams, message))
+    /// Returns the journal of a run that may have to wait for the user in the middle of an app: its record, once the user
+    /// has answered, else a journal in memory.
+    pub(super) fn journal(
+        &self,
+        caller: &Caller,
+        plan: &Plan,
+        checkpoints: Option<&Arc<Checkpoints>>,
+    ) -> (Option<RunLog>, Option<Arc<Noted>>) {
+        if let Some(checkpoints) = checkpoints {
+            return (Some(RunLog::new(checkpoints.clone())), None);
+        }
+        let gate = self.gate(&caller.session);
+        let is_app = |call: &PlannedCall| match call.kind {
+            CallKind::App => true,
+            CallKind::Tool => gate.tool(&call.name).is_ok_and(|tool| tool.kind == Kind::App),
+            CallKind::Ask => false,
         };
-        let asking = plan.calls().iter().filter_map(|call| Some((call, call.when.as_deref()?)));
-        // Each check runs in its own process.
-        let checks: Vec<BoxFuture<'_, _>> = asking
-            .map(|(call, when)| self.kept.syntax_error(&owner, when).map(move |error| (call, error)).boxed())
-            .collect();
-        let mut checked = stream::iter(checks).buffer_unordered(CONCURRENCY);
-        while let Some((call, error)) = checked.next().await {
-            if let Some(error) = error {
-                return refused(call, error.to_string());
-            }
+        if !plan.calls().iter().any(is_app) {
+            return (None, None);
         }
+        let noted = Arc::new(Noted::default());
+        (Some(RunLog::new(noted.clone())), Some(noted))
+    }
+
+    /// Refuses a graph that cannot work. Its templates may use an input.
+    pub(super) async fn check_graph(&self, caller: &Caller, graph: ParallelArguments) -> Result<(), Fault> {
+        let graph = ParallelArguments { input: json!({}), ..graph };
+        self.check_actions(caller, &plan_of(&graph)?).await
+    }
+
+    /// Refuses a plan whose actions cannot work, before anything runs.
+    async fn check_actions(&self, caller: &Caller, plan: &Plan) -> Result<(), Fault> {
+        let gate = self.gate(&caller.session);
         for call in plan.calls() {
-            match &call.for_each {
-                Some(Value::Array(items)) if items.len() > MAX_ITEMS => {
-                    let why = format!("`for_each` has {} items; the maximum is {MAX_ITEMS}", items.len());
-                    return refused(call, why);
-                }
-                None | Some(Value::Array(_)) => {}
-                Some(Value::String(text)) if text.contains("{{") => {}
-                Some(other) => {
-                    let why = format!(
-                        "`for_each` is {}, not an array or a template of one",
-                        clip(&other.to_string(), 100)
-                    );
-                    return refused(call, why);
-                }
+            if name::META_TOOLS.contains(&call.name.as_str()) {
+                // The fault names the meta-tool and the next step.
+                gate.tool(&call.name)?;
+            }
+            if let Some(why) = misuse(&gate, plan, call) {
+                return Err(refused_action(call, &why));
             }
         }
-        Ok(())
+        check_texts(plan).await
     }
 
     /// Runs a plan.
@@ -382,6 +526,49 @@ impl Gateway {
         let open = drive(schedule, &mut ends, cancel.cancelled(), &halt).await;
         Ran { results: ends.results, open, failed: ends.failed }
     }
+}
+
+/// Explains why an action cannot work as it is written, if its keys do not go together.
+fn misuse(gate: &Gate, plan: &Plan, call: &PlannedCall) -> Option<String> {
+    let text = |text: &str| Some(text.to_string());
+    if let Some(retry) = &call.retry {
+        if let Some(code) = retry.on.iter().find(|code| Code::of(code).is_none()) {
+            let known = Code::ALL.map(Code::as_str).join(", ");
+            return Some(format!(
+                "`{}` in `retry.on` is not an error code; choose from {known}",
+                clip(code, 40)
+            ));
+        }
+        if let Ok(tool) = gate.tool(&call.name)
+            && !tool.is_repeatable()
+        {
+            return Some(format!(
+                "`retry` is only for tools that are safe to call again, and the server does not mark `{}` as read-only or \
+                 idempotent",
+                tool.full
+            ));
+        }
+    }
+    let Some(filter) = &call.filter else {
+        let why = "it needs the `name` of a tool, or a jq `filter` over {steps} instead";
+        return call.name.trim().is_empty().then(|| why.into());
+    };
+    if !call.name.is_empty() {
+        return text(
+            "it has a `name` and a `filter`, which takes the place of a tool; a filter on the tool's result is `select`",
+        );
+    }
+    if call.for_each.is_some() || call.retry.is_some() {
+        return text(
+            "`for_each` and `retry` are for calls of tools; a `filter` goes over a list by itself, with map(...)",
+        );
+    }
+    // Its own input is `{steps, input}`.
+    let first = filter.trim_start_matches(['(', '[', '{', ' ']).strip_prefix('.')?;
+    let first = first.split(|c: char| c != '_' && !c.is_alphanumeric()).next()?;
+    let is_action = plan.calls().iter().any(|call| call.id == first);
+    (is_action && first != "steps" && first != INPUT)
+        .then(|| format!("the results are under `.steps`: write `.steps.{first}` in its `filter`"))
 }
 
 /// Returns the lane of a call: calls that change something run one at a time per server, and so do questions. The lane

@@ -70,6 +70,7 @@ impl Gateway {
                     query,
                     category,
                     limit: Some(limit),
+                    for_people: true,
                     explain,
                     ..SearchArguments::default()
                 };
@@ -154,6 +155,7 @@ impl Gateway {
         report["tools"] = json!(of_servers);
         if caller.local && caller.session.profile.is_none() {
             report["pid"] = json!(std::process::id());
+            report["serves"] = json!(self.serves.get());
             report["file"] = json!(self.config().file);
             let clients = self.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
             report["clients"] = json!(clients.count());

@@ -13,6 +13,8 @@ use crate::{
 
 /// How many notices may wait for one session; the oldest are dropped first.
 const MAX_NOTICES: usize = 50;
+/// How many findings one notice has.
+const MAX_FOUND: usize = 30;
 /// How many bytes of notices one answer carries; the others wait for the next answer.
 const MAX_BYTES: usize = 8_000;
 /// The longest text in a notice, in characters.
@@ -59,6 +61,9 @@ impl Mailbox {
         let same = |waiting: &&mut Letter| letter.kept.is_some() && waiting.kept == letter.kept;
         if let Some(waiting) = queue.waiting.iter_mut().find(same) {
             *waiting = letter;
+            return None;
+        }
+        if queue.waiting.iter_mut().any(|waiting| merge(&mut waiting.notice, &letter.notice)) {
             return None;
         }
         let dropped = (queue.waiting.len() == MAX_NOTICES).then(|| queue.waiting.pop_front()).flatten();
@@ -145,6 +150,20 @@ impl Mailbox {
         answer.push_notices(&all);
         told
     }
+}
+
+/// Adds what a notice found to an earlier notice about the same tool. Returns whether the earlier one now has everything.
+fn merge(earlier: &mut Value, notice: &Value) -> bool {
+    let is_same =
+        earlier["found"].is_array() && ["kind", "of"].iter().all(|key| earlier[*key] == notice[*key]);
+    let (true, Some(found)) = (is_same, notice["found"].as_array()) else { return false };
+    let Some(known) = earlier.get_mut("found").and_then(Value::as_array_mut) else { return false };
+    let new: Vec<Value> = found.iter().filter(|one| !known.contains(one)).cloned().collect();
+    let fits = known.len() + new.len() <= MAX_FOUND;
+    if fits {
+        known.extend(new);
+    }
+    fits
 }
 
 /// Cleans the texts of a notice, which may quote servers and clients, and shortens long ones.

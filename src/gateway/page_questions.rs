@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Instant,
 };
 
 use futures::future::join_all;
@@ -42,6 +43,7 @@ struct Open {
     tool: String,
     /// The params of the `elicitation/create` request.
     params: Value,
+    asked: Instant,
     reply: oneshot::Sender<Value>,
 }
 
@@ -89,6 +91,7 @@ impl OpenQuestions {
                 json!({
                     "id": id,
                     "for": one.tool,
+                    "age_s": one.asked.elapsed().as_secs(),
                     "message": one.params["message"],
                     "url": one.params.get("url").filter(|_| one.params["mode"] == "url"),
                     "form": one.params.get("requestedSchema"),
@@ -139,7 +142,8 @@ impl OpenQuestions {
         let answers = requests.into_iter().map(async |(key, mut request)| {
             let (reply, answered) = oneshot::channel();
             let id = self.next.fetch_add(1, Ordering::Relaxed);
-            let open = Open { tool: tool.into(), params: take_member(&mut request, "params"), reply };
+            let params = take_member(&mut request, "params");
+            let open = Open { tool: tool.into(), params, asked: Instant::now(), reply };
             self.open.lock().insert(id, open);
             let _listed = Listed(self, id);
             let answer: Result<Value, ErrorData> =

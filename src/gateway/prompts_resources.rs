@@ -13,7 +13,12 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Gateway, gate::Gate, inspect::Passing, interrupt::Interrupt, mail::Follower, questions::ApprovalAsked,
+    Gateway,
+    call::{Request, Unprepared},
+    gate::Gate,
+    inspect::Passing,
+    mail::Follower,
+    questions::{ApprovalAsked, HeldCall},
     session::Caller,
 };
 use crate::{
@@ -278,8 +283,12 @@ impl Gateway {
             let asked = ApprovalAsked { rule, written, own: Some(question), by };
             match self.approve(caller, tool, &params, asked).await {
                 Ok(_) => {}
-                Err(Interrupt::Fault(fault)) => return Err(*fault),
-                Err(_) => return Err(Fault::new(Code::Internal, "The user could not be asked.")),
+                Err(Unprepared::Fault(fault)) => return Err(*fault),
+                Err(Unprepared::Asks(unasked)) => {
+                    let (name, params) = (tool.full.to_string(), unasked.written.clone());
+                    let held = Request { name, params, ..Request::default() };
+                    return Err(self.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held))));
+                }
             }
             // The user may have taken minutes; the rules may have changed since.
             match self.judged_resource(caller, uri) {

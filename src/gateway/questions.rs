@@ -5,27 +5,28 @@
 //! again with the token and the answer.
 
 mod about;
+mod approval;
+mod arguments;
 mod form;
+#[cfg(test)]
+mod tests;
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use dashmap::DashMap;
 use serde_json::{Map, Value, json};
-use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
-pub(super) use self::about::Question;
 use self::{
     about::About,
     form::{Reply, check_form, form_for},
 };
-use super::{
-    interrupt::Interrupt,
-    session::{Caller, Session},
+pub(super) use self::{
+    about::Question,
+    approval::{Approval, ApprovalAsked, Approved, HeldCall, RunApproval, Unasked, by_chat},
 };
+pub use self::{approval::RunGrants, arguments::AskArguments};
+use super::session::{Caller, Session};
 use crate::{
     answers::{self, Decision},
     audit::Approver,
@@ -33,13 +34,13 @@ use crate::{
     cluster::Cluster,
     config::ApproveBy,
     downstream::{ELICITATION, InputRequests},
-    fault::{Code, Fault},
+    fault::{Code, Fault, NextStep},
     jobs::JobOwner,
     json::set_member,
-    name, pins,
-    schema::Schema,
+    name,
+    results::json_len,
     store::Replicas,
-    text::{clip, escaped, hex},
+    text::clip,
 };
 
 /// How long a question stays open, and how long an approval waits for its call.
@@ -52,11 +53,8 @@ const PARKED_AGE: Duration = Duration::from_secs(600);
 const MAX_BYTES: usize = 8 << 20;
 /// A form is abandoned this long before the soft deadline, to leave time for the answer.
 const MARGIN: Duration = Duration::from_secs(3);
-/// The maximum number of choices in a workflow's question, and the maximum size of the question in bytes.
-const MAX_CHOICES: usize = 200;
-const MAX_MESSAGE: usize = 20_000;
-/// How many characters of a call's params an approval shows to the user.
-const MOST_SHOWN: usize = 6_000;
+/// The size up to which params are part of the next step of a fault, in bytes; larger ones are held for it.
+const MOST_REPEATED: usize = 1_000;
 /// The key of Nonet's only request to a client.
 const ASK: &str = "ask";
 /// Words that mark a free-text question as asking for a secret.
@@ -65,39 +63,12 @@ const SECRET_WORDS: [&str; 6] =
 /// The choice that allows a tool for the rest of the session.
 const FOR_SESSION: &str = "allow_for_session";
 
-/// A single approved call: this tool with these params, once.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Approval {
-    tool: Arc<str>,
-    /// The hash of the definition shown to the user.
-    hash: Arc<str>,
-    owner: JobOwner,
-    params: String,
-}
-
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     open: DashMap<String, Question>,
     /// When each was given, and where.
     approvals: DashMap<Approval, (Instant, Approver)>,
     cluster: Option<Arc<Cluster>>,
-}
-
-/// The arguments of `ask_user`.
-#[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
-pub struct AskArguments {
-    #[serde(default)]
-    question: String,
-    pub(super) content: Option<String>,
-    #[serde(default)]
-    choices: Vec<String>,
-    #[serde(default)]
-    allow_multiple: bool,
-    form: Option<Value>,
-    default: Option<Value>,
-    pub(super) timeout: Option<u64>,
-    pub(super) token: Option<String>,
-    pub(super) answer: Option<Value>,
 }
 
 /// Whose question was answered outside of the chat.
@@ -109,63 +80,24 @@ pub struct Settled {
     pub tool: Option<Arc<str>>,
 }
 
-/// The approval that a call needs.
-pub(super) struct ApprovalAsked {
-    /// The rule that requires the approval.
-    pub rule: String,
-    /// The params as written.
-    pub written: Value,
-    /// The tool's own question, if it has one.
-    pub own: Option<String>,
-    /// Whose answer counts.
-    pub by: ApproveBy,
+/// The outcome of `ask_user`.
+pub(super) enum AskOutcome {
+    Answer(Value),
+    /// The user has approved this call.
+    Run(HeldCall),
 }
 
-/// The outcome of an approval.
-pub(super) enum Approved {
-    /// The user agreed, in this way.
-    By(Approver),
-    /// The client has no form, and an answer through the chat does not count.
-    Elsewhere(Box<Unasked>),
-}
-
-/// A call whose user was not asked yet.
-pub(super) struct Unasked {
-    pub approval: Approval,
-    pub message: String,
-    pub rule: String,
-    pub written: Value,
-    pub lasting: bool,
-}
-
-impl Approval {
-    /// Creates the approval of a call.
-    pub(super) fn of(caller: &Caller, tool: &Tool, params: &Map<String, Value>) -> Self {
-        // In a list, every member of the params counts, in any order.
-        let params = pins::hash(&json!([params]));
-        Self { tool: tool.full.clone(), hash: tool.hash.clone(), owner: caller.owner(), params }
-    }
-
-    /// Returns the name under which replicas share the approval.
-    fn note(&self) -> String {
-        format!("approved:{}", self.key(""))
-    }
-
-    /// Returns a digest of the approval. Each process numbers its own sessions, so `nonce` tells the processes apart.
-    pub(super) fn key(&self, nonce: &str) -> String {
-        let JobOwner { session, profile, local, account } = &self.owner;
-        // A client of this machine's user may have restarted since.
-        let account = (!*local).then(|| account.name().to_string());
-        let nonce = session.map(|_| nonce);
-        let all = json!([self.tool, self.hash, self.params, session, profile, local, nonce, account]);
-        hex(&Sha256::digest(all.to_string().as_bytes()))
-    }
-}
-
-/// Marks a definition that the user approved through the chat: the approval counts only as long as answers in the chat
-/// do.
-fn by_chat(hash: &str) -> Arc<str> {
-    format!("chat {hash}").into()
+/// The outcome of an approval form.
+pub(super) enum FormDecision {
+    /// The user agreed, perhaps for the rest of the session.
+    Yes {
+        always: bool,
+    },
+    No,
+    /// Nobody said a clear yes or no: what happened.
+    Unanswered(String),
+    /// The client cannot show forms.
+    NoForm,
 }
 
 /// The outcome of a question.
@@ -173,77 +105,6 @@ pub(super) enum QuestionOutcome {
     Answer(Value),
     /// The client cannot show forms: the model has to ask in the chat.
     InChat(Box<Question>),
-}
-
-impl AskArguments {
-    /// Returns the schema of a question in a workflow, which says which values are text.
-    pub(super) fn texts() -> &'static Schema {
-        static TEXTS: LazyLock<Schema> = LazyLock::new(|| {
-            let text = json!({ "type": "string" });
-            Schema::new(json!({ "properties": {
-                "question": text,
-                "content": text,
-                "choices": { "type": "array", "items": text },
-            } }))
-        });
-        &TEXTS
-    }
-
-    /// Creates the question of a workflow's step. Without a limit, it waits indefinitely for its answer.
-    pub(super) fn of_step(id: &str, mut written: Value, timeout_ms: Option<u64>) -> Result<Self, Fault> {
-        let wrong = |message: String| Fault::new(Code::InvalidParams, message);
-        match written.get_mut("choices") {
-            Some(Value::Array(choices)) => {
-                if choices.len() > MAX_CHOICES {
-                    let count = choices.len();
-                    return Err(wrong(format!("`{id}` has {count} choices; the maximum is {MAX_CHOICES}.")));
-                }
-                for choice in choices.iter_mut().filter(|choice| !choice.is_string()) {
-                    *choice = Value::String(choice.to_string());
-                }
-            }
-            Some(other) => {
-                return Err(wrong(format!(
-                    "The `choices` of `{id}` are {}, not an array.",
-                    clip(&other.to_string(), 80)
-                )));
-            }
-            None => {}
-        }
-        let mut arguments: Self = serde_json::from_value(written)
-            .map_err(|error| wrong(format!("The question of `{id}` cannot be asked: {error}.")))?;
-        let bytes = arguments.in_chat().message.len();
-        if bytes > MAX_MESSAGE {
-            return Err(wrong(format!(
-                "The question of `{id}` has {bytes} bytes with its content and choices; the maximum is {MAX_MESSAGE}. Select less."
-            )));
-        }
-        arguments.timeout = Some(timeout_ms.map_or(u64::MAX, |ms| ms.div_ceil(1_000)));
-        Ok(arguments)
-    }
-
-    /// Returns the question as asked in the chat.
-    pub(super) fn in_chat(&self) -> Question {
-        let about = About::of(self);
-        let mut message = self.message();
-        if let About::Choices(choices, _) = &about {
-            for (n, choice) in choices.iter().enumerate() {
-                message.push_str(&format!("\n{}. {choice}", n + 1));
-            }
-        }
-        if matches!(about, About::Content(_)) {
-            message.push_str("\n\nApprove, deny, or say what to change.");
-        }
-        Question::new(about, message)
-    }
-
-    fn message(&self) -> String {
-        let question = escaped(&self.question);
-        match &self.content {
-            Some(content) => format!("{question}\n\n{}", escaped(content)),
-            None => question.into_owned(),
-        }
-    }
 }
 
 impl Questions {
@@ -279,21 +140,25 @@ impl Questions {
         taken
     }
 
-    /// Implements the `ask_user` meta-tool.
-    pub async fn ask_user(&self, caller: &Caller, arguments: AskArguments) -> Result<Value, Interrupt> {
+    /// Implements the `ask_user` meta-tool, except for the call that an answer approves.
+    pub(super) async fn ask_user(
+        &self,
+        caller: &Caller,
+        arguments: AskArguments,
+    ) -> Result<AskOutcome, Fault> {
         if let Some(token) = &arguments.token {
-            return Ok(match &arguments.answer {
-                Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref()).await?,
-                None => self.still_open(caller, token, arguments.content.is_some())?,
-            });
+            return match &arguments.answer {
+                Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref()).await,
+                None => self.still_open(caller, token, arguments.content.is_some()),
+            };
         }
-        match self.ask(caller, &arguments).await? {
-            QuestionOutcome::Answer(answer) => Ok(answer),
+        Ok(AskOutcome::Answer(match self.ask(caller, &arguments).await? {
+            QuestionOutcome::Answer(answer) => answer,
             QuestionOutcome::InChat(question) => {
                 let token = self.add(caller, (*question).clone());
-                Ok(question.put(&token))
+                question.put(&token)
             }
-        }
+        }))
     }
 
     /// Asks with a form, if the client supports forms.
@@ -337,86 +202,101 @@ impl Questions {
     }
 
     /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool
-    /// with a question of its `own` asks every time: no answer counts for the rest of the session. Without forms, the
-    /// answer comes through the chat or from outside it.
+    /// with a question of its `own` asks every time: no answer counts for the rest of the session. The calls of a run
+    /// are not asked about here.
     pub(super) async fn approve(
         &self,
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
         asked: ApprovalAsked,
-    ) -> Result<Approved, Interrupt> {
-        let ApprovalAsked { rule, written, own, by } = asked;
+    ) -> Result<Approved, Fault> {
         let approval = Approval::of(caller, tool, params);
-        // Only a lasting session can remember the choice.
-        let lasting = caller.lasting && own.is_none();
+        let (by, is_single) = (asked.by, asked.own.is_some());
         let is_remembered = |hash: &str| caller.session.approves(&tool.full, hash);
-        if lasting
+        if caller.lasting
+            && !is_single
             && (is_remembered(&tool.hash) || by == ApproveBy::Chat && is_remembered(&by_chat(&tool.hash)))
         {
             return Ok(Approved::By(Approver::Session));
+        }
+        if let Some(run) = &caller.run
+            && let Some(answer) = run.answer(&approval, &asked.rule, is_single)
+        {
+            return answer.map(Approved::By);
         }
         if by == ApproveBy::Chat
             && let Some(approver) = self.take_approval(&approval).await
         {
             return Ok(Approved::By(approver));
         }
-        let message = own.unwrap_or_else(|| approval_message(tool, params));
-        let message = escaped(&message).into_owned();
+        let mut unasked = Unasked::new(caller, tool, approval, params, asked);
+        if caller.run.is_some() {
+            return Ok(Approved::Unasked(Box::new(unasked)));
+        }
+        match self.by_form(caller, &unasked.message, unasked.lasting).await {
+            FormDecision::Yes { always } => {
+                if always {
+                    caller.session.approve(&tool.full, &tool.hash);
+                }
+                Ok(Approved::By(Approver::Form))
+            }
+            FormDecision::No => Err(unasked.refused(None)),
+            // The model gets no way to answer for a user who has forms.
+            FormDecision::Unanswered(why) => {
+                let message = format!("{why} `{}` was not called; repeat the call to ask again.", tool.full);
+                unasked.fault = Some(Box::new(Fault::new(Code::NeedsApproval, message)));
+                Ok(Approved::Unasked(Box::new(unasked)))
+            }
+            FormDecision::NoForm => Ok(Approved::Unasked(Box::new(unasked))),
+        }
+    }
+
+    /// Asks with a form whether calls may run. `lasting`: whether the session can remember the answer.
+    pub(super) async fn by_form(&self, caller: &Caller, message: &str, lasting: bool) -> FormDecision {
         let choices = if lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
         let schema = json!({
             "type": "object",
             "properties": { "decision": { "type": "string", "title": "Decision", "enum": choices } },
             "required": ["decision"],
         });
-        let written = if written.is_null() { json!({}) } else { written };
-        let about = About::Call { approval, params: written.clone(), lasting };
-        match self.put(caller, &message, &schema, patience(caller)).await {
-            FormOutcome::Reply(Reply::Cancel) => {
-                let message = format!("The form for `{}` was closed without an answer.", tool.full);
-                Err(unanswered(tool, &message, written))
-            }
+        let unanswered = |why: &str| FormDecision::Unanswered(why.into());
+        match self.put(caller, message, &schema, patience(caller)).await {
+            FormOutcome::Reply(Reply::Cancel) => unanswered("The form was closed without an answer."),
             FormOutcome::Reply(reply) => match reply.decision() {
-                Decision::Yes => Ok(Approved::By(Approver::Form)),
-                Decision::Always => {
-                    if lasting {
-                        caller.session.approve(&tool.full, &tool.hash);
-                    }
-                    Ok(Approved::By(Approver::Form))
-                }
-                Decision::No => Err(Fault::new(
-                    Code::Forbidden,
-                    format!("The user did not allow this call to `{}` ({rule}). Continue without it, or ask the user what to do instead.", tool.full),
-                )
-                .into()),
+                Decision::Yes | Decision::All => FormDecision::Yes { always: false },
+                Decision::Always => FormDecision::Yes { always: lasting },
+                Decision::No => FormDecision::No,
                 Decision::Change | Decision::Unclear => {
-                    let message = format!("The form for `{}` was returned without a yes or a no.", tool.full);
-                    Err(unanswered(tool, &message, written))
+                    unanswered("The form was returned without a yes or a no.")
                 }
             },
-            // No token for clients with forms: a model could answer it without the user.
-            FormOutcome::TimedOut => {
-                let message = format!("The user has not answered whether `{}` may run.", tool.full);
-                Err(unanswered(tool, &message, written))
-            }
-            FormOutcome::NoForm if by == ApproveBy::User => {
-                let About::Call { approval, params: written, lasting } = about else {
-                    return Err(Fault::new(Code::Internal, "This approval is not for a call.").into());
-                };
-                Ok(Approved::Elsewhere(Box::new(Unasked { approval, message, rule, written, lasting })))
-            }
-            FormOutcome::NoForm => {
-                let question = Question::new(about, message.clone());
-                let token = self.add(caller, question);
-                let always = if lasting { ", `allow_for_session`" } else { "" };
-                Err(Fault::new(
-                    Code::NeedsApproval,
-                    format!("`{}` runs only if the user agrees ({rule}). Ask the user: {message}\nThen call ask_user with the token and, as `answer`, what the user said: `allow`{always} or `deny`. Then make this call again.", tool.full),
-                )
-                .next("ask_user", json!({ "token": token }))
-                .into())
-            }
+            FormOutcome::TimedOut => unanswered("The user has not answered the form."),
+            FormOutcome::NoForm => FormDecision::NoForm,
         }
+    }
+
+    /// Holds a call until the user has agreed to it, and returns the fault that says how to go on.
+    pub(super) fn hold(&self, caller: &Caller, unasked: Unasked, held: HeldCall) -> Fault {
+        let Unasked { approval, message, brief, rule, written, lasting, fault, .. } = unasked;
+        let tool = approval.tool.clone();
+        let in_chat = fault.is_none();
+        let told = match fault {
+            Some(fault) if json_len(&written) <= MOST_REPEATED => {
+                return fault.next("execute_tool", json!({ "name": &*tool, "params": written }));
+            }
+            Some(fault) => *fault,
+            None => {
+                let always = if lasting { ", `allow_for_session`" } else { "" };
+                let message = format!(
+                    "`{tool}` runs only if the user agrees ({rule}). Ask the user: {brief}\nThen call ask_user with the token and, as `answer`, what the user said: `allow`{always} or `deny`. On a yes the call runs, and its result is the answer."
+                );
+                Fault::new(Code::NeedsApproval, message)
+            }
+        };
+        let about = About::Call { approval, held: Arc::new(held), lasting, brief, in_chat };
+        let token = self.add(caller, Question::new(about, message));
+        told.then(ask_again(&token))
     }
 
     /// Asks the user with a form whether to trust a definition. Returns `None` without a clear answer. The model never
@@ -475,7 +355,7 @@ impl Questions {
         // An answer that was never fetched does not answer the same call again.
         self.open.retain(|_, open| open.settled.is_none() || !same(open));
         if let Some(mut open) = self.open.iter_mut().find(|open| same(open)) {
-            open.asked = Instant::now();
+            (open.asked, open.about) = (Instant::now(), question.about);
             return open.key().clone();
         }
         self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
@@ -498,22 +378,39 @@ impl Questions {
         token
     }
 
-    /// Repeats an open question. Content without an answer leaves it open.
-    fn still_open(&self, caller: &Caller, token: &str, content: bool) -> Result<Value, Fault> {
+    /// Returns a question that a caller has asked.
+    fn of_caller(&self, caller: &Caller, token: &str) -> Result<Question, Fault> {
         let question = self.open.get(token).filter(|question| question.is_for(caller));
-        let question = question.ok_or_else(|| no_question(token))?;
-        if let Some(settled) = question.settled.clone() {
-            drop(question);
-            self.open.remove(token);
-            return Ok(settled);
-        }
+        question.map(|question| question.clone()).ok_or_else(|| no_question(token))
+    }
+
+    /// Removes a question that no longer waits for the chat. Returns its outcome: the call that may run, or the answer that
+    /// the user gave elsewhere.
+    fn settled(&self, token: &str, question: Question) -> Option<AskOutcome> {
+        let outcome = match (question.settled, question.about) {
+            (None, About::Call { in_chat: false, held, .. }) => AskOutcome::run(held),
+            (None, _) => return None,
+            (Some(answer), About::Call { held, .. }) if answer["status"] == "approved" => {
+                AskOutcome::run(held)
+            }
+            (Some(answer), _) => AskOutcome::Answer(answer),
+        };
+        self.open.remove(token).map(|_| outcome)
+    }
+
+    /// Repeats an open question. Content without an answer leaves it open.
+    fn still_open(&self, caller: &Caller, token: &str, content: bool) -> Result<AskOutcome, Fault> {
+        let question = self.of_caller(caller, token)?;
         let mut again = question.put(token);
+        if let Some(outcome) = self.settled(token, question) {
+            return Ok(outcome);
+        }
         if content {
             let hint = "`content` without an `answer` is neither a yes nor a no. The question is still open. Ask the user; \
                         then call ask_user with this `token` and, as `answer`, what the user said.";
             again["hint"] = json!(hint);
         }
-        Ok(again)
+        Ok(AskOutcome::Answer(again))
     }
 
     /// Handles the answer that the model returns for a token. An unclear answer leaves the question open.
@@ -523,55 +420,55 @@ impl Questions {
         token: &str,
         said: &Value,
         content: Option<&str>,
-    ) -> Result<Value, Fault> {
-        let question = self.open.get(token).map(|question| question.clone());
-        let question = question.filter(|question| question.is_for(caller));
-        let question = question.ok_or_else(|| no_question(token))?;
-        if let Some(mut settled) = question.settled {
-            self.open.remove(token).ok_or_else(|| no_question(token))?;
-            let hint = "The user had already answered on Nonet's page; that answer counts.";
-            set_member(&mut settled, "hint", hint);
-            return Ok(settled);
+    ) -> Result<AskOutcome, Fault> {
+        let question = self.of_caller(caller, token)?;
+        if let Some(mut outcome) = self.settled(token, question.clone()) {
+            if let AskOutcome::Answer(answer) = &mut outcome {
+                set_member(
+                    answer,
+                    "hint",
+                    "The user had already answered on Nonet's page; that answer counts.",
+                );
+            }
+            return Ok(outcome);
         }
         let answer = match question.read(token, said, content) {
             Ok(answer) => answer,
-            Err(again) => return Ok(again),
+            Err(again) => return Ok(AskOutcome::Answer(again)),
         };
         // A token works once, even if two answers arrive at the same time: the first counts.
         if self.open.remove_if(token, |_, open| open.settled.is_none()).is_none() {
             return self.still_open(caller, token, false);
         }
         note_lasting(&caller.session, &question.about, &answer, said);
-        Ok(self.taken(question.about, answer, Approver::Chat).await)
+        Ok(match self.taken(question.about, &answer, Approver::Chat).await {
+            Some(held) => AskOutcome::run(held),
+            None => AskOutcome::Answer(answer),
+        })
     }
 
-    /// Gives an answer its effect: an approved call may be made once. Returns the answer for the client.
-    async fn taken(&self, about: About, mut answer: Value, by: Approver) -> Value {
-        if let About::Call { approval, params, .. } = about
-            && answer["status"] == "approved"
-        {
-            let name = approval.tool.clone();
-            self.approvals.retain(|_, given| given.0.elapsed() < APPROVAL_AGE);
-            if let Some(replicas) = self.replicas(&approval.owner)
-                && let Err(error) = replicas.put_note(&approval.note(), APPROVAL_AGE).await
-            {
-                tracing::debug!(%error, "other replicas do not know of an approval");
-            }
-            self.approvals.insert(approval, (Instant::now(), by));
-            answer["next_step"] =
-                json!({ "tool": "execute_tool", "arguments": { "name": &*name, "params": params } });
+    /// Gives an answer its effect: an approved call may be made once. Returns the call.
+    async fn taken(&self, about: About, answer: &Value, by: Approver) -> Option<Arc<HeldCall>> {
+        let About::Call { approval, held, .. } = about else { return None };
+        if answer["status"] != "approved" {
+            return None;
         }
-        answer
+        self.approvals.retain(|_, given| given.0.elapsed() < APPROVAL_AGE);
+        if let Some(replicas) = self.replicas(&approval.owner)
+            && let Err(error) = replicas.put_note(&approval.note(), APPROVAL_AGE).await
+        {
+            tracing::debug!(%error, "other replicas do not know of an approval");
+        }
+        self.approvals.insert(approval, (Instant::now(), by));
+        Some(held)
     }
 
     /// Returns the open questions of all clients, oldest first, for the user outside of the chat.
     pub(super) fn open_ones(&self) -> Vec<Value> {
-        let is_open =
-            |question: &Question| question.settled.is_none() && question.asked.elapsed() < QUESTION_AGE;
         let mut open: Vec<(Instant, Value)> = self
             .open
             .iter()
-            .filter(|open| is_open(open.value()))
+            .filter(|open| open.waits_for_user())
             .map(|open| (open.asked, open.shown(open.key())))
             .collect();
         open.sort_by_key(|(asked, _)| *asked);
@@ -590,17 +487,16 @@ impl Questions {
         said: &Value,
         session_of: impl FnOnce(u64) -> Option<Arc<Session>>,
     ) -> Result<Settled, Option<String>> {
-        let is_open = |open: &Question| open.settled.is_none() && open.asked.elapsed() < QUESTION_AGE;
         let question = self.open.get(token).map(|question| question.clone());
-        let question = question.filter(is_open).ok_or(None)?;
+        let question = question.filter(Question::waits_for_user).ok_or(None)?;
         let answer = question.read_from_user(said).map_err(Some)?;
         // Off the table until the answer has its effect: of two answers the first counts.
-        let (_, mut question) = self.open.remove_if(token, |_, open| is_open(open)).ok_or(None)?;
+        let (_, mut question) = self.open.remove_if(token, |_, open| open.waits_for_user()).ok_or(None)?;
         let session = question.owner.session.and_then(session_of);
         if let Some(session) = &session {
             note_lasting(session, &question.about, &answer, said);
         }
-        let answer = self.taken(question.about.clone(), answer, Approver::Page).await;
+        let runs = self.taken(question.about.clone(), &answer, Approver::Page).await.is_some();
         let settled = Settled { client: question.client.clone(), tool: question.tool() };
         question.settled = Some(answer.clone());
         self.open.insert(token.into(), question);
@@ -608,6 +504,9 @@ impl Questions {
             let mut notice =
                 Map::from_iter([("kind".into(), json!("question_answered")), ("token".into(), json!(token))]);
             notice.extend(answer);
+            if runs {
+                notice.insert("next_step".into(), json!(ask_again(token)));
+            }
             session.notify(Value::Object(notice));
         }
         Ok(settled)
@@ -633,36 +532,6 @@ pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
     Ok(())
 }
 
-fn approval_message(tool: &Tool, params: &Map<String, Value>) -> String {
-    let whole = serde_json::to_string_pretty(params).unwrap_or_default();
-    // The user has to know if part of the params is not shown.
-    let shown = match whole.chars().count().saturating_sub(MOST_SHOWN) {
-        0 => whole,
-        left => format!(
-            "NOT ALL IS SHOWN: {left} more characters of the params would be sent.\n{}",
-            clip(&whole, MOST_SHOWN)
-        ),
-    };
-    let does = match tool.summary(200) {
-        about if about.is_empty() => String::new(),
-        about => format!("It does: {about}\n"),
-    };
-    let risk = serde_json::to_value(tool.risk).unwrap_or_default();
-    format!(
-        "Allow `{}` of the server `{}`? Its risk is {}.\n{does}\n{shown}",
-        tool.name,
-        tool.server,
-        risk.as_str().unwrap_or("not known"),
-    )
-}
-
-/// Builds the fault for an approval form without a clear answer: repeating the call asks again.
-fn unanswered(tool: &Tool, message: &str, written: Value) -> Interrupt {
-    Fault::new(Code::NeedsApproval, format!("{message} To ask again, repeat the call."))
-        .next("execute_tool", json!({ "name": &*tool.full, "params": written }))
-        .into()
-}
-
 /// The outcome of a form.
 enum FormOutcome {
     Reply(Reply),
@@ -678,14 +547,28 @@ pub(super) fn patience(caller: &Caller) -> Duration {
     }
 }
 
-/// Remembers an approval for the rest of a session, if that is what the user said.
+/// Remembers an approval for the rest of a session, if that is what the user said, and says how long the approval holds.
 fn note_lasting(session: &Session, about: &About, answer: &Value, said: &Value) {
-    if let About::Call { approval, lasting: true, .. } = about
-        && answer["status"] == "approved"
-        && answers::decision(said).decision == Decision::Always
-    {
+    let About::Call { approval, lasting, .. } = about else { return };
+    if answer["status"] != "approved" || answers::decision(said).decision == Decision::Yes {
+        return;
+    }
+    if *lasting {
         session.approve(&approval.tool, &by_chat(&approval.hash));
     }
+    let holds = if *lasting { "every call for the rest of this session" } else { "this call" };
+    session.notify(json!({ "kind": "approved", "tool": approval.tool, "holds_for": holds }));
+}
+
+impl AskOutcome {
+    fn run(held: Arc<HeldCall>) -> Self {
+        Self::Run(Arc::unwrap_or_clone(held))
+    }
+}
+
+/// Returns the call that brings the answer to a question, or asks again.
+pub(super) fn ask_again(token: &str) -> NextStep {
+    NextStep::new("ask_user", json!({ "token": token }))
 }
 
 pub(super) fn no_question(token: &str) -> Fault {
@@ -696,128 +579,4 @@ pub(super) fn no_question(token: &str) -> Fault {
             clip(token, 80)
         ),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        catalog::{Catalog, Listing, Source},
-        config::Quotas,
-        gateway::session::Session,
-        quotas::Account,
-    };
-
-    fn arguments(value: Value) -> AskArguments {
-        serde_json::from_value(value).expect("arguments")
-    }
-
-    async fn ask(questions: &Questions, caller: &Caller, value: Value) -> Result<Value, Code> {
-        match questions.ask_user(caller, arguments(value)).await {
-            Ok(answer) => Ok(answer),
-            Err(Interrupt::Fault(fault)) => Err(fault.code),
-            Err(other) => panic!("{other:?}"),
-        }
-    }
-
-    /// Opens a question in the chat and returns its token.
-    async fn open(questions: &Questions, caller: &Caller) -> String {
-        let answer = ask(questions, caller, json!({ "question": "Which city?" })).await.expect("a question");
-        assert_eq!(answer["status"], "needs_user");
-        answer["token"].as_str().expect("a token").to_string()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_token_is_good_once_and_for_an_hour() {
-        let (questions, caller) = (Questions::default(), Caller::default());
-        let token = open(&questions, &caller).await;
-        let again = ask(&questions, &caller, json!({ "token": token })).await.expect("still open");
-        assert_eq!(again["token"], json!(token));
-        let answer = json!({ "token": token, "answer": "Bonn" });
-        let expected = json!({ "status": "answered", "answer": "Bonn" });
-        assert_eq!(ask(&questions, &caller, answer.clone()).await, Ok(expected));
-        assert_eq!(ask(&questions, &caller, answer).await, Err(Code::NotFound));
-
-        let token = open(&questions, &caller).await;
-        tokio::time::advance(QUESTION_AGE).await;
-        let late = json!({ "token": token, "answer": "Bonn" });
-        assert_eq!(ask(&questions, &caller, late).await, Err(Code::NotFound));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_oldest_question_of_the_same_client_makes_room() {
-        let client = |name: &str| Caller {
-            account: Account::of_errands(Some(name), Quotas { questions: 3, ..Quotas::default() }),
-            ..Caller::default()
-        };
-        let (questions, caller, other) = (Questions::default(), client("one"), client("other"));
-        let theirs = open(&questions, &other).await;
-        let first = open(&questions, &caller).await;
-        for _ in 0..3 {
-            tokio::time::advance(Duration::from_millis(1)).await;
-            open(&questions, &caller).await;
-        }
-        assert_eq!(questions.open.len(), 4);
-        let answer = |token: &str| json!({ "token": token, "answer": "Bonn" });
-        assert_eq!(ask(&questions, &caller, answer(&first)).await, Err(Code::NotFound));
-        assert!(ask(&questions, &other, answer(&theirs)).await.is_ok());
-
-        // Large questions reach the limit sooner.
-        let large = json!({ "question": "Send it?", "content": "x".repeat(MAX_BYTES / 3) });
-        for _ in 0..3 {
-            tokio::time::advance(Duration::from_millis(1)).await;
-            ask(&questions, &caller, large.clone()).await.expect("a question");
-        }
-        assert_eq!(questions.open.len(), 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_approval_is_for_one_call_of_one_owner() {
-        let questions = Questions::default();
-        let session =
-            |id: &str| Caller { session: Session::new(Some(id.into())), lasting: true, ..Caller::default() };
-        let (one, other) = (session("one"), session("other"));
-        let listed = |description: &str| {
-            let tools = vec![Arc::new(json!({ "name": "write", "description": description }))];
-            let listing = Arc::new(Listing { tools, ..Listing::default() });
-            let source = Source { server: "files".into(), listing, settings: None };
-            let catalog = Catalog::new([source], &Default::default());
-            catalog.get("files.write").expect("listed").clone()
-        };
-        let (tool, redefined) = (listed("Writes"), listed("Writes, and sends a copy"));
-        let approve_as = async |tool: &Tool, caller: &Caller, path: &str| {
-            let params = json!({ "path": path });
-            let params = params.as_object().expect("an object");
-            let asked = ApprovalAsked {
-                rule: "a rule".into(),
-                written: json!(params),
-                own: None,
-                by: ApproveBy::Chat,
-            };
-            match questions.approve(caller, tool, params, asked).await {
-                Ok(Approved::By(_)) => Ok(()),
-                Ok(Approved::Elsewhere(_)) => panic!("the chat counts"),
-                Err(Interrupt::Fault(fault)) => Err(fault),
-                Err(wrong) => panic!("{wrong:?}"),
-            }
-        };
-        let approve = async |caller: &Caller, path: &str| approve_as(&tool, caller, path).await;
-        let fault = approve(&one, "a").await.expect_err("the user has not agreed");
-        assert_eq!(fault.code, Code::NeedsApproval);
-        let token = questions.open.iter().next().expect("a question").key().clone();
-        let yes = json!({ "token": token, "answer": "allow" });
-        assert_eq!(ask(&questions, &other, yes.clone()).await, Err(Code::NotFound));
-        let approved = ask(&questions, &one, yes).await.expect("an answer");
-        assert_eq!(approved["status"], "approved");
-
-        assert!(approve(&other, "a").await.is_err(), "another owner");
-        assert!(approve(&one, "b").await.is_err(), "other params");
-        assert!(approve_as(&redefined, &one, "a").await.is_err(), "another definition");
-        assert!(approve(&one, "a").await.is_ok(), "this call");
-        assert!(approve(&one, "a").await.is_err(), "once");
-
-        one.session.approve(&tool.full, &tool.hash);
-        assert!(approve(&one, "b").await.is_ok(), "every call of the session");
-        assert!(approve_as(&redefined, &one, "b").await.is_err(), "not of another definition");
-    }
 }

@@ -2,22 +2,20 @@
 
 use std::time::{Duration, SystemTime};
 
-use serde_json::{Value, json};
-
 use super::{
     Gateway, auditing,
     call::{Begun, Made, OF_SESSIONS},
+    feed::{CallContent, FinishedCall, MOST_OF_CALL},
     session::Caller,
 };
 use crate::{
-    audit::AuditedCall,
     catalog::Tool,
     clock::unix_ms,
     fault::{Code, Fault},
     figures::EndedCall,
-    json::set_member,
     kept::settle_memory,
     metrics::CallRecord,
+    results::json_start,
     secrets::without_secrets,
     text::{clip, name as shown_name},
 };
@@ -26,8 +24,13 @@ use crate::{
 const MAX_FAULT: usize = 600;
 
 impl Gateway {
-    /// Counts a call, logs it and exports its span. Only an audit log with `params = true` records params, without
-    /// secrets; nothing records content. A result whose line must be in the audit log and cannot be becomes a fault;
+    /// Returns how many bytes of the params and of the result of a call stay in memory for the page.
+    pub(super) fn most_kept_of_calls(&self) -> usize {
+        if self.calls.is_on() && self.config().gateway.keep_calls { MOST_OF_CALL } else { 0 }
+    }
+
+    /// Counts a call, logs it and exports its span. On disk, only an audit log with `params = true` records params, without
+    /// secrets, and nothing records content. A result whose line must be in the audit log and cannot be becomes a fault;
     /// results of own tools stay.
     pub(super) async fn record(
         &self,
@@ -62,26 +65,22 @@ impl Gateway {
             let ended = EndedCall { owner, version, in_server: made.in_server, error };
             self.figures.record(&tool.own_full(), &ended);
         }
-        self.calls.push(|| {
-            let call = json!({
-                "at": unix_ms(SystemTime::now()),
-                "client": &*caller.client,
-                "session": caller.session.id,
-                "profile": caller.session.profile,
-                "within": caller.within,
-                "tool": &*tool.full,
-                "server": &*tool.server,
-                "version": tool.version.as_str(),
-                "outcome": made.outcome,
-                "approver": made.approver,
-                "fault": made.error().and_then(|error| fault_words(error.code, error.message)),
-                "bytes_in": bytes_in,
-                "bytes_out": bytes_out,
-                "gateway_us": micros(in_gateway),
-                "server_us": micros(made.in_server),
-            });
-            with_params(call, begun)
-        });
+        if self.calls.is_on() {
+            let call = FinishedCall {
+                tool: tool.full.clone(),
+                server: Some(tool.server.clone()),
+                version: Some(tool.version.as_str().into()),
+                outcome: made.outcome,
+                approver: made.approver,
+                fault: made.error().and_then(|error| fault_words(error.code, error.message)),
+                bytes_out: Some(bytes_out),
+                gateway_us: micros(in_gateway),
+                server_us: Some(micros(made.in_server)),
+                ..ended_call(caller, begun)
+            };
+            let result = made.result.start(self.most_kept_of_calls());
+            self.calls.push(call, CallContent { params: begun.params.clone(), result });
+        }
         settle_memory(bytes_out);
         tracing::info!(
             target: "nonet::call",
@@ -120,21 +119,17 @@ impl Gateway {
         self.metrics.refused(fault.code.as_str());
         let name = &*shown_name(name);
         let tool = name;
-        self.calls.push(|| {
-            let call = json!({
-                "at": unix_ms(SystemTime::now()),
-                "client": &*caller.client,
-                "session": caller.session.id,
-                "profile": caller.session.profile,
-                "within": caller.within,
-                "tool": tool,
-                "outcome": fault.code.as_str(),
-                "fault": fault_words(fault.code.as_str(), &fault.message),
-                "bytes_in": begun.bytes_in,
-                "gateway_us": micros(begun.at.elapsed()),
-            });
-            with_params(call, begun)
-        });
+        if self.calls.is_on() {
+            let call = FinishedCall {
+                tool: tool.into(),
+                outcome: fault.code.as_str(),
+                fault: fault_words(fault.code.as_str(), &fault.message),
+                gateway_us: micros(begun.at.elapsed()),
+                ..ended_call(caller, begun)
+            };
+            let result = json_start(&fault.to_result(), self.most_kept_of_calls()).1.into();
+            self.calls.push(call, CallContent { params: begun.params.clone(), result });
+        }
         tracing::info!(
             target: "nonet::call",
             client = %caller.client,
@@ -150,12 +145,17 @@ impl Gateway {
     }
 }
 
-/// Adds the params for the page, if the user has the audit log record them.
-fn with_params(mut call: Value, begun: &Begun) -> Value {
-    if let Some(params) = begun.audited.lock().as_ref().and_then(AuditedCall::shown_params) {
-        set_member(&mut call, "params", params);
+/// Returns the part of a finished call that is known when it begins, and the time.
+fn ended_call(caller: &Caller, begun: &Begun) -> FinishedCall {
+    FinishedCall {
+        at: unix_ms(SystemTime::now()),
+        client: caller.client.clone(),
+        session: caller.session.id,
+        profile: caller.session.profile.clone(),
+        within: caller.within.clone(),
+        bytes_in: begun.bytes_in,
+        ..FinishedCall::default()
     }
-    call
 }
 
 /// Returns what the page shows about a failure. Faults about params quote the params, so only their code is shown.

@@ -1,6 +1,7 @@
 //! Work that a client waits for until the soft deadline: then the work continues as a job.
 
 use std::{
+    collections::BTreeMap,
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use futures::FutureExt;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -20,8 +21,9 @@ use super::{
     session::{AsTask, Caller},
 };
 use crate::{
+    downstream::{ClientWait, QuestionBoard},
     fault::{Code, Fault},
-    jobs::{self, Job, Jobs, Progress, Start, TaskSummary},
+    jobs::{self, Job, Jobs, Progress, Start, TaskQuestions, TaskSummary},
     kept::KeptResults,
     quotas::Admission,
     results::CallResult,
@@ -96,11 +98,18 @@ impl Run {
             }
         }
         self.went_on.store(true, Ordering::Release);
+        let questions = caller.asker.as_ref().map(|asker| {
+            let board = caller.session.of_client().board.clone();
+            Questions { call: asker.waits.goes_on(&board), board, waits: asker.waits.clone() }
+        });
         let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked().into()) });
         let Run { label, cancel, progress, admission, .. } = self;
         let place = Some(admission.into_job(&caller.account));
         let start = Start { label, owner: caller.owner(), began: started, cancel, progress, place };
         let job = adopt(jobs, caller, start, running);
+        if let Some(questions) = questions {
+            job.asks_by(Arc::new(questions));
+        }
         let begun = job.summary();
         // A client with the handle may come back after this gateway was killed.
         job.recorded().await;
@@ -131,6 +140,28 @@ impl Run {
             }
             wait = left.max(LEAST_PATIENCE);
         }
+    }
+}
+
+/// The questions of a call that goes on as a task.
+#[derive(Debug)]
+struct Questions {
+    call: u64,
+    board: Arc<QuestionBoard>,
+    waits: Arc<ClientWait>,
+}
+
+impl TaskQuestions for Questions {
+    fn open(&self) -> Map<String, Value> {
+        self.board.of_call(self.call)
+    }
+
+    fn answer(&self, given: &BTreeMap<String, Value>) {
+        self.board.answer(self.call, given);
+    }
+
+    fn is_asked(&self) -> bool {
+        self.waits.is_asked()
     }
 }
 

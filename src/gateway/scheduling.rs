@@ -11,18 +11,19 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Gateway,
     apps::AppArguments,
+    builtin::run_graph,
     errands::{FAR_BACK_MS, SMALL, Unkept, bounded, failure, not_kept, unattended},
     interrupt::Interrupt,
     session::Caller,
 };
 use crate::{
-    catalog::{Kind, Tool},
+    catalog::{GATEWAY, Kind, Tool},
     config::{AppKind, AppModel, Config, ModelApp, StepKind},
     fault::{Code, Fault, NextStep},
     gateway::apps,
     jobs::{Jobs, Start, TaskState, wait_call},
     json::set_member,
-    name::meta_tool,
+    name::{self, meta_tool},
     results::{is_error, json_len, value_of},
     store::{Most, NewRecord, Record, RecordKind, StoreError},
     text::{clip, hex},
@@ -60,7 +61,7 @@ pub(super) struct ScheduleArguments {
 pub(super) struct Appointment {
     /// The time as written.
     when: String,
-    /// Whether `when` is a cron expression.
+    /// Whether `when` is a cron expression, or words for one.
     repeats: bool,
     /// The time zone; `None` for the machine's zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +105,8 @@ struct BegunRun {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct LastRun {
     at_ms: u64,
-    success: bool,
+    /// `None` if the run was cut off and not repeated, so that its outcome is unknown.
+    success: Option<bool>,
     task_id: String,
 }
 
@@ -132,6 +134,9 @@ impl Appointment {
         }
     }
 }
+
+/// The params of `gateway.run_graph` for a schedule, and a note if another name stood for it.
+type GraphToSchedule = (Map<String, Value>, Option<String>);
 
 impl Gateway {
     /// Schedules a call or an app.
@@ -165,6 +170,15 @@ impl Gateway {
                 changes.push(format!("`{}` was taken as the app `{}`", clip(name, 100), clip(&id, 100)));
                 (arguments.name, arguments.app_id) = (None, Some(id));
             }
+        }
+        if let (Some(name), None) = (&arguments.name, &arguments.app_id)
+            && let Some((mut graph, note)) = self.graph_to_schedule(caller, name, &arguments.params)?
+        {
+            if !arguments.input.is_null() {
+                graph.insert("input".into(), std::mem::take(&mut arguments.input));
+            }
+            (arguments.name, arguments.params) = (Some(name::full_name(GATEWAY, "run_graph")), graph);
+            changes.extend(note);
         }
         // An app takes its values as its input, a tool as its params.
         if arguments.app_id.is_some() && arguments.input.is_null() && !arguments.params.is_empty() {
@@ -238,9 +252,51 @@ impl Gateway {
                 "A scheduled run is in the background anyway: schedule the tool itself, with its params.";
             return Err(Fault::new(Code::InvalidParams, message));
         }
+        if run_graph::is_graph(&tool) {
+            self.scheduled_graph(own, params).await?;
+        }
         let full = tool.full.to_string();
         let prepared = self.prepare_errand(own, (gate, tool), written).await?;
         Ok((What::Tool { name: full, params: params.clone() }, prepared.repaired))
+    }
+
+    /// Returns the params of `gateway.run_graph` if a name means a graph: that tool, `run_parallel`, or the name of a graph
+    /// that the session keeps. A schedule outlives the session, so the actions go with it.
+    fn graph_to_schedule(
+        &self,
+        caller: &Caller,
+        name: &str,
+        params: &Map<String, Value>,
+    ) -> Result<Option<GraphToSchedule>, Fault> {
+        let (mut params, tool) = (params.clone(), self.gate(&caller.session).tool(name));
+        let note = || Some(format!("`{}` was taken as a graph for `gateway.run_graph`", clip(name, 100)));
+        if tool.as_ref().is_ok_and(|tool| run_graph::is_graph(tool)) {
+            let kept = params.shift_remove("name");
+            return Ok(Some((
+                run_graph::kept_graph(caller, kept.as_ref().and_then(Value::as_str), params)?,
+                None,
+            )));
+        }
+        if meta_tool(name) == Some("run_parallel") {
+            return Ok(Some((params, note())));
+        }
+        match tool.is_err() && caller.session.graph(name.trim()).is_some() {
+            true => Ok(Some((run_graph::kept_graph(caller, Some(name), params)?, note()))),
+            false => Ok(None),
+        }
+    }
+
+    /// Checks that the tools of a graph may run unattended.
+    async fn scheduled_graph(&self, own: &Caller, params: &Map<String, Value>) -> Result<(), Fault> {
+        let graph = run_graph::graph_of(params.clone())?;
+        let tools: BTreeSet<String> = graph.actions.iter().map(|action| action.name.clone()).collect();
+        self.check_graph(own, graph).await?;
+        for name in tools.iter().filter(|name| !name.is_empty()) {
+            self.not_of_session(own, name)?;
+            let (gate, tool) = self.errand_tool(own, name).await?;
+            unattended(&gate, &tool)?;
+        }
+        Ok(())
     }
 
     /// Checks that an app's tools may run unattended and that the input fits.
@@ -412,7 +468,8 @@ impl Gateway {
         if late_ms >= LATE_MS || due_ms < self.errands.began_ms(now_ms) { late_ms } else { 0 }
     }
 
-    /// Runs scheduled work as a task. A run that ended under an earlier gateway is only reported.
+    /// Runs scheduled work as a task. A run that ended under an earlier gateway is only reported; a run that was cut off
+    /// is repeated only where a second run does no harm.
     async fn run_scheduled(
         self: &Arc<Self>,
         mut record: Record,
@@ -421,13 +478,18 @@ impl Gateway {
         let caller = self.errand_caller(&record.owner, "schedule");
         let mut again = false;
         if let Some(run) = &appointment.begun {
-            match self.jobs.find(&run.task_id, &caller.owner()).await.map(|task| task.state) {
+            match self.jobs.find(&run.task_id, &caller.owner()).await?.map(|task| task.state) {
                 Some(TaskState::Completed | TaskState::Failed | TaskState::Cancelled) => {
                     return Ok(self.ended_run(&caller, &record, appointment).await?);
                 }
                 // Another gateway is still running it.
                 Some(TaskState::Running) => return Ok(()),
-                Some(TaskState::Lost) | None => again = true,
+                Some(TaskState::Lost) | None if self.is_repeatable(&caller, &appointment.what).await => {
+                    again = true
+                }
+                Some(TaskState::Lost) | None => {
+                    return Ok(self.cut_off_run(&caller, &record, appointment).await?);
+                }
             }
         }
         self.jobs.has_room()?;
@@ -481,6 +543,32 @@ impl Gateway {
         }
     }
 
+    /// Whether a second run does no harm: every tool that it calls is read-only or idempotent.
+    async fn is_repeatable(&self, caller: &Caller, what: &What) -> bool {
+        let config = self.config();
+        let (mut apps, mut tools) = (BTreeSet::new(), BTreeSet::new());
+        match what {
+            What::Tool { name, .. } => drop(tools.insert(name.as_str())),
+            What::App { app_id, .. } => {
+                let is_model =
+                    |id: &&str| config.apps.get(*id).is_none_or(|app| matches!(app.kind, AppKind::Model(_)));
+                if tools_of(&config, app_id, &mut apps, &mut tools).is_err()
+                    || !config.apps.contains_key(app_id)
+                    || apps.iter().any(is_model)
+                {
+                    return false;
+                }
+            }
+            What::Reminder { .. } => {}
+        }
+        for name in tools {
+            if !self.errand_tool(caller, name).await.is_ok_and(|(_, tool)| tool.is_repeatable()) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Reports the result of a run, and moves the appointment to its next due time.
     async fn ended_run(
         &self,
@@ -489,40 +577,81 @@ impl Gateway {
         appointment: Appointment,
     ) -> Result<(), StoreError> {
         let Some(run) = appointment.begun.clone() else { return Ok(()) };
-        let now_ms = self.clock.unix_ms();
         let result = self.kept.of_task(&caller.owner(), &run.task_id, usize::MAX).await;
         let result = result.unwrap_or_else(|fault| fault.to_result());
         let success = !is_error(&result);
+        let mut told = json!({ "success": success });
+        if success {
+            let value = value_of(&result);
+            if json_len(&value) <= SMALL {
+                told["result"] = value;
+            }
+        } else {
+            let (code, message) = failure(&result);
+            told["error"] = json!({ "code": code, "message": message });
+        }
+        if run.again {
+            told["again"] = json!(true);
+            told["message"] = json!("The gateway ended during this run, so the run was repeated.");
+        }
+        self.close_run(record, appointment, Some(success), told, wait_call(&run.task_id)).await
+    }
+
+    /// Reports a run that was cut off and is not repeated, with what it was to do.
+    async fn cut_off_run(
+        &self,
+        caller: &Caller,
+        record: &Record,
+        appointment: Appointment,
+    ) -> Result<(), StoreError> {
+        let message = "The gateway ended during this run, so it is unknown whether the run took effect. It was not repeated, because not everything that it calls is read-only or idempotent. Check what it has done before you run it again.";
+        let mut told = json!({ "outcome": "unknown", "message": message });
+        let mut next = schedule_list();
+        match &appointment.what {
+            What::Tool { name, params } => {
+                if json_len(&json!(params)) <= SMALL {
+                    told["params"] = json!(params);
+                }
+                if let Ok((_, tool)) = self.errand_tool(caller, name).await {
+                    next = NextStep::new("browse_category", json!({ "category": &*tool.server }));
+                }
+            }
+            What::App { input, .. } if json_len(input) <= SMALL => told["input"] = input.clone(),
+            What::App { .. } | What::Reminder { .. } => {}
+        }
+        self.close_run(record, appointment, None, told, next).await
+    }
+
+    /// Sends the notice of a run, and moves the appointment to its next due time.
+    async fn close_run(
+        &self,
+        record: &Record,
+        appointment: Appointment,
+        success: Option<bool>,
+        told: Value,
+        next_step: NextStep,
+    ) -> Result<(), StoreError> {
+        let Some(run) = appointment.begun.clone() else { return Ok(()) };
+        let now_ms = self.clock.unix_ms();
         let last = Some(LastRun { at_ms: now_ms, success, task_id: run.task_id.clone() });
         let runs = appointment.runs + 1;
         let kept = Appointment { runs, kept_ms: now_ms, begun: None, last, ..appointment };
         let mut notice = json!({ "kind": "scheduled_run", "job_id": record.id });
         kept.describe(&mut notice);
-        notice["success"] = json!(success);
-        if success {
-            let value = value_of(&result);
-            if json_len(&value) <= SMALL {
-                notice["result"] = value;
-            }
-        } else {
-            let (code, message) = failure(&result);
-            notice["error"] = json!({ "code": code, "message": message });
+        if let (Some(notice), Value::Object(told)) = (notice.as_object_mut(), told) {
+            notice.extend(told);
         }
         add_lateness(&mut notice, run.late_ms);
-        if run.again {
-            notice["again"] = json!(true);
-            notice["message"] = json!("The gateway ended during this run, so the run was repeated.");
-        }
-        notice["task_id"] = json!(run.task_id);
+        set_member(&mut notice, "task_id", &*run.task_id);
         let still_there = self.records.get(record.kind, &record.owner, &record.id).await?;
         let is_still_it = still_there.is_some_and(|there| there.revision == record.revision);
         // The clock may have gone back since, but the due run is done.
         let after_ms = now_ms.max(record.due_ms.unwrap_or_default());
         let next_ms = kept.next_ms(after_ms).filter(|_| is_still_it);
         if let Some(next) = next_ms {
-            notice["next_run"] = json!(kept.zone().show(next));
+            set_member(&mut notice, "next_run", kept.zone().show(next));
         }
-        notice["next_step"] = json!(wait_call(&run.task_id));
+        set_member(&mut notice, "next_step", json!(next_step));
         self.tell_of_errand(record, &run.task_id, notice).await;
         self.put_off(record.clone(), &kept, next_ms).await.map(drop)
     }
@@ -571,7 +700,7 @@ fn tools_of<'a>(
                     StepKind::Tool { tool, .. } => drop(tools.insert(tool)),
                     StepKind::App { app, .. } => tools_of(config, app, seen, tools)?,
                     // The run is parked until the user has answered.
-                    StepKind::Ask(_) => {}
+                    StepKind::Ask(_) | StepKind::Filter(_) => {}
                 }
             }
         }
@@ -625,8 +754,13 @@ fn listed(record: &Record, appointment: &Appointment) -> Value {
         entry["running"] = json!(run.task_id);
     }
     if let Some(last) = &appointment.last {
-        entry["last_run"] =
-            json!({ "at": zone.show(last.at_ms), "success": last.success, "task_id": last.task_id });
+        let mut run = json!({ "at": zone.show(last.at_ms) });
+        match last.success {
+            Some(success) => run["success"] = json!(success),
+            None => run["outcome"] = json!("unknown"),
+        }
+        run["task_id"] = json!(last.task_id);
+        entry["last_run"] = run;
     }
     entry
 }

@@ -1,10 +1,10 @@
 //! One client's session: its identity, its permissions, and its undelivered notices.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -14,17 +14,21 @@ use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{mail::Mail, mailbox::Mailbox, prompts_resources::Links};
+use super::{mail::Mail, mailbox::Mailbox, prompts_resources::Links, questions::RunGrants};
 use crate::{
     catalog::{GATEWAY, Kind, Tool},
     config::{ClientLimits, Globs, KnownToken, ServerSettings},
-    downstream::{ClientChannel, Connection, ELICITATION, QuestionTurns},
+    downstream::{ClientChannel, Connection, ELICITATION, QuestionBoard, QuestionTurns},
+    fault::{Code, Fault},
     jobs::JobOwner,
     learning::RecentSearches,
     memory::Worklist,
     quotas::{Account, Admission, Exhausted},
     trace::{self, Span},
 };
+
+/// How many graphs of calls a session may keep.
+const MAX_GRAPHS: usize = 20;
 
 /// The state shared by a client's requests.
 #[derive(Debug, Default)]
@@ -44,6 +48,10 @@ pub struct Session {
     loaded: Mutex<HashSet<Arc<str>>>,
     /// Servers whose instructions it has received.
     instructed: Mutex<HashSet<Arc<str>>>,
+    /// Whether it has received a list of tools.
+    has_list: AtomicBool,
+    /// The graphs of calls that it keeps, by name.
+    graphs: Mutex<BTreeMap<String, Map<String, Value>>>,
     /// Its latest searches, which still wait for an outcome.
     pub(super) searches: RecentSearches,
     /// Its goal and tasks, if they end with it.
@@ -60,6 +68,8 @@ pub struct Session {
     pub busy: Arc<()>,
     /// The questions to its user, which are asked one at a time.
     pub turns: Arc<QuestionTurns>,
+    /// The questions of its calls that go on as tasks.
+    pub board: Arc<QuestionBoard>,
     /// Whether nobody can be asked, because its calls run unattended.
     pub(super) unattended: bool,
     /// The app that makes its calls, if the client itself does not.
@@ -78,6 +88,9 @@ pub struct CarriedSession {
     /// Servers whose instructions it has received.
     #[serde(default)]
     instructed: Vec<Arc<str>>,
+    /// The graphs of calls that it keeps.
+    #[serde(default)]
+    graphs: BTreeMap<String, Map<String, Value>>,
     /// Its undelivered notices that the store does not keep.
     #[serde(default)]
     notices: Vec<Value>,
@@ -238,6 +251,11 @@ impl Session {
         }
     }
 
+    /// Records that the session's client reads a list of tools. Returns whether that is its first.
+    pub fn reads_first_list(&self) -> bool {
+        !self.has_list.swap(true, Ordering::Relaxed)
+    }
+
     /// Records that the session gets a server's instructions. Returns whether they are new to the session.
     pub(super) fn instruct(&self, server: &Arc<str>) -> bool {
         let is_new = self.instructed.lock().insert(server.clone());
@@ -245,6 +263,30 @@ impl Session {
             self.has_changed();
         }
         is_new
+    }
+
+    /// Keeps a graph of calls under a name. Returns whether it replaces one.
+    pub(super) fn keep_graph(&self, name: &str, graph: Map<String, Value>) -> Result<bool, Fault> {
+        let mut graphs = self.of_client().graphs.lock();
+        if graphs.len() >= MAX_GRAPHS && !graphs.contains_key(name) {
+            let message =
+                format!("{MAX_GRAPHS} graphs are kept already, which is the maximum; overwrite one of them.");
+            return Err(Fault::new(Code::RateLimited, message));
+        }
+        let is_overwritten = graphs.insert(name.into(), graph).is_some();
+        drop(graphs);
+        self.has_changed();
+        Ok(is_overwritten)
+    }
+
+    /// Returns the graph that is kept under a name.
+    pub(super) fn graph(&self, name: &str) -> Option<Map<String, Value>> {
+        self.of_client().graphs.lock().get(name).cloned()
+    }
+
+    /// Returns the graphs that it keeps.
+    pub(super) fn graphs(&self) -> BTreeMap<String, Map<String, Value>> {
+        self.of_client().graphs.lock().clone()
     }
 
     /// Records a change that another replica would need to know.
@@ -269,7 +311,8 @@ impl Session {
         let loaded = self.loaded();
         let instructed = self.instructed.lock().iter().cloned().collect();
         let notices = if ends { self.mailbox.unkept() } else { Vec::new() };
-        CarriedSession { approved, loaded, instructed, notices }
+        let graphs = self.graphs.lock().clone();
+        CarriedSession { approved, loaded, instructed, graphs, notices }
     }
 
     /// Continues a session of another replica.
@@ -277,6 +320,7 @@ impl Session {
         self.approved.lock().extend(carried.approved);
         self.loaded.lock().extend(carried.loaded);
         self.instructed.lock().extend(carried.instructed);
+        self.graphs.lock().extend(carried.graphs);
         for notice in carried.notices {
             self.notify(notice);
         }
@@ -379,4 +423,6 @@ pub struct Caller {
     pub trace: trace::Parent,
     /// The apps around its calls, the outermost first.
     pub within: Vec<Arc<str>>,
+    /// The user's answers about the calls of the run that it belongs to, if it belongs to one.
+    pub run: Option<Arc<RunGrants>>,
 }

@@ -21,6 +21,7 @@ use crate::{
     fault::{Code, Fault},
     name,
     policy::Verdict,
+    schema::Reading,
     search::{Boosts, Document, Index},
     skills::Skill,
     text::{clean, clip},
@@ -42,6 +43,18 @@ pub struct SkillArguments {
     query: Option<String>,
     file: Option<String>,
     arguments: Option<Value>,
+}
+
+impl SkillArguments {
+    /// Takes what follows a skill's name as its arguments: `/release-note 2024-03`.
+    fn split_command(&mut self, is_known: impl Fn(&str) -> bool) {
+        let command = self.command.as_deref().unwrap_or_default().trim().trim_start_matches('/');
+        let Some((name, rest)) = command.split_once(char::is_whitespace) else { return };
+        if self.arguments.is_none() && !is_known(command) && is_known(name) {
+            let rest = json!(rest.trim());
+            (self.command, self.arguments) = (Some(name.into()), Some(rest));
+        }
+    }
 }
 
 /// A skill of the configuration or a server's prompt, as lists show it.
@@ -143,13 +156,14 @@ impl Gateway {
     pub(super) async fn follow_skill(
         self: &Arc<Self>,
         caller: &Caller,
-        arguments: SkillArguments,
+        mut arguments: SkillArguments,
         approved: bool,
     ) -> Result<Value, Interrupt> {
         let gate = self.gate(&caller.session);
         self.guides.read(&gate.config().gateway.skills, Duration::ZERO).await;
         let local = self.guides.skills();
         let all = || listed(&local, &gate);
+        arguments.split_command(|name| all().iter().any(|skill| is_named(Kind::Skill, &skill.name, name)));
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
             let query = arguments.query.as_deref().map(str::trim).filter(|query| !query.is_empty());
@@ -182,8 +196,8 @@ impl Gateway {
                     let name = format!("{server}/{}", prompt.name);
                     may_use(&gate, &name)?;
                     may_get(&gate, server, &prompt, approved)?;
-                    let result =
-                        self.prompt(caller, &gate, server, command, &prompt, arguments.arguments).await?;
+                    let given = arguments.arguments.map(|given| read_arguments(caller, &gate, &name, given));
+                    let result = self.prompt(caller, &gate, server, command, &prompt, given).await?;
                     self.guided(caller, Kind::Skill, &name);
                     return Ok(result);
                 }
@@ -237,6 +251,22 @@ impl Gateway {
         let messages = answer.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
         self.note_links(caller, server, messages.filter_map(|message| message.get_mut("content")));
         Ok(messages_as_result(&label, &answer))
+    }
+}
+
+/// Reads the arguments of a prompt as leniently as a tool's params. Plain text, and what does not fit, stays as it is.
+fn read_arguments(caller: &Caller, gate: &Gate, skill: &str, given: Value) -> Value {
+    let is_text = given.as_str().is_some_and(|text| !text.trim_start().starts_with('{'));
+    let tool = gate.catalog().get(&name::full_name(SKILLS, skill)).filter(|_| !is_text);
+    match tool.and_then(|tool| tool.schema.read(given.clone()).ok()) {
+        Some(Reading { params, repaired }) => {
+            if !repaired.is_empty() {
+                let notice = json!({ "kind": "input_repaired", "skill": skill, "changes": repaired });
+                caller.session.notify(notice);
+            }
+            Value::Object(params)
+        }
+        None => given,
     }
 }
 

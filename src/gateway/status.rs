@@ -10,7 +10,7 @@ use super::{Gateway, gate::Gate, session::Caller};
 use crate::{
     audit::AuditStatus,
     clock::millis,
-    downstream::{BreakerStatus, Connection, Era, State, likely_cause},
+    downstream::{BreakerStatus, Connection, Era, Remedy, State, likely_cause},
     metrics::Latency,
     rates::ShownRate,
     store::SharedStore,
@@ -112,6 +112,9 @@ pub struct ServerStatus {
     /// The command that signs in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub login: Option<String>,
+    /// Whether it needs a token in its `headers`, because nothing offers a sign-in.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub needs_token: bool,
     /// The tools, or the server itself, that get no calls for a while because calls got no answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub breaker: Option<BreakerStatus>,
@@ -162,7 +165,11 @@ impl ServerStatus {
                 Self { version: Some(version), era, started_ms: Some(millis(took)), ..status }
             }
             State::AuthRequired { error, remedy } => {
-                Self { login: remedy.command().map(String::from), last_error: Some(error), ..status }
+                let needs_token = matches!(remedy, Remedy::Headers);
+                let advice = format!("put a token into `headers` of [servers.{}]", connection.name);
+                let last_error = if needs_token { format!("{error}: {advice}") } else { error };
+                let login = remedy.command().map(String::from);
+                Self { login, needs_token, last_error: Some(last_error), ..status }
             }
             State::Down { error, .. } => {
                 Self { likely_cause: likely_cause(&error), last_error: Some(error), ..status }

@@ -8,8 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Gateway,
-    call::Prepared,
-    interrupt::Interrupt,
+    call::{Prepared, Unprepared},
     publisher::{Known, Lists, Publisher},
     session::Caller,
     world::World,
@@ -237,6 +236,13 @@ impl Gateway {
         shell::nonet(&format!("trust {}", shell::word(name)), &self.config().file)
     }
 
+    /// Returns what happens to calls of a server's changed tools until the user trusts them.
+    pub fn on_change_of(&self, server: &str) -> OnChange {
+        let config = self.config();
+        let settings = config.servers.iter().find(|(name, _)| name.as_str() == server);
+        settings.and_then(|(_, settings)| settings.on_change).unwrap_or(config.gateway.on_change)
+    }
+
     /// Returns the first `most` definitions that wait for trust, and how many wait in total.
     pub async fn waiting_definitions(&self, most: usize) -> Result<(Vec<WaitingPin>, usize), String> {
         let pins = self.publisher.pins.clone();
@@ -268,7 +274,7 @@ impl Gateway {
         tool: Arc<Tool>,
         written: Value,
         filled: Option<Filled>,
-    ) -> BoxFuture<'a, Result<Prepared, Interrupt>> {
+    ) -> BoxFuture<'a, Result<Prepared, Unprepared>> {
         // Boxed, because it ends by preparing the same call again.
         Box::pin(async move { self.trust_and_prepare(caller, &tool, written, filled).await })
     }
@@ -279,7 +285,7 @@ impl Gateway {
         tool: &Tool,
         written: Value,
         filled: Option<Filled>,
-    ) -> Result<Prepared, Interrupt> {
+    ) -> Result<Prepared, Unprepared> {
         let Some(change) = tool.held() else {
             return Err(Fault::new(Code::Internal, "The tool is not held.").into());
         };

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::future::join_all;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -68,6 +69,16 @@ impl Tried {
         matches!(self, Self::Failed(_) | Self::LeftOut(_))
     }
 
+    /// Returns why the server cannot be used yet, if so.
+    pub fn trouble(&self) -> Option<String> {
+        match self {
+            Self::Ready(_) => None,
+            Self::SignIn(Some(login)) => Some(format!("it requires sign-in; run `{login}`")),
+            Self::SignIn(None) => Some("it requires sign-in".into()),
+            Self::Failed(why) | Self::LeftOut(why) => Some(why.clone()),
+        }
+    }
+
     /// Returns the result as JSON.
     pub fn json(&self) -> Value {
         match self {
@@ -79,25 +90,59 @@ impl Tried {
     }
 }
 
+impl Serialize for Tried {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.json().serialize(serializer)
+    }
+}
+
+/// A server that was tried out, for its user.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServerTrial {
+    /// The server.
+    #[serde(skip)]
+    pub name: String,
+    /// How it did; none if it is disabled.
+    #[serde(flatten)]
+    pub tried: Option<Tried>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    likely_cause: Option<&'static str>,
+    /// The last lines of stderr of a failed server.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stderr: Vec<String>,
+}
+
+impl ServerTrial {
+    fn of(name: &str, tried: Option<Tried>) -> Self {
+        Self { name: name.into(), tried, likely_cause: None, stderr: Vec::new() }
+    }
+
+    /// Whether the server is unusable in this state.
+    pub fn has_failed(&self) -> bool {
+        self.tried.as_ref().is_some_and(Tried::has_failed)
+    }
+}
+
 impl Gateway {
     /// Starts servers of a configuration that is not in use, all at once, and stops them again. No client sees these
     /// servers. Returns the result of each; for a failed server, with its last lines of stderr.
-    pub async fn try_servers(&self, config: &Config, names: &[String]) -> Vec<(String, Value)> {
+    pub async fn try_servers(&self, config: &Config, names: &[String]) -> Vec<ServerTrial> {
         self.servers.mask_by(config);
         join_all(names.iter().map(async |name| {
             let settings = config.servers.iter().find(|(known, _)| known.as_str() == name);
-            let tried = match (Tried::left_out(config, name), settings) {
-                (Some(left_out), _) => left_out.json(),
-                (None, Some((_, settings))) if !settings.enabled => json!({ "state": "disabled" }),
+            match (Tried::left_out(config, name), settings) {
+                (Some(left_out), _) => ServerTrial::of(name, Some(left_out)),
+                (None, Some((_, settings))) if !settings.enabled => ServerTrial::of(name, None),
                 (None, Some((_, settings))) => self.try_server(name, settings).await,
-                (None, None) => Tried::Failed("it is not in the configuration".into()).json(),
-            };
-            (name.clone(), tried)
+                (None, None) => {
+                    ServerTrial::of(name, Some(Tried::Failed("it is not in the configuration".into())))
+                }
+            }
         }))
         .await
     }
 
-    async fn try_server(&self, name: &str, settings: &ServerSettings) -> Value {
+    async fn try_server(&self, name: &str, settings: &ServerSettings) -> ServerTrial {
         let (updates, mut listed) = mpsc::channel(8);
         let connection = self.servers.trial(name.into(), settings, &updates);
         drop(updates);
@@ -124,15 +169,13 @@ impl Gateway {
             _ => 0,
         };
         let tried = Tried::of(state, || tools);
-        let mut told = tried.json();
+        let mut trial = ServerTrial::of(name, Some(tried.clone()));
         if let Tried::Failed(error) = &tried {
-            if let Some(cause) = likely_cause(error) {
-                told["likely_cause"] = json!(cause);
-            }
+            trial.likely_cause = likely_cause(error);
             let tail = stderr.iter().rev().take(STDERR_LINES).rev().map(|line| clip(line, STDERR_LINE));
-            told["stderr"] = tail.collect();
+            trial.stderr = tail.collect();
         }
-        told
+        trial
     }
 
     /// Returns why servers.toml cannot be edited from here; `None` if it can.

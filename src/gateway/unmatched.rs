@@ -263,28 +263,8 @@ impl<'a> Finder<'a> {
                     );
                     self.found.push(Unmatched { key: key.into(), message });
                 }
-                None => {
-                    self.against(key, std::slice::from_ref(pattern));
-                    self.obeyed(key, pattern);
-                }
+                None => self.against(key, std::slice::from_ref(pattern)),
             }
-        }
-    }
-
-    /// Checks that a policy for Nonet's own tools matches at least one tool that obeys policies: one that can do harm.
-    fn obeyed(&mut self, key: &str, pattern: &str) {
-        let Some((GATEWAY, _)) = split(pattern) else { return };
-        let matched: Vec<&Arc<Tool>> = self
-            .tools
-            .iter()
-            .copied()
-            .filter(|tool| matches_any(pattern, [&*tool.full].into_iter()))
-            .collect();
-        if !matched.is_empty() && matched.iter().all(|tool| !tool.obeys_policies()) {
-            let message = format!(
-                "`{pattern}` matches only tools of Nonet that can do no harm, and policies do not apply to them; a profile hides them with `deny`"
-            );
-            self.found.push(Unmatched { key: key.into(), message });
         }
     }
 
@@ -547,9 +527,7 @@ mod tests {
         );
         check(
             "[policies.p]\ntools = ['gateway.st*']\npolicy = 'approve'\n[profiles.p]\ndeny = ['gateway.status']\n",
-            &[
-                "policies.p.tools: `gateway.st*` matches only tools of Nonet that can do no harm, and policies do not apply to them; a profile hides them with `deny`",
-            ],
+            &[],
         );
         check(
             "[servers.gamma]\ncommand = 'x'\n[servers.docs]\ncommand = 'x'\n[gateway]\npinned = ['look', 'l*']\n[apps.one]\ntool = 'look'\n",

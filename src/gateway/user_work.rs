@@ -139,7 +139,9 @@ impl Gateway {
         match kind {
             WorkKind::Task => {
                 let by = self.job_owner(owner, id);
-                let Some(task) = self.jobs.find(id, &by).await else { return Err(not_there(id)) };
+                let Some(task) = self.jobs.find(id, &by).await.map_err(unread)? else {
+                    return Err(not_there(id));
+                };
                 let mut shown = json!(task);
                 if task.state.has_result() {
                     shown["result"] = self.kept.of_task(&by, id, SHOWN).await.unwrap_or_default();
@@ -178,7 +180,7 @@ impl Gateway {
         match (kind, action) {
             (WorkKind::Task, WorkAction::Cancel) => {
                 let by = self.job_owner(owner, id);
-                if self.jobs.find(id, &by).await.is_none() {
+                if self.jobs.find(id, &by).await.map_err(unread)?.is_none() {
                     return Err(not_there(id));
                 }
                 self.jobs.cancel(id, &by, CANCEL_WAIT).await;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Gateway,
     errands::{Called, SMALL, Unkept, bounded, failure, not_kept, unattended},
+    faults::wrong_filter,
     session::Caller,
 };
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
     fault::{Code, Fault, NextStep},
     jobs::JobOwner,
     results::{Whole, is_error, json_len, value_of},
+    select,
     store::{Most, NewRecord, Record, RecordKind, StoreError},
     text::clip,
     timetable::Zone,
@@ -51,6 +53,45 @@ struct NotifyConfig {
     batch_size: Option<u64>,
 }
 
+/// What an answer says if the first check failed.
+const FAILS_NOW: &str = "The first check failed with this error. The watch goes on until the tool works; stop it if its params are wrong.";
+/// The codes of faults that may pass: a watch can begin with one of them.
+const PASSING: [Code; 6] = [
+    Code::ServerStarting,
+    Code::ServerDown,
+    Code::AuthRequired,
+    Code::Timeout,
+    Code::RateLimited,
+    Code::UpstreamError,
+];
+
+impl WatchArguments {
+    /// Returns the watch before its first check.
+    fn into_watch(self) -> Result<Watch, Fault> {
+        let NotifyConfig { expression, batch_size } = self.notify_config;
+        let expression = select::given(expression);
+        let told_by_expression =
+            if expression.is_some() { NotifyWhen::OnThreshold } else { NotifyWhen::OnChange };
+        let notify_when = self.notify_when.unwrap_or(told_by_expression);
+        if notify_when == NotifyWhen::OnThreshold && expression.is_none() {
+            let message = "`on_threshold` needs `notify_config.expression`: a jq filter over {result} that says when it is reached, such as `.result.count > 10`.";
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        Ok(Watch {
+            tool: self.name.trim().into(),
+            params: self.params,
+            label: self.label.filter(|label| !label.trim().is_empty()),
+            interval_s: self.interval.unwrap_or(30),
+            max_checks: self.max_checks,
+            notify_when,
+            select: select::given(self.select),
+            expression: expression.filter(|_| notify_when == NotifyWhen::OnThreshold),
+            batch_size: batch_size.unwrap_or(10),
+            ..Watch::default()
+        })
+    }
+}
+
 /// The finding of a check, and its source.
 struct Looked {
     finding: Finding,
@@ -58,31 +99,123 @@ struct Looked {
     value: Value,
     /// The result of the call.
     result: Value,
+    /// Why the `select` probably does not find what it is for.
+    note: Option<String>,
 }
 
 impl Gateway {
-    /// Starts a watch with its first check. If the first check fails, returns its result and starts no watch.
+    /// Starts a watch with its first check. A tool that fails at the moment can be watched; if its failure cannot pass,
+    /// returns the failed result and starts no watch.
     pub(super) async fn start_watch(
         self: &Arc<Self>,
         caller: &Caller,
         arguments: WatchArguments,
     ) -> Result<Value, Fault> {
-        let WatchArguments { name, params, interval, label, max_checks, notify_when, notify_config, select } =
-            arguments;
-        let NotifyConfig { expression, batch_size } = notify_config;
-        let told_by_expression =
-            if expression.is_some() { NotifyWhen::OnThreshold } else { NotifyWhen::OnChange };
-        let notify_when = notify_when.unwrap_or(told_by_expression);
-        if notify_when == NotifyWhen::OnThreshold && expression.is_none() {
-            let message = "`on_threshold` needs `notify_config.expression`: a jq filter over {result} that says when it is reached, such as `.result.count > 10`.";
-            return Err(Fault::new(Code::InvalidParams, message));
+        let mut watch = arguments.into_watch()?;
+        bounded("params", &Value::Object(watch.params.clone()))?;
+        for (whose, filter) in
+            [("`select`", &watch.select), ("`notify_config.expression`", &watch.expression)]
+        {
+            if let Some(filter) = filter {
+                let checked = select::check_all(vec![filter.clone()]).await;
+                checked.map_err(|(_, error)| wrong_filter(whose, &error))?;
+            }
         }
-        bounded("params", &Value::Object(params.clone()))?;
         let owner = caller.owner().key().to_string();
         self.room_for_watch(&owner).await?;
         let own = Caller { cancel: caller.cancel.clone(), ..self.errand_caller(&owner, "watch") };
-        self.not_of_session(caller, &name)?;
-        let (gate, tool) = self.errand_tool(&own, &name).await?;
+        self.not_of_session(caller, &watch.tool)?;
+        let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
+        let found = self.watched_tool(&own, &watch.tool).await;
+        let called = match &found {
+            Ok(tool) => {
+                watch.tool = tool.full.to_string();
+                self.errand_call(&own, &watch.tool, &watch.params).await
+            }
+            Err(fault) => Err(fault.clone()),
+        };
+        let Called { result, repaired } = match called {
+            Err(fault) if PASSING.contains(&fault.code) => {
+                Called { result: fault.to_result(), repaired: Vec::new() }
+            }
+            called => called?,
+        };
+        let looked = self.finding(&own.owner(), &watch, result, at_ms).await;
+        if let Finding::Error(error) = &looked.finding {
+            if !is_error(&looked.result) {
+                return Err(not_readable(&error.message));
+            }
+            if !PASSING.iter().any(|code| code.as_str() == error.code) {
+                return Ok(not_started(looked.result));
+            }
+        }
+        watch.take(looked.finding.clone(), at_ms, millis(timer.elapsed()));
+        let (id, due_ms) = self.put_watch(caller, &watch, at_ms).await?;
+        let mut answer = json!({
+            "watcher_id": id,
+            "state": watch.state,
+            "next_check_at": due_ms.map(|due| Zone::machine().show(due)),
+            "tool": watch.tool,
+        });
+        let note = looked.note.as_ref().map(|note| format!("`select`: {note}"));
+        let repaired: Vec<String> = repaired.into_iter().chain(note).collect();
+        if !repaired.is_empty() {
+            answer["repaired"] = json!(repaired);
+        }
+        match &watch.error {
+            Some(error) => {
+                answer["error"] = json!(error);
+                answer["hint"] = json!(FAILS_NOW);
+            }
+            None => {
+                let is_whole = watch.select.is_none();
+                merge(&mut answer, self.shown_value(&own, &looked.value, &looked.result, is_whole).await);
+            }
+        }
+        if watch.is_met {
+            answer["is_met"] = json!(true);
+        }
+        if let Ok(tool) = &found
+            && let Some(uri) = self.followable(&own, tool, &watch, &looked.result)
+        {
+            answer["resource"] = json!(uri);
+            answer["hint"] = json!(format!(
+                "The server itself reports changes of `{uri}`: a client that supports resource subscriptions gets them at once by resources/subscribe, without checks."
+            ));
+        }
+        self.note_end(&mut answer);
+        answer["next_step"] = json!(watch_call("status", &id));
+        Ok(answer)
+    }
+
+    /// Stores a new watch. Returns its id, and when its next check is due.
+    async fn put_watch(
+        &self,
+        caller: &Caller,
+        watch: &Watch,
+        at_ms: u64,
+    ) -> Result<(String, Option<u64>), Fault> {
+        let id = format!("watch-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        let due_ms = (watch.state == WatchState::Active).then(|| watch.next_ms(at_ms, self.clock.unix_ms()));
+        let owner = caller.owner().key().to_string();
+        let record = NewRecord {
+            owner: owner.clone(),
+            id: id.clone(),
+            due_ms,
+            of_config: true,
+            ..NewRecord::new(RecordKind::Watch, json!(watch))
+        };
+        let put = self.records.put(record, Most::Refuse(MOST_WATCHES)).await;
+        if put.map_err(|error| not_kept(&error))?.is_none() {
+            return Err(too_many());
+        }
+        self.errands.asked_by(&owner, &id, &caller.session);
+        Ok((id, due_ms))
+    }
+
+    /// Resolves a tool to watch, and checks that it may be watched.
+    async fn watched_tool(&self, own: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
+        let (gate, tool) = self.errand_tool(own, name).await?;
         unattended(&gate, &tool)?;
         if tool.kind != Kind::Tool {
             let message = format!(
@@ -98,65 +231,7 @@ impl Gateway {
                 format!("`{}` cannot be watched: of Nonet's own tools, only read-only ones can.", tool.full);
             return Err(Fault::new(Code::InvalidParams, message));
         }
-        let mut watch = Watch {
-            tool: tool.full.to_string(),
-            params,
-            label: label.filter(|label| !label.trim().is_empty()),
-            interval_s: interval.unwrap_or(30),
-            max_checks,
-            notify_when,
-            select,
-            expression: expression.filter(|_| notify_when == NotifyWhen::OnThreshold),
-            batch_size: batch_size.unwrap_or(10),
-            ..Watch::default()
-        };
-        let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
-        let Called { result, repaired, .. } = self.errand_call(&own, &watch.tool, &watch.params).await?;
-        if is_error(&result) {
-            return Ok(not_started(result));
-        }
-        let looked = self.finding(&own.owner(), &watch, result, at_ms).await;
-        if let Finding::Error(error) = &looked.finding {
-            return Err(Fault::new(Code::InvalidParams, format!("No watch was started: {}.", error.message)));
-        }
-        watch.take(looked.finding.clone(), at_ms, millis(timer.elapsed()));
-        let id = format!("watch-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-        let due_ms = (watch.state == WatchState::Active).then(|| watch.next_ms(at_ms, self.clock.unix_ms()));
-        let record = NewRecord {
-            owner: owner.clone(),
-            id: id.clone(),
-            due_ms,
-            of_config: true,
-            ..NewRecord::new(RecordKind::Watch, json!(watch))
-        };
-        let put = self.records.put(record, Most::Refuse(MOST_WATCHES)).await;
-        if put.map_err(|error| not_kept(&error))?.is_none() {
-            return Err(too_many());
-        }
-        self.errands.asked_by(&owner, &id, &caller.session);
-        let mut answer = json!({
-            "watcher_id": id,
-            "state": watch.state,
-            "next_check_at": due_ms.map(|due| Zone::machine().show(due)),
-            "tool": watch.tool,
-        });
-        let is_whole = watch.select.is_none();
-        merge(&mut answer, self.shown_value(&own, &looked.value, &looked.result, is_whole).await);
-        if watch.is_met {
-            answer["is_met"] = json!(true);
-        }
-        if !repaired.is_empty() {
-            answer["repaired"] = json!(repaired);
-        }
-        if let Some(uri) = self.followable(&own, &tool, &watch, &looked.result) {
-            answer["resource"] = json!(uri);
-            answer["hint"] = json!(format!(
-                "The server itself reports changes of `{uri}`: a client that supports resource subscriptions gets them at once by resources/subscribe, without checks."
-            ));
-        }
-        self.note_end(&mut answer);
-        answer["next_step"] = json!(watch_call("status", &id));
-        Ok(answer)
+        Ok(tool)
     }
 
     /// Makes room for one more watch by removing the oldest finished one, if necessary.
@@ -329,16 +404,20 @@ impl Gateway {
     async fn finding(&self, owner: &JobOwner, watch: &Watch, result: Value, at_ms: u64) -> Looked {
         let failed = |code: String, message: String, result: Value| {
             let finding = Finding::Error(CheckError { code, message });
-            Looked { finding, value: Value::Null, result }
+            Looked { finding, value: Value::Null, result, note: None }
         };
         if is_error(&result) {
             let (code, message) = failure(&result);
             return failed(code, message, result);
         }
+        let mut note = None;
         let value = match &watch.select {
             None => value_of(&result),
             Some(filter) => match self.kept.select(owner, filter, Whole::of(&result)).await {
-                Ok(value) => value,
+                Ok(selected) => {
+                    note = selected.note;
+                    selected.value
+                }
                 Err(error) => return failed(Code::InvalidParams.as_str().into(), error.to_string(), result),
             },
         };
@@ -354,7 +433,7 @@ impl Gateway {
             }
         };
         let seen = Seen::new(&value, json_len(&value) <= SMALL, at_ms);
-        Looked { finding: Finding::Value { seen, is_met }, value, result }
+        Looked { finding: Finding::Value { seen, is_met }, value, result, note }
     }
 
     /// Reschedules a watch that is due later than its interval.
@@ -400,6 +479,10 @@ fn too_many() -> Fault {
         "There are already {MOST_WATCHES} watches, which is the maximum. Stop one with gateway.watch_stop."
     );
     Fault::new(Code::RateLimited, message).then(NextStep::own("watch_list", json!({})))
+}
+
+fn not_readable(why: &str) -> Fault {
+    Fault::new(Code::InvalidParams, format!("No watch was started: {why}."))
 }
 
 /// Adapts the result of a failed first check.

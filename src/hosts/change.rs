@@ -14,7 +14,7 @@ use super::{
     text::{behind_links, bytes},
 };
 use crate::{
-    files::{replace_as_it_was, replace_private},
+    files::{ensure_writable, replace_as_it_was, replace_private},
     secrets::without_secrets,
     trusted_files::TrustedFiles,
 };
@@ -143,6 +143,12 @@ impl Change {
             let remedy = "Check the folder's permissions and the free disk space; nothing was changed.";
             HostFault::new(format!("{what}: {source}"), remedy.into()).within(&file).because(source)
         };
+        if let Err(source) = ensure_writable(&file) {
+            let remedy = "Somebody has protected it: make it writable, or change it where it comes from. Nothing was changed.";
+            return Err(HostFault::new("the file is read-only".into(), remedy.into())
+                .within(&file)
+                .because(source));
+        }
         let backup = match &self.before {
             Some(before) if self.backup => {
                 let kept = self.backups.keep(&file, before);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Host, Machine, OWN_NAME, Os, Unit, listed,
-    parts::{TextPart, TextParts, TextReader, as_plain},
+    parts::{AskedInput, TextPart, TextParts, TextReader, as_plain},
     rules::{Effect, ToolNames, ToolRule},
     shortened,
 };
@@ -157,11 +157,11 @@ pub(super) fn read(value: &Value, context: &Context) -> HostEntry {
     // The host's extension starts the server; Nonet has no command for it.
     if entry.get("source").and_then(Value::as_str) == Some("extension") && !entry.contains_key("command") {
         return HostEntry::Left(
-            "an extension of the host starts this server; look for a command in its README".into(),
+            "an extension of the client starts this server; look for a command in its README".into(),
         );
     }
     let fallback = context.folder.unwrap_or(&context.machine.current);
-    let input = |id: &str| description_of_input(context.root, id);
+    let input = |id: &str| asked_input(context.root, id);
     let texts = TextReader {
         bare_variables: context.host.is_some_and(|host| host.bare_variables),
         windows: context.machine.os == Os::Windows,
@@ -172,9 +172,15 @@ pub(super) fn read(value: &Value, context: &Context) -> HostEntry {
     EntryReader { entry: &common, context, texts, taken: IDLE.to_vec(), notes: Vec::new() }.server()
 }
 
-/// Returns VS Code's prompt for an input.
-fn description_of_input(root: &Value, id: &str) -> Option<String> {
-    input(inputs(root)?, id)?.get("description")?.as_str().map(shortened)
+/// Returns VS Code's prompt for an input, and its default.
+fn asked_input(root: &Value, id: &str) -> AskedInput {
+    let Some(input) = inputs(root).and_then(|inputs| input(inputs, id)) else { return AskedInput::default() };
+    let text = |key: &str| input.get(key).and_then(Value::as_str);
+    let is_secret = input.get("password") == Some(&Value::Bool(true));
+    // `${NAME:-default}` cannot hold these.
+    let is_writable = |text: &&str| !text.is_empty() && !text.contains(['{', '}', '$']);
+    let default = text("default").filter(is_writable).filter(|_| !is_secret).map(Into::into);
+    AskedInput { prompt: text("description").map(shortened), default }
 }
 
 fn inputs(root: &Value) -> Option<&Vec<Value>> {
@@ -412,7 +418,7 @@ impl<'a> EntryReader<'a> {
                 self.notes.push(format!("{} left out: {why}", listed(keys)));
             }
         };
-        tell(&approvals, "the host decides which tools need no approval; in servers.toml `policy` decides");
+        tell(&approvals, "the client decides which tools need no approval; in servers.toml `policy` decides");
         tell(
             &sign_in,
             "sign in to the server with `nonet login`; put a manually registered client into the server's `oauth`",

@@ -9,13 +9,12 @@ use super::{
     entry::{self, Context, HostEntry, HostServer},
     import::ImportSource,
     imported::Origin,
+    listed,
+    pasted::{self, PASTED},
     read,
     rules::{self, ClientRules},
     text::{self, Text},
 };
-
-/// The file name shown for pasted text.
-const PASTED: &str = "the text";
 
 /// The contents of the files.
 pub(super) struct FoundEntries {
@@ -42,12 +41,14 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
         }
         ImportSource::Host(host) => files_of(host, machine),
         ImportSource::All => HOSTS.iter().flat_map(|host| files_of(host, machine)).collect(),
-        ImportSource::Users(hosts) => hosts.iter().map(|host| ((host.user)(machine), Some(*host))).collect(),
+        ImportSource::Users(hosts, _) => {
+            hosts.iter().map(|host| ((host.user)(machine), Some(*host))).collect()
+        }
         ImportSource::Text(..) => Vec::new(),
     };
     let mut found = FoundEntries { entries: Vec::new(), notes: Vec::new(), secrets: Vec::new() };
     if let ImportSource::Text(text, without) = source {
-        found.read(text.as_bytes(), Path::new(PASTED), None, machine)?;
+        found.paste(text, machine)?;
         found.entries.retain(|entry| !without.contains(&entry.name));
         return Ok(found);
     }
@@ -58,10 +59,13 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
             found.read(&bytes, file, *host, machine)?;
         }
     }
-    if let ImportSource::Users(_) = source {
+    if let ImportSource::Users(_, left) = source {
+        let is_left = |entry: &FoundEntry| {
+            left.iter().any(|left| Some(&*left.client) == entry.from.host && left.server == entry.name)
+        };
         let is_users = |entry: &FoundEntry| {
             let table = &entry.from.table;
-            HOSTS.iter().any(|host| host.table == table)
+            HOSTS.iter().any(|host| host.table == table) && !is_left(entry)
         };
         found.entries.retain(is_users);
         found.notes.clear();
@@ -70,9 +74,10 @@ pub(super) fn find(source: ImportSource, machine: &Machine) -> Result<FoundEntri
     if read.is_empty() {
         let looked_at: Vec<_> = files.iter().map(|(file, _)| shown(file)).collect();
         return Err(match source {
-            ImportSource::All => {
-                HostFault::new("no MCP host found on this machine".into(), "Name a FILE or a host.".into())
-            }
+            ImportSource::All => HostFault::new(
+                "no MCP client found on this machine".into(),
+                "Name a FILE or a client, or paste a server.".into(),
+            ),
             _ => HostFault::new(
                 format!("there is no file {}", looked_at.join(" and no file ")),
                 "Name the file that holds the servers.".into(),
@@ -129,7 +134,37 @@ impl FoundEntries {
     ) -> Result<(), HostFault> {
         let text = Text::new(Some(bytes), file)?;
         let root = read::value(text.plain(), read::format_of(text.plain(), file), file)?;
-        let (tables, passed_over) = read::servers(&root, &machine.current);
+        self.take(&root, file, host, machine);
+        Ok(())
+    }
+
+    /// Reads a pasted text. Of servers that it offers in several ways, the first way counts.
+    fn paste(&mut self, text: &str, machine: &Machine) -> Result<(), HostFault> {
+        let pasted = pasted::read(text)?;
+        self.notes = pasted.notes;
+        let mut others = Vec::new();
+        for root in &pasted.roots {
+            let before = self.entries.len();
+            self.take(root, Path::new(PASTED), None, machine);
+            for entry in self.entries.split_off(before) {
+                match self.entries.iter().any(|known| known.name == entry.name) {
+                    true => others.push(entry.name),
+                    false => self.entries.push(entry),
+                }
+            }
+        }
+        self.entries.iter_mut().for_each(|found| pasted::without_placeholders(&mut found.entry));
+        others.dedup();
+        if !others.is_empty() {
+            let names = listed(&others);
+            self.notes.push(format!("the text has {names} in another way too, which was passed over"));
+        }
+        Ok(())
+    }
+
+    /// Takes the servers of a file's tree.
+    fn take(&mut self, root: &Value, file: &Path, host: Option<&'static Host>, machine: &Machine) {
+        let (tables, passed_over) = read::servers(root, &machine.current);
         if passed_over > 0 {
             let note = "run the import in their project's folder";
             self.notes.push(format!(
@@ -149,8 +184,8 @@ impl FoundEntries {
                 }
                 _ => None,
             });
-            let context = Context { machine, host, file, folder, root: &root };
-            let rules = host.map(|host| rules::of_client(host, &root, file, is_installed, machine));
+            let context = Context { machine, host, file, folder, root };
+            let rules = host.map(|host| rules::of_client(host, root, file, is_installed, machine));
             let rules = rules.unwrap_or_default();
             for (name, value) in table.entries.iter() {
                 self.secrets.extend(entry::secrets(value, machine));
@@ -163,7 +198,6 @@ impl FoundEntries {
                 self.entries.push(FoundEntry { name: name.clone(), from, entry });
             }
         }
-        Ok(())
     }
 
     /// Nonet over HTTP is recognised by its name, because it has no command.

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
+use serde::Deserialize;
+
 use super::{
     Change, Host, HostFault, Machine, Os,
     find::find,
@@ -23,12 +25,22 @@ pub enum ImportSource<'a> {
     All,
     /// A host's files: the user's, and the current project's.
     Host(&'static Host),
-    /// The user-scope files of these hosts, if they exist.
-    Users(&'a [&'static Host]),
+    /// The user-scope files of these hosts, if they exist, without the servers that the user leaves where they are.
+    Users(&'a [&'static Host], &'a [LeftServer]),
     /// One file, of any host.
     File(&'a Path),
     /// Pasted text in the format of such a file, without the servers of these names.
     Text(&'a str, &'a [String]),
+}
+
+/// A server that stays with its client.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LeftServer {
+    /// The client.
+    pub client: String,
+    /// The server's name there.
+    pub server: String,
 }
 
 /// How servers are imported. Secrets without a store become variables that the user sets.
@@ -86,8 +98,8 @@ pub fn import(
     notes.extend(differences(&rows));
     if machine.os != Os::Windows && variables.iter().any(|variable| !variable.set) {
         notes.push(
-            "a host that is not started from a shell does not see the shell's variables; `secrets.env` beside servers.toml \
-             works for every host"
+            "a client that is not started from a shell does not see the shell's variables; `secrets.env` beside servers.toml \
+             works for every client"
                 .into(),
         );
     }

@@ -107,7 +107,7 @@ impl ImportRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Origin {
     /// The host, if known.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "client", skip_serializing_if = "Option::is_none")]
     pub host: Option<&'static str>,
     /// The file.
     pub file: PathBuf,
@@ -325,6 +325,18 @@ impl Imported {
     /// Whether any secret is stored.
     pub fn stores_secrets(&self) -> bool {
         !self.secrets.is_empty()
+    }
+
+    /// Adds values that the user has typed for variables that are not set. They go into `secrets.env`.
+    pub fn add_values(&mut self, values: impl IntoIterator<Item = (String, String)>) {
+        for (name, value) in values {
+            let unset = |variable: &&mut Variable| variable.name == name && !variable.set;
+            let Some(variable) = self.variables.iter_mut().find(unset) else { continue };
+            variable.set = true;
+            let (servers, store) = (variable.servers.clone(), SecretStore::File);
+            let value = Secret::new(value);
+            self.secrets.push(KeptSecret { name, servers, store, there: false, value });
+        }
     }
 
     /// Requests a backup of servers.toml, even if servers are only added.

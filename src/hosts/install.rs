@@ -78,6 +78,47 @@ pub fn install(
     replace: &[String],
     machine: &Machine,
 ) -> Result<Change, HostFault> {
+    installed(host, scope, entry_of(host, launch), launch, replace, machine)
+}
+
+/// Works out the same, with the key by which the host asks about none of Nonet's tools.
+pub fn allow_always(
+    host: &Host,
+    scope: FileScope,
+    launch: &Launch,
+    replace: &[String],
+    machine: &Machine,
+) -> Result<Change, HostFault> {
+    if host.always_allow().is_none() {
+        let message = format!("an entry of {} has no key that allows its tools for good", host.title);
+        let remedy = "Choose \"always allow\" when the client asks; docs/clients.md says where each client keeps that.";
+        return Err(HostFault::new(message, remedy.into()));
+    }
+    let mut entry = entry_of(host, launch);
+    entry.extend(allowing(host));
+    installed(host, scope, entry, launch, replace, machine)
+}
+
+/// Whether the host's entry for Nonet has that key.
+pub fn is_always_allowed(host: &Host, scope: FileScope, machine: &Machine) -> Result<bool, HostFault> {
+    let file = HostFile::read(host, scope, machine)?;
+    let entries = file.servers(host).entries(file.text.plain())?;
+    let there = entries.get(OWN_NAME);
+    Ok(allowing(host).iter().all(|(key, value)| there.and_then(|there| there.get(key)) == Some(value)))
+}
+
+fn allowing(host: &Host) -> Map<String, Value> {
+    serde_json::from_str(host.always_allow).expect("a constant of `known`")
+}
+
+fn installed(
+    host: &Host,
+    scope: FileScope,
+    entry: Map<String, Value>,
+    launch: &Launch,
+    replace: &[String],
+    machine: &Machine,
+) -> Result<Change, HostFault> {
     if let Some(entries) = host.by_hand {
         let shown = host.file(scope, machine).unwrap_or_default();
         let message = format!("{} reads its file differently in each version", host.title);
@@ -87,7 +128,7 @@ pub fn install(
     let file = HostFile::read(host, scope, machine)?;
     let servers = file.servers(host);
     let before = servers.entries(file.text.plain())?;
-    let entry = entry_of(host, launch);
+    let allowing = allowing(host);
     let mut told = Vec::new();
     let mut text = file.text.plain().to_string();
     if file.bytes.is_none() {
@@ -97,7 +138,8 @@ pub fn install(
     let is_there = before.get(OWN_NAME).is_some_and(|there| {
         let same = |(key, value): (&String, &Value)| there.get(key) == Some(value);
         // Other keys belong to the user.
-        entry.iter().filter(|(key, _)| *key == host.program || *key == "args").all(same)
+        let is_ours = |key: &String| key == host.program || key == "args" || allowing.contains_key(key);
+        entry.iter().filter(|(key, _)| is_ours(key)).all(same)
     });
     let shown = file.file.display();
     match (is_there, before.contains_key(OWN_NAME)) {
@@ -210,7 +252,7 @@ impl HostFile {
     fn read(host: &Host, scope: FileScope, machine: &Machine) -> Result<Self, HostFault> {
         let file = host.file(scope, machine).ok_or_else(|| {
             let message = format!("{} does not support servers of a project", host.title);
-            HostFault::new(message, "Leave out the project: this host has only a user file.".into())
+            HostFault::new(message, "Leave out the project: this client has only a user file.".into())
         })?;
         if host.by_hand.is_some() {
             let message = format!("{} is set up by hand", host.title);

@@ -266,15 +266,16 @@ impl<'a> Joining<'a> {
             for part in parts {
                 match part {
                     TextPart::Plain(_) | TextPart::Keyring(_) => {}
-                    TextPart::Variable { default: Some(_), .. } => {}
+                    TextPart::Variable { default: Some(_), .. }
+                    | TextPart::Asked { default: Some(_), .. } => {}
                     TextPart::Variable { name: variable, .. } => {
-                        let what = "the host's file uses it".to_string();
+                        let what = "the client's file uses it".to_string();
                         self.note_variable(variable.clone(), what, name, &place);
                     }
                     TextPart::Secret { .. } | TextPart::Asked { .. } => {
                         let what = match part {
                             TextPart::Asked { what, .. } => what.clone(),
-                            _ => "a secret of the host's file".into(),
+                            _ => "a secret of the client's file".into(),
                         };
                         let Some(held) = held(part, &found.from.file) else { continue };
                         let reference = match there {

@@ -19,6 +19,7 @@ const COMMON: Host = Host {
     blank: "",
     program: "command",
     extra: "{}",
+    always_allow: "{}",
     timeout: Unit::Guess,
     bare_variables: false,
     by_hand: None,
@@ -105,6 +106,7 @@ pub static HOSTS: [Host; 18] = [
             machine.folder("CODEX_HOME").unwrap_or(machine.home.join(".codex")).join("config.toml")
         },
         project: Some(".codex/config.toml"),
+        always_allow: r#"{"default_tools_approval_mode": "approve"}"#,
         timeout: Unit::Seconds,
         ..COMMON
     },
@@ -115,6 +117,7 @@ pub static HOSTS: [Host; 18] = [
         reload: "Start Gemini CLI again, or run `/mcp refresh` in it.",
         user: |machine| machine.home.join(".gemini").join("settings.json"),
         project: Some(".gemini/settings.json"),
+        always_allow: r#"{"trust": true}"#,
         timeout: Unit::Milliseconds,
         bare_variables: true,
         ..COMMON

@@ -40,6 +40,14 @@ impl Launch {
         }
         Ok(launch)
     }
+
+    /// Returns this launch, in place of one whose program is gone, with that one's options.
+    pub fn with_options_of(self, now: Vec<String>) -> Self {
+        let is_option = |arg: &String| arg.starts_with("--");
+        let mut args: Vec<String> = self.args.into_iter().take_while(|arg| !is_option(arg)).collect();
+        args.extend(now.into_iter().skip_while(|arg| !is_option(arg)));
+        Self { command: self.command, args }
+    }
 }
 
 /// Returns the command that fetched a program into a cache; none for an installed program.

@@ -30,6 +30,8 @@ pub(super) enum TextPart {
         id: String,
         /// Its purpose, for the user.
         what: String,
+        /// The value if the user gives none.
+        default: Option<String>,
     },
     /// A secret. `key` names the secret: `GITHUB_TOKEN`, or only `TOKEN`.
     Secret { value: String, key: SecretName },
@@ -54,8 +56,15 @@ pub(super) struct TextReader<'a> {
     pub windows: bool,
     /// The value of `${workspaceFolder}` in the host.
     pub folder: &'a Path,
-    /// Returns an input's prompt, by its id.
-    pub input: &'a dyn Fn(&str) -> Option<String>,
+    /// Returns what is known of an input, by its id.
+    pub input: &'a dyn Fn(&str) -> AskedInput,
+}
+
+/// An input that a host prompts for.
+#[derive(Debug, Default)]
+pub(super) struct AskedInput {
+    pub prompt: Option<String>,
+    pub default: Option<String>,
 }
 
 impl TextReader<'_> {
@@ -99,14 +108,19 @@ impl TextReader<'_> {
             let name = ["secrets.", "inputs."].iter().find_map(|kind| content.trim().strip_prefix(kind))?;
             return Some((variable(name)?, after.strip_prefix('}')?));
         }
-        let asked = |id: &str, what: String| TextPart::Asked { id: id.into(), what };
+        let asked = |id: &str, what: String| TextPart::Asked { id: id.into(), what, default: None };
         let folder = self.folder.to_string_lossy().into_owned();
         let home = if self.windows { "USERPROFILE" } else { "HOME" };
         let part = match content.split_once(':') {
             Some(("env", name)) => variable(name)?,
             Some(("input", id)) => {
-                let what = (self.input)(id).map(|what| format!(": {what}")).unwrap_or_default();
-                asked(id, format!("the host prompts for `{id}`{what}"))
+                let AskedInput { prompt, default } = (self.input)(id);
+                let prompt = prompt.map(|prompt| format!(": {prompt}")).unwrap_or_default();
+                TextPart::Asked {
+                    id: id.into(),
+                    what: format!("the client prompts for `{id}`{prompt}"),
+                    default,
+                }
             }
             Some(("file", path)) => asked(GIVEN, format!("the text of the file {path}")),
             Some(("cmd" | "command", command)) => asked(GIVEN, format!("the output of `{}`", command.trim())),
@@ -212,7 +226,7 @@ mod tests {
     }
 
     fn check(text: &str, bare_variables: bool, expected: &str) {
-        let (folder, input) = (Path::new("/home/ann/app"), |_: &str| None);
+        let (folder, input) = (Path::new("/home/ann/app"), |_: &str| AskedInput::default());
         let reader = TextReader { bare_variables, windows: false, folder, input: &input };
         assert_eq!(shown(&reader.parts(text)), expected, "{text}");
     }

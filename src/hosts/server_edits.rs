@@ -2,6 +2,7 @@
 //! Each edit is verified by reading the result, and nothing is written before it is applied.
 
 mod table;
+mod variable;
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -30,7 +31,10 @@ use crate::{
     secrets_file::SecretsFile,
 };
 
-pub use table::{ServerTable, TableEdit, TableFault, Unedited, edit_table, server_table, set_tool_policy};
+pub use table::{
+    ServerTable, TableEdit, TableFault, Unedited, edit_table, give_token, server_table, set_tool_policy,
+};
+pub use variable::pass_variable;
 
 /// A servers.toml without a removed server, and the server's leftovers.
 pub struct Removal {

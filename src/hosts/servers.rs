@@ -312,8 +312,12 @@ pub(super) fn written(parts: &TextParts, server: &str, file: &Path, names: &mut 
             }
             TextPart::Keyring(name) => text.push_str(&Reference::Keyring(name.clone()).to_string()),
             part => {
-                if let Some(held) = held(part, file) {
-                    text.push_str(&names.name(server, held).to_string());
+                let Some(held) = held(part, file) else { continue };
+                match (part, names.name(server, held)) {
+                    (TextPart::Asked { default: Some(default), .. }, Reference::Variable(name)) => {
+                        text.extend(["${", &name, ":-", default, "}"]);
+                    }
+                    (_, reference) => text.push_str(&reference.to_string()),
                 }
             }
         }
@@ -326,7 +330,7 @@ pub(super) fn held(part: &TextPart, file: &Path) -> Option<Meaning> {
     match part {
         TextPart::Secret { value, key } => Some(Meaning::Value { value: value.clone(), key: key.clone() }),
         // Two files may ask for different things under one name.
-        TextPart::Asked { id, what } => Some(Meaning::Asked(format!("{}\n{what}\n{id}", file.display()))),
+        TextPart::Asked { id, what, .. } => Some(Meaning::Asked(format!("{}\n{what}\n{id}", file.display()))),
         _ => None,
     }
 }
@@ -453,8 +457,14 @@ impl Comparison<'_> {
         if there == part {
             return true;
         }
+        let default = match part {
+            TextPart::Asked { default, .. } => default.as_ref(),
+            _ => None,
+        };
         let reference = match there {
-            TextPart::Variable { name, default: None } => Reference::Variable(name.clone()),
+            TextPart::Variable { name, default: there } if there.as_ref() == default => {
+                Reference::Variable(name.clone())
+            }
             TextPart::Keyring(name) => Reference::Keyring(name.clone()),
             _ => return false,
         };

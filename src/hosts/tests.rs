@@ -168,7 +168,9 @@ fn hosts_are_found_by_what_people_type() {
     }
     let fault = find("windsruf").unwrap_err().to_string();
     assert!(
-        fault.starts_with("unknown host `windsruf`. Did you mean `windsurf`? Known hosts: claude-desktop, ")
+        fault.starts_with(
+            "unknown client `windsruf`. Did you mean `windsurf`? Known clients: claude-desktop, "
+        )
     );
 }
 

@@ -99,7 +99,7 @@ async fn work_that_was_begun_always_becomes_a_job() {
     assert!(!jobs.knows(&first.id) && jobs.knows(&last.id));
     assert_eq!(jobs.list(&me())[0].id, last.id, "newest first");
     // The store still has it.
-    let found = jobs.find(&first.id, &me()).await.expect("it is known");
+    let found = jobs.find(&first.id, &me()).await.expect("it can be read").expect("it is known");
     assert_eq!(found.state, TaskState::Completed);
     assert_eq!(jobs.running(), 4);
 }
@@ -179,7 +179,7 @@ async fn the_end_of_a_job_is_that_of_its_work() {
         assert!(job.wait(Duration::from_secs(4)).await.is_none());
         let end = job.wait(HOUR).await.expect("it ends");
         assert_eq!((end.state, end.value.is_none()), (expected, true));
-        let found = jobs.find(&job.id, &me()).await.expect("it is known");
+        let found = jobs.find(&job.id, &me()).await.expect("it can be read").expect("it is known");
         let summary = json!(found);
         assert_eq!(summary["state"], word);
         assert_eq!(summary["elapsed_ms"], 5_000);
@@ -281,7 +281,9 @@ fn another_run_knows_what_ended_and_what_was_lost() {
         let found = json!(after.find(&lost, &client).await.expect("it is known"));
         assert_eq!(found["state"], "lost");
         assert!(found["message"].is_string() && found["elapsed_ms"].as_u64() >= Some(60_000), "{found}");
-        assert!(after.find(&lost, &owner(Some(7), Some("work"), true)).await.is_none());
+        assert!(
+            after.find(&lost, &owner(Some(7), Some("work"), true)).await.expect("it can be read").is_none()
+        );
     });
 }
 

@@ -121,6 +121,11 @@ async fn a_result_is_read_by_a_filter() {
     assert_eq!(select(".[1:]").await.expect("rows")["total"], 2);
     assert_eq!(select(".[2].id").await.expect("a value")["value"], 2);
     assert_eq!(select(".[").await, Err(Code::InvalidParams));
+    assert_eq!(select("  ").await.expect("all rows")["total"], 3);
+    let page = json!({ "content": [{ "type": "text", "text": "{\"events\": [1, 2]}" }] });
+    let query = json!({ "ref": keep(&kept, &owner(None), page).await, "select": ".result.events | length" });
+    let counted = fetch(&kept, &owner(None), query).await.expect("a value");
+    assert_eq!(counted["note"], "no `result`; keys: events");
 }
 
 #[tokio::test]
@@ -137,8 +142,36 @@ async fn params_take_kept_results_by_their_references() {
     assert_eq!(fill(&owner(Some("work")), template).await, Err(Code::NotFound));
     let lost = json!({ "id": format!("{{{{ref:{reference}[9].id}}}}") });
     assert_eq!(fill(&owner(None), lost).await, Err(Code::NotFound));
-    // Text that does not look like a reference is not a template of ours.
-    assert_eq!(fill(&owner(None), json!("{{ref:main}} {{name}}")).await, Ok(None));
+    // A blank, and no `ref:`, are forgiven.
+    for form in [format!("{{{{ref: {reference} [2].id}}}}"), format!("{{{{{reference}[-1].id}}}}")] {
+        assert_eq!(fill(&owner(None), json!(form)).await, Ok(Some(json!(2))), "{form}");
+    }
+    // Text in braces is a fault only in the place of a reference, unless it is said to be text.
+    assert_eq!(fill(&owner(None), json!("{{ref}} {{name}} {{a..b}}")).await, Ok(None));
+    assert_eq!(fill(&owner(None), json!("{{ref:main}} {{name}}")).await, Err(Code::InvalidParams));
+    let literal = fill(&owner(None), json!("{{literal:ref:main}} {{name}}")).await;
+    assert_eq!(literal, Ok(Some(json!("{{ref:main}} {{name}}"))));
+}
+
+#[tokio::test]
+async fn a_kept_picture_is_its_data() {
+    let kept = in_memory();
+    let data = "iVBORw0K".repeat(700);
+    let picture = json!({ "type": "image", "data": data, "mimeType": "image/png" });
+    let both = json!({ "content": [{ "type": "text", "text": "a map" }, picture] });
+    let reference = keep(&kept, &owner(None), both).await;
+    let fill = async |template: String| {
+        let filled = kept.fill(&owner(None), &json!(template)).await.expect("it is kept");
+        filled.expect("a template").value
+    };
+    assert_eq!(fill(format!("{{{{ref:{reference}.content.1.data}}}}")).await, json!(data));
+    assert_eq!(fill(format!("{{{{ref:{reference}}}}}")).await, json!("a map"));
+    let only = keep(&kept, &owner(None), json!({ "content": [picture] })).await;
+    assert_eq!(
+        fill(format!("data:image/png;base64,{{{{ref:{only}}}}}")).await,
+        json!(format!("data:image/png;base64,{data}"))
+    );
+    assert_eq!(fill(format!("{{{{ref:{only}.content[0].mimeType}}}}")).await, json!("image/png"));
 }
 
 #[tokio::test]

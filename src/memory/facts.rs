@@ -22,6 +22,10 @@ const NAMED: usize = 3;
 const SIMILAR: f64 = 0.6;
 /// How much of a text is compared, in characters.
 const COMPARED_TEXT: usize = 400;
+/// How many facts without vectors a search waits for.
+const FEW: usize = 32;
+/// The least score of a fact that is likely about the query.
+const NEAR: f32 = 0.45;
 /// Hits below this share of the best score are left out, unless the caller sets a limit.
 const FAR: f32 = 0.5;
 
@@ -63,6 +67,14 @@ pub struct FoundFacts {
     pub confidence: Option<Confidence>,
     /// Whether only words were compared, because there are no vectors.
     pub by_words: bool,
+}
+
+impl FoundFacts {
+    /// Whether the first fact is likely about the query.
+    pub fn fits(&self) -> bool {
+        let is_sure = self.confidence.is_some_and(|confidence| confidence != Confidence::Low);
+        self.facts.first().is_some_and(|(_, score)| is_sure || score.is_some_and(|score| score >= NEAR))
+    }
 }
 
 impl Fact {
@@ -136,12 +148,17 @@ impl Memory {
     ) -> Result<FoundFacts, StoreError> {
         let shelf = self.shelf(owner);
         let mut state = shelf.current(&*self.records, embedder).await?;
-        let view = state.index().await;
-        let lacks_vectors = state.lacks_vectors();
-        drop(state);
-        if lacks_vectors && embedder.is_some() {
+        let missing = state.missing_vectors();
+        if missing > 0 && embedder.is_some() {
+            drop(state);
             self.catch_up(&shelf, embedder);
+            if missing <= FEW {
+                shelf.caught_up().await;
+            }
+            state = shelf.current(&*self.records, embedder).await?;
         }
+        let view = state.index().await;
+        drop(state);
         let tags: Vec<String> = tags.iter().map(|tag| fold(tag.trim())).collect();
         let most = limit.unwrap_or(5);
         let allowed = |at: usize| view.facts[at].has(&tags);
@@ -166,6 +183,15 @@ impl Memory {
             confidence: Some(found.confidence),
             by_words: !request.has_vectors(),
         })
+    }
+
+    /// Counts an owner's facts.
+    pub async fn count(&self, owner: &str) -> Result<usize, StoreError> {
+        // Without facts, no shelf is needed.
+        match self.records.changes(owner).await? {
+            Some(_) => Ok(self.shelf(owner).current(&*self.records, None).await?.len()),
+            None => Ok(0),
+        }
     }
 
     /// Removes a fact and returns its text and tags; `None` if there is no such fact.

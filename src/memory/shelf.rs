@@ -8,12 +8,15 @@ use std::{
     fmt::{self, Debug, Formatter},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::{
+    sync::{Mutex, MutexGuard, watch},
+    time::timeout,
+};
 
 use super::Fact;
 use crate::{
@@ -25,6 +28,8 @@ use crate::{
 const MODEL_WAIT: Duration = Duration::from_secs(1);
 /// How many facts are embedded before their vectors are stored and used.
 const BATCH: usize = 32;
+/// How long a search for facts waits for the vectors of few new facts.
+const VECTOR_WAIT: Duration = Duration::from_secs(1);
 
 /// The facts of an owner.
 pub(super) struct Shelf {
@@ -33,7 +38,7 @@ pub(super) struct Shelf {
     /// The number of facts.
     count: AtomicUsize,
     /// Whether the index is being updated in the background.
-    catching_up: AtomicBool,
+    catching_up: watch::Sender<bool>,
 }
 
 impl Debug for Shelf {
@@ -84,7 +89,7 @@ impl Shelf {
             behind: false,
             without_vectors: false,
         };
-        let (count, catching_up) = (AtomicUsize::default(), AtomicBool::default());
+        let (count, catching_up) = (AtomicUsize::default(), watch::Sender::default());
         Self { owner: owner.into(), state: Mutex::new(state), count, catching_up }
     }
 
@@ -111,7 +116,7 @@ impl Shelf {
         if state.model.is_none()
             && !state.facts.is_empty()
             && let Some(embedder) = embedder
-            && let Ok(Some(model)) = tokio::time::timeout(MODEL_WAIT, embedder.fingerprint()).await
+            && let Ok(Some(model)) = timeout(MODEL_WAIT, embedder.fingerprint()).await
         {
             let vectors = records.vectors(&self.owner, &model).await?;
             state.vectors = vectors
@@ -128,7 +133,13 @@ impl Shelf {
 
     /// Whether the caller has to update the index, because nobody else is doing so.
     pub fn begin_catching_up(&self) -> bool {
-        !self.catching_up.swap(true, Ordering::AcqRel)
+        self.catching_up.send_if_modified(|is_busy| !std::mem::replace(is_busy, true))
+    }
+
+    /// Waits a moment until nobody updates the index.
+    pub async fn caught_up(&self) {
+        let mut catching_up = self.catching_up.subscribe();
+        let _ = timeout(VECTOR_WAIT, catching_up.wait_for(|is_busy| !is_busy)).await;
     }
 
     /// Updates the index, and makes the missing vectors.
@@ -194,11 +205,11 @@ impl Shelf {
 }
 
 /// Marks the update of the index as over, however it ends.
-struct Done<'a>(&'a AtomicBool);
+struct Done<'a>(&'a watch::Sender<bool>);
 
 impl Drop for Done<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        self.0.send_replace(false);
     }
 }
 
@@ -228,9 +239,9 @@ impl Current<'_> {
         self.state.facts.len()
     }
 
-    /// Whether any fact lacks a vector.
-    pub fn lacks_vectors(&self) -> bool {
-        self.state.vectors.len() < self.state.facts.len()
+    /// Counts the facts without a vector.
+    pub fn missing_vectors(&self) -> usize {
+        self.state.facts.len().saturating_sub(self.state.vectors.len())
     }
 
     /// Returns the current view, which may be out of date.

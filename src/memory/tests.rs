@@ -78,7 +78,7 @@ async fn what_another_gateway_changes_is_seen_at_once() {
     }
     one.forget("", &id).await.expect("it is removed");
     assert!(recall(&other, "", "deploys", &[]).await.is_empty());
-    crate::store::forget(folder.path()).expect("emptied");
+    crate::store::forget(folder.path(), crate::store::Forgettable::Memory).expect("emptied");
     assert!(recall(&one, "", "", &[]).await.is_empty());
 }
 

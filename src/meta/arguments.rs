@@ -91,6 +91,33 @@ fn meant<'a>(own: &[&'a str], aliases: Aliases, key: &str) -> Option<&'a str> {
     })
 }
 
+/// Moves keys without a meaning of their own into `input`, if `name` is given and `input` is not. Returns the change.
+pub(super) fn take_beside(
+    own: &[&str],
+    aliases: Aliases,
+    arguments: &mut Map<String, Value>,
+    (name, input): (&str, &str),
+) -> Option<String> {
+    let of = |key: &str| meant(own, aliases, key);
+    let is_given =
+        |wanted: &str| arguments.iter().any(|(key, value)| of(key) == Some(wanted) && !value.is_null());
+    if !is_given(name) || is_given(input) {
+        return None;
+    }
+    // Another spelling of a key that is there too is a name of its own.
+    let is_beside =
+        |key: &&String| of(key).is_none_or(|meant| **key != *meant && arguments.contains_key(meant));
+    let beside: Vec<String> = arguments.keys().filter(is_beside).cloned().collect();
+    if beside.is_empty() {
+        return None;
+    }
+    let taken = beside.iter().filter_map(|key| Some((key.clone(), arguments.shift_remove(key)?)));
+    let taken: Map<String, Value> = taken.collect();
+    let shown: Vec<String> = beside.iter().map(|key| clip(key, 40)).collect();
+    arguments.insert(input.into(), Value::Object(taken));
+    Some(format!("beside `{name}`, so taken into `{input}`: {}", shown.join(", ")))
+}
+
 /// Builds the note about an ignored key.
 fn ignored(tool: &str, own: &[&str], key: &str) -> String {
     let key = clip(key, 40);
@@ -190,6 +217,11 @@ fn as_object(value: &Value) -> Option<Map<String, Value>> {
         },
         _ => None,
     }
+}
+
+/// Returns the call in the params of an `execute_tool`, if there is one.
+pub(super) fn nested(call: &Value) -> Option<Map<String, Value>> {
+    as_object(call.get("params")?).filter(|inner| !inner.is_empty())
 }
 
 /// Returns the call inside its only wrapper key, including the call's own keys beside that key.

@@ -10,10 +10,14 @@ use super::arguments::{self, KnownTools};
 use crate::{
     aliases::Aliases,
     fault::{Code, Fault},
-    gateway::{Gate, Gateway, Interrupt, session::Caller},
+    gateway::{Gate, Gateway, Interrupt, MAX_ACTIONS, session::Caller, too_many},
+    name::meta_tool,
     results::CallResult,
     schema::{Reading, Schema},
 };
+
+/// How many nested `execute_tool` an action may have.
+const MAX_NESTED: usize = 4;
 
 /// Answers a call of a meta-tool with a `CallToolResult`.
 pub(super) type Handler =
@@ -23,6 +27,8 @@ pub(super) type Handler =
 #[derive(Clone, Copy)]
 pub(super) enum Hint {
     ReadOnly,
+    /// Neither destructive by itself nor open to the world.
+    Harmless,
     AlwaysLoad,
     MayBeTask,
 }
@@ -54,10 +60,14 @@ impl From<Definition> for MetaTool {
     fn from(from: Definition) -> Self {
         let Definition { name, description, properties, required, hints, aliases, run } = from;
         let schema = object(properties, required);
-        let mut definition = json!({ "name": name, "description": description, "inputSchema": schema });
+        let mut definition =
+            json!({ "name": name, "description": description, "inputSchema": as_shown(&schema) });
         for hint in hints {
             match hint {
                 Hint::ReadOnly => definition["annotations"] = json!({ "readOnlyHint": true }),
+                Hint::Harmless => {
+                    definition["annotations"] = json!({ "destructiveHint": false, "openWorldHint": false });
+                }
                 Hint::AlwaysLoad => definition["_meta"] = json!({ "anthropic/alwaysLoad": true }),
                 Hint::MayBeTask => definition["execution"] = json!({ "taskSupport": "optional" }),
             }
@@ -65,6 +75,28 @@ impl From<Definition> for MetaTool {
         let schema = Schema::of_tool(name, schema);
         let own = schema.parameters().iter().map(|parameter| parameter.name.to_string()).collect();
         Self { name, definition, aliases, run, schema, own }
+    }
+}
+
+/// The key that holds the type of a property in the definition only.
+const SHOWN_TYPE: &str = "shownType";
+
+/// Builds a property that accepts any value. Clients see a single type, because some reject a property without one.
+pub(super) fn any(shown: &str, about: &str) -> Value {
+    json!({ SHOWN_TYPE: shown, "description": about })
+}
+
+/// Returns a schema as clients see it: every property has a type, and a minimum of 1, which goes without saying, costs no bytes.
+fn as_shown(schema: &Value) -> Value {
+    let shown = |(key, value): (&String, &Value)| match key.as_str() {
+        SHOWN_TYPE => Some(("type".into(), value.clone())),
+        "minimum" => None,
+        _ => Some((key.clone(), as_shown(value))),
+    };
+    match schema {
+        Value::Object(fields) => fields.iter().filter_map(shown).collect(),
+        Value::Array(items) => items.iter().map(as_shown).collect(),
+        other => other.clone(),
     }
 }
 
@@ -108,6 +140,14 @@ impl MetaCall<'_> {
         self.changes.extend(changes);
     }
 
+    /// Takes arguments that mean nothing here as members of `input`, if `name` is given and `input` is not: what is called
+    /// by that name may take them.
+    pub fn take_beside(&mut self, name: &str, input: &str) {
+        let own: Vec<&str> = self.tool.own.iter().map(String::as_str).collect();
+        let change = arguments::take_beside(&own, self.tool.aliases, &mut self.arguments, (name, input));
+        self.changes.extend(change);
+    }
+
     /// Reads the arguments, including aliases.
     pub fn read<T: DeserializeOwned>(&mut self) -> Result<T, Fault> {
         self.rename();
@@ -136,6 +176,46 @@ impl MetaCall<'_> {
             let message = format!("The arguments do not fit `{}`: {error}.", tool.name);
             Fault::new(Code::InvalidParams, message)
         })
+    }
+
+    /// Reads the actions of a `run_parallel` with the keys `own`, as models write them.
+    pub fn actions(&mut self, own: &[&str], schema: &Schema, given: Value) -> Result<Value, Fault> {
+        let (actions, changes) = arguments::actions(given);
+        self.changes.extend(changes);
+        match actions {
+            Value::Array(list) if list.len() > MAX_ACTIONS => Err(too_many(list.len())),
+            Value::Array(list) => Ok(list.into_iter().map(|one| self.action(own, schema, one)).collect()),
+            other => Ok(other),
+        }
+    }
+
+    /// Reads one action. An `execute_tool` in it is unwrapped.
+    fn action(&mut self, own: &[&str], schema: &Schema, given: Value) -> Value {
+        let (gateway, caller) = (self.gateway, self.caller);
+        let is_nested = |call: &Value| {
+            call["name"].as_str().is_some_and(|name| {
+                let is_meant = |tool: Option<&str>| tool == Some("execute_tool");
+                is_meant(meta_tool(name)) && is_meant(gateway.gate(&caller.session).meta_tool(name))
+            })
+        };
+        let mut read = self.call_of_tool(own, schema, given);
+        for _ in 0..MAX_NESTED {
+            let Some(mut inner) = is_nested(&read).then(|| arguments::nested(&read)).flatten() else { break };
+            let waits = inner.shift_remove("background").is_none_or(|background| background == false);
+            let Value::Object(inner) = self.call_of_tool(own, schema, Value::Object(inner)) else { break };
+            if !inner.contains_key("name") {
+                break;
+            }
+            self.changes.push("an `execute_tool` in an action was unwrapped".into());
+            if !waits {
+                self.changes.push("`background` was ignored: all actions run in one call".into());
+            }
+            if let Value::Object(outer) = &mut read {
+                outer.shift_remove("params");
+                outer.extend(inner);
+            }
+        }
+        read
     }
 
     /// Reads one call of a tool with the keys `own`, as models write it. Unwraps the call first, so that nothing in it
@@ -168,11 +248,12 @@ impl MetaCall<'_> {
     }
 }
 
-/// Whether a call has a name, an object of params, and only its own keys.
+/// Whether a call has a name and an object of params, or a filter instead, and only its own keys.
 fn is_plain(own: &[&str], call: &Value) -> bool {
     call.as_object().is_some_and(|fields| {
-        fields.get("name").is_some_and(Value::is_string)
-            && fields.get("params").is_some_and(Value::is_object)
-            && fields.keys().all(|key| own.contains(&key.as_str()))
+        let is_call = fields.get("name").is_some_and(Value::is_string)
+            && fields.get("params").is_some_and(Value::is_object);
+        let is_filter = || fields.get("filter").is_some_and(Value::is_string) && !fields.contains_key("name");
+        (is_call || is_filter()) && fields.keys().all(|key| own.contains(&key.as_str()))
     })
 }

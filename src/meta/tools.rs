@@ -6,8 +6,8 @@ use futures::FutureExt;
 use serde_json::{Map, Value, json};
 
 use super::{
-    arguments::{self, CALL},
-    read::{Definition, Hint, MetaTool, object},
+    arguments::CALL,
+    read::{Definition, Hint, MetaTool, any, object},
 };
 use crate::{
     aliases::Aliases,
@@ -38,21 +38,24 @@ pub(super) static META: LazyLock<[MetaTool; 9]> = LazyLock::new(|| {
 
 /// The keys of `execute_tool` and of an action of `run_parallel`. Other keys beside `name` may be params.
 const EXECUTE_KEYS: [&str; 5] = ["name", "params", "timeout_ms", "background", "select"];
-const ACTION_KEYS: [&str; 10] = [
+const ACTION_KEYS: [&str; 13] = [
     "id",
     "name",
     "params",
+    "filter",
     "after",
     "when",
     "for_each",
     "max_concurrency",
     "on_error",
+    "retry",
     "timeout_ms",
     "select",
+    "show",
 ];
 
-/// The schema of an action of `run_parallel`.
-static ACTION: LazyLock<Schema> = LazyLock::new(|| Schema::new(action_schema()));
+/// The schema of an action that calls a tool.
+static ACTION: LazyLock<Schema> = LazyLock::new(|| Schema::new(action_schema(&["name"])));
 
 fn text(about: &str) -> Value {
     json!({ "type": "string", "description": about })
@@ -65,12 +68,12 @@ fn answer(value: Value) -> CallResult {
 fn search_tools() -> Definition {
     Definition {
         name: "search_tools",
-        description: "Find the right tool, skill or app by meaning, in plain words, among all of the user's MCP servers: files, git and code hosts, web, databases, mail, calendars, time, memory and every product connected here. None is listed elsewhere, so search whenever a step needs something outside of this chat, before saying that it cannot be done. Search once per step and name the product: \"create a github issue\", not the whole task. Gives names to run with execute_tool, with signature and risk. Try other words if confidence is low.",
+        description: "Find the right tool, skill or app by meaning among all of the user's MCP servers: files, git and code hosts, web, databases, mail, calendars, time, memory and every product connected here. None is listed elsewhere, so search whenever a step needs something outside of this chat, before saying that it cannot be done. Search once per step and name the product: \"create a github issue\", not the whole task. Gives names to run with execute_tool: one in full if it is sure, else several.",
         properties: json!({
             "query": text("What the tool should do; English works best"),
             "category": text("Only this server or group"),
             "limit": { "type": "integer", "minimum": 1, "maximum": 50, "default": 5 },
-            "detail": { "type": "string", "enum": ["name", "signature", "full"], "default": "signature" },
+            "detail": { "type": "string", "enum": ["name", "signature", "full"] },
             "max_risk": { "type": "string", "enum": ["low", "medium", "high"] },
             "kind": { "type": "string", "enum": ["tool", "skill", "app"] },
             "tags": { "type": "array", "items": { "type": "string" } },
@@ -101,7 +104,7 @@ fn get_tool() -> Definition {
         name: "get_tool",
         description: "Read everything about what search found: whole description, exact input schema, risk, and a call to copy. Needed only when the signature is not enough.",
         properties: json!({
-            "name": text("Tool name such as files.read_file"),
+            "name": text("Such as files.read_file"),
             "names": { "type": "array", "items": { "type": "string" }, "maxItems": 5 },
         }),
         required: &[],
@@ -139,11 +142,11 @@ fn execute_tool() -> Definition {
         name: "execute_tool",
         description: "Run a tool, skill or app by the name that search_tools gave, with its params. Gives the server's own result. A slow call goes on in the background and gives a task_id; a result too large to show is kept and gives a ref. A failed call says what to do next.",
         properties: json!({
-            "name": text("Tool name"),
-            "params": { "type": "object", "description": "The tool's own params", "default": {} },
-            "timeout_ms": { "type": "integer", "minimum": 1, "description": "Hard limit" },
-            "background": { "type": "boolean", "description": "Do not wait for the result", "default": false },
-            "select": text("jq filter on the result, to read only what is needed"),
+            "name": { "type": "string" },
+            "params": { "type": "object", "description": "The tool's own params" },
+            "timeout_ms": { "type": "integer", "minimum": 1 },
+            "background": { "type": "boolean", "description": "Do not wait for the result" },
+            "select": text("jq on the result's value, to read only what is needed; JSON text is already parsed"),
         }),
         required: &["name"],
         hints: &[Hint::AlwaysLoad, Hint::MayBeTask],
@@ -195,7 +198,7 @@ fn browse_category() -> Definition {
         description: "Page through all tools of one server or group by name, when a search does not find what must be there.",
         properties: json!({
             "category": text("Server or group"),
-            "page": { "type": "integer", "minimum": 1, "default": 1 },
+            "page": { "type": "integer", "minimum": 1 },
             "page_size": { "type": "integer", "minimum": 1, "maximum": 100, "default": 20 },
             "prefix": text("Only names that begin so"),
         }),
@@ -209,34 +212,38 @@ fn browse_category() -> Definition {
     }
 }
 
-fn action_schema() -> Value {
+/// Returns the schema of an action. An action without a tool has a filter.
+fn action_schema(required: &[&str]) -> Value {
     object(
         json!({
             "id": text("For {{id...}}; else its number"),
-            "name": text("Tool name"),
+            "name": { "type": "string" },
             "params": { "type": "object" },
+            "filter": text("jq on {steps, input}, without a tool"),
             "after": { "type": "array", "items": { "type": "string" } },
             "when": text("jq on {steps}: skip if false"),
-            "for_each": { "description": "{{list}}; params take {{item}}" },
+            "for_each": any("string", "{{list}}; params take {{item}}"),
             "max_concurrency": { "type": "integer" },
             "on_error": { "type": "string", "enum": ["stop", "keep"] },
-            "timeout_ms": { "type": "integer" },
+            "retry": any("object", "{times, wait}"),
+            "timeout_ms": { "type": "integer", "minimum": 1 },
             "select": text("jq on its result"),
+            "show": { "type": "boolean" },
         }),
-        &["name"],
+        required,
     )
 }
 
 fn run_parallel() -> Definition {
     Definition {
         name: "run_parallel",
-        description: "Run several tools in one go: independent ones at once, dependent ones as a graph. {{id.path}} in params takes an earlier action's result without reading it; `after` only waits. One failure does not touch the others.",
+        description: "Run several tools in one go: independent ones at once, dependent ones as a graph. {{id.path}} in params takes an earlier action's result without reading it: the answer only names that result, unless `show`. `after` only waits. One failure does not touch the others.",
         properties: json!({
             "actions": {
                 "type": "array",
                 "minItems": 1,
                 "maxItems": 50,
-                "items": action_schema(),
+                "items": action_schema(&[]),
             },
             "max_concurrency": { "type": "integer", "minimum": 1, "maximum": 50 },
             "fail_fast": { "type": "boolean" },
@@ -252,15 +259,7 @@ fn run_parallel() -> Definition {
             async move {
                 call.rename();
                 if let Some(actions) = call.arguments.get_mut("actions").map(Value::take) {
-                    let (actions, changes) = arguments::actions(actions);
-                    call.changes.extend(changes);
-                    let actions = match actions {
-                        Value::Array(list) => list
-                            .into_iter()
-                            .map(|one| call.call_of_tool(&ACTION_KEYS, &ACTION, one))
-                            .collect(),
-                        other => other,
-                    };
+                    let actions = call.actions(&ACTION_KEYS, &ACTION, actions)?;
                     call.arguments.insert("actions".into(), actions);
                 }
                 Ok(call.gateway.run_parallel(call.caller, call.read_named()?).await?.into())
@@ -276,9 +275,9 @@ fn use_skill() -> Definition {
         description: "Get step-by-step instructions for a kind of task: the user's skills and the servers' prompts. Without command: the list, or the best for query. Follow the text that it gives.",
         properties: json!({
             "command": text("Skill, such as release-notes or server/prompt"),
-            "query": text("What you want to do"),
+            "query": { "type": "string" },
             "file": text("A file beside the skill"),
-            "arguments": { "description": "What it takes: text or an object" },
+            "arguments": any("object", "What it takes; text works too"),
         }),
         required: &[],
         hints: &[Hint::ReadOnly],
@@ -289,7 +288,11 @@ fn use_skill() -> Definition {
             ("arguments", &["args", "input", "params", "parameters"]),
         ]),
         run: |call| {
-            async move { Ok(call.gateway.use_skill(call.caller, call.read()?).await?.into()) }.boxed()
+            async move {
+                call.take_beside("command", "arguments");
+                Ok(call.gateway.use_skill(call.caller, call.read()?).await?.into())
+            }
+            .boxed()
         },
     }
 }
@@ -299,21 +302,35 @@ fn call_app() -> Definition {
         name: "call_app",
         description: "Run a workflow or another app that the user has set up. Without app_id: the list.",
         properties: json!({
-            "app_id": text("App"),
-            "input": { "description": "What it takes: text or an object" },
+            "app_id": { "type": "string" },
+            "input": any("object", "What it takes; text works too"),
             "timeout": { "type": "integer", "minimum": 1, "maximum": 3600, "default": 120, "description": "Seconds" },
         }),
         required: &[],
         hints: &[Hint::MayBeTask],
         aliases: Aliases(&[
             ("app_id", &["app", "name", "appname", "id"]),
-            ("input", &["prompt", "arguments", "args", "inputs", "params", "parameters"]),
+            (
+                "input",
+                &[
+                    "prompt",
+                    "arguments",
+                    "args",
+                    "inputs",
+                    "params",
+                    "parameters",
+                    "toolinput",
+                    "data",
+                    "payload",
+                ],
+            ),
         ]),
         run: |call| {
             async move {
                 // The token that continues an app which has asked: the app's answer announces it, not the definition.
                 let token = call.arguments.shift_remove("token").filter(|token| !token.is_null());
                 let answer = token.as_ref().and_then(|_| call.arguments.shift_remove("answer"));
+                call.take_beside("app_id", "input");
                 let arguments: AppArguments = call.read()?;
                 Ok(call.gateway.call_app(call.caller, arguments.going_on(token, answer)).await?.into())
             }
@@ -325,20 +342,21 @@ fn call_app() -> Definition {
 fn ask_user() -> Definition {
     Definition {
         name: "ask_user",
-        description: "Ask the user a question, a choice, a form, or to approve or edit content, and get the answer. If the status is needs_user, ask in the chat and call again with token and answer. Never ask for passwords or keys.",
+        description: "Ask the user a question, a choice, a form, or to approve or edit content, and get the answer. If the status is needs_user, ask in the chat and call again with token and answer; a yes runs the call that waits. Never ask for passwords or keys.",
         properties: json!({
-            "question": text("The question"),
+            "question": { "type": "string" },
             "content": text("Text to approve or edit"),
             "choices": { "type": "array", "items": { "type": "string" } },
             "allow_multiple": { "type": "boolean" },
             "form": { "type": "object", "description": "Flat JSON Schema of the fields" },
-            "default": { "description": "Answer if none is given" },
+            "default": any("string", "Answer if none is given"),
             "timeout": { "type": "integer", "minimum": 1, "default": 300, "description": "Seconds" },
-            "token": text("From needs_user"),
-            "answer": { "description": "What the user said, with token" },
+            "token": { "type": "string" },
+            "answer": any("string", "What the user said, with token"),
         }),
         required: &[],
-        hints: &[],
+        // Not read-only, because a yes runs the call that waited for it.
+        hints: &[Hint::Harmless],
         aliases: Aliases(&[
             ("question", &["message", "prompt", "text"]),
             ("content", &["draft"]),
@@ -348,6 +366,6 @@ fn ask_user() -> Definition {
             ("default", &["defaultanswer"]),
             ("answer", &["decision", "response", "reply"]),
         ]),
-        run: |call| async move { Ok(call.gateway.ask_user(call.caller, call.read()?).await?.into()) }.boxed(),
+        run: |call| async move { call.gateway.ask_user(call.caller, call.read()?).await }.boxed(),
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::definitions;
 use crate::{
-    catalog::{Kind, Tool},
+    catalog::Tool,
     config::{ClientLimits, Expose, ToolInjection},
     gateway::Gate,
     results::json_len,
@@ -19,12 +19,12 @@ const BUDGET_DIVISOR: u64 = 5;
 const COMPACT_TOKENS: u64 = 30;
 
 /// Returns the definitions in this session's `tools/list`: those of verbatim servers unchanged, the nine, then others
-/// by wire name. Descriptions of the others are shortened where `limits` says that the client would cut them, and say
+/// by wire name. Nonet's own tools, skills and apps are found by search, so only pinned ones are listed. Descriptions of the others are shortened where `limits` says that the client would cut them, and say
 /// so.
 pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
     let gateway = &gate.config().gateway;
     let profile = gate.profile();
-    let (seen, guides): (Vec<_>, Vec<_>) = gate.tools().partition(|tool| tool.kind == Kind::Tool);
+    let (seen, own_entries): (Vec<_>, Vec<_>) = gate.tools().partition(|tool| tool.is_of_server());
     let own = profile.and_then(|profile| profile.tool_injection);
     let window = profile.and_then(|profile| profile.context_window).unwrap_or(gateway.context_window);
     let mode = match own.unwrap_or(gateway.tool_injection) {
@@ -50,8 +50,8 @@ pub fn listed_tools(gate: &Gate, limits: &ClientLimits) -> Vec<Value> {
             listed.extend(chosen.map(|tool| direct(tool, limits)));
         }
     }
-    // Skills and apps have their own meta-tools, so only pinned ones are listed as tools.
-    listed.extend(guides.into_iter().filter(|guide| is_pinned(guide)).map(|guide| direct(guide, limits)));
+    let pinned_entries = own_entries.into_iter().filter(|entry| is_pinned(entry));
+    listed.extend(pinned_entries.map(|entry| direct(entry, limits)));
     listed
 }
 

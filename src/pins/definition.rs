@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use similar::{ChangeTag, TextDiff};
@@ -94,6 +95,89 @@ pub fn difference(before: &Value, after: &Value, end: Instant) -> String {
         let _ = writeln!(told, "... and {more} more");
     }
     clip(told.trim_end(), MOST_TEXT)
+}
+
+/// A place in which two definitions differ, word by word.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MarkedPlace {
+    place: String,
+    words: Vec<MarkedWords>,
+}
+
+/// Words that both definitions have, or only one of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct MarkedWords {
+    #[serde(rename = "in")]
+    of: WordsOf,
+    text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum WordsOf {
+    Both,
+    Before,
+    After,
+}
+
+/// Returns the places in which two definitions differ, with the words that differ. Words are compared until `end`.
+pub fn marked(before: &Value, after: &Value, end: Instant) -> Vec<MarkedPlace> {
+    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+    places(before, String::new(), 0, &mut old);
+    places(after, String::new(), 0, &mut new);
+    let all: std::collections::BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let differs = all.into_iter().filter(|place| old.get(*place) != new.get(*place));
+    let mut left = MOST_TEXT;
+    let mut marked = Vec::new();
+    for place in differs.take(MOST_SHOWN) {
+        let text = |side: &BTreeMap<String, String>| side.get(place).cloned().unwrap_or_default();
+        let words = marked_words(&text(&old), &text(&new), end);
+        left = left.saturating_sub(words.iter().map(|words| words.text.len()).sum());
+        marked.push(MarkedPlace { place: plain(place), words });
+        if left == 0 {
+            break;
+        }
+    }
+    marked
+}
+
+fn marked_words(was: &str, is: &str, end: Instant) -> Vec<MarkedWords> {
+    let mut words: Vec<MarkedWords> = Vec::new();
+    if was.len() + is.len() > MOST_COMPARED || Instant::now() >= end {
+        words.push(MarkedWords { of: WordsOf::Before, text: was.into() });
+        words.push(MarkedWords { of: WordsOf::After, text: is.into() });
+    } else {
+        let compared = TextDiff::configure().deadline(end).diff_words(was, is);
+        for change in compared.iter_all_changes() {
+            let of = match change.tag() {
+                ChangeTag::Equal => WordsOf::Both,
+                ChangeTag::Delete => WordsOf::Before,
+                ChangeTag::Insert => WordsOf::After,
+            };
+            match words.last_mut().filter(|last| last.of == of) {
+                Some(last) => last.text.push_str(change.value()),
+                None => words.push(MarkedWords { of, text: change.value().into() }),
+            }
+        }
+    }
+    words.retain(|words| !words.text.is_empty());
+    for words in &mut words {
+        words.text = match words.of {
+            WordsOf::Both => around(&words.text),
+            _ => plain(&clip(&words.text, 2 * MOST_OF_SIDE)),
+        };
+    }
+    words
+}
+
+/// Shortens a text between two differences.
+fn around(text: &str) -> String {
+    let count = text.chars().count();
+    if count <= 3 * BEFORE {
+        return plain(text);
+    }
+    let (start, rest) = (text.chars().take(BEFORE), text.chars().skip(count - BEFORE));
+    format!("{} … {}", plain(&start.collect::<String>()), plain(&rest.collect::<String>()))
 }
 
 /// Collects the leaves of a definition by their places, params under short names.
@@ -230,6 +314,31 @@ mod tests {
         assert_eq!(difference(&before, &before), "");
         let gone = difference(&before, &json!({ "name": "read" }));
         assert!(gone.contains("- params.path.type: string"), "{gone}");
+    }
+
+    #[test]
+    fn words_that_differ_are_marked() {
+        let check = |was: &str, is: &str, expected: Value| {
+            let end = Instant::now() + PATIENCE;
+            let marked = marked(&json!({ "description": was }), &json!({ "description": is }), end);
+            assert_eq!(json!(marked), expected, "{was} -> {is}");
+        };
+        check("same", "same", json!([]));
+        check(
+            "Reads one file.",
+            "Reads one file and sends it.",
+            json!([{ "place": "description", "words": [
+                { "in": "both", "text": "Reads one " },
+                { "in": "before", "text": "file." },
+                { "in": "after", "text": "file and sends it." },
+            ] }]),
+        );
+        let long = "word ".repeat(100);
+        let end = Instant::now() + PATIENCE;
+        let told =
+            marked(&json!({ "a": format!("{long}one") }), &json!({ "a": format!("{long}two\u{202e}") }), end);
+        let told = json!(told).to_string();
+        assert!(told.contains("\\\\u{202e}") && told.contains(" … ") && told.len() < 400, "{told}");
     }
 
     #[test]

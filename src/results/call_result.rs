@@ -6,7 +6,7 @@ use bytes::Bytes;
 use memchr::memmem;
 use serde_json::{Value, json};
 
-use super::{NOTICES, SHORT, Whole, drop_own_meta, is_error, is_own_meta, json_len};
+use super::{NOTICES, SHORT, Whole, drop_own_meta, is_error, is_own_meta, json_len, json_start};
 use crate::{
     fault::{Code, Fault},
     json::{Member, any_text, members},
@@ -156,6 +156,18 @@ impl CallResult {
                 *tree = whole;
                 bytes
             }
+        }
+    }
+
+    /// Returns the first `most` bytes of its JSON, as the server wrote it.
+    pub fn start(&self, most: usize) -> Bytes {
+        match &self.form {
+            // A small one is copied: its bytes are part of the buffer of whatever its server sends next.
+            Form::Raw(raw) if raw.json.len() <= SMALL || raw.json.len() > most => {
+                Bytes::copy_from_slice(&raw.json[..raw.json.len().min(most)])
+            }
+            Form::Raw(raw) => raw.json.clone(),
+            Form::Tree(tree) => json_start(tree, most).1.into(),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Nonet's own answers that are too large: the object stays an object, and its large parts are cut.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value, json};
 
 use super::{json_len, preview::head_and_tail};
@@ -16,6 +18,8 @@ const OPEN: usize = 64;
 const LONGEST_KEY: usize = 256;
 /// How many cut parts a note names.
 const NAMED: usize = 3;
+/// How many words with digits the beginning of a line in a log has at most.
+const LOG_WORDS: usize = 3;
 /// How many keys the path of a named part has.
 const NAMED_KEYS: usize = 2;
 
@@ -115,7 +119,7 @@ fn note(place: &Place, cut: &mut Vec<String>) {
 }
 
 /// Returns a key as jq writes it.
-fn named(key: &str) -> String {
+pub(super) fn named(key: &str) -> String {
     let is_plain = key.starts_with(|c: char| c == '_' || c.is_ascii_alphabetic())
         && key.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
     if is_plain { key.into() } else { json!(key).to_string() }
@@ -131,6 +135,45 @@ pub(super) fn shortened(text: &str, budget: usize) -> String {
         }
         max = max * 2 / 3;
     }
+}
+
+/// Returns a text in which equal lines in a row are one line with their number. Times at the beginning of lines make no
+/// difference.
+pub fn without_repeats(text: &str) -> Cow<'_, str> {
+    let mut runs: Vec<(&str, usize)> = Vec::new();
+    for line in text.lines() {
+        match runs.last_mut() {
+            Some((first, count)) if without_time(first) == without_time(line) => *count += 1,
+            _ => runs.push((line, 1)),
+        }
+    }
+    if runs.iter().all(|(line, count)| *count == 1 || line.trim().is_empty()) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |(line, count): &(&str, usize)| match count {
+        1 => (*line).to_owned(),
+        _ if line.trim().is_empty() => String::new(),
+        count => format!("{line} ({count} times)"),
+    };
+    Cow::Owned(runs.iter().map(shown).collect::<Vec<_>>().join("\n"))
+}
+
+/// Returns a line of a log without the date, time and process number that it begins with.
+fn without_time(line: &str) -> &str {
+    let line = line.trim();
+    let mut rest = line;
+    let mut is_timed = false;
+    for _ in 0..LOG_WORDS {
+        let (word, beyond) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        if !word.contains(|c: char| c.is_ascii_digit()) || beyond.is_empty() {
+            break;
+        }
+        let digit =
+            |at: Option<usize>| at.and_then(|at| word.as_bytes().get(at)).is_some_and(u8::is_ascii_digit);
+        is_timed |= word.match_indices(':').any(|(at, _)| digit(at.checked_sub(1)) && digit(Some(at + 1)));
+        rest = beyond.trim_start();
+    }
+    if is_timed { rest } else { line }
 }
 
 /// Returns the largest size of one part in bytes that keeps all parts within `budget`: the large parts share what small parts
@@ -161,6 +204,25 @@ mod tests {
         check(&[20_000], 10_000);
         check(&[1_000, 20_000, 20_000], 4_500);
         check(&[20_000; 50], 200);
+    }
+
+    #[test]
+    fn equal_lines_in_a_row_are_one() {
+        let check = |text: &str, expected: &str| assert_eq!(without_repeats(text), expected, "{text:?}");
+        let refused = "memcache.go:265] couldn't get current server API group list: connection refused";
+        let log: String = (1..=5).map(|n| format!("E1126 11:05:0{n}.1{n}   4{n} {refused}\n")).collect();
+        check(
+            &format!("Command failed\n{log}The connection was refused"),
+            &format!(
+                "Command failed\nE1126 11:05:01.11   41 {refused} (5 times)\nThe connection was refused"
+            ),
+        );
+        check("no\nno\nno", "no (3 times)");
+        for same in
+            ["", "one line", "a\n\n\nb\n", "row 1 failed\nrow 2 failed", "1 failed\n2 failed", "a\nb\na"]
+        {
+            check(same, same);
+        }
     }
 
     #[test]

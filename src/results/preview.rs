@@ -5,7 +5,12 @@ use std::borrow::Cow;
 use serde::{Deserialize, Deserializer, de::MapAccess};
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{blocks, fetch, floor_boundary, long_text, read, value::wrapper};
+use super::{
+    blocks,
+    condense::named,
+    fetch, floor_boundary, json_len, long_text, read,
+    value::{is_json_lines, rows_of, wrapper},
+};
 use crate::text::clip;
 
 /// How many first rows of an array or a table a preview shows.
@@ -19,10 +24,10 @@ const DEPTH: usize = 4;
 
 /// The kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TextKind {
+enum TextKind {
     Array,
     Object,
-    /// JSON objects, one per line.
+    /// JSON objects or arrays, one per line.
     JsonLines,
     /// Rows of cells under a header, with this separator.
     Table(char),
@@ -30,16 +35,46 @@ pub(super) enum TextKind {
 }
 
 /// Returns the kind of a result's value. Several texts together are plain text.
-pub(super) fn kind(result: &Value) -> TextKind {
+fn kind(result: &Value) -> TextKind {
     match result.get("structuredContent") {
         Some(Value::Array(_)) => return TextKind::Array,
         Some(Value::Object(_)) if wrapper(result).is_none() => return TextKind::Object,
         _ => {}
     }
+    let texts = blocks(result).filter(|block| block.get("text").is_some()).count();
     let mut long = blocks(result).filter_map(long_text);
     match (long.next(), long.next()) {
-        (Some((text, _)), None) => kind_of(text),
+        (Some((text, _)), None) if texts <= 1 => kind_of(text),
         _ => TextKind::Text,
+    }
+}
+
+/// Returns a jq filter for the first read of an object: of its largest part.
+fn first_filter(result: &Value) -> String {
+    let largest = match result.get("structuredContent") {
+        Some(Value::Object(members)) if wrapper(result).is_none() => {
+            let largest = members.iter().max_by_key(|(_, value)| json_len(value));
+            largest.map(|(key, value)| (key.clone(), value.is_array(), value.is_object()))
+        }
+        _ => {
+            let text = blocks(result).find_map(long_text).map_or("", |(text, _)| text);
+            match serde_json::from_str::<&RawValue>(text).map(RawParts::of) {
+                Ok(RawParts::Members(members)) => {
+                    let largest = members.into_iter().max_by_key(|(_, value)| value.get().len());
+                    largest.map(|(key, value)| {
+                        let value = value.get();
+                        (key.to_string(), value.starts_with('['), value.starts_with('{'))
+                    })
+                }
+                _ => None,
+            }
+        }
+    };
+    match largest {
+        Some((key, true, _)) => format!(".{}[:{}]", named(&key), read::PAGE_ROWS),
+        Some((key, _, true)) => format!(".{} | keys", named(&key)),
+        Some((key, _, _)) => format!(".{}", named(&key)),
+        None => "keys".into(),
     }
 }
 
@@ -48,13 +83,10 @@ fn kind_of(text: &str) -> TextKind {
     if start.starts_with(['[', '{']) && serde_json::from_str::<&RawValue>(text).is_ok() {
         return if start.starts_with('[') { TextKind::Array } else { TextKind::Object };
     }
-    let mut lines = text.lines().filter(|line| !line.trim().is_empty()).take(SAMPLE).peekable();
-    if start.starts_with('{')
-        && lines.clone().count() > 1
-        && lines.clone().all(|line| serde_json::from_str::<&RawValue>(line).is_ok())
-    {
+    if is_json_lines(text) {
         return TextKind::JsonLines;
     }
+    let mut lines = rows_of(text).take(SAMPLE).peekable();
     let Some(header) = lines.peek().copied() else { return TextKind::Text };
     let cells = |line: &str, between: char| line.matches(between).count();
     let even = |between: &char| {
@@ -84,7 +116,7 @@ pub(super) fn of(text: &str, max: usize) -> String {
             Err(_) => head_and_tail(text, max),
         },
         TextKind::JsonLines => {
-            let rows = || text.lines().filter(|line| !line.trim().is_empty());
+            let rows = || rows_of(text);
             let first =
                 rows().take(FIRST_ROWS).filter_map(|line| serde_json::from_str::<&RawValue>(line).ok());
             json!({
@@ -108,7 +140,7 @@ fn outline(raw: &RawValue, max: usize, depth: usize) -> Value {
             let mut left = max;
             for row in rows.iter().take(FIRST_ROWS) {
                 let row = shortened(row, left / 2, depth + 1);
-                let size = super::json_len(&row);
+                let size = json_len(&row);
                 if size > left && !first.is_empty() {
                     break;
                 }
@@ -276,29 +308,15 @@ pub(super) fn blob(block: &Value, length: usize) -> Value {
 }
 
 /// Returns the last block of a shortened result.
-pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: TextKind) -> Value {
+pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: &ReadOn) -> Value {
     let reference = match reference {
         Ok(reference) => reference,
         Err(why) => return json!({ "truncated": true, "bytes": size, "not_kept": why }),
     };
-    let way = |more: Value| {
-        let mut params = Map::from_iter([("ref".to_string(), json!(reference))]);
-        params.extend(more.as_object().cloned().unwrap_or_default());
-        fetch(params)
-    };
-    let lines = || way(json!({ "lines": format!("1-{}", read::PAGE_ROWS) }));
-    let ways = match kind {
-        TextKind::Array => [
-            way(json!({ "offset": FIRST_ROWS, "limit": read::PAGE_ROWS })),
-            way(json!({ "select": ".[0] | keys" })),
-        ],
-        TextKind::Object | TextKind::JsonLines | TextKind::Table(_) => {
-            [lines(), way(json!({ "grep": "error" }))]
-        }
-        TextKind::Text => {
-            [way(json!({ "offset": 0, "limit": read::PAGE_BYTES })), way(json!({ "grep": "error" }))]
-        }
-    };
+    let ways = kind.params().map(|params| {
+        let all = [("ref".to_string(), json!(reference))].into_iter().chain(params);
+        fetch(all.collect())
+    });
     json!({
         "truncated": true,
         "ref": reference,
@@ -306,6 +324,42 @@ pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: TextKind) -
         "read_on": ways,
         "use_in_params": format!("{{{{ref:{reference}}}}}"),
     })
+}
+
+/// How a shortened result is read further.
+pub(super) enum ReadOn {
+    Rows,
+    /// By this filter.
+    Object(String),
+    Lines,
+    Text,
+}
+
+impl ReadOn {
+    /// Returns how a result is read further.
+    pub fn of(result: &Value) -> Self {
+        match kind(result) {
+            TextKind::Array | TextKind::JsonLines => Self::Rows,
+            TextKind::Object => Self::Object(first_filter(result)),
+            TextKind::Table(_) => Self::Lines,
+            TextKind::Text => Self::Text,
+        }
+    }
+
+    /// Returns params of `gateway.fetch_result`, likeliest first.
+    fn params(&self) -> [Map<String, Value>; 2] {
+        let lines = json!({ "lines": format!("1-{}", read::PAGE_ROWS) });
+        let ways = match self {
+            Self::Rows => [
+                json!({ "offset": FIRST_ROWS, "limit": read::PAGE_ROWS }),
+                json!({ "select": ".[0] | keys" }),
+            ],
+            Self::Object(filter) => [json!({ "select": filter }), lines],
+            Self::Lines => [lines, json!({ "grep": "error" })],
+            Self::Text => [json!({ "offset": 0, "limit": read::PAGE_BYTES }), json!({ "grep": "error" })],
+        };
+        ways.map(|way| way.as_object().cloned().unwrap_or_default())
+    }
 }
 
 /// Returns the members that an own answer gets once its large parts are cut: how to read on, first in the parts with these jq

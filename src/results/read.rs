@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{Body, fetch, floor_boundary, json_len};
+use super::{Body, fetch, floor_boundary, json_len, value::rows_of};
 use crate::{
     fault::{Code, Fault, NextStep},
     text::clip,
@@ -29,8 +29,11 @@ pub fn read(body: Body, query: &Map<String, Value>, budget: usize) -> Result<Val
         }
         (None, None) => match body {
             Body::Text(whole) => text_page(&whole, offset, limit, budget),
+            Body::JsonLines(whole) => array_page(&rows_of(&whole).collect::<Vec<_>>(), offset, limit, budget),
             Body::Json(whole) if whole.trim_start().starts_with('[') => {
-                array_page(&whole, offset, limit, budget)
+                let rows: Vec<&RawValue> = serde_json::from_str(&whole).unwrap_or_default();
+                let rows: Vec<&str> = rows.into_iter().map(RawValue::get).collect();
+                array_page(&rows, offset, limit, budget)
             }
             Body::Json(whole) if whole.len() <= budget => {
                 json!({ "value": serde_json::from_str::<Value>(&whole).unwrap_or_default() })
@@ -55,10 +58,10 @@ pub fn bad_query(query: &Map<String, Value>, why: String) -> Fault {
     Fault::new(Code::InvalidParams, why).then(NextStep::own("fetch_result", params))
 }
 
-/// Returns a value as lines: text unchanged, JSON indented.
+/// Returns a value as lines: text and JSON lines unchanged, other JSON indented.
 fn lines_of(body: Body) -> String {
     match body {
-        Body::Text(text) => text,
+        Body::Text(text) | Body::JsonLines(text) => text,
         Body::Json(text) => {
             let mut pretty = Vec::with_capacity(text.len() * 2);
             let mut from = serde_json::Deserializer::from_str(&text);
@@ -85,12 +88,11 @@ pub(super) fn string_head(json: &str, max: usize) -> String {
     String::new()
 }
 
-fn array_page(whole: &str, offset: usize, limit: Option<usize>, budget: usize) -> Value {
-    let rows: Vec<&RawValue> = serde_json::from_str(whole).unwrap_or_default();
+fn array_page(rows: &[&str], offset: usize, limit: Option<usize>, budget: usize) -> Value {
     let mut page: Vec<Value> = Vec::new();
     let mut size = 0;
     for row in rows.iter().skip(offset).take(limit.unwrap_or(PAGE_ROWS)) {
-        let row: Value = serde_json::from_str(row.get()).unwrap_or_default();
+        let row: Value = serde_json::from_str(row).unwrap_or_default();
         size += json_len(&row) + 1;
         if size > budget && !page.is_empty() {
             break;

@@ -2,18 +2,22 @@
 //!
 //! The value is the `structuredContent`, unless that is only a wrapper: exactly one member, a string that the text blocks
 //! repeat, or a member named in `_meta`. For a wrapper, and without `structuredContent`, the value is the text, parsed as
-//! JSON if possible. Without text, it is the array of blocks.
+//! JSON if possible; several JSON objects or arrays, one a line, are an array. Without text, it is the array of blocks.
+
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
-use super::{preview::RawParts, text_of};
-use crate::template::Source;
+use super::{is_media, preview::RawParts, text_of};
+use crate::{template::Source, text::clip};
 
 /// The value of a result as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     Json(String),
+    /// JSON objects or arrays, one a line: the items of an array.
+    JsonLines(String),
     /// Text that is not JSON.
     Text(String),
 }
@@ -34,10 +38,9 @@ pub fn value_of(result: &Value) -> Value {
         Some(structured) if wrapper(result).is_none() => structured.clone(),
         _ => {
             let text = text_of(result);
-            match is_json(&text) {
-                true => serde_json::from_str(&text).unwrap_or(Value::String(text)),
-                false if text.is_empty() && wrapper(result).is_none() => blocks_of(result),
-                false => Value::String(text),
+            match text.is_empty() && wrapper(result).is_none() {
+                true => blocks_of(result),
+                false => Body::of(text).into_value(),
             }
         }
     }
@@ -61,10 +64,32 @@ fn is_json(text: &str) -> bool {
     serde_json::from_str::<&RawValue>(text).is_ok()
 }
 
+/// Returns the lines of a text that are not blank.
+pub(super) fn rows_of(text: &str) -> impl Iterator<Item = &str> + Clone {
+    text.lines().map(str::trim).filter(|line| !line.is_empty())
+}
+
+/// Returns whether a text is several JSON objects or arrays, one a line.
+pub(super) fn is_json_lines(text: &str) -> bool {
+    let is_row = |row: &str| row.starts_with(['{', '[']) && serde_json::from_str::<&RawValue>(row).is_ok();
+    rows_of(text).all(is_row) && rows_of(text).nth(1).is_some()
+}
+
+/// Returns the data of a picture or another binary that is the only block.
+fn only_data(blocks: &Value) -> Option<String> {
+    let [block] = blocks.as_array()?.as_slice() else { return None };
+    let data = match is_media(block) {
+        true => block.get("data"),
+        false => block.get("resource")?.get("blob"),
+    };
+    data?.as_str().map(String::from)
+}
+
 /// Returns the value of a result as templates see it.
-pub fn source_of(result: &Value) -> Source {
+pub fn source_of(result: &Arc<Value>) -> Source {
     // Never fails for a value that was parsed before.
-    Whole::of(result).into_source().unwrap_or_else(|_| value_of(result).into())
+    let source = Whole::of(result).into_source().unwrap_or_else(|_| value_of(result).into());
+    Source { result: Some(result.clone()), ..source }
 }
 
 /// The `_meta` key that names the member of `structuredContent` that wraps JSON other than an object.
@@ -83,10 +108,7 @@ impl Whole {
     pub fn of(result: &Value) -> Whole {
         let text = text_of(result);
         match result.get("structuredContent").filter(|value| !value.is_null()) {
-            None if text.is_empty() => match blocks_of(result) {
-                Value::String(_) => Whole::from_text(text, None),
-                blocks => Whole::structured(blocks.to_string(), text),
-            },
+            None if text.is_empty() => Whole::from_blocks(&blocks_of(result)),
             None => Whole::from_text(text, None),
             Some(structured) => match wrapper(result) {
                 Some(name) => Whole::from_text(text, Some(name.into())),
@@ -137,10 +159,9 @@ impl Whole {
             }
         }
         match parts.structured.filter(|raw| raw.get() != "null") {
-            None if text.is_empty() => match serde_json::from_str(result).map(|whole| blocks_of(&whole)) {
-                Ok(blocks @ Value::Array(_)) => Whole::structured(blocks.to_string(), text),
-                _ => Whole::from_text(text, None),
-            },
+            None if text.is_empty() => Whole::from_blocks(
+                &serde_json::from_str(result).map(|whole| blocks_of(&whole)).unwrap_or_default(),
+            ),
             None => Whole::from_text(text, None),
             Some(raw) => match wrapped(raw, &text, parts.meta) {
                 Some(name) => Whole::from_text(text, Some(name)),
@@ -150,8 +171,15 @@ impl Whole {
     }
 
     fn from_text(text: String, wrapper: Option<String>) -> Whole {
-        let body = if is_json(&text) { Body::Json(text) } else { Body::Text(text) };
-        Whole { body, wrapper, text: None }
+        Whole { body: Body::of(text), wrapper, text: None }
+    }
+
+    /// Returns the value of a result without text. The text of a single picture is its data.
+    fn from_blocks(blocks: &Value) -> Whole {
+        match blocks {
+            Value::Array(_) => Whole::structured(blocks.to_string(), only_data(blocks).unwrap_or_default()),
+            _ => Whole::from_text(String::new(), None),
+        }
     }
 
     fn structured(json: String, text: String) -> Whole {
@@ -161,46 +189,114 @@ impl Whole {
     /// Returns the value as templates see it. Fails only for JSON that cannot be represented, such as a number out of range.
     pub fn into_source(self) -> Result<Source, serde_json::Error> {
         let Whole { body, wrapper, text } = self;
-        Ok(match body {
-            Body::Text(text) => Source { value: Value::String(text), wrapper, ..Source::default() },
-            Body::Json(json) => {
-                let value = serde_json::from_str(&json)?;
-                Source { value, wrapper, text: Some(text.unwrap_or(json)), ..Source::default() }
+        let (json, text) = match body {
+            Body::Text(text) => {
+                return Ok(Source { value: Value::String(text), wrapper, ..Source::default() });
             }
-        })
+            Body::Json(json) => (serde_json::from_str(&json)?, text.unwrap_or(json)),
+            lines @ Body::JsonLines(_) => (serde_json::from_str(&lines.array())?, lines.into_text()),
+        };
+        Ok(Source { value: json, wrapper, text: Some(text), ..Source::default() })
+    }
+
+    /// Explains why a jq filter that begins with a member finds nothing: the value does not have the member. `None` if it does,
+    /// or if the filter provides for that.
+    pub fn lacks(&self, filter: &str) -> Option<String> {
+        let key = first_key(filter)?;
+        if self.wrapper.as_ref() == Some(&key) {
+            return None;
+        }
+        let there = match &self.body {
+            Body::Text(_) => "the value is text".into(),
+            Body::JsonLines(text) => format!("the value is an array of {}", rows_of(text).count()),
+            Body::Json(json) => match RawParts::of(serde_json::from_str(json).ok()?) {
+                RawParts::Members(members) if members.iter().any(|(name, _)| **name == *key) => return None,
+                RawParts::Members(members) => {
+                    let keys: Vec<&str> = members.iter().take(SHOWN_KEYS).map(|(name, _)| &**name).collect();
+                    format!("keys: {}", clip(&keys.join(", "), 400))
+                }
+                RawParts::Rows(rows) => format!("the value is an array of {}", rows.len()),
+                RawParts::None => format!("the value is {}", clip(json, 40)),
+            },
+        };
+        Some(format!("no `{}`; {there}", clip(&key, 60)))
     }
 
     /// Returns the values that a jq filter may be written for, as JSON, likeliest first: the value, or the value in its
     /// wrapper if the filter begins with the wrapper or names it.
     pub fn readings(self, filter: &str) -> Vec<String> {
-        let json = self.body.into_json();
-        let Some(name) = self.wrapper else { return vec![json] };
-        let begins = begins_with(filter, &name);
-        let mentioned = filter.contains(&name);
+        let Whole { body, wrapper, .. } = self;
+        let begins = wrapper.as_ref().is_some_and(|name| begins_with(filter, name));
+        let is_named = wrapper.as_ref().is_some_and(|name| filter.contains(name));
+        // A filter may parse or split the server's text itself.
+        let as_text = match &body {
+            Body::JsonLines(text) => Some(Value::from(&**text).to_string()),
+            Body::Json(text) if is_named => Some(Value::from(&**text).to_string()),
+            Body::Json(_) | Body::Text(_) => None,
+        };
+        let json = body.into_json();
+        let Some(name) = wrapper else { return [json].into_iter().chain(as_text).collect() };
         let own = |parsed: &RawValue| match RawParts::of(parsed) {
             RawParts::Members(members) => members.iter().any(|(key, _)| **key == *name),
             _ => false,
         };
         let has_its_own = begins && serde_json::from_str::<&RawValue>(&json).is_ok_and(own);
         let name = Value::String(name);
-        // As JSON, and as the server's text: a filter may parse the text itself.
-        let wrapped = [format!("{{{name}:{json}}}"), format!("{{{name}:{}}}", Value::String(json.clone()))];
-        let wrapped = wrapped.into_iter().take(if json.starts_with('"') { 1 } else { 2 });
-        match (begins && !has_its_own, mentioned) {
-            (true, _) => wrapped.chain([json]).collect(),
+        let inside = [json.as_str()].into_iter().chain(as_text.as_deref());
+        let wrapped: Vec<String> = inside.map(|inside| format!("{{{name}:{inside}}}")).collect();
+        match (begins && !has_its_own, is_named) {
+            (true, _) => wrapped.into_iter().chain([json]).collect(),
             (false, true) => [json].into_iter().chain(wrapped).collect(),
-            (false, false) => vec![json],
+            (false, false) => [json].into_iter().chain(as_text).collect(),
         }
     }
 }
 
 impl Body {
+    /// Reads the text of a result.
+    fn of(text: String) -> Body {
+        match () {
+            () if is_json(&text) => Body::Json(text),
+            () if is_json_lines(&text) => Body::JsonLines(text),
+            () => Body::Text(text),
+        }
+    }
+
     /// Returns the value as JSON text.
     pub fn into_json(self) -> String {
         match self {
             Body::Json(text) => text,
+            Body::JsonLines(_) => self.array(),
             Body::Text(text) => Value::String(text).to_string(),
         }
+    }
+
+    /// Returns the value; text if no type of Nonet's can hold it.
+    fn into_value(self) -> Value {
+        let value = match &self {
+            Body::Json(text) => serde_json::from_str(text).ok(),
+            Body::JsonLines(_) => serde_json::from_str(&self.array()).ok(),
+            Body::Text(_) => None,
+        };
+        value.unwrap_or_else(|| Value::String(self.into_text()))
+    }
+
+    /// Returns the text that the value was read from.
+    fn into_text(self) -> String {
+        let (Body::Json(text) | Body::JsonLines(text) | Body::Text(text)) = self;
+        text
+    }
+
+    /// Returns lines of JSON as an array.
+    fn array(&self) -> String {
+        let (Body::Json(text) | Body::JsonLines(text) | Body::Text(text)) = self;
+        let mut array = String::with_capacity(text.len() + 2);
+        for row in rows_of(text) {
+            array.push(if array.is_empty() { '[' } else { ',' });
+            array.push_str(row);
+        }
+        array.push(']');
+        array
     }
 }
 
@@ -216,16 +312,34 @@ fn wrapped(structured: &RawValue, text: &str, meta: Option<&RawValue>) -> Option
     (inside.trim() == text.trim()).then(|| name.to_string())
 }
 
+/// How many keys of a value are named.
+const SHOWN_KEYS: usize = 20;
+
+/// Splits a jq filter that begins with a path after the first key of the path.
+fn split_key(filter: &str) -> Option<(String, &str)> {
+    let path = filter.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '(' | '['));
+    let rest = path.strip_prefix('.')?;
+    if let Some(text) =
+        rest.strip_prefix('[').map(str::trim_start).or(Some(rest)).filter(|rest| rest.starts_with('"'))
+    {
+        let mut read = serde_json::Deserializer::from_str(text).into_iter::<String>();
+        let key = read.next()?.ok()?;
+        return Some((key, &text[read.byte_offset()..]));
+    }
+    let end = rest.find(|c: char| c != '_' && !c.is_alphanumeric()).unwrap_or(rest.len());
+    (end > 0).then(|| (rest[..end].into(), &rest[end..]))
+}
+
 /// Returns whether the first path of a jq filter begins with this member.
 fn begins_with(filter: &str, name: &str) -> bool {
-    let path = filter.trim_start_matches(|c: char| c.is_whitespace() || matches!(c, '(' | '['));
-    let Some(rest) = path.strip_prefix('.') else { return false };
-    let quoted = Value::String(name.into()).to_string();
-    let bracketed = format!("[{quoted}]");
-    if rest.starts_with(&quoted) || rest.starts_with(&bracketed) {
-        return true;
-    }
-    rest.strip_prefix(name).is_some_and(|rest| !rest.starts_with(|c: char| c == '_' || c.is_alphanumeric()))
+    split_key(filter).is_some_and(|(key, _)| key == name)
+}
+
+/// Returns the member with which a jq filter begins, unless the filter provides for a value without it.
+fn first_key(filter: &str) -> Option<String> {
+    let (key, rest) = split_key(filter)?;
+    let is_optional = rest.trim_start_matches(']').trim_start().starts_with('?') || filter.contains("//");
+    (!is_optional).then_some(key)
 }
 
 #[cfg(test)]
@@ -330,5 +444,65 @@ mod tests {
             |filter: &str| Whole::of(&result("plain", json!({ "content": "plain" }))).readings(filter).len();
         assert_eq!((count("keys"), count(".rows | length"), count("{a: .content}")), (1, 1, 2));
         check("{\"content\": 1}", ".content", "{\"content\": 1}");
+    }
+
+    #[test]
+    fn lines_of_json_are_an_array() {
+        let check = |text: &str, value: Value| {
+            let result = json!({ "content": [{ "type": "text", "text": text }] });
+            assert_eq!(value_of(&result), value, "{text}");
+            for whole in [Whole::of(&result), Whole::read(&result.to_string())] {
+                let source = whole.clone().into_source().unwrap();
+                assert_eq!(source.value, value, "{text}");
+                assert!(value.is_string() || source.text.as_deref() == Some(text), "{source:?}");
+                let json = whole.readings(".").remove(0);
+                assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value, "{text}");
+            }
+        };
+        check("{\"a\":1}\r\n\n  [2]\n", json!([{ "a": 1 }, [2]]));
+        check("{\"a\":1}", json!({ "a": 1 }));
+        check("{\"a\":1}\nthe end", json!("{\"a\":1}\nthe end"));
+        check("1\n2", json!("1\n2"));
+        check("\n\n", json!("\n\n"));
+        // Several blocks with one value each are lines too.
+        let blocks =
+            json!({ "content": [{ "type": "text", "text": "{}" }, { "type": "text", "text": "[]" }] });
+        assert_eq!(value_of(&blocks), json!([{}, []]));
+    }
+
+    #[test]
+    fn a_filter_that_begins_beside_the_value_is_known() {
+        let check = |text: &str, filter: &str, expected: Option<&str>| {
+            let whole = Whole::of(&json!({ "content": [{ "type": "text", "text": text }] }));
+            assert_eq!(whole.lacks(filter).as_deref(), expected, "{filter}");
+        };
+        let events = r#"{"events": [1], "a b": 2}"#;
+        check(events, ".result.events|length", Some("no `result`; keys: events, a b"));
+        check(events, "[ .[\"result\"][] ]", Some("no `result`; keys: events, a b"));
+        for filter in
+            [".events", ".\"a b\"", ".[\"a b\"]", ".", ".[0]", "keys", ".error?", ".error // 1", ".[\"x\"]?"]
+        {
+            check(events, filter, None);
+        }
+        check("[1, 2]", ".events", Some("no `events`; the value is an array of 2"));
+        check("{}\n{}\n{}", ".events", Some("no `events`; the value is an array of 3"));
+        check("plain", ".events", Some("no `events`; the value is text"));
+        let wrapped = Whole::of(&result("plain", json!({ "content": "plain" })));
+        assert_eq!(wrapped.lacks(".content"), None);
+    }
+
+    #[test]
+    fn the_text_of_a_single_picture_is_its_data() {
+        let picture = json!({ "type": "image", "data": "TUFQ", "mimeType": "image/png" });
+        let check = |blocks: Value, text: &str| {
+            let result = json!({ "content": blocks });
+            for whole in [Whole::of(&result), Whole::read(&result.to_string())] {
+                assert_eq!(whole.into_source().unwrap().text.as_deref(), Some(text));
+            }
+        };
+        check(json!([picture]), "TUFQ");
+        check(json!([{ "type": "resource", "resource": { "uri": "x:y", "blob": "QQ==" } }]), "QQ==");
+        let two = json!([picture, picture]);
+        check(two.clone(), &two.to_string());
     }
 }

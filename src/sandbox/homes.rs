@@ -55,6 +55,24 @@ pub struct ForgottenHomes {
     pub kept: Vec<PathBuf>,
 }
 
+/// Returns how many home folders a state folder has. Blocks.
+///
+/// # Errors
+///
+/// If they cannot be listed.
+pub fn count_homes(state: &Path) -> io::Result<u64> {
+    Ok(homes_in(state)?.len() as u64)
+}
+
+fn homes_in(state: &Path) -> io::Result<Vec<PathBuf>> {
+    let all = match fs::read_dir(state.join(FOLDER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        all => all?,
+    };
+    let homes = all.flatten().map(|entry| entry.path());
+    Ok(homes.filter(|path| path.is_dir() && !path.is_symlink()).collect())
+}
+
 /// Deletes the home folders in a state folder, except those of running sandboxes. Blocks.
 ///
 /// # Errors
@@ -62,11 +80,7 @@ pub struct ForgottenHomes {
 /// If a folder cannot be deleted.
 pub fn forget_homes(state: &Path) -> io::Result<ForgottenHomes> {
     let mut done = ForgottenHomes::default();
-    let all = match fs::read_dir(state.join(FOLDER)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(done),
-        all => all?,
-    };
-    for home in all.flatten().map(|entry| entry.path()).filter(|path| path.is_dir() && !path.is_symlink()) {
+    for home in homes_in(state)? {
         match File::open(&home)?.try_lock() {
             Err(TryLockError::WouldBlock) => done.kept.push(home),
             Err(TryLockError::Error(error)) => return Err(error),

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cluster::Cluster,
-    downstream::{ClientChannel, InputReplies, InputRequests, LogLevel, ToClient},
+    downstream::{ClientChannel, InputReplies, InputRequests, LogLevel, QuestionBoard, ToClient},
     gateway::{
         Gateway,
         session::{Caller, Session},
@@ -58,6 +58,8 @@ pub(super) struct InFlight<T> {
     progress: Option<mpsc::Receiver<Value>>,
     toward: mpsc::Receiver<ToClient>,
     asker: ClientChannel,
+    /// The way to the client once the request has been answered.
+    way_back: WayBack,
     /// The message that the client has to get first.
     held: Option<ToTell>,
     /// Cancels the work if the request is dropped early.
@@ -68,12 +70,82 @@ pub(super) struct InFlight<T> {
     _busy: Arc<()>,
 }
 
+/// How a client is asked by a call that goes on as a task.
+#[derive(Clone)]
+pub(super) enum WayBack {
+    /// At any time: its connection has both directions.
+    AtOnce,
+    /// During its next request, or by the task if it follows tasks itself.
+    NextRequest { board: Arc<QuestionBoard>, by_task: bool },
+}
+
+impl WayBack {
+    /// Waits for a question of an earlier call that this request can bring to the client.
+    async fn next(&self, asker: &ClientChannel) -> ToTell {
+        match self {
+            Self::AtOnce => std::future::pending().await,
+            Self::NextRequest { board, .. } => {
+                let (requests, reply) = board.next(asker).await;
+                ToTell::Earlier(requests, reply)
+            }
+        }
+    }
+
+    /// Returns a question of an earlier call that this request can bring to the client, if there is one.
+    fn take(&self, asker: &ClientChannel) -> Option<ToTell> {
+        let Self::NextRequest { board, .. } = self else { return None };
+        let (requests, reply) = board.take(asker)?;
+        Some(ToTell::Earlier(requests, reply))
+    }
+
+    /// Brings the questions of a call that goes on as a task to its client, until the call has ended.
+    async fn keep(
+        self,
+        call: u64,
+        peer: Peer<RoleServer>,
+        mut toward: mpsc::Receiver<ToClient>,
+        mut asking: FuturesUnordered<BoxFuture<'static, ()>>,
+    ) {
+        loop {
+            let told = tokio::select! {
+                told = toward.recv() => told,
+                Some(()) = asking.next(), if !asking.is_empty() => continue,
+            };
+            match (told, &self) {
+                (None, _) => break,
+                (Some(ToClient::Log(_)), _) => {}
+                (Some(ToClient::Ask(requests, reply)), Self::AtOnce) => {
+                    let asked = ask(peer.clone(), requests, reply, CancellationToken::new());
+                    asking.push(tokio::time::timeout(PARKED_FOR, asked).map(drop).boxed());
+                }
+                (Some(ToClient::Ask(requests, reply)), Self::NextRequest { board, by_task }) => {
+                    let number = board.post(call, *by_task, requests, reply);
+                    let board = board.clone();
+                    asking.push(
+                        async move {
+                            tokio::time::sleep(PARKED_FOR).await;
+                            board.withdraw(number);
+                        }
+                        .boxed(),
+                    );
+                }
+            }
+        }
+        // A question that the client still shows is withdrawn, because nobody needs its reply.
+        if matches!(self, Self::AtOnce) {
+            while asking.next().await.is_some() {}
+        }
+    }
+}
+
 /// A message for a client before the answer.
 enum ToTell {
     /// The params of a progress notification.
     Progress(Value),
     /// A log message or a question.
     Toward(ToClient),
+    /// A question of an earlier call, which goes on as a task.
+    Earlier(InputRequests, oneshot::Sender<InputReplies>),
 }
 
 /// Cancels a token when dropped.
@@ -188,6 +260,7 @@ impl Channels {
         what: String,
         profile: Option<String>,
         account: Arc<Account>,
+        way_back: WayBack,
         work: impl Future<Output = T> + Send + 'static,
     ) -> InFlight<T> {
         let (progress, toward) = self.receivers;
@@ -201,6 +274,7 @@ impl Channels {
             progress,
             toward,
             asker,
+            way_back,
             held,
             cancel,
             _listed,
@@ -253,14 +327,17 @@ impl<T: Send + 'static> InFlight<T> {
                 biased;
                 () = self.cancel.0.cancelled() => return None,
                 ended = &mut self.work => {
-                    let silent = self.progress.as_ref().is_none_or(mpsc::Receiver::is_empty) && self.toward.is_empty();
+                    self.held = self.way_back.take(&self.asker);
+                    let silent = self.held.is_none()
+                        && self.progress.as_ref().is_none_or(mpsc::Receiver::is_empty)
+                        && self.toward.is_empty();
                     if silent {
                         return Some(ended);
                     }
                     self.work = Box::pin(std::future::ready(ended));
                     return None;
                 }
-                Some(told) = next(&mut self.held, &mut self.progress, &mut self.toward) => told,
+                Some(told) = next(&mut self.progress, &mut self.toward) => told,
                 () = &mut over => return None,
             };
             match told {
@@ -305,53 +382,77 @@ impl<T: Send + 'static> InFlight<T> {
             }
         };
         // Polled here rather than in a task: rmcp sends a request on the stream of the request being handled.
-        let mut asking: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
+        let mut asking: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
         let mut cancelled = false;
         // Withdraws a question that the client still shows when the call ends.
         let over = CancellationToken::new();
+        // Questions of earlier calls stay with the client when this request ends.
+        let mut earlier: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
+        self.held = self.held.take().or_else(|| self.way_back.take(&self.asker));
         let ended = loop {
-            tokio::select! {
-                biased;
-                ended = &mut self.work => break ended,
-                Some(told) = next(&mut self.held, &mut self.progress, &mut self.toward) => match told {
-                    ToTell::Progress(params) => forward(params).await,
-                    ToTell::Toward(ToClient::Log(params)) => tell(peer, params, level).await,
-                    ToTell::Toward(ToClient::Ask(requests, reply)) if self.asker.parks => {
-                        match parking.park(self, requests, reply) {
-                            Ok(asked) => return RequestOutcome::Asks(asked),
-                            Err(open) => self = *open,
-                        }
-                    }
-                    ToTell::Toward(ToClient::Ask(requests, reply)) => {
-                        asking.push(ask(peer, requests, reply, over.clone()).boxed());
+            let told = match self.held.take() {
+                Some(told) => told,
+                None => tokio::select! {
+                    biased;
+                    ended = &mut self.work => break ended,
+                    Some(told) = next(&mut self.progress, &mut self.toward) => told,
+                    told = self.way_back.next(&self.asker) => told,
+                    Some(()) = asking.next(), if !asking.is_empty() => continue,
+                    Some(()) = earlier.next(), if !earlier.is_empty() => continue,
+                    () = context.ct.cancelled(), if !cancelled => {
+                        cancelled = true;
+                        self.cancel.0.cancel();
+                        continue;
                     }
                 },
-                Some(()) = asking.next(), if !asking.is_empty() => {}
-                () = context.ct.cancelled(), if !cancelled => {
-                    cancelled = true;
-                    self.cancel.0.cancel();
+            };
+            match told {
+                ToTell::Progress(params) => forward(params).await,
+                ToTell::Toward(ToClient::Log(params)) => tell(peer, params, level).await,
+                ToTell::Toward(ToClient::Ask(requests, reply)) | ToTell::Earlier(requests, reply)
+                    if self.asker.parks =>
+                {
+                    match parking.park(self, requests, reply) {
+                        Ok(asked) => return RequestOutcome::Asks(asked),
+                        Err(open) => self = *open,
+                    }
+                }
+                ToTell::Toward(ToClient::Ask(requests, reply)) => {
+                    asking.push(ask(peer.clone(), requests, reply, over.clone()).boxed());
+                }
+                ToTell::Earlier(requests, reply) => {
+                    earlier.push(ask(peer.clone(), requests, reply, CancellationToken::new()).boxed());
+                    // The question goes out before the answer to this request.
+                    let _ = futures::poll!(earlier.next());
                 }
             }
         };
-        over.cancel();
-        while asking.next().await.is_some() {}
-        drop(asking);
-        // Earlier progress goes out before the answer; the queue is closed, so that a flood does not delay the answer.
-        match self.held {
-            Some(ToTell::Progress(params)) => forward(params).await,
-            Some(ToTell::Toward(ToClient::Log(params))) => tell(peer, params, level).await,
-            Some(ToTell::Toward(ToClient::Ask(..))) | None => {}
+        let call = self.asker.waits.task();
+        if call.is_none() {
+            over.cancel();
+            while asking.next().await.is_some() {}
         }
+        if !earlier.is_empty() {
+            let asked = async move { while earlier.next().await.is_some() {} };
+            tokio::spawn(tokio::time::timeout(PARKED_FOR, asked));
+        }
+        // Earlier progress goes out before the answer; the queue is closed, so that a flood does not delay the answer.
         if let Some(mut progress) = self.progress {
             progress.close();
             while let Ok(params) = progress.try_recv() {
                 forward(params).await;
             }
         }
-        self.toward.close();
-        while let Ok(toward) = self.toward.try_recv() {
-            if let ToClient::Log(params) = toward {
-                tell(peer, params, level).await;
+        match call {
+            // The client keeps its call.
+            Some(call) => drop(tokio::spawn(self.way_back.keep(call, peer.clone(), self.toward, asking))),
+            None => {
+                self.toward.close();
+                while let Ok(toward) = self.toward.try_recv() {
+                    if let ToClient::Log(params) = toward {
+                        tell(peer, params, level).await;
+                    }
+                }
             }
         }
         RequestOutcome::Ended(ended)
@@ -360,13 +461,9 @@ impl<T: Send + 'static> InFlight<T> {
 
 /// Returns the next message for the client; `None` if there can be no more.
 async fn next(
-    held: &mut Option<ToTell>,
     progress: &mut Option<mpsc::Receiver<Value>>,
     toward: &mut mpsc::Receiver<ToClient>,
 ) -> Option<ToTell> {
-    if let Some(held) = held.take() {
-        return Some(held);
-    }
     let progress = async {
         match progress {
             Some(progress) => progress.recv().await,
@@ -384,7 +481,7 @@ async fn next(
 /// Sends a server's requests to a client of the session era, one after another. Cancels the current request at the client
 /// once the server no longer needs the reply, or the call is over.
 async fn ask(
-    peer: &Peer<RoleServer>,
+    peer: Peer<RoleServer>,
     requests: InputRequests,
     mut reply: oneshot::Sender<InputReplies>,
     over: CancellationToken,
@@ -571,8 +668,13 @@ mod tests {
         profile: Option<&str>,
     ) -> (String, oneshot::Receiver<InputReplies>) {
         let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
-        let request =
-            channels.open(what.into(), profile.map(Into::into), Arc::default(), std::future::pending::<u8>());
+        let request = channels.open(
+            what.into(),
+            profile.map(Into::into),
+            Arc::default(),
+            WayBack::AtOnce,
+            std::future::pending::<u8>(),
+        );
         let question = json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } } });
         let (reply, replied) = oneshot::channel();
         let asked = parking.park(request, InputRequests::from_iter([("q".into(), question)]), reply);
@@ -645,6 +747,6 @@ mod tests {
 
     fn request(account: Arc<Account>) -> InFlight<u8> {
         let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
-        channels.open(String::new(), None, account, std::future::pending())
+        channels.open(String::new(), None, account, WayBack::AtOnce, std::future::pending())
     }
 }

@@ -3,18 +3,16 @@
 //! The page and its figures are only for this machine's user: every request under `/ui/api` carries the token of
 //! `nonet ui`. `/metrics` is for callers with access to everything (`access`).
 
+mod calls;
 mod clients;
 pub(super) mod gateways;
 mod questions;
 mod servers;
+mod setup;
 mod tools;
 mod work;
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::sync::{Arc, LazyLock};
 
 use axum::{
     Router,
@@ -27,10 +25,9 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::sync::broadcast::error::RecvError;
 
 use super::{
     access::{self, Entrance},
@@ -38,18 +35,19 @@ use super::{
 };
 use crate::{
     approvals::{Decision, Undecided, Verdict, WaitingApproval},
-    config::{BearerToken, LeftOut},
+    config::{BearerToken, LeftOut, OnChange},
     gateway::{Gateway, SearchArguments, session::Caller},
     json::set_member,
     meta,
     metrics::{CONTENT_TYPE, ClusterNow, Now, ServerNow},
-    pins::WaitingPin,
+    pins::{MarkedPlace, WaitingPin},
 };
 
 /// The page: one document with one style and one script, assembled from the files in `page/`.
 static PAGE: LazyLock<String> = LazyLock::new(|| {
     const SCRIPTS: &str = concat!(
         include_str!("page/base.js"),
+        include_str!("page/waiting.js"),
         include_str!("page/gateways.js"),
         include_str!("page/servers.js"),
         include_str!("page/forms.js"),
@@ -57,6 +55,7 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
         include_str!("page/search.js"),
         include_str!("page/calls.js"),
         include_str!("page/clients.js"),
+        include_str!("page/setup.js"),
         include_str!("page/work.js"),
         include_str!("page/keys.js"),
     );
@@ -66,15 +65,23 @@ static PAGE: LazyLock<String> = LazyLock::new(|| {
             concat!(include_str!("page/style.css"), include_str!("page/manage.css")),
         )
         .replace("/* the scripts */\n", SCRIPTS)
+        .lines()
+        .filter_map(sent)
+        .collect()
 });
+
+/// Returns a line of the page as it is sent: without its indentation, and nothing for a comment.
+fn sent(line: &str) -> Option<String> {
+    let line = line.trim();
+    let is_comment = line.starts_with("//") || line.starts_with("/*") && line.ends_with("*/");
+    (!is_comment && !line.is_empty()).then(|| format!("{line}\n"))
+}
+
 /// The answer to a request without the token.
 const REFUSED: &str = "the token is missing, or belongs to another gateway: run `nonet ui`, or open the address that Nonet \
                        printed when it started at a terminal, after `live page at`";
 /// The header that carries the token.
 pub(super) const TOKEN: &str = "x-nonet-token";
-
-/// The longest silence of a stream.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// Allows the page's own style and script, by their digests, and nothing else.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
@@ -139,14 +146,15 @@ fn api(gateway: &Arc<Gateway>) -> Router {
     Router::new()
         .route("/ui/api/state", get(state))
         .route("/ui/api/search", get(search))
-        .route("/ui/api/calls", get(calls))
         .route("/ui/api/waiting", get(waiting))
         .route("/ui/api/approvals/{id}", post(decide))
         .route("/ui/api/trust", post(trust))
+        .merge(calls::routes())
         .merge(work::routes())
         .merge(gateways::routes())
         .merge(questions::routes())
         .merge(servers::routes())
+        .merge(setup::routes())
         .merge(tools::routes())
         .merge(clients::routes())
         .with_state(gateway.clone())
@@ -248,10 +256,13 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     gateway.look_at_definitions().await;
     let mut state = gateway.live_status();
     let saving = meta::saving(&gateway);
-    state["saving"] = json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1 });
+    let spared = gateway.metrics.spared(saving.0);
+    state["saving"] =
+        json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1, "spared": spared });
     state["config"] = json!(gateway.config().file);
     state["pid"] = json!(std::process::id());
     state["switched_off"] = json!(gateway.switched_off());
+    state["can_undo_setup"] = json!(gateway.setup_undo.lock().is_some());
     let config = gateway.config();
     for server in state["servers"].as_array_mut().into_iter().flatten() {
         let name = server["name"].as_str().unwrap_or_default();
@@ -277,44 +288,19 @@ struct SearchQuery {
 
 async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<SearchQuery>) -> Response {
     if wanted.q.trim().is_empty() {
-        return answer(StatusCode::OK, &json!({ "results": [], "total": 0 }));
+        return answer(StatusCode::OK, &json!({ "results": [] }));
     }
-    let arguments =
-        SearchArguments { query: wanted.q, limit: wanted.limit, explain: true, ..SearchArguments::default() };
+    let arguments = SearchArguments {
+        query: wanted.q,
+        limit: wanted.limit,
+        for_people: true,
+        explain: true,
+        ..SearchArguments::default()
+    };
     match gateway.search(&Caller::default(), arguments).await {
         Ok(found) => answer(StatusCode::OK, &found),
         Err(fault) => answer(StatusCode::BAD_REQUEST, &fault.to_value()),
     }
-}
-
-/// Streams finished calls: the last ones, then each one as it ends.
-async fn calls(State(gateway): State<Arc<Gateway>>) -> Response {
-    let (latest, coming) = gateway.calls.follow();
-    let stop = gateway.stopping().clone();
-    let first = (latest.into_iter(), coming, stop);
-    let events = futures::stream::unfold(first, async |(mut latest, mut coming, stop)| {
-        if let Some(call) = latest.next() {
-            return Some((event(&call), (latest, coming, stop)));
-        }
-        let next = tokio::select! {
-            next = coming.recv() => match next {
-                Ok(call) => event(&call),
-                // A slow reader misses some calls.
-                Err(RecvError::Lagged(_)) => Ok(Bytes::from_static(b": \n\n")),
-                Err(RecvError::Closed) => return None,
-            },
-            () = tokio::time::sleep(KEEP_ALIVE) => Ok(Bytes::from_static(b": \n\n")),
-            () = stop.cancelled() => return None,
-        };
-        Some((next, (latest, coming, stop)))
-    });
-    let mut response = Response::new(Body::from_stream(events));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    response
-}
-
-fn event(call: &Value) -> Result<Bytes, Infallible> {
-    Ok(Bytes::from(format!("data: {call}\n\n")))
 }
 
 /// Returns what waits for the user: approvals, definitions to trust, questions of clients and of the page's own calls.
@@ -325,7 +311,11 @@ async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
     };
     match gateway.waiting_definitions(MOST_SHOWN).await {
         Ok((pins, total)) => {
-            let definitions: Vec<Value> = pins.iter().map(WaitingPin::to_json).collect();
+            let shown = |pin: &WaitingPin| {
+                let on_change = gateway.on_change_of(&pin.pin.server);
+                json!(ShownPin { pin: pin.to_json(), marked: &pin.marked, on_change })
+            };
+            let definitions: Vec<Value> = pins.iter().map(shown).collect();
             answer(
                 StatusCode::OK,
                 &json!({
@@ -339,6 +329,17 @@ async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
         }
         Err(why) => failed(why),
     }
+}
+
+/// A definition that waits for trust.
+#[derive(Serialize)]
+struct ShownPin<'a> {
+    #[serde(flatten)]
+    pin: Value,
+    /// What differs, word by word.
+    marked: &'a [MarkedPlace],
+    /// What happens to calls until then.
+    on_change: OnChange,
 }
 
 fn failed(why: impl std::fmt::Display) -> Response {

@@ -6,17 +6,18 @@ use std::{sync::Arc, time::Duration};
 use rmcp::{
     ErrorData,
     model::{
-        ClientRequest, CreateTaskResult, CustomResult, DetailedTask, GetTaskResult, ServerResult, Task,
-        TaskPayload, TaskStatus,
+        ClientRequest, CreateTaskResult, CustomResult, DetailedTask, GetTaskResult, InputRequests,
+        InputResponses, ServerResult, Task, TaskPayload, TaskStatus,
     },
 };
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     clock::millis,
     gateway::{Gateway, session::Caller},
     jobs::{Job, TaskState, TaskSummary},
     json::set_member,
+    results::{is_fault, text_of},
 };
 
 /// The poll interval for clients, in milliseconds.
@@ -113,6 +114,9 @@ fn session_task(gateway: &Gateway, known: &TaskSummary) -> Value {
 
 async fn known(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
     let known = gateway.jobs.find(id, &caller.owner()).await;
+    let known = known.map_err(|error| {
+        ErrorData::internal_error(format!("the state of task `{id}` is not known now: {error}"), None)
+    })?;
     known.ok_or_else(|| ErrorData::invalid_params(format!("unknown task `{id}`"), None))
 }
 
@@ -123,18 +127,66 @@ pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
     let payload = match task.status {
         TaskStatus::Completed => {
             let result = result(gateway, caller, id).await?;
-            let mut result = result.as_object().cloned().unwrap_or_default();
-            result.entry("resultType").or_insert_with(|| json!("complete"));
-            TaskPayload::Completed { result }
+            match protocol_error(&result) {
+                Some(error) => TaskPayload::Failed { error },
+                None => {
+                    let mut result = result.as_object().cloned().unwrap_or_default();
+                    result.entry("resultType").or_insert_with(|| json!("complete"));
+                    TaskPayload::Completed { result }
+                }
+            }
         }
         TaskStatus::Cancelled => TaskPayload::Cancelled,
         TaskStatus::Failed => {
             let error = json!({ "code": -32603, "message": message(&known) });
             TaskPayload::Failed { error: error.as_object().cloned().unwrap_or_default() }
         }
-        _ => TaskPayload::Working,
+        _ => match asked(gateway, caller, id) {
+            Some(input_requests) => TaskPayload::InputRequired { input_requests },
+            None => TaskPayload::Working,
+        },
     };
     Ok(GetTaskResult::new(DetailedTask::new(task, payload)))
+}
+
+/// Returns the unanswered requests of a task to its client, if there are any.
+fn asked(gateway: &Gateway, caller: &Caller, id: &str) -> Option<InputRequests> {
+    let open = gateway.jobs.get(id, &caller.owner())?.questions()?.open();
+    match serde_json::from_value::<InputRequests>(Value::Object(open)) {
+        Ok(requests) => Some(requests).filter(|requests| !requests.is_empty()),
+        Err(error) => {
+            tracing::warn!(%error, "a server's request cannot be sent to the client of its task");
+            None
+        }
+    }
+}
+
+/// Returns the error of a call that its server has refused with a protocol error.
+fn protocol_error(result: &Value) -> Option<Map<String, Value>> {
+    if !is_fault(result) {
+        return None;
+    }
+    let fault: Value = serde_json::from_str(&text_of(result)).ok()?;
+    let error = &fault["error"];
+    let code = error["details"]["rpc_code"].as_i64()?;
+    let error = json!({ "code": code, "message": error["message"], "data": fault });
+    error.as_object().cloned()
+}
+
+/// Takes a client's answers to the requests of its task.
+pub(super) async fn update(
+    gateway: &Gateway,
+    caller: &Caller,
+    id: &str,
+    given: &InputResponses,
+) -> Result<(), ErrorData> {
+    known(gateway, caller, id).await?;
+    if let Some(job) = gateway.jobs.get(id, &caller.owner())
+        && let Some(questions) = job.questions()
+    {
+        questions.answer(given);
+    }
+    Ok(())
 }
 
 /// Cancels a task. A task that has ended is left unchanged.
@@ -161,9 +213,17 @@ pub(super) async fn session_request(
 ) -> Option<Result<ServerResult, ErrorData>> {
     let custom = |value: Value| ServerResult::CustomResult(CustomResult::new(value));
     Some(match request {
-        ClientRequest::GetTaskRequest(get) => known(gateway, &caller(), &get.params.task_id)
-            .await
-            .map(|known| custom(session_task(gateway, &known))),
+        ClientRequest::GetTaskRequest(get) => {
+            let (caller, id) = (caller(), &get.params.task_id);
+            known(gateway, &caller, id).await.map(|known| {
+                let mut task = session_task(gateway, &known);
+                let job = gateway.jobs.get(id, &caller.owner());
+                if job.is_some_and(|job| job.questions().is_some_and(|questions| questions.is_asked())) {
+                    task["status"] = json!("input_required");
+                }
+                custom(task)
+            })
+        }
         ClientRequest::CancelTaskRequest(request) => {
             let (caller, id) = (caller(), &request.params.task_id);
             match known(gateway, &caller, id).await {

@@ -278,6 +278,14 @@ impl PinsDb {
         })
     }
 
+    /// Returns how many pins there are, of all configurations.
+    pub fn count(&self) -> Result<usize, StoreError> {
+        let count = "SELECT count(*) FROM pins";
+        let number =
+            self.database.with(|connection| connection.query_row(count, [], |row| row.get::<_, i64>(0)))?;
+        Ok(usize::try_from(number).unwrap_or_default())
+    }
+
     /// Removes all pins of all configurations. Returns how many.
     pub fn forget(&self) -> Result<usize, StoreError> {
         self.database.write(|transaction| transaction.execute("DELETE FROM pins", []))

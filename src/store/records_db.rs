@@ -366,21 +366,28 @@ impl RecordsDb {
         })
     }
 
-    /// Returns the number of facts, and of other records, for all owners.
-    pub fn counts(&self) -> Result<(u64, u64), StoreError> {
+    /// Returns how many records of these kinds there are, of all owners.
+    pub fn count(&self, kinds: &[RecordKind]) -> Result<u64, StoreError> {
         self.database.with(|connection| {
-            let count =
-                "SELECT count(*) FILTER (WHERE kind = ?1), count(*) FILTER (WHERE kind != ?1) FROM records";
-            let number = |row: &Row, at| row.get::<_, i64>(at).map(i64::unsigned_abs);
-            connection
-                .query_row(count, [RecordKind::Fact.as_str()], |row| Ok((number(row, 0)?, number(row, 1)?)))
+            let mut statement = connection.prepare("SELECT count(*) FROM records WHERE kind = ?1")?;
+            let mut sum = 0;
+            for kind in kinds {
+                sum += statement.query_row([kind.as_str()], |row| row.get::<_, i64>(0))?.unsigned_abs();
+            }
+            Ok(sum)
         })
     }
 
-    /// Removes everything, from the file as well.
-    pub fn forget(&self) -> Result<(), StoreError> {
+    /// Removes the records of these kinds, of all owners, from the file as well.
+    pub fn forget(&self, kinds: &[RecordKind]) -> Result<(), StoreError> {
         self.database.write(|transaction| {
-            transaction.execute_batch("DELETE FROM records; DELETE FROM vectors; DELETE FROM changes")
+            for kind in kinds {
+                transaction.execute("DELETE FROM records WHERE kind = ?1", [kind.as_str()])?;
+            }
+            match kinds.contains(&RecordKind::Fact) {
+                true => transaction.execute_batch("DELETE FROM vectors; DELETE FROM changes"),
+                false => Ok(()),
+            }
         })?;
         self.database.with(|connection| {
             connection.execute_batch("VACUUM")?;

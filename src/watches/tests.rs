@@ -45,6 +45,12 @@ fn each_way_to_be_told_has_its_news() {
     check(OnChange, &[V(1), E, V(1), E, V(2)], "- - - - changed");
     check(OnError, &[V(1), V(2), E, E, V(2), V(2), E], "- - failed - recovered - failed");
     check(OnError, &[E, E], "failed -");
+    // Five failures in a row do not end the wait for the tool to work again.
+    check(OnError, &[V(1), E, E, E, E, E, E, V(1)], "- failed - - - - - recovered");
+    check(OnError, &[E, E, E, E, E, E, V(1), V(1)], "failed - - - - - recovered -");
+    // The first value of a tool that failed when the watch began.
+    check(OnChange, &[E, E, E, E, E, E, V(1), V(1), V(2)], "- - - - - - recovered - changed");
+    check(OnThreshold, &[E, E, E, E, E, E, V(1), T(2)], "- - - - - - - threshold_reached");
     check(OnThreshold, &[V(1), T(2), T(3), V(1), T(2)], "- threshold_reached - - threshold_reached");
     check(OnThreshold, &[T(1), T(2), E, T(2), V(0)], "threshold_reached - - - -");
     check(Summary, &[V(1), V(2), E, V(2), V(2), V(2), V(2)], "- - summary - - summary -");

@@ -5,18 +5,19 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{INDEX, ITEM, StepsRead};
 use crate::template;
 
 /// One call of a plan.
-#[derive(Clone, Debug, Default, serde::Deserialize)]
+#[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
 pub struct PlannedCall {
     /// Its id in `after` and in templates; by default its position.
     #[serde(default)]
     pub id: String,
-    /// A tool under any of its names, or an app.
+    /// A tool under any of its names, or an app; empty for a call with a `filter`.
+    #[serde(default)]
     pub name: String,
     /// Its params, with templates.
     #[serde(default)]
@@ -24,28 +25,33 @@ pub struct PlannedCall {
     /// Calls that must end before this one.
     #[serde(default)]
     pub after: Vec<String>,
-    /// A jq filter over `{input, steps}`: the call is skipped if none of the filter's outputs is true.
+    /// A jq filter over `{input, steps}`: the call is skipped if none of the filter's outputs is true. If the filter reads
+    /// `.item`, it decides for each item of the `for_each`.
     pub when: Option<String>,
     /// A template of an array: the call is made for each of its items, and its value is the array of their values.
     pub for_each: Option<Value>,
     /// How many items run at a time.
     pub max_concurrency: Option<usize>,
-    /// What happens if an item fails.
+    /// What happens if the call fails, or one of its items.
     #[serde(default)]
     pub on_error: OnError,
+    /// When a failed call is retried.
+    pub retry: Option<Retry>,
     /// The hard limit of one call, replacing its server's limit.
     pub timeout_ms: Option<u64>,
     /// A jq filter for its value, which applies to the report and to the value that other calls use.
     pub select: Option<String>,
-    /// Whether its dependants run even if it fails: they see `null`.
+    /// A jq filter over `{input, steps}` instead of a tool: its output is the value.
+    pub filter: Option<String>,
+    /// Whether its result is shown although other calls use it.
+    #[serde(default)]
+    pub show: bool,
+    /// Whether its dependants run even if it fails: they see `null`, or `{error}` with `on_error = "keep"`.
     #[serde(skip)]
     pub optional: bool,
     /// The kind of the callee.
     #[serde(skip)]
     pub kind: CallKind,
-    /// When a failed call is retried.
-    #[serde(skip)]
-    pub retry: Option<Retry>,
 }
 
 /// The kind of a planned call's callee.
@@ -58,28 +64,72 @@ pub enum CallKind {
     Ask,
 }
 
-/// What the failure of one item of a `for_each` leads to.
+/// What the failure of a call leads to, or the failure of one item of its `for_each`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
-    /// No more items start, and the step fails.
+    /// No more items start, and the step fails; its dependants do not run.
     #[default]
     Stop,
-    /// The failed item is `{error}` in its place.
+    /// The failed call or item is `{error}` in its place, and dependants run.
     Keep,
 }
 
 /// When a failed call is retried.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(try_from = "Value", into = "RetryTable")]
 pub struct Retry {
     /// The maximum number of retries.
     pub times: usize,
     /// The pause before the first retry; each further pause is twice as long.
     pub wait: Duration,
-    /// The fault codes that allow a retry.
-    pub on: Vec<&'static str>,
+    /// The fault codes that allow a retry; if empty, those that are retryable.
+    pub on: Vec<String>,
+}
+
+/// A retry as written: this table, or only the number of times.
+#[derive(Default, serde::Deserialize, serde::Serialize)]
+#[serde(default, deny_unknown_fields)]
+struct RetryTable {
+    times: Option<usize>,
+    wait: Option<String>,
+    on: Vec<String>,
+}
+
+impl Retry {
+    /// The default and the maximum number of retries, and the default pause.
+    pub const TIMES: usize = 3;
+    pub const MAX_TIMES: usize = 10;
+    pub const WAIT: Duration = Duration::from_secs(1);
+}
+
+impl TryFrom<Value> for Retry {
+    type Error = String;
+
+    fn try_from(given: Value) -> Result<Self, String> {
+        let given = if given.is_number() { json!({ "times": given }) } else { given };
+        let RetryTable { times, wait, on } = serde_json::from_value(given)
+            .map_err(|error| format!("`retry` is {{times, wait, on}}: {error}"))?;
+        let times = times.unwrap_or(Self::TIMES);
+        if !(1..=Self::MAX_TIMES).contains(&times) {
+            return Err(format!("`retry.times` is {times}; give 1 to {}", Self::MAX_TIMES));
+        }
+        let wait = match wait {
+            Some(text) => humantime::parse_duration(&text)
+                .map_err(|_| format!("`retry.wait` is `{text}`; give a time with a unit, such as `2s`"))?,
+            None => Self::WAIT,
+        };
+        Ok(Self { times, wait, on })
+    }
+}
+
+impl From<Retry> for RetryTable {
+    fn from(retry: Retry) -> Self {
+        let wait = humantime::format_duration(retry.wait).to_string();
+        Self { times: Some(retry.times), wait: Some(wait), on: retry.on }
+    }
 }
 
 impl PlannedCall {
@@ -91,6 +141,7 @@ impl PlannedCall {
             templates: vec![&self.params],
             for_each: self.for_each.as_ref(),
             when: self.when.as_deref(),
+            filter: self.filter.as_deref(),
         }
     }
 }
@@ -104,6 +155,7 @@ pub struct Node<'a> {
     pub templates: Vec<&'a Value>,
     pub for_each: Option<&'a Value>,
     pub when: Option<&'a str>,
+    pub filter: Option<&'a str>,
 }
 
 impl Node<'_> {
@@ -117,6 +169,11 @@ impl Node<'_> {
         }
         used
     }
+
+    /// Returns the steps that its filter reads.
+    fn filtered(&self) -> StepsRead {
+        self.filter.map(StepsRead::of).unwrap_or_default()
+    }
 }
 
 /// Why calls do not form a plan. Calls are identified by position.
@@ -127,10 +184,18 @@ pub enum Flaw {
     SameId { id: String, first: usize, second: usize },
     /// A call needs the id `name`, which does not exist.
     #[error(
-        "The action `{id}` refers to `{name}`, which is none of the actions ({known}){}.",
-        only_of_items(name)
+        "The action `{id}` refers to `{name}`, which is none of the actions ({known}){}{}.",
+        only_of_items(name),
+        literally(name, *in_template && only_of_items(name).is_empty())
     )]
-    UnknownId { at: usize, id: String, name: String, known: String },
+    UnknownId {
+        at: usize,
+        id: String,
+        name: String,
+        known: String,
+        /// Whether a template names it.
+        in_template: bool,
+    },
     /// Calls that need each other, in the order of their dependencies.
     #[error("Circular dependency of actions: {path}.")]
     Cycle { calls: Vec<usize>, path: String },
@@ -139,6 +204,14 @@ pub enum Flaw {
 /// Explains an item's name in a place without items.
 fn only_of_items(name: &str) -> &'static str {
     if name == ITEM || name == INDEX { "; an action has items with `for_each`" } else { "" }
+}
+
+/// Explains how to write the text of a template that has no other meaning.
+fn literally(name: &str, in_template: bool) -> String {
+    match in_template {
+        true => format!("; the text itself is written `{{{{literal:{name}}}}}`"),
+        false => String::new(),
+    }
 }
 
 /// Returns the dependencies of each of `nodes`, and every flaw. `given` are names for templates in addition to the ids.
@@ -152,19 +225,24 @@ pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<F
         }
     }
     let mut all: Vec<BTreeSet<usize>> = Vec::new();
-    let reads: Vec<StepsRead> =
-        nodes.iter().map(|node| node.when.map(StepsRead::of).unwrap_or_default()).collect();
+    let reads: Vec<StepsRead> = nodes
+        .iter()
+        .map(|node| node.when.map(StepsRead::of).unwrap_or_default().and(node.filtered()))
+        .collect();
     for (at, (node, read)) in nodes.iter().zip(&reads).enumerate() {
         let used = node.used();
-        let used = used.iter().map(String::as_str).filter(|name| !given.contains(name));
+        let used: BTreeSet<&str> =
+            used.iter().map(String::as_str).filter(|name| !given.contains(name)).collect();
         let read = read.named.iter().map(String::as_str);
-        let names: BTreeSet<&str> = node.after.iter().copied().chain(used).chain(read).collect();
+        let names: BTreeSet<&str> =
+            node.after.iter().copied().chain(used.iter().copied()).chain(read).collect();
         all.push(names.iter().filter_map(|name| places.get(name).copied()).collect());
         flaws.extend(names.iter().filter(|name| !places.contains_key(*name)).map(|name| Flaw::UnknownId {
             at,
             id: node.id.into(),
             name: (*name).into(),
             known: places.keys().copied().collect::<Vec<_>>().join(", "),
+            in_template: used.contains(*name),
         }));
     }
     for (at, read) in reads.iter().enumerate() {
@@ -173,6 +251,12 @@ pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<F
             if !reaches(&all, need, at) {
                 all[at].insert(need);
             }
+        }
+    }
+    for (at, node) in nodes.iter().enumerate() {
+        // A filter over all steps that waits for none means those before it.
+        if all[at].is_empty() && node.filtered().all {
+            all[at] = (0..at).filter(|need| !reaches(&all, *need, at)).collect();
         }
     }
     flaws.extend(cycle(&all).map(|calls| {
@@ -220,8 +304,8 @@ fn cycle(needs: &[BTreeSet<usize>]) -> Option<Vec<usize>> {
 pub struct Plan {
     calls: Vec<PlannedCall>,
     needs: Vec<BTreeSet<usize>>,
-    /// The calls whose results templates use.
-    used: BTreeSet<usize>,
+    /// The calls whose results templates and filters use, and the calls that use them.
+    users: BTreeMap<usize, Vec<usize>>,
     /// The calls that a `when` reads.
     read: BTreeSet<usize>,
 }
@@ -229,28 +313,43 @@ pub struct Plan {
 impl Plan {
     /// Checks calls and creates their plan. `given` are names for templates in addition to the calls' ids.
     pub fn new(mut calls: Vec<PlannedCall>, given: &[&str]) -> Result<Self, Flaw> {
-        for (at, call) in calls.iter_mut().enumerate().filter(|(_, call)| call.id.is_empty()) {
-            call.id = (at + 1).to_string();
+        for (at, call) in calls.iter_mut().enumerate() {
+            if call.id.is_empty() {
+                call.id = (at + 1).to_string();
+            }
+            // A blank filter is none.
+            for filter in [&mut call.when, &mut call.select, &mut call.filter] {
+                filter.take_if(|filter| filter.trim().is_empty());
+            }
+            call.optional |= call.on_error == OnError::Keep && call.for_each.is_none();
         }
         let nodes: Vec<Node<'_>> = calls.iter().map(PlannedCall::node).collect();
         let (needs, flaws) = needs(&nodes, given);
         if let Some(flaw) = flaws.into_iter().next() {
             return Err(flaw);
         }
-        let (mut used, mut read) = (BTreeSet::new(), BTreeSet::new());
-        for (node, needs) in std::iter::zip(&nodes, &needs) {
-            let (names, steps) = (node.used(), node.when.map(StepsRead::of).unwrap_or_default());
-            used.extend(needs.iter().filter(|need| names.contains(nodes[**need].id)));
-            read.extend(needs.iter().filter(|need| steps.reads(nodes[**need].id)));
+        let (mut users, mut read) = (BTreeMap::<usize, Vec<usize>>::new(), BTreeSet::new());
+        for (at, (node, needs)) in std::iter::zip(&nodes, &needs).enumerate() {
+            let (names, filtered) = (node.used(), node.filtered());
+            let when = node.when.map(StepsRead::of).unwrap_or_default();
+            for need in needs {
+                let id = nodes[*need].id;
+                if names.contains(id) || filtered.reads(id) {
+                    users.entry(*need).or_default().push(at);
+                }
+                if when.reads(id) {
+                    read.insert(*need);
+                }
+            }
         }
-        Ok(Self { calls, needs, used, read })
+        Ok(Self { calls, needs, users, read })
     }
 
     /// Creates a plan of independent calls: the items of a `for_each`.
     pub fn of_items(count: usize) -> Self {
         let calls = (1..=count).map(|at| PlannedCall { id: at.to_string(), ..PlannedCall::default() });
         let needs = vec![BTreeSet::new(); count];
-        Self { calls: calls.collect(), needs, used: BTreeSet::new(), read: BTreeSet::new() }
+        Self { calls: calls.collect(), needs, users: BTreeMap::new(), read: BTreeSet::new() }
     }
 
     /// Returns the calls in the given order.
@@ -265,10 +364,15 @@ impl Plan {
 
     /// Whether another call uses this one's result.
     pub fn is_used(&self, at: usize) -> bool {
-        self.used.contains(&at)
+        self.users.contains_key(&at)
     }
 
-    /// Whether another call uses this one's value in a template or in its `when`.
+    /// Returns the ids of the calls that use this one's result.
+    pub fn users(&self, at: usize) -> impl Iterator<Item = &str> {
+        self.users.get(&at).into_iter().flatten().map(|user| self.calls[*user].id.as_str())
+    }
+
+    /// Whether another call uses this one's value in a template, its `filter` or its `when`.
     pub fn is_seen(&self, at: usize) -> bool {
         self.is_used(at) || self.read.contains(&at)
     }

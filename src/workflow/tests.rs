@@ -74,7 +74,7 @@ fn flawed_calls_are_not_a_plan() {
     );
     check(
         json!([{"name": "x", "params": {"p": "{{9.y}}"}}, {"id": "b", "name": "y"}]),
-        "The action `1` refers to `9`, which is none of the actions (1, b).",
+        "The action `1` refers to `9`, which is none of the actions (1, b); the text itself is written `{{literal:9}}`.",
     );
     check(
         json!([{"id": "a", "name": "x", "after": ["input"]}]),
@@ -232,6 +232,50 @@ fn an_item_is_known_only_where_there_are_items() {
         "The action `each` refers to `index`, which is none of the actions (each, list); an action has items with `for_each`."
     );
     assert!(calls(Some("{{item}}")).is_err(), "the list itself is no item");
+}
+
+#[test]
+fn a_filter_waits_for_the_steps_that_it_reads_and_uses_them() {
+    let plan = plan(json!([
+        {"id": "a", "name": "x"},
+        {"id": "b", "name": "x", "params": {"p": "{{sum}}"}},
+        {"id": "sum", "filter": "[.steps.a[].n] | add"},
+        {"id": "all", "filter": "[.steps[] | length]"},
+        {"id": "some", "after": ["a"], "filter": ".steps | keys"},
+        {"id": "now", "filter": "now"},
+    ]))
+    .unwrap();
+    let needs: Vec<Vec<usize>> = (0..6).map(|at| plan.needs(at).iter().copied().collect()).collect();
+    assert_eq!(needs, [vec![], vec![2], vec![0], vec![0, 1, 2], vec![0], vec![]]);
+    let users: Vec<String> = (0..6).map(|at| plan.users(at).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(users, ["sum all some", "all", "b all", "", "", ""]);
+    let flaw = self::plan(json!([{"id": "a", "filter": ".steps.nope"}])).unwrap_err().to_string();
+    assert_eq!(flaw, "The action `a` refers to `nope`, which is none of the actions (a).");
+}
+
+#[test]
+fn a_retry_is_a_number_or_a_table() {
+    let check = |given: Value, expected: Result<Retry, &str>| match (
+        serde_json::from_value::<Retry>(given.clone()),
+        expected,
+    ) {
+        (Ok(retry), Ok(expected)) => {
+            assert_eq!(retry, expected, "{given}");
+            assert_eq!(serde_json::from_value::<Retry>(json!(retry)).unwrap(), expected, "{given}");
+        }
+        (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{given}: {error}"),
+        (got, _) => panic!("{given}: {got:?}"),
+    };
+    let second = std::time::Duration::from_secs(1);
+    check(json!(2), Ok(Retry { times: 2, wait: second, on: Vec::new() }));
+    check(
+        json!({"wait": "2s", "on": ["timeout"]}),
+        Ok(Retry { times: 3, wait: second * 2, on: vec!["timeout".into()] }),
+    );
+    check(json!(0), Err("give 1 to 10"));
+    check(json!({"wait": "soon"}), Err("such as `2s`"));
+    check(json!({"tmes": 1}), Err("unknown field"));
+    check(json!("often"), Err("`retry` is {times, wait, on}"));
 }
 
 #[test]

@@ -26,6 +26,12 @@ static OTHER: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r#"(?P<unclear>\$[A-Za-z_][A-Za-z0-9_]*|[)}])$|[\w\]"?]$"#).expect("the pattern is constant")
 });
 
+/// The parts of a filter for [`reads_item`].
+static ITEM_PARTS: LazyLock<Regex> = LazyLock::new(|| {
+    let parts = r#"(?P<text>"(?:[^"\\]|\\.)*")|#[^\n]*|(?P<item>\.\s*(?:item|index)\b)"#;
+    Regex::new(parts).expect("the pattern is constant")
+});
+
 /// Words before a parenthesis that do not make it a function's argument list.
 const KEYWORDS: [&str; 8] = ["and", "or", "if", "then", "elif", "else", "reduce", "foreach"];
 
@@ -50,6 +56,14 @@ impl StepsRead {
             read.perhaps.append(&mut words);
         }
         read
+    }
+
+    /// Returns the steps that this filter or another one reads.
+    pub fn and(mut self, other: Self) -> Self {
+        self.named.extend(other.named);
+        self.perhaps.extend(other.perhaps);
+        self.all |= other.all;
+        self
     }
 
     /// Whether the filter may read this step.
@@ -98,6 +112,16 @@ impl StepsRead {
     }
 }
 
+/// Whether a filter reads the item of a `for_each` or its position, as `.item` or `.index`.
+pub fn reads_item(filter: &str) -> bool {
+    ITEM_PARTS.captures_iter(filter).any(|found| match (found.name("text"), found.name("item")) {
+        (Some(text), _) => text.as_str().split_once("\\(").is_some_and(|(_, inside)| reads_item(inside)),
+        // `.input.item` is a different path.
+        (None, Some(item)) => !OTHER.is_match(&filter[..item.start()]),
+        (None, None) => false,
+    })
+}
+
 /// Whether a parenthesis after this text starts a function's arguments.
 fn is_function(before: &str) -> bool {
     let before = before.trim_end();
@@ -129,6 +153,19 @@ mod tests {
         check("(.steps.a | length) > 1 or (.steps.b > 2)", &["a", "b"], false);
         check(".input.a == \".steps.x\" # .steps.y", &[], false);
         check("\"n: \\(.steps.a)\" == .input.n", &["a"], false);
+    }
+
+    #[test]
+    fn a_filter_that_reads_the_item_is_known() {
+        let check = |filter: &str, expected| assert_eq!(reads_item(filter), expected, "{filter}");
+        for yes in
+            [".item.n > 2", "(.item | test(\"a\"))", ".steps.a and .index < 3", "\"\\(.item)\" == \"x\""]
+        {
+            check(yes, true);
+        }
+        for no in [".input.item > 1", ".steps.a.index", "\".item\" == .input.a", ".items", "1 # .item"] {
+            check(no, false);
+        }
     }
 
     #[test]

@@ -305,6 +305,42 @@ const unfinished = {
 };
 if (modern) for (const [key, run] of Object.entries(unfinished)) tools[key] = { run };
 
+// Tools that take long enough for Nonet to make tasks of their calls.
+const slow = {
+    greet: (request) => text(`Hello, ${request.arguments.name}!`),
+    async slow_compute({ arguments: { seconds = 0, label = '' } }) {
+        await pause(seconds * 1000);
+        return text(`Computed ${label} in ${seconds} s`);
+    },
+    async failing_job() {
+        await pause(1000);
+        return { ...text('The job has failed'), isError: true };
+    },
+    async protocol_error_job() {
+        await pause(1000);
+        throw fail(-32603, 'The job has crashed');
+    },
+    async confirm_delete(request) {
+        await pause(1000);
+        const confirm = form(`Delete ${request.arguments.filename}?`, { confirm: { type: 'boolean' } });
+        const { responses, unfinished } = given(request, { confirm });
+        return unfinished ?? text(`Deleted: ${JSON.stringify(responses.confirm.content)}`);
+    },
+    async multi_input(request) {
+        await pause(1000);
+        const inputs = { first: form('The first?', { name: string }), second: form('The second?', { name: string }) };
+        const { responses, unfinished } = given(request, inputs);
+        return unfinished ?? text(`Both: ${JSON.stringify(responses)}`);
+    },
+    async test_tool_with_task(request) {
+        const { responses, unfinished } = given(request, { user_name: name }, 'task');
+        if (unfinished) return unfinished;
+        await pause(1000);
+        return text(`Hello, ${responses.user_name.content?.name}!`);
+    },
+};
+if (modern) for (const [key, run] of Object.entries(slow)) tools[key] = { run };
+
 const says = (...contents) => ({ messages: contents.map((content) => ({ role: 'user', content })) });
 const prompts = {
     test_simple_prompt: { run: () => says({ type: 'text', text: 'This is a simple prompt for testing.' }) },

@@ -260,7 +260,9 @@ impl Session {
             Wire::Legacy => params.get("task").is_some(),
             Wire::Modern => params["_meta"][CAPABILITIES_KEY]["extensions"].get(TASKS_KEY).is_some(),
         };
-        let Some(looks_left) = on.task.filter(|_| wanted) else { return result };
+        // The call is not complete yet.
+        let is_open = result["resultType"] == "input_required";
+        let Some(looks_left) = on.task.filter(|_| wanted && !is_open) else { return result };
         let id = format!("task-{n}");
         let task = FakeTask { looks_left, result, fails: on.task_fails, cancelled: false };
         let mut state = task_state(&id, &task, wire);

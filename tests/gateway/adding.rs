@@ -201,7 +201,7 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
         (&["add", "My Bank", "--", "x"][..], "Use `my-bank`, or another name."),
         (&["add", "apps", "--", "x"], "Use `apps-server`"),
         (&["add", "off", "--", "x"], "It is disabled; `nonet enable off` enables it."),
-        (&["add", "bank"], "required"),
+        (&["add", "bank"], "what should be added?"),
         (&["add", "bank", "https://a.example", "--", "x"], "cannot be used with"),
         (
             &["add", "bank", "npx"],
@@ -359,4 +359,116 @@ fn a_rest_service_is_added_by_its_document() {
         "{said}"
     );
     assert_eq!(toml(&setup), now);
+}
+
+#[test]
+fn what_a_readme_offers_is_added_and_imported() {
+    let setup = setup();
+    let words = scripted(&setup, &bank());
+    let json_entry =
+        json!({ "command": words[0], "args": &words[1..], "env": { "API_TOKEN": TOKEN } }).to_string();
+    let line = words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" ");
+    let link =
+        percent_encoding::utf8_percent_encode(&json_entry, percent_encoding::NON_ALPHANUMERIC).to_string();
+    for (pasted, name) in [
+        (format!("\"one\": {json_entry},"), "one"),
+        (format!("claude mcp add two -e API_TOKEN={TOKEN} -- {line}"), "two"),
+        (format!("Install:\n```json\n{{\"mcpServers\": {{\"three\": {json_entry}}}}}\n```\n"), "three"),
+        (format!("vscode:mcp/install?%7B%22four%22%3A{link}%7D"), "four"),
+    ] {
+        let added = run(&setup, &["add", &pasted]);
+        let said = text(&added);
+        assert!(added.status.success(), "{said}");
+        assert!(said.contains(&format!("`{name}` starts and has 2 tools.")), "{said}");
+        assert!(said.contains(&format!("[servers.{name}] is added to ")) && !said.contains(TOKEN), "{said}");
+        let now = toml(&setup);
+        assert!(now.contains(&format!("[servers.{name}]")) && !now.contains(TOKEN), "{now}");
+        let removed = run(&setup, &["remove", name]);
+        assert!(removed.status.success(), "{}", text(&removed));
+    }
+    // Under a name of one's own, and under one that is taken.
+    let named = run(&setup, &["add", "mine", &json_entry]);
+    assert!(named.status.success() && toml(&setup).contains("[servers.mine]"), "{}", text(&named));
+    let again = run(&setup, &["add", "mine", &json_entry]);
+    assert!(
+        again.status.success() && text(&again).contains("has this server already, as `mine`"),
+        "{}",
+        text(&again)
+    );
+    let taken = run(&setup, &["add", "mine", "npx -y other"]);
+    assert!(!taken.status.success() && text(&taken).contains("such as `mine-2`"), "{}", text(&taken));
+    // From stdin, several at once, with what the user has still to fill in.
+    let mut import = command(setup.folder.path());
+    import.args(["import", "-"]).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut import = import.spawn().expect("nonet runs");
+    let pasted = "```sh\nclaude mcp add web --transport http https://web.example/mcp -H 'Authorization: Bearer YOUR_TOKEN'\n```\n\
+                  ```\nuvx mcp-server-git\n```\n```json\n{\"git\": {\"command\": \"docker\"}}\n```\n";
+    std::io::Write::write_all(&mut import.stdin.take().expect("it is piped"), pasted.as_bytes())
+        .expect("taken");
+    let imported = import.wait_with_output().expect("it ends");
+    let (said, now) = (text(&imported), toml(&setup));
+    assert!(imported.status.success(), "{said}");
+    assert!(said.contains("the text has `git` in another way too, which was passed over"), "{said}");
+    assert!(
+        said.contains("secret set WEB_TOKEN --file") || said.contains("secret set TOKEN --file"),
+        "{said}"
+    );
+    assert!(now.contains("[servers.git]\ncommand = \"uvx\"") && now.contains("TOKEN}\""), "{now}");
+    assert!(!now.contains("YOUR_TOKEN"), "a placeholder is no secret: {now}");
+
+    for (arguments, expected) in [
+        (&["add", "what"][..], "what should be added?"),
+        (&["add", "make it so"], "the text has no server. Paste what a README offers"),
+        (&["add", "x", "npx"], "`npx` is not an address"),
+        (&["add", "npx -y a", "--tag", "t"], "`--tag` belongs to a command or an address"),
+        (&["import", "{\"a\": "], "the text:1:"),
+    ] {
+        let refused = run(&setup, arguments);
+        assert!(
+            !refused.status.success() && text(&refused).contains(expected),
+            "{arguments:?}: {}",
+            text(&refused)
+        );
+    }
+}
+
+#[test]
+fn a_dry_run_beside_a_lock_file_leaves_nothing_waiting() {
+    let setup = setup();
+    fs::write(setup.path("servers.lock"), "version = 1\n").expect("it can be written");
+    let words = scripted(&setup, &bank());
+    let shown = add(&setup, &["bank", "--dry-run"], &words);
+    assert!(shown.status.success() && text(&shown).contains("`bank` starts"), "{}", text(&shown));
+    let waiting = run(&setup, &["trust", "--list"]);
+    assert!(!text(&waiting).contains("bank"), "{}", text(&waiting));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_is_read_only_is_not_replaced() {
+    use std::os::unix::fs::PermissionsExt;
+    let setup = setup();
+    let mode = |name: &str, mode| {
+        fs::set_permissions(setup.path(name), fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    mode("servers.toml", 0o444);
+    let before = toml(&setup);
+    for arguments in
+        [&["enable", "off"][..], &["add", "new", "--no-check", "--", "x"], &["import", "npx -y a-mcp"]]
+    {
+        let refused = run(&setup, arguments);
+        assert!(!refused.status.success(), "{arguments:?}");
+        assert!(
+            text(&refused).contains("the file is read-only. Somebody has protected it"),
+            "{}",
+            text(&refused)
+        );
+    }
+    assert_eq!(toml(&setup), before);
+    fs::write(setup.path("secrets.env"), "A=b\n").expect("it can be written");
+    mode("secrets.env", 0o400);
+    let mut set = command(setup.folder.path());
+    set.args(["secret", "remove", "A", "--file"]);
+    let refused = set.output().expect("nonet runs");
+    assert!(!refused.status.success() && text(&refused).contains("it is read-only"), "{}", text(&refused));
 }

@@ -38,6 +38,13 @@ tool = "shop.rows"
 tool = "shop.say"
 params = { first = "{{step1[0].name}}" }
 
+[apps.maybe]
+steps = [
+    { id = "a", tool = "shop.say", params = { a = 1 } },
+    { id = "b", tool = "shop.say", params = { b = 2 }, when = ".input.more" },
+    { id = "c", tool = "shop.say", params = { c = 3 }, when = ".input.more" },
+]
+
 [apps.broken]
 [[apps.broken.steps]]
 id = "before"
@@ -129,6 +136,32 @@ async fn input_is_read_as_leniently_as_params() {
     // The server gets the checked params: text becomes a number, with a note.
     let told = inside.answer("call_app", json!({ "app_id": "strict", "input": "{\"n\": \"3\"}" })).await;
     assert_eq!(told["output"], json!({ "n": 3 }), "{told}");
+}
+
+#[tokio::test]
+async fn an_app_is_called_as_execute_tool_would_read_it() {
+    let inside = shop().await;
+    for call in [
+        json!({ "app_id": "report", "input": "{\"who\": \"Ada\"}" }),
+        json!({ "name": "apps.report", "args": { "who": "Ada" } }),
+        json!({ "app_id": "report", "data": { "who": "Ada" } }),
+        json!({ "app_id": "report", "who": "Ada" }),
+    ] {
+        let told = inside.answer("call_app", call.clone()).await;
+        assert_eq!(told["output"]["text"], "For Ada: Hello Ada", "{call}: {told}");
+    }
+    // A member of the input may have another name of the app's.
+    let told = inside.answer("call_app", json!({ "app_id": "last", "name": "Ada" })).await;
+    assert_eq!(told["output"], json!({ "first": "row 0" }), "{told}");
+}
+
+#[tokio::test]
+async fn the_output_is_that_of_the_last_step_that_ran() {
+    let inside = shop().await;
+    let told = inside.answer("call_app", json!({ "app_id": "maybe", "input": { "more": false } })).await;
+    assert_eq!((&told["output"], &told["skipped"]), (&json!({ "a": 1 }), &json!(["b", "c"])), "{told}");
+    let told = inside.answer("call_app", json!({ "app_id": "maybe", "input": { "more": true } })).await;
+    assert_eq!((&told["output"], told.get("skipped")), (&json!({ "c": 3 }), None), "{told}");
 }
 
 #[tokio::test]

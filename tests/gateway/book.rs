@@ -1,9 +1,14 @@
-//! The pages for readers: every link leads somewhere, and every page is in the book.
+//! The pages for readers: every link leads somewhere, every page is in the book, and what they quote is true.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     path::{Component, Path, PathBuf},
+};
+
+use nonet::{
+    config::{self, Sources},
+    meta,
 };
 
 fn root() -> &'static Path {
@@ -131,4 +136,56 @@ fn every_page_is_in_the_book_once() {
     assert_eq!(listed, there);
     let book = fs::read_to_string(root().join("book.toml")).unwrap();
     assert!(book.contains("src = \"docs\""), "{book}");
+}
+
+fn read(page: &str) -> String {
+    fs::read_to_string(root().join(page)).unwrap()
+}
+
+#[test]
+fn the_ten_keys_of_the_first_page_are_a_configuration_without_a_fault() {
+    let page = read("docs/guide.md");
+    let (_, rest) = page.split_once("```toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    for number in 1..=10 {
+        assert!(text.contains(&format!("# {number}. ")), "key {number}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join(config::FILE_NAME);
+    fs::write(&file, text).unwrap();
+    let token = |name: &str| (name == "DOCS_TOKEN").then(|| "a-token-of-the-docs".to_string());
+    let loaded = config::load(&file, Sources { env: &token, ..Sources::NONE }).unwrap();
+    assert_eq!((loaded.faults, loaded.warnings), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn the_size_of_the_nine_is_quoted_as_it_is() {
+    let bytes: usize = meta::definitions().iter().map(|tool| tool.to_string().len()).sum();
+    let quoted = format!("clients read {bytes} bytes (about {} tokens)", bytes / 4);
+    assert!(read("docs/clients.md").contains(&quoted), "docs/clients.md: {quoted}");
+}
+
+/// Returns the cells of the row of a table that begins so.
+fn row(page: &str, beginning: &str) -> Vec<String> {
+    let line = page.lines().find(|line| line.starts_with(beginning));
+    let line = line.unwrap_or_else(|| panic!("no row begins with {beginning}"));
+    line.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('*').to_string()).collect()
+}
+
+/// `tests/tasks/run` writes the page of the tasks; the README quotes it.
+#[test]
+fn the_readme_quotes_the_tasks_as_they_were_counted() {
+    let (tasks, readme) = (read("docs/tasks.md"), read("README.md"));
+    let mut quoted = Vec::new();
+    for kind in ["| **all 30**", "| **all 15**"] {
+        let [_, calls, bytes, _, done] = &row(&tasks, kind)[..] else { panic!("{kind} has five columns") };
+        quoted.push(format!("{done} done in {calls} calls, {bytes} bytes read"));
+    }
+    quoted.push(format!("{} bytes |", row(&tasks, "| what each session begins with")[1]));
+    let all = row(&tasks, "| the definitions of all ");
+    let number = |cell: &str| cell.split(' ').find(|word| word.parse::<usize>().is_ok()).unwrap().to_string();
+    quoted.push(format!("{} bytes for the {} tools of 30 servers", all[1], number(&all[0])));
+    for quoted in quoted {
+        assert!(readme.contains(&quoted), "README.md does not say: {quoted}");
+    }
 }

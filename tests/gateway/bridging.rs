@@ -128,7 +128,8 @@ fn what_a_client_cannot_answer_is_declined() {
     let roots = client.execute("shop.roots", json!({}));
     assert!(notices_of(&roots).iter().all(|notice| notice["kind"] != "request_declined"), "{roots}");
     let form = client.execute("shop.form", json!({}));
-    assert_eq!(json_of(&form), json!({ "action": "decline" }));
+    assert_eq!(json_of(&form)["action"], "cancel", "no user has declined: {form}");
+    assert!(form.to_string().contains("nobody could be asked"), "{form}");
     let notes = notices_of(&form);
     assert_eq!(
         (&notes[0]["kind"], &notes[0]["methods"]),
@@ -141,7 +142,7 @@ fn what_a_client_cannot_answer_is_declined() {
     let mut client = shop("legacy").start_with(json!({ "elicitation": {} }));
     client.answer_questions(reply);
     client.until_ready("shop");
-    assert_eq!(json_of(&client.execute("shop.page", json!({}))), json!({ "action": "decline" }));
+    assert_eq!(json_of(&client.execute("shop.page", json!({})))["action"], "cancel");
     assert_eq!(json_of(&client.execute("shop.form", json!({})))["action"], "accept");
     // A stateless server knows the client's capabilities in advance, and refuses by itself.
     let mut client = shop("modern").start();
@@ -169,7 +170,9 @@ fn no_client_is_asked_on_behalf_of_another() {
     eventually("the call has arrived", || {
         logged(&messages).iter().any(|line| line["params"]["name"] == "hang").then_some(())
     });
-    assert_eq!(json_of(&first.execute("shop.form", json!({}))), json!({ "action": "decline" }));
+    let nobody = first.execute("shop.form", json!({}));
+    assert_eq!(json_of(&nobody)["action"], "cancel", "no user has declined: {nobody}");
+    assert!(nobody.to_string().contains("nobody could be asked"), "{nobody}");
     second.send(
         &json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": hanging } }),
     );
@@ -178,6 +181,60 @@ fn no_client_is_asked_on_behalf_of_another() {
     });
     assert!(second.asked.is_empty(), "{:?}", second.asked);
     assert!(first.asked.len() >= 2);
+}
+
+/// A server that asks after the soft deadline.
+fn late(era: &str) -> Setup {
+    let tools = json!([
+        { "name": "form", "on": { "delay_ms": 1_500, "elicit": form() } },
+        { "name": "model", "on": { "sampling": true } },
+    ]);
+    Setup::new().server("shop", json!({ "tools": tools, "era": era })).gateway("soft_deadline = '500ms'")
+}
+
+/// Makes a call that goes on as a task. Returns its result.
+fn by_task(client: &mut Client, tool: &str) -> Value {
+    let handle = client.answer("execute_tool", json!({ "name": tool }));
+    assert_eq!(handle["state"], "running", "{handle}");
+    client.answer_the_rest(reply(&json!({ "messages": [] })));
+    let wait = handle["next_step"]["arguments"].clone();
+    eventually("the task ends", || {
+        Some(client.answer("execute_tool", wait.clone())).filter(|told| told["state"] != "running")
+    })
+}
+
+#[test]
+fn a_question_after_the_soft_deadline_reaches_the_client_of_the_task() {
+    for era in ["legacy", "modern"] {
+        let mut client = late(era).start_with(everything());
+        client.answer_questions(reply);
+        client.until_ready("shop");
+        let told = by_task(&mut client, "shop.form");
+        assert_eq!(told, reply(&form()), "{era}");
+        assert_eq!(client.asked.len(), 1, "{era}: {:?}", client.asked);
+    }
+}
+
+#[test]
+fn over_http_a_question_after_the_soft_deadline_comes_with_the_next_call() {
+    let site = late("legacy").serve();
+    let url = format!("http://{}", site.address);
+    let mut client = Client::over(site.folder.clone(), &["connect", &url], &[]);
+    client.initialize("2025-11-25", everything());
+    client.answer_questions(reply);
+    client.until_ready("shop");
+    assert_eq!(by_task(&mut client, "shop.form"), reply(&form()));
+    assert_eq!(client.asked.len(), 1, "{:?}", client.asked);
+}
+
+#[test]
+fn a_model_that_does_not_answer_holds_no_call_past_the_soft_deadline() {
+    let mut client = late("legacy").start_with(everything());
+    client.answer_questions(|_| Value::Null);
+    client.until_ready("shop");
+    // The request is still open when the handle comes, and its answer counts.
+    let told = by_task(&mut client, "shop.model");
+    assert_eq!((&told["model"], client.asked.len()), (&json!("m1"), 1), "{told}");
 }
 
 /// Starts a scripted server at an address, on its own thread.

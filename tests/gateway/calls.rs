@@ -2,7 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::setup::{Setup, golden, json_of, text_of};
+use crate::{
+    inside::serve_script,
+    setup::{Setup, eventually, json_of, notices_of, text_of},
+    web::WebClient,
+};
 
 /// Returns a result with everything that a server may send, and unknown fields.
 fn strange() -> Value {
@@ -168,8 +172,8 @@ async fn select_gives_a_part_of_the_result() {
     assert_eq!(text_of(&select("shop.words", "ascii_upcase").await), "JUST WORDS");
     // Errors are not filtered.
     assert_eq!(text_of(&select("shop.fail", ".x").await), "out of order");
-    // A bad filter does not lose the result.
-    let fault = json_of(&select("shop.rows", ".[").await)["error"].take();
+    // A filter that fails does not lose the result.
+    let fault = json_of(&select("shop.rows", ".x.y").await)["error"].take();
     assert_eq!(fault["code"], "invalid_params", "{fault}");
     let next = fault["next_step"]["arguments"].clone();
     let kept = inside.answer("execute_tool", next).await;
@@ -177,19 +181,80 @@ async fn select_gives_a_part_of_the_result() {
 }
 
 #[test]
-fn trace_context_is_passed_on_and_nothing_else_of_the_clients_meta() {
-    let mut client = Setup::new()
-        .server("shop", json!({ "tools": [{ "name": "look", "on": { "request": true } }] }))
-        .start();
+fn meta_of_the_client_reaches_the_server_by_every_road() {
+    let look = json!({ "tools": [{ "name": "look", "on": { "request": true } }] });
+    let app = "[apps.looks]\noutput = '{{s}}'\n[[apps.looks.steps]]\nid = 's'\ntool = 'shop.look'\n";
+    let mut client = Setup::new().server("shop", look).toml(app).start();
     client.until_ready("shop");
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let meta = json!({ "traceparent": trace, "private": "for the gateway alone" });
-    let answer =
-        client.request("tools/call", json!({ "name": "shop__look", "arguments": {}, "_meta": meta }));
-    let seen = json_of(&answer["result"]);
-    assert_eq!(seen["params"]["_meta"]["traceparent"], trace, "{seen}");
-    assert!(seen["params"]["_meta"].get("private").is_none(), "{seen}");
-    assert_eq!(seen["params"]["name"], "look", "{}", golden(seen.clone()));
+    let tenant = json!({ "id": 7, "names": ["a", "b"] });
+    let meta = json!({
+        "traceparent": trace,
+        "com.acme/tenant": tenant,
+        "progressToken": "of-the-client",
+        "io.modelcontextprotocol/related-task": { "taskId": "of-the-client" },
+        "nonet/fault": "timeout",
+    });
+    let action = json!({ "name": "shop.look" });
+    for (tool, arguments) in [
+        ("shop__look", json!({})),
+        ("execute_tool", action.clone()),
+        ("execute_tool", json!({ "name": "shop.look", "background": true })),
+        ("run_parallel", json!({ "actions": [action.clone(), { "name": "shop.look", "after": ["1"] }] })),
+        ("execute_tool", json!({ "name": "gateway.background_run", "params": action })),
+        ("call_app", json!({ "app_id": "looks" })),
+    ] {
+        let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+        let answer = json_of(&client.request("tools/call", params)["result"]);
+        let mut all: Vec<Value> = answer["results"].as_array().cloned().unwrap_or_default();
+        all.iter_mut().for_each(|one| *one = one["result"].take());
+        if all.is_empty() {
+            all.push(answer.get("output").unwrap_or(&answer).clone());
+        }
+        for seen in all {
+            let meta = &seen["params"]["_meta"];
+            assert_eq!(
+                (&meta["traceparent"], &meta["com.acme/tenant"]),
+                (&json!(trace), &tenant),
+                "{tool}: {seen}"
+            );
+            assert!(
+                !meta.to_string().contains("of-the-client") && meta.get("nonet/fault").is_none(),
+                "{tool}: {seen}"
+            );
+        }
+    }
+    // It has a limit, and nothing is lost silently.
+    let meta = json!({ "com.acme/tenant": "x".repeat(20_000) });
+    let call = json!({ "name": "execute_tool", "arguments": { "name": "shop.look" }, "_meta": meta });
+    let answer = client.request("tools/call", call)["result"].take();
+    assert!(json_of(&answer)["params"]["_meta"].get("com.acme/tenant").is_none(), "{answer}");
+    assert!(notices_of(&answer).iter().any(|notice| notice["kind"] == "meta_left_out"), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn meta_of_the_client_crosses_http() {
+    let look = |era: &str| json!({ "era": era, "tools": [{ "name": "look", "on": { "request": true } }] });
+    let (old, _old) = serve_script("127.0.0.1:0", look("legacy")).await;
+    let (new, _new) = serve_script("127.0.0.1:0", look("modern")).await;
+    let url = |address: String| format!("url = 'http://{address}/mcp'");
+    let setup = Setup::new().server("near", look("legacy"));
+    let site = setup.server_of("old", &url(old.clone())).server_of("new", &url(new.clone())).serve();
+    let mut client = WebClient::new(&site.address, "/mcp");
+    for server in ["near", "old", "new"] {
+        let wire = format!("{server}__look");
+        for (tool, arguments) in
+            [("execute_tool", json!({ "name": format!("{server}.look") })), (&*wire, json!({}))]
+        {
+            let meta = json!({ "com.acme/tenant": "blue" });
+            let params = json!({ "name": tool, "arguments": arguments, "_meta": meta });
+            let seen = eventually("the server is ready", || {
+                let seen = json_of(&client.request("tools/call", params.clone()).result());
+                seen.get("params").is_some().then_some(seen)
+            });
+            assert_eq!(seen["params"]["_meta"]["com.acme/tenant"], "blue", "{server} {tool}: {seen}");
+        }
+    }
 }
 
 #[tokio::test]

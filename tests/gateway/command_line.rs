@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::{client::command, setup::Setup};
+use crate::{client::command, setup::Setup, shell::Terminal};
 
 fn shop() -> Setup {
     let tools = json!([
@@ -241,7 +241,7 @@ fn a_call_that_wants_approval_says_that_a_command_cannot_ask() {
     let output = run(&setup, &["call", "shop.buy"]);
     let told = stderr(&output);
     assert_eq!(code(&output), Some(1), "{told}");
-    assert!(told.contains("A command cannot ask") && !told.contains("token"), "{told}");
+    assert!(told.contains("A command asks only at a terminal") && !told.contains("token"), "{told}");
     assert_eq!(json(&run(&setup, &["call", "shop.buy", "--json"]))["error"]["code"], "needs_approval");
 }
 
@@ -411,4 +411,145 @@ fn a_build_without_traces_says_so_where_they_are_wanted() {
     client.ended();
     let log = client.stderr();
     assert_eq!(log.matches("this build lacks the feature `otel`").count(), 1, "{log}");
+}
+
+#[test]
+fn params_are_typed_as_words_with_the_types_of_the_schema() {
+    let properties = json!({
+        "item": { "type": "string" }, "count": { "type": "integer" }, "tags": { "type": "array", "items": { "type": "string" } },
+    });
+    let schema = json!({ "type": "object", "properties": properties, "required": ["item"] });
+    let setup = Setup::new().server(
+        "shop",
+        json!({ "tools": [{ "name": "buy", "input_schema": schema, "on": { "echo": true } }] }),
+    );
+    let output = run(&setup, &["call", "shop.buy", "item=5", "count=5", "tags=a", "tags=b"]);
+    assert_eq!(json(&output), json!({ "item": "5", "count": 5, "tags": ["a", "b"] }), "{}", stderr(&output));
+    assert!(!stderr(&output).contains("count"), "nothing had to be repaired: {}", stderr(&output));
+    for (words, expected) in [(["item=x", "7"], "`7` is not `KEY=VALUE`"), (["count=x", "item=y"], "count")] {
+        let output = run(&setup, &["call", "shop.buy", words[0], words[1]]);
+        assert!(
+            code(&output) != Some(0) && stderr(&output).contains(expected),
+            "{words:?}: {}",
+            stderr(&output)
+        );
+    }
+    let output = run(&setup, &["call", "shop.bye", "item=5"]);
+    assert!(stderr(&output).contains("did you mean: shop.buy"), "{}", stderr(&output));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_call_that_wants_approval_asks_at_the_terminal() {
+    let script = json!({ "tools": [{ "name": "buy", "on": { "text": "bought" } }] });
+    for gateway in ["approve_by = 'chat'", "approve_by = 'user'"] {
+        let setup = Setup::new()
+            .gateway(&format!("{gateway}\nshared = true\nshared_grace = '200ms'"))
+            .server_with("shop", script.clone(), "[servers.shop.tools.buy]\npolicy = 'approve'");
+        setup.write();
+        let ask = |typed: &str| {
+            let mut nonet = command(setup.folder.path());
+            nonet.args(["call", "shop.buy", "item=tea"]).env("NO_COLOR", "1");
+            Terminal::answer(&mut nonet, typed)
+        };
+        let check = || {
+            let (ended, seen) = ask("y\n");
+            assert!(
+                ended == Some(0) && seen.contains("Run it? [y/N]") && seen.contains("bought"),
+                "{gateway}: {seen}"
+            );
+            assert!(seen.contains("tea"), "the params are shown: {seen}");
+            let (ended, seen) = ask("n\n");
+            assert!(ended == Some(1) && seen.contains("Nothing was called."), "{gateway}: {seen}");
+            assert!(!seen.contains("bought"), "{gateway}: {seen}");
+        };
+        check();
+        // The same where a gateway runs.
+        let mut client = crate::client::Client::over(std::sync::Arc::new(setup.folder), &[], &[]);
+        client.initialize("2025-06-18", json!({}));
+        client.until_ready("shop");
+        let folder = client.folder.clone();
+        let ask = |typed: &str| {
+            let mut nonet = command(folder.path());
+            nonet.args(["call", "shop.buy", "item=tea"]).env("NO_COLOR", "1");
+            Terminal::answer(&mut nonet, typed)
+        };
+        let (ended, seen) = ask("y\n");
+        assert!(ended == Some(0) && seen.contains("bought"), "{gateway}: {seen}");
+        let (ended, seen) = ask("n\n");
+        assert!(ended == Some(1) && seen.contains("Nothing was called."), "{gateway}: {seen}");
+    }
+}
+
+#[test]
+fn faults_of_servers_that_a_command_does_not_use_are_not_printed() {
+    let setup = shop().server_of("lost", "command = 'x'\nenv = { KEY = '${NONET_TEST_NEVER_SET}' }");
+    for arguments in [&["call", "shop.rows"][..], &["get", "shop.buy"], &["logout", "shop"]] {
+        let output = run(&setup, arguments);
+        let told = stderr(&output);
+        assert!(!told.contains("lost") && !told.contains("NEVER_SET"), "{arguments:?}: {told}");
+    }
+    let output = run(&setup, &["call", "lost.look"]);
+    assert!(stderr(&output).contains("NONET_TEST_NEVER_SET"), "its own fault: {}", stderr(&output));
+    for arguments in [&["tools"][..], &["call", "nothing"]] {
+        let output = run(&setup, arguments);
+        assert!(stderr(&output).contains("`lost` is left out"), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn secrets_are_listed_without_their_values() {
+    let keys = "command = 'x'\nenv = { A = '${LISTED_A}', B = '${LISTED_B}', C = '${keyring:LISTED_C}' }";
+    let setup = Setup::new().server_of("one", keys).server_of("two", "url = 'https://a.example/${LISTED_A}'");
+    setup.write();
+    std::fs::write(setup.path("secrets.env"), "LISTED_A=s3cret\nUNUSED=s3cret\n").expect("it can be written");
+    let output = run(&setup, &["secret", "list", "--json"]);
+    assert_eq!(code(&output), Some(1), "one is not set: {}", stderr(&output));
+    assert!(!stdout(&output).contains("s3cret"));
+    let told = json(&output);
+    let rows: Vec<(&str, &str)> = told["secrets"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|row| (row["name"].as_str().unwrap_or_default(), row["in"].as_str().unwrap_or_default()))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("LISTED_A", "secrets.env"),
+            ("LISTED_B", "not set"),
+            ("LISTED_C", "keyring, which cannot be read"),
+            ("UNUSED", "secrets.env")
+        ]
+    );
+    assert_eq!(told["secrets"][0]["used_by"], json!(["servers.one", "servers.two"]), "{told}");
+    let shown = run(&setup, &["secret", "list"]);
+    assert!(stdout(&shown).contains("servers.one, servers.two"), "{}", stdout(&shown));
+}
+
+#[cfg(unix)]
+#[test]
+fn forget_asks_shows_and_can_choose() {
+    let setup = shop();
+    run(&setup, &["call", "shop.buy", "item=tea"]);
+    let silent = run(&setup, &["forget"]);
+    assert_eq!(code(&silent), Some(2), "{}", stderr(&silent));
+    assert!(stderr(&silent).contains("add `--yes` to delete"), "{}", stderr(&silent));
+    let shown = run(&setup, &["forget", "--dry-run"]);
+    let told = stdout(&shown);
+    assert!(code(&shown) == Some(0) && told.contains("Nothing was deleted (--dry-run)."), "{told}");
+    for part in ["learned", "results", "memory", "plans", "messages", "homes"] {
+        assert!(told.contains(&format!("\n  {part}")), "{part}: {told}");
+    }
+    let forget = |arguments: &[&str], typed: &str| {
+        let mut nonet = command(setup.folder.path());
+        nonet.arg("forget").args(arguments).env("NO_COLOR", "1");
+        Terminal::answer(&mut nonet, typed)
+    };
+    let (ended, seen) = forget(&["learned"], "n\n");
+    assert!(ended == Some(1) && seen.contains("Nothing was deleted."), "{seen}");
+    assert!(!seen.contains("memory"), "only what was chosen: {seen}");
+    let (ended, seen) = forget(&["learned", "plans"], "y\n");
+    assert!(ended == Some(0) && seen.contains("Deleted."), "{seen}");
+    assert_eq!(code(&run(&setup, &["forget", "trust"])), Some(2), "trust has an option of its own");
 }

@@ -114,6 +114,99 @@ async fn a_search_says_as_much_as_was_asked_for() {
 }
 
 #[tokio::test]
+async fn a_sure_hit_is_whole_and_the_others_are_names() {
+    let inside = office().await;
+    let find = async |more: Value| {
+        let mut arguments = json!({ "query": "files.write_file" });
+        arguments.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        inside.answer("search_tools", arguments).await
+    };
+    let found = find(json!({ "limit": 3 })).await;
+    assert_eq!(found["confidence"], "high", "{found}");
+    assert!(found.get("total").is_none(), "{found}");
+    let hits = found["results"].as_array().expect("a list");
+    assert_eq!(hits.len(), 3, "{found}");
+    let first = &hits[0];
+    assert_eq!(first["signature"], "(path?: string, content?: string)", "{found}");
+    assert!(first["description"].is_string() && first["risk"].is_string(), "{found}");
+    assert!(first.get("score").is_none(), "{found}");
+    for other in &hits[1..] {
+        assert_eq!(*other, json!({ "name": other["name"] }), "{found}");
+    }
+    let found = find(json!({ "limit": 3, "detail": "signature" })).await;
+    assert!(
+        found["results"][1]["signature"].is_string() && found["results"][1].get("score").is_none(),
+        "{found}"
+    );
+    let found = find(json!({ "limit": 3, "detail": "full" })).await;
+    assert!(
+        found["results"][1]["score"].is_number() && found["results"][1]["input_schema"].is_object(),
+        "{found}"
+    );
+}
+
+#[tokio::test]
+async fn a_text_for_models_is_no_description_of_a_server() {
+    let audience = "# Everything\n\nAudience: These instructions are written for an LLM or autonomous agent \
+                    integrating with the server.";
+    let named = |names: &[&str]| names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>();
+    let words =
+        "Manages the archive of this town with its maps and its unusually complete registers. ".repeat(4);
+    let inside = Setup::new()
+        .server("all", json!({ "instructions": audience, "tools": named(&["echo", "get-sum"]) }))
+        .server("archive", json!({ "instructions": words, "tools": named(&["look"]) }))
+        .open()
+        .await;
+    let all = inside.answer("list_categories", json!({})).await;
+    let about = |name: &str| {
+        let mut list = all["categories"].as_array().expect("a list").iter();
+        list.find(|one| one["name"] == name).and_then(|one| one["description"].as_str()).map(str::to_owned)
+    };
+    assert_eq!(about("all").as_deref(), Some("echo, get-sum"), "{all}");
+    let archive = about("archive").expect("a description");
+    let shown = archive.strip_suffix("...").expect("it is cut");
+    assert!(words.starts_with(&format!("{shown} ")), "it is cut after a word: {archive}");
+}
+
+#[tokio::test]
+async fn an_abbreviated_category_or_tag_is_found_by_its_meaning() {
+    let tools = json!({ "tools": [tool("get_pods", "Lists the pods of a cluster", json!({}))] });
+    let inside = Setup::new().server_with("k8s", tools, "tags = ['db']").open().await;
+    let search = |more: Value| {
+        let mut arguments = json!({ "query": "list pods", "max_risk": "high" });
+        arguments.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        arguments
+    };
+    for (wrong, right) in [
+        (json!({ "category": "kubernetes" }), json!({ "category": "k8s" })),
+        (json!({ "tags": ["database"] }), json!({ "tags": ["db"] })),
+    ] {
+        let fault = inside.fault("search_tools", search(wrong.clone())).await;
+        assert_eq!(fault["code"], "not_found", "{wrong}: {fault}");
+        let step = &fault["next_step"];
+        assert_eq!((&step["tool"], &step["arguments"]), (&json!("search_tools"), &search(right)), "{fault}");
+        let found = inside.answer("search_tools", step["arguments"].clone()).await;
+        assert_eq!(found["results"][0]["name"], "k8s.get_pods", "{found}");
+    }
+    let fault = inside.fault("browse_category", json!({ "category": "kubernetes" })).await;
+    assert_eq!(fault["next_step"]["arguments"], json!({ "category": "k8s" }), "{fault}");
+    let fault = inside.fault("search_tools", search(json!({ "tags": ["zebra"] }))).await;
+    assert!(fault.get("did_you_mean").is_none() && fault.get("next_step").is_none(), "{fault}");
+}
+
+#[tokio::test]
+async fn a_language_that_search_does_not_read_is_told() {
+    let inside = office().await;
+    let hint = async |query: &str| {
+        let found = inside.answer("search_tools", json!({ "query": query })).await;
+        found["hint"].as_str().is_some_and(|hint| hint.contains("in English"))
+    };
+    assert!(hint("파일을 읽어줘").await);
+    assert!(!hint("qqqq zzzz").await);
+    assert!(!hint("lies eine Datei").await);
+}
+
+#[tokio::test]
 async fn a_search_without_words_browses() {
     let inside = office().await;
     let page = inside.answer("search_tools", json!({ "category": "mail" })).await;

@@ -204,3 +204,66 @@ fn a_sound_machine_is_told_so() {
     let sound = command(setup.folder.path()).arg("doctor").stdin(Stdio::null()).output().expect("nonet runs");
     has(&sound, &["Nonet found nothing to fix."]);
 }
+
+/// Returns a server that ends because a variable is missing.
+fn needy() -> Setup {
+    let script = json!({ "stderr_lines": ["Error: BRAVE_API_KEY environment variable is required"], "exit_at_start": 1 });
+    Setup::new().server("brave", script)
+}
+
+#[test]
+fn a_variable_that_a_server_names_is_told_with_the_command_that_sets_it() {
+    let setup = needy();
+    setup.write();
+    let nonet = |arguments: &[&str]| {
+        command(setup.folder.path()).args(arguments).stdin(Stdio::null()).output().expect("nonet runs")
+    };
+    let checked = nonet(&["check"]);
+    has(
+        &checked,
+        &["`brave` names `BRAVE_API_KEY`", "secret set BRAVE_API_KEY --file`", "in [servers.brave]"],
+    );
+    let report: Value = serde_json::from_slice(&nonet(&["check", "--json"]).stdout).expect("JSON");
+    assert_eq!(report["servers"][0]["missing_variables"], json!(["BRAVE_API_KEY"]), "{report}");
+    has(&nonet(&["doctor"]), &["its stderr names `BRAVE_API_KEY`: `nonet --config"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_doctor_gives_a_server_the_variable_that_it_lacks() {
+    let setup = needy();
+    setup.write();
+    let mut nonet = Command::new("/usr/bin/setsid");
+    nonet.args(["--ctty", "--wait", env!("CARGO_BIN_EXE_nonet")]);
+    let as_usual = command(setup.folder.path());
+    nonet.args(as_usual.get_args()).arg("doctor").current_dir(setup.folder.path());
+    for (name, value) in as_usual.get_envs() {
+        match value {
+            Some(value) => nonet.env(name, value),
+            None => nonet.env_remove(name),
+        };
+    }
+    let shown = in_terminal(&mut nonet, &[("BRAVE_API_KEY (not shown, Enter to skip):", "the-users-own")]);
+    assert!(!shown.contains("the-users-own"), "{shown}");
+    let toml = fs::read_to_string(setup.path("servers.toml")).expect("it is there");
+    assert!(toml.contains("env = { BRAVE_API_KEY = \"${BRAVE_API_KEY}\" }"), "{toml}\n{shown}");
+    let kept = fs::read_to_string(setup.path("secrets.env")).expect("it was made");
+    assert!(kept.contains("BRAVE_API_KEY=the-users-own"), "{kept}");
+}
+
+#[test]
+fn a_doctor_that_is_interrupted_does_not_say_that_nothing_is_wrong() {
+    let setup = Setup::new().server("slow", json!({ "never_answer": true }));
+    setup.write();
+    let terminal = crate::shell::Terminal::new();
+    let mut nonet = command(setup.folder.path());
+    let child = terminal.spawn(nonet.arg("doctor").env("TERM", "xterm-256color"));
+    let mut seen = String::new();
+    eventually("it has begun", || {
+        seen.push_str(&terminal.read());
+        seen.contains("starting servers").then_some(())
+    });
+    assert_eq!(child.interrupt(), Some(130));
+    seen.push_str(&terminal.read());
+    assert!(!seen.contains("nothing to fix"), "{seen}");
+}

@@ -127,9 +127,10 @@ fn figures_outlive_the_gateway_and_a_new_name_until_they_are_forgotten() {
     client.leave();
     client.ended();
 
-    let output = command(client.folder.path()).arg("forget").output().expect("nonet runs");
+    let output =
+        command(client.folder.path()).args(["forget", "learned", "--yes"]).output().expect("nonet runs");
     let said = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(said.contains("the figures of 1 tool,"), "{said}");
+    assert!(said.contains("the figures of 1 tool\n"), "{said}");
     let mut client = Client::over(client.folder.clone(), &[], &[]);
     client.initialize("2025-06-18", json!({}));
     client.until_ready("shop");

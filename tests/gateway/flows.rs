@@ -776,3 +776,22 @@ async fn actions_that_cannot_work_are_refused_before_any_runs() {
     }
     assert!(logged(&log).is_empty());
 }
+
+#[tokio::test]
+async fn the_value_of_a_question_is_its_answer() {
+    let apps = r#"
+[apps.send]
+steps = [
+    { id = "who", ask = { question = "To whom?" } },
+    { id = "text", ask = { question = "Send it?", content = "Dear {{who}}" } },
+    { id = "sent", tool = "shop.say", when = ".steps.who.answer == \"Ada\"", params = { to = "{{who}}", text = "{{text}}", status = "{{who.status}}", old = "{{who.answer}}" } },
+]
+"#;
+    let inside = shop().toml(apps).open().await;
+    let asked = app(&inside, "send", Value::Null).await;
+    let asked = inside.answer("ask_user", json!({ "token": asked["token"], "answer": "Ada" })).await;
+    assert!(asked["message"].as_str().is_some_and(|text| text.contains("Dear Ada")), "{asked}");
+    let told = inside.answer("ask_user", json!({ "token": asked["token"], "answer": "yes" })).await;
+    let expected = json!({ "to": "Ada", "text": "Dear Ada", "status": "answered", "old": "Ada" });
+    assert_eq!(told["output"], expected, "{told}");
+}

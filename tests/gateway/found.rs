@@ -401,7 +401,8 @@ async fn what_a_search_led_to_counts_for_them_too() {
     ] {
         // First found by other words, so that the search has it among its hits.
         let score = async || {
-            let words = json!({ "query": format!("{query} planks tree team friday"), "limit": 20 });
+            let words =
+                json!({ "query": format!("{query} planks tree team friday"), "limit": 20, "detail": "full" });
             let found = inside.answer("search_tools", words).await;
             let hit =
                 found["results"].as_array().expect("a list").iter().find(|hit| hit["name"] == name).cloned();

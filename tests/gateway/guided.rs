@@ -141,6 +141,8 @@ fn what_nonet_cannot_run_stays_with_its_client() {
     ] {
         assert!(said.contains(part), "{part}\n{said}");
     }
+    let last = said.split("This does not work yet:\n").nth(1).expect("the last thing that is told");
+    assert!(last.starts_with("  asks: the environment variable") && last.contains("\n  dead: "), "{said}");
     let after = files(&home);
     let again = nonet(&home, &["setup", "--yes"]);
     assert!(again.status.success() && text(&again).contains("Nothing was changed"), "{}", text(&again));

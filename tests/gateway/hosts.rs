@@ -347,3 +347,49 @@ fn an_option_goes_where_it_counts_or_is_refused() {
         assert!(said.contains(&format!("{option} has no effect on this command")), "{arguments:?}: {said}");
     }
 }
+
+#[test]
+fn codex_can_be_told_to_ask_about_no_tool_of_nonet() {
+    let (home, _) = home();
+    nonet(&home, &["import", "claude-desktop"]);
+    let file = home.path().join(".codex/config.toml");
+    let installed = nonet(&home, &["install", "codex"]);
+    assert!(installed.status.success(), "{}", text(&installed));
+    let before = fs::read_to_string(&file).expect("it was made");
+    assert!(!before.contains("approval"), "only on request: {before}");
+    let allowed = nonet(&home, &["install", "codex", "--always-allow"]);
+    let said = text(&allowed);
+    assert!(allowed.status.success() && said.contains("servers.toml has no policy"), "{said}");
+    let now = fs::read_to_string(&file).expect("it is there");
+    assert_eq!(now, format!("{before}default_tools_approval_mode = \"approve\"\n"));
+    // An entry that has it stays as it is.
+    nonet(&home, &["install", "codex"]);
+    assert_eq!(fs::read_to_string(&file).expect("it is there"), now);
+    let other = nonet(&home, &["install", "cursor", "--always-allow"]);
+    assert!(
+        !other.status.success() && text(&other).contains("has no key that allows its tools"),
+        "{}",
+        text(&other)
+    );
+    let removed = nonet(&home, &["uninstall", "codex"]);
+    assert!(removed.status.success() && !file.exists(), "{}", text(&removed));
+
+    #[cfg(unix)]
+    {
+        let asked = |typed: &str| {
+            let mut install = program(&home);
+            install.args(["install", "codex"]).env("NO_COLOR", "1");
+            crate::shell::Terminal::answer(&mut install, typed)
+        };
+        let (code, seen) = asked("n\n");
+        assert!(
+            code == Some(0) && seen.contains("Let Codex call Nonet's tools without asking? [y/N]"),
+            "{seen}"
+        );
+        assert!(!fs::read_to_string(&file).expect("it was made").contains("approval"));
+        let (code, seen) = asked("y\n");
+        assert!(code == Some(0), "{seen}");
+        assert!(fs::read_to_string(&file).expect("it was made").contains("approval_mode = \"approve\""));
+        assert!(!asked("").1.contains("Let Codex"), "it is asked once");
+    }
+}

@@ -124,8 +124,8 @@ async fn a_kept_result_goes_into_params_without_being_read() {
     let report = inside.answer("run_parallel", json!({ "actions": actions })).await;
     assert_eq!(report["results"][0]["result"], json!({ "n": 9 }), "{report}");
 
-    // Similar text stays as it is.
-    let own = json!({ "x": "{{ref:mine}} {{ref:}} {{reference}}" });
+    // Similar text stays as it is, unless it is in the place of a reference.
+    let own = json!({ "x": "{{mine}} {{ref}} {{reference}}" });
     assert_eq!(json_of(&inside.execute("store.echo", own.clone()).await), own);
     let gone = format!(
         "{{{{ref:{}}}}}",
@@ -201,7 +201,7 @@ async fn a_fault_that_quotes_a_server_at_length_stays_a_fault() {
     );
     let said = fault["message"].as_str().expect("a message");
     assert!(said.contains("it begins ") && said.ends_with(" it ends"), "{said:.100}");
-    assert_eq!(fault["next_step"]["tool"], "get_tool", "{fault:.300}");
+    assert!(fault["next_step"].is_null(), "{fault:.300}");
     for way in fault["read_on"].as_array().expect("ways") {
         let answer = inside.call("execute_tool", way["arguments"].clone()).await;
         assert!(answer["isError"] != true && answer.to_string().len() < 10_000, "{way}: {answer:.300}");

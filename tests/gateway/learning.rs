@@ -129,9 +129,9 @@ fn what_was_learned_outlives_the_gateway_and_is_explained() {
         assert!(table.contains(part), "{part}: {table}");
     }
 
-    let output = command(folder.path()).arg("forget").output().expect("nonet runs");
+    let output = command(folder.path()).args(["forget", "--yes"]).output().expect("nonet runs");
     let said = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(said.starts_with("deleted 1 search outcome, "), "{said}");
+    assert!(said.contains("  learned   1 search outcome, "), "{said}");
     let output = command(folder.path()).args(["search", QUERY, "--explain", "--json"]).output();
     let text = String::from_utf8(output.expect("nonet runs").stdout).expect("UTF-8");
     assert!(!text.contains("learned_from"), "{text}");
@@ -159,5 +159,5 @@ async fn what_a_session_has_loaded_is_no_match_of_everything() {
         .call("execute_tool", json!({ "name": "gateway.load_tools", "params": { "category": "desk" } }))
         .await;
     let found = inside.answer("search_tools", json!({ "query": "zzzz qqqq" })).await;
-    assert_eq!((&found["total"], &found["results"]), (&json!(0), &json!([])), "{found}");
+    assert_eq!(found["results"], json!([]), "{found}");
 }

@@ -162,6 +162,39 @@ fn auto_goes_by_the_context_window() {
 }
 
 #[test]
+fn nonets_own_tools_take_no_part_of_the_window() {
+    let tools = |count: usize| {
+        let tool = |n: usize| json!({ "name": format!("tool_{n}"), "description": "d".repeat(700) });
+        json!({ "tools": (0..count).map(tool).collect::<Vec<Value>>() })
+    };
+    let list = |count: usize| {
+        let keys = "tool_injection = 'auto'\ncontext_window = 8000";
+        let mut client = Setup::new().server("shop", tools(count)).gateway(keys).start();
+        client.until_ready("shop");
+        listed(&mut client)
+    };
+    let of_eight = list(8);
+    assert_eq!(of_eight.len(), 9 + 8, "{:?}", names(&of_eight));
+    assert!(
+        of_eight[9..].iter().all(|tool| tool["description"].as_str().is_some_and(|text| text.len() == 700))
+    );
+    let of_nine = list(9);
+    assert_eq!(of_nine.len(), 9 + 9, "{:?}", names(&of_nine));
+    assert!(of_nine[9..].iter().all(|tool| tool["inputSchema"] == json!({ "type": "object" })));
+}
+
+#[test]
+fn the_first_list_of_a_first_start_waits_for_the_servers() {
+    for keys in ["tool_injection = 'direct'", "tool_injection = 'compact_direct'", "pinned = ['shop.sell']"] {
+        let mut script = shop();
+        script["start_delay_ms"] = json!(300);
+        let mut client = Setup::new().server("shop", script).gateway(keys).start_silently();
+        client.initialize("2025-06-18", json!({}));
+        assert!(names(&listed(&mut client)).contains(&"shop__sell"), "{keys}");
+    }
+}
+
+#[test]
 fn clients_that_see_the_tools_are_told_when_they_change() {
     let mut client = Setup::new().server("shop", shop()).gateway("tool_injection = 'direct'").start();
     client.until_ready("shop");

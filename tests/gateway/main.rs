@@ -46,6 +46,7 @@ mod first_answers;
 mod flows;
 mod folder_files;
 mod found;
+mod graphs;
 mod guided;
 mod handshake;
 mod hostile_door;

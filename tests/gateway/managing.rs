@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::Client,
+    inside::serve_script,
     setup::{Setup, eventually, fake_server},
     sign_in_service::{Manner, Service},
     signing_in::browse,
@@ -100,6 +101,9 @@ fn what_the_page_does_takes_the_token_and_json() {
         ("POST", "questions/1"),
         ("GET", "servers/shop/history"),
         ("POST", "servers/shop/secret"),
+        ("POST", "servers/shop/token"),
+        ("POST", "setup/plan"),
+        ("POST", "setup"),
         ("GET", "gateways"),
         ("GET", "hosts"),
         ("GET", "hosts/cursor/install"),
@@ -199,6 +203,36 @@ fn servers_are_added_as_clients_write_them() {
     for text in ["{}", "no JSON {", "{\"mcpServers\": []}"] {
         let (status, told) = page.post("servers/import", json!({ "text": text }));
         assert_eq!(status, 400, "{text}: {told}");
+    }
+}
+
+#[test]
+fn what_a_readme_offers_is_pasted() {
+    let page = Page::of_shop();
+    let folder = page.site.folder.path();
+    let script = folder.join("good.json");
+    fs::write(&script, json!({ "tools": [{ "name": "look" }] }).to_string()).expect("it can be written");
+    let (program, script) = (fake_server().display().to_string(), script.display().to_string());
+    let entry = json!({ "command": program, "args": ["--script-file", script] });
+    for (name, text) in [
+        ("braceless", format!("\"braceless\": {entry}")),
+        ("typed", format!("claude mcp add typed -- {program} --script-file {script}")),
+        (
+            "fenced",
+            format!(
+                "Put this into your file:\n```json\n{}\n```\n",
+                json!({ "mcpServers": { "fenced": entry } })
+            ),
+        ),
+    ] {
+        let before = page.file();
+        let (status, told) = page.post("servers/import", json!({ "text": text }));
+        assert_eq!((status, &told["written"]), (200, &json!(true)), "{text}: {told}");
+        assert!(
+            page.file().starts_with(before.trim_end()) && page.file().contains(&format!("[servers.{name}]")),
+            "{told}"
+        );
+        eventually("it is ready", || (page.server(name)["state"] == "ready").then_some(()));
     }
 }
 
@@ -315,6 +349,97 @@ fn a_value_that_a_server_misses_can_be_typed_and_does_not_stop_an_edit() {
     assert!(kept.contains("PAGE_KEY_A=typed v4lue\nPAGE_KEY_B=typed v4lue\n"), "{kept}");
     let (status, told) = keep("keyed", "PAGE_KEY_A", "another");
     assert!(status == 409 && fs::read_to_string(&secrets).expect("there") == kept, "{told}");
+}
+
+#[test]
+fn a_server_that_offers_no_sign_in_is_given_a_token() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let script = json!({ "tools": [{ "name": "read" }], "require_bearer": "s3cret-of-web" });
+    let (address, _server) = runtime.block_on(serve_script("127.0.0.1:0", script));
+    let page = Page::of(Setup::new().server_of("web", &format!("url = 'http://{address}/mcp'")));
+    let server = eventually("it is refused", || {
+        Some(page.server("web")).filter(|server| server["state"] == "auth_required")
+    });
+    // In words, and with what to do: no header, and no sign-in that nobody offers.
+    assert_eq!((&server["needs_token"], &server["login"]), (&json!(true), &Value::Null), "{server}");
+    let error = server["last_error"].as_str().expect("an error");
+    assert!(!error.contains("realm") && error.contains("`headers` of [servers.web]"), "{error}");
+    let give = |token: &str| page.post("servers/web/token", json!({ "token": token }));
+    let (status, told) = give(" ");
+    assert!(status == 422 && message(&told).contains("there is no token"), "{told}");
+    let (status, told) = give("s3cret-of-web");
+    assert_eq!((status, &told["written"], &told["trouble"]), (200, &json!(true), &Value::Null), "{told}");
+    assert!(page.file().contains("Authorization = \"Bearer ${WEB_TOKEN}\""), "{}", page.file());
+    let kept = fs::read_to_string(page.site.folder.path().join("secrets.env")).expect("it was made");
+    assert!(kept.contains("WEB_TOKEN=s3cret-of-web") && !told.to_string().contains("s3cret"), "{told}");
+    eventually("it is ready", || (page.server("web")["state"] == "ready").then_some(()));
+}
+
+#[test]
+fn the_servers_of_clients_are_taken_over_and_given_back() {
+    let page = Page::of(Setup::new());
+    let folder = page.site.folder.path();
+    let script = folder.join("good.json");
+    fs::write(&script, json!({ "tools": [{ "name": "look" }] }).to_string()).expect("it can be written");
+    let good = |key: &str| json!({ "command": fake_server(), "args": ["--script-file", script], "env": { "API_TOKEN": key } });
+    let write = |file: &str, servers: Value| {
+        let file = folder.join(file);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("it can be made");
+        let text = format!("{:#}\n", json!({ "mcpServers": servers }));
+        fs::write(&file, &text).expect("it can be written");
+        (file, text)
+    };
+    let bad = json!({ "command": "no-such-program-of-nonet" });
+    let (cursor, of_cursor) =
+        write(".cursor/mcp.json", json!({ "good": good(KEY), "bad": bad, "mine": { "command": "x" } }));
+    let (claude, of_claude) = write(".claude.json", json!({ "good": good(KEY) }));
+    let before = page.file();
+    let left = json!([{ "client": "cursor", "server": "mine" }]);
+
+    let (status, plan) = page.post("setup/plan", json!({}));
+    assert_eq!(status, 200, "{plan}");
+    let clients = plan["clients"].as_array().expect("a list");
+    assert_eq!((clients.len(), plan["servers"].as_array().map(Vec::len)), (2, Some(4)), "{plan}");
+    assert!(plan["diff"].as_str().is_some_and(|diff| diff.contains("+[servers.good]")), "{plan}");
+    assert!(
+        plan["asks_by_risk"] == true && plan["shares"] == true && !plan.to_string().contains(KEY),
+        "{plan}"
+    );
+
+    let (_, plan) = page.post("setup/plan", json!({ "left": left, "unasked": true }));
+    assert!(plan["asks_by_risk"] == false && !plan.to_string().contains("servers.mine"), "{plan}");
+    let wanted = json!({ "left": left, "unasked": true, "seen": plan["seen"] });
+    let (status, told) = page.post("setup", json!({ "left": left, "unasked": true, "seen": "another" }));
+    assert!(status == 409 && message(&told).contains("has changed"), "{told}");
+    assert_eq!((page.file(), fs::read_to_string(&cursor).ok()), (before.clone(), Some(of_cursor.clone())));
+
+    let (status, done) = page.post("setup", wanted);
+    assert_eq!((status, &done["trouble"]), (200, &Value::Null), "{done}");
+    let broken = done["broken"].as_object().expect("the broken ones");
+    assert!(broken.len() == 1 && broken.contains_key("bad"), "{done}");
+    eventually("`good` is ready", || (page.server("good")["state"] == "ready").then_some(()));
+    assert!(page.file().contains("shared = true") && !page.file().contains("careful"), "{}", page.file());
+    assert!(!page.file().contains(KEY) && folder.join("secrets.env").exists());
+    let names = |file: &std::path::Path| -> Vec<String> {
+        let text = fs::read_to_string(file).expect("it is there");
+        let root: Value = serde_json::from_str(&text).expect("JSON");
+        root["mcpServers"].as_object().expect("servers").keys().cloned().collect()
+    };
+    // What works moved; what does not, and what its user wants to keep there, did not.
+    assert_eq!(names(&cursor), ["bad", "mine", "nonet"]);
+    assert_eq!(names(&claude), ["nonet"]);
+    assert_eq!(page.get("state")["can_undo_setup"], true);
+
+    let (status, undone) = page.post("setup/undo", json!({}));
+    assert_eq!((status, &undone["trouble"]), (200, &Value::Null), "{undone}");
+    assert_eq!(page.file(), before);
+    for (file, text) in [(&cursor, &of_cursor), (&claude, &of_claude)] {
+        assert_eq!(&fs::read_to_string(file).expect("it is there"), text);
+    }
+    let secrets = fs::read_to_string(folder.join("secrets.env")).unwrap_or_default();
+    assert!(!secrets.contains(KEY), "{secrets}");
+    eventually("`good` is gone", || page.server("good").is_null().then_some(()));
+    assert_eq!(page.post("setup/undo", json!({})).0, 409);
 }
 
 #[test]

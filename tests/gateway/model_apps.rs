@@ -116,6 +116,63 @@ async fn a_model_calls_tools_until_it_has_an_answer() {
 }
 
 #[tokio::test]
+async fn an_endpoint_without_tools_is_served_by_text() {
+    let refusal = |text: &str| {
+        Reply::Raw(400, "application/json".into(), json!({ "error": { "message": text } }).to_string())
+    };
+    let tagged = "<tool_call>\n{\"name\": \"shop__stock\", \"arguments\": {\"n\": 3}}\n</tool_call>";
+    let plain = "```json\n{\"tool\": \"shop__buy\", \"arguments\": {\"n\": 4}}\n```";
+    let model = Model::start([
+        refusal("registry.ollama.ai/library/gemma:2b does not support tools"),
+        Reply::Json(says(tagged)),
+        Reply::Json(says(plain)),
+        Reply::Json(says("Done.")),
+    ]);
+    let told = ask(&open(&model, "").await, json!("Go")).await;
+    let note = "The model's endpoint does not support tools: calls were read from the model's text.";
+    assert_eq!(
+        told,
+        json!({ "app_id": "clerk", "output": "Done.", "tool_calls": 2, "turns": 3, "note": note })
+    );
+    let requests = model.requests();
+    assert!(requests[0]["tools"].is_array(), "{requests:?}");
+    // What is known of the endpoint holds for the whole run.
+    assert_eq!(requests.len(), 4);
+    for request in &requests[1..] {
+        assert_eq!(request.get("tools"), None, "{request}");
+        let system = request["messages"][0]["content"].as_str().expect("text");
+        assert!(
+            system.starts_with("You are a clerk.") && system.contains("- shop__stock: Counts what is left")
+        );
+    }
+    let last = &requests[3]["messages"];
+    let roles: Vec<&Value> = last.as_array().expect("messages").iter().map(|one| &one["role"]).collect();
+    assert_eq!(roles, ["system", "user", "assistant", "user", "assistant", "user"], "{last}");
+    assert_eq!((&last[2]["content"], &last[4]["content"]), (&json!(tagged), &json!(plain)));
+    assert_eq!(last[3]["content"], "The result of the call `call_0`:\n{\"n\":3}");
+    assert!(last[5]["content"].as_str().is_some_and(|text| text.contains("{\"n\":4}")), "{last}");
+
+    // An endpoint that takes tools and does not read the model's calls.
+    let model = Model::start([Reply::Json(says(tagged)), Reply::Json(says("Three."))]);
+    let told = ask(&open(&model, "").await, json!("Go")).await;
+    assert_eq!(
+        (&told["output"], &told["tool_calls"], &told["note"]),
+        (&json!("Three."), &json!(1), &json!(note))
+    );
+
+    let model = Model::start([
+        refusal("Streaming is not supported by this deployment."),
+        Reply::Json(calls(&[("c1", "shop__stock", "{\"n\": 3}")])),
+        Reply::Json(says("Three.")),
+    ]);
+    let told = ask(&open(&model, "").await, json!("Go")).await;
+    assert_eq!((&told["output"], &told["tool_calls"]), (&json!("Three."), &json!(1)), "{told}");
+    assert!(told["note"].as_str().is_some_and(|note| note.contains("does not support streaming")), "{told}");
+    let streams: Vec<Value> = model.requests().iter().map(|request| request["stream"].clone()).collect();
+    assert_eq!(streams, [true, false, false]);
+}
+
+#[tokio::test]
 async fn a_model_may_correct_what_it_got_wrong() {
     let model = Model::start([
         Reply::Json(calls(&[

@@ -65,7 +65,10 @@ impl Model {
                 let inner = Inner { address, replies, seen: Mutex::default(), released: Notify::new() };
                 let model = Self(Arc::new(inner));
                 sender.send(model.clone()).expect("somebody waits");
-                let router = Router::new().route("/v1/chat/completions", post(complete)).with_state(model);
+                let router = Router::new()
+                    .route("/v1/chat/completions", post(complete))
+                    .route("/v1/responses", post(complete))
+                    .with_state(model);
                 axum::serve(listener, router).await.expect("it serves");
             });
         });

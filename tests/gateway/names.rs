@@ -166,6 +166,31 @@ async fn every_form_of_a_name_leads_to_the_tool() {
 }
 
 #[tokio::test]
+async fn what_other_clients_put_before_a_name_is_understood() {
+    let inside = office().server("mcp_wiki", tools(&["look"])).server("wiki", tools(&["look"])).open().await;
+    for given in [
+        "mcp__files__read_file",
+        "mcp_files_read_file",
+        "mcp.files.read_file",
+        "functions.files.read_file",
+        "functions.files__read_file",
+        "functions.mcp__nonet__files__read_file",
+        "default_api.files.read_file",
+        "Functions.Files.Read-File",
+    ] {
+        let tool = inside.answer("get_tool", json!({ "name": given })).await;
+        assert_eq!(tool["name"], "files.read_file", "{given}: {tool}");
+    }
+    let found = inside.answer("functions.search_tools", json!({ "query": "search" })).await;
+    assert!(found["results"].is_array(), "{found}");
+    // A name that begins with a server's name is that server's, or nobody's.
+    let tool = inside.answer("get_tool", json!({ "name": "mcp_wiki_look" })).await;
+    assert_eq!(tool["name"], "mcp_wiki.look", "{tool}");
+    let fault = inside.fault("get_tool", json!({ "name": "mcp_wiki_read_file" })).await;
+    assert_eq!(fault["code"], "unknown_tool", "{fault}");
+}
+
+#[tokio::test]
 async fn every_door_takes_every_form() {
     let inside = office().open().await;
     let params = json!({ "path": "a" });

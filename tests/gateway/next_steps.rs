@@ -101,6 +101,105 @@ async fn the_faults_of_servers_that_are_not_there_say_what_to_do() {
 }
 
 #[tokio::test]
+async fn no_step_is_better_than_one_that_does_not_help() {
+    let inside = shop().await;
+    for (name, code) in [("down.anything", "server_down"), ("shop.refuse", "upstream_error")] {
+        let fault = inside.fault("execute_tool", json!({ "name": name })).await;
+        assert_eq!(fault["code"], code, "{fault}");
+        assert!(fault.get("next_step").is_none(), "{fault}");
+    }
+    let fault = inside.fault("execute_tool", json!({ "name": "shop.hang", "timeout_ms": 50 })).await;
+    assert!(fault.get("next_step").is_none(), "{fault}");
+}
+
+#[tokio::test]
+async fn a_single_near_name_is_the_corrected_call() {
+    let inside = shop().await;
+    let params = json!({ "n": 7 });
+    for call in [
+        ("execute_tool", json!({ "name": "shop.bigg", "params": params })),
+        ("run_parallel", json!({ "actions": [{ "name": "shop.bigg", "params": params }] })),
+    ] {
+        let answer = inside.answer(call.0, call.1).await;
+        let fault = answer.pointer("/error").or_else(|| answer.pointer("/results/0/error")).expect("a fault");
+        let step = json!({ "tool": "execute_tool", "arguments": { "name": "shop.big", "params": params } });
+        assert_eq!(fault["next_step"], step, "{fault}");
+    }
+    // Params that do not fit the near tool cannot be repeated.
+    let fault = inside.fault("execute_tool", json!({ "name": "shop.reed", "params": { "z": [1] } })).await;
+    assert_eq!(
+        fault["next_step"],
+        json!({ "tool": "get_tool", "arguments": { "name": "shop.read" } }),
+        "{fault}"
+    );
+}
+
+#[tokio::test]
+async fn equal_lines_of_an_error_are_one() {
+    let line = "memcache.go:265] couldn't get current server API group list: connection refused";
+    let log: String = (1..=5).map(|n| format!("E1126 11:05:0{n}.1 4{n} {line}\n")).collect();
+    let message = format!("kubectl failed\n{log}The connection was refused");
+    let error = json!({ "rpc_error": { "code": -32603, "message": message } });
+    let inside =
+        Setup::new().server("k8s", json!({ "tools": [{ "name": "pods", "on": error }] })).open().await;
+    let fault = inside.fault("execute_tool", json!({ "name": "k8s.pods" })).await;
+    let text = fault["message"].as_str().expect("a text");
+    assert_eq!(text.matches(line).count(), 1, "{text}");
+    assert!(text.contains("(5 times)") && text.ends_with("The connection was refused"), "{text}");
+}
+
+#[tokio::test]
+async fn a_corrected_call_keeps_what_fits_and_corrects_the_rest() {
+    let edit = json!({
+        "type": "object",
+        "properties": { "oldText": { "type": "string" }, "newText": { "type": "string" } },
+        "required": ["oldText", "newText"],
+    });
+    let options = json!({ "anyOf": [
+        { "type": "object", "properties": { "depth": { "type": "integer" }, "glob": { "type": "string" } }, "required": ["depth"] },
+        { "type": "string" },
+    ] });
+    let meta = json!({ "type": "object", "properties": { "code": { "type": "string", "pattern": "^[A-Z]+$" }, "note": { "type": "string" } } });
+    let schema = |properties: Value, required: Value| json!({ "type": "object", "properties": properties, "required": required });
+    let text = json!({ "type": "string" });
+    let tools = json!([
+        { "name": "write", "input_schema": schema(json!({ "path": text, "content": text, "mode": text }), json!(["path", "content"])) },
+        { "name": "edit", "input_schema": schema(json!({ "path": text, "edits": { "type": "array", "items": edit } }), json!(["path", "edits"])) },
+        { "name": "find", "input_schema": schema(json!({ "options": options, "limit": { "type": "integer" } }), json!(["options", "limit"])) },
+        { "name": "tag", "input_schema": schema(json!({ "meta": meta, "count": { "type": "integer" } }), json!(["meta", "count"])) },
+    ]);
+    let inside = Setup::new().server("files", json!({ "tools": tools })).open().await;
+    // Two names at once are suggested, and not taken.
+    let wrong = json!({ "name": "files.write", "params": { "file_path": "a", "text": "b" } });
+    let fault = inside.fault("execute_tool", wrong).await;
+    let right = json!({ "name": "files.write", "params": { "path": "a", "content": "b" } });
+    assert_eq!(fault["next_step"], json!({ "tool": "execute_tool", "arguments": right }), "{fault}");
+    let corrected = async |name: &str, params: Value, expected: Value| {
+        let fault = inside.fault("execute_tool", json!({ "name": name, "params": params })).await;
+        assert_eq!(fault["details"]["corrected_call"]["arguments"]["params"], expected, "{params}: {fault}");
+    };
+    corrected("files.write", json!({ "text": "b" }), json!({ "content": "b", "path": "<string>" })).await;
+    corrected(
+        "files.edit",
+        json!({ "file": "a", "edits": [{ "oldText": "x", "newText": "y" }, { "oldText": "z" }] }),
+        json!({ "path": "a", "edits": [{ "oldText": "x", "newText": "y" }, { "oldText": "z", "newText": "<string>" }] }),
+    )
+    .await;
+    corrected(
+        "files.find",
+        json!({ "options": { "depth": "two", "glob": "*" }, "limit": 3 }),
+        json!({ "options": { "depth": "<integer>", "glob": "*" }, "limit": 3 }),
+    )
+    .await;
+    corrected(
+        "files.tag",
+        json!({ "meta": { "code": "x1", "note": "keep", "more": 1 }, "count": "many" }),
+        json!({ "meta": { "code": "<string>", "note": "keep", "more": 1 }, "count": "<integer>" }),
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn a_query_that_a_kept_result_does_not_fit_is_answered_with_one_that_does() {
     let inside = shop().await;
     let result = inside.execute("shop.big", json!({})).await;

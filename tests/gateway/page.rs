@@ -1,15 +1,10 @@
 //! The HTTP server's pages besides MCP: the live page, metrics, health.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    net::TcpStream,
-};
-
 use serde_json::{Value, json};
 
 use crate::{
     setup::{Setup, eventually},
-    web::{Reply, Site, WebClient, http},
+    web::{Reply, Site, WebClient, first_events, http},
 };
 
 fn shop(gateway: &str) -> Site {
@@ -138,28 +133,87 @@ fn metrics_and_health_are_there_besides_the_page() {
     assert_eq!(json_body(&http(&site.address, "GET", "/readyz", &[], ""))["ready"], true);
 }
 
+/// Returns the latest call of a tool, as the stream tells it.
+fn call_of(site: &Site, token: &str, tool: &str) -> Value {
+    let last = format!("\"tool\":\"{tool}\"");
+    let calls = first_events(&site.address, "/ui/api/calls", token, &last);
+    calls.into_iter().rfind(|call| call["tool"] == tool).expect("the call")
+}
+
 #[test]
-fn params_of_calls_are_shown_only_where_the_audit_log_records_them() {
-    let feed = |site: &Site, token: &str| -> String {
-        let mut client = WebClient::new(&site.address, "/mcp");
-        client.until_ready("shop");
-        client.call(
-            "execute_tool",
-            json!({ "name": "shop.buy", "params": { "what": "bread", "password": "blue monkey 9" } }),
-        );
-        let mut stream = TcpStream::connect(&site.address).expect("it listens");
-        let request =
-            format!("GET /ui/api/calls HTTP/1.1\r\nHost: {}\r\nX-Nonet-Token: {token}\r\n\r\n", site.address);
-        stream.write_all(request.as_bytes()).expect("it reads");
-        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-        lines.find(|line| line.contains("\"tool\":\"shop.buy\"")).expect("the call")
-    };
+fn a_call_is_opened_with_its_params_and_its_result_but_without_secrets() {
     let site = shop("");
-    let told = feed(&site, &site.page_token());
-    assert!(!told.contains("bread"), "{told}");
-    let site = shop("learn = true\n[audit]\nparams = true");
-    let told = feed(&site, &site.page_token());
-    assert!(told.contains(r#"{\"what\":\"bread\",\"password\":\"***\"}"#), "{told}");
+    let token = site.page_token();
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("shop");
+    let params = json!({ "what": "bread", "password": "blue monkey 9" });
+    client.call("execute_tool", json!({ "name": "shop.buy", "params": params }));
+    let call = call_of(&site, &token, "shop.buy");
+    assert!(!call.to_string().contains("bread"), "the stream has no content: {call}");
+    let open = |call: &Value| json_body(&get(&site, &format!("/ui/api/calls/{}", call["id"]), &token));
+    let opened = open(&call);
+    assert_eq!((&opened["kept"], &opened["params_cut"]), (&json!(true), &json!(false)), "{opened}");
+    assert_eq!(opened["params"], r#"{"what":"bread","password":"***"}"#, "{opened}");
+    let result = opened["result"].as_str().expect("a result");
+    assert!(result.contains("\"what\": \"bread\"") && !result.contains("monkey"), "{result}");
+    let command = opened["command"].as_str().expect("a command");
+    assert!(command.starts_with("nonet --config ") && command.contains(" call shop.buy '{"), "{command}");
+
+    // The same call again, with the params as they were.
+    let repeat = |call: &Value, token: &str| {
+        let path = format!("/ui/api/calls/{}/repeat", call["id"]);
+        http(&site.address, "POST", &path, &[("X-Nonet-Token", token)], "")
+    };
+    assert_eq!(repeat(&call, "guess").status, 401);
+    let again = json_body(&repeat(&call, &token));
+    assert_eq!(again["failed"], false, "{again}");
+    assert!(again["text"].as_str().is_some_and(|text| text.contains("blue monkey 9")), "{again}");
+
+    // A call that reached no tool shows its fault, and is no command.
+    client.call("execute_tool", json!({ "name": "shop.nothing", "params": { "n": 1 } }));
+    let opened = open(&call_of(&site, &token, "shop.nothing"));
+    assert!(opened["result"].as_str().is_some_and(|text| text.contains("unknown_tool")), "{opened}");
+    assert!(opened.get("command").is_none(), "{opened}");
+    assert_eq!(get(&site, "/ui/api/calls/9999", &token).status, 404);
+
+    let site = shop("keep_calls = false");
+    let token = site.page_token();
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("shop");
+    client.call("execute_tool", json!({ "name": "shop.buy", "params": params }));
+    let call = call_of(&site, &token, "shop.buy");
+    let opened = json_body(&get(&site, &format!("/ui/api/calls/{}", call["id"]), &token));
+    assert_eq!(opened, json!({ "kept": false, "params_cut": false, "result_cut": false }));
+}
+
+#[test]
+fn what_clients_were_spared_is_added_up() {
+    let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
+    let long = "A long description. ".repeat(1_000);
+    let tools = json!([
+        { "name": "count", "description": long, "input_schema": schema },
+        { "name": "much", "on": { "text": "x".repeat(100_000) } },
+    ]);
+    let site = Setup::new()
+        .server("shop", json!({ "tools": tools }))
+        .gateway("max_result_bytes = 2000\ntool_injection = 'discovery'")
+        .serve();
+    let token = site.page_token();
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("shop");
+    let spared = || json_body(&get(&site, "/ui/api/state", &token))["saving"]["spared"].clone();
+    let before = spared();
+    assert_eq!((&before["results"], &before["repaired"]), (&json!(0), &json!(0)), "{before}");
+    for _ in 0..2 {
+        client.request("tools/list", json!({}));
+    }
+    client.call("execute_tool", json!({ "name": "shop.much" }));
+    client.call("execute_tool", json!({ "name": "shop.count", "params": { "n": "3" } }));
+    let now = spared();
+    let definitions = now["definitions"].as_u64().expect("a number");
+    assert!((10_000..30_000).contains(&definitions), "of one list, not of two: {now}");
+    assert!(now["results"].as_u64().is_some_and(|bytes| bytes > 90_000), "{now}");
+    assert_eq!(now["repaired"], 1, "{now}");
 }
 
 #[test]

@@ -183,5 +183,5 @@ fn the_figures_agree_and_what_waits_for_the_user_has_not_failed() {
     let failed = calls.iter().find(|call| call["tool"] == "shop.fail").expect("the call");
     let fault = failed["fault"].as_str().expect("its words");
     assert!(fault.contains("the till is shut") && !fault.contains("ghp_0123"), "{fault}");
-    assert!(failed["profile"].is_null() && failed.get("params").is_none(), "{failed}");
+    assert!(failed.get("profile").is_none() && failed.get("params").is_none(), "{failed}");
 }

@@ -205,9 +205,31 @@ async fn an_answer_in_the_chat_is_remembered_too() {
     let fault = inside.fault("execute_tool", call.clone()).await;
     let token = &fault["next_step"]["arguments"]["token"];
     let told = inside.answer("ask_user", json!({ "token": token, "answer": "allow_for_session" })).await;
-    assert_eq!(told["status"], "approved", "{told}");
+    assert_eq!(told, json!({ "path": "a" }));
     for path in ["a", "b"] {
         let call = json!({ "name": "files.delete_file", "params": { "path": path } });
         assert_eq!(inside.answer("execute_tool", call).await, json!({ "path": path }));
     }
+}
+
+#[tokio::test]
+async fn a_policy_that_names_own_tools_holds_for_them() {
+    let rules = "[policies.quiet]\ntools = ['gateway.watch_*']\npolicy = 'deny'\n\
+                 [policies.careful]\ntools = ['gateway.remember']\npolicy = 'approve'\n\
+                 [policies.servers]\ntools = ['*']\npolicy = 'approve'";
+    let inside = Setup::new().server("files", files()).toml(rules).open().await;
+    for tool in ["gateway.watch_start", "gateway__watch_list", "Gateway.Watch-List"] {
+        let fault = inside.fault(tool, json!({ "name": "files.read_file" })).await;
+        assert_eq!(fault["code"], "forbidden", "{fault}");
+        assert!(fault["message"].as_str().is_some_and(|text| text.contains("policies.quiet")), "{fault}");
+    }
+    let own = inside.answer("browse_category", json!({ "category": "gateway", "page_size": 100 })).await;
+    assert!(!own.to_string().contains("watch_"), "{own}");
+    let remember = json!({ "content": "deploys are on Tuesdays" });
+    assert_eq!(inside.fault("gateway.remember", remember).await["code"], "needs_approval");
+    // A rule for everything is for the servers' tools.
+    assert_eq!(inside.fault("files.read_file", json!({})).await["code"], "needs_approval");
+    let recalled = inside.execute("gateway.recall", json!({ "query": "deploys" })).await;
+    assert_ne!(recalled["isError"], true, "{recalled}");
+    assert!(inside.gateway.unmatched().is_empty(), "{:?}", inside.gateway.unmatched());
 }

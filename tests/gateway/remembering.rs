@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::{
     client::{Client, command},
-    inside::{Inside, eventually},
+    inside::Inside,
     setup::{PATIENCE, Setup, json_of},
     web::{WebClient, modern},
 };
@@ -91,12 +91,52 @@ async fn by_meaning_other_words_find_a_fact_and_the_tools_for_it() {
     for fact in ["Deploys are on Tuesdays", "Alice is allergic to nuts", "The office closes in August"] {
         inside(&gateway, "remember", json!({ "content": fact })).await;
     }
-    eventually("the facts have vectors", async || {
-        let found =
-            inside(&gateway, "recall", json!({ "query": "who must not eat peanuts?", "limit": 1 })).await;
-        (found["facts"][0]["content"] == "Alice is allergic to nuts").then_some(())
-    })
-    .await;
+    // At once, although the vectors are made after the answer.
+    let found = inside(&gateway, "recall", json!({ "query": "who must not eat peanuts?", "limit": 1 })).await;
+    assert_eq!(found["facts"][0]["content"], "Alice is allergic to nuts", "{found}");
+}
+
+#[tokio::test]
+async fn remembered_facts_come_to_mind() {
+    let gateway = desk().toml("[profiles.blind]\ndeny = ['gateway.recall']").open().await;
+    let told = async |caller: &Caller| {
+        let categories = json_of(&gateway.call_as(caller, "list_categories", json!({})).await);
+        let instructions = nonet::meta::instructions(&gateway.gateway, caller).await;
+        assert!(instructions.chars().count() <= 2_000, "{instructions}");
+        (categories["remembered_facts"].clone(), instructions.contains("remembered from earlier"))
+    };
+    let search = async |query: &str| gateway.answer("search_tools", json!({ "query": query })).await;
+    assert_eq!(told(&gateway.caller).await, (Value::Null, false));
+    let birthday = "when is the birthday of Ada Lovelace";
+    assert!(search(birthday).await.get("remembered").is_none());
+    for fact in ["The birthday of Ada Lovelace is on December 10", "Deploys are on Tuesdays"] {
+        inside(&gateway, "remember", json!({ "content": fact })).await;
+    }
+    assert_eq!(told(&gateway.caller).await, (json!(2), true));
+    assert_eq!(told(&gateway.under("blind")).await, (Value::Null, false));
+    let found = search(birthday).await;
+    assert_eq!(found["confidence"], "low", "{found}");
+    assert_eq!(found["remembered"]["content"], "The birthday of Ada Lovelace is on December 10", "{found}");
+    assert!(found["hint"].as_str().is_some_and(|hint| hint.contains("gateway.recall")), "{found}");
+    let found = search("qqqq zzzz").await;
+    assert!(found.get("remembered").is_none(), "{found}");
+    let found = gateway.call_as(&gateway.under("blind"), "search_tools", json!({ "query": birthday })).await;
+    assert!(!found.to_string().contains("December"), "{found}");
+}
+
+#[tokio::test]
+async fn a_recall_without_a_fitting_fact_says_so() {
+    let gateway = desk().by_meaning("").open().await;
+    gateway.gateway.indexed(PATIENCE).await;
+    for fact in ["Deploys are on Tuesdays", "Alice likes tea", "The office closes in August"] {
+        inside(&gateway, "remember", json!({ "content": fact })).await;
+    }
+    for (query, fits) in [("the colour of the neighbour's cat", false), ("when do we deploy?", true)] {
+        let found = inside(&gateway, "recall", json!({ "query": query })).await;
+        let is_told =
+            found["hint"].as_str().is_some_and(|hint| hint.contains("None of the remembered facts"));
+        assert_eq!(is_told, !fits, "{query}: {found}");
+    }
 }
 
 #[test]
@@ -137,9 +177,9 @@ fn goal_and_tasks_are_there_in_the_next_session() {
 
     // `nonet forget` empties it, for the running gateway too.
     run(&mut client, "remember", json!({ "content": "Deploys are on Tuesdays" }));
-    let output = command(client.folder.path()).arg("forget").output().expect("nonet runs");
+    let output = command(client.folder.path()).args(["forget", "--yes"]).output().expect("nonet runs");
     let said = String::from_utf8(output.stdout).expect("UTF-8");
-    assert!(said.contains("1 fact and 8 other records"), "{said}");
+    assert!(said.contains("  memory    9 facts, goals and to-dos\n"), "{said}");
     assert_eq!(run(&mut client, "recall", json!({}))["total"], 0);
     assert_eq!(run(&mut client, "task_list", json!({}))["open"], 0);
     assert!(!instructions(&mut client.restart()).contains("Notes kept"));

@@ -274,15 +274,17 @@ async fn a_refusal_is_the_answer_to_its_call_and_says_what_to_do() {
         ],
     )
     .await;
-    for (tool, said) in [("private", "HTTP 401"), ("admin", "admins only")] {
-        let fault = fault(&inside, tool, json!({})).await;
-        let message = fault["message"].as_str().expect("a message");
-        assert_eq!(fault["code"], "auth_required", "{fault}");
-        for part in [said, "`headers` of [servers.shop]", "nonet secret set SHOP_TOKEN"] {
-            assert!(message.contains(part), "{part}: {message}");
-        }
-        assert!(!message.contains("s3cr3t"), "{message}");
+    let private = fault(&inside, "private", json!({})).await;
+    let message = private["message"].as_str().expect("a message");
+    assert_eq!(private["code"], "auth_required", "{private}");
+    for part in ["HTTP 401", "`headers` of [servers.shop]", "nonet secret set SHOP_TOKEN"] {
+        assert!(message.contains(part), "{part}: {message}");
     }
+    assert!(!message.contains("s3cr3t"), "{message}");
+    // No other sign-in helps with this one.
+    let admin = inside.execute("shop.admin", json!({})).await;
+    let texts = (&admin["content"][0]["text"], &admin["content"][1]["text"], &admin["isError"]);
+    assert_eq!(texts, (&json!("HTTP 403 Forbidden"), &json!("admins only"), &json!(true)), "{admin}");
     // The others still work.
     assert_eq!(text_of(&inside.execute("shop.public", json!({})).await), "open to all");
     for (tool, wait) in [("busy", 7_000), ("spent", 9_000)] {

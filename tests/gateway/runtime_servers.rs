@@ -291,6 +291,25 @@ async fn what_cannot_be_added_is_refused_before_the_user_is_asked() {
 }
 
 #[tokio::test]
+async fn a_command_line_is_shown_and_run_as_its_words() {
+    let setup = Setup::new().gateway(ALLOWED).server("shop", shop());
+    let pid = setup.path("pid");
+    let mut params = server(setup.folder.path(), "music", &music(&pid));
+    let words = params["args"].as_array().expect("args").iter().filter_map(Value::as_str);
+    let line: Vec<&str> =
+        std::iter::once(params["command"].as_str().expect("a command")).chain(words).collect();
+    let line = line.join(" ");
+    params = json!({ "name": "music", "command": line });
+    let inside = setup.open().await;
+    let asked = fault(&inside, &inside.caller, "add_server", &params).await;
+    let waiting = inside.gateway.approvals.waiting().await.expect("it is read");
+    assert!(waiting.iter().any(|one| one.asked.question.contains(&format!("\n\n{line}\n"))), "{waiting:?}");
+    let again = decided(&inside, &asked).await;
+    let added = inside.call("execute_tool", again).await;
+    assert_eq!(json_of(&added)["state"], "ready", "{added}");
+}
+
+#[tokio::test]
 async fn nothing_but_the_user_lets_a_server_in() {
     let rules = "[policies.free]\ntools = ['gateway.*', '*']\npolicy = 'allow'";
     let setup = Setup::new().gateway(ALLOWED).server("shop", shop()).toml(rules);

@@ -296,7 +296,7 @@ fn servers_of_equal_names_share_no_home_and_forget_deletes_the_homes() {
     two.leave();
     two.ended();
     let forget = |client: &Client| {
-        let output = command(client.folder.path()).arg("forget").output().unwrap();
+        let output = command(client.folder.path()).args(["forget", "homes", "--yes"]).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     let told = forget(&one);

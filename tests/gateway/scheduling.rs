@@ -12,7 +12,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use nonet::{clock::Clock, gateway::session::Caller};
+use nonet::{clock::Clock, config, gateway::session::Caller};
 use serde_json::{Value, json};
 
 use crate::{
@@ -334,7 +334,9 @@ async fn what_cannot_be_scheduled_is_said_at_once() {
         (json!({ "when": "in 5m" }), "invalid_params", "either `name`"),
         (json!({ "when": "in 5m", "name": "shop.fine", "app_id": "buy" }), "invalid_params", "either `name`"),
         (tool("2020-01-01T00:00:00Z", "shop.fine"), "invalid_params", "has passed: it is "),
-        (tool("tomorrow", "shop.fine"), "invalid_params", "0 9 * * 1-5"),
+        (tool("when it rains", "shop.fine"), "invalid_params", "`tomorrow at 9`"),
+        (tool("tomorrow", "shop.fine"), "invalid_params", "`tomorrow at 9`"),
+        (tool("every 45 minutes", "shop.fine"), "invalid_params", "`every 30 minutes`"),
         (tool("0 25 * * *", "shop.fine"), "invalid_params", "is not a cron expression"),
         (tool("* * * *", "shop.fine"), "invalid_params", "five fields"),
         (
@@ -358,6 +360,34 @@ async fn what_cannot_be_scheduled_is_said_at_once() {
     }
     let fault = inside.fault("gateway.remind", json!({ "when": "in 1d", "message": "one more" })).await;
     assert!(fault["message"].as_str().is_some_and(|message| message.contains("100 schedules")), "{fault}");
+}
+
+#[tokio::test]
+async fn a_time_may_be_said_in_words() {
+    let setup =
+        Setup::new().server("shop", json!({ "tools": [{ "name": "check", "on": { "text": "fine" } }] }));
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside = setup.open_with_clock(&clock, state.path()).await;
+    let scheduled = |when: &str| {
+        let params = json!({ "when": when, "name": "shop.check", "label": when, "timezone": "UTC" });
+        let inside = &inside;
+        async move { own(inside, "schedule", params).await }
+    };
+    let (minute, hour) = (60_000, 3_600_000);
+    let now = clock.unix_ms();
+    let first = scheduled("every minute").await;
+    let wait = ms(&first["next_run"]) - now;
+    assert!(wait <= minute, "{first}");
+    let second = scheduled("in two hours").await;
+    assert!((2 * hour - 1_000..2 * hour + minute).contains(&(ms(&second["next_run"]) - now)), "{second}");
+    let third = scheduled("tomorrow at 9").await;
+    let wait = ms(&third["next_run"]) - now;
+    assert!(wait > 9 * hour && wait <= 33 * hour, "{third}");
+    assert_eq!(ms(&third["next_run"]) % (24 * hour), 9 * hour, "{third}");
+    // What repeats does so by the same words.
+    pass(&clock, &first["next_run"]);
+    let told = notice(&inside, "scheduled_run").await;
+    assert_eq!(ms(&told["next_run"]) - ms(&first["next_run"]), minute, "{told}");
 }
 
 #[tokio::test]
@@ -386,9 +416,13 @@ async fn the_tools_are_found_by_what_people_say() {
 
 /// Returns a gateway over stdio with one tool whose calls are logged.
 fn shop(on: Value) -> (Client, std::path::PathBuf) {
+    shop_with(json!({ "name": "buy", "on": on }))
+}
+
+fn shop_with(tool: Value) -> (Client, std::path::PathBuf) {
     let setup = Setup::new();
     let log = setup.path("calls");
-    let script = json!({ "tools": [{ "name": "buy", "on": on }], "call_log": log });
+    let script = json!({ "tools": [tool], "call_log": log });
     let mut client = setup.server("shop", script).start();
     client.until_ready("shop");
     (client, log)
@@ -431,14 +465,34 @@ fn of_two_gateways_one_runs_what_is_due_also_when_the_other_is_killed() {
 }
 
 #[test]
-fn a_run_that_was_killed_is_made_again_and_that_is_said() {
-    let (mut client, log) = shop(json!({ "delay_ms": 2_000, "text": "bought" }));
+fn a_run_that_was_killed_is_made_again_if_the_tool_is_idempotent() {
+    let on = json!({ "delay_ms": 2_000, "text": "bought" });
+    let (mut client, log) =
+        shop_with(json!({ "name": "buy", "on": on, "annotations": { "idempotentHint": true } }));
     let mut other = beside(&client);
     schedule(&mut client, "in 1s");
     setup::eventually("the run has begun", || (calls(&log) == 1).then_some(()));
     killed(&client);
     let told = other.until_notice("scheduled_run");
     assert_eq!((&told["again"], &told["success"], calls(&log)), (&json!(true), &json!(true), 2), "{told}");
+}
+
+#[test]
+fn a_run_that_was_killed_is_unknown_if_a_second_one_could_do_harm() {
+    let (mut client, log) = shop(json!({ "delay_ms": 2_000, "text": "bought" }));
+    let mut other = beside(&client);
+    schedule(&mut client, "in 1s");
+    setup::eventually("the run has begun", || (calls(&log) == 1).then_some(()));
+    killed(&client);
+    let told = other.until_notice("scheduled_run");
+    assert_eq!((&told["outcome"], told.get("success")), (&json!("unknown"), None), "{told}");
+    assert_eq!((&told["tool"], &told["params"]), (&json!("shop.buy"), &json!({})), "{told}");
+    assert!(told["message"].as_str().is_some_and(|text| text.contains("Check what it has done")), "{told}");
+    // The next step shows the tools that can check it.
+    let step = &told["next_step"];
+    let tools = other.answer(step["tool"].as_str().expect("a tool"), step["arguments"].clone());
+    assert_eq!(tools["tools"][0]["name"], "shop.buy", "{tools}");
+    assert_eq!(calls(&log), 1, "it was not made again");
 }
 
 /// A gateway killed between the end of a run and its report: the run is not repeated.
@@ -561,4 +615,42 @@ async fn a_scheduled_app_that_asks_the_user_waits_for_the_answer() {
     let answer = json!({ "token": told["result"]["token"], "answer": "yes, at noon" });
     let ended = inside.answer("ask_user", answer).await;
     assert_eq!(ended["output"], "yes, at noon", "{ended}");
+}
+
+#[tokio::test]
+async fn schedules_and_watches_can_be_switched_off() {
+    let shop = |keys: &str| {
+        let script = json!({ "tools": [{ "name": "check", "on": { "text": "fine" } }] });
+        Setup::new().gateway(keys).server("shop", script)
+    };
+    let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
+    let inside = shop("").open_with_clock(&clock, state.path()).await;
+    let scheduled = own(&inside, "schedule", json!({ "when": "every minute", "name": "shop.check" })).await;
+    own(&inside, "watch_start", json!({ "name": "shop.check" })).await;
+
+    let reload = async |keys: &str| {
+        let setup = shop(keys);
+        let text = setup.text(|_, _| "command = 'true'".into());
+        let loaded =
+            config::parse(&text, &setup.path("servers.toml"), config::Sources::NONE).expect("usable");
+        inside.gateway.reload(loaded.config).await;
+        inside.gateway.published().await;
+    };
+    reload("scheduler = false\nwatchers = false").await;
+    for (tool, key) in
+        [("schedule", "scheduler = false"), ("remind", "scheduler"), ("watch_start", "watchers")]
+    {
+        let fault = inside.fault(&format!("gateway.{tool}"), json!({ "when": "in 1m", "name": "a" })).await;
+        assert_eq!(fault["code"], "forbidden", "{fault}");
+        assert!(fault["message"].as_str().is_some_and(|text| text.contains(key)), "{fault}");
+    }
+    let listed = inside.answer("browse_category", json!({ "category": "gateway", "page_size": 100 })).await;
+    let listed = listed.to_string();
+    assert!(!listed.contains("gateway.schedule") && !listed.contains("gateway.watch"), "{listed}");
+    assert!(!inside.gateway.has_errands().await, "nothing is due while both are off");
+    pass(&clock, &scheduled["next_run"]);
+
+    reload("watchers = false").await;
+    let told = notice(&inside, "scheduled_run").await;
+    assert_eq!(told["job_id"], scheduled["job_id"], "{told}");
 }

@@ -417,3 +417,130 @@ fn an_idle_client_takes_less_than_a_megabyte() {
     println!("{each} bytes for each idle client");
     assert!(each < 1_000_000, "{each} bytes for each idle client");
 }
+
+fn nonet(folder: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = command(folder).args(arguments).output().expect("nonet runs");
+    let told = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    (output.status.code(), told.concat())
+}
+
+#[test]
+fn the_shared_gateway_is_stopped_and_restarted_by_a_command() {
+    let mut client = shared().start();
+    let gateway = parent(pid_of(&mut client, "shop"));
+    let folder = client.folder.clone();
+    let (code, told) = nonet(folder.path(), &["restart"]);
+    assert!(code == Some(0) && told.contains(&format!("process {gateway}")), "{told}");
+    assert!(told.contains("It runs again: Nonet ") && !alive(gateway), "{told}");
+    eventually("the client goes on", || client.request("ping", json!({})).get("result").map(|_| ()));
+    let next = parent(pid_of(&mut client, "shop"));
+    assert_ne!(next, gateway);
+    // Running work is not lost unasked.
+    client.execute("gateway.background_run", json!({ "name": "shop.hang" }));
+    let (code, told) = nonet(folder.path(), &["stop"]);
+    assert!(code == Some(1) && told.contains("1 running task would be cancelled"), "{told}");
+    assert!(alive(next));
+    let (code, told) = nonet(folder.path(), &["stop", "--yes"]);
+    assert!(
+        code == Some(0) && told.contains("has ended") && told.contains("1 client was connected"),
+        "{told}"
+    );
+    assert!(!alive(next));
+    client.leave();
+    client.ended();
+    eventually("nothing runs", || {
+        nonet(folder.path(), &["stop"]).1.contains("No shared gateway is running").then_some(())
+    });
+}
+
+#[test]
+fn a_gateway_over_http_is_not_stopped_by_the_command() {
+    let site = shop().serve();
+    let told = eventually("it shares", || {
+        let (code, told) = nonet(site.folder.path(), &["stop"]);
+        (code == Some(1)).then_some(told)
+    });
+    assert!(told.contains("serves HTTP: end its process"), "{told}");
+}
+
+#[test]
+fn every_gateway_is_in_the_status() {
+    let mut own = shop().start();
+    own.until_ready("shop");
+    let folder = own.folder.clone();
+    let told = eventually("it has a socket", || {
+        let (_, told) = nonet(folder.path(), &["status"]);
+        told.contains("Your gateways").then_some(told)
+    });
+    assert!(
+        told.contains("stdio") && told.contains("test") && told.contains("No shared gateway is running"),
+        "{told}"
+    );
+    let output = command(folder.path()).args(["status", "--json"]).output().expect("nonet runs");
+    let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(status["gateways"].as_array().map(Vec::len), Some(1), "{status}");
+    assert_eq!(
+        (&status["gateways"][0]["serves"], &status["gateways"][0]["version"]),
+        (&json!("stdio"), &json!(env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[test]
+fn what_waits_in_a_chat_is_in_the_list_of_approvals() {
+    let setup = shop().toml("[servers.shop.tools.echo]\npolicy = 'approve'");
+    let mut client = setup.start();
+    client.until_ready("shop");
+    let fault = client.fault("shop.echo", json!({ "n": 7 }));
+    let token = fault["next_step"]["arguments"]["token"].as_str().expect("a token").to_string();
+    let folder = client.folder.clone();
+    let told = eventually("it is listed", || {
+        let (_, told) = nonet(folder.path(), &["approve"]);
+        told.contains(&token).then_some(told)
+    });
+    assert!(told.contains("asked in its chat") && told.contains("\"n\": 7"), "{told}");
+    let (code, told) = nonet(folder.path(), &["approve", &token]);
+    assert!(code == Some(0) && told.contains("Approved:"), "{told}");
+    assert_eq!(
+        json_of(&client.execute("shop.echo", json!({ "n": 7 }))),
+        json!({ "n": 7 }),
+        "it was approved"
+    );
+    let (code, told) = nonet(folder.path(), &["approve", &token]);
+    assert!(code == Some(1) && told.contains("no question with this token"), "{told}");
+}
+
+#[test]
+fn a_program_that_is_newer_than_the_gateway_says_how_to_replace_it() {
+    use std::io::{BufRead, BufReader, Write};
+    let mut client = shared().start();
+    client.until_ready("shop");
+    let folder = client.folder.clone();
+    let sockets = folder.path().join(".local/state/nonet/shared");
+    let files = fs::read_dir(&sockets).expect("its folder").flatten().map(|file| file.path());
+    let socket =
+        files.into_iter().find(|file| file.extension().is_some_and(|end| end == "sock")).expect("a socket");
+    client.leave();
+    client.ended();
+    eventually("it has left", || (!socket.exists()).then_some(()));
+    // A gateway of long ago: it greets with its version, and knows no inquiry.
+    let listener = std::os::unix::net::UnixListener::bind(&socket).expect("it is free");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut lines = BufReader::new(stream.try_clone().expect("another handle")).lines();
+            let mut stream = stream;
+            let _ = lines.next();
+            let _ = writeln!(stream, "{}", json!({ "version": "0.0.1" }));
+            while let Some(Ok(line)) = lines.next() {
+                let id = serde_json::from_str::<Value>(&line).unwrap_or_default()["id"].clone();
+                let error = json!({ "code": -32601, "message": "unknown method" });
+                let _ = writeln!(stream, "{}", json!({ "jsonrpc": "2.0", "id": id, "error": error }));
+            }
+        }
+    });
+    let (code, told) = nonet(folder.path(), &["tools"]);
+    assert_eq!(code, Some(0), "{told}");
+    let own = env!("CARGO_PKG_VERSION");
+    let expected = format!("the running gateway is Nonet 0.0.1, this program is {own}: run `nonet --config");
+    assert!(told.contains(&expected) && told.contains(" restart`"), "{told}");
+    assert_eq!(told.matches("0.0.1").count(), 1, "{told}");
+}

@@ -245,7 +245,7 @@ impl Running {
     }
 
     /// Sends Ctrl-C. Returns the exit code.
-    fn interrupt(mut self) -> Option<i32> {
+    pub fn interrupt(mut self) -> Option<i32> {
         let pid = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
         kill(pid, Signal::SIGINT).expect("it runs");
         eventually("nonet ends", || self.0.try_wait().expect("it can be waited for")).code()
@@ -317,7 +317,7 @@ fn without_a_gateway_status_says_what_is_known() {
     let output = run(&setup, &["status"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(
-        stdout(&output).contains("No gateway is running") && stdout(&output).contains("never"),
+        stdout(&output).contains("No shared gateway is running") && stdout(&output).contains("never"),
         "{}",
         stdout(&output)
     );

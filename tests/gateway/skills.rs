@@ -144,3 +144,27 @@ async fn a_prompt_without_what_it_needs_says_what_that_is() {
     let fault = inside.fault("use_skill", json!({ "command": "release-note" })).await;
     assert_eq!(fault["next_step"]["arguments"], json!({ "command": "release-notes" }), "{fault}");
 }
+
+#[tokio::test]
+async fn a_skill_is_called_as_execute_tool_would_read_it() {
+    let inside = library().await;
+    for call in [
+        json!({ "command": "/release-notes v2" }),
+        json!({ "name": "release-notes", "args": "v2" }),
+        json!({ "command": "skills.release-notes  v2 " }),
+    ] {
+        let result = inside.call("use_skill", call.clone()).await;
+        assert!(text_of(&result).contains("# Collect the changes\nFor v2."), "{call}: {result}");
+    }
+    for call in [
+        json!({ "command": "/folk/greet Ada" }),
+        json!({ "command": "folk/greet", "arguments": "{\"who\": \"Ada\"}" }),
+        json!({ "command": "folk/greet", "arguments": { "Who": "Ada" } }),
+        json!({ "command": "folk/greet", "who": "Ada" }),
+    ] {
+        let result = inside.call("use_skill", call.clone()).await;
+        assert!(text_of(&result).contains("Say hello to Ada."), "{call}: {result}");
+    }
+    let fault = inside.fault("use_skill", json!({ "command": "/nothing at all" })).await;
+    assert_eq!(fault["code"], "not_found", "{fault}");
+}

@@ -20,11 +20,17 @@ fn shop(script: Value) -> (Setup, PathBuf) {
     (setup.server("shop", script).gateway("soft_deadline = '500ms'"), log)
 }
 
+fn form() -> Value {
+    json!({ "message": "To whom?", "requestedSchema": { "type": "object", "properties": { "to": { "type": "string" } } } })
+}
+
 fn slow() -> Value {
     json!({ "tools": [
         { "name": "slow", "on": { "delay_ms": 1_500, "text": "done" } },
         { "name": "fast", "on": { "text": "at once" } },
         { "name": "fail", "on": { "delay_ms": 1_500, "error": "out of order" } },
+        { "name": "refuse", "on": { "delay_ms": 1_500, "rpc_error": { "code": -32050, "message": "closed" } } },
+        { "name": "ask", "on": { "delay_ms": 1_500, "elicit": form() } },
         { "name": "hang", "on": { "hang": true } },
     ] })
 }
@@ -34,7 +40,8 @@ struct Modern(Client);
 
 impl Modern {
     fn request(&mut self, method: &str, params: Value) -> Value {
-        let mut answer = self.0.modern(method, params, json!({ "extensions": { EXTENSION: {} } }));
+        let mut answer =
+            self.0.modern(method, params, json!({ "elicitation": {}, "extensions": { EXTENSION: {} } }));
         assert!(answer.get("result").is_some(), "no result: {answer}");
         answer["result"].take()
     }
@@ -93,6 +100,40 @@ fn the_servers_own_error_is_the_result_of_a_completed_task() {
         (&json!("completed"), &json!(true)),
         "{state}"
     );
+}
+
+#[test]
+fn a_protocol_error_of_the_server_fails_the_task() {
+    let (mut client, _) = modern();
+    let task = client.execute("shop.refuse");
+    let state = eventually("the task ends", || {
+        Some(client.get(&task["taskId"])).filter(|state| state["status"] != "working")
+    });
+    assert_eq!((&state["status"], &state["error"]["code"]), (&json!("failed"), &json!(-32050)), "{state}");
+    assert!(state.get("result").is_none(), "{state}");
+}
+
+#[test]
+fn a_task_asks_its_client_by_its_state() {
+    let (mut client, _) = modern();
+    let task = client.execute("shop.ask");
+    let id = &task["taskId"];
+    let asked =
+        eventually("the task asks", || Some(client.get(id)).filter(|state| state["status"] != "working"));
+    assert_eq!(asked["status"], "input_required", "{asked}");
+    let (key, request) =
+        asked["inputRequests"].as_object().and_then(|all| all.iter().next()).expect("a request");
+    assert!(request["params"]["message"].as_str().is_some_and(|text| text.contains("To whom?")), "{request}");
+    // Another request of the client does not get the question.
+    assert_eq!(text_of(&client.execute("shop.fast")), "at once");
+    let answers = json!({ "other": {}, key.as_str(): { "action": "accept", "content": { "to": "Ada" } } });
+    let ended = client.request("tasks/update", json!({ "taskId": id, "inputResponses": answers }));
+    assert_eq!(ended["resultType"], "complete", "{ended}");
+    let state = eventually("the task ends", || {
+        Some(client.get(id))
+            .filter(|state| state["status"] != "working" && state["status"] != "input_required")
+    });
+    assert_eq!(json_of(&state["result"])["content"]["to"], "Ada", "{state}");
 }
 
 #[test]
@@ -217,6 +258,20 @@ async fn a_server_that_answers_with_a_task_is_followed() {
     }
     let looks = logged(&log).iter().filter(|line| line["task"] == "get").count();
     assert!(looks >= 8, "{looks}");
+}
+
+#[test]
+fn a_stateless_server_asks_first_and_then_answers_with_a_task() {
+    let on = json!({ "elicit": form(), "task": 1 });
+    let tools = json!([{ "name": "send", "execution": { "taskSupport": "required" }, "on": on }]);
+    let mut client = Setup::new()
+        .server("post", json!({ "era": "modern", "tools": tools }))
+        .start_with(json!({ "elicitation": {} }));
+    client.answer_questions(|_| json!({ "action": "accept", "content": { "to": "Ada" } }));
+    client.until_ready("post");
+    let sent = client.execute("post.send", json!({}));
+    assert_eq!(json_of(&sent)["content"]["to"], "Ada", "{sent}");
+    assert_eq!(client.asked.len(), 1, "{:?}", client.asked);
 }
 
 #[tokio::test]

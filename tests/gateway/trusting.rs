@@ -88,6 +88,13 @@ fn a_changed_definition_is_held_until_the_user_trusts_it() {
     assert!(unasked.status.code() == Some(1) && shown.contains("evil.example"), "{unasked:?}");
     let wrong = nonet(folder.path(), &["trust", "notes.write", "--yes"]);
     assert_eq!(wrong.status.code(), Some(1));
+    let checked = nonet(folder.path(), &["check"]);
+    let said = String::from_utf8_lossy(&checked.stdout);
+    assert!(
+        said.contains("1 of 2 tools is held back by `on_change` until you trust their definitions"),
+        "{said}"
+    );
+    assert!(said.contains("trust notes`): read"), "{said}");
     // The doctor offers to show it, and trusts nothing by itself.
     let offered = nonet(folder.path(), &["doctor", "--yes"]);
     let said = String::from_utf8_lossy(&offered.stdout);
@@ -141,7 +148,7 @@ fn what_is_trusted_counts_for_every_replica() {
     assert_eq!(waiting(there.path()), Vec::<String>::new());
     // Forgets trust on this machine or, on request, for all replicas.
     let forget = |arguments: &[&str]| {
-        let output = nonet(here.path(), &[&["forget"], arguments].concat());
+        let output = nonet(here.path(), &[&["forget", "--yes"], arguments].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
@@ -286,13 +293,13 @@ fn the_lock_file_is_what_a_team_agrees_on() {
 fn to_forget_leaves_what_is_trusted() {
     let client = notes("on_change = 'hold'", reader(READS));
     let folder = client.folder.clone();
-    let forgotten = nonet(folder.path(), &["forget"]);
+    let forgotten = nonet(folder.path(), &["forget", "--yes"]);
     assert!(String::from_utf8_lossy(&forgotten.stdout).contains("forget --trust"), "{forgotten:?}");
     let mut client = again(client, &reader(PULLED), json!({}));
     assert_eq!(client.fault("notes.read", json!({}))["code"], "needs_approval");
     client.leave();
     client.ended();
-    let forgotten = nonet(folder.path(), &["forget", "--trust"]);
+    let forgotten = nonet(folder.path(), &["forget", "--trust", "--yes"]);
     assert!(String::from_utf8_lossy(&forgotten.stdout).contains("deleted the trust in"), "{forgotten:?}");
     let mut client = again(client, &reader(PULLED), json!({}));
     assert_eq!(client.answer("notes__read", json!({ "a": 1 })), json!({ "a": 1 }));
@@ -317,7 +324,10 @@ fn a_definition_is_trusted_on_the_page_as_it_was_shown() {
     let shown: Value = serde_json::from_str(&shown.body).expect("JSON");
     let read =
         shown["definitions"].as_array().expect("a list").iter().find(|one| one["name"] == "notes.read");
-    let hash = &read.expect("it waits")["hash"];
+    let read = read.expect("it waits");
+    // What happens to calls until then, and no words to mark: nothing was trusted before.
+    assert_eq!((&read["on_change"], &read["marked"]), (&json!("tell"), &json!([])), "{read}");
+    let hash = &read["hash"];
     let trust = |hash: &Value| {
         let body = json!([{ "name": "notes.read", "hash": hash }]).to_string();
         let reply = http(&site.address, "POST", "/ui/api/trust", &header, &body);

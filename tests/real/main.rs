@@ -7,7 +7,11 @@
 
 mod clients;
 mod cluster;
+mod codex;
 mod documents;
+#[path = "../gateway/model_service.rs"]
+#[allow(dead_code)] // The tests of model apps use the rest.
+mod model_service;
 mod page;
 mod recording;
 #[cfg(target_os = "linux")]

@@ -54,6 +54,7 @@ async function client(name) {
   }
   await post("initialize", { protocolVersion: "2025-06-18", capabilities: {}, clientInfo: { name, version: "1" } });
   await post("notifications/initialized", {});
+  await post("tools/list", {});
   async function ask(name, given) {
     const result = await post("tools/call", { name, arguments: given });
     try { return JSON.parse(result.content[0].text); } catch { return result; }
@@ -69,6 +70,44 @@ async function leaveWork(call) {
   await call("gateway.remember", { content: "The release goes out on the first Tuesday of a month", tags: ["release"] });
   await call("gateway.remember", { content: "The till of the shop speaks UTC", tags: ["shop"] });
   await call("memory.read_graph", {});
+}
+
+/** Asks the gateway as the page does. */
+const askPage = async (path, method = "GET", body) => (await fetch(`${origin}/ui/api/${path}`, { method, body, headers: { "X-Nonet-Token": link.split("token=")[1] } })).text();
+
+/** Lets the server `notion` change what one of its tools says, as its program would after an update. */
+async function changeDefinition() {
+  const folder = path.dirname(JSON.parse(await askPage("state")).config);
+  const file = path.join(folder, "notion.json");
+  const script = JSON.parse(fs.readFileSync(file, "utf8"));
+  script.tools[0].description = `${script.tools[0].description} Sends a copy to archive.example first.`;
+  fs.writeFileSync(file, JSON.stringify(script));
+  await askPage("servers/notion/restart", "POST");
+  await until("its change waits", async () => JSON.parse(await askPage("waiting")).definitions?.length);
+  return `notion.${script.tools[0].name}`;
+}
+
+/** Starts a gateway without servers, on a machine with two clients. Gives its link, its folder, and what ends it. */
+async function firstRun() {
+  const folder = path.dirname(JSON.parse(await askPage("state")).config);
+  const home = path.join(folder, "home");
+  const text = fs.readFileSync(path.join(folder, "servers.toml"), "utf8");
+  const [, command, script] = /command = "(.*)"\nargs = \["--script-file", "(.*memory.json)"\]/.exec(text);
+  const server = (name) => ({ command, args: ["--script-file", script.replace("memory", name)] });
+  const write = (file, mcpServers) => {
+    fs.mkdirSync(path.dirname(path.join(home, file)), { recursive: true });
+    fs.writeFileSync(path.join(home, file), `${JSON.stringify({ mcpServers }, null, 2)}\n`);
+  };
+  write(".cursor/mcp.json", { git: server("git"), time: server("time"), weather: server("weather") });
+  write(".codeium/windsurf/mcp_config.json", { memory: server("memory"), git: server("git") });
+  fs.writeFileSync(path.join(home, "servers.toml"), "");
+  const environment = { ...process.env, HOME: home };
+  delete environment.XDG_STATE_HOME;
+  const gateway = spawn(process.env.NONET, ["--config", path.join(home, "servers.toml"), "ui", "--here", "--no-browser"], { env: environment, stdio: ["ignore", "pipe", "ignore"] });
+  let printed = "";
+  gateway.stdout.on("data", (text) => { printed += text; });
+  const at = await until("the link is printed", () => /http:\S+/.exec(printed)?.[0]);
+  return { at, home, end: () => gateway.kill("SIGINT") };
 }
 
 // --- the browser ---
@@ -89,7 +128,15 @@ async function open(address, look = {}) {
   return { page, faults, asked };
 }
 
-const VIEWS = ["live", "servers", "clients", "work"];
+const VIEWS = ["live", "servers", "clients", "work", "setup"];
+const LOOKS = [[1440, 900], [1024, 900], [360, 760]].flatMap(([width, height]) => ["light", "dark"].map((colorScheme) => ({ width, height, colorScheme })));
+
+/** Takes a picture of what is shown. */
+async function picture(page, name, { width, colorScheme }) {
+  await page.evaluate(() => { document.activeElement.blur(); scrollTo(0, 0); });
+  await pause(300);
+  await page.screenshot({ path: path.join(folder, `${name}-${width}-${colorScheme}.png`) });
+}
 
 if (option === "--pictures") {
   const call = await client("claude-desktop");
@@ -100,24 +147,44 @@ if (option === "--pictures") {
     if (count % 4 === 0) await call("github.search_issues", { q: "is:open label:bug" });
     if (count % 6 === 0) await call("time.convert_time", { source_timezone: "UTC", time: "12:00", target_timezone: "Mars/Olympus" });
   }
-  for (const [width, height] of [[1440, 900], [1024, 900], [360, 760]]) {
-    for (const colorScheme of ["light", "dark"]) {
-      const { page } = await open(link, { colorScheme, viewport: { width, height } });
-      await until("calls are shown", () => page.locator(".call:visible").count());
-      await page.locator("#query").fill("read a file");
-      await until("something is found", () => page.locator(".hit:visible").count());
-      await page.keyboard.press("ArrowDown");
-      await until("the rate is drawn", () => page.locator(".rate .all").count());
-      for (const view of VIEWS) {
-        await page.locator(`#views a[href="#/${view}"]`).click();
-        if (view === "work") await until("work is shown", () => page.locator("#work-fact .rows li").count());
-        await page.evaluate(() => { document.activeElement.blur(); scrollTo(0, 0); });
-        await pause(300);
-        await page.screenshot({ path: path.join(folder, `${view}-${width}-${colorScheme}.png`) });
-      }
-      await page.context().close();
+  for (const look of LOOKS) {
+    const { page } = await open(link, { ...look, viewport: look });
+    await until("calls are shown", () => page.locator(".call:visible").count());
+    await page.locator("#query").fill("read a file");
+    await until("something is found", () => page.locator(".hit:visible").count());
+    await page.keyboard.press("ArrowDown");
+    await until("the rate is drawn", () => page.locator(".rate .all").count());
+    for (const view of ["live", "servers", "clients", "work"]) {
+      await page.locator(`#views a[href="#/${view}"]`).click();
+      if (view === "work") await until("work is shown", () => page.locator("#work-fact .rows li").count());
+      await picture(page, view, look);
     }
+    await page.locator('#views a[href="#/live"]').click();
+    await page.locator(".call .tool", { hasText: "filesystem.read_text_file" }).first().click();
+    await page.locator(".about-call pre").first().waitFor();
+    await page.locator("#calls").evaluate((list) => { list.scrollTop = list.querySelector("[aria-expanded=true]").offsetTop - 20; });
+    await page.locator("#calls-section").scrollIntoViewIfNeeded();
+    await page.evaluate(() => document.activeElement.blur());
+    await page.locator("#calls-section").screenshot({ path: path.join(folder, `call-${look.width}-${look.colorScheme}.png`) });
+    await page.context().close();
   }
+  await changeDefinition();
+  await call("memory.delete_entities", { entityNames: ["the old till"] });
+  await call.ask("ask_user", { question: "When do we ship?", choices: ["today", "tomorrow", "next week"] });
+  for (const look of LOOKS) {
+    const { page } = await open(link, { ...look, viewport: look });
+    await until("all of it waits", async () => (await page.locator("#waits-list > li").count()) === 3);
+    await picture(page, "waiting", look);
+    await page.context().close();
+  }
+  const first = await firstRun();
+  for (const look of LOOKS) {
+    const { page } = await open(first.at, { ...look, viewport: look });
+    await page.getByRole("button", { name: /^Take over/ }).waitFor();
+    await picture(page, "first-run", look);
+    await page.context().close();
+  }
+  first.end();
   await browser.close();
   process.exit();
 }
@@ -323,7 +390,7 @@ const CHECKS = {
     assert(!(await page.locator("dialog#keys").isVisible()), "Esc takes them away");
   },
 
-  async "a call opens with everything but its params"() {
+  async "a call opens with everything that is known, and is made again"() {
     await page.keyboard.press("f");
     await page.keyboard.type("convert_time");
     await page.keyboard.press("ArrowDown");
@@ -332,8 +399,13 @@ const CHECKS = {
     const about = await page.locator(".about-call").textContent();
     assert.match(about, /Clientbrowser-test, session \d+Servertime/);
     assert.match(about, /Size.*params \d+ B.*Faultthere is no such zone/);
-    assert(!about.includes("Mars/Olympus"), "the params are nowhere");
+    const content = page.locator(".about-call .content");
+    await until("its params and its result are there", async () => /Params.*Mars\/Olympus.*Result.*there is no such zone/s.test(await content.textContent()));
     await accessible("an open call");
+    await pressTwice("Repeat", "time.convert_time");
+    await until("it has failed again", async () => /there is no such zone/.test(await content.locator(".output").textContent()));
+    await content.getByRole("button", { name: "Copy as nonet call" }).waitFor();
+    await page.locator(".call .tool[aria-expanded=true]").focus();
     await page.keyboard.press("Enter");
     assert.equal(await page.locator(".about-call").count(), 0);
     await page.keyboard.press("f");
@@ -398,9 +470,9 @@ const CHECKS = {
     const before = await process();
     assert(before > 0);
     await page.keyboard.press("s");
+    await opened("time");
     await pressTwice("Restart", "time");
     await until("another process answers", async () => ![before, undefined].includes(await process()));
-    await opened("time");
     await pressTwice("Stop until restart", "time");
     await until("it is held", async () => (await stateOf("time")) === "stopped until restart");
     const fault = await call("time.get_current_time", { timezone: "UTC" });
@@ -415,6 +487,7 @@ const CHECKS = {
     await page.locator("#views a", { hasText: "Servers" }).click();
     await page.locator("#add-open").click();
     const form = page.getByRole("form", { name: "Add a server" });
+    await form.getByText("Program").click();
     await form.getByLabel("Name", { exact: true }).fill("extra");
     await form.getByLabel("Command line").fill("no-such-program-of-nonet --flag");
     await form.getByLabel("Tags").fill("one, two");
@@ -430,9 +503,9 @@ const CHECKS = {
     assert.match(await toml(), /\[servers.extra\]\ncommand = [^\n]*\nargs = [^\n]*\ntags = \["one", "two"\]/);
 
     await page.locator("#add-open").click();
-    await form.getByText("JSON of a client").click();
+    await form.getByText("Paste from a README").click();
     const servers = { second: { command: fake, args: ["--script-file", script] }, broken: { command: "no-such-program-of-nonet" } };
-    await form.getByLabel("Servers from a client's file").fill(JSON.stringify({ mcpServers: servers }));
+    await form.getByLabel("What its README says").fill(JSON.stringify({ mcpServers: servers }));
     await form.getByRole("button", { name: "Start it, then add it" }).click();
     await until("one of them does not start", async () => (await form.locator(".outcome .state.down").count()) === 1);
     await form.getByRole("button", { name: "Add the others" }).click();
@@ -448,7 +521,7 @@ const CHECKS = {
     const before = await area.inputValue();
     await area.fill(`${before.trimEnd()}\ntimeout = "soon"\n`);
     await details.getByRole("button", { name: "Save" }).click();
-    await until("the fault is there", async () => /Line \d+: `timeout`: `soon` must be a time/.test(await details.locator(".fault").textContent()));
+    await until("the fault is there", async () => /Line \d+: `timeout`: `soon` must be a time/.test(await details.locator(".fault:visible").textContent()));
     assert.equal(await area.evaluate((area) => area.value.slice(area.selectionStart, area.selectionEnd)), 'timeout = "soon"');
     await accessible("a fault in the editor");
     await area.fill(`${before.trimEnd()}\ntimeout = "30s"\n`);
@@ -458,6 +531,7 @@ const CHECKS = {
   },
 
   async "disabling is kept in the file, and removing too"() {
+    await opened("extra");
     await pressTwice("Disable", "extra");
     await until("it is disabled", async () => (await stateOf("extra")) === "disabled");
     assert.match(await toml(), /\[servers.extra\]\nenabled = false/);
@@ -518,12 +592,15 @@ const CHECKS = {
     const form = details.getByRole("form", { name: "Try filesystem.list_allowed_directories" });
     await form.getByRole("button", { name: "Call it" }).click();
     const asked = page.locator("#waits-list li").filter({ hasText: "`filesystem` asks: Which folders?" });
+    // One line on every view but the first.
+    await page.locator("#waits-names").filter({ hasText: "filesystem.list_allowed_directories" }).waitFor();
+    await page.locator("#waits-toggle").click();
     await asked.waitFor();
     assert.equal(await asked.getByLabel("Folders").evaluate((select) => select.selectedOptions[0].textContent), "mine");
     await accessible("a question");
     await asked.getByLabel("depth").fill("none");
     await asked.getByRole("button", { name: "Send" }).click();
-    await until("what is wrong is shown", async () => /depth is not a number/.test(await text("#waits-fault")));
+    await until("what is wrong is shown", async () => /depth is not a number/.test(await asked.locator(".fault").textContent()));
     await asked.getByLabel("depth").fill("3");
     await asked.getByRole("button", { name: "Send" }).click();
     await until("it has answered", async () => /"depth": ?3/.test(await form.locator(".output").textContent()));
@@ -532,11 +609,12 @@ const CHECKS = {
 
   async "a question that a client has put to its user is answered on the page"() {
     const asked = await ask("ask_user", { question: "When do we ship?", choices: ["today", "tomorrow"] });
+    await page.locator("#views a", { hasText: "Live" }).click();
     const question = page.locator("#waits-list li").filter({ hasText: "When do we ship?" });
     await question.waitFor();
+    assert.match(await question.textContent(), /since \d+ s · ends in (1 h|59 min)/);
     await accessible("a client's question");
-    await question.getByLabel("Your answer").selectOption({ label: "tomorrow" });
-    await question.getByRole("button", { name: "Send" }).click();
+    await question.getByRole("button", { name: "tomorrow", exact: true }).click();
     await until("it is gone", async () => (await question.count()) === 0);
     assert.equal((await ask("ask_user", { token: asked.token })).answer, "tomorrow");
   },
@@ -565,16 +643,89 @@ const CHECKS = {
     await page.context().close();
   },
 
+  async "words that changed are marked, and a definition is trusted or kept blocked"() {
+    await page.locator("#views a", { hasText: "Live" }).click();
+    const name = await changeDefinition();
+    const row = page.locator("#waits-list li").filter({ hasText: name });
+    await row.waitFor();
+    assert.match(await row.locator(".marked ins").first().textContent(), /archive\.example/);
+    assert.match(await row.textContent(), /Calls of it fail until you trust it/);
+    await accessible("a changed definition");
+    await row.getByRole("button", { name: "Keep blocked" }).click();
+    await until("it is out of the way", async () => (await row.count()) === 0);
+    await page.locator("#views a", { hasText: "Servers" }).click();
+    await page.getByRole("button", { name: "Show 1 definition kept blocked" }).click();
+    await page.locator("#views a", { hasText: "Live" }).click();
+    await row.getByRole("button", { name: "Trust" }).click();
+    await until("it is trusted", async () => (await row.count()) === 0);
+    await until("and everywhere", async () => JSON.parse(await askPage("waiting")).definitions.length === 0);
+  },
+
+  async "the first run takes over the servers of clients, and gives them back"() {
+    const first = await firstRun();
+    const { page, faults } = await open(first.at);
+    await page.getByRole("heading", { name: "2 clients, 5 servers found" }).waitFor();
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
+      for (const width of [1280, 360]) {
+        await page.setViewportSize({ width, height: 800 });
+        await accessible(`the first run, ${colorScheme}, ${width} pixels wide`, page);
+        assert((await page.evaluate(() => document.documentElement.scrollWidth)) <= width);
+      }
+    }
+    const before = fs.readFileSync(path.join(first.home, ".cursor/mcp.json"), "utf8");
+    await page.getByText(/^Cursor: /).click();
+    assert.match(await page.locator("#setup details[open] .plus").allTextContents().then((all) => all.join("")), /"nonet"/);
+    // What is not ticked stays where it is.
+    await page.locator(".setup-client", { hasText: "Cursor" }).getByLabel("time", { exact: true }).uncheck();
+    await page.getByRole("button", { name: "Take over 4 servers" }).click();
+    await page.getByRole("heading", { name: "Nonet has taken over" }).waitFor();
+    assert.match(await page.locator("#setup").textContent(), /weather stays with Cursor: .*exit code 3/);
+    await accessible("after the first run", page);
+    const now = Object.keys(JSON.parse(fs.readFileSync(path.join(first.home, ".cursor/mcp.json"), "utf8")).mcpServers);
+    assert.deepEqual(now, ["time", "weather", "nonet"]);
+    await page.getByRole("button", { name: "Undo the setup" }).click();
+    await pause(400);
+    await page.getByRole("button", { name: "Press again to undo the setup" }).click();
+    await until("it is undone", async () => /Undone/.test(await page.locator("#setup").textContent()));
+    assert.equal(fs.readFileSync(path.join(first.home, ".cursor/mcp.json"), "utf8"), before);
+    assert.deepEqual(faults, []);
+    await page.context().close();
+    first.end();
+  },
+
   async "a call that a rule wants approved waits on the page"() {
     const details = await opened("memory");
     await details.getByRole("button", { name: "delete_entities" }).click();
     const form = details.getByRole("form", { name: "Try memory.delete_entities" });
     await form.getByLabel("entityNames").fill('["one"]');
     await form.getByRole("button", { name: "Call it" }).click();
-    await page.locator("#waits").getByText("memory.delete_entities", { exact: true }).waitFor();
+    await form.getByRole("button", { name: /Waiting for you/ }).click();
+    const asked = page.locator("#waits-list li").filter({ hasText: "memory.delete_entities" });
+    await asked.waitFor();
+    assert.match(await asked.textContent(), /ends in 1[45] min.*Without an answer, nothing runs/s);
+    const [yes, no] = ["Approve", "Deny"].map((name) => asked.getByRole("button", { name, exact: true }));
+    const look = (button) => button.evaluate((button) => getComputedStyle(button).backgroundColor);
+    assert.notEqual(await look(yes), await look(no));
     await accessible("an approval");
-    await page.locator("#waits").getByRole("button", { name: "Approve", exact: true }).click();
+    await yes.click();
     await until("it has answered", async () => /"pid": \d+/.test(await form.locator(".output").textContent()));
+  },
+
+  async "whoever looks elsewhere is told by the system, if they want it"() {
+    const { page } = await open(link);
+    await page.evaluate(() => {
+      globalThis.told = [];
+      globalThis.Notification = class {
+        static permission = "granted";
+        constructor(title) { globalThis.told.push(title); }
+      };
+      document.hasFocus = () => false;
+    });
+    const asked = await ask("ask_user", { question: "Does the system tell you?", choices: ["yes", "no"] });
+    await until("it is told", () => page.evaluate(() => globalThis.told.some((title) => /Does the system tell you/.test(title))));
+    await ask("ask_user", { token: asked.token, answer: "yes" });
+    await page.context().close();
   },
 
   async "Nonet is put into the file of a client and taken out"() {
@@ -609,7 +760,7 @@ const CHECKS = {
     for (const colorScheme of ["light", "dark"]) {
       await page.emulateMedia({ colorScheme, reducedMotion: "reduce" });
       paper[colorScheme] = await page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
-      for (const view of ["Servers", "Clients", "Work", "Live"]) {
+      for (const view of ["Servers", "Clients", "Work", "Set up", "Live"]) {
         await page.locator("#views a", { hasText: view }).click();
         await accessible(`${view}, ${colorScheme}`);
       }

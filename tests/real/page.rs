@@ -58,6 +58,9 @@ fn write_servers(folder: &Path) {
         let file = folder.join(format!("{name}.json"));
         fs::write(&file, script.to_string()).unwrap();
         config += &format!("[servers.{name}]\ncommand = {fake:?}\nargs = [\"--script-file\", {file:?}]\n");
+        if name == "notion" {
+            config += "on_change = \"hold\"\n";
+        }
     };
     for name in ["filesystem", "git", "github", "memory", "notion", "time"] {
         add(name, scripted(name));

@@ -62,20 +62,31 @@ class Session:
     def __init__(self, words, env, transcript=None, capabilities=None):
         self.calls = self.sent = self.read = self.wire = 0
         self.finds = []
+        self.notices = []
         self.known = {}
         self.transcript = transcript
+        self.words, self.env, self.capabilities = words, env, capabilities or {}
+        self.open()
+
+    def open(self):
         self.lines = queue.Queue()
         self.last_id = 0
         self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
+            self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=self.env
         )
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._listen, args=(self.process, self.lines), daemon=True).start()
         client = {"name": "tasks", "version": "1"}
-        hello = {"protocolVersion": PROTOCOL, "capabilities": capabilities or {}, "clientInfo": client}
+        hello = {"protocolVersion": PROTOCOL, "capabilities": self.capabilities, "clientInfo": client}
         self.instructions = self.request("initialize", hello).get("instructions", "")
         self._send({"method": "notifications/initialized"})
         self.tools = self.request("tools/list", {})["tools"]
         self._note(f"# instructions\n{self.instructions}\n")
+
+    def reopen(self):
+        """Another session, which knows nothing of the one before; the counts go on."""
+        self.close()
+        self.known = {}
+        self.open()
 
     def opening(self):
         """The bytes that a session begins with: the instructions and the definitions."""
@@ -91,10 +102,11 @@ class Session:
             self.process.kill()
             self.process.wait()
 
-    def _listen(self):
-        for line in self.process.stdout:
-            self.lines.put(line)
-        self.lines.put(None)
+    @staticmethod
+    def _listen(process, lines):
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
 
     def _send(self, message):
         self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
@@ -138,6 +150,7 @@ class Session:
             read += len(inner.encode())
             self.learn(inner)
             self._note(f"<- [{block['type']}, {len(inner.encode())}] {inner}")
+        self.notices += answer.notices
         whole = len(compact(answer.result).encode())
         self.wire += whole
         self._note(f"   ({time.monotonic() - began:.2f} s, {whole} bytes in all)\n")
@@ -170,19 +183,28 @@ class Session:
 
     def learn(self, text, name=None):
         """Notes what a text says of the params of tools."""
-        for signature in re.finditer(r'"([\w-]+\.[^\s"(]+)\(((?:[^"\\]|\\.)*)\)"', text):
-            tool = signature.group(1)
-            self.known[tool] = self.known.get(tool, "") + signature.group(2)
+        names = list(re.finditer(r'"name":\s*"([\w-]+\.[^"\\]+)"', text))
+        ends = [name.start() for name in names[1:]] + [len(text)]
+        for named, end in zip(names, ends):
+            signature = re.search(r'"signature":\s*"\(((?:[^"\\]|\\.)*)\)"', text[named.end() : end])
+            tool = named.group(1)
+            self.known[tool] = self.known.get(tool, "") + (signature.group(1) if signature else "")
         if name:
             self.known[name] = self.known.get(name, "") + text
 
     def prepare(self, name, params):
         """Reads the whole definition of a tool where the signature does not say all names that are needed."""
         need(name in self.known, f"`{name}` was not read before it was used")
+        # `params` of a watch or a schedule are those of another tool.
+        params = {key: {} if key == "params" else value for key, value in params.items()}
         if not self.understands(name, params):
-            self.learn(self.call("get_tool", name=name).text, name)
+            self.describe(name)
             for key in unknown(self.known[name], params):
                 raise Failed(f"nothing says that `{name}` takes `{key}`")
+
+    def describe(self, name):
+        """Reads the whole definition of a tool."""
+        self.learn(self.call("get_tool", name=name).text, name)
 
     def understands(self, name, params):
         return not list(unknown(self.known[name], params))
@@ -215,17 +237,33 @@ class Session:
         need("<" not in compact(step["arguments"]), f"the next step has gaps: {step}")
         return self.call(step["tool"], **step["arguments"])
 
-    def parallel(self, *actions, **more):
-        """Runs several actions; all of them have to succeed. Gives their entries by id."""
+    def graph(self, *actions, **more):
+        """Runs several actions."""
+        definition = compact(next(tool for tool in self.tools if tool["name"] == "run_parallel"))
         for action in actions:
-            self.prepare(action["name"], action.get("params", {}))
-        answer = self.call("run_parallel", actions=list(actions), **more)
+            if "name" in action:
+                self.prepare(action["name"], action.get("params", {}))
+            for key in unknown(definition, {key: value if key == "retry" else {} for key, value in action.items()}):
+                raise Failed(f"nothing says that an action takes `{key}`")
+        return self.call("run_parallel", actions=list(actions), **more)
+
+    def parallel(self, *actions, **more):
+        """The same; all actions have to succeed. Gives their entries by id."""
+        answer = self.graph(*actions, **more)
         # Background results come as a handle.
         results = answer.json.get("results", [])
         for entry in results:
             need(entry["success"], f"{entry['id']}: {compact(entry.get('error') or entry)[:400]}")
         need(len(results) == len(actions), f"not all actions have a result: {answer.text[:300]}")
         return {entry["id"]: entry for entry in results}
+
+    def next_step(self, answer):
+        """The next step of an answer, or of the one action in it that has one."""
+        outer = answer.json.get("next_step") or answer.json.get("error", {}).get("next_step")
+        inner = [entry["error"].get("next_step") for entry in answer.json.get("results", []) if entry.get("error")]
+        steps = [step for step in [outer, *inner] if step]
+        need(steps, f"there is no next step: {answer.text[:300]}")
+        return steps[0]
 
 
 def unknown(text, params):

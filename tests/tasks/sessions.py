@@ -19,11 +19,11 @@ READ = ["filesystem.read_text_file", "filesystem.read_file", "commander.read_fil
 WRITE = ["filesystem.write_file", "commander.write_file"]
 
 
-def task(name, alone=None):
+def task(name, alone=None, kind="single"):
     """Takes a function as a task. `alone` gives the servers of a gateway of its own, as TOML."""
 
     def take(function):
-        TASKS.append((name, function, alone))
+        TASKS.append((name, function, alone, kind))
         return function
 
     return take
@@ -373,10 +373,9 @@ def approval(s, place):
     need(answer.error["code"] == "needs_approval", answer.text)
     need(place.path("work/draft.txt").exists(), "it was moved without a word")
     step = answer.error["next_step"]
-    decided = s.call(step["tool"], **step["arguments"], answer="Yes, go ahead.").json
-    need(decided["status"] == "approved", f"{decided}")
-    if not place.path("work/final.txt").exists():
-        s.do(move, params)
+    # A yes runs the call that waited.
+    s.call(step["tool"], **step["arguments"], answer="Yes, go ahead.")
+    need(place.path("work/final.txt").exists(), "the yes has not run the call")
     need(place.path("work/final.txt").read_text() == "Done.\n", "it was not moved")
 
 

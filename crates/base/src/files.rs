@@ -13,6 +13,22 @@ use tempfile::NamedTempFile;
 /// How often a lock held by another process is retried.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Refuses a file that may not be written: replacing it would work, because only its folder has to be writable.
+///
+/// # Errors
+///
+/// `PermissionDenied` if the file exists and is read-only.
+pub fn ensure_writable(file: &Path) -> io::Result<()> {
+    let is_read_only = match fs::metadata(file) {
+        Ok(data) => data.permissions().readonly() || OpenOptions::new().append(true).open(file).is_err(),
+        Err(_) => false,
+    };
+    match is_read_only {
+        true => Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is read-only")),
+        false => Ok(()),
+    }
+}
+
 /// Replaces a file, or creates it and its folder, in one step: a reader sees the old content or the new, never a part.
 /// Only the owner can read the file. Blocks.
 ///

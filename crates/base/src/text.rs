@@ -371,6 +371,14 @@ pub fn clip(text: &str, max: usize) -> String {
     }
 }
 
+/// Truncates a text to at most `max` characters like [`clip`], after a whole word if there is one.
+pub fn clip_words(text: &str, max: usize) -> String {
+    let Some((end, next)) = text.char_indices().nth(max) else { return text.to_string() };
+    let head = &text[..end];
+    let whole = if next.is_whitespace() { Some(end) } else { head.rfind(char::is_whitespace) };
+    format!("{}...", head[..whole.unwrap_or(end)].trim_end())
+}
+
 /// Truncates a text to at most `max` bytes, at a character boundary.
 pub fn clip_bytes(text: &str, max: usize) -> &str {
     match max < text.len() {

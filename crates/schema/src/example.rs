@@ -35,6 +35,19 @@ impl Schema {
     }
 }
 
+/// Counts the values that two values have in the same places.
+fn common(one: &Value, other: &Value) -> usize {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            one.iter().filter_map(|(key, value)| Some(1 + common(value, other.get(key)?))).sum()
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.iter().zip(other).map(|(one, other)| common(one, other)).sum()
+        }
+        _ => usize::from(one == other),
+    }
+}
+
 /// Whether a schema's value is small enough to repeat.
 fn is_small(value: &Value) -> bool {
     values(value) <= MAX_SHOWN_VALUES && value.to_string().len() <= MAX_SHOWN
@@ -50,7 +63,8 @@ impl<'a> Repair<'a> {
         made_up: &mut bool,
         depth: usize,
     ) -> Option<Value> {
-        if depth > MAX_DEPTH || self.fits(schema, value, depth) && !value.is_object() {
+        let is_inside = depth > 0 || !value.is_object();
+        if depth > MAX_DEPTH || is_inside && self.fits(schema, value, depth) {
             return Some(value.clone());
         }
         let views = self.views(schema);
@@ -65,13 +79,20 @@ impl<'a> Repair<'a> {
                 Value::Object(self.pruned_object(&views, fields, &mut filled, depth))
             }
             Value::Array(items) if self.may_be(&views, "array") => {
+                let mut any = items.is_empty();
                 let kept = items.iter().enumerate().map(|(at, item)| {
-                    match views.iter().find_map(|view| self.item_schema(view, at)) {
-                        Some(schema) => self.pruned(schema, item, &mut filled, depth + 1),
-                        None => Some(item.clone()),
-                    }
+                    let Some(schema) = views.iter().find_map(|view| self.item_schema(view, at)) else {
+                        return item.clone();
+                    };
+                    let kept = self.pruned(schema, item, &mut filled, depth + 1);
+                    any |= kept.is_some();
+                    filled |= kept.is_none();
+                    kept.unwrap_or_else(|| self.filler(schema).0)
                 });
-                let mut kept: Vec<Value> = kept.collect::<Option<_>>()?;
+                let mut kept: Vec<Value> = kept.collect();
+                if !any {
+                    return None;
+                }
                 let most = views.iter().filter_map(|view| view.get("maxItems")?.as_u64()).min();
                 if let Some(most) = most.and_then(|most| usize::try_from(most).ok())
                     && kept.len() > most
@@ -83,8 +104,43 @@ impl<'a> Repair<'a> {
             }
             _ => return None,
         };
-        *made_up |= filled;
-        (filled || self.fits(schema, &out, depth)).then_some(out)
+        if filled || self.fits(schema, &out, depth) {
+            *made_up |= filled;
+            return Some(out);
+        }
+        self.pruned_branch(&views, value, made_up, depth)
+    }
+
+    /// Does the same with the alternative that keeps the most of `value`.
+    fn pruned_branch(
+        &self,
+        views: &[&'a Value],
+        value: &Value,
+        made_up: &mut bool,
+        depth: usize,
+    ) -> Option<Value> {
+        let size = values(value);
+        let mut best: Option<(usize, Value, bool)> = None;
+        let mut is_tied = false;
+        for branch in branches(views) {
+            if !self.spend(size) {
+                break;
+            }
+            let mut guessed = false;
+            let Some(kept) = self.pruned(branch, value, &mut guessed, depth + 1) else { continue };
+            let same = common(value, &kept);
+            match &best {
+                Some((most, ..)) if *most > same => continue,
+                Some((most, ..)) if *most == same => is_tied = true,
+                _ => {
+                    is_tied = false;
+                    best = Some((same, kept, guessed));
+                }
+            }
+        }
+        let (_, kept, guessed) = best?;
+        *made_up |= guessed || is_tied;
+        Some(kept)
     }
 
     pub(super) fn pruned_object(

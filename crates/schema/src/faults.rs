@@ -35,7 +35,8 @@ impl Inner {
         };
         // Report only the faults that repairs cannot fix.
         let repaired = Repair::new(&self.raw, Last::None).params(fields, &mut Vec::new());
-        let (example, example_fits) = self.example_of(repaired.clone());
+        let suggested = Repair::suggesting(&self.raw).params(fields, &mut Vec::new());
+        let (example, example_fits) = self.example_of(suggested);
         Misfit { faults: self.faults(&Value::Object(repaired)), example, example_fits }
     }
 
@@ -76,7 +77,11 @@ impl Inner {
         if let Some(validator) = self.cheap(&whole) {
             for error in validator.iter_errors(&whole) {
                 let path = error.instance_path().to_string();
-                let placeholder = error.instance().as_str().is_some_and(|text| text.starts_with('<'));
+                let placeholder = has_placeholder(error.instance());
+                if !placeholder && replace_inside(&mut example, &path, || self.part_of(&error, &repair)) {
+                    made_up = true;
+                    continue;
+                }
                 let Some(name) =
                     path.split('/').nth(1).map(|name| name.replace("~1", "/").replace("~0", "~"))
                 else {
@@ -96,6 +101,12 @@ impl Inner {
         }
         let fits = !made_up && self.fits(&Value::Object(example.clone()));
         (example, fits)
+    }
+
+    /// Returns a placeholder for the value that an error is about.
+    fn part_of(&self, error: &ValidationError<'_>, repair: &Repair<'_>) -> Value {
+        let place = error.schema_path().as_str().rsplit_once('/').map_or("", |(place, _)| place);
+        self.raw.pointer(place).map_or_else(|| json!("<value>"), |part| repair.filler(part).0)
     }
 
     /// Returns the validator, if listing every fault of `value` is cheap.
@@ -179,6 +190,32 @@ impl Inner {
                 _ => {}
             }
         }
+    }
+}
+
+/// Whether a value is or has a placeholder.
+fn has_placeholder(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text.starts_with('<'),
+        Value::Array(items) => items.iter().any(has_placeholder),
+        Value::Object(fields) => fields.values().any(has_placeholder),
+        _ => false,
+    }
+}
+
+/// Replaces a plain value inside of a field, so that the rest of the field stays. Returns whether there is such a value.
+fn replace_inside(example: &mut Map<String, Value>, path: &str, part: impl FnOnce() -> Value) -> bool {
+    let Some((name, inside)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
+        return false;
+    };
+    let name = name.replace("~1", "/").replace("~0", "~");
+    let place = example.get_mut(&name).and_then(|field| field.pointer_mut(&format!("/{inside}")));
+    match place.filter(|place| !place.is_object() && !place.is_array()) {
+        Some(place) => {
+            *place = part();
+            true
+        }
+        None => false,
     }
 }
 

@@ -92,6 +92,8 @@ pub(super) struct Repair<'a> {
     pub(super) root: &'a Value,
     /// The last resort in use.
     last: Last,
+    /// Whether several missing fields may have other names at once: the result is only suggested.
+    suggests: bool,
     /// Whether 5.0 is not an integer.
     pub(super) draft4: bool,
     /// Whether siblings of a reference are ignored, as before 2019-09.
@@ -106,11 +108,17 @@ impl<'a> Repair<'a> {
         Self {
             root,
             last,
+            suggests: false,
             draft4: draft == Draft::Draft4,
             lone_references: matches!(draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7),
             prefix_items: draft == Draft::Draft202012,
             left: Cell::new(MAX_STEPS),
         }
+    }
+
+    /// Returns a repair whose result is suggested and not used.
+    pub(super) fn suggesting(root: &'a Value) -> Self {
+        Self { suggests: true, ..Self::new(root, Last::None) }
     }
 
     /// Spends steps. Returns whether enough were left.
@@ -227,9 +235,9 @@ impl<'a> Repair<'a> {
                 Some(schema) => (key.as_str(), Some(schema)),
                 None => match self.meant(views, fields, key) {
                     Some((name, schema)) => (name, Some(schema)),
-                    None => match misnamed {
-                        Some((other, name)) if other == key => (name, own(name)),
-                        _ => (key.as_str(), others),
+                    None => match misnamed.iter().find(|(other, _)| other == key) {
+                        Some((_, name)) => (*name, own(name)),
+                        None => (key.as_str(), others),
                     },
                 },
             };
@@ -281,38 +289,45 @@ impl<'a> Repair<'a> {
         (rivals == 1 && same.all(|(other, _)| other == name)).then_some((name, schema))
     }
 
-    /// Finds a field given under another name: the only missing required field, and an undeclared key with a
-    /// similar name and a value of the right type.
+    /// Finds fields given under other names; several at once only to suggest them: each missing required field with the only undeclared key that has a
+    /// similar name and a value of the right type, if that key is similar to no other absent field.
     fn misnamed<'f>(
         &self,
         views: &[&'a Value],
         fields: &'f Map<String, Value>,
         needed: &BTreeSet<&'a str>,
         depth: usize,
-    ) -> Option<(&'f str, &'a str)> {
+    ) -> Vec<(&'f str, &'a str)> {
         let own = || views.iter().filter_map(|view| properties(view)).flatten();
         if !self.spend(own().count() + fields.len() * needed.len()) {
-            return None;
+            return Vec::new();
         }
         let given = |name: &str| fields.keys().any(|key| key == name || bare(key) == bare(name));
-        let mut missing = needed.iter().filter(|name| !given(name));
-        let (Some(missing), None) = (missing.next(), missing.next()) else { return None };
-        let (missing, schema) = own().find(|(name, _)| name == missing)?;
         let unknown: Vec<(&String, &Value)> = fields
             .iter()
             .filter(|(key, _)| !own().any(|(name, _)| name == *key || bare(name) == bare(key)))
             .collect();
-        let takes = |(key, value): &(&String, &Value)| {
-            self.takes(schema, value, depth) && !(is_wrapper(key) && holds_object(value))
-        };
-        let absent: Vec<&String> =
-            own().map(|(name, _)| name).filter(|name| *name != missing && !given(name)).collect();
-        let meant = |key: &str| alike(key, missing) && !absent.iter().any(|other| alike(key, other));
-        let mut close = unknown.iter().filter(|one| meant(one.0) && takes(one));
-        match (close.next(), close.next()) {
-            (Some((key, _)), None) => Some((key.as_str(), missing.as_str())),
-            _ => None,
+        let absent: Vec<&String> = own().map(|(name, _)| name).filter(|name| !given(name)).collect();
+        if !self.suggests && needed.iter().filter(|name| !given(name)).count() != 1 {
+            return Vec::new();
         }
+        let missing = own().filter(|(name, _)| needed.contains(name.as_str()) && !given(name));
+        let renamed = missing.filter_map(|(missing, schema)| {
+            if !self.spend(unknown.len() * absent.len()) {
+                return None;
+            }
+            let takes = |(key, value): &(&String, &Value)| {
+                self.takes(schema, value, depth) && !(is_wrapper(key) && holds_object(value))
+            };
+            let others = || absent.iter().filter(|other| **other != missing);
+            let meant = |key: &str| alike(key, missing) && !others().any(|other| alike(key, other));
+            let mut close = unknown.iter().filter(|one| meant(one.0) && takes(one));
+            match (close.next(), close.next()) {
+                (Some((key, _)), None) => Some((key.as_str(), missing.as_str())),
+                _ => None,
+            }
+        });
+        renamed.collect()
     }
 
     /// Whether the schema declares the type of `value` and accepts it.

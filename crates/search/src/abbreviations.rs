@@ -183,7 +183,7 @@ const MEANINGS: &[(&str, &str)] = &[
 ];
 
 /// Returns the meaning of an abbreviation as words; `None` for other words.
-pub(super) fn meaning(word: &str) -> Option<&'static str> {
+pub fn meaning(word: &str) -> Option<&'static str> {
     static BY_WORD: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| MEANINGS.iter().copied().collect());
     BY_WORD.get(word).copied()
 }

@@ -22,6 +22,8 @@ const SHORTEST_COMPOUND: usize = 7;
 const SHORTEST_HALF: usize = 3;
 /// The most words between a German verb and its separated prefix at the end of the clause.
 const LONGEST_CLAUSE: usize = 25;
+/// How much of a request shows its language, in characters.
+const LONGEST_JUDGED: usize = 1_000;
 /// Longer runs are not words and are not analysed.
 const LONGEST_WORD: usize = 40;
 
@@ -131,6 +133,33 @@ pub(super) fn gloss(request: &str) -> Option<Gloss> {
     let text = language.dictionary().translate(language, &tokens);
     // Without any dictionary word, keep the request as it is.
     text.chars().any(char::is_alphanumeric).then_some(Gloss { language, text })
+}
+
+/// Returns whether a request is probably in a language without a dictionary.
+pub fn is_unread(request: &str) -> bool {
+    let request = text::cut(request, LONGEST_JUDGED);
+    let tokens = tokens(request);
+    if language_of(&tokens).is_some() {
+        return false;
+    }
+    let letters = || request.chars().filter(|c| c.is_alphabetic());
+    let is_latin = |c: &char| c.is_ascii() || matches!(*c as u32, 0x00C0..=0x024F | 0x1E00..=0x1EFF);
+    if letters().filter(|c| !is_latin(c)).count() * 2 > letters().count() {
+        return true;
+    }
+    let words = tokens.iter().filter_map(|token| match token {
+        Token::Word(written, folded) if folded.chars().count() > 1 => Some((written, english(folded))),
+        _ => None,
+    });
+    let words: Vec<(&String, f32)> = words.collect();
+    let unknown = words.iter().filter(|(_, english)| *english == 0.0).count();
+    // Without accents, it takes more words to tell a language from English words that are not of this field.
+    let has_accents = words.iter().any(|(written, english)| *english == 0.0 && !written.is_ascii());
+    let is_foreign = match has_accents {
+        true => words.len() > 1 && unknown * 2 > words.len(),
+        false => words.len() > 3 && unknown * 4 >= words.len() * 3,
+    };
+    is_foreign && words.iter().all(|(_, english)| *english < 1.0)
 }
 
 /// A piece of a request.
@@ -645,6 +674,35 @@ mod tests {
             "!!! 🦀 42",
         ] {
             assert_eq!(gloss(request), None, "{request}");
+        }
+    }
+
+    #[test]
+    fn languages_without_a_dictionary_are_noticed() {
+        let check = |request: &str, expected: bool| assert_eq!(is_unread(request), expected, "{request}");
+        for request in [
+            "파일을 읽어줘",
+            "اقرأ الملف",
+            "फ़ाइल पढ़ो",
+            "utwórz nowy plik w katalogu",
+            "yeni bir dosya oluştur",
+            "yeni bir dosya olustur",
+        ] {
+            check(request, true);
+        }
+        for request in [
+            "read a file",
+            "прочитай файл",
+            "ファイルを読む",
+            "supprime le fichier",
+            "gut microbiome papers",
+            "acme foobar widget",
+            "send a message to José Álvarez on Slack",
+            "qqqq zzzz",
+            "",
+            "!!! 🦀 42",
+        ] {
+            check(request, false);
         }
     }
 

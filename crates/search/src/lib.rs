@@ -38,10 +38,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Returns what an abbreviation of this field means.
+pub use abbreviations::meaning as abbreviation;
 pub use cache::Key as VectorKey;
 pub use document::{Document, Passage, Passages};
 pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};
 pub use index::Index;
+/// Returns whether a request is probably in a language that search does not read.
+pub use languages::is_unread;
 /// The name of the built-in model.
 pub use nonet_model::NAME as MODEL;
 pub use outcomes::{Learned, Outcome, Outcomes};

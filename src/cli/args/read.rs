@@ -3,15 +3,23 @@
 use std::ffi::OsString;
 
 use clap::{
-    CommandFactory, Parser,
+    CommandFactory, FromArgMatches,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-use super::{super::version, Cli};
+use super::{
+    super::{table, version},
+    Cli,
+};
 
 /// Returns the command line of this process. An unusable command line ends the process with a message and exit code 2.
 pub(in super::super) fn read() -> Cli {
-    let cli = Cli::try_parse().unwrap_or_else(|error| {
+    let mut command = super::command(table::terminal_width().map(usize::from));
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = parsed.and_then(|mut matches| {
+        Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
+    });
+    let cli = parsed.unwrap_or_else(|error| {
         // Finding the engine takes a while, so the long form is made only when asked for.
         if error.kind() == ErrorKind::DisplayVersion && std::env::args_os().any(|word| word == "--version") {
             say!("{}", version::long());
@@ -46,6 +54,8 @@ fn advised(mut error: clap::Error, words: impl Iterator<Item = OsString>) -> cla
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]

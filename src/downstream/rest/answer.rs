@@ -107,7 +107,8 @@ impl Answer<'_> {
             let error = self.said(reply).await;
             return Err(RequestError::Call(CallError::RateLimited { error, wait }));
         }
-        if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        // Other credentials help with a 401, or with a 403 that names a wider scope. Any other 403 is the service's answer.
+        if reply.wants_sign_in().is_some() {
             return Err(RequestError::Call(self.not_allowed(reply).await));
         }
         if status.is_server_error() {
@@ -118,8 +119,13 @@ impl Answer<'_> {
             return Err(RequestError::Call(CallError::Upstream { error, wait, is_open, is_answer }));
         }
         let Contents { block, .. } = self.contents(reply).await?;
+        let ways = &self.described.service.sign_in;
+        let hint = (status == StatusCode::FORBIDDEN && !ways.is_empty()).then(|| {
+            let ways = clip(&ways.join(", or "), SHOWN);
+            text_block(format!("If credentials are missing: the service's document names {ways}."))
+        });
         let content: Vec<Value> =
-            [Some(text_block(format!("HTTP {status}"))), block].into_iter().flatten().collect();
+            [Some(text_block(format!("HTTP {status}"))), block, hint].into_iter().flatten().collect();
         Ok(self.with_more(json!({ "content": content, "isError": true }), None))
     }
 

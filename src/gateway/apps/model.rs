@@ -71,6 +71,14 @@ impl Brain {
         }
     }
 
+    /// Returns what the model's endpoint turned out to lack.
+    fn lacks(&self) -> Option<&'static str> {
+        match self {
+            Self::Client(_) => None,
+            Self::Endpoint(endpoint) => endpoint.lacks(),
+        }
+    }
+
     async fn answer(&self, id: &str, chat: Chat<'_>) -> Result<Completion, Fault> {
         match self {
             Self::Client(client) => client.complete(chat).await,
@@ -400,6 +408,9 @@ impl Conversation<'_> {
             "tool_calls": self.tool_calls,
             "turns": self.turns,
         });
+        if let Some(lacks) = self.brain.lacks() {
+            answer["note"] = json!(lacks);
+        }
         if let Some(what) = completion.cut_by {
             answer["cut_off"] = json!(format!("The output ends early: {what} cut it off."));
         }

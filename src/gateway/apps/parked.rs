@@ -1,4 +1,5 @@
-//! Workflows that wait for the user's answer: parked in the store until it comes, even across a restart.
+//! Workflows and `run_parallel` runs that wait for the user's answer or approval: parked in the store until it comes, even
+//! across a restart.
 //!
 //! The record keeps what the run needs to continue: the outcomes of the finished steps, the values that later steps
 //! see, the question, and the remaining time. Finished steps do not run again.
@@ -8,11 +9,12 @@
 //! per item than a short one. If the run is cut off, the same token continues from there.
 
 mod checkpoints;
+mod resuming;
 #[cfg(test)]
 mod tests;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize},
@@ -24,28 +26,26 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub(in crate::gateway) use self::checkpoints::Checkpoints;
-use super::{
-    Handing,
-    workflow::{Flow, definition, plan},
-};
 use crate::{
+    audit::Approver,
     clock::{Clock, millis},
-    config::{AppKind, Step},
+    config::ApproveBy,
     downstream::EscapedTexts,
     fault::{Code, Fault},
     gateway::{
-        AskArguments, Gateway,
+        AskArguments, Gateway, ParallelArguments,
+        approving::StepQuestion,
         call::text_result,
-        graph::{ActionResult, RunLog, place, refused_plan},
+        graph::{ActionResult, ItemCounts, Noted, OpenQuestion},
         interrupt::Interrupt,
-        questions::{Question, no_question},
+        questions::{AskOutcome, HeldCall, Question, RunApproval, no_question},
         session::Caller,
     },
     json::set_member,
-    results::{is_error, json_len},
+    results::{CallResult, is_error, json_len},
     store::{Most, NewRecord, Record, RecordKind, Records, StoreError},
     text::escaped,
-    workflow::CallOutcome,
+    workflow::{CallOutcome, Plan},
 };
 
 /// The prefix of a parked workflow's token.
@@ -66,10 +66,32 @@ pub(in crate::gateway) struct ParkedFlows {
     clock: Clock,
 }
 
-/// A workflow as it is stored.
+/// The state of a run that has to wait for the user.
+pub(in crate::gateway) struct RunToPark<'a> {
+    /// The workflow, or `run_parallel`.
+    pub app_id: &'a str,
+    pub plan: &'a Plan,
+    /// The calls whose values are needed later.
+    pub needed: BTreeSet<usize>,
+    pub digest: String,
+    pub input: Value,
+    /// The arguments of a `run_parallel`.
+    pub actions: Option<&'a ParallelArguments>,
+    pub timeout: Duration,
+    pub left: Duration,
+    pub checkpoints: Option<&'a Checkpoints>,
+    /// What has ended inside inner apps.
+    pub noted: Option<&'a Noted>,
+}
+
+/// A workflow or a `run_parallel` as it is stored.
 #[derive(Debug, Deserialize, Serialize)]
 struct ParkedFlow {
+    /// The workflow, or `run_parallel`.
     app_id: String,
+    /// The arguments of a `run_parallel`.
+    #[serde(default)]
+    actions: Option<ParallelArguments>,
     /// The account that may answer; `None` for the clients of this machine's user.
     #[serde(default)]
     by: Option<String>,
@@ -80,15 +102,23 @@ struct ParkedFlow {
     /// The step that asks, and its question.
     step: String,
     ask: AskArguments,
+    /// The calls that wait for approval, if the step does not ask itself.
+    #[serde(default)]
+    approval: Option<RunApproval>,
+    /// The user's answers about calls so far.
+    #[serde(default)]
+    grants: Value,
     /// How many earlier questions were answered. Each question has its own token, so no answer counts for a later
     /// question.
     #[serde(default)]
     answered: usize,
     timeout_ms: u64,
     left_ms: u64,
-    /// The user's answer, once it is understood.
+    /// The user's answer, once it is understood, and who gave it.
     #[serde(default)]
     answer: Option<Value>,
+    #[serde(default)]
+    by_whom: Option<Approver>,
 }
 
 /// A finished call.
@@ -102,6 +132,8 @@ struct ParkedStep {
     result: Value,
     repaired: Vec<String>,
     calls: usize,
+    #[serde(default)]
+    items: Option<ItemCounts>,
     declined: Option<Value>,
     elapsed_ms: u64,
 }
@@ -234,12 +266,20 @@ impl ParkedFlows {
         Ok(all.iter().filter_map(read).collect())
     }
 
+    /// Keeps what has ended inside inner apps of a run, so that it does not run again.
+    async fn keep_parts(&self, id: &str, noted: &Noted) {
+        for (place, (one, is_needed)) in noted.all() {
+            let body = json!(ParkedStep::of(&place, &one, is_needed));
+            keep_part(&*self.records, id, place, body).await;
+        }
+    }
+
     /// Ends the wait with an answer. Of several answers only one is accepted, as long as the gateway that accepted it
     /// runs.
-    async fn answered(&self, mut record: Record, answer: &Value) -> Result<Checkpoints, Fault> {
+    async fn answered(&self, mut record: Record, flow: &ParkedFlow) -> Result<Checkpoints, Fault> {
         let taken = || {
             let message =
-                "The app already has an answer and continues with it. That call returns the result.";
+                "The run already has an answer and continues with it. That call returns the result.";
             Fault::new(Code::NotFound, message)
         };
         if !self.records.hold(&record).await.map_err(not_kept)? {
@@ -259,7 +299,8 @@ impl ParkedFlows {
             AtomicUsize::new(checkpoints.before.values().map(|step| json_len(&json!(step))).sum());
         if record.body["answer"].is_null() {
             record.revision += 1;
-            set_member(&mut record.body, "answer", answer.clone());
+            set_member(&mut record.body, "answer", json!(flow.answer));
+            set_member(&mut record.body, "by_whom", json!(flow.by_whom));
             if !self.records.change(record).await.map_err(not_kept)? {
                 return Err(taken());
             }
@@ -269,187 +310,148 @@ impl ParkedFlows {
 }
 
 impl ParkedFlow {
-    /// Returns the question as an answer of `call_app` or `ask_user`.
-    fn put(&self, token: &str, question: &Question) -> Value {
-        self.told(question.put(token))
+    /// Returns the question as asked in the chat.
+    fn question(&self) -> Question {
+        self.approval.as_ref().map_or_else(|| self.ask.in_chat(), RunApproval::in_chat)
+    }
+
+    /// Returns the question for the user outside the chat, if only the user's own answer counts.
+    fn for_user(&self, token: &str, asks_user: bool) -> Option<StepQuestion> {
+        let token = token.to_string();
+        match &self.approval {
+            Some(asked) => (asked.by == ApproveBy::User).then(|| StepQuestion {
+                token,
+                about: asked.tool.to_string(),
+                rule: asked.rule.clone(),
+                message: asked.message.clone(),
+                takes_answer: false,
+            }),
+            None => asks_user.then(|| StepQuestion {
+                token,
+                about: format!("apps.{}", self.app_id),
+                rule: "gateway.approve_by".into(),
+                message: self.question().message,
+                takes_answer: true,
+            }),
+        }
+    }
+
+    /// Returns the question as an answer of `call_app`, `run_parallel` or `ask_user`.
+    fn put(&self, caller: &Caller, token: &str, question: &Question) -> Value {
+        let mut asked = question.put(token);
+        if self.approval.as_ref().is_some_and(|asked| asked.by == ApproveBy::Chat) && caller.forms().is_some()
+        {
+            let hint = "The user has not answered the form, and an answer in this chat does not count. Call ask_user with this \
+                        `token` to show the form again.";
+            set_member(&mut asked, "hint", hint);
+        }
+        self.told(asked)
     }
 
     fn told(&self, mut asked: Value) -> Value {
-        set_member(&mut asked, "app_id", &*self.app_id);
+        if self.actions.is_none() {
+            set_member(&mut asked, "app_id", &*self.app_id);
+        }
         set_member(&mut asked, "step", &*self.step);
+        let done: Vec<&str> = self.ended.iter().map(|step| step.id.as_str()).collect();
+        if !done.is_empty() {
+            set_member(&mut asked, "completed", json!(done));
+        }
         text_result(asked.to_string())
     }
 }
 
 impl Gateway {
-    /// Implements the `ask_user` meta-tool.
+    /// Implements the `ask_user` meta-tool. The answer that approves a call is the call's result.
     pub async fn ask_user(
         self: &Arc<Self>,
         caller: &Caller,
         arguments: AskArguments,
-    ) -> Result<Value, Interrupt> {
-        match arguments.token.as_deref().filter(|token| token.starts_with(TOKEN)) {
-            Some(token) => {
-                self.go_on(caller, token, arguments.answer.as_ref(), arguments.content.as_deref()).await
-            }
-            None => Ok(text_result(self.questions.ask_user(caller, arguments).await?.to_string())),
+    ) -> Result<CallResult, Interrupt> {
+        if let Some(token) = arguments.token.as_deref().filter(|token| token.starts_with(TOKEN)) {
+            let (answer, content) = (arguments.answer.as_ref(), arguments.content.as_deref());
+            return Ok(self.go_on(caller, token, answer, content).await?.into());
+        }
+        match self.questions.ask_user(caller, arguments).await? {
+            AskOutcome::Answer(answer) => Ok(text_result(answer.to_string()).into()),
+            AskOutcome::Run(HeldCall::Tool(request)) => self.execute(caller, *request).await,
+            AskOutcome::Run(HeldCall::App(app)) => Ok(self.call_app(caller, *app).await?.into()),
         }
     }
 
-    /// Parks a workflow until the user answers. Returns the question. A workflow that asks again keeps its record, so
-    /// its last state survives if the new one cannot be stored.
-    pub(super) async fn park(
+    /// Parks a run until the user answers. Returns the question. A run that asks again keeps its record, so its last state
+    /// survives if the new one cannot be stored.
+    pub(in crate::gateway) async fn park(
         &self,
         caller: &Caller,
-        flow: &Flow,
+        run: RunToPark<'_>,
         results: Vec<Option<ActionResult>>,
         at: usize,
-        left: Duration,
     ) -> Value {
-        let Some(ask) = results.get(at).and_then(Option::as_ref).and_then(|one| one.open.as_deref().cloned())
-        else {
-            return Fault::new(Code::Internal, "A step waits for the user without a question.").to_result();
+        let open = results.get(at).and_then(Option::as_ref).and_then(|one| one.open.as_deref().cloned());
+        let (ask, approval) = match open {
+            Some(OpenQuestion::Ask(ask)) => (ask, None),
+            Some(OpenQuestion::Approve(asked)) => {
+                (AskArguments::question(asked.message.clone()), Some(asked))
+            }
+            None => {
+                let message = "A step waits for the user without a question.";
+                return Fault::new(Code::Internal, message).to_result();
+            }
         };
-        let calls = flow.plan.calls();
+        let calls = run.plan.calls();
         let ended = results.into_iter().enumerate().filter_map(|(at, one)| Some((at, one?)));
         let ended = ended.filter(|(_, one)| one.open.is_none());
-        let ended = ended.map(|(at, one)| ParkedStep::of(&calls[at].id, &one, flow.is_needed(at)));
-        let checkpoints = flow.checkpoints.as_deref();
+        let ended = ended.map(|(at, one)| ParkedStep::of(&calls[at].id, &one, run.needed.contains(&at)));
+        let checkpoints = run.checkpoints;
         let parked = ParkedFlow {
-            app_id: flow.id.clone(),
+            app_id: run.app_id.into(),
+            actions: run.actions.cloned(),
             by: answerer(caller),
-            digest: definition(&flow.steps, flow.output.as_ref()),
-            input: flow.input.clone(),
+            digest: run.digest,
+            input: run.input,
             ended: ended.collect(),
             step: calls[at].id.clone(),
             ask,
+            approval,
+            grants: caller.run.as_ref().map(|run| run.kept()).unwrap_or_default(),
             answered: checkpoints.map_or(0, |before| before.answered.saturating_add(1)),
-            timeout_ms: millis(flow.timeout),
-            left_ms: millis(left),
+            timeout_ms: millis(run.timeout),
+            left_ms: millis(run.left),
             answer: None,
+            by_whom: None,
         };
         let id = checkpoints.map(|before| before.id.as_str());
-        match (self.parked.put(caller.owner().key(), id, &parked).await, checkpoints) {
+        let id = match (self.parked.put(caller.owner().key(), id, &parked).await, checkpoints) {
             (Ok(id), before) => {
                 if let Some(before) = before {
-                    before.asked_again().await;
+                    before.asked_again(&parked.ended).await;
                 }
-                let (token, question) = (Token::of(&id, parked.answered), parked.ask.in_chat());
-                if !self.asks_the_user_only() {
-                    return parked.put(&token, &question);
-                }
-                let at = match self.ask_step(caller, &token, &parked.app_id, &question.message).await {
-                    Ok(at) => at,
-                    Err(fault) => return fault.next("ask_user", json!({ "token": token })).to_result(),
-                };
-                let mut asked = question.put(&token);
-                asked["hint"] = json!(format!(
-                    "An answer in this chat does not count. {at} Tell the user; then call ask_user with this `token`: it waits \
-                     for the answer."
-                ));
-                parked.told(asked)
+                id
             }
-            (Err(fault), None) => fault.to_result(),
+            (Err(fault), None) => return fault.to_result(),
             (Err(fault), Some(before)) => {
                 before.free().await;
-                fault.next("ask_user", before.way_on()).to_result()
+                return fault.next("ask_user", before.way_on()).to_result();
             }
-        }
-    }
-
-    /// Continues a workflow with the user's answer. Without a clear answer, asks again.
-    pub(super) async fn go_on(
-        self: &Arc<Self>,
-        caller: &Caller,
-        token: &str,
-        said: Option<&Value>,
-        content: Option<&str>,
-    ) -> Result<Value, Interrupt> {
-        let owner = caller.owner();
-        let (record, parked) = self.parked.get(owner.key(), token).await?;
-        if parked.by.as_deref() != Some(ANY_CLIENT) && parked.by != answerer(caller) {
-            return Err(no_question(token).into());
-        }
-        let question = parked.ask.in_chat();
-        let now = Token::of(&record.id, parked.answered);
-        // The run with this answer was cut off, or the time for an answer is over.
-        let known = parked.answer.clone().or_else(|| self.parked.timed_out(&record, &parked.ask));
-        let is_of_now = Token::read(token).answered == parked.answered;
-        // Checked before the answer is accepted.
-        let admission = self.admit(caller, false)?;
-        // In that mode, the model's words do not count as the user's answer.
-        let of_user = match known.is_none() && is_of_now && self.asks_the_user_only() {
-            true => Some(self.step_answered(caller, &now, &parked.app_id, &question.message).await?),
-            false => None,
         };
-        // A denial answers any question.
-        let known = known.or_else(|| of_user.clone().filter(|said| *said == json!({ "status": "denied" })));
-        let (said, content) = match &of_user {
-            Some(answer) => (Some(answer), None),
-            None => (said, content),
-        };
-        let answer = match (known, said.filter(|_| is_of_now)) {
-            (Some(answer), _) => answer,
-            (None, None) => return Ok(parked.put(&now, &question)),
-            (None, Some(said)) => match question.read(token, said, content) {
-                Ok(answer) => answer,
-                Err(again) => return Ok(parked.told(again)),
-            },
-        };
-        let (steps, output) = self.definition(&parked)?;
-        let plan = plan(&steps).map_err(|flaw| refused_plan(&flaw))?;
-        let at = |id: &str| plan.calls().iter().position(|call| call.id == id);
-        let mut before: Vec<(usize, ActionResult)> = Vec::new();
-        before.extend(
-            at(&parked.step).map(|at| (at, ActionResult::answered(&plan.calls()[at], answer.clone()))),
-        );
-        for step in parked.ended {
-            before.extend(at(&step.id).map(|at| (at, step.into_result())));
+        if let Some(noted) = run.noted {
+            self.parked.keep_parts(&id, noted).await;
         }
-        let mut parts = self.parked.parts(&record.id).await?;
-        for (at, call) in plan.calls().iter().enumerate() {
-            if before.iter().all(|(ended, _)| *ended != at)
-                && let Some(step) = parts.remove(&place(&[json!(call.id)]))
-            {
-                before.push((at, step.into_result()));
-            }
-        }
-        let mut flow = Flow {
-            id: parked.app_id,
-            steps,
-            output,
-            plan: Arc::new(plan),
-            input: parked.input,
-            began: std::time::Instant::now(),
-            timeout: Duration::from_millis(parked.timeout_ms),
-            left: Duration::from_millis(parked.left_ms),
-            before,
-            checkpoints: None,
-            handing: Handing::default(),
-            log: None,
+        let (token, question) = (Token::of(&id, parked.answered), parked.question());
+        let Some(step) = parked.for_user(&token, self.asks_the_user_only()) else {
+            return parked.put(caller, &token, &question);
         };
-        self.check_steps(caller, &flow).await?;
-        let checkpoints = Arc::new(self.parked.answered(record, &answer).await?);
-        flow.log = Some(RunLog::new(checkpoints.clone()));
-        flow.checkpoints = Some(checkpoints);
-        self.run_workflow(caller, flow, admission).await
-    }
-
-    /// Returns the configured workflow, if it has not changed since it was parked.
-    fn definition(&self, parked: &ParkedFlow) -> Result<(Vec<Step>, Option<Value>), Fault> {
-        let config = self.config();
-        let id = &parked.app_id;
-        if let Some(AppKind::Workflow { steps, output }) = config.apps.get(id).map(|app| &app.kind)
-            && definition(steps, output.as_ref()) == parked.digest
-        {
-            return Ok((steps.clone(), output.clone()));
-        }
-        let message = format!(
-            "The app `{id}` has changed in servers.toml since it asked, so it does not continue: its steps \
-             may mean something else now. Call it again from the beginning."
-        );
-        let again = json!({ "app_id": id, "input": parked.input });
-        Err(Fault::new(Code::InvalidParams, message).next("call_app", again))
+        let at = match self.ask_step(caller, &step).await {
+            Ok(at) => at,
+            Err(fault) => return fault.next("ask_user", json!({ "token": token })).to_result(),
+        };
+        let mut asked = question.put(&token);
+        asked["hint"] = json!(format!(
+            "An answer in this chat does not count. {at} Tell the user; then call ask_user with this `token`: it waits \
+             for the answer."
+        ));
+        parked.told(asked)
     }
 }
 
@@ -466,6 +468,7 @@ impl ParkedStep {
             name: one.name.clone(),
             repaired: one.repaired.clone(),
             calls: one.calls,
+            items: one.items,
             declined: one.declined.clone(),
             elapsed_ms: one.elapsed_ms,
         }
@@ -475,11 +478,25 @@ impl ParkedStep {
         ActionResult {
             repaired: self.repaired,
             calls: self.calls,
+            items: self.items,
             skipped: self.outcome == CallOutcome::Skipped,
             declined: self.declined,
             elapsed_ms: self.elapsed_ms,
             ..ActionResult::of(self.name, self.result)
         }
+    }
+}
+
+/// Stores a finished part of a run. If this write fails, the run still continues; the call is repeated only if the run is
+/// cut off.
+async fn keep_part(records: &dyn Records, id: &str, place: String, body: Value) {
+    // The owner of a part is its record.
+    let part =
+        NewRecord { owner: id.into(), id: place, held: false, ..NewRecord::new(RecordKind::Parked, body) };
+    match records.put(part, Most::Refuse(MAX_PARTS)).await {
+        Ok(Some(_)) => {}
+        Ok(None) => tracing::warn!("a run has more than {MAX_PARTS} results of steps; this one is not kept"),
+        Err(error) => tracing::warn!(%error, "the result of a step was not kept"),
     }
 }
 

@@ -8,26 +8,29 @@ use std::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{AppAnswer, AppRun, Handing, inside, parked::Checkpoints};
+use super::{
+    AppAnswer, AppRun, Handing, Waiting, inside,
+    parked::{Checkpoints, RunToPark},
+};
 use crate::{
-    config::{Step, StepKind},
+    config::{RetryRule, Step, StepKind},
     fault::{Code, Fault},
     gateway::{
         AskArguments, Gateway,
         call::text_result,
         faults::{error_of, why},
         graph::{
-            ActionResult, CONCURRENCY, Limit, PlanRun, Ran, RunLog, SoFar, Values, digest, refused_plan,
-            unknown,
+            ActionResult, CONCURRENCY, Limit, Noted, PlanRun, Ran, RunLog, SoFar, Values, digest,
+            refused_plan, unknown,
         },
         interrupt::Interrupt,
-        questions,
+        questions::{self, RunGrants},
         run::Run,
         session::Caller,
     },
     jobs::Progress,
     quotas::Admission,
-    results::{is_error, source_of},
+    results::is_error,
     template::{self, Named, Source},
     workflow::{CallKind, CallOutcome, Flaw, INPUT, OnError, Plan, PlannedCall, Retry},
 };
@@ -49,8 +52,12 @@ pub(super) struct Flow {
     pub checkpoints: Option<Arc<Checkpoints>>,
     /// The journal of finished steps.
     pub log: Option<RunLog>,
+    /// The user's answers about the calls of the run so far.
+    pub grants: Value,
     /// How the run returns its answer.
     pub handing: Handing,
+    /// Where the run of an inner app leaves its question.
+    pub waiting: Option<Waiting>,
 }
 
 impl Flow {
@@ -70,15 +77,34 @@ impl Flow {
             before: Vec::new(),
             checkpoints: None,
             log,
+            grants: Value::Null,
             handing: app.handing,
+            waiting: app.waiting,
         })
+    }
+
+    /// Returns the state that is kept while the user is asked.
+    fn to_park<'a>(&'a self, noted: Option<&'a Noted>, left: Duration) -> RunToPark<'a> {
+        RunToPark {
+            app_id: &self.id,
+            plan: &self.plan,
+            needed: (0..self.plan.calls().len()).filter(|at| self.is_needed(*at)).collect(),
+            digest: definition(&self.steps, self.output.as_ref()),
+            input: self.input.clone(),
+            actions: None,
+            timeout: self.timeout,
+            left,
+            checkpoints: self.checkpoints.as_deref(),
+            noted,
+        }
     }
 
     /// Whether a value is needed after its step: by other steps, or by the output.
     pub fn is_needed(&self, at: usize) -> bool {
         let in_output = match &self.output {
             Some(output) => template::names(output).contains(&self.plan.calls()[at].id),
-            None => at + 1 == self.plan.calls().len(),
+            // The output is the value of the last step that runs.
+            None => self.plan.calls()[at + 1..].iter().all(|later| later.when.is_some()),
         };
         in_output || self.plan.is_seen(at)
     }
@@ -110,6 +136,10 @@ impl Gateway {
 
     /// Refuses a workflow whose remaining steps cannot succeed, before anything runs.
     pub(super) async fn check_steps(&self, caller: &Caller, flow: &Flow) -> Result<(), Fault> {
+        if let Some(Err(error)) = flow.output.as_ref().map(template::check) {
+            let message = format!("The `output` of the app `{}`: {error}. Nothing was run.", flow.id);
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
         for (at, call) in flow.plan.calls().iter().enumerate() {
             if !flow.before.iter().any(|(ended, _)| *ended == at) {
                 self.check_step(caller, &flow.id, call).await?;
@@ -133,6 +163,9 @@ impl Gateway {
         if own.within.last().is_none_or(|app| **app != *flow.id) {
             own.within = inside(caller, &flow.id);
         }
+        if own.run.is_none() {
+            own.run = Some(RunGrants::new(!caller.unasked, &flow.grants));
+        }
         let gateway = self.clone();
         let so_far = SoFar::new(&flow.plan);
         let seen = so_far.clone();
@@ -150,6 +183,10 @@ impl Gateway {
             // A separate token, because running out of time is not a cancellation by the user.
             let over = cancel.child_token();
             let limit = Limit::new(flow.left);
+            let mut noted = None;
+            if flow.log.is_none() {
+                (flow.log, noted) = gateway.journal(&own, &flow.plan, flow.checkpoints.as_ref());
+            }
             let given = Values::from([(INPUT.to_string(), Arc::new(Source::from(flow.input.clone())))]);
             let run = PlanRun {
                 plan: &flow.plan,
@@ -176,7 +213,13 @@ impl Gateway {
             let was_cut_off =
                 cancel.is_cancelled() || (failed.is_some() && gateway.stopping().is_cancelled());
             let answer = match (open, &flow.checkpoints) {
-                (Some(at), _) => gateway.park(&own, &flow, results, at, limit.left()).await,
+                (Some(at), _) => match &flow.waiting {
+                    Some(waiting) => waiting.leave(results, at),
+                    None => {
+                        let parking = flow.to_park(noted.as_deref(), limit.left());
+                        gateway.park(&own, parking, results, at).await
+                    }
+                },
                 (None, Some(checkpoints)) if was_cut_off => checkpoints.set_aside(&flow.id).await.to_result(),
                 (None, checkpoints) => {
                     let results: Vec<ActionResult> = results.into_iter().flatten().collect();
@@ -198,7 +241,11 @@ impl Gateway {
             let message = format!("The step `{}` of the app `{app}`: {why} Nothing was run.", call.id);
             Fault::new(Code::InvalidParams, message)
         };
+        for value in [&call.params].into_iter().chain(&call.for_each) {
+            template::check(value).map_err(|error| wrong(format!("{error}.")))?;
+        }
         match call.kind {
+            CallKind::Tool if call.filter.is_some() => {}
             CallKind::Tool => {
                 let (_, tool) = self.find_tool(caller, &call.name).await?;
                 if call.retry.is_some() && !tool.is_repeatable() {
@@ -229,15 +276,15 @@ impl Gateway {
 
 fn planned(step: &Step) -> PlannedCall {
     let (kind, params, retry) = match &step.kind {
-        StepKind::Tool { params, retry, .. } => (CallKind::Tool, params.clone(), retry.as_ref()),
+        StepKind::Tool { params, retry, .. } => (CallKind::Tool, params.clone(), retry.clone()),
         StepKind::App { input, .. } => (CallKind::App, input.clone(), None),
         StepKind::Ask(ask) => (CallKind::Ask, json!(ask), None),
+        StepKind::Filter(_) => (CallKind::Tool, Value::Null, None),
     };
-    let retry = retry.map(|retry| Retry {
-        times: retry.times,
-        wait: retry.wait,
-        on: retry.on.iter().filter_map(|code| Some(Code::of(code)?.as_str())).collect(),
-    });
+    let filter = match &step.kind {
+        StepKind::Filter(filter) => Some(filter.clone()),
+        _ => None,
+    };
     let each = step.for_each.as_ref();
     PlannedCall {
         id: step.id.clone(),
@@ -249,10 +296,12 @@ fn planned(step: &Step) -> PlannedCall {
         max_concurrency: each.map(|each| each.max_concurrency),
         on_error: each.map_or(OnError::Stop, |each| each.on_error),
         timeout_ms: step.timeout.map(crate::clock::millis),
+        retry: retry.map(|RetryRule { times, wait, on }| Retry { times, wait, on }),
         select: step.select.clone(),
+        filter,
+        show: false,
         optional: step.optional,
         kind,
-        retry,
     }
 }
 
@@ -283,12 +332,13 @@ fn finish(
     }
     let mut values = given;
     for (_, (call, one)) in steps().enumerate().filter(|(at, _)| flow.is_needed(*at)) {
-        let source = if one.succeeded() { source_of(&one.result) } else { Source::absent() };
+        let source = if one.succeeded() { one.value(call) } else { Source::absent() };
         values.insert(call.id.clone(), Arc::new(source));
     }
     let output = match &flow.output {
         None => {
-            let last = flow.plan.calls().last().and_then(|call| values.get(&call.id));
+            let last = steps().rev().find(|(_, one)| !one.skipped);
+            let last = last.and_then(|(call, _)| values.get(&call.id));
             Ok(last.map(|source| source.value.clone()).unwrap_or_default())
         }
         Some(output) => {
@@ -315,7 +365,9 @@ fn finish(
         steps().flat_map(|(call, one)| one.repaired.iter().map(|note| format!("{}: {note}", call.id)));
     let skipped = steps().filter(|(_, one)| one.skipped).map(|(call, _)| call.id.as_str()).collect();
     let repaired = notes.collect();
-    AppAnswer { app_id: &flow.id, output, tool_calls, repaired, failed_optional_steps, skipped }.into_result()
+    let items = steps().filter_map(|(call, one)| Some((call.id.clone(), json!(one.items?)))).collect();
+    let app_id = &flow.id;
+    AppAnswer { app_id, output, tool_calls, repaired, failed_optional_steps, items, skipped }.into_result()
 }
 
 /// Explains why a workflow stopped at a step. `over` is the limit of the whole app, if it has expired.
@@ -345,7 +397,7 @@ fn stopped(
             .details(json!({ "completed": done, "error": error }));
     match call.kind {
         _ if fault.code == Code::InvalidParams => fault.next("call_app", json!({})),
-        CallKind::Tool => fault.next("get_tool", json!({ "name": one.name })),
-        CallKind::App | CallKind::Ask => fault,
+        CallKind::Tool if call.filter.is_none() => fault.next("get_tool", json!({ "name": one.name })),
+        CallKind::Tool | CallKind::App | CallKind::Ask => fault,
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     gateway::{
         Gateway,
         call::{Request, text_result},
-        faults::error_of,
+        faults::{error_of, of_store},
         interrupt::Interrupt,
         session::{AsTask, Caller},
     },
@@ -147,7 +147,9 @@ async fn task(
             () = caller.cancel.cancelled() => {}
         }
     }
-    let Some(task) = gateway.jobs.find(id, &owner).await else {
+    let found = gateway.jobs.find(id, &owner).await;
+    let Some(task) = found.map_err(|error| of_store("The state of the task is not known now", &error))?
+    else {
         let message = format!("There is no task `{id}`: the id is wrong, or the task has expired.");
         return Err(Fault::new(Code::NotFound, message).then(list_call()));
     };

@@ -1,10 +1,16 @@
 //! `gateway.fetch_result`: returns further parts of a kept result.
 
 use futures::FutureExt;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Access, OwnTool};
-use crate::{aliases::Aliases, gateway::call::text_result};
+use crate::{
+    aliases::Aliases,
+    catalog::{GATEWAY, Kind},
+    gateway::call::{Prepared, text_result},
+    results::{CallResult, text_of},
+    select,
+};
 
 pub(super) const TOOL: OwnTool = OwnTool {
     name: "fetch_result",
@@ -17,7 +23,7 @@ pub(super) const TOOL: OwnTool = OwnTool {
             "limit": { "type": "integer", "minimum": 1, "description": "How many rows, bytes or matches" },
             "lines": { "type": "string", "description": "Range of lines such as 1-40" },
             "grep": { "type": "string", "description": "Regular expression, case is ignored" },
-            "select": { "type": "string", "description": "jq filter such as .items[0].name" },
+            "select": { "type": "string", "description": "jq filter on the whole value, in which JSON text is already parsed, such as .items[0].name" },
         })
     },
     required: &["ref"],
@@ -31,3 +37,39 @@ pub(super) const TOOL: OwnTool = OwnTool {
         .boxed()
     },
 };
+
+/// Moves a filter beside the params of this tool into them, because in both places it is for the kept value. Returns whether it
+/// did.
+pub(in crate::gateway) fn narrow(prepared: &mut Prepared, beside: &mut Option<String>) -> bool {
+    let tool = &prepared.tool;
+    if tool.kind != Kind::Tool || &*tool.server != GATEWAY || &*tool.name != TOOL.name {
+        return false;
+    }
+    let Some(beside) = beside.take() else { return false };
+    let inside = prepared.params.get("select").and_then(Value::as_str).map(String::from);
+    let filter = match select::given(inside) {
+        // A comment ends with its line.
+        Some(inside) => format!("({inside}\n) | ({beside}\n)"),
+        None => beside,
+    };
+    prepared.params.insert("select".into(), filter.into());
+    true
+}
+
+/// Returns what a filter beside the params has given, as for every tool, if this answer has all of it.
+pub(in crate::gateway) fn output_of(answer: CallResult) -> CallResult {
+    let whole = |answer: &Value| {
+        let page: Value = serde_json::from_str(&text_of(answer)).ok()?;
+        if page.get("note").is_some() {
+            return None;
+        }
+        let is_all = page["offset"] == 0 && page.get("next_step").is_none();
+        let output =
+            page.get("value").or_else(|| page.get("rows").or(page.get("text")).filter(|_| is_all))?;
+        Some(text_result(output.as_str().map_or_else(|| output.to_string(), String::from)))
+    };
+    match answer.as_tree().filter(|_| !answer.is_error()).and_then(whole) {
+        Some(output) => output.into(),
+        None => answer,
+    }
+}

@@ -19,6 +19,8 @@ use crate::{
 /// The longest fact and the longest tag, in characters.
 const MAX_CONTENT: usize = 4_000;
 const MAX_TAG: usize = 50;
+/// How much of a fact a search for tools shows, in characters.
+const SHOWN_FACT: usize = 500;
 /// How many similar facts the fault for a wrong id lists.
 const NEAREST: usize = 3;
 
@@ -159,12 +161,36 @@ async fn recall(gateway: &Gateway, caller: &Caller, arguments: RecallArguments) 
             "No fact matches these words, and search by meaning is not available. Try the words that the fact would have, or recall without query for the newest.",
         ),
         (true, _) => Some("No fact matches. Try other words, or recall without query for the newest."),
+        (false, _) if recalled.confidence.is_some() && !recalled.fits() => {
+            Some("None of the remembered facts seems to be about this; these are the nearest.")
+        }
         (false, _) => None,
     };
     if let Some(hint) = hint {
         answer["hint"] = json!(hint);
     }
     Ok(text_result(answer.to_string()))
+}
+
+impl Gateway {
+    /// Counts the facts that a caller can recall.
+    pub async fn count_facts(&self, caller: &Caller) -> usize {
+        match self.gate(&caller.session).offers(&RECALL) {
+            true => self.memory.count(caller.owner().key()).await.unwrap_or_default(),
+            false => 0,
+        }
+    }
+
+    /// Returns the remembered fact that is likely about a query.
+    pub(in crate::gateway) async fn remembered(&self, caller: &Caller, query: &str) -> Option<Value> {
+        if self.count_facts(caller).await == 0 {
+            return None;
+        }
+        let (owner, embedder) = (caller.owner(), self.embedder());
+        let found = self.memory.recall(owner.key(), query, &[], Some(1), embedder.as_ref()).await.ok()?;
+        let (fact, _) = found.facts.first().filter(|_| found.fits())?;
+        Some(json!({ "id": &*fact.document.id, "content": clip(&fact.document.description, SHOWN_FACT) }))
+    }
 }
 
 async fn forget(gateway: &Gateway, caller: &Caller, arguments: ForgetArguments) -> Result<Value, Fault> {

@@ -2,7 +2,7 @@
 //! the remaining tasks.
 
 use futures::FutureExt;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     Access, OwnTool,
@@ -13,7 +13,7 @@ use crate::{
     aliases::Aliases,
     catalog::GATEWAY,
     fault::{Code, Fault, NextStep},
-    gateway::{Gateway, call::text_result, session::Caller},
+    gateway::{Gate, Gateway, call::text_result, session::Caller},
     memory::{AddedTask, Desk, MOST_TASKS, Todo, TodoState, Work},
     name::full_name,
     text::clip,
@@ -227,14 +227,18 @@ impl AtWork {
     }
 }
 
+impl Gate {
+    /// Whether the caller may use one of Nonet's own tools.
+    pub(super) fn offers(&self, tool: &OwnTool) -> bool {
+        self.catalog().get(&full_name(GATEWAY, tool.name)).is_some_and(|tool| self.allows(tool))
+    }
+}
+
 impl Gateway {
     /// Returns the goal and the open tasks of a caller, if the caller's profile shows the tools for them.
     pub async fn at_work(&self, caller: &Caller) -> Option<AtWork> {
         let gate = self.gate(&caller.session);
-        let has = |tool: &OwnTool| {
-            gate.catalog().get(&full_name(GATEWAY, tool.name)).is_some_and(|tool| gate.allows(tool))
-        };
-        let (goal, tasks) = (has(&SET_GOAL), has(&TASK_LIST));
+        let (goal, tasks) = (gate.offers(&SET_GOAL), gate.offers(&TASK_LIST));
         if !goal && !tasks {
             return None;
         }
@@ -248,19 +252,21 @@ impl Gateway {
         AtWork::of(&work)
     }
 
-    /// Adds the goal and the open tasks to an answer.
+    /// Adds the goal, the open tasks and the number of facts to an answer.
     pub async fn add_work(&self, caller: &Caller, answer: &mut Value) {
-        let (Some(work), Value::Object(answer)) = (self.at_work(caller).await, answer) else { return };
-        let mut more = Map::new();
-        if let Some(goal) = work.goal {
-            more.insert("goal".into(), json!(goal));
-        }
-        if work.total > 0 {
-            more.insert("open_tasks".into(), json!(work.open));
-            if work.total > work.open.len() {
-                more.insert("open_tasks_total".into(), json!(work.total));
+        let (work, facts) = tokio::join!(self.at_work(caller), self.count_facts(caller));
+        let Value::Object(answer) = answer else { return };
+        if let Some(AtWork { goal, open, total }) = work {
+            answer.extend(goal.map(|goal| ("goal".into(), json!(goal))));
+            if total > 0 {
+                answer.insert("open_tasks".into(), json!(open));
+            }
+            if total > open.len() {
+                answer.insert("open_tasks_total".into(), json!(total));
             }
         }
-        answer.extend(more);
+        if facts > 0 {
+            answer.insert("remembered_facts".into(), json!(facts));
+        }
     }
 }

@@ -1,7 +1,9 @@
 //! `gateway.add_server` and `gateway.remove_server`: servers that a client adds.
 
+use std::path::Path;
+
 use futures::FutureExt;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{Access, OwnTool, read};
 use crate::{
@@ -82,6 +84,27 @@ pub(super) const REMOVE: OwnTool = OwnTool {
         .boxed()
     },
 };
+
+/// Splits a command line that was given as the command, unless there is a file of that name. Returns the change.
+pub(super) fn split_command(params: &mut Map<String, Value>) -> Option<String> {
+    let line = params.get("command")?.as_str()?.trim().to_string();
+    if !line.contains(char::is_whitespace) || Path::new(&line).exists() {
+        return None;
+    }
+    let mut words = shell::words(&line).ok()?;
+    let more = match params.get("args") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(arg @ Value::String(_)) => vec![arg.clone()],
+        Some(args) => args.as_array()?.clone(),
+    };
+    if words.is_empty() {
+        return None;
+    }
+    params.insert("command".into(), json!(words.remove(0)));
+    let args: Vec<Value> = words.into_iter().map(Value::from).chain(more).collect();
+    params.insert("args".into(), json!(args));
+    Some("`command` was a command line, taken as `command` and `args`".into())
+}
 
 #[derive(serde::Deserialize)]
 struct Named {

@@ -16,11 +16,11 @@ const TIMEZONE: (&str, &[&str]) = ("timezone", &["tz", "zone"]);
 pub(super) const SCHEDULE: OwnTool = OwnTool {
     name: "schedule",
     title: "Schedule a call",
-    description: "Runs a tool or an app later or regularly, such as every weekday at 9: give `when`, and either name and params of a tool or app_id and input of an app. The result is a task, and a notice tells of each run. A schedule survives restarts; runs that were missed are made up for once. The same label overwrites.",
+    description: "Runs a tool, an app or a graph of gateway.run_graph later or regularly, such as every weekday at 9: give `when`, and either name and params of a tool, app_id and input of an app, or the name of a kept graph. The result is a task, and a notice tells of each run. A schedule survives restarts; runs that were missed are made up for once. The same label overwrites.",
     properties: || {
         json!({
             "when": when(),
-            "name": { "type": "string", "description": "Tool to call" },
+            "name": { "type": "string", "description": "Tool to call, or kept graph" },
             "params": { "type": "object", "description": "Its params" },
             "app_id": { "type": "string", "description": "App to run instead of a tool" },
             "input": { "description": "Its input" },
@@ -105,7 +105,7 @@ struct CancelArguments {
 }
 
 fn when() -> Value {
-    json!({ "type": "string", "description": "`in 30s`, `in 5m`, `in 2h`, `in 1d`; ISO 8601 such as 2027-03-01T09:00; or five fields of cron such as `0 9 * * 1-5` (0 = Sunday)" })
+    json!({ "type": "string", "description": "`in 5m`, `tomorrow at 9`, `friday at 17:30`; `every weekday at 9`, `every 15 minutes`; ISO 8601 such as 2027-03-01T09:00; or five fields of cron such as `0 9 * * 1-5` (0 = Sunday)" })
 }
 
 fn label() -> Value {

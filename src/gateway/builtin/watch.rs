@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Access, OwnTool, read};
 use crate::{
@@ -12,7 +12,8 @@ use crate::{
     fault::Fault,
     gateway::{Gateway, call::text_result, errands::for_later, session::Caller, watching::watch_call},
     store::Record,
-    timetable::Zone,
+    text::clip,
+    timetable::{self, Zone},
     watches::{Watch, WatchState},
 };
 
@@ -22,12 +23,12 @@ const ID: Aliases = Aliases(&[("watcher_id", &["id", "watchid", "watch", "watche
 pub(super) const START: OwnTool = OwnTool {
     name: "watch_start",
     title: "Watch a tool's result",
-    description: "Tells you when something changes, such as a file, a page, an issue or a status: calls a tool every interval seconds without you and adds a notice to a later answer. The first check is made at once, and its value is in the answer. notify_when: on_change (the value, or what `select` takes of it, is another one), on_error (the tool begins to fail, or works again), on_threshold (`notify_config.expression` becomes true), summary (every `notify_config.batch_size` checks), always. Five failures in a row pause the watch.",
+    description: "Tells you when something changes, such as a file, a page, an issue or a status: calls a tool every interval seconds without you and adds a notice to a later answer. The first check is made at once, and its value is in the answer. notify_when: on_change (the value, or what `select` takes of it, is another one), on_error (the tool begins to fail, or works again), on_threshold (`notify_config.expression` becomes true), summary (every `notify_config.batch_size` checks), always. A tool that fails at the moment can be watched: on_error tells when it works again. Five failures in a row pause any other watch that has seen a value.",
     properties: || {
         json!({
             "name": { "type": "string", "description": "Tool to call" },
             "params": { "type": "object", "description": "Its params" },
-            "interval": { "type": "integer", "minimum": 5, "maximum": 3600, "description": "Seconds from check to check, 30 if absent" },
+            "interval": { "type": "integer", "minimum": 5, "maximum": 3600, "description": "Seconds from check to check, 30 if absent; `30s`, `5m` and `every two minutes` are read too" },
             "label": { "type": "string", "maxLength": 256, "description": "Name of the watch in notices" },
             "max_checks": { "type": "integer", "minimum": 0, "maximum": 10000, "description": "Checks until it finishes, 0 (the default) for no end" },
             "notify_when": { "type": "string", "enum": ["on_change", "on_error", "on_threshold", "summary", "always"], "description": "on_change if absent" },
@@ -165,6 +166,15 @@ pub(super) const HISTORY: OwnTool = OwnTool {
     ]),
     run: |gateway, caller, params| async move { history(gateway, caller, read(params)?).await }.boxed(),
 };
+
+/// Reads an interval in words. Returns the change.
+pub(super) fn interval_in_seconds(params: &mut Map<String, Value>) -> Option<String> {
+    let given = params.get("interval")?.as_str()?;
+    let seconds = timetable::seconds(given)?;
+    let change = format!("`interval` `{}` was taken as {seconds} seconds", clip(given, 40));
+    params.insert("interval".into(), json!(seconds));
+    Some(change)
+}
 
 #[derive(serde::Deserialize)]
 struct HistoryArguments {

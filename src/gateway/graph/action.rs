@@ -6,10 +6,11 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use futures::FutureExt;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Common, RunLog, Values, goes_alone};
+use super::{Common, ItemCounts, RunLog, Values, goes_alone};
 use crate::{
     catalog::{Kind, Tool},
     clock::millis,
@@ -18,21 +19,29 @@ use crate::{
     fault::{Code, Fault},
     gateway::{
         AppArguments, AskArguments, Gateway,
-        call::{Begun, Prepared, in_text, still_the_same, text_result},
-        faults::error_of,
+        apps::Waiting,
+        builtin::fetch_result,
+        call::{Begun, Prepared, Unprepared, in_text, still_the_same, text_result},
+        faults::{error_of, passes},
         interrupt::Interrupt,
-        questions::QuestionOutcome,
+        questions::{QuestionOutcome, RunApproval},
         session::Caller,
     },
     jobs,
     json::take_member,
-    results::{is_error, text_of},
+    kept,
+    results::{is_error, source_of, text_of},
     schema::Schema,
-    template::{self, Filled, Named},
+    select::SelectError,
+    template::{self, Filled, Named, Source},
     turns::Slot,
-    workflow::{CallKind, CallOutcome, INPUT, PlannedCall, Retry, StepsRead},
+    workflow::{
+        CallKind, CallOutcome, FILTER, INDEX, INPUT, ITEM, PlannedCall, Retry, StepsRead, reads_item,
+    },
 };
 
+/// How many calls a question about all calls of a tool shows.
+const SHOWN_CALLS: usize = 20;
 /// The longest pause before a retry.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -47,17 +56,33 @@ pub(crate) struct ActionResult {
     pub repaired: Vec<String>,
     /// How many times a tool was called.
     pub calls: usize,
+    /// How the items of its list ended, if not all of them succeeded.
+    pub items: Option<ItemCounts>,
+    /// Whether its `select` has been applied.
+    pub is_filtered: bool,
     /// Whether its `when` skipped it.
     pub skipped: bool,
     /// The user's answer, if the user was asked and did not agree.
     pub declined: Option<Value>,
     /// The question that waits for the user.
-    pub open: Option<Box<AskArguments>>,
+    pub(in crate::gateway) open: Option<Box<OpenQuestion>>,
     /// How long it took, in milliseconds.
     pub elapsed_ms: u64,
 }
 
+/// A question of a run that waits for the user.
+#[derive(Clone, Debug)]
+pub(in crate::gateway) enum OpenQuestion {
+    Ask(AskArguments),
+    Approve(RunApproval),
+}
+
 impl ActionResult {
+    /// Creates the result of a call that waits for the user.
+    pub(in crate::gateway) fn open(name: String, question: OpenQuestion) -> Self {
+        Self { open: Some(Box::new(question)), ..Self::of(name, json!({ "content": [] })) }
+    }
+
     /// Creates the result of a finished call.
     pub fn of(name: String, result: Value) -> Self {
         Self {
@@ -65,6 +90,8 @@ impl ActionResult {
             result: Arc::new(result),
             repaired: Vec::new(),
             calls: 0,
+            items: None,
+            is_filtered: false,
             skipped: false,
             declined: None,
             open: None,
@@ -72,14 +99,25 @@ impl ActionResult {
         }
     }
 
+    /// Returns the value of its call for templates. A question means its answer, or the content that was approved.
+    pub fn value(&self, call: &PlannedCall) -> Source {
+        let mut source = source_of(&self.result);
+        if call.kind == CallKind::Ask {
+            source.main = ["answer", "content"].into_iter().find(|key| source.value.get(key).is_some());
+        }
+        source
+    }
+
     /// Creates the result of a call that did not reach its tool.
     pub fn not_run(call: &PlannedCall, fault: &Fault, took: Duration) -> Self {
-        Self { elapsed_ms: millis(took), ..Self::of(call.name.clone(), fault.to_result()) }
+        let name = if call.filter.is_some() { FILTER } else { &call.name };
+        Self { elapsed_ms: millis(took), ..Self::of(name.into(), fault.to_result()) }
     }
 
     /// Creates the result of a call that its `when` skipped.
     fn skipped(call: &PlannedCall) -> Self {
-        Self { skipped: true, ..Self::of(call.name.clone(), json!({ "content": [] })) }
+        let name = if call.filter.is_some() { FILTER } else { &call.name };
+        Self { skipped: true, ..Self::of(name.into(), json!({ "content": [] })) }
     }
 
     pub fn panicked(call: &PlannedCall) -> Self {
@@ -117,6 +155,11 @@ impl ActionResult {
     pub fn succeeded(&self) -> bool {
         self.outcome() == CallOutcome::Succeeded
     }
+
+    /// Whether it failed, or kept nothing but the errors of its items.
+    pub fn failed(&self) -> bool {
+        self.outcome() == CallOutcome::Failed || self.items.is_some_and(|items| items.all_failed())
+    }
 }
 
 impl Gateway {
@@ -130,29 +173,34 @@ impl Gateway {
         let call = &common.plan.calls()[at];
         let began = Instant::now();
         let ended = async {
-            if let Some(when) = &call.when
+            let per_item = |when: &str| call.for_each.is_some() && reads_item(when);
+            if let Some(when) = call.when.as_deref().filter(|when| !per_item(when))
                 && !self.holds(common, at, when, &values).await?
             {
                 return Ok(ActionResult::skipped(call));
             }
-            match &call.for_each {
-                Some(list) => self.each(common, at, list, values).await,
-                None => {
+            match (&call.filter, &call.for_each) {
+                (Some(filter), _) => self.computed(common, at, filter, &values).await,
+                (None, Some(list)) => self.each(common, at, list, values).await,
+                (None, None) => {
                     Ok(self.once(common, call, &values, common.cancel.child_token(), common.log_of(at)).await)
                 }
             }
         };
         let mut one = match ended.await {
             Ok(one) => one,
+            Err(fault) if call.filter.is_some() => ActionResult::not_run(call, &fault, Duration::ZERO),
             Err(fault) => {
                 let begun = Begun { at: began, ..Begun::new(common.caller, &call.params) };
                 self.not_made(common, call, &begun, &fault).await
             }
         };
-        if one.succeeded() && call.select.is_some() {
+        // A kept result has been filtered where it was read.
+        if one.succeeded() && call.select.is_some() && !one.is_filtered {
             let result = Arc::unwrap_or_clone(one.result).into();
-            let (result, _) = self.filtered(common.caller, result, 0, call.select.as_deref()).await;
+            let (result, _, note) = self.filtered(common.caller, result, 0, call.select.as_deref()).await;
             one.result = Arc::new(result.into_tree().await);
+            one.repaired.extend(note);
         }
         one.elapsed_ms = millis(began.elapsed());
         one
@@ -167,22 +215,53 @@ impl Gateway {
         when: &str,
         values: &Values,
     ) -> Result<bool, Fault> {
-        let calls = common.plan.calls();
-        let read = StepsRead::of(when);
-        let seen = common.plan.needs(at).iter().map(|need| &calls[*need].id);
-        let seen = seen.filter(|id| read.reads(id));
-        let value = |id: &String| values.get(id).map(|source| source.value.clone()).unwrap_or_default();
-        let steps: Map<String, Value> = seen.map(|id| (id.clone(), value(id))).collect();
-        let over = json!({ "input": value(&INPUT.to_string()), "steps": steps });
+        let over = seen(common, at, when, values);
         let owner = common.caller.owner();
-        let said = tokio::select! {
-            said = self.kept.holds(&owner, when, over.to_string()) => said,
-            () = common.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
-        };
-        said.map_err(|error| {
-            let message = format!("The `when` of `{}`: {error}.", calls[at].id);
-            Fault::new(Code::InvalidParams, message)
-        })
+        let said = self.kept.holds(&owner, when, over.to_string());
+        filtered(common, at, "when", said).await
+    }
+
+    /// Returns the positions of the items for which a `when` holds, by one run of the filter.
+    pub(super) async fn chosen(
+        &self,
+        common: &Common<'_>,
+        at: usize,
+        when: &str,
+        items: &[Value],
+        values: &Values,
+    ) -> Result<Vec<usize>, Fault> {
+        let mut over = seen(common, at, when, values);
+        over["items"] = json!(items);
+        // The line break ends a comment of the filter.
+        let each = format!(
+            ". as $all | [range(.items | length) as $at | $all | {{input, steps, item: .items[$at], index: $at}} \
+             | select([{when}\n] | any(. != null and . != false and . != [])) | $at]"
+        );
+        let owner = common.caller.owner();
+        let said = self.kept.compute(&owner, &each, over.to_string());
+        let said = said.map(|said| said.map_err(|error| error.about(when)));
+        let chosen = filtered(common, at, "when", said).await?;
+        let places = chosen.as_array().into_iter().flatten().filter_map(Value::as_u64);
+        Ok(places.filter_map(|place| usize::try_from(place).ok()).collect())
+    }
+
+    /// Computes the value of a call with a `filter`. Its params, if there are any, are the filter's input.
+    async fn computed(
+        &self,
+        common: &Common<'_>,
+        at: usize,
+        filter: &str,
+        values: &Values,
+    ) -> Result<ActionResult, Fault> {
+        let params = &common.plan.calls()[at].params;
+        let mut over = seen(common, at, filter, values);
+        if !params.is_null() {
+            over["input"] = self.filled(common.caller, params, values).await?.value;
+        }
+        let owner = common.caller.owner();
+        let said = self.kept.compute(&owner, filter, over.to_string());
+        let value = filtered(common, at, "filter", said).await?;
+        Ok(ActionResult::of(FILTER.into(), result_of(value)))
     }
 
     /// Makes one call, or the call for one item.
@@ -245,8 +324,7 @@ impl Gateway {
             one.calls = calls;
             let Some(retry) = call.retry.as_ref().filter(|_| !one.succeeded()) else { return one };
             let error = error_of(&one.result);
-            let again = retry.on.iter().any(|code| error["code"] == **code)
-                && self.allows_repeating(common.caller, call);
+            let again = passes(&error, &retry.on) && self.allows_repeating(common.caller, call);
             let Some(wait) = waits.as_mut().filter(|_| again).and_then(Iterator::next) else { return one };
             let asked = error["retry_after_ms"].as_u64().map_or(Duration::ZERO, Duration::from_millis);
             tokio::select! {
@@ -271,7 +349,17 @@ impl Gateway {
         cancel: CancellationToken,
     ) -> Result<ActionResult, Fault> {
         let (caller, halt) = (common.caller, &common.halt);
-        let prepared = self.prepare_action(caller, call, values).await?;
+        let mut prepared = match self.prepare_action(common, call, values).await? {
+            Ok(prepared) => prepared,
+            Err(asked) => {
+                let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
+                let fault = Fault::new(Code::NeedsApproval, message);
+                self.refused(caller, &call.name, begun, &fault).await;
+                return Ok(ActionResult::open(asked.tool.to_string(), OpenQuestion::Approve(asked)));
+            }
+        };
+        let mut select = call.select.clone().filter(|_| call.for_each.is_none());
+        let is_page = fetch_result::narrow(&mut prepared, &mut select);
         let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
         if !template::names(&call.params).is_empty() {
             self.audit_params(begun, &prepared.params);
@@ -299,28 +387,79 @@ impl Gateway {
         let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
         let bytes_out = made.result.size().await;
         self.record(caller, &tool, begun, bytes_out, &mut made).await;
-        let result = made.result.into_tree().await;
-        Ok(ActionResult { repaired, calls: 1, ..ActionResult::of(tool.full.to_string(), result) })
+        let result = if is_page { fetch_result::output_of(made.result) } else { made.result };
+        let one = ActionResult::of(tool.full.to_string(), result.into_tree().await);
+        Ok(ActionResult { repaired, calls: 1, is_filtered: is_page, ..one })
     }
 
+    /// Prepares a call. The inner error is the question that the user has yet to answer.
     async fn prepare_action(
         &self,
-        caller: &Caller,
+        common: &Common<'_>,
         call: &PlannedCall,
         values: &Values,
-    ) -> Result<Prepared, Fault> {
-        let params = self.filled(caller, &call.params, values).await?;
-        // A template has no meaning outside its plan; a kept result stays a reference.
-        let portable = template::names(&call.params).is_empty();
-        let written = if portable { call.params.clone() } else { params.value.clone() };
-        match self.prepare(caller, &call.name, written, Some(params)).await {
-            Ok(prepared) => Ok(prepared),
-            Err(Interrupt::Fault(fault)) => Err(*fault),
-            // A call that is only prepared cannot become a task, and its server cannot refuse it.
-            Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
-                Err(Fault::new(Code::Internal, "The call was not made; make it with execute_tool."))
+    ) -> Result<Result<Prepared, RunApproval>, Fault> {
+        let caller = common.caller;
+        loop {
+            let params = self.filled(caller, &call.params, values).await?;
+            // A template has no meaning outside its plan; a kept result stays a reference.
+            let portable = template::names(&call.params).is_empty();
+            let written = if portable { call.params.clone() } else { params.value.clone() };
+            let unasked = match self.prepare(caller, &call.name, written, Some(params)).await {
+                Ok(prepared) => return Ok(Ok(prepared)),
+                Err(Unprepared::Fault(fault)) => return Err(*fault),
+                Err(Unprepared::Asks(unasked)) => unasked,
+            };
+            let (count, shown) = self.calls_of(common, call, values, unasked.approval.tool()).await;
+            let unasked = unasked.of_calls(count, &shown);
+            if let Some(open) = self.ask_in_run(caller, common.limit, unasked).await {
+                return Ok(Err(open));
             }
         }
+    }
+
+    /// Returns how many calls of a tool the plan has yet to make, as far as that is known, and the params of the first ones.
+    async fn calls_of(
+        &self,
+        common: &Common<'_>,
+        asking: &PlannedCall,
+        values: &Values,
+        tool: &str,
+    ) -> (usize, Vec<Value>) {
+        let gate = self.gate(&common.caller.session);
+        let (mut count, mut shown) = (0, Vec::new());
+        for (at, call) in common.plan.calls().iter().enumerate() {
+            let is_same = call.kind == CallKind::Tool
+                && gate.tool(&call.name).is_ok_and(|of_call| *of_call.full == *tool);
+            if !is_same || common.so_far.has_ended(at) {
+                continue;
+            }
+            // Only the values of the call that asks are known.
+            let filled = async |json: &Value, values: &Values| match call.id == asking.id {
+                true => self.filled(common.caller, json, values).await.ok().map(|filled| filled.value),
+                false => None,
+            };
+            let items = match &call.for_each {
+                Some(list) => filled(list, values).await.or_else(|| Some(list.clone())),
+                None => None,
+            };
+            let Some(Value::Array(items)) = items else {
+                count += 1;
+                let params = filled(&call.params, values).await;
+                shown.push(params.unwrap_or_else(|| call.params.clone()));
+                continue;
+            };
+            count += items.len();
+            for (index, item) in items.into_iter().take(SHOWN_CALLS.saturating_sub(shown.len())).enumerate() {
+                let mut values = values.clone();
+                values.insert(ITEM.into(), Arc::new(Source::from(item)));
+                values.insert(INDEX.into(), Arc::new(Source::from(json!(index))));
+                let params = filled(&call.params, &values).await;
+                shown.push(params.unwrap_or_else(|| call.params.clone()));
+            }
+        }
+        shown.truncate(SHOWN_CALLS);
+        (count, shown)
     }
 
     /// Fills the templates in JSON with values of calls and with kept results.
@@ -330,7 +469,9 @@ impl Gateway {
         json: &Value,
         values: &Values,
     ) -> Result<Filled, Fault> {
-        let references = self.kept.references(&caller.owner(), json).await?;
+        let mut uses = template::references([json]).map_err(|error| kept::unread_template(&error))?;
+        uses.kept.retain(|id, _| !values.contains_key(&kept::kept_name(id)));
+        let references = self.kept.references(&caller.owner(), uses.kept).await?;
         let lookup = |name: &str| match values.get(name) {
             Some(value) => Named::Value(value.clone()),
             None if name.starts_with("ref:") => references.named(name),
@@ -370,8 +511,13 @@ impl Gateway {
         let mut caller = Caller { cancel, ..common.caller.clone() };
         caller.limits.soft_deadline = LONGEST_TIME;
         caller.limits.max_result_bytes = usize::MAX;
-        let arguments = AppArguments::of_step(id, input, timeout, log);
-        let answer = match self.run_app(&caller, arguments).await {
+        let waiting = Waiting::default();
+        let arguments = AppArguments::of_step(id, input, timeout, log, waiting.clone());
+        let answer = self.run_app(&caller, arguments).await;
+        if let Some(question) = waiting.question() {
+            return Ok(ActionResult::open(call.name.clone(), OpenQuestion::Approve(question.clone())));
+        }
+        let answer = match answer {
             Ok(answer) => answer,
             // The app has written its own line in the audit log.
             Err(Interrupt::Fault(fault)) => return Ok(ActionResult::not_run(call, &fault, Duration::ZERO)),
@@ -385,16 +531,9 @@ impl Gateway {
         }
         let mut told: Value = serde_json::from_str(&text_of(&answer)).unwrap_or_default();
         if told.get("output").is_none() {
-            // A question to the user, with the token to continue.
             return Ok(ActionResult::of(name, answer));
         }
-        let output = take_member(&mut told, "output");
-        let result = match output {
-            // Text is its own JSON.
-            Value::String(text) => text_result(text),
-            Value::Null => text_result("null".into()),
-            output => json!({ "content": [], "structuredContent": output }),
-        };
+        let result = result_of(take_member(&mut told, "output"));
         let inner = told["repaired"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let inner = inner.map(|note| format!("{name}: {note}"));
         let repaired = notes.into_iter().chain(inner).collect();
@@ -412,16 +551,55 @@ impl Gateway {
         let filled = self.filled(common.caller, &call.params, values).await?;
         let (filled, _) = in_text(AskArguments::texts(), filled);
         let arguments = AskArguments::of_step(&call.id, filled, call.timeout_ms)?;
+        // Of several questions of a run, one is asked at a time.
+        let _turn = match &common.asking.run {
+            Some(run) => Some(run.turn.lock().await),
+            None => None,
+        };
         let paused = common.limit.map(super::Limit::pause);
         let asked = self.questions.ask(common.asking, &arguments).await;
         drop(paused);
-        match asked? {
-            QuestionOutcome::Answer(answer) => Ok(ActionResult::answered(call, answer)),
-            QuestionOutcome::InChat(_) => {
-                let open = Some(Box::new(arguments));
-                Ok(ActionResult { open, ..ActionResult::of(call.name.clone(), json!({ "content": [] })) })
-            }
-        }
+        Ok(match asked? {
+            QuestionOutcome::Answer(answer) => ActionResult::answered(call, answer),
+            QuestionOutcome::InChat(_) => ActionResult::open(call.name.clone(), OpenQuestion::Ask(arguments)),
+        })
+    }
+}
+
+/// Returns what a filter of a call sees: the input, and the results that it reads of those that its call waits for.
+fn seen(common: &Common<'_>, at: usize, filter: &str, values: &Values) -> Value {
+    let calls = common.plan.calls();
+    let read = StepsRead::of(filter);
+    let value = |id: &str| values.get(id).map(|source| source.value.clone()).unwrap_or_default();
+    let ids = common.plan.needs(at).iter().map(|need| &calls[*need].id).filter(|id| read.reads(id));
+    let steps: Map<String, Value> = ids.map(|id| (id.clone(), value(id))).collect();
+    json!({ "input": value(INPUT), "steps": steps })
+}
+
+/// Waits for the output of a filter of a call.
+async fn filtered<T>(
+    common: &Common<'_>,
+    at: usize,
+    key: &str,
+    said: impl Future<Output = Result<T, SelectError>>,
+) -> Result<T, Fault> {
+    let said = tokio::select! {
+        said = said => said,
+        () = common.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
+    };
+    said.map_err(|error| {
+        let message = format!("The `{key}` of `{}`: {error}.", common.plan.calls()[at].id);
+        Fault::new(Code::InvalidParams, message)
+    })
+}
+
+/// Returns a computed value as a result.
+fn result_of(value: Value) -> Value {
+    match value {
+        // Text is its own JSON.
+        Value::String(text) => text_result(text),
+        Value::Null => text_result("null".into()),
+        value => json!({ "content": [], "structuredContent": value }),
     }
 }
 

@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{ActionResult, Calls, Common, MAX_ACTIONS, RunLog, Values, drive, lane};
+use super::{ActionResult, Calls, Common, MAX_ACTIONS, RunLog, Values, drive, lane, report::is_zero};
 use crate::{
     config::ITEMS_AT_A_TIME,
     fault::{Code, Fault},
@@ -17,13 +17,35 @@ use crate::{
     results::{json_len, take_media, value_of},
     template::Source,
     text::clip,
-    workflow::{CallOutcome, INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule},
+    workflow::{
+        CallOutcome, INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule, reads_item,
+    },
 };
 
 /// The maximum size of the values of all items together, in bytes.
 const MAX_BYTES: usize = 64 << 20;
 /// The maximum number of notes on single items.
 const MAX_NOTES: usize = 20;
+
+/// How the items of a `for_each` ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct ItemCounts {
+    /// The length of the list.
+    total: usize,
+    #[serde(skip_serializing_if = "is_zero")]
+    failed: usize,
+    /// The items for which `when` did not hold.
+    #[serde(skip_serializing_if = "is_zero")]
+    left_out: usize,
+}
+
+impl ItemCounts {
+    /// Whether every call that was made has failed.
+    pub fn all_failed(self) -> bool {
+        self.failed > 0 && self.failed + self.left_out >= self.total
+    }
+}
 
 /// The items of one call.
 struct Items<'a> {
@@ -41,6 +63,9 @@ struct Items<'a> {
     stop: CancellationToken,
     /// The first failed item, and its error.
     failed: Option<(usize, Value)>,
+    /// The result of an item that waits for the user.
+    open: Option<ActionResult>,
+    counts: ItemCounts,
     notes: Vec<String>,
     calls: usize,
     name: String,
@@ -77,6 +102,15 @@ impl Gateway {
             );
             return Err(Fault::new(Code::InvalidParams, message));
         }
+        let mut counts = ItemCounts { total: items.len(), ..ItemCounts::default() };
+        let items = match call.when.as_deref().filter(|when| reads_item(when)) {
+            Some(when) => {
+                let chosen = self.chosen(common, at, when, &items, &values).await?;
+                counts.left_out = items.len() - chosen.len();
+                chosen.into_iter().filter_map(|at| items.get(at).cloned()).collect()
+            }
+            None => items,
+        };
         let count = items.len();
         common.so_far.items(at, 0, count);
         let plan = Plan::of_items(count);
@@ -107,6 +141,8 @@ impl Gateway {
             bytes: 0,
             stop: stop.clone(),
             failed: None,
+            open: None,
+            counts,
             notes: Vec::new(),
             calls: 0,
             name: call.name.clone(),
@@ -125,6 +161,9 @@ impl Gateway {
         };
         drive(Schedule::resumed(&plan, pace, &outcomes), &mut items, halted, &common.halt.child_token())
             .await;
+        if let Some(open) = items.open {
+            return Ok(open);
+        }
         let calls = items.calls;
         // The items have written their own lines in the audit log.
         let failed = |fault: Fault| {
@@ -160,6 +199,10 @@ impl<'a> Calls<'a> for Items<'a> {
             self.note(at, &note);
         }
         let value = match outcome {
+            CallOutcome::Open => {
+                self.open = Some(one);
+                return outcome;
+            }
             CallOutcome::Succeeded => {
                 self.done += 1;
                 let value = value_of(&one.result);
@@ -171,6 +214,7 @@ impl<'a> Calls<'a> for Items<'a> {
             }
             _ => {
                 let error = error_of(&one.result);
+                self.counts.failed += 1;
                 self.failed.get_or_insert_with(|| (at, error.clone()));
                 json!({ "error": error })
             }
@@ -229,6 +273,8 @@ impl Items<'_> {
         let mut one = ActionResult::of(self.name, result);
         one.repaired = self.notes;
         one.calls = self.calls;
+        let ItemCounts { failed, left_out, .. } = self.counts;
+        one.items = Some(self.counts).filter(|_| failed + left_out > 0);
         Ok(one)
     }
 }

@@ -1,8 +1,9 @@
 //! The journal: finished calls, stored beyond the life of the process.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -57,6 +58,28 @@ pub(crate) fn place(path: &[Value]) -> String {
 /// Returns a digest of a value.
 pub(crate) fn digest(value: &Value) -> String {
     hex(&Sha256::digest(value.to_string().as_bytes()))
+}
+
+/// A journal in memory, of a run that may have to wait for the user.
+#[derive(Debug, Default)]
+pub(crate) struct Noted(Mutex<BTreeMap<String, (ActionResult, bool)>>);
+
+impl Noted {
+    /// Returns the finished calls with their places, and whether their values are needed.
+    pub fn all(&self) -> BTreeMap<String, (ActionResult, bool)> {
+        self.0.lock().clone()
+    }
+}
+
+impl Journal for Noted {
+    fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
+        self.0.lock().insert(place, (one.clone(), is_needed));
+        Box::pin(std::future::ready(()))
+    }
+
+    fn before(&self, place: &str) -> Option<ActionResult> {
+        self.0.lock().get(place).map(|(one, _)| one.clone())
+    }
 }
 
 impl Gateway {

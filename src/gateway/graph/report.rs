@@ -6,18 +6,14 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::ActionResult;
+use super::{ActionResult, ItemCounts};
 use crate::{
     clock::millis,
     gateway::{Gateway, call::text_result, faults::error_of, session::Caller},
-    results::{self, fair_share, is_fault, json_len, take_reference, value_of},
-    text::clip,
-    workflow::{CallOutcome, Plan, PlannedCall},
+    results::{self, fair_share, is_error, is_fault, json_len, take_reference, value_of},
+    workflow::Plan,
 };
 
-/// How much of a result is shown if other calls use it, in characters; a result of up to this many bytes is shown
-/// whole.
-const PASSED_ON: usize = 500;
 /// Results up to this size, in bytes, are shown while other calls still run, and the limit for all of them together.
 const PARTIAL_BYTES: usize = 2_000;
 const PARTIAL_TOTAL: usize = 10_000;
@@ -33,11 +29,22 @@ struct ActionReport {
     /// Whether its `when` skipped it.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     skipped: bool,
+    /// How the items of its list ended, if not all of them succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    items: Option<ItemCounts>,
+    /// The calls that use its result, which is named instead of shown.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    used_by: Vec<String>,
+    #[serde(flatten)]
+    named: Option<NamedResult>,
     /// The MIME types of the pictures and sound that follow the report.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     media: Vec<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Value>,
+    /// Whether the tool's own error says by its words that it passes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    retryable: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -47,10 +54,35 @@ struct ActionReport {
 }
 
 impl ActionReport {
-    fn new(call: &PlannedCall, one: &ActionResult) -> Self {
-        let (success, skipped) = (one.succeeded(), one.skipped);
-        Self { id: call.id.clone(), name: one.name.clone(), success, skipped, ..Self::default() }
+    fn new(plan: &Plan, at: usize, one: &ActionResult) -> Self {
+        let (success, skipped) = (one.succeeded() && !one.failed(), one.skipped);
+        let used_by = match is_named_only(plan, at, one) {
+            true => plan.users(at).map(String::from).collect(),
+            false => Vec::new(),
+        };
+        let (id, name, items) = (plan.calls()[at].id.clone(), one.name.clone(), one.items);
+        Self { id, name, success, skipped, items, used_by, ..Self::default() }
     }
+}
+
+/// Whether a result is only named, because another call uses it and nobody asked to see it.
+fn is_named_only(plan: &Plan, at: usize, one: &ActionResult) -> bool {
+    one.succeeded() && !one.failed() && plan.is_used(at) && !plan.calls()[at].show
+}
+
+/// A result that is named instead of shown.
+#[derive(Clone, Debug, Default, Serialize)]
+struct NamedResult {
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    reference: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lasts: Option<&'static str>,
+    bytes: usize,
+    /// The length of a list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_kept: Option<String>,
 }
 
 /// The whole answer.
@@ -65,29 +97,22 @@ struct ParallelReport {
     elapsed_ms: u64,
 }
 
-fn is_zero(count: &usize) -> bool {
+pub(super) fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// A large result that is shown only in part or by its reference.
-#[derive(Default, Serialize)]
+/// A large result that no longer fits, by its reference.
+#[derive(Serialize)]
 struct Truncated {
     truncated: bool,
-    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
-    reference: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    lasts: Option<&'static str>,
+    #[serde(rename = "ref")]
+    reference: String,
     bytes: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    begins: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    not_kept: Option<String>,
 }
 
 impl Gateway {
     /// Builds the answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget:
-    /// small results are shown whole, and the large ones share the rest. A result that only other calls use is kept and
-    /// shortened. An `error` is a fault of Nonet's; what a server says of a failure is a result.
+    /// small results are shown whole, and the large ones share the rest. A result that other calls use is kept and named. An `error` is a fault of Nonet's; what a server says of a failure is a result.
     pub(super) async fn report(
         &self,
         caller: &Caller,
@@ -95,24 +120,28 @@ impl Gateway {
         ended: Vec<ActionResult>,
         elapsed: Duration,
     ) -> Value {
-        let sizes: Vec<usize> =
-            ended.iter().map(|one| if one.skipped { 0 } else { json_len(&one.result) }).collect();
+        let size = |(at, one): (usize, &ActionResult)| match one.skipped || is_named_only(plan, at, one) {
+            true => 0,
+            false => json_len(&one.result),
+        };
+        let sizes: Vec<usize> = ended.iter().enumerate().map(size).collect();
         let budget = caller.limits.max_result_bytes;
         let share = fair_share(&sizes, budget).max(LEAST_SHARE);
-        let count = |outcome| ended.iter().filter(|one| one.outcome() == outcome).count();
-        let (total, succeeded, skipped) =
-            (ended.len(), count(CallOutcome::Succeeded), count(CallOutcome::Skipped));
+        let count = |is: fn(&ActionResult) -> bool| ended.iter().filter(|one| is(one)).count();
+        let (total, failed, skipped) = (ended.len(), count(ActionResult::failed), count(|one| one.skipped));
         let (mut left, mut results, mut media) = (budget, Vec::with_capacity(total), Vec::new());
         for (at, (mut one, size)) in ended.into_iter().zip(sizes).enumerate() {
-            let call = &plan.calls()[at];
-            let mut entry = ActionReport::new(call, &one);
+            let mut entry = ActionReport::new(plan, at, &one);
             entry.elapsed_ms = Some(one.elapsed_ms);
             entry.repaired = std::mem::take(&mut one.repaired);
             if is_fault(&one.result) {
                 let result = Arc::unwrap_or_clone(one.result).into();
                 let shown = self.kept.fit(&caller.owner(), result, size, share).await;
                 entry.error = Some(error_of(&shown.into_tree().await));
+            } else if !entry.used_by.is_empty() {
+                entry.named = Some(self.named(caller, one.result).await);
             } else if !entry.skipped {
+                entry.retryable = is_error(&one.result) && error_of(&one.result)["retryable"] == true;
                 let own = results::take_media(&mut one.result);
                 if !own.is_empty() {
                     entry.media = own.iter().map(|block| block["mimeType"].clone()).collect();
@@ -120,19 +149,14 @@ impl Gateway {
                     media.push(json!({ "type": "text", "text": note }));
                     media.extend(own);
                 }
-                let passed_on =
-                    entry.success && plan.is_used(at) && call.select.is_none() && size > PASSED_ON;
-                let shown = match passed_on {
-                    true => self.in_short(caller, &one.result, size).await,
-                    false => self.compact(caller, one.result, share).await,
-                };
+                let shown = self.compact(caller, one.result, share).await;
                 let only_media = shown == "" && !entry.media.is_empty();
                 entry.result = (!only_media).then(|| within(shown, left, size));
             }
             left = left.saturating_sub(json_len(&json!(entry)));
             results.push(entry);
         }
-        let failed = total - succeeded - skipped;
+        let succeeded = total - failed - skipped;
         let report =
             ParallelReport { results, total, succeeded, failed, skipped, elapsed_ms: millis(elapsed) };
         let mut blocks = vec![json!({ "type": "text", "text": json!(report).to_string() })];
@@ -140,14 +164,15 @@ impl Gateway {
         json!({ "content": blocks })
     }
 
-    /// Keeps a result that other calls have used, and returns its beginning and a reference to it.
-    async fn in_short(&self, caller: &Caller, result: &Arc<Value>, bytes: usize) -> Value {
-        let begins = Some(clip(&results::text_of_value(result), PASSED_ON));
-        let (reference, lasts, not_kept) = match self.kept.keep(&caller.owner(), result.clone()).await {
-            Ok(kept) => (Some(kept.reference.clone()), kept.passing(), None),
-            Err(why) => (None, None, Some(why.to_string())),
-        };
-        json!(Truncated { truncated: true, reference, lasts, bytes, begins, not_kept })
+    /// Keeps a result that other calls have used, and names it.
+    async fn named(&self, caller: &Caller, result: Arc<Value>) -> NamedResult {
+        let value = value_of(&result);
+        let (bytes, count) = (json_len(&value), value.as_array().map(Vec::len));
+        let named = NamedResult { bytes, count, ..NamedResult::default() };
+        match self.kept.keep(&caller.owner(), result).await {
+            Ok(kept) => NamedResult { lasts: kept.passing(), reference: Some(kept.reference), ..named },
+            Err(why) => NamedResult { not_kept: Some(why.to_string()), ..named },
+        }
     }
 
     /// Shows a result inside a larger answer: as its value if the value says everything, else as its blocks. The model
@@ -183,8 +208,7 @@ impl Gateway {
 fn within(mut shown: Value, left: usize, bytes: usize) -> Value {
     match take_reference(&mut shown) {
         Some(reference) if json_len(&shown) > left => {
-            let reference = Some(reference);
-            json!(Truncated { truncated: true, reference, bytes, ..Truncated::default() })
+            json!(Truncated { truncated: true, reference, bytes })
         }
         _ => shown,
     }
@@ -229,10 +253,10 @@ impl SoFar {
     }
 
     pub(super) fn end(&self, at: usize, one: &ActionResult) {
-        let mut entry = ActionReport::new(&self.plan.calls()[at], one);
+        let mut entry = ActionReport::new(&self.plan, at, one);
         let small = |value: &Value| json_len(value) <= PARTIAL_BYTES;
-        if entry.skipped {
-            // A skipped call has no result.
+        if entry.skipped || !entry.used_by.is_empty() {
+            // A skipped call has no result, and the report names what other calls use.
         } else if is_fault(&one.result) {
             let error = error_of(&one.result);
             entry.error = Some(if small(&error) { error } else { json!({ "code": error["code"] }) });
@@ -240,6 +264,11 @@ impl SoFar {
             entry.result = Some(value_of(&one.result));
         }
         self.ended.lock()[at] = Some(entry);
+    }
+
+    /// Whether a call has ended.
+    pub(super) fn has_ended(&self, at: usize) -> bool {
+        self.ended.lock().get(at).is_some_and(Option::is_some)
     }
 
     /// Returns how many calls have ended.

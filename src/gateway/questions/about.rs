@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{Approval, AskArguments, QUESTION_AGE};
+use super::{
+    AskArguments, QUESTION_AGE,
+    approval::{Approval, HeldCall},
+};
 use crate::{
     answers::{self, Decision, Said},
     downstream::EscapedTexts,
@@ -22,8 +25,19 @@ const MAX_SAID: usize = 80;
 /// The subject of an open question.
 #[derive(Clone, Debug)]
 pub(super) enum About {
-    /// A call with its params as written, and whether the session can remember the answer.
-    Call { approval: Approval, params: Value, lasting: bool },
+    /// A call that runs once the user agrees.
+    Call {
+        approval: Approval,
+        held: Arc<HeldCall>,
+        /// Whether the session can remember the answer.
+        lasting: bool,
+        /// The question for the chat.
+        brief: String,
+        /// Whether an answer in the chat counts. If not, the call asks its user itself when it is repeated.
+        in_chat: bool,
+    },
+    /// The calls of a tool in a run that is parked, and whether the session can remember the answer.
+    Run { lasting: bool },
     /// Content to approve or edit.
     Content(String),
     /// Choices, and whether several may be taken.
@@ -66,15 +80,29 @@ impl Question {
         self.asked.elapsed() < QUESTION_AGE && self.owner == caller.owner()
     }
 
+    /// Whether the question waits for an answer in the chat or on the page.
+    pub(super) fn waits_for_user(&self) -> bool {
+        let is_held_only = matches!(self.about, About::Call { in_chat: false, .. });
+        self.settled.is_none() && !is_held_only && self.asked.elapsed() < QUESTION_AGE
+    }
+
     /// Returns the question for the user outside of the chat, with what an answer is made of.
     pub(super) fn shown(&self, token: &str) -> Value {
-        let mut shown = json!({ "token": token, "client": self.client, "message": self.message });
+        let age = self.asked.elapsed();
+        let mut shown = json!({
+            "token": token,
+            "client": self.client,
+            "message": self.message,
+            "age_s": age.as_secs(),
+            "left_s": QUESTION_AGE.saturating_sub(age).as_secs(),
+        });
         match &self.about {
             About::Call { approval, lasting, .. } => {
                 shown["kind"] = json!("call");
                 shown["tool"] = json!(approval.tool);
                 shown["for_session"] = json!(lasting);
             }
+            About::Run { .. } => shown["kind"] = json!("call"),
             About::Content(_) => shown["kind"] = json!("content"),
             About::Choices(choices, many) => {
                 shown["kind"] = json!("choices");
@@ -117,10 +145,11 @@ impl Question {
     /// Returns its approximate memory use in bytes.
     pub(super) fn bytes(&self) -> usize {
         let about = match &self.about {
-            About::Call { params, .. } | About::Form(params) => json_len(params),
+            About::Call { held, brief, .. } => held.bytes() + brief.len(),
+            About::Form(form) => json_len(form),
             About::Content(text) => text.len(),
             About::Choices(choices, _) => choices.iter().map(String::len).sum(),
-            About::Free => 0,
+            About::Run { .. } | About::Free => 0,
         };
         self.message.len() + about
     }
@@ -129,16 +158,20 @@ impl Question {
 impl Question {
     /// Returns the answer of `ask_user` while the user has not answered.
     pub(in crate::gateway) fn put(&self, token: &str) -> Value {
-        let edited = match &self.about {
-            About::Content(_) => ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}",
-            _ => "",
+        let (message, more) = match &self.about {
+            About::Content(_) => {
+                (&self.message, ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}")
+            }
+            About::Call { brief, .. } => (brief, ". On a yes the call runs, and its result is the answer"),
+            About::Run { .. } => (&self.message, ". On a yes the run goes on, and its result is the answer"),
+            _ => (&self.message, ""),
         };
         let hint = format!(
-            "Ask the user in the chat; then call ask_user with this `token` and, as `answer`, what the user said{edited}."
+            "Ask the user in the chat; then call ask_user with this `token` and, as `answer`, what the user said{more}."
         );
         let mut answer = json!({
             "status": "needs_user",
-            "message": self.message,
+            "message": message,
             "token": token,
             "hint": hint,
             "next_step": { "tool": "ask_user", "arguments": { "token": token } },
@@ -157,7 +190,9 @@ impl Question {
         content: Option<&str>,
     ) -> Result<Value, Value> {
         let beside = match (&self.about, content) {
-            (About::Content(_) | About::Call { .. }, Some(content)) => Some(with_content(said, content)),
+            (About::Content(_) | About::Call { .. } | About::Run { .. }, Some(content)) => {
+                Some(with_content(said, content))
+            }
             _ => None,
         };
         let said = beside.as_ref().unwrap_or(said);
@@ -187,14 +222,16 @@ impl About {
     pub(super) fn filled_in(&self, form: Map<String, Value>) -> Option<Value> {
         match self {
             Self::Choices(..) | Self::Free => self.read(form.get("answer")?).ok(),
-            Self::Content(_) | Self::Form(_) | Self::Call { .. } => self.read(&Value::Object(form)).ok(),
+            Self::Content(_) | Self::Form(_) | Self::Call { .. } | Self::Run { .. } => {
+                self.read(&Value::Object(form)).ok()
+            }
         }
     }
 
     /// Reads an answer.
     pub(super) fn read(&self, said: &Value) -> Result<Value, Unread> {
         match self {
-            Self::Call { lasting, .. } => read_approval(said, *lasting),
+            Self::Call { lasting, .. } | Self::Run { lasting } => read_approval(said, *lasting),
             Self::Content(content) => read_review(said, content),
             Self::Choices(choices, many) => read_choices(said, choices, *many),
             Self::Form(form) => read_form(said, form),
@@ -210,7 +247,9 @@ fn unread(why: &str, words: &str) -> Unread {
 fn read_approval(said: &Value, lasting: bool) -> Result<Value, Unread> {
     let answer = answers::decision(said);
     match answer.decision {
-        Decision::Yes | Decision::Always if answer.content.is_none() => Ok(json!({ "status": "approved" })),
+        Decision::Yes | Decision::All | Decision::Always if answer.content.is_none() => {
+            Ok(json!({ "status": "approved" }))
+        }
         Decision::No => Ok(denied(answer.feedback)),
         _ => {
             let words = match lasting {
@@ -232,7 +271,7 @@ fn read_approval(said: &Value, lasting: bool) -> Result<Value, Unread> {
 fn read_review(said: &Value, content: &str) -> Result<Value, Unread> {
     let answer = answers::decision(said);
     match answer.decision {
-        Decision::Yes | Decision::Always => Ok(approved(content, answer)),
+        Decision::Yes | Decision::All | Decision::Always => Ok(approved(content, answer)),
         Decision::No | Decision::Change => Ok(denied(answer.feedback)),
         Decision::Unclear => Err(Unread {
             why: "is neither a clear yes nor a no".into(),

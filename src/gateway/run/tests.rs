@@ -155,7 +155,7 @@ async fn a_panic_is_an_answer() {
         } else {
             tokio::time::sleep(HOUR).await;
             let id = answer["task_id"].as_str().expect("a handle");
-            let found = jobs.find(id, &caller.owner()).await.expect("it is known");
+            let found = jobs.find(id, &caller.owner()).await.expect("it can be read").expect("it is known");
             assert_eq!(found.state, crate::jobs::TaskState::Failed);
         }
     }

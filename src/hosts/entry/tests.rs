@@ -130,7 +130,7 @@ fn what_cannot_be_carried_over_is_told() {
     check(
         None,
         json!({"command": "x", "autoApprove": ["a"], "weird": 1}),
-        "x 0; `autoApprove` left out: the host decides which tools need no approval; in servers.toml `policy` decides; `weird` left out",
+        "x 0; `autoApprove` left out: the client decides which tools need no approval; in servers.toml `policy` decides; `weird` left out",
     );
     check(
         None,

@@ -229,9 +229,57 @@ fn with_policy(text: &str, server: &str, tool: &str, policy: Option<Policy>) -> 
     Some(doc.to_string())
 }
 
+/// Works out a servers.toml in which requests to a server carry this token, as `Authorization` in its `headers`. The token goes
+/// to a store in `options`.
+pub fn give_token(
+    servers_toml: &Path,
+    server: &str,
+    token: &str,
+    options: ImportOptions,
+    sources: Sources,
+    machine: &Machine,
+) -> Result<TableEdit, Unedited> {
+    let one = |fault: HostFault| Unedited::Faults(vec![TableFault::from(fault)]);
+    if token.is_empty() || token.contains(char::is_control) {
+        let fault = HostFault::new("there is no token".into(), "Enter one on a single line.".into());
+        return Err(one(fault));
+    }
+    let table = server_table(servers_toml, server).map_err(one)?;
+    let text = with_token(&table.text, server, token).ok_or_else(|| one(by_hand(server, servers_toml)))?;
+    edit_table(servers_toml, server, &text, |whole| whole == table.whole, options, sources, machine)
+}
+
+/// Returns the text of a server with a token; none if the text is not that of a server's tables.
+fn with_token(text: &str, server: &str, token: &str) -> Option<String> {
+    let mut doc: toml_edit::DocumentMut = text.parse().ok()?;
+    let server = doc.get_mut(TABLE)?.get_mut(server)?.as_table_like_mut()?;
+    let new = toml_edit::value(toml_edit::InlineTable::new());
+    let headers = server.entry("headers").or_insert(new).as_table_like_mut()?;
+    let names = headers.iter().map(|(name, _)| name.to_string());
+    let known = names.into_iter().find(|name| name.eq_ignore_ascii_case("authorization"));
+    // A token may be typed with its scheme.
+    let value = if token.contains(' ') { token.to_string() } else { format!("Bearer {token}") };
+    let value = value.replace("${", "$${");
+    headers.insert(known.as_deref().unwrap_or("Authorization"), toml_edit::value(value));
+    Some(doc.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_gets_a_token() {
+        let check = |text: &str, token: &str, expected: &str| {
+            assert_eq!(with_token(text, "api", token).as_deref(), Some(expected));
+        };
+        let plain = "# Ours.\n[servers.api]\nurl = \"https://a.example\" # here\n";
+        let given = format!("{plain}headers = {{ Authorization = \"Bearer t0\" }}\n");
+        check(plain, "t0", &given);
+        check(&given, "Basic eA==", &given.replace("Bearer t0", "Basic eA=="));
+        let table = format!("{plain}[servers.api.headers]\nauthorization = \"x\"\nX-Team = \"blue\"\n");
+        check(&table, "t0", &table.replace("\"x\"", "\"Bearer t0\""));
+    }
 
     fn check(text: &str, policy: Option<Policy>, expected: &str) {
         assert_eq!(with_policy(text, "files", "write_file", policy).as_deref(), Some(expected));

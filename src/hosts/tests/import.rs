@@ -66,7 +66,7 @@ fn all_hosts_are_imported_in_one_step_or_not_at_all() {
         import(ImportSource::All, &world.servers_toml(), manner, &world.machine)
     };
     let nothing = all(&world, false).map(|_| ()).unwrap_err().to_string();
-    assert_eq!(nothing, "no MCP host found on this machine. Name a FILE or a host.");
+    assert_eq!(nothing, "no MCP client found on this machine. Name a FILE or a client, or paste a server.");
 
     let server = |token: &str| json!({"command": "gh", "env": {"GITHUB_TOKEN": token}});
     let (one, two) = (server("ghp_aaaaaaaaaaaaaaaaaaaa"), server("ghp_bbbbbbbbbbbbbbbbbbbb"));
@@ -275,4 +275,46 @@ fn rows_are_json_for_machines() {
     let rows: serde_json::Value =
         serde_json::from_str(&world.plain(&serde_json::to_string(&imported.rows).unwrap())).unwrap();
     assert_json_snapshot!(rows);
+}
+
+#[test]
+fn the_default_of_an_input_is_kept() {
+    let world = World::new(Os::Linux);
+    let inputs = json!([
+        { "id": "region", "type": "promptString", "description": "Region", "default": "eu-1" },
+        { "id": "size", "type": "pickString", "options": ["s", "m"], "default": "m" },
+        { "id": "key", "type": "promptString", "password": true, "default": "hunter2" },
+    ]);
+    let env = json!({ "REGION": "${input:region}", "SIZE": "${input:size}", "API_KEY": "${input:key}" });
+    let file = json!({ "inputs": inputs, "servers": { "a": { "command": "x", "env": env } } }).to_string();
+    let imported = world.import(&file, false);
+    let text = String::from_utf8_lossy(imported.change.after.as_deref().unwrap()).into_owned();
+    assert!(
+        text.contains("env = { REGION = \"${region:-eu-1}\", SIZE = \"${size:-m}\", API_KEY = \"${key}\" }"),
+        "{text}"
+    );
+    let asked: Vec<_> = imported.variables.iter().map(|variable| variable.name.as_str()).collect();
+    assert_eq!(asked, ["key"], "what has a default need not be set");
+    imported.change.apply().unwrap();
+    assert_eq!(done(&world.import(&file, false)), "a already_there a");
+}
+
+#[test]
+fn a_pasted_text_is_imported_as_a_file_is() {
+    let world = World::new(Os::Linux);
+    let paste = |text: &str| {
+        import(ImportSource::Text(text, &[]), &world.servers_toml(), ImportOptions::default(), &world.machine)
+    };
+    let imported =
+        paste("claude mcp add gh -e GITHUB_TOKEN=<your-token> -e MODE=fast -- npx -y server-gh").unwrap();
+    assert_eq!(done(&imported), "gh added gh");
+    let text = String::from_utf8_lossy(imported.change.after.as_deref().unwrap()).into_owned();
+    assert!(text.contains("env = { GITHUB_TOKEN = \"${GITHUB_TOKEN}\", MODE = \"fast\" }"), "{text}");
+    let variable = &imported.variables[0];
+    assert_eq!((variable.name.as_str(), variable.set), ("GITHUB_TOKEN", false));
+    assert_eq!(variable.what, "the text has a placeholder for it");
+    assert!(imported.secrets.is_empty());
+    let again = paste("```\nnpx -y server-gh\n```\n```\nuvx mcp-server-git\n```").unwrap();
+    assert_eq!(done(&again), "gh added gh, git added git");
+    assert!(paste("nothing").is_err());
 }

@@ -125,6 +125,6 @@ fn a_setup_takes_what_holds_for_all_projects() {
         imported.rows.into_iter().map(|row| row.name).collect::<Vec<_>>()
     };
     let hosts = [find("claude-code").unwrap(), find("cursor").unwrap()];
-    assert_eq!(names(ImportSource::Users(&hosts)), ["user"]);
+    assert_eq!(names(ImportSource::Users(&hosts, &[])), ["user"]);
     assert_eq!(names(ImportSource::All), ["user", "local", "shared"]);
 }

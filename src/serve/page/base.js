@@ -87,7 +87,18 @@ function seconds(given) {
   return d ? `${d} d ${h} h` : h ? `${h} h ${m} min` : m > 9 ? `${m} min` : m ? `${m} min ${s % 60} s` : `${s} s`;
 }
 
-const timeOf = (date) => [date.getHours(), date.getMinutes(), date.getSeconds()].map((n) => String(n).padStart(2, "0")).join(":");
+const MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(" ");
+/** The clock of all views: the time, of another day with its date. */
+function clock(at, withSeconds = false) {
+  const date = new Date(at);
+  if (at == null || isNaN(date)) return "";
+  const time = [date.getHours(), date.getMinutes(), ...(withSeconds ? [date.getSeconds()] : [])].map((n) => String(n).padStart(2, "0")).join(":");
+  return date.toDateString() === new Date().toDateString() ? time : `${date.getDate()} ${MONTHS[date.getMonth()]} ${time}`;
+}
+/** Text that is JSON, set out in lines. */
+function readable(text) {
+  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
+}
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 
 /** Tells a screen reader, one message after the other. */
@@ -216,13 +227,18 @@ addEventListener("hashchange", () => {
 // --- the views ---
 
 /** What a view does when it is opened and, while it is open, with each state. */
-const views = new Map([["live", {}], ["servers", {}], ["clients", {}], ["work", {}]]);
+const views = new Map([["live", {}], ["servers", {}], ["clients", {}], ["work", {}], ["setup", {}]]);
 let view = "live";
+/** Whether somebody has chosen a view. */
+let isChosen = false;
 
 /** The view that the address names as `#/servers`; the one that is open if it names none. */
 function showView() {
   const named = location.hash.slice(2);
-  if (views.has(named)) view = named;
+  const before = view;
+  if (views.has(named)) [view, isChosen] = [named, true];
+  if (view !== before || !showView.done) foldWaits(view !== "live");
+  showView.done = true;
   for (const name of views.keys()) hide(`view-${name}`, name !== view);
   for (const link of $("views").children) {
     if (link.hash === `#/${view}`) link.setAttribute("aria-current", "page");
@@ -240,6 +256,7 @@ function goTo(name) {
 // --- the state, every two seconds ---
 
 const EVERY_MS = 2000;
+const HIDDEN_MS = 5000;
 const MOST_WAIT_MS = 15_000;
 const polling = { timer: 0, abort: null, failed: 0 };
 let running = false;
@@ -247,7 +264,8 @@ let running = false;
 async function poll() {
   clearTimeout(polling.timer);
   polling.abort?.abort();
-  if (!running || document.hidden) return;
+  if (!running) return;
+  if (document.hidden) return notifies() ? pollHidden() : undefined;
   const abort = (polling.abort = new AbortController());
   const late = setTimeout(() => abort.abort(), 10_000);
   try {
@@ -272,11 +290,21 @@ async function poll() {
   polling.timer = setTimeout(poll, Math.min(EVERY_MS * 2 ** Math.max(0, polling.failed - 1), MOST_WAIT_MS));
 }
 
-// A hidden page asks nothing, and gives its connection back: a browser has six for one origin.
+/** A hidden page asks what waits, if its user wants to be told. */
+async function pollHidden() {
+  try {
+    showWaiting(await (await api("waiting")).json());
+  } catch (failure) {
+    if (failure instanceof Refused) return;
+  }
+  if (running && document.hidden) polling.timer = setTimeout(poll, HIDDEN_MS);
+}
+
+// A hidden page otherwise asks nothing, and gives its connection back: a browser has six for one origin.
 document.addEventListener("visibilitychange", () => {
   if (!running) return;
-  if (document.hidden) return unfollow();
   poll();
+  if (document.hidden) return unfollow();
   follow();
   loadGateways();
 });
@@ -293,138 +321,16 @@ function showState(state) {
   showSaving(state);
   showFacts(state);
   const off = (state.switched_off ?? []).map((name) => ({ name, state: "disabled" }));
-  showServers([...servers, ...off].sort((a, b) => (a.name < b.name ? -1 : 1)));
+  showServers([...servers, ...off].sort((a, b) => rankOf(a) - rankOf(b) || (a.name < b.name ? -1 : 1)));
+  setup.canUndo = state.can_undo_setup;
+  // Whoever has no server yet begins with those of their clients.
+  const isEmpty = !servers.length && !off.length;
+  document.body.classList.toggle("no-servers", isEmpty);
+  if (isEmpty && !isChosen) goTo("setup");
+  isChosen = true;
   showOutcomes(state.outcomes ?? {});
   showClients(state.clients ?? []);
   views.get(view).show?.(state);
-}
-
-// --- what waits for the user ---
-
-const waits = new Map(); // the shown rows, by what they are about
-
-/** One thing that waits: its words stay as they are while it is read, and a decision is about those words. */
-function makeWait(title, about, words, buttons) {
-  const row = make("li", {}, make("p.line", {}, make("strong.said", {}, title), make("span.small.soft.said", {}, about)), make("pre.said", { tabindex: "0" }, words));
-  const acts = make("div.tools", {});
-  for (const [label, path, body] of buttons(row)) acts.append(makeButton("act", label, () => decide(acts, path, body)));
-  row.append(acts);
-  return row;
-}
-
-async function decide(acts, path, body) {
-  if (acts.dataset.busy) return;
-  acts.dataset.busy = "yes";
-  try {
-    await api(path, { method: "POST", body: JSON.stringify(body()) });
-    hide("waits-fault", true);
-    speak("Done.");
-  } catch (failure) {
-    if (failure instanceof Refused) return;
-    write("waits-fault", `Not done: ${reason(failure)}`);
-    hide("waits-fault", false);
-  } finally {
-    delete acts.dataset.busy;
-  }
-  await poll();
-}
-
-function makeApproval(one) {
-  const path = `approvals/${encodeURIComponent(one.id)}`;
-  const about = `${said(one.client, 60)} · nonet approve ${said(one.id, 20)}`;
-  return makeWait(said(one.for, 120), about, said(one.question, 20_000), (row) => {
-    let input = null;
-    if (one.takes_answer) row.append(input = make("input", { type: "text", "aria-label": "Your answer", placeholder: "Your answer, in words or as the number of a choice" }));
-    const answer = () => (input?.value.trim() ? { decision: "allow", answer: input.value.trim() } : { decision: "allow" });
-    const buttons = [[one.takes_answer ? "Answer" : "Approve", path, answer]];
-    if (one.for_session) buttons.push(["Approve for the session", path, () => ({ decision: "allow_for_session" })]);
-    return [...buttons, ["Deny", path, () => ({ decision: "deny" })]];
-  });
-}
-
-function makeDefinition(one) {
-  const what = { instructions: "instructions", prompt: "prompt" }[one.kind] ?? "tool";
-  const about = one.state === "new" ? `new ${what}, not trusted yet` : `${what} changed`;
-  return makeWait(said(one.name, 120), about, said(one.difference, 20_000), () => [
-    ["Trust", "trust", () => [{ name: one.name, hash: one.hash }]],
-  ]);
-}
-
-/** A question of a server, during a call that was made on the page. */
-function makeQuestion(one) {
-  const path = `questions/${encodeURIComponent(one.id)}`;
-  return makeWait(said(one.for, 120), one.url ? "asks you to open an address" : "asks you", said(one.message, 20_000), (row) => {
-    if (one.url) row.append(make("p.small.mono.said", {}, said(one.url, 2000)));
-    const required = requiredOf(one.form);
-    const fields = Object.entries(one.form?.properties ?? {}).map(([name, of]) => [name, paramField(name, of, required.has(name), true)]);
-    row.append(...fields.map(([, field]) => field.node));
-    const accept = () => {
-      if (one.url) {
-        if (!/^https?:/.test(one.url)) throw new Error("This is not a web address.");
-        window.open(one.url, "_blank", "noopener,noreferrer");
-        return { action: "accept" };
-      }
-      return { action: "accept", content: paramsOf(fields, required) };
-    };
-    return [[one.url ? "Open it" : "Send", path, accept], ["Decline", path, () => ({ action: "decline" })]];
-  });
-}
-
-/** A question that a client has put to its user. The answer counts here as it does in the chat. */
-function makeClientQuestion(one) {
-  const path = `client-questions/${encodeURIComponent(one.token)}`;
-  const say = (answer) => () => ({ answer: typeof answer === "function" ? answer() : answer });
-  return makeWait(said(one.tool ?? one.client, 120), one.tool ? said(one.client, 60) : "asks you", said(one.message, 20_000), (row) => {
-    if (one.kind === "call") {
-      return [["Approve", path, say("allow")], ...(one.for_session ? [["Approve for the session", path, say("allow_for_session")]] : []), ["Deny", path, say("deny")]];
-    }
-    if (one.kind === "form") {
-      const required = requiredOf(one.form);
-      const fields = Object.entries(one.form.properties ?? {}).map(([name, of]) => [name, paramField(name, of, required.has(name), true)]);
-      row.append(...fields.map(([, field]) => field.node));
-      return [["Send", path, say(() => paramsOf(fields, required))], ["Decline", path, say({ action: "decline" })]];
-    }
-    if (one.kind === "choices") {
-      const choice = paramField("Your answer", one.several ? { type: "array", items: { enum: one.choices } } : { enum: one.choices }, true);
-      row.append(choice.node);
-      const chosen = () => choice.value() ?? "";
-      return [["Send", path, say(chosen)]];
-    }
-    const input = lines(2, { placeholder: one.kind === "content" ? "What to change, if you deny" : "" });
-    row.append(field("Your answer", input));
-    if (one.kind === "free") return [["Send", path, say(() => input.value)]];
-    return [["Approve", path, say("approve")], ["Deny", path, say(() => ({ decision: "deny", ...(input.value.trim() ? { feedback: input.value.trim() } : {}) }))]];
-  });
-}
-
-function showWaiting(found) {
-  const rows = new Map();
-  // A form that cannot be shown costs its own row only.
-  const put = (key, one, makeRow) => {
-    let row = waits.get(key);
-    try {
-      row ??= makeRow(one);
-    } catch (fault) {
-      row = make("li", {}, make("p.small.said", {}, `A question cannot be shown here (${said(fault.message, 200)}); answer it in its client.`));
-    }
-    rows.set(key, row);
-  };
-  for (const one of found.client_questions ?? []) put(`client ${one.token}`, one, makeClientQuestion);
-  for (const one of found.questions ?? []) put(`question ${one.id}`, one, makeQuestion);
-  for (const one of found.approvals ?? []) put(`approval ${one.id}`, one, makeApproval);
-  for (const one of found.definitions ?? []) {
-    put(`definition ${one.name} ${one.hash}`, one, makeDefinition);
-  }
-  for (const [key, row] of waits) if (!rows.has(key)) row.remove();
-  waits.clear();
-  for (const [key, row] of rows) {
-    waits.set(key, row);
-    if (!row.isConnected) $("waits-list").append(row);
-  }
-  const all = (found.approvals ?? []).length + (found.questions ?? []).length + (found.client_questions ?? []).length + (found.total ?? 0);
-  if ($("waits").hidden && all > 0) speak(`${plural(all, "item")} waiting for you.`);
-  write("waits-count", String(all));
-  hide("waits", all === 0);
 }
 
 /** Each state's icon and words; its class gives the colour. */
@@ -444,10 +350,13 @@ function stateMark(node, state) {
   return node;
 }
 
+/** Those that need somebody come first. */
+const rankOf = ({ state }) => (["down", "auth_required", "needs_config"].includes(state) ? 0 : 1);
+
 /** How many are ready, and a way to each server that needs somebody. */
 function showSummary(servers, words) {
   write("ready", words);
-  const trouble = servers.filter(({ state }) => ["down", "auth_required", "needs_config"].includes(state)).slice(0, 5);
+  const trouble = servers.filter((server) => rankOf(server) === 0).slice(0, 5);
   const key = JSON.stringify(trouble.map(({ name, state }) => [name, state]));
   if (showSummary.shown === key) return;
   showSummary.shown = key;
@@ -461,23 +370,27 @@ function showSummary(servers, words) {
   }));
 }
 
-/** One sentence: what the definitions cost a client with Nonet, and without. */
+/** What clients were spared so far; at first, what they will be. */
 function showSaving({ saving, tools }) {
   if (!saving) return;
-  const [all, nine] = [saving.bytes_of_all_tools / 4, saving.bytes_of_the_nine / 4];
-  const key = `${all} ${nine} ${tools}`;
+  const { bytes_of_all_tools: all, bytes_of_the_nine: nine, spared } = saving;
+  const key = `${all} ${tools} ${JSON.stringify(spared)}`;
   if (showSaving.shown === key) return;
   showSaving.shown = key;
-  const left = Math.min(99.9, 100 - (100 * nine) / Math.max(all, 1));
   const strong = (text) => make("strong", {}, text);
-  $("sentence").replaceChildren(...(all > nine
-    ? ["Each client reads ", strong(whole(nine)), " tokens of definitions in the place of ", strong(whole(all)), ": ",
-      strong(`${left > 99 ? left.toFixed(1) : Math.floor(left)} %`), ` of them stay out of the context, and all ${plural(tools, "tool")} stay within reach.`]
-    : ["The nine meta-tools cost ", strong(whole(nine)), " tokens, the definitions of ", strong(plural(tools, "tool")), " would cost ",
-      strong(whole(all)), ": it pays with more servers."]));
+  const tokens = (spared.definitions + spared.results) / 4;
+  const repaired = spared.repaired ? [" Nonet repaired ", strong(plural(spared.repaired, "call")), " that would have failed."] : [];
+  const parts = Object.entries({ definitions: spared.definitions, results: spared.results }).filter(([, bytes]) => bytes >= 4);
+  const told = parts.map(([of, bytes]) => (parts.length > 1 ? `${whole(bytes / 4)} of ${of}` : `of ${of}`)).join(", ");
+  $("sentence").replaceChildren(...(tokens >= 1
+    ? ["Your clients were spared ", strong(`${whole(tokens)} tokens`), ` since Nonet started: ${told}.`]
+    : all > nine
+      ? ["Each client will read ", strong(whole(nine / 4)), " tokens of definitions in the place of ", strong(whole(all / 4)), "."]
+      : tools ? [strong(plural(tools, "tool")), " within reach. Nonet pays with more servers."] : ["Nonet has no server yet."]), ...repaired);
+  hide("saving-part", !(all > nine));
   $("saving-bar").style.width = `${Math.min(100, (100 * nine) / Math.max(all, 1))}%`;
-  write("saving-nine", `the nine: ${bytes(saving.bytes_of_the_nine)}`);
-  write("saving-all", `every definition: ${bytes(saving.bytes_of_all_tools)} (a token: 4 bytes)`);
+  write("saving-nine", `each client reads ${bytes(nine)}`);
+  write("saving-all", `every definition: ${bytes(all)} (a token: 4 bytes)`);
 }
 
 function showFacts({ calls, failures, clients, tools, search = {}, latency = {} }) {

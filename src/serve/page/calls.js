@@ -60,7 +60,7 @@ function take(data, live) {
   let call;
   try { call = JSON.parse(data); } catch { return; }
   if (typeof call?.at !== "number") return;
-  // A new connection tells the latest hundred again.
+  // A new connection tells the latest ones again.
   call.key = call.id ?? [call.at, call.session, call.tool, call.outcome, call.bytes_in, call.bytes_out, call.gateway_us, call.server_us].join(" ");
   if (keys.has(call.key)) return;
   keys.add(call.key);
@@ -107,7 +107,7 @@ function callItem(call) {
   more.setAttribute("aria-expanded", "false");
   more.tabIndex = -1;
   return make(live ? "li.call.fresh" : "li.call", {},
-    make("time.when.small.soft.num", { datetime: when.toISOString() }, timeOf(when)), more,
+    make("time.when.small.soft.num", { datetime: when.toISOString() }, clock(call.at, true)), more,
     make("span.took.small.num", {}, micros(gateway_us + server_us)),
     make("div.under.num", {},
       make(`span.state.${failed ? "bad" : asked ? "starting" : "ok"}`, {}, icon(failed ? "down" : asked ? "key" : "ready"), make("span.said", {}, said(outcome, 40))),
@@ -116,15 +116,14 @@ function callItem(call) {
       make("span", {}, `Nonet ${micros(gateway_us)}${server_us ? `, server ${micros(server_us)}` : ""}`)));
 }
 
-/** Everything that is known of a call. Its params are there only if the audit log records them; its result never is. */
+/** Everything that is known of a call. */
 function openCall(call, more) {
   const yes = more.getAttribute("aria-expanded") !== "true";
   more.setAttribute("aria-expanded", String(yes));
   if (!yes) return call.node.querySelector(".about-call").remove();
-  const when = new Date(Math.min(Math.max(call.at, 0), 8e15));
   const within = (call.within ?? []).map((app) => said(app, 60)).join(", ");
   const facts = [
-    ["Ended", when.toLocaleString()],
+    ["Ended", clock(call.at, true)],
     ["Client", `${said(call.client, 80) || "without a name"}, session ${said(call.session, 20)}${call.profile ? `, profile ${said(call.profile, 40)}` : ""}`],
     ["Server", call.server ? said(call.server, 80) : "none: refused before a server was called"],
     ["Definition", said(call.version, 80)],
@@ -132,15 +131,48 @@ function openCall(call, more) {
     ["Approved by", { form: "you, in a form", chat: "you, in the chat", session: "you, for the session", page: "you, on this page", command: "you, with nonet approve", webhook: "the webhook" }[call.approver] ?? said(call.approver, 40)],
     ["Time", `${micros(call.gateway_us)} in Nonet${call.server_us ? `, ${micros(call.server_us)} at the server` : ""}`],
     ["Size", `params ${bytes(call.bytes_in)}${call.bytes_out == null ? ", no result" : `, result ${bytes(call.bytes_out)}`}`],
-    [call.outcome === ASKED ? "Waits" : "Fault", call.outcome === "invalid_params" ? "the params do not fit; the message quotes them and is not recorded" : said(call.fault, 700)],
+    [call.outcome === ASKED ? "Waits" : "Fault", said(call.fault, 700)],
   ].filter(([, value]) => value);
   const only = (label, words) => makeButton("chip", label, () => { filter.value = words; filterCalls(); });
+  const content = make("div.content");
   call.node.append(make("div.about-call", {},
-    make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd.said", {}, value)])),
+    make("dl", {}, ...facts.flatMap(([name, value]) => [make("dt", {}, name), make("dd.said", {}, value)])), content,
     make("div.tools", {}, only("Only this tool", said(call.tool, 120)), only("Only this outcome", said(call.outcome, 40)),
-      ...(call.client && !/\s/.test(call.client) ? [only("Only this client", said(call.client, 60))] : [])),
-    ...(call.params ? [make("pre.said", { tabindex: 0, role: "group", "aria-label": "Params" }, said(readable(call.params), 20_000))] : []),
-    make("p.small.soft", {}, call.params ? "The audit log records params. Results are not recorded." : "Params and results of calls are not recorded.")));
+      ...(call.client && !/\s/.test(call.client) ? [only("Only this client", said(call.client, 60))] : []))));
+  showContent(call, content);
+}
+
+/** The params and the result of a call, and the same call again. */
+async function showContent(call, content) {
+  const path = `calls/${encodeURIComponent(call.id)}`;
+  const text = (label, text, isCut) => [make("h4", {}, label + (isCut ? ", the beginning" : "")), make("pre.said", { tabindex: 0, role: "group", "aria-label": label }, said(text, 70_000))];
+  try {
+    const { kept, params, result, params_cut, result_cut, command } = await (await api(path)).json();
+    const acts = make("div.acts.left");
+    const [state, output] = [make("span.small.soft", { role: "status" }), make("pre.said.output", { tabindex: 0, role: "group", "aria-label": "Answer to the same call", hidden: "" })];
+    if (command) {
+      const name = said(call.tool, 120);
+      const again = twice("Repeat", name, async () => {
+        write(state, "Calling …");
+        setTimeout(poll, 300);
+        try {
+          const answer = await (await api(`${path}/repeat`, { method: "POST" })).json();
+          write(state, answer.failed ? said(answer.code ?? "failed", 30) : "ok");
+          write(output, said(answer.text, 70_000) || "(nothing)");
+          hide(output, false);
+        } catch (failure) {
+          if (!(failure instanceof Refused)) write(state, reason(failure));
+        }
+      });
+      const copied = makeButton("", "Copy as nonet call", () => copy(command));
+      copied.title = command.includes("***") ? "Secrets are masked: put them back in" : "";
+      acts.append(again, copied, state);
+    }
+    content.replaceChildren(...(params ? text("Params", readable(params), params_cut) : []), ...(result ? text("Result", result, result_cut) : []),
+      ...(params || result ? [] : [make("p.small.soft", {}, kept ? "Its params and result are no longer in memory." : "Params and results are not kept: `keep_calls = false` is in [gateway].")]), acts, output);
+  } catch (failure) {
+    if (!(failure instanceof Refused)) content.replaceChildren(make("p.small.said", {}, reason(failure)));
+  }
 }
 
 /** One of the calls can be reached by Tab, the others by arrows. */

@@ -32,6 +32,13 @@ views.get("clients").open = async () => {
   }
 };
 
+/** A difference of a file, with its lines in their colours. */
+function diffLines(node, diff) {
+  const kind = (line) => (/^(---|\+\+\+) /.test(line) ? ".soft" : { "+": ".plus", "-": ".minus" }[line[0]] ?? "");
+  node.replaceChildren(...said(diff, 60_000).trimEnd().split("\n").map((line) => make(`span${kind(line)}`, {}, `${line}\n`)));
+  return node;
+}
+
 /** A client on this machine: its file, and what puts Nonet there or takes it out. */
 function hostRow() {
   let host = {};
@@ -67,8 +74,7 @@ function hostRow() {
     try {
       change = { action, ...(await (await api(`hosts/${host.name}/${action}`)).json()) };
       write(told, `${change.nothing ? "" : "Planned change: "}${change.told.map((text) => said(text, 300)).join(" ")}`);
-      const kind = (line) => (/^(---|\+\+\+) /.test(line) ? ".soft" : { "+": ".plus", "-": ".minus" }[line[0]] ?? "");
-      diff.replaceChildren(...said(change.diff, 60_000).trimEnd().split("\n").map((line) => make(`span${kind(line)}`, {}, `${line}\n`)));
+      diffLines(diff, change.diff);
       hide(shownChange, change.nothing);
       if (!change.nothing) apply.focus();
     } catch (failure) {

@@ -44,10 +44,10 @@ const plain = { autocomplete: "off", autocapitalize: "off", spellcheck: "false" 
 const oneLine = (attributes = {}) => make("input", { type: "text", ...plain, ...attributes });
 const lines = (rows, attributes = {}) => make("textarea.mono", { rows, ...plain, ...attributes });
 
-// The form to add servers: four ways to say what a server is.
+// The form to add servers: what its README offers, or four ways to say what a server is.
 const adding = (() => {
   const form = $("add");
-  const WAYS = [["command", "Program"], ["url", "Address"], ["openapi", "OpenAPI"], ["json", "JSON of a client"]];
+  const WAYS = [["paste", "Paste from a README"], ["command", "Program"], ["url", "Address"], ["openapi", "OpenAPI"]];
   const name = oneLine({ placeholder: "memory", maxlength: 64 });
   const command = oneLine({ class: "mono", placeholder: "npx -y @modelcontextprotocol/server-memory" });
   const url = oneLine({ class: "mono", placeholder: "https://example.com/mcp", inputmode: "url" });
@@ -57,7 +57,7 @@ const adding = (() => {
   const headers = lines(2, { placeholder: "Authorization: Bearer ${TOKEN}" });
   const description = oneLine();
   const tags = oneLine();
-  const text = lines(9, { placeholder: '{"mcpServers": {"memory": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-memory"]}}}' });
+  const text = lines(7, { placeholder: 'npx -y @modelcontextprotocol/server-memory' });
   const secret = "One per line. Values that look like secrets go into the keyring or secrets.env; ${VAR} stays a variable.";
   const parts = [
     [field("Name", name, "a-z, 0-9, with single - or _ between them"), "command url openapi"],
@@ -69,7 +69,7 @@ const adding = (() => {
     [field("Headers", headers, secret), "url openapi"],
     [field("Description", description, "Its purpose in a few words: helps search"), "command url openapi"],
     [field("Tags", tags, "Separated by commas"), "command url openapi"],
-    [field("Servers from a client's file", text, "One or more. Secrets go into the keyring or secrets.env."), "json"],
+    [field("What its README says", text, "JSON for a client, a command (npx -y …, claude mcp add …) or an install link, also within ```. Secrets go into the keyring or secrets.env."), "paste"],
   ];
   for (const [node] of parts.slice(7, 9)) node.classList.add("half");
   const ways = WAYS.map(([way, label]) => {
@@ -85,7 +85,7 @@ const adding = (() => {
   const outcome = make("ul.outcome");
   form.append(make("fieldset.ways", {}, make("legend.unseen", {}, "Kind of server"), ...ways), ...parts.map(([node]) => node), fault, outcome,
     make("div.acts.left", {}, go, rest, anyway, cancel));
-  let way = "command";
+  let way = "paste";
   let busy = false;
   let without = [];
 
@@ -102,13 +102,13 @@ const adding = (() => {
     outcome.replaceChildren(...servers.map(shownOutcome));
     without = servers.filter(({ failed }) => failed).map(({ name }) => name);
     hide(anyway, !without.length);
-    hide(rest, way !== "json" || !without.length || !servers.some(({ failed, new: added }) => added && !failed));
+    hide(rest, way !== "paste" || !without.length || !servers.some(({ failed, new: added }) => added && !failed));
   }
 
   const split = (area) => area.value.split("\n").map((line) => line.trim()).filter(Boolean);
 
   function wanted() {
-    if (way === "json") return ["servers/import", { text: text.value }];
+    if (way === "paste") return ["servers/import", { text: text.value }];
     const body = { name: name.value, description: description.value, tags: tags.value.split(",").map((tag) => tag.trim()).filter(Boolean) };
     if (way === "command") Object.assign(body, { command: command.value, env: split(env) });
     if (way === "url") Object.assign(body, { url: url.value, headers: split(headers) });
@@ -156,7 +156,7 @@ const adding = (() => {
     hide(form, false);
     $("add-open").setAttribute("aria-expanded", "true");
     hide("news", true);
-    (way === "json" ? text : name).focus();
+    (way === "paste" ? text : name).focus();
   }
 
   function close() {
@@ -180,7 +180,7 @@ const adding = (() => {
 /** How one new server did. */
 function shownOutcome({ name, server, done, tried, notes = [] }) {
   const item = make("li", {}, make("div.line", {}, make("strong.said.mono", {}, said(server ?? name)),
-    tried ? stateMark(make("span"), tried.state) : make("span.soft.said", {}, said(done, 300))));
+    tried?.state ? stateMark(make("span"), tried.state) : make("span.soft.said", {}, said(done, 300))));
   if (tried?.state === "ready") item.append(make("p.small.soft", {}, plural(tried.tools, "tool")));
   for (const words of [tried?.last_error, tried?.likely_cause, tried?.login && `Sign in with ${tried.login}`, ...notes]) if (words) item.append(make("p.small.said", {}, said(words, 2000)));
   if (tried?.stderr?.length) {
@@ -190,39 +190,43 @@ function shownOutcome({ name, server, done, tried, notes = [] }) {
   return item;
 }
 
+/** A field for a value that nobody should see, and what saves it. */
+function valueForm(label, saves, act, hint = "") {
+  const value = make("input", { type: "password", ...plain, autocomplete: "new-password", required: "" });
+  const save = make("button.main", { type: "submit", "aria-label": saves }, "Save");
+  const fault = make("p.fault.said", { role: "alert", hidden: "" });
+  const form = make("form.editor", {}, field(label, value, hint), fault, make("div.acts.left", {}, save));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    save.disabled = true;
+    hide(fault, true);
+    try {
+      await act(value.value);
+      value.value = "";
+      if (document.activeElement === document.body) $("add-open").focus();
+    } catch (failure) {
+      if (failure instanceof Refused) return;
+      write(fault, reason(failure));
+      hide(fault, false);
+    } finally {
+      save.disabled = false;
+    }
+  });
+  return form;
+}
+
 /** Password fields for the values that a left-out server needs. */
 function missingValues(name, shown) {
   const node = make("div.missing", { hidden: "" });
   let names = "";
 
-  function form(variable) {
-    const value = make("input", { type: "password", ...plain, autocomplete: "new-password", required: "" });
-    const save = make("button.main", { type: "submit" }, "Save");
-    save.setAttribute("aria-label", `Save ${said(variable)} of ${shown}`);
-    const fault = make("p.fault.said", { role: "alert", hidden: "" });
-    const one = make("form.editor", {}, field(said(variable), value), fault, make("div.acts.left", {}, save));
-    one.addEventListener("submit", async (event) => {
-      event.preventDefault();
-      save.disabled = true;
-      hide(fault, true);
-      try {
-        const body = JSON.stringify({ name: variable, value: value.value });
-        const done = await (await api(`servers/${encodeURIComponent(name)}/secret`, { method: "POST", body })).json();
-        value.value = "";
-        showNews(`${shown} has a value for ${said(variable)}.`, [...done.secrets, done.trouble].filter(Boolean));
-        speak(`${said(variable)} is stored. ${shown} is tried again.`);
-        await poll();
-        if (document.activeElement === document.body) $("add-open").focus();
-      } catch (failure) {
-        if (failure instanceof Refused) return;
-        write(fault, reason(failure));
-        hide(fault, false);
-      } finally {
-        save.disabled = false;
-      }
-    });
-    return one;
-  }
+  const form = (variable) => valueForm(said(variable), `Save ${said(variable)} of ${shown}`, async (value) => {
+    const body = JSON.stringify({ name: variable, value });
+    const done = await (await api(`servers/${encodeURIComponent(name)}/secret`, { method: "POST", body })).json();
+    showNews(`${shown} has a value for ${said(variable)}.`, [...done.secrets, done.trouble].filter(Boolean));
+    speak(`${said(variable)} is stored. ${shown} is tried again.`);
+    await poll();
+  });
 
   return {
     node,

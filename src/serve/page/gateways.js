@@ -9,7 +9,7 @@ function gatewayWords(one, all) {
   const file = (path) => String(path ?? "").split(/[\\/]/).slice(-2).join("/");
   const words = [one.clients?.length ? one.clients.slice(0, 3).join(", ") : serves[one.serves] ?? "a gateway"];
   if (all.some((other) => other.config !== one.config)) words.push(file(one.config));
-  return said(`${words.join(" · ")} · since ${timeOf(new Date(Date.now() - one.uptime_s * 1000)).slice(0, 5)} · pid ${one.pid}`, 140);
+  return said(`${words.join(" · ")} · since ${clock(Date.now() - one.uptime_s * 1000)} · pid ${one.pid}`, 140);
 }
 
 /** Shows another gateway, from the beginning. */

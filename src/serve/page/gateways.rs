@@ -25,6 +25,7 @@ fn own(gateway: &Gateway) -> Value {
     json!({
         "id": gateway.id,
         "pid": std::process::id(),
+        "version": env!("CARGO_PKG_VERSION"),
         "serves": gateway.serves.get(),
         "config": gateway.config().file,
         "clients": names,
@@ -44,9 +45,9 @@ async fn all(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 #[cfg(unix)]
-pub(in crate::serve) use sockets::offer;
-#[cfg(unix)]
 pub(super) use sockets::pass_on;
+#[cfg(unix)]
+pub(in crate::serve) use sockets::{ask, offer, told};
 
 #[cfg(unix)]
 mod sockets {
@@ -80,6 +81,9 @@ mod sockets {
     const NO_ROOM: Duration = Duration::from_millis(500);
     /// How often a gateway checks that its socket is still there.
     const LOOK: Duration = Duration::from_secs(5);
+    /// How long another gateway may take to answer a command, and how long its answer may be, in bytes.
+    const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+    const MAX_ANSWER: usize = 16 << 20;
     /// The longest answer about a gateway, in bytes.
     const MAX_ABOUT: usize = 64 << 10;
 
@@ -160,14 +164,39 @@ mod sockets {
     /// Returns what the other gateways say of themselves.
     pub(super) async fn others(gateway: &Gateway) -> Vec<Value> {
         let Ok(sockets) = sockets(gateway) else { return Vec::new() };
-        let ids = sockets.ids().into_iter().filter(|id| id != &*gateway.id);
-        let told = join_all(ids.map(|id| {
-            let sockets = &sockets;
-            async move { timeout(PATIENCE, about(sockets, &id)).await.ok().flatten() }
-        }));
+        told(&sockets, &gateway.id).await
+    }
+
+    /// Returns what the gateways with a socket say of themselves, except one.
+    pub(in crate::serve) async fn told(sockets: &PageSockets, except: &str) -> Vec<Value> {
+        let ids = sockets.ids().into_iter().filter(|id| id != except);
+        let told = join_all(
+            ids.map(|id| async move { timeout(PATIENCE, about(sockets, &id)).await.ok().flatten() }),
+        );
         let mut told: Vec<Value> = told.await.into_iter().flatten().collect();
         told.sort_by_key(|one| one["uptime_s"].as_u64());
         told
+    }
+
+    /// Sends a request of the page to a gateway. Returns the answer with its status.
+    pub(in crate::serve) async fn ask(
+        sockets: &PageSockets,
+        id: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> anyhow::Result<(StatusCode, Value)> {
+        let request = Request::builder().uri(path);
+        let request = match body {
+            Some(body) => request.method("POST").body(Body::from(body.to_string())),
+            None => request.body(Body::empty()),
+        };
+        let asked = async {
+            let response = send(sockets, id, request?).await?;
+            let status = response.status();
+            let bytes = axum::body::to_bytes(response.into_body(), MAX_ANSWER).await?;
+            Ok((status, serde_json::from_slice(&bytes).unwrap_or_default()))
+        };
+        timeout(ANSWER_LIMIT, asked).await.context("it did not answer in time")?
     }
 
     async fn about(sockets: &PageSockets, id: &str) -> Option<Value> {

@@ -2,9 +2,25 @@
 
 const rows = new Map();
 
+const MANY_SERVERS = 8;
+const serverFilter = $("servers-filter");
+
+/** Each word must be in the name, the state or the error of a server. */
+function filterServers() {
+  const words = serverFilter.value.toLowerCase().split(/\s+/).filter(Boolean);
+  for (const row of rows.values()) hide(row.body, !words.every((word) => row.text().includes(word)));
+}
+serverFilter.addEventListener("input", filterServers);
+serverFilter.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  event.preventDefault();
+  emptied(serverFilter, filterServers);
+});
+
 function showServers(servers) {
   const table = $("server-table");
   hide("no-servers", servers.length > 0);
+  hide(serverFilter, servers.length < MANY_SERVERS);
   hide(table, servers.length === 0);
   write("servers-count", whole(servers.length));
   const names = new Set(servers.map((server) => server.name));
@@ -19,6 +35,7 @@ function showServers(servers) {
     if (table.tBodies[at] !== row.body) table.insertBefore(row.body, table.tBodies[at] ?? null);
     row.show(server);
   });
+  filterServers();
 }
 
 /** What happened to a server lately: its states and what it wrote to stderr, with times. Read when it is opened. */
@@ -32,7 +49,7 @@ function serverHistory(name, shown) {
     try {
       const { entries } = await (await api(`servers/${encodeURIComponent(name)}/history`)).json();
       list.replaceChildren(...entries.map(({ at_ms: at, kind, text }) => make(`li.${kind === "state" ? "event" : "written"}`, {},
-        make("time.soft.num", { datetime: new Date(at).toISOString() }, timeOf(new Date(at))), " ", make("span.said", {}, said(String(text).replace(ANSI, ""), 4000)))));
+        make("time.soft.num", { datetime: new Date(at).toISOString() }, clock(at, true)), " ", make("span.said", {}, said(String(text).replace(ANSI, ""), 4000)))));
       if (!entries.length) list.replaceChildren(make("li.soft", {}, "Nothing yet."));
       box.scrollTop = box.scrollHeight;
     } catch (failure) {
@@ -65,16 +82,22 @@ function serverRow(name) {
     button.setAttribute("aria-label", `${label} ${shown}`);
     return button;
   };
-  const restart = twice("Restart", shown, () => act("restart", "restarts"));
-  const disable = twice("Disable", shown, () => act("disable", "is disabled"));
+  // In the row, only what the server needs now; the rest is in its details.
+  const retry = once("Try again", "restart", "is tried again");
   const enable = once("Enable", "enable", "is enabled");
   const start = once("Start", "release", "starts");
-  const acts = make("div.acts", {}, restart, start, disable, enable);
+  const complete = makeButton("", "", () => {
+    open(true);
+    (signIn.offsetParent ? signIn : detailsRow.querySelector("form:not([hidden]) input"))?.focus();
+  });
+  const acts = make("div.acts", {}, retry, start, enable, complete);
+  const restart = twice("Restart", shown, () => act("restart", "restarts"));
+  const disable = twice("Disable", shown, () => act("disable", "is disabled"));
   const edit = makeButton("", "Edit", () => editor.open());
   edit.setAttribute("aria-label", `Edit ${shown}`);
   const hold = twice("Stop until restart", shown, () => act("hold", "is stopped until Nonet restarts"));
   const remove = twice("Remove", shown, () => act("remove", "is removed"));
-  const more2 = make("div.acts.left", {}, edit, hold, remove);
+  const more2 = make("div.acts.left", {}, edit, restart, hold, disable, remove);
   const meaning = make("p.small.soft", {}, "Enable, Disable, Edit and Remove change servers.toml. Stop until restart lasts until you press Start, or Nonet restarts.");
   const editor = serverEditor(name, shown, () => edit.focus());
   const tools = serverTools(name, shown);
@@ -93,11 +116,21 @@ function serverRow(name) {
       speak("The sign-in opens in another tab.");
     } catch (failure) {
       tab?.close();
-      write(lastError, reason(failure));
+      if (failure instanceof Refused) return;
+      write(signInFault, `No sign-in: ${reason(failure)}`);
+      hide(signInFault, false);
     }
   });
   signIn.setAttribute("aria-label", `Sign in to ${shown}`);
-  const signInPart = make("div.acts.left", {}, signIn);
+  // Stays until the next press.
+  const signInFault = make("p.fault.small.said", { role: "alert", hidden: "" });
+  signIn.addEventListener("click", () => hide(signInFault, true));
+  const signInPart = make("div", {}, make("div.acts.left", {}, signIn), signInFault);
+  const token = valueForm(`Token of ${shown}`, "Save the token", async (value) => {
+    const told = await (await api(`servers/${encodeURIComponent(name)}/token`, { method: "POST", body: JSON.stringify({ token: value }) })).json();
+    showNews(`${shown} has a token.`, [...told.secrets, told.trouble].filter(Boolean));
+    await poll();
+  }, "It goes into the keyring or secrets.env, and servers.toml gets the reference.");
 
   const about = make("p.small.soft.num");
   const lastError = make("p.small.said");
@@ -105,7 +138,7 @@ function serverRow(name) {
   const history = serverHistory(name, shown);
   const stderr = make("pre.said", { tabindex: 0, role: "group", "aria-label": `stderr of ${shown}` });
   const detailsRow = make("tr.details-row", { role: "row", id, hidden: "" },
-    make("td", { role: "cell", colspan: 6 }, make("div.details", {}, about, lastError, missing.node, signInPart, toOpen.node, login.node, more2, meaning, editor.node, tools.node, heading, stderr, history.node)));
+    make("td", { role: "cell", colspan: 6 }, make("div.details", {}, about, lastError, missing.node, signInPart, toOpen.node, login.node, token, more2, meaning, editor.node, tools.node, heading, stderr, history.node)));
   const body = make("tbody", { role: "rowgroup" },
     make("tr.main", { role: "row" },
       make("th.who", { role: "rowheader", scope: "row" }, more), cell("td.how", mark, error),
@@ -155,7 +188,10 @@ function serverRow(name) {
     const leftOut = server.state === "needs_config";
     const off = server.state === "disabled";
     hide(hold, off || leftOut || server.state === "held");
+    hide(restart, off || leftOut || server.state === "held");
+    hide(disable, off);
     hide(signInPart, !server.login);
+    hide(token, !server.needs_token);
     // A left-out server names the command that completes it.
     login.show(server.login ?? (leftOut ? /`(nonet [^`]+)`/.exec(server.last_error)?.[1] : ""));
     if (!server.login) toOpen.show("");
@@ -190,15 +226,19 @@ function serverRow(name) {
     write(made, whole(server.calls));
     write(failed, server.failures ? `${whole(server.failures)} failed` : "");
     const off = server.state === "disabled";
-    hide(restart, off || server.state === "needs_config" || server.state === "held");
+    hide(retry, server.state !== "down");
     hide(start, server.state !== "held");
-    hide(disable, off);
     hide(enable, !off);
+    const wanted = server.login ? "Sign in" : server.needs_token ? "Give it a token" : server.missing?.length ? "Give it its values" : "";
+    write(complete, wanted);
+    complete.setAttribute("aria-label", `${wanted}: ${shown}`);
+    hide(complete, !wanted);
     if (!detailsRow.hidden) showDetails(server);
   }
 
   return {
     body, show,
+    text: () => `${name} ${stateWords(last?.state)} ${last?.last_error ?? ""}`.toLowerCase(),
     open() {
       open(true);
       more.focus({ preventScroll: true });

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::{answer, done, unreadable};
 use crate::{
     config::Sources,
-    gateway::Gateway,
+    gateway::{Gateway, ServerTrial},
     hosts::{
         self, HostFault, ImportSource, Imported, Machine, SecretStore, TableFault, TypedLabels, TypedServer,
         Unedited,
@@ -41,6 +41,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
         .route("/ui/api/servers/{name}/text", get(text).post(edit))
         .route("/ui/api/servers/{name}/history", get(history))
         .route("/ui/api/servers/{name}/secret", post(secret))
+        .route("/ui/api/servers/{name}/token", post(token))
         .route("/ui/api/servers/{name}/{action}", post(act))
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
@@ -200,8 +201,7 @@ async fn added(
         let loaded = loaded.await?.map_err(unfit)?;
         tried = gateway.try_servers(&loaded.config, &names).await;
     }
-    let has_failed = |told: &Value| ["down", "needs_config"].iter().any(|state| told["state"] == *state);
-    let failed = tried.iter().any(|(_, told)| has_failed(told));
+    let failed = tried.iter().any(ServerTrial::has_failed);
     let rows: Vec<Value> = imported
         .rows
         .iter()
@@ -212,9 +212,9 @@ async fn added(
             let mut told = json!({
                 "name": row.name, "server": server, "done": row.done.to_string(), "new": row.done.is_new(), "notes": notes,
             });
-            if let Some((_, tried)) = tried.iter().find(|(name, _)| Some(name.as_str()) == server) {
-                told["tried"] = tried.clone();
-                told["failed"] = json!(has_failed(tried));
+            if let Some(trial) = tried.iter().find(|trial| Some(trial.name.as_str()) == server) {
+                told["tried"] = json!(trial);
+                told["failed"] = json!(trial.has_failed());
             }
             told
         })
@@ -240,7 +240,7 @@ async fn added(
 }
 
 /// Says where secrets are stored.
-fn told_secrets(imported: &Imported) -> Vec<String> {
+pub(super) fn told_secrets(imported: &Imported) -> Vec<String> {
     let place = |kept: &hosts::KeptSecret| match kept.store {
         SecretStore::Keyring => format!("`{}` goes into the keyring", kept.name),
         SecretStore::File => format!("`{}` goes into {}", kept.name, imported.secrets_file().display()),
@@ -359,6 +359,39 @@ async fn secret(
         told["trouble"] = json!(why);
     }
     Ok(answer(StatusCode::OK, &told))
+}
+
+/// A token for a server that offers no sign-in.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TokenWanted {
+    token: String,
+}
+
+/// Gives a server a token, which goes where secrets go.
+async fn token(
+    State(gateway): State<Arc<Gateway>>,
+    Path(server): Path<String>,
+    body: Bytes,
+) -> Result<Response, Response> {
+    let TokenWanted { token } = read(&body)?;
+    if !is_known(&gateway, &server) {
+        return Err(unknown(&server));
+    }
+    let file = editable(&gateway)?;
+    let name = server.clone();
+    let edited = blocking(move || {
+        let machine = Machine::this()?;
+        let work = |options: hosts::ImportOptions<'_>| {
+            Sources::of_this_machine(|sources| {
+                hosts::give_token(&file, &name, token.trim(), options, sources, &machine)
+            })
+        };
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, Imported::stores_secrets))
+    });
+    let (edit, _) = edited.await?.map_err(|unedited| not_edited(&unedited))?;
+    gateway.accept_edit(&edit.imported.change).await;
+    write(&gateway, edit.imported, "token", &server, Vec::new()).await
 }
 
 /// Says why a text was not taken.

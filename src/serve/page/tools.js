@@ -243,10 +243,7 @@ function tryForm(tool) {
   const send = make("button.main", { type: "submit" }, "Call it");
   const stop = makeButton("", "Stop waiting", () => abort?.abort());
   const state = make("span.small.soft", { role: "status" });
-  const ask = makeButton("chip", "Waiting for you: see above", () => {
-    $("waits").scrollIntoView({ block: "center", behavior: still.matches ? "auto" : "smooth" });
-    $("waits").querySelector("button")?.focus({ preventScroll: true });
-  });
+  const ask = makeButton("chip", "Waiting for you: see above", goToWaits);
   const output = make("pre.said.output", { tabindex: 0, role: "group", "aria-label": `Answer of ${said(tool.name)}`, hidden: "" });
   const form = make("form.try", { "aria-label": `Try ${said(tool.name)}` }, make("h4", {}, "Try it"),
     ...(whole ? [field("Params as JSON", all)] : fields.map(([, one]) => one.node)),

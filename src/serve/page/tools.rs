@@ -13,7 +13,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -108,15 +108,28 @@ struct CallWanted {
     params: Map<String, Value>,
 }
 
-/// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
 async fn call(
     State(gateway): State<Arc<Gateway>>,
     Path(full): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
     let CallWanted { params } = read(&body)?;
+    Ok(call_as_user(&gateway, &full, params).await)
+}
+
+/// The answer to a call of the page's user.
+#[derive(Serialize)]
+struct CalledByUser {
+    failed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<Code>,
+    text: String,
+}
+
+/// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
+pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map<String, Value>) -> Response {
     let session = Session::new(None);
-    let (asker, asking) = gateway.page_questions.channel(&session, &full);
+    let (asker, asking) = gateway.page_questions.channel(&session, full);
     let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
     let mut caller = gateway.caller(session, CLIENT);
     caller.asker = Some(asker);
@@ -130,23 +143,26 @@ async fn call(
     let _end = caller.cancel.clone().drop_guard();
     let began = Instant::now();
     loop {
-        let request = Request { name: full.clone(), params: json!(params), ..Request::default() };
+        let request = Request { name: full.into(), params: json!(params), ..Request::default() };
         let ended = gateway.execute(&caller, request).await;
         let told = match ended {
             Ok(result) => {
-                let is_error = result.is_error();
-                json!({ "failed": is_error, "text": shown(&result.into_tree().await) })
+                let failed = result.is_error();
+                let text = shown(&result.into_tree().await, &|text| text.into());
+                CalledByUser { failed, code: None, text }
             }
             Err(Interrupt::Fault(fault)) if waits(&fault) && began.elapsed() < APPROVAL => continue,
             Err(Interrupt::Fault(fault)) => {
-                json!({ "failed": true, "code": fault.code, "text": words(&fault) })
+                CalledByUser { failed: true, code: Some(fault.code), text: words(&fault) }
             }
-            Err(Interrupt::Refused(error)) => json!({ "failed": true, "text": error.message }),
+            Err(Interrupt::Refused(error)) => {
+                CalledByUser { failed: true, code: None, text: error.message.into() }
+            }
             Err(Interrupt::Task(job)) => {
-                json!({ "failed": false, "text": format!("{:#}", json!(job.summary())) })
+                CalledByUser { failed: false, code: None, text: format!("{:#}", json!(job.summary())) }
             }
         };
-        return Ok(answer(StatusCode::OK, &told));
+        return answer(StatusCode::OK, &json!(told));
     }
 }
 
@@ -161,24 +177,25 @@ fn words(fault: &Fault) -> String {
     clip(&format!("{}{details}", fault.message), MOST_SHOWN)
 }
 
-/// A result for a person: JSON laid out, other blocks in a word.
-fn shown(result: &Value) -> String {
+/// A result for a person: JSON laid out, other blocks in a word, each text as `mask` returns it.
+pub(super) fn shown(result: &Value, mask: &dyn Fn(&str) -> String) -> String {
+    let laid_out = |text: &str| match serde_json::from_str::<Value>(text) {
+        Ok(value @ (Value::Object(_) | Value::Array(_))) => format!("{value:#}"),
+        _ => text.to_string(),
+    };
     let block = |block: &Value| match (block["type"].as_str(), block["text"].as_str()) {
-        (_, Some(text)) => match serde_json::from_str::<Value>(text) {
-            Ok(value @ (Value::Object(_) | Value::Array(_))) => format!("{value:#}"),
-            _ => text.to_string(),
-        },
+        (_, Some(text)) => laid_out(&mask(text)),
         (Some(kind @ ("image" | "audio")), None) => {
             let bytes = block["data"].as_str().map_or(0, |data| data.len() * 3 / 4);
             format!("({kind}, {}, {bytes} bytes)", block["mimeType"].as_str().unwrap_or("of an unknown type"))
         }
-        _ => format!("{block:#}"),
+        _ => laid_out(&mask(&block.to_string())),
     };
     let mut parts: Vec<String> = result["content"].as_array().into_iter().flatten().map(block).collect();
     if parts.is_empty()
         && let Some(value) = result.get("structuredContent")
     {
-        parts.push(format!("{value:#}"));
+        parts.push(laid_out(&mask(&value.to_string())));
     }
     let text = parts.join("\n\n");
     let count = text.chars().count();

@@ -5,16 +5,6 @@ for (const [state, look] of Object.entries({
   active: ["running", "active"], paused: ["stopped", "paused"], finished: ["ready", "finished"], waiting: ["key", "waits for an answer"],
 })) STATES.set(state, look);
 
-const hour = { hour: "2-digit", minute: "2-digit" };
-const [clock, calendar] = [hour, { month: "short", day: "numeric", ...hour }].map((look) => new Intl.DateTimeFormat(undefined, look));
-
-/** A time; of another day with its date. */
-function dated(at) {
-  const date = new Date(at);
-  if (at == null || isNaN(date)) return "";
-  return (date.toDateString() === new Date().toDateString() ? clock : calendar).format(date);
-}
-
 const taskTook = (task) => (task.state === "running" ? `for ${seconds(task.elapsed_ms / 1000)}` : micros(task.elapsed_ms * 1000));
 
 /** Each kind: where its list is, and how one of it is shown. `about` is a line of facts, `acts` what its user may do. */
@@ -30,13 +20,13 @@ const WORK = [
     kind: "workflow", list: "workflows", title: "Questions of workflows", hint: "answered in their clients",
     none: "No workflow is waiting for an answer.",
     id: (one) => one.id, name: (one) => one.app_id, state: () => "waiting",
-    about: (one) => [one.question, `since ${dated(one.since_ms)}`], acts: () => ["Delete"],
+    about: (one) => [one.question, `since ${clock(one.since_ms)}`], acts: () => ["Delete"],
   },
   {
     kind: "watch", list: "watches", title: "Watches", hint: "calls that repeat to detect changes",
     none: "No watches. A client starts one with gateway.watch_start.",
     id: (one) => one.watcher_id, name: (one) => one.label ?? one.tool, state: (one) => one.state,
-    about: (one) => [one.label && one.tool, `every ${seconds(one.interval)}`, one.next_check_at && `next ${dated(one.next_check_at)}`,
+    about: (one) => [one.label && one.tool, `every ${seconds(one.interval)}`, one.next_check_at && `next ${clock(one.next_check_at)}`,
       `${plural(one.counts?.checks ?? 0, "check")}, ${plural(one.counts?.changes ?? 0, "change")}`, one.error?.message],
     acts: (one) => [...({ active: ["Pause"], paused: ["Resume"] }[one.state] ?? []), "Delete"],
   },
@@ -44,17 +34,17 @@ const WORK = [
     kind: "schedule", list: "schedules", title: "Schedules and reminders", hint: "calls and messages for later",
     none: "Nothing is scheduled.",
     id: (one) => one.job_id, name: (one) => one.label ?? one.tool ?? one.app_id ?? one.message,
-    about: (one) => [one.label && (one.tool ?? one.app_id ?? one.message), one.when, one.next_run ? `next ${dated(one.next_run)}` : "no further runs",
-      one.runs ? plural(one.runs, "run") : "", one.last_run && !one.last_run.success ? "the last run failed" : ""],
+    about: (one) => [one.label && (one.tool ?? one.app_id ?? one.message), one.when, one.next_run ? `next ${clock(one.next_run)}` : "no further runs",
+      one.runs ? plural(one.runs, "run") : "", one.last_run?.success === false ? "the last run failed" : one.last_run?.outcome ? "the last run was cut off" : ""],
     acts: () => ["Delete"],
   },
   {
     kind: "result", list: "results", title: "Kept results", hint: "", none: "No kept results. A result that is too large for an answer is kept here.",
-    id: (one) => one.id, name: (one) => one.id, about: (one) => [bytes(one.bytes), `kept ${dated(one.at_ms)}`], acts: () => ["Delete"],
+    id: (one) => one.id, name: (one) => one.id, about: (one) => [bytes(one.bytes), `kept ${clock(one.at_ms)}`], acts: () => ["Delete"],
   },
   {
     kind: "fact", list: "facts", title: "Memory", hint: "", none: "No facts.",
-    id: (one) => one.id, name: (one) => one.text, about: (one) => [(one.tags ?? []).map((tag) => `#${said(tag, 40)}`).join(" "), dated(one.at_ms)],
+    id: (one) => one.id, name: (one) => one.text, about: (one) => [(one.tags ?? []).map((tag) => `#${said(tag, 40)}`).join(" "), clock(one.at_ms)],
     acts: () => ["Delete"],
   },
 ];
@@ -214,11 +204,6 @@ function textOf(result) {
 function restOf({ next_step: more, total, rows } = {}) {
   const left = total - (more?.arguments?.params?.offset ?? total);
   return left > 0 ? `\n… and ${whole(left)} more ${rows ? "rows" : "bytes"}` : "";
-}
-
-/** Text that is JSON, set out in lines. */
-function readable(text) {
-  try { return JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
 }
 
 function showPart(part, all, total = all.length) {

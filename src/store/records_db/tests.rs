@@ -29,10 +29,14 @@ fn what_is_forgotten_is_gone() {
     put(&db, new("a", "1"));
     put(&db, new("b", "1"));
     put(&db, NewRecord { kind: RecordKind::Fact, ..new("a", "1") });
-    assert_eq!(db.counts().expect("counted"), (1, 2));
+    let count = |kinds: &[RecordKind]| db.count(kinds).expect("counted");
+    let other = new("a", "1").kind;
+    assert_eq!((count(&[RecordKind::Fact]), count(&[other]), count(&RecordKind::ALL)), (1, 2, 3));
     assert!(db.changes("a").expect("readable").is_some());
-    db.forget().expect("forgotten");
-    assert_eq!((db.counts().expect("counted"), db.changes("a").expect("readable")), ((0, 0), None));
+    db.forget(&[RecordKind::Fact]).expect("forgotten");
+    assert_eq!((count(&RecordKind::ALL), db.changes("a").expect("readable")), (2, None));
+    db.forget(&RecordKind::ALL).expect("forgotten");
+    assert_eq!(count(&RecordKind::ALL), 0);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 //! A client that supports tools in sampling gets them as tools. For other clients the system text describes the tools,
 //! and the model calls one by answering with a JSON object.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
-    chat::{Chat, ChatCall, ChatMessage, ChatTool, Completion},
+    chat::{Chat, ChatCall, ChatMessage, ChatTool, Completion, in_text},
     downstream::{ClientChannel, InputRequests, SAMPLING},
     fault::{Code, Fault},
     gateway::session::Caller,
@@ -64,14 +64,14 @@ impl ClientModel {
     }
 
     fn params(&self, chat: Chat<'_>) -> Value {
-        let in_text = !self.takes_tools && !chat.tools.is_empty();
+        let is_in_text = !self.takes_tools && !chat.tools.is_empty();
         let mut messages: Vec<Value> = Vec::new();
         for message in chat.messages {
             let (role, blocks) = match message {
                 ChatMessage::User(text) => ("user", vec![text_block(text)]),
-                ChatMessage::Model(completion) => ("assistant", said(completion, in_text)),
-                ChatMessage::Tool { id, text, .. } if in_text => {
-                    ("user", vec![text_block(&format!("The result of the call `{id}`:\n{text}"))])
+                ChatMessage::Model(completion) => ("assistant", said(completion, is_in_text)),
+                ChatMessage::Tool { id, text, .. } if is_in_text => {
+                    ("user", vec![text_block(&in_text::result(id, text))])
                 }
                 ChatMessage::Tool { id, text, failed } => {
                     let block = json!({ "type": "tool_result", "toolUseId": id, "content": [text_block(text)], "isError": failed });
@@ -91,7 +91,8 @@ impl ClientModel {
                 *content = one.take();
             }
         }
-        let system = if in_text { with_tools(chat.system, chat.tools) } else { chat.system.to_string() };
+        let system =
+            if is_in_text { in_text::system(chat.system, chat.tools) } else { chat.system.to_string() };
         let mut params = json!({ "messages": messages, "maxTokens": chat.max_tokens.unwrap_or(MAX_TOKENS) });
         if !system.is_empty() {
             params["systemPrompt"] = json!(system);
@@ -129,7 +130,7 @@ impl ClientModel {
             return Err(self.fault(&format!("gave an answer of more than {MAX_ANSWER} bytes")));
         }
         if !self.takes_tools && !tools.is_empty() {
-            completion.calls = calls_in_text(&completion.text);
+            completion.calls = in_text::calls(&completion.text, tools);
         }
         match completion.text.is_empty() && completion.calls.is_empty() {
             true => Err(self.fault("gave an answer without text")),
@@ -149,69 +150,4 @@ fn said(completion: &Completion, in_text: bool) -> Vec<Value> {
         json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
     });
     text.into_iter().chain(calls).collect()
-}
-
-/// Adds the tools to the system text, for clients without tool support.
-fn with_tools(system: &str, tools: &[ChatTool]) -> String {
-    let mut text = system.to_string();
-    if !text.is_empty() {
-        text.push_str("\n\n");
-    }
-    text.push_str(
-        "You can call tools. To call one, answer with nothing but a JSON object: {\"tool\": \"NAME\", \"arguments\": {...}}; for \
-         several at once, with an array of such objects. The results come with the next message. Answer in plain text when \
-         you are done.\n\nTools, each with the JSON Schema of its arguments:\n",
-    );
-    for tool in tools {
-        text.push_str(&format!("- {}: {}\n  {}\n", tool.name, tool.description, tool.parameters));
-    }
-    text
-}
-
-/// Reads the calls in a text: an object or an array by itself, in a fence, or behind some words.
-fn calls_in_text(text: &str) -> Vec<ChatCall> {
-    let begin = text.find(['{', '[']);
-    let end = text.rfind(['}', ']']);
-    let (Some(begin), Some(end)) = (begin, end) else { return Vec::new() };
-    let Some(Ok(value)) = text.get(begin..=end).map(serde_json::from_str::<Value>) else { return Vec::new() };
-    let given = match value {
-        Value::Array(calls) => calls,
-        call => vec![call],
-    };
-    let calls: Option<Vec<ChatCall>> = given.iter().enumerate().map(|(at, call)| call_of(at, call)).collect();
-    calls.unwrap_or_default()
-}
-
-/// Reads a call from an object with a tool's name, its arguments, and nothing else.
-fn call_of(at: usize, call: &Value) -> Option<ChatCall> {
-    let fields: &Map<String, Value> = call.as_object()?;
-    let name = fields.get("tool")?.as_str()?;
-    let arguments = fields.get("arguments").map_or("{}".into(), Value::to_string);
-    let others = fields.keys().filter(|key| !["tool", "arguments"].contains(&key.as_str())).count();
-    (others == 0).then(|| ChatCall { id: format!("call_{at}"), name: name.into(), arguments, extra: None })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_call_is_read_from_text() {
-        let check = |text: &str, expected: &[(&str, &str)]| {
-            let calls = calls_in_text(text);
-            let read: Vec<(&str, &str)> = calls.iter().map(|call| (&*call.name, &*call.arguments)).collect();
-            assert_eq!(read, expected, "{text}");
-        };
-        check(r#"{"tool": "a__b", "arguments": {"n": 1}}"#, &[("a__b", r#"{"n":1}"#)]);
-        check("I will look.\n```json\n{\"tool\": \"a__b\"}\n```", &[("a__b", "{}")]);
-        check(
-            r#"[{"tool": "a", "arguments": {}}, {"tool": "b", "arguments": {}}]"#,
-            &[("a", "{}"), ("b", "{}")],
-        );
-        check("The answer is {x}.", &[]);
-        check(r#"{"tool": "hammer", "price": 5}"#, &[]);
-        check(r#"{"tool": 5}"#, &[]);
-        check("} {", &[]);
-        check("", &[]);
-    }
 }

@@ -11,12 +11,12 @@ use std::{
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{MAX_BYTES, MAX_PARTS, ParkedStep, Token};
+use super::{MAX_BYTES, ParkedStep, Token, keep_part};
 use crate::{
     fault::{Code, Fault},
     gateway::graph::{ActionResult, Journal},
     results::json_len,
-    store::{Most, NewRecord, RecordKind, Records},
+    store::{RecordKind, Records},
 };
 
 /// The record of a continued workflow. If it is dropped before the end, the next holder of the token may continue.
@@ -47,7 +47,7 @@ impl Checkpoints {
     pub async fn set_aside(&self, app: &str) -> Fault {
         self.free().await;
         let message = format!(
-            "The app `{app}` was cancelled. Its progress is kept: call ask_user with this `token` to continue from there."
+            "`{app}` was cancelled. Its progress is kept: call ask_user with this `token` to continue from there."
         );
         Fault::new(Code::Cancelled, message).next("ask_user", self.way_on())
     }
@@ -63,11 +63,21 @@ impl Checkpoints {
     }
 
     /// Releases a record that has a new question.
-    pub(super) async fn asked_again(&self) {
+    pub(super) async fn asked_again(&self, ended: &[ParkedStep]) {
         self.is_held.store(false, Ordering::Release);
-        // The record itself contains the parts now.
-        if let Err(error) = self.records.drop_old(RecordKind::Parked, &self.id, u64::MAX).await {
-            tracing::warn!(%error, "the earlier state of an app was not removed");
+        let kept = match self.records.all(RecordKind::Parked, &self.id).await {
+            Ok(kept) => kept,
+            Err(error) => return tracing::warn!(%error, "the earlier state of an app was not removed"),
+        };
+        // The record itself contains the steps that have ended; what ended inside the other steps is still needed.
+        let is_over = |place: &str| {
+            let path: Vec<Value> = serde_json::from_str(place).unwrap_or_default();
+            path.first().is_some_and(|step| ended.iter().any(|one| *step == one.id))
+        };
+        for part in kept.iter().filter(|part| is_over(&part.id)) {
+            if let Err(error) = self.records.take(RecordKind::Parked, &self.id, &part.id).await {
+                tracing::warn!(%error, "the earlier state of an app was not removed");
+            }
         }
     }
 }
@@ -92,7 +102,6 @@ async fn free(records: &dyn Records, owner: &str, id: &str) {
 }
 
 impl Journal for Checkpoints {
-    /// If this write fails, the workflow still continues; the call is repeated only if the run is cut off.
     fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let body = json!(ParkedStep::of(&place, one, is_needed));
@@ -102,20 +111,7 @@ impl Journal for Checkpoints {
                 tracing::warn!(place, size, "the result of a step is too large to be kept");
                 return;
             }
-            // The owner of a part is its record.
-            let part = NewRecord {
-                owner: self.id.clone(),
-                id: place,
-                held: false,
-                ..NewRecord::new(RecordKind::Parked, body)
-            };
-            match self.records.put(part, Most::Refuse(MAX_PARTS)).await {
-                Ok(Some(_)) => {}
-                Ok(None) => {
-                    tracing::warn!("an app has more than {MAX_PARTS} results of steps; this one is not kept")
-                }
-                Err(error) => tracing::warn!(%error, "the result of a step was not kept"),
-            }
+            keep_part(&*self.records, &self.id, place, body).await;
         })
     }
 

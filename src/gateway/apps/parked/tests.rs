@@ -17,6 +17,10 @@ fn flow() -> ParkedFlow {
     .expect("a flow")
 }
 
+fn with(answer: Value) -> ParkedFlow {
+    ParkedFlow { answer: Some(answer), ..flow() }
+}
+
 #[tokio::test]
 async fn what_has_waited_too_long_makes_room() {
     let clock = Clock::default();
@@ -39,9 +43,12 @@ async fn one_answer_is_taken() {
     let token = parked.put("p", None, &flow()).await.expect("there is room");
     let read = async || parked.get("p", &token).await.expect("it waits").0;
     let (first, second) = (read().await, read().await);
-    let taken = parked.answered(first, &json!({ "status": "answered" })).await.expect("the first");
-    assert_eq!(parked.answered(second, &json!({})).await.map(drop).map_err(|f| f.code), Err(Code::NotFound));
-    assert!(parked.answered(read().await, &json!({})).await.is_err(), "a gateway that runs has it");
+    let taken = parked.answered(first, &with(json!({ "status": "answered" }))).await.expect("the first");
+    assert_eq!(
+        parked.answered(second, &with(json!({}))).await.map(drop).map_err(|f| f.code),
+        Err(Code::NotFound)
+    );
+    assert!(parked.answered(read().await, &with(json!({}))).await.is_err(), "a gateway that runs has it");
     let (_, kept) = parked.get("p", &token).await.expect("it is kept until it has ended");
     assert_eq!(kept.answer, Some(json!({ "status": "answered" })));
     taken.forget().await;
@@ -56,7 +63,7 @@ async fn kept(parked: &ParkedFlows, owner: &str) -> Vec<String> {
 
 async fn answered(parked: &ParkedFlows, token: &str) -> Checkpoints {
     let (record, _) = parked.get("p", token).await.expect("it waits");
-    parked.answered(record, &json!({ "status": "answered" })).await.expect("it is free")
+    parked.answered(record, &with(json!({ "status": "answered" }))).await.expect("it is free")
 }
 
 #[tokio::test]
@@ -102,7 +109,7 @@ async fn a_run_that_is_dropped_frees_its_record() {
     drop(answered(&parked, &token).await);
     let again = async || {
         let (record, _) = parked.get("p", &token).await.expect("it is kept");
-        parked.answered(record, &json!({})).await.is_ok()
+        parked.answered(record, &with(json!({}))).await.is_ok()
     };
     while !again().await {
         tokio::task::yield_now().await;
@@ -119,11 +126,11 @@ async fn an_app_that_asks_again_takes_no_room() {
     let checkpoints = answered(&parked, &tokens[0]).await;
     let second = ParkedFlow { answered: 1, ..flow() };
     assert_eq!(parked.put("p", Some(&tokens[0]), &second).await.as_ref(), Ok(&tokens[0]));
-    checkpoints.asked_again().await;
+    checkpoints.asked_again(&[]).await;
     let token = Token::of(&tokens[0], 1);
     let (record, flow) = parked.get("p", &token).await.expect("it waits");
     assert_eq!((flow.answered, flow.answer), (1, None));
-    assert!(parked.answered(record, &json!({})).await.is_ok(), "nobody holds it");
+    assert!(parked.answered(record, &with(json!({}))).await.is_ok(), "nobody holds it");
 }
 
 #[test]

@@ -1,0 +1,51 @@
+//! The variables and secrets that a servers.toml names, and where.
+
+use std::{collections::BTreeMap, path::Path};
+
+use serde_json::Value;
+
+use super::{
+    HostFault,
+    names::Reference,
+    read,
+    servers::every_reference,
+    text::{self, Text},
+};
+
+/// A variable or a secret that servers.toml names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedSecret {
+    /// Its name.
+    pub name: String,
+    /// Whether it is named as `${keyring:NAME}`, and not as `${NAME}`.
+    pub in_keyring: bool,
+    /// The entries that name it, such as `servers.github`.
+    pub used_by: Vec<String>,
+}
+
+/// Returns what a servers.toml names, by name. A missing file names nothing.
+pub fn named_secrets(servers_toml: &Path) -> Result<Vec<NamedSecret>, HostFault> {
+    let text = Text::new(text::bytes(servers_toml)?.as_deref(), servers_toml)?;
+    let root = read::toml_value(read::toml(text.plain(), servers_toml)?.as_item());
+    let mut found: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
+    for (table, value) in root.as_object().into_iter().flatten() {
+        let entries = value.as_object().into_iter().flatten();
+        let is_of_entries = value.as_object().is_some_and(|entries| entries.values().all(Value::is_object));
+        let parts: Vec<(String, &Value)> = match is_of_entries {
+            true => entries.map(|(name, entry)| (format!("{table}.{name}"), entry)).collect(),
+            false => vec![(table.clone(), value)],
+        };
+        for (entry, value) in parts {
+            for reference in every_reference(value) {
+                let in_keyring = matches!(reference, Reference::Keyring(_));
+                let used_by = found.entry((reference.name().to_string(), in_keyring)).or_default();
+                if !used_by.contains(&entry) {
+                    used_by.push(entry.clone());
+                }
+            }
+        }
+    }
+    let named =
+        found.into_iter().map(|((name, in_keyring), used_by)| NamedSecret { name, in_keyring, used_by });
+    Ok(named.collect())
+}

@@ -1,0 +1,88 @@
+//! This user's gateways, for commands: what they say of themselves, what waits in them for the user, and the user's answers. The
+//! requests are those of the page, over the sockets by which gateways answer each other's page.
+
+use std::path::Path;
+
+#[cfg(unix)]
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+
+#[cfg(unix)]
+use super::page::gateways;
+#[cfg(unix)]
+use crate::shared::PageSockets;
+
+/// The running gateways of this user whose page is not switched off.
+#[derive(Debug)]
+pub struct Neighbours {
+    #[cfg(unix)]
+    sockets: PageSockets,
+}
+
+#[cfg(unix)]
+impl Neighbours {
+    /// Returns the gateways with a socket below a state folder.
+    ///
+    /// # Errors
+    ///
+    /// If the folder belongs to another user or cannot be made.
+    pub fn of(state: &Path) -> anyhow::Result<Self> {
+        Ok(Self { sockets: PageSockets::of(state)? })
+    }
+
+    /// Returns what each says of itself: `id`, `pid`, `version`, `serves`, `config`, `clients`, `uptime_s`.
+    pub async fn all(&self) -> Vec<Value> {
+        gateways::told(&self.sockets, "").await
+    }
+
+    /// Returns what waits for the user in a gateway: `approvals`, `client_questions`, `questions`, `total` definitions.
+    pub async fn waiting(&self, id: &str) -> Option<Value> {
+        let (status, told) = gateways::ask(&self.sockets, id, "/ui/api/waiting", None).await.ok()?;
+        status.is_success().then_some(told)
+    }
+
+    /// Answers a question that a client of a gateway has put in its chat.
+    ///
+    /// # Errors
+    ///
+    /// Why the answer does not count.
+    pub async fn answer(&self, id: &str, token: &str, said: &Value) -> anyhow::Result<()> {
+        let path = format!("/ui/api/client-questions/{}", utf8_percent_encode(token, NON_ALPHANUMERIC));
+        let body = serde_json::json!({ "answer": said });
+        let (status, told) = gateways::ask(&self.sockets, id, &path, Some(&body)).await?;
+        let why = told["error"]["message"].as_str().unwrap_or("the gateway did not take the answer");
+        anyhow::ensure!(status.is_success(), "{why}");
+        Ok(())
+    }
+}
+
+#[cfg(not(unix))]
+impl Neighbours {
+    /// Other systems have no such sockets yet.
+    ///
+    /// # Errors
+    ///
+    /// Never.
+    pub fn of(_state: &Path) -> anyhow::Result<Self> {
+        Ok(Self {})
+    }
+
+    /// Returns none.
+    pub async fn all(&self) -> Vec<Value> {
+        Vec::new()
+    }
+
+    /// Returns none.
+    pub async fn waiting(&self, _id: &str) -> Option<Value> {
+        None
+    }
+
+    /// Fails.
+    ///
+    /// # Errors
+    ///
+    /// Always.
+    pub async fn answer(&self, _id: &str, _token: &str, _said: &Value) -> anyhow::Result<()> {
+        anyhow::bail!("this system has no sockets of gateways yet")
+    }
+}

@@ -1,0 +1,128 @@
+//! The page's view of calls: each as it ends, one of the latest with its params and its result, and the same call again.
+
+// An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
+#![allow(clippy::result_large_err)]
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Path, State},
+    response::Response,
+    routing::{get, post},
+};
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::broadcast::error::RecvError;
+
+use super::{
+    answer,
+    servers::wrong,
+    tools::{call_as_user, shown},
+};
+use crate::{
+    gateway::{CallContent, FinishedCall, Gateway},
+    shell,
+};
+
+/// The longest silence of a stream.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+pub(super) fn routes() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/ui/api/calls", get(stream))
+        .route("/ui/api/calls/{id}", get(open))
+        .route("/ui/api/calls/{id}/repeat", post(repeat))
+}
+
+/// Streams finished calls: the last ones, then each one as it ends.
+async fn stream(State(gateway): State<Arc<Gateway>>) -> Response {
+    let (latest, coming) = gateway.calls.follow();
+    let stop = gateway.stopping().clone();
+    let first = (latest.into_iter(), coming, stop);
+    let events = futures::stream::unfold(first, async |(mut latest, mut coming, stop)| {
+        if let Some(call) = latest.next() {
+            return Some((event(&call), (latest, coming, stop)));
+        }
+        let next = tokio::select! {
+            next = coming.recv() => match next {
+                Ok(call) => event(&call),
+                // A slow reader misses some calls.
+                Err(RecvError::Lagged(_)) => Ok(Bytes::from_static(b": \n\n")),
+                Err(RecvError::Closed) => return None,
+            },
+            () = tokio::time::sleep(KEEP_ALIVE) => Ok(Bytes::from_static(b": \n\n")),
+            () = stop.cancelled() => return None,
+        };
+        Some((next, (latest, coming, stop)))
+    });
+    let mut response = Response::new(Body::from_stream(events));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    response
+}
+
+fn event(call: &FinishedCall) -> Result<Bytes, Infallible> {
+    Ok(Bytes::from(format!("data: {}\n\n", json!(call))))
+}
+
+/// A call that the user has opened. What is not kept is absent.
+#[derive(Default, Serialize)]
+struct OpenedCall {
+    /// Whether params and results are kept at all.
+    kept: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    params: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<String>,
+    /// Whether `params` and `result` are only their beginning.
+    params_cut: bool,
+    result_cut: bool,
+    /// The call as a command for a terminal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<String>,
+}
+
+fn gone() -> Response {
+    wrong(StatusCode::NOT_FOUND, "This call is no longer among the latest 200.")
+}
+
+/// Shows one call, without secrets.
+async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Result<Response, Response> {
+    let (call, content) = gateway.calls.find(id).ok_or_else(gone)?;
+    let mut opened = OpenedCall { kept: gateway.config().gateway.keep_calls, ..OpenedCall::default() };
+    if opened.kept {
+        let mask = gateway.mask_for_user();
+        let CallContent { params, result } = &content;
+        opened.params_cut = params.len() < call.bytes_in;
+        opened.result_cut = call.bytes_out.is_some_and(|all| result.len() < all);
+        if !params.is_empty() {
+            let text = mask(&String::from_utf8_lossy(params));
+            if !opened.params_cut && call.server.is_some() {
+                let line = format!("call {} {}", shell::word(&call.tool), shell::word(&text));
+                opened.command = Some(shell::nonet(&line, &gateway.config().file));
+            }
+            opened.params = Some(text);
+        }
+        if !result.is_empty() {
+            opened.result = Some(match serde_json::from_slice::<Value>(result) {
+                Ok(result) => shown(&result, &mask),
+                Err(_) => mask(&String::from_utf8_lossy(result)),
+            });
+        }
+    }
+    Ok(answer(StatusCode::OK, &json!(opened)))
+}
+
+/// Makes one of the latest calls again, as the user of the page.
+async fn repeat(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Result<Response, Response> {
+    let (call, content) = gateway.calls.find(id).ok_or_else(gone)?;
+    let params = serde_json::from_slice::<Map<String, Value>>(&content.params).map_err(|_| {
+        let message = "The params of this call are no longer in memory, or are too large to be kept.";
+        wrong(StatusCode::CONFLICT, message)
+    })?;
+    gateway.audit_event("page", || json!({ "action": "repeat", "tool": &*call.tool }));
+    Ok(call_as_user(&gateway, &call.tool, params).await)
+}

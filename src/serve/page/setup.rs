@@ -1,0 +1,333 @@
+//! The first run on the page: takes over the servers of this machine's clients, as `nonet setup` does, and undoes it.
+
+// An answer that refuses is made once for each request of a person; nothing is gained by boxing it.
+#![allow(clippy::result_large_err)]
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, State},
+    response::Response,
+    routing::post,
+};
+use bytes::Bytes;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{
+    answer,
+    servers::{MAX_BODY, blocking, editable, read, told_secrets, wrong},
+};
+use crate::{
+    config::Sources,
+    gateway::{Gateway, Tried},
+    hosts::{
+        self, Carried, Defaults, FileScope, Host, HostFault, ImportRow, Imported, LeftServer, Machine,
+        MappedRule, Setup, SetupClient, SetupUndo,
+    },
+    keyring, shell,
+    text::clip,
+};
+
+/// The longest difference of one file that is shown, in characters.
+const MOST_SHOWN: usize = 60_000;
+
+pub(super) fn routes() -> Router<Arc<Gateway>> {
+    Router::new()
+        .route("/ui/api/setup/plan", post(plan))
+        .route("/ui/api/setup", post(apply))
+        .route("/ui/api/setup/undo", post(undo))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+}
+
+/// What the user has chosen so far.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct SetupWanted {
+    /// The clients to set up; all, if none is named.
+    clients: Vec<String>,
+    /// The servers that stay where they are.
+    left: Vec<LeftServer>,
+    /// Values of variables that are not set.
+    values: BTreeMap<String, String>,
+    /// Whether the user does not want to be asked before tools of high risk run.
+    unasked: bool,
+    /// The files that the user has seen the changes of.
+    seen: String,
+}
+
+/// A setup with the user's choices.
+struct Chosen {
+    setup: Setup,
+    imported: Imported,
+    keyring: Option<keyring::Keyring>,
+    defaults: Defaults,
+    /// A digest of the files as they are and will be.
+    seen: String,
+}
+
+impl Chosen {
+    /// Works out the setup. Reads files, and blocks.
+    fn new(target: &std::path::Path, wanted: SetupWanted) -> Result<Self, HostFault> {
+        let named = wanted.clients.iter().map(|name| hosts::find(name)).collect::<Result<_, _>>()?;
+        let setup = Setup::find(named, target, None, Machine::this()?)?;
+        let (mut imported, keyring) = setup.import(keyring::UNATTENDED, &wanted.left)?;
+        let mut defaults = imported.missing_defaults()?;
+        defaults.ask_by_risk &= !wanted.unasked;
+        defaults.shared &= setup.is_shared(&setup.planned(&imported)?);
+        imported.add_defaults(defaults)?;
+        let mut seen = imported.change.digest();
+        for client in &setup.clients {
+            let change = setup.change(client, &[])?;
+            seen.push_str(change.digest().split('-').next().unwrap_or_default());
+        }
+        // The differences are shown without them.
+        let typed = wanted.values.into_iter().map(|(name, value)| (name, value.trim().to_string()));
+        imported.add_values(typed.filter(|(_, value)| !value.is_empty()));
+        Ok(Self { setup, imported, keyring, defaults, seen })
+    }
+
+    fn shown(&self) -> Result<ShownSetup<'_>, HostFault> {
+        let Self { setup, imported, defaults, seen, .. } = self;
+        let client = |client: &SetupClient| {
+            let carried = setup.movable(client.host, imported);
+            let change = setup.change(client, &carried)?;
+            Ok(ShownClient {
+                name: client.host.name,
+                title: client.host.title,
+                file: client.file.display().to_string(),
+                servers: imported.rows.iter().filter(|row| row.from.file == client.file).count(),
+                moves: carried.len(),
+                is_nothing: change.is_nothing(),
+                stay: imported.will_stay(client.host, FileScope::User, &setup.machine),
+                diff: clip(&change.diff(), MOST_SHOWN),
+            })
+        };
+        let unset = imported.variables.iter().filter(|variable| !variable.set);
+        Ok(ShownSetup {
+            file: setup.target.display().to_string(),
+            clients: setup.clients.iter().map(client).collect::<Result<_, HostFault>>()?,
+            skipped: setup.skipped.iter().map(|one| (one.host.title, one.why.to_string())).collect(),
+            servers: imported.rows.iter().map(ShownServer::of).collect(),
+            values: unset.map(|one| (&*one.name, &*one.what, &*one.servers)).collect(),
+            secrets: told_secrets(imported),
+            notes: &imported.notes,
+            asks_by_risk: defaults.ask_by_risk,
+            shares: defaults.shared,
+            diff: clip(&imported.change.diff(), MOST_SHOWN),
+            seen,
+        })
+    }
+}
+
+/// A setup as the page shows it.
+#[derive(Serialize)]
+struct ShownSetup<'a> {
+    /// The servers.toml.
+    file: String,
+    clients: Vec<ShownClient>,
+    /// The clients that stay as they are, each with the reason.
+    skipped: Vec<(&'static str, String)>,
+    servers: Vec<ShownServer<'a>>,
+    /// The variables that are not set: name, purpose, servers.
+    values: Vec<(&'a str, &'a str, &'a [String])>,
+    /// Where secrets go.
+    secrets: Vec<String>,
+    notes: &'a [String],
+    /// Whether servers.toml gets a rule that asks before tools of high risk.
+    asks_by_risk: bool,
+    /// Whether the clients will share one gateway.
+    shares: bool,
+    diff: String,
+    seen: &'a str,
+}
+
+#[derive(Serialize)]
+struct ShownClient {
+    name: &'static str,
+    title: &'static str,
+    file: String,
+    servers: usize,
+    moves: usize,
+    is_nothing: bool,
+    /// The servers that stay, each with the reason.
+    stay: Vec<(String, String)>,
+    diff: String,
+}
+
+/// A server of a client.
+#[derive(Serialize)]
+struct ShownServer<'a> {
+    client: Option<&'static str>,
+    name: &'a str,
+    /// Its name in servers.toml, if it will be there.
+    server: Option<&'a str>,
+    done: String,
+    notes: &'a [String],
+    rules: &'a [MappedRule],
+}
+
+impl<'a> ShownServer<'a> {
+    fn of(row: &'a ImportRow) -> Self {
+        Self {
+            client: row.from.host,
+            name: &row.name,
+            server: row.done.server(),
+            done: row.done.to_string(),
+            notes: &row.notes,
+            rules: &row.rules,
+        }
+    }
+}
+
+async fn plan(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
+    let wanted: SetupWanted = read(&body)?;
+    let target = editable(&gateway)?;
+    let shown = blocking(move || Ok(json!(Chosen::new(&target, wanted)?.shown()?))).await?;
+    Ok(answer(StatusCode::OK, &shown))
+}
+
+/// What a setup did.
+#[derive(Serialize)]
+struct SetupDone {
+    file: String,
+    backup: Option<String>,
+    secrets: Vec<String>,
+    /// The servers that Nonet cannot run yet, each with the reason.
+    broken: BTreeMap<String, String>,
+    clients: Vec<ClientDone>,
+    /// Why the gateway does not use the new servers.toml yet.
+    trouble: Option<String>,
+    /// The commands that undo the setup.
+    undo: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ClientDone {
+    title: &'static str,
+    told: Vec<String>,
+    /// The servers that stay, each with the reason.
+    stay: Vec<(String, String)>,
+    fault: Option<String>,
+    #[serde(skip)]
+    installed: Option<&'static Host>,
+}
+
+/// Starts every server, writes servers.toml, and puts Nonet in the place of the servers that work.
+async fn apply(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
+    let wanted: SetupWanted = read(&body)?;
+    let (target, seen, left) = (editable(&gateway)?, wanted.seen.clone(), wanted.left.clone());
+    let place = target.clone();
+    let chosen = Arc::new(blocking(move || Chosen::new(&place, wanted)).await?);
+    if chosen.seen != seen {
+        let message =
+            "A file has changed since the differences were shown. Nothing was written; review them again.";
+        return Err(wrong(StatusCode::CONFLICT, message));
+    }
+    let broken = broken(&gateway, &chosen).await?;
+    let work = chosen.clone();
+    let applied = blocking(move || work.imported.apply()).await?;
+    let trouble = gateway.taken_up(&chosen.imported.change).await.err();
+    let (work, reasons) = (chosen.clone(), broken.clone());
+    let clients = blocking(move || {
+        let Chosen { setup, keyring, .. } = &*work;
+        let now = setup.import_again(keyring.as_ref(), &left)?;
+        Ok(setup.clients.iter().map(|client| move_client(setup, client, &now, &reasons)).collect::<Vec<_>>())
+    });
+    let clients = clients.await?;
+    let installed: Vec<&'static Host> = clients.iter().filter_map(|client| client.installed).collect();
+    let undo = chosen.setup.undo(&chosen.imported, &applied, &installed);
+    let done = SetupDone {
+        file: target.display().to_string(),
+        backup: applied.backup.as_ref().map(|backup| backup.display().to_string()),
+        secrets: told_secrets(&chosen.imported),
+        broken,
+        clients,
+        trouble,
+        undo: undo.commands(|command| shell::nonet(command, &target)),
+    };
+    let names: Vec<&str> = installed.iter().map(|host| host.name).collect();
+    tracing::info!(clients = ?names, "a setup was made on the live page");
+    gateway.audit_event("page", || json!({ "action": "setup", "clients": names }));
+    *gateway.setup_undo.lock() = Some(undo);
+    Ok(answer(StatusCode::OK, &json!(done)))
+}
+
+/// Starts the servers that will be in servers.toml and do not run yet. Returns those that do not work, each with the reason.
+async fn broken(gateway: &Arc<Gateway>, chosen: &Arc<Chosen>) -> Result<BTreeMap<String, String>, Response> {
+    let work = chosen.clone();
+    let loaded = blocking(move || Ok(Sources::of_this_machine(|sources| work.imported.preview(sources))));
+    let loaded = loaded.await?.map_err(super::servers::unfit)?;
+    let servers = chosen.imported.rows.iter().filter_map(|row| row.done.server());
+    let (running, new): (BTreeSet<&str>, BTreeSet<&str>) =
+        servers.partition(|server| gateway.connections().contains_key(*server));
+    let connections = gateway.connections();
+    let running = running.into_iter().filter_map(|name| {
+        let connection = connections.get(name)?;
+        Some((name.to_string(), Tried::of(connection.state(), || 0)))
+    });
+    let new: Vec<String> = new.into_iter().map(String::from).collect();
+    let tried = gateway.try_servers(&loaded.config, &new).await;
+    let tried = tried.into_iter().filter_map(|trial| Some((trial.name, trial.tried?))).chain(running);
+    Ok(tried.filter_map(|(name, tried)| Some((name, tried.trouble()?))).collect())
+}
+
+/// Puts Nonet into a client's file, in the place of the servers that work.
+fn move_client(
+    setup: &Setup,
+    client: &SetupClient,
+    now: &Imported,
+    broken: &BTreeMap<String, String>,
+) -> ClientDone {
+    let (carried, stays) = setup.carried(client, now, broken);
+    let mut stay = now.staying(client.host, FileScope::User, &setup.machine);
+    let why = |server: &str| broken.get(server).cloned().unwrap_or_default();
+    stay.extend(stays.into_iter().map(|Carried { name, server }| (name, why(&server))));
+    let done = setup.change(client, &carried).and_then(|change| {
+        change.apply()?;
+        Ok((!change.is_nothing(), change.told))
+    });
+    let title = client.host.title;
+    match done {
+        Ok((is_new, told)) => {
+            ClientDone { title, told, stay, fault: None, installed: is_new.then_some(client.host) }
+        }
+        Err(fault) => {
+            ClientDone { title, told: Vec::new(), stay, fault: Some(fault.to_string()), installed: None }
+        }
+    }
+}
+
+/// Undoes the last setup of the page: the clients' files, servers.toml and the secrets.
+async fn undo(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response> {
+    let undo = gateway.setup_undo.lock().clone();
+    let nothing = || wrong(StatusCode::CONFLICT, "There is no setup to undo: this gateway has made none.");
+    let undo: Arc<SetupUndo> = Arc::new(undo.ok_or_else(nothing)?);
+    let work = undo.clone();
+    let changes = Arc::new(blocking(move || work.changes(&Machine::this()?)).await?);
+    if let Some(config) = &changes.config {
+        // The user means it, even where a protection goes with it.
+        gateway.accept_edit(config).await;
+    }
+    let work = changes.clone();
+    let told = blocking(move || {
+        for change in work.clients.iter().chain(&work.config) {
+            change.apply()?;
+        }
+        Ok(work.clients.iter().flat_map(|change| change.told.clone()).collect::<Vec<String>>())
+    });
+    let told = told.await?;
+    *gateway.setup_undo.lock() = None;
+    let trouble = match &changes.config {
+        Some(config) => gateway.taken_up(config).await.err(),
+        None => None,
+    };
+    blocking(move || undo.remove_secrets()).await?;
+    gateway.audit_event("page", || json!({ "action": "undo_setup" }));
+    Ok(answer(StatusCode::OK, &json!({ "told": told, "trouble": trouble })))
+}
