@@ -250,6 +250,9 @@ impl KeptResults {
     /// Other templates stay unchanged.
     pub async fn fill(&self, owner: &JobOwner, params: &Value) -> Result<Option<Filled>, Fault> {
         let uses = template::references([params]).map_err(|error| unread_template(&error))?;
+        if let Some(template) = &uses.almost {
+            return Err(unread_template(&TemplateError::no_reference(template)));
+        }
         if uses.kept.is_empty() && !uses.has_literals {
             return Ok(None);
         }

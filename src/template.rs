@@ -59,6 +59,16 @@ pub enum TemplateError {
     },
 }
 
+impl TemplateError {
+    /// Returns the fault of a template in the place of a reference that is none.
+    pub fn no_reference(template: &str) -> Self {
+        let why = format!(
+            "a kept result is `{{{{ref:r-0123456789}}}}`, with a path if need be. Text in braces is written `{{{{{LITERAL}{template}}}}}`"
+        );
+        Self::Malformed { template: template.into(), why }
+    }
+}
+
 /// What a template stands for.
 enum Meaning<'a> {
     /// A value under a name (`id` or `ref:ID`), and a path in it.
@@ -83,11 +93,7 @@ fn meaning(inside: &str) -> Result<Meaning<'_>, TemplateError> {
     if is_reference(given) {
         return Ok(Meaning::Named(format!("{OF_KEPT}{given}").into(), path));
     }
-    let template = inside.trim();
-    let why = format!(
-        "a kept result is `{{{{ref:r-0123456789}}}}`, with a path if need be. Text in braces is written `{{{{{LITERAL}{template}}}}}`"
-    );
-    Err(TemplateError::Malformed { template: template.into(), why })
+    Err(TemplateError::no_reference(inside.trim()))
 }
 
 /// Returns whether a text has the form of a reference to a kept result. A task's handle is such a reference too.
@@ -115,6 +121,8 @@ pub struct TemplateUses {
     pub kept: BTreeMap<String, bool>,
     /// Whether there is text in braces.
     pub has_literals: bool,
+    /// The first template that only begins like a reference, such as `r-f2`. In a plan it may be the id of a call.
+    pub almost: Option<String>,
 }
 
 /// Returns the kept results that templates use. Other names are not checked.
@@ -127,6 +135,8 @@ pub fn references<'a>(all: impl IntoIterator<Item = &'a Value>) -> Result<Templa
                 if let Some(id) = name.strip_prefix(OF_KEPT) {
                     let around = steps(inside, path)?.first().is_some_and(|first| AROUND.contains(first));
                     *found.kept.entry(id.into()).or_default() |= around;
+                } else if ["r-", "job-"].iter().any(|kind| name.starts_with(kind)) {
+                    found.almost.get_or_insert_with(|| inside.trim().into());
                 }
             }
         }
@@ -591,6 +601,6 @@ mod tests {
         assert_eq!(names(&value).into_iter().collect::<Vec<_>>(), ["a", "c"]);
         let kept = [("r-0123456789", false), ("r-00000000aa", true), ("job-0123456789ab", false)];
         let kept = kept.map(|(id, blocks)| (id.to_string(), blocks)).into();
-        assert_eq!(references([&value]), Ok(TemplateUses { kept, has_literals: true }));
+        assert_eq!(references([&value]), Ok(TemplateUses { kept, has_literals: true, almost: None }));
     }
 }

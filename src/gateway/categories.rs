@@ -100,7 +100,9 @@ impl Gate {
                 Some(entry) if description.is_empty() || !is_written => {
                     let tools = entry.tools.iter().filter(|full| seen(full));
                     let tools: Vec<&Arc<Tool>> = tools.filter_map(|full| catalog.get(full)).collect();
-                    if tells(&description, &tools) { description } else { sample(&tools) }
+                    // Only what is shown can tell.
+                    let shown = clip_words(&description, SUMMARY);
+                    if tells(&shown, &tools) { shown } else { sample(&tools) }
                 }
                 _ => description,
             };

@@ -273,7 +273,10 @@ impl Gateway {
         if !hints.is_empty() {
             // Other words would not find more.
         } else if found.hits.is_empty() {
-            hints.push("Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into());
+            let category = arguments.category.as_deref().map(search::outcomes::words);
+            hints.push(category.and_then(|words| gate.absent_hint(&words)).unwrap_or_else(|| {
+                "Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into()
+            }));
         } else if matches!(found.confidence, Confidence::Low) {
             let near = found.hits.first().is_some_and(|hit| hit.score >= NEAR);
             hints.push(match near {

@@ -410,7 +410,9 @@ impl Gate {
         if let Some(fault) = self.left_out_server(key) {
             return Err(fault);
         }
-        let known = self.servers().map(|(name, _)| &**name).filter(|name| self.knows(name));
+        let listed = self.servers().map(|(name, _)| name);
+        let servers: BTreeSet<&Arc<str>> = listed.chain(self.world.connections.keys()).collect();
+        let known = servers.into_iter().map(|name| &**name).filter(|name| self.knows(name));
         let groups = self.config().categories.iter().filter(|(_, group)| shows(group));
         let known: Vec<&str> = known.chain(groups.map(|(name, _)| name.as_str())).collect();
         let near = name::nearest_in_meaning(key, known.iter().copied(), 3);

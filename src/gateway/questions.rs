@@ -539,11 +539,12 @@ enum FormOutcome {
     NoForm,
 }
 
-/// Returns how long to wait for a form: within the client's soft deadline, unless the client can return at any time.
+/// Returns how long to wait for a form: within the client's soft deadline, unless the client can return at any time. A short
+/// deadline keeps its first half.
 pub(super) fn patience(caller: &Caller) -> Duration {
     match caller.forms() {
         Some(asker) if asker.parks => PARKED_AGE,
-        _ => caller.limits.soft_deadline.saturating_sub(MARGIN),
+        _ => caller.limits.soft_deadline.saturating_sub(MARGIN).max(caller.limits.soft_deadline / 2),
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::{
     gateway::{AtWork, Gateway, NEEDS_CONFIG, session::Caller},
     name::RESERVED,
-    text::{clip, line},
+    text::{clip, clip_words, line},
 };
 
 /// How many left-out servers the instructions name.
@@ -17,6 +17,9 @@ const LEFT_OUT: usize = 5;
 const READ_WAIT: Duration = Duration::from_millis(40);
 /// The minimum room for the names of categories, in characters.
 const FOR_CATEGORIES: usize = 300;
+/// How much of a category's description the instructions read and show, in characters.
+const MOST_ABOUT: usize = 400;
+const ABOUT: usize = 60;
 /// The longest subject of a task in the instructions, in characters.
 const SUBJECT: usize = 80;
 
@@ -49,7 +52,11 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
                 true => category["description"].as_str().unwrap_or_default(),
                 false => gate.config().about(name).unwrap_or_default(),
             };
-            if about.is_empty() { name.to_string() } else { format!("{name} ({})", line(about.trim(), 60)) }
+            if about.is_empty() {
+                name.to_string()
+            } else {
+                format!("{name} ({})", clip_words(&line(about.trim(), MOST_ABOUT), ABOUT))
+            }
         })
         .collect();
     let mut text = String::from(

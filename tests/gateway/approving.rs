@@ -43,6 +43,15 @@ fn the_user_allows_a_call_in_the_form() {
 }
 
 #[test]
+fn a_short_deadline_leaves_time_for_the_form() {
+    let setup = bank().0.gateway("soft_deadline = '3s'");
+    let mut client = setup.start_with(json!({ "elicitation": {} }));
+    client.answer_questions(|_| json!({ "action": "accept", "content": { "decision": "allow" } }));
+    client.until_ready("bank");
+    assert_eq!(client.answer("bank__pay", json!({ "sum": 5 })), json!({ "sum": 5 }));
+}
+
+#[test]
 fn the_user_does_not_allow_a_call_in_the_form() {
     for (action, decision, code) in [
         ("accept", "deny", "forbidden"),

@@ -148,7 +148,9 @@ async fn a_sure_hit_is_whole_and_the_others_are_names() {
 #[tokio::test]
 async fn a_text_for_models_is_no_description_of_a_server() {
     let audience = "# Everything\n\nAudience: These instructions are written for an LLM or autonomous agent \
-                    integrating with the server.";
+                    integrating with the server. Use it only for tests, and never twice for one thing. \
+                    Prefer `get-sum` where sums are asked for, and `echo` for everything else that is text. \
+                    Report troubles with the steps that led there.";
     let named = |names: &[&str]| names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>();
     let words =
         "Manages the archive of this town with its maps and its unusually complete registers. ".repeat(4);

@@ -105,6 +105,11 @@ fn a_search_names_the_servers_that_may_have_it() {
     assert!(told.contains("NONET_TEST_UNSET"), "{told}");
     let told = hint("buy a thing");
     assert!(!told.contains("may have it"), "{told}");
+    // Its category is there, and near its name.
+    let found = client.answer("search_tools", json!({ "query": "issues", "category": "github" }));
+    assert!(found["hint"].to_string().contains("`github` may have it but is down: "), "{found}");
+    let fault = json_of(&client.call("browse_category", json!({ "category": "githup" })));
+    assert_eq!(fault["error"]["did_you_mean"], json!(["github"]), "{fault}");
 }
 
 #[test]

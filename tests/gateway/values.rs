@@ -195,6 +195,8 @@ async fn what_cannot_be_read_is_refused_before_anything_is_called() {
         (bad, "expected `]`"),
         (text("{{ref:r-nope}}"), "`{{literal:ref:r-nope}}`"),
         (text("see {{ref r-0123456789}}"), "cannot be read"),
+        (text("{{r-f2..}}"), "`{{literal:r-f2..}}`"),
+        (text("{{r-d9c0617}}"), "a kept result is"),
         (text("{{r-0123456789}}"), "No result is kept as `r-0123456789`"),
         (watch("select", json!("[")), "`select`: "),
         (watch("notify_config", json!({ "expression": ".result >" })), "expression`: "),
