@@ -69,6 +69,8 @@ pub enum ChatMessage {
     Tool {
         /// The call's id.
         id: String,
+        /// The name of the tool.
+        name: String,
         text: String,
         failed: bool,
     },
@@ -203,7 +205,7 @@ impl Form {
                 ["support", "enable", "requires", "unrecognized", "unknown", "not allowed", "not permitted"]
                     .iter()
                     .any(|word| text.contains(word));
-            *status != StatusCode::TOO_MANY_REQUESTS && text.contains(what) && is_lack
+            matches!(status.as_u16(), 400 | 404 | 422 | 500 | 501) && text.contains(what) && is_lack
         };
         // OpenAI's newer models reject the parameter name that all other endpoints know.
         let wants_name = *status == StatusCode::BAD_REQUEST && text.contains("max_completion_tokens");
@@ -246,10 +248,17 @@ impl ChatEndpoint {
             .with_max_times(RETRIES)
             .with_jitter()
             .build();
+        let known = *self.form.lock();
+        let mut form = known;
         loop {
-            let form = *self.form.lock();
             let error = match self.send(chat, form).await {
-                Ok(completion) => return Ok(self.masked(self.with_calls(completion, chat, form))),
+                Ok(completion) => {
+                    // A refusal may be about this conversation, so only a form that has worked is kept.
+                    if form != known {
+                        *self.form.lock() = form;
+                    }
+                    return Ok(self.masked(with_calls(completion, chat, form)));
+                }
                 Err(error) => error,
             };
             if let Some(other) = form.after(&error, chat) {
@@ -258,7 +267,7 @@ impl ChatEndpoint {
                     ?other,
                     "{error}; the request is sent in another form"
                 );
-                *self.form.lock() = other;
+                form = other;
                 continue;
             }
             let Some(wait) = error.is_passing().then(|| waits.next()).flatten() else { return Err(error) };
@@ -283,16 +292,6 @@ impl ChatEndpoint {
             }
             (false, false) => None,
         }
-    }
-
-    /// Adds the calls in the text of a model whose endpoint does not read them.
-    fn with_calls(&self, mut completion: Completion, chat: Chat<'_>, form: Form) -> Completion {
-        let is_in_text = form.in_text || in_text::has_tags(&completion.text);
-        if is_in_text && completion.calls.is_empty() && !chat.tools.is_empty() {
-            completion.calls = in_text::calls(&completion.text, chat.tools);
-            self.form.lock().in_text |= !completion.calls.is_empty();
-        }
-        completion
     }
 
     async fn send(&self, chat: Chat<'_>, form: Form) -> Result<Completion, ChatError> {
@@ -391,6 +390,19 @@ impl ChatEndpoint {
     fn maskable(&self) -> Option<&str> {
         self.key.as_ref().map(|key| key.expose()).filter(|key| key.len() >= MASKED)
     }
+}
+
+/// Adds the calls in the text of a model whose endpoint does not read them. Where calls come beside the text, tags in a text
+/// that says anything else are quoted.
+fn with_calls(mut completion: Completion, chat: Chat<'_>, form: Form) -> Completion {
+    let is_in_text = form.in_text || in_text::is_call(&completion.text);
+    if is_in_text && completion.calls.is_empty() && !chat.tools.is_empty() {
+        completion.calls = in_text::calls(&completion.text, chat.tools);
+        if !form.in_text {
+            completion.text.clear();
+        }
+    }
+    completion
 }
 
 /// Returns the body of a request.

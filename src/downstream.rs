@@ -77,7 +77,7 @@ pub use self::{
     likely_cause::likely_cause,
     placement::{Holder, Place, Placed, Placements, Relayed},
     program::run_program,
-    question_board::QuestionBoard,
+    question_board::{QuestionBoard, TakenRequests},
     reach::{Reach, net_text},
     server_requests::{
         ClientChannel, ClientWait, Declined, ELICITATION, InputReplies, InputRequests, LogLevel, SAMPLING,

@@ -110,20 +110,27 @@ impl KeptResults {
         filter: &str,
         whole: Whole,
     ) -> Result<Selected, SelectError> {
-        let lacks = whole.lacks(filter);
         let mut failed = None;
         for reading in whole.readings(filter) {
             match self.selector.select(owner.account.id, filter, reading).await {
-                Ok(value) => return Ok(Selected { value, note: lacks.filter(|_| failed.is_none()) }),
+                Ok(value) => {
+                    let is_first = failed.is_none();
+                    let note = is_first.then(|| whole.lacks(filter, !is_blank(&value))).flatten();
+                    return Ok(Selected { value, note });
+                }
                 // The first reading's error refers to the value that was shown.
                 Err(error) => drop(failed.get_or_insert(error)),
             }
         }
-        Err(match (failed, lacks) {
-            (Some(SelectError::Failed(filter, why)), Some(lacks)) => {
-                SelectError::Failed(filter, format!("{lacks} ({why})"))
+        Err(match failed {
+            Some(SelectError::Failed(filter, why)) => {
+                let why = match whole.lacks(&filter, false) {
+                    Some(lacks) => format!("{lacks} ({why})"),
+                    None => why,
+                };
+                SelectError::Failed(filter, why)
             }
-            (failed, _) => {
+            failed => {
                 failed.unwrap_or_else(|| SelectError::Failed(filter.into(), "there is no value".into()))
             }
         })
@@ -131,12 +138,12 @@ impl KeptResults {
 
     /// Whether a jq filter holds for JSON text.
     pub async fn holds(&self, owner: &JobOwner, filter: &str, json: String) -> Result<bool, SelectError> {
-        Ok(select::holds(&self.selector.outputs(owner.account.id, filter, json).await?))
+        Ok(select::holds(&self.selector.outputs(owner.account.id, filter, json.into()).await?))
     }
 
     /// Runs a jq filter on JSON text when it is the owner's turn. Several outputs are an array.
     pub async fn compute(&self, owner: &JobOwner, filter: &str, json: String) -> Result<Value, SelectError> {
-        self.selector.select(owner.account.id, filter, json).await
+        self.selector.select(owner.account.id, filter, json.into()).await
     }
 
     /// Returns a result of `size` bytes unchanged if it fits into `budget` bytes; otherwise keeps the result and
@@ -261,6 +268,14 @@ impl KeptResults {
         filled.map(Some).map_err(|error| Fault::new(Code::NotFound, error.to_string()))
     }
 
+    /// Refuses references that cannot be read.
+    pub async fn check(&self, owner: &JobOwner, ids: impl Iterator<Item = &String>) -> Result<(), Fault> {
+        for id in ids {
+            self.text(owner, id).await?;
+        }
+        Ok(())
+    }
+
     /// Reads the kept results that templates use: for each ID whether its blocks are needed beside its value.
     pub async fn references(
         &self,
@@ -354,6 +369,18 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 
 fn reference_of(kept: &Result<KeptAs, String>) -> Result<&str, &str> {
     kept.as_ref().map(|kept| kept.reference.as_str()).map_err(String::as_str)
+}
+
+/// Whether the output of a filter is what a missing member gives.
+fn is_blank(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Number(number) => number.as_u64() == Some(0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.iter().all(is_blank),
+        Value::Object(members) => members.values().all(is_blank),
+        Value::Bool(true) => false,
+    }
 }
 
 /// Returns JSON as the text of a result.

@@ -3,6 +3,7 @@
 mod tables;
 
 use std::{
+    borrow::Cow,
     io::{self, Read},
     path::{Path, PathBuf},
     process::Stdio,
@@ -19,7 +20,10 @@ use jaq_core::{
 };
 use jaq_json::{Val, read};
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::Semaphore,
+};
 
 use crate::{text::clip, turns::Turns};
 
@@ -45,6 +49,9 @@ const FROM_JSON: &str = "def fromjson: if isstring then fromjson_of_text else . 
 /// memory.
 const LONGEST: usize = 8 << 10;
 const CHECK_STACK: usize = 256 << 20;
+/// Limits how many threads check filters at the same time.
+const CHECKS_AT_ONCE: u32 = 4;
+static CHECKS: Semaphore = Semaphore::const_new(CHECKS_AT_ONCE as usize);
 
 /// Why a filter failed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -105,19 +112,24 @@ impl Selector {
     }
 
     /// Runs a filter on JSON text. One output is the value itself, several are an array.
-    pub async fn select(&self, owner: u64, filter: &str, json: String) -> Result<Value, SelectError> {
+    pub async fn select(&self, owner: u64, filter: &str, json: Cow<'_, str>) -> Result<Value, SelectError> {
         let mut outputs = self.outputs(owner, filter, json).await?;
         Ok(if outputs.len() == 1 { outputs.remove(0) } else { Value::Array(outputs) })
     }
 
     /// Runs a filter on JSON text when it is the owner's turn. Returns all outputs in order.
-    pub async fn outputs(&self, owner: u64, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
+    pub async fn outputs(
+        &self,
+        owner: u64,
+        filter: &str,
+        json: Cow<'_, str>,
+    ) -> Result<Vec<Value>, SelectError> {
         let slot = tokio::time::timeout(PATIENCE, self.turns.take(owner)).await;
         let Ok(Ok(slot)) = slot else { return Err(SelectError::Busy(filter.into())) };
         let outcome = match &self.executable {
-            Some(executable) => tokio::time::timeout(TIME_LIMIT, in_child(executable, filter, json)).await,
+            Some(executable) => tokio::time::timeout(TIME_LIMIT, in_child(executable, filter, &json)).await,
             None => {
-                let text = filter.to_string();
+                let (text, json) = (filter.to_string(), json.into_owned());
                 let work = tokio::task::spawn_blocking(move || {
                     // Held because the work may continue past its time limit.
                     let _slot = slot;
@@ -141,7 +153,7 @@ pub fn holds(outputs: &[Value]) -> bool {
     })
 }
 
-async fn in_child(executable: &Path, filter: &str, json: String) -> Result<Vec<Value>, SelectError> {
+async fn in_child(executable: &Path, filter: &str, json: &str) -> Result<Vec<Value>, SelectError> {
     let failed = |why: &str| SelectError::Failed(filter.into(), why.into());
     let broken = |error: io::Error| failed(&error.to_string());
     let mut command = tokio::process::Command::new(executable);
@@ -253,16 +265,20 @@ pub fn given(filter: Option<String>) -> Option<String> {
 /// than a process for it would; a thread with a stack for the deepest filter keeps the gateway safe.
 pub async fn check_all(filters: Vec<String>) -> Result<(), (usize, SelectError)> {
     let (done, outcome) = tokio::sync::oneshot::channel();
+    let first = filters.first().cloned().unwrap_or_default();
+    // Never closed. Held by the thread, because the caller may give up meanwhile.
+    let turn = CHECKS.acquire().await.ok();
     let work = move || {
+        let _turn = turn;
         let mut checked = filters.iter().enumerate().map(|(at, filter)| match filter.len() > LONGEST {
             true => Err((at, too_long(filter))),
             false => check(filter).map_err(|error| (at, error)),
         });
         let _ = done.send(checked.find(Result::is_err).unwrap_or(Ok(())));
     };
-    let unchecked = || (0, SelectError::Busy(String::new()));
-    std::thread::Builder::new().stack_size(CHECK_STACK).spawn(work).map_err(|_| unchecked())?;
-    outcome.await.map_err(|_| unchecked())?
+    let thread = std::thread::Builder::new().stack_size(CHECK_STACK).spawn(work);
+    thread.map_err(|_| (0, SelectError::Busy(first.clone())))?;
+    outcome.await.map_err(|_| (0, SelectError::Syntax(first, "it could not be checked".into())))?
 }
 
 fn too_long(filter: &str) -> SelectError {
@@ -472,6 +488,17 @@ mod tests {
         assert_eq!(wrong.0, 1);
         let long = check_all(vec!["1|".repeat(LONGEST)]).await.expect_err("it is long").1.to_string();
         assert!(long.contains("the most are") && long.len() < 400, "{long}");
+    }
+
+    #[tokio::test]
+    async fn few_filters_are_checked_at_the_same_time() {
+        let others = CHECKS.acquire_many(CHECKS_AT_ONCE).await;
+        let mut checked = Box::pin(check_all(vec![".a".into()]));
+        assert_eq!(futures::poll!(&mut checked), std::task::Poll::Pending);
+        tokio::task::yield_now().await;
+        assert_eq!(futures::poll!(&mut checked), std::task::Poll::Pending);
+        drop(others);
+        assert_eq!(checked.await, Ok(()));
     }
 
     #[tokio::test]

@@ -208,12 +208,15 @@ pub trait Records: Debug + Send + Sync {
     /// Removes an owner's records stored before a time. Returns how many.
     fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize>;
 
-    /// Returns the records that are due at `now_ms` and that this gateway holds, earliest first. Takes over records of
-    /// gateways that have ended. A record stays due until it is changed.
-    fn due(&self, now_ms: u64) -> Stored<'_, Vec<Record>>;
+    /// Returns how many records of a kind an owner has.
+    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, usize>;
 
-    /// Returns the upcoming work; `None` if there are no records at all.
-    fn agenda(&self) -> Stored<'_, Option<Agenda>>;
+    /// Returns the records of these kinds that are due at `now_ms` and that this gateway holds, earliest first. Takes over records of
+    /// gateways that have ended. A record stays due until it is changed.
+    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> Stored<'a, Vec<Record>>;
+
+    /// Returns the upcoming work of these kinds, and the notices; `None` if there are no records at all.
+    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> Stored<'a, Option<Agenda>>;
 
     /// Makes this gateway the holder of at most `most` unheld records, oldest first, and returns them. Of several callers,
     /// only one gets each.

@@ -374,6 +374,44 @@ mod tests {
     }
 
     #[test]
+    fn a_night_goes_on_after_midnight() {
+        // A Sunday, 20:00, and the night after it.
+        let after_midnight = "2026-11-23T00:30:00+01:00";
+        let check = |when: &str, now: &str, expected: &str| {
+            assert_eq!(times(when, "Europe/Berlin", now, 1), [expected], "{when} {now}");
+        };
+        for (when, expected) in [
+            ("tonight at 9", "2026-11-22T21:00:00+01:00"),
+            ("tonight at 23", "2026-11-22T23:00:00+01:00"),
+            ("tonight at 11pm", "2026-11-22T23:00:00+01:00"),
+            ("tonight at 12", "2026-11-23T00:00:00+01:00"),
+            ("tonight at 12am", "2026-11-23T00:00:00+01:00"),
+            ("tonight at 2", "2026-11-23T02:00:00+01:00"),
+            ("at 2 at night", "2026-11-23T02:00:00+01:00"),
+            ("sunday night at 1", "2026-11-23T01:00:00+01:00"),
+            ("tomorrow night at 8", "2026-11-23T20:00:00+01:00"),
+            ("tomorrow night at 1am", "2026-11-24T01:00:00+01:00"),
+            ("november 30 at night at 1", "2026-12-01T01:00:00+01:00"),
+            ("tomorrow afternoon at 3", "2026-11-23T15:00:00+01:00"),
+            ("tomorrow afternoon at 12", "2026-11-23T12:00:00+01:00"),
+            ("tomorrow evening at 7am", "2026-11-23T07:00:00+01:00"),
+            ("every night at 2", "2026-11-23T02:00:00+01:00"),
+            ("every night at 2am", "2026-11-23T02:00:00+01:00"),
+            ("every night at 12", "2026-11-23T00:00:00+01:00"),
+            ("every night at 10", "2026-11-22T22:00:00+01:00"),
+            ("every monday night at 1", "2026-11-24T01:00:00+01:00"),
+            ("every saturday night at 11", "2026-11-28T23:00:00+01:00"),
+        ] {
+            check(when, NOW, expected);
+        }
+        check("tonight at 2", after_midnight, "2026-11-23T02:00:00+01:00");
+        check("tonight at 9", after_midnight, "2026-11-23T21:00:00+01:00");
+        check("at 2 at night", after_midnight, "2026-11-23T02:00:00+01:00");
+        assert!(fault("tonight at 7").contains("has passed") && fault("today at 2").contains("has passed"));
+        assert!(fault("every month on the 31st at night at 1").contains("is not a time"));
+    }
+
+    #[test]
     fn an_interval_may_be_in_words() {
         let check = |text: &str, expected: Option<u64>| assert_eq!(seconds(text), expected, "{text}");
         check("30s", Some(30));

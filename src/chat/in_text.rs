@@ -1,4 +1,4 @@
-//! Tools for models that know none: the system text describes them, and calls are read from the model's text.
+//! Tools for endpoints that do not support them: the system text describes them, and calls are read from the model's text.
 
 use serde_json::{Value, json};
 
@@ -35,8 +35,8 @@ pub fn system(system: &str, tools: &[ChatTool]) -> String {
 }
 
 /// Returns the result of a call as the user says it.
-pub fn result(id: &str, text: &str) -> String {
-    format!("The result of the call `{id}`:\n{text}")
+pub fn result(tool: &str, text: &str) -> String {
+    format!("The result of `{tool}`:\n{text}")
 }
 
 /// Returns a conversation in chat messages of text. Roles take turns.
@@ -45,8 +45,8 @@ pub(super) fn messages(chat: Chat<'_>) -> Vec<Value> {
     for message in chat.messages {
         let (role, text) = match message {
             ChatMessage::User(text) => ("user", text.clone()),
-            ChatMessage::Tool { id, text, .. } => ("user", result(id, text)),
-            ChatMessage::Model(completion) => ("assistant", said(completion)),
+            ChatMessage::Tool { name, text, .. } => ("user", result(name, text)),
+            ChatMessage::Model(completion) => ("assistant", said(completion, chat.tools)),
         };
         match all.last_mut().filter(|(last, _)| *last == role) {
             Some((_, said)) => *said = format!("{said}\n\n{text}"),
@@ -56,34 +56,41 @@ pub(super) fn messages(chat: Chat<'_>) -> Vec<Value> {
     all.into_iter().map(|(role, text)| json!({ "role": role, "content": text })).collect()
 }
 
-/// Returns what the model has said: its text, which has its calls, unless they came beside it.
-fn said(completion: &Completion) -> String {
-    if !completion.text.is_empty() || completion.calls.is_empty() {
-        return completion.text.clone();
+/// Returns what the model has said: its text, and the calls that came beside it.
+fn said(Completion { text, calls, .. }: &Completion, tools: &[ChatTool]) -> String {
+    if calls.is_empty() || !self::calls(text, tools).is_empty() {
+        return text.clone();
     }
     let call = |call: &ChatCall| {
         let arguments = call.read().unwrap_or_else(|_| json!(call.arguments));
         json!({ "tool": call.name, "arguments": arguments })
     };
-    completion.calls.iter().map(call).collect::<Value>().to_string()
+    let beside = calls.iter().map(call).collect::<Value>().to_string();
+    if text.is_empty() { beside } else { format!("{text}\n{beside}") }
 }
 
-/// Whether a text has the tags of a call.
-pub(super) fn has_tags(text: &str) -> bool {
-    text.contains(OPEN)
+/// Returns the text behind a model's thoughts.
+fn without_thoughts(text: &str) -> &str {
+    text.rsplit_once(THOUGHT).map_or(text, |(_, text)| text)
+}
+
+/// Whether a text is a call between tags, or several, and nothing else.
+pub(super) fn is_call(text: &str) -> bool {
+    let blocks = without_thoughts(text).trim().strip_suffix(CLOSE);
+    blocks.is_some_and(|blocks| blocks.split(CLOSE).all(|block| block.trim_start().starts_with(OPEN)))
 }
 
 /// Reads the calls in a text: between tags, or as JSON by itself, in a fence, or behind some words.
 pub fn calls(text: &str, tools: &[ChatTool]) -> Vec<ChatCall> {
-    let text = text.rsplit_once(THOUGHT).map_or(text, |(_, text)| text);
-    let mut found = if has_tags(text) { between_tags(text, tools) } else { in_json(text, tools) };
+    let text = without_thoughts(text);
+    let mut found = if text.contains(OPEN) { between_tags(text, tools) } else { in_json(text, tools) };
     for (at, call) in found.iter_mut().enumerate() {
         call.id = format!("call_{at}");
     }
     found
 }
 
-/// Reads each call between tags; the last one may lack its end. One that is no JSON is a call whose arguments are wrong.
+/// Reads each call between tags; the last one may lack its end. Without JSON, it is a call with wrong arguments.
 fn between_tags(text: &str, tools: &[ChatTool]) -> Vec<ChatCall> {
     let inside = text.split(OPEN).skip(1).map(|rest| rest.split(CLOSE).next().unwrap_or(rest).trim());
     let read = |inside: &str| match in_json(inside, tools) {
@@ -175,7 +182,7 @@ mod tests {
         check(r#"[{"tool": "a__b", "arguments": {}}, {"tool": "c", "arguments": {}}]"#, &two);
         check("{\"tool\": \"a__b\"}\n{\"tool\": \"c\"}\nDone.", &two);
         check(r#"<tool_call>{"name":"a__b"}</tool_call><tool_call>{"name":"c"}</tool_call>"#, &two);
-        // The model is told that there is no such tool, and that its arguments are no JSON.
+        // The model reads that there is no such tool, and that its arguments are not JSON.
         check(r#"{"tool": "nope", "arguments": {}}"#, &[("nope", "{}")]);
         check("<tool_call>a__b(n=1)</tool_call>", &[("tool_call", "a__b(n=1)")]);
         check("The answer is {x}.", &[]);
@@ -189,28 +196,58 @@ mod tests {
     }
 
     #[test]
+    fn tags_are_a_call_only_if_there_is_nothing_else() {
+        let one = r#"<tool_call>{"name": "c"}</tool_call>"#;
+        let check = |text: &str, expected: bool| assert_eq!(is_call(text), expected, "{text}");
+        check(one, true);
+        check(&format!(" {one}\n{one}\n"), true);
+        check(&format!("<think>Now.</think>\n{one}"), true);
+        check(&format!("The page says: {one}"), false);
+        check(&format!("{one} is on the page."), false);
+        check(&format!("{one} and {one}"), false);
+        check("<tool_call>{\"name\": \"c\"}", false);
+        check("</tool_call>", false);
+        check("", false);
+    }
+
+    #[test]
     fn a_conversation_is_told_in_turns() {
         let call = |name: &str| ChatCall { id: "call_0".into(), name: name.into(), ..ChatCall::default() };
-        let answer = |text: &str| ChatMessage::Tool { id: "call_0".into(), text: text.into(), failed: false };
+        let answer = |text: &str| ChatMessage::Tool {
+            id: "call_0".into(),
+            name: "c".into(),
+            text: text.into(),
+            failed: false,
+        };
+        let model = |text: &str| {
+            ChatMessage::Model(Completion {
+                text: text.into(),
+                calls: vec![call("c")],
+                ..Completion::default()
+            })
+        };
+        let in_text = r#"Again: {"tool": "c"}"#;
         let messages = [
             ChatMessage::User("Look".into()),
-            ChatMessage::Model(Completion { calls: vec![call("c")], ..Completion::default() }),
+            model(""),
             answer("one"),
             answer("two"),
+            model("Now c."),
+            answer("three"),
+            model(in_text),
         ];
         let chat = Chat { system: "Be brief.", messages: &messages, tools: &tools(), max_tokens: None };
         let told = super::messages(chat);
         let roles: Vec<&Value> = told.iter().map(|message| &message["role"]).collect();
-        assert_eq!(roles, ["system", "user", "assistant", "user"]);
+        assert_eq!(roles, ["system", "user", "assistant", "user", "assistant", "user", "assistant"]);
         assert!(
             told[0]["content"]
                 .as_str()
                 .is_some_and(|text| text.starts_with("Be brief.") && text.contains("- a__b: Does"))
         );
         assert_eq!(told[2]["content"], r#"[{"tool":"c","arguments":{}}]"#);
-        assert_eq!(
-            told[3]["content"],
-            "The result of the call `call_0`:\none\n\nThe result of the call `call_0`:\ntwo"
-        );
+        assert_eq!(told[3]["content"], "The result of `c`:\none\n\nThe result of `c`:\ntwo");
+        assert_eq!(told[4]["content"], "Now c.\n[{\"tool\":\"c\",\"arguments\":{}}]");
+        assert_eq!(told[6]["content"], in_text);
     }
 }

@@ -121,7 +121,7 @@ fn a_request_repeats_the_conversation() {
             reasoning: Some("Let me count".into()),
             ..Completion::default()
         }),
-        ChatMessage::Tool { id: "a".into(), text: "3".into(), failed: false },
+        ChatMessage::Tool { id: "a".into(), name: "x".into(), text: "3".into(), failed: false },
     ];
     let tools = [ChatTool {
         name: "x".into(),
@@ -164,7 +164,9 @@ fn a_refused_request_takes_another_form() {
         Some(Form { renamed: true, ..Form::default() }),
     );
     check(400, "no such model", &tools, None);
-    check(429, "too many requests for tools; plans that support more are", &tools, None);
+    for status in [402, 429, 502, 503] {
+        check(status, "too many requests for tools; plans that support more are", &tools, None);
+    }
 }
 
 #[test]

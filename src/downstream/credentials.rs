@@ -104,9 +104,10 @@ impl Credentials {
 
 /// Returns a refusal in words: a `WWW-Authenticate` header is for programs. Anything else is for people already.
 fn in_words(challenge: &str) -> String {
-    let scheme = challenge.split([' ', ',']).next().unwrap_or_default().to_ascii_lowercase();
-    let is_header = ["bearer", "basic", "digest", "negotiate", "dpop", "token", "apikey"].contains(&&*scheme);
-    if !is_header {
+    let (scheme, rest) = challenge.split_once([' ', ',']).unwrap_or((challenge, ""));
+    let schemes = ["bearer", "basic", "digest", "negotiate", "dpop", "token", "apikey"];
+    let has_scheme = schemes.iter().any(|known| known.eq_ignore_ascii_case(scheme));
+    if !has_scheme || !(rest.trim().is_empty() || rest.contains('=')) {
         return challenge.into();
     }
     let value = |name: &str| {
@@ -116,8 +117,8 @@ fn in_words(challenge: &str) -> String {
     match (value("error_description"), value("error")) {
         (Some(said), _) => format!("it refuses the request: {said}"),
         (None, Some("insufficient_scope")) => "it requires a sign-in with more scopes".into(),
-        (None, Some("invalid_token")) => "it does not accept the token (HTTP 401)".into(),
-        _ => "it requires a sign-in or a token (HTTP 401)".into(),
+        (None, Some("invalid_token")) => "it does not accept the token".into(),
+        _ => "it requires a sign-in or a token".into(),
     }
 }
 
@@ -156,12 +157,9 @@ mod tests {
     #[test]
     fn a_refusal_is_told_in_words() {
         let check = |challenge: &str, expected: &str| assert_eq!(in_words(challenge), expected);
-        check("Bearer", "it requires a sign-in or a token (HTTP 401)");
-        check(
-            "Bearer realm=\"x\", resource_metadata=\"https://a/b\"",
-            "it requires a sign-in or a token (HTTP 401)",
-        );
-        check("Bearer error=\"invalid_token\"", "it does not accept the token (HTTP 401)");
+        check("Bearer", "it requires a sign-in or a token");
+        check("Bearer realm=\"x\", resource_metadata=\"https://a/b\"", "it requires a sign-in or a token");
+        check("Bearer error=\"invalid_token\"", "it does not accept the token");
         check("Bearer error=\"insufficient_scope\", scope=\"a\"", "it requires a sign-in with more scopes");
         check(
             "bearer error=\"invalid_token\", error_description=\"The token has expired\"",
@@ -169,6 +167,8 @@ mod tests {
         );
         check("HTTP 401 Unauthorized", "HTTP 401 Unauthorized");
         check("admins only", "admins only");
+        check("Token expired, sign in again", "Token expired, sign in again");
+        check("Basic plan does not include this", "Basic plan does not include this");
     }
 
     #[test]

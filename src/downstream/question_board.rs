@@ -20,6 +20,16 @@ pub struct QuestionBoard {
     posted: Notify,
 }
 
+/// Where requests were on the board.
+#[derive(Clone, Copy, Debug)]
+pub struct BoardPlace {
+    number: u64,
+    call: u64,
+}
+
+/// Requests that were taken from the board.
+pub type TakenRequests = (BoardPlace, InputRequests, oneshot::Sender<InputReplies>);
+
 /// Requests of one server, some of which may be answered.
 #[derive(Debug)]
 struct Posted {
@@ -46,13 +56,28 @@ impl QuestionBoard {
         requests: InputRequests,
         reply: oneshot::Sender<InputReplies>,
     ) -> u64 {
-        let number = self.number();
+        let place = BoardPlace { number: self.number(), call };
+        self.add(place, by_task, requests, reply);
+        place.number
+    }
+
+    /// Puts back requests that could not be brought to the client.
+    pub fn put_back(&self, (place, requests, reply): TakenRequests) {
+        self.add(place, false, requests, reply);
+    }
+
+    fn add(
+        &self,
+        BoardPlace { number, call }: BoardPlace,
+        by_task: bool,
+        requests: InputRequests,
+        reply: oneshot::Sender<InputReplies>,
+    ) {
         let mut open = self.open.lock();
         open.retain(|_, posted| !posted.reply.is_closed());
         open.insert(number, Posted { call, by_task, requests, replies: InputReplies::new(), reply });
         drop(open);
         self.posted.notify_waiters();
-        number
     }
 
     /// Removes requests that nobody has answered.
@@ -61,7 +86,7 @@ impl QuestionBoard {
     }
 
     /// Waits for requests that another request of the session may bring to the client, and removes them.
-    pub async fn next(&self, asker: &ClientChannel) -> (InputRequests, oneshot::Sender<InputReplies>) {
+    pub async fn next(&self, asker: &ClientChannel) -> TakenRequests {
         loop {
             let posted = self.posted.notified();
             tokio::pin!(posted);
@@ -75,7 +100,7 @@ impl QuestionBoard {
     }
 
     /// Removes the oldest requests that another request of the session may bring to the client, whose channel is `asker`.
-    pub fn take(&self, asker: &ClientChannel) -> Option<(InputRequests, oneshot::Sender<InputReplies>)> {
+    pub fn take(&self, asker: &ClientChannel) -> Option<TakenRequests> {
         let mut open = self.open.lock();
         if open.is_empty() {
             return None;
@@ -87,7 +112,8 @@ impl QuestionBoard {
             !posted.by_task && !posted.reply.is_closed() && posted.requests.values().all(can)
         };
         let number = *open.iter().find(|(_, posted)| is_free(posted))?.0;
-        open.remove(&number).map(|posted| (posted.requests, posted.reply))
+        let posted = open.remove(&number)?;
+        Some((BoardPlace { number, call: posted.call }, posted.requests, posted.reply))
     }
 
     /// Returns the unanswered requests of a call, under keys that are unique for the call.

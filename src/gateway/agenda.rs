@@ -65,10 +65,11 @@ impl Gateway {
     }
 
     async fn look_ahead(self: &Arc<Self>) {
-        match self.records.agenda().await {
+        let kinds = self.errands_that_run();
+        match self.records.agenda(&kinds).await {
             Ok(Some(agenda)) => {
                 self.mail.note(&agenda);
-                self.run_due(agenda.next_due_ms).await;
+                self.run_due(&kinds, agenda.next_due_ms).await;
             }
             // The warning came when Redis went away.
             Ok(None) | Err(StoreError::Away { .. }) => {}

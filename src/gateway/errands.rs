@@ -174,26 +174,21 @@ impl Gateway {
         }
     }
 
-    /// Whether the configuration lets errands of this kind run.
-    fn runs(&self, kind: RecordKind) -> bool {
+    /// Returns the kinds of errands that the configuration lets run.
+    pub(super) fn errands_that_run(&self) -> Vec<RecordKind> {
         let settings = &self.config().gateway;
-        match kind {
-            RecordKind::Watch => settings.watchers,
-            RecordKind::Schedule => settings.scheduler,
-            _ => true,
-        }
+        let kinds = [(RecordKind::Watch, settings.watchers), (RecordKind::Schedule, settings.scheduler)];
+        kinds.into_iter().filter(|(_, runs)| *runs).map(|(kind, _)| kind).collect()
     }
 
     /// Whether this gateway has errands to run later.
     pub async fn has_errands(&self) -> bool {
-        if ![RecordKind::Watch, RecordKind::Schedule].into_iter().any(|kind| self.runs(kind)) {
-            return false;
-        }
-        matches!(self.records.agenda().await, Ok(Some(agenda)) if agenda.next_due_ms.is_some())
+        let agenda = self.records.agenda(&self.errands_that_run()).await;
+        matches!(agenda, Ok(Some(agenda)) if agenda.next_due_ms.is_some())
     }
 
-    /// Runs the due errands, each in its own task.
-    pub(super) async fn run_due(self: &Arc<Self>, next_due_ms: Option<u64>) {
+    /// Runs the due errands of these kinds, each in its own task.
+    pub(super) async fn run_due(self: &Arc<Self>, kinds: &[RecordKind], next_due_ms: Option<u64>) {
         let now_ms = self.clock.unix_ms();
         if let Some(horizon_ms) = self.errands.went_back(now_ms)
             && let Err(error) = self.pull_in(now_ms, horizon_ms).await
@@ -203,11 +198,11 @@ impl Gateway {
         if next_due_ms.is_none_or(|due| due > now_ms) {
             return;
         }
-        let due = match self.records.due(now_ms).await {
+        let due = match self.records.due(now_ms, kinds).await {
             Ok(due) => due,
             Err(error) => return tracing::warn!(%error, "what is due cannot be read"),
         };
-        for record in due.into_iter().filter(|record| self.runs(record.kind)) {
+        for record in due {
             self.run_errand(record);
         }
     }
@@ -247,7 +242,7 @@ impl Gateway {
 
     /// Reschedules errands that are due too late. Checks everything due until `horizon_ms`.
     async fn pull_in(&self, now_ms: u64, horizon_ms: u64) -> Result<(), StoreError> {
-        for record in self.records.due(horizon_ms).await? {
+        for record in self.records.due(horizon_ms, &[RecordKind::Watch, RecordKind::Schedule]).await? {
             match record.kind {
                 RecordKind::Watch => self.pull_in_watch(record, now_ms).await?,
                 RecordKind::Schedule => self.pull_in_schedule(record, now_ms).await?,

@@ -137,7 +137,9 @@ fn fault_of(tool: &Tool, error: CallError) -> Fault {
             Fault::new(Code::InvalidParams, message).next("get_tool", json!({ "name": &*tool.full }))
         }
         CallError::NotSent(why) => {
-            Fault::new(Code::UpstreamError, format!("`{}` was not called: {why}.", tool.full))
+            let message =
+                format!("`{}` was not called: {why}. Tell the user, or use another tool.", tool.full);
+            Fault::new(Code::UpstreamError, message)
         }
         CallError::NotAllowed { error, remedy } => not_allowed(tool, &error, remedy),
         CallError::RateLimited { error, wait } => {
@@ -145,14 +147,17 @@ fn fault_of(tool: &Tool, error: CallError) -> Fault {
             Fault::new(Code::RateLimited, message).retry_after(wait.unwrap_or(UNSAID))
         }
         CallError::Upstream { error, wait, is_open, .. } => {
-            let effect = if is_open { OPEN } else { "" };
-            let message = format!("`{}` failed: {error}.{effect}", tool.full);
+            let next = if is_open { OPEN } else { " Call it again later, or use another tool." };
+            let message = format!("`{}` failed: {error}.{next}", tool.full);
             let fault = Fault::new(Code::UpstreamError, message);
             let fault = wait.into_iter().fold(fault, Fault::retry_after);
             Fault { retryable: !is_open, ..fault }
         }
         CallError::Unreadable(why) => {
-            Fault::new(Code::UpstreamError, format!("`{server}` sent an unusable answer: {why}"))
+            let why = why.trim_end_matches('.');
+            let message =
+                format!("`{server}` sent an unusable answer: {why}. Tell the user, or use another tool.");
+            Fault::new(Code::UpstreamError, message)
         }
     }
 }

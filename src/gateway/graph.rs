@@ -98,8 +98,6 @@ pub(super) struct PlanRun<'a> {
 pub(super) struct ParallelRun {
     pub arguments: ParallelArguments,
     pub plan: Arc<Plan>,
-    /// The kept results that the actions name, if they have been read before any of the actions ran.
-    pub kept: Values,
     /// The calls that ended before the question.
     pub before: Vec<(usize, ActionResult)>,
     /// The user's answers so far.
@@ -350,9 +348,9 @@ impl Gateway {
         self.check_actions(caller, &plan).await?;
         let named = plan.calls().iter().flat_map(|call| [&call.params].into_iter().chain(&call.for_each));
         let uses = template::references(named).map_err(|error| kept::unread_template(&error))?;
-        let kept = self.kept.references(&caller.owner(), uses.kept).await?.0;
+        self.kept.check(&caller.owner(), uses.kept.keys()).await?;
         let (before, grants) = (Vec::new(), Value::Null);
-        let run = ParallelRun { arguments, plan, kept, before, grants, checkpoints: None };
+        let run = ParallelRun { arguments, plan, before, grants, checkpoints: None };
         self.run_actions(caller, run, admission).await
     }
 
@@ -383,15 +381,13 @@ impl Gateway {
         };
         let gateway = self.clone();
         let work = async move {
-            let ParallelRun { arguments, plan, kept, before, checkpoints, .. } = parallel;
-            let mut given = given_to(&arguments);
-            given.extend(kept);
+            let ParallelRun { arguments, plan, before, checkpoints, .. } = parallel;
             let began = Instant::now();
             let all: BTreeSet<usize> = (0..plan.calls().len()).collect();
             let (log, noted) = gateway.journal(&own, &plan, checkpoints.as_ref());
             let run = PlanRun {
                 plan: &plan,
-                given,
+                given: given_to(&arguments),
                 before,
                 concurrency: arguments.max_concurrency.unwrap_or(CONCURRENCY).clamp(1, MAX_ACTIONS),
                 fail_fast: arguments.fail_fast,

@@ -126,6 +126,14 @@ async fn a_result_is_read_by_a_filter() {
     let query = json!({ "ref": keep(&kept, &owner(None), page).await, "select": ".result.events | length" });
     let counted = fetch(&kept, &owner(None), query).await.expect("a value");
     assert_eq!(counted["note"], "no `result`; keys: events");
+    let page = json!({ "content": [{ "type": "text", "text": "{\"data\": {\"events\": [1, 2]}}" }] });
+    let reference = keep(&kept, &owner(None), page).await;
+    for (filter, note) in
+        [(".events | length", json!("no `events`; keys: data")), (".data.events", Value::Null)]
+    {
+        let read = fetch(&kept, &owner(None), json!({ "ref": reference, "select": filter })).await;
+        assert_eq!(read.expect("a value")["note"], note, "{filter}");
+    }
 }
 
 #[tokio::test]

@@ -162,7 +162,7 @@ impl Memory {
         let tags: Vec<String> = tags.iter().map(|tag| fold(tag.trim())).collect();
         let most = limit.unwrap_or(5);
         let allowed = |at: usize| view.facts[at].has(&tags);
-        if query.trim().is_empty() {
+        if query.trim().is_empty() || view.facts.is_empty() {
             let of = view.facts.len();
             let with_tags: Vec<&Arc<Fact>> = view.facts.iter().filter(|fact| fact.has(&tags)).collect();
             let total = with_tags.len();
@@ -187,11 +187,7 @@ impl Memory {
 
     /// Counts an owner's facts.
     pub async fn count(&self, owner: &str) -> Result<usize, StoreError> {
-        // Without facts, no shelf is needed.
-        match self.records.changes(owner).await? {
-            Some(_) => Ok(self.shelf(owner).current(&*self.records, None).await?.len()),
-            None => Ok(0),
-        }
+        self.records.count_of(RecordKind::Fact, owner).await
     }
 
     /// Removes a fact and returns its text and tags; `None` if there is no such fact.

@@ -88,16 +88,18 @@ pub(super) fn any(shown: &str, about: &str) -> Value {
 
 /// Returns a schema as clients see it: every property has a type, and a minimum of 1, which goes without saying, costs no bytes.
 fn as_shown(schema: &Value) -> Value {
-    let shown = |(key, value): (&String, &Value)| match key.as_str() {
-        SHOWN_TYPE => Some(("type".into(), value.clone())),
-        "minimum" => None,
-        _ => Some((key.clone(), as_shown(value))),
+    let Value::Object(fields) = schema else { return schema.clone() };
+    let shown = |(key, value): (&String, &Value)| match (key.as_str(), value) {
+        (SHOWN_TYPE, kind) => Some(("type".into(), kind.clone())),
+        ("minimum", least) if *least == 1 => None,
+        ("items", items) => Some((key.clone(), as_shown(items))),
+        ("properties", Value::Object(all)) => {
+            let all: Map<String, Value> = all.iter().map(|(name, of)| (name.clone(), as_shown(of))).collect();
+            Some((key.clone(), all.into()))
+        }
+        _ => Some((key.clone(), value.clone())),
     };
-    match schema {
-        Value::Object(fields) => fields.iter().filter_map(shown).collect(),
-        Value::Array(items) => items.iter().map(as_shown).collect(),
-        other => other.clone(),
-    }
+    fields.iter().filter_map(shown).collect()
 }
 
 /// Builds the schema of an object.
@@ -256,4 +258,37 @@ fn is_plain(own: &[&str], call: &Value) -> bool {
         let is_filter = || fields.get("filter").is_some_and(Value::is_string) && !fields.contains_key("name");
         (is_call || is_filter()) && fields.keys().all(|key| own.contains(&key.as_str()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_is_shown_without_what_clients_do_not_need() {
+        let schema = object(
+            json!({
+                "minimum": { "type": "integer", "minimum": 1, "default": 5 },
+                "least": { "type": "integer", "minimum": 0 },
+                "shownType": any("string", "A value"),
+                "list": { "type": "array", "items": object(json!({ "n": any("object", "n") }), &[]) },
+                "kind": { "enum": [{ "minimum": 1 }] },
+            }),
+            &["minimum"],
+        );
+        let expected = object(
+            json!({
+                "minimum": { "type": "integer", "default": 5 },
+                "least": { "type": "integer", "minimum": 0 },
+                "shownType": { "type": "string", "description": "A value" },
+                "list": {
+                    "type": "array",
+                    "items": object(json!({ "n": { "type": "object", "description": "n" } }), &[]),
+                },
+                "kind": { "enum": [{ "minimum": 1 }] },
+            }),
+            &["minimum"],
+        );
+        assert_eq!(as_shown(&schema), expected);
+    }
 }

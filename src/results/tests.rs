@@ -189,7 +189,7 @@ fn a_value_is_the_same_read_from_text_and_from_a_tree() {
     ] {
         let from_text = Whole::read(&result.to_string());
         assert_eq!(from_text, Whole::of(&result), "{result}");
-        let value: Value = serde_json::from_str(&from_text.body.into_json()).unwrap();
+        let value: Value = serde_json::from_str(&from_text.body.json()).unwrap();
         assert_eq!(value, value_of(&result), "{result}");
     }
 }

@@ -4,7 +4,7 @@
 //! repeat, or a member named in `_meta`. For a wrapper, and without `structuredContent`, the value is the text, parsed as
 //! JSON if possible; several JSON objects or arrays, one a line, are an array. Without text, it is the array of blocks.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
@@ -200,8 +200,8 @@ impl Whole {
     }
 
     /// Explains why a jq filter that begins with a member finds nothing: the value does not have the member. `None` if it does,
-    /// or if the filter provides for that.
-    pub fn lacks(&self, filter: &str) -> Option<String> {
+    /// or if the filter provides for that. With `is_quick`, a member of any part counts, so that the value is not parsed.
+    pub fn lacks(&self, filter: &str, is_quick: bool) -> Option<String> {
         let key = first_key(filter)?;
         if self.wrapper.as_ref() == Some(&key) {
             return None;
@@ -209,6 +209,7 @@ impl Whole {
         let there = match &self.body {
             Body::Text(_) => "the value is text".into(),
             Body::JsonLines(text) => format!("the value is an array of {}", rows_of(text).count()),
+            Body::Json(json) if is_quick && json.contains(&Value::from(&*key).to_string()) => return None,
             Body::Json(json) => match RawParts::of(serde_json::from_str(json).ok()?) {
                 RawParts::Members(members) if members.iter().any(|(name, _)| **name == *key) => return None,
                 RawParts::Members(members) => {
@@ -223,32 +224,33 @@ impl Whole {
     }
 
     /// Returns the values that a jq filter may be written for, as JSON, likeliest first: the value, or the value in its
-    /// wrapper if the filter begins with the wrapper or names it.
-    pub fn readings(self, filter: &str) -> Vec<String> {
-        let Whole { body, wrapper, .. } = self;
-        let begins = wrapper.as_ref().is_some_and(|name| begins_with(filter, name));
-        let is_named = wrapper.as_ref().is_some_and(|name| filter.contains(name));
-        // A filter may parse or split the server's text itself.
-        let as_text = match &body {
-            Body::JsonLines(text) => Some(Value::from(&**text).to_string()),
-            Body::Json(text) if is_named => Some(Value::from(&**text).to_string()),
-            Body::Json(_) | Body::Text(_) => None,
-        };
-        let json = body.into_json();
-        let Some(name) = wrapper else { return [json].into_iter().chain(as_text).collect() };
+    /// wrapper if the filter begins with the wrapper or names it. Each is built when it is asked for.
+    pub fn readings(&self, filter: &str) -> impl Iterator<Item = Cow<'_, str>> {
+        let wrapper = self.wrapper.as_deref();
+        let is_named = wrapper.is_some_and(|name| filter.contains(name));
         let own = |parsed: &RawValue| match RawParts::of(parsed) {
-            RawParts::Members(members) => members.iter().any(|(key, _)| **key == *name),
+            RawParts::Members(members) => members.iter().any(|(key, _)| Some(&**key) == wrapper),
             _ => false,
         };
-        let has_its_own = begins && serde_json::from_str::<&RawValue>(&json).is_ok_and(own);
-        let name = Value::String(name);
-        let inside = [json.as_str()].into_iter().chain(as_text.as_deref());
-        let wrapped: Vec<String> = inside.map(|inside| format!("{{{name}:{inside}}}")).collect();
-        match (begins && !has_its_own, is_named) {
-            (true, _) => wrapped.into_iter().chain([json]).collect(),
-            (false, true) => [json].into_iter().chain(wrapped).collect(),
-            (false, false) => [json].into_iter().chain(as_text).collect(),
-        }
+        let begins = wrapper.is_some_and(|name| begins_with(filter, name))
+            && !serde_json::from_str::<&RawValue>(&self.body.json()).is_ok_and(own);
+        // A filter may parse or split the server's text itself.
+        let has_text = match &self.body {
+            Body::JsonLines(_) => true,
+            Body::Json(_) => is_named,
+            Body::Text(_) => false,
+        };
+        let name = Value::from(wrapper);
+        // Whether the reading is in the wrapper, and whether it is the text.
+        let readings: &[(bool, bool)] = match (begins, is_named) {
+            (true, _) => &[(true, false), (true, true), (false, false)],
+            (false, true) => &[(false, false), (true, false), (true, true)],
+            (false, false) => &[(false, false), (false, true)],
+        };
+        readings.iter().filter(move |(_, is_text)| has_text || !is_text).map(move |(is_wrapped, is_text)| {
+            let inside = if *is_text { self.body.text_json().into() } else { self.body.json() };
+            if *is_wrapped { format!("{{{name}:{inside}}}").into() } else { inside }
+        })
     }
 }
 
@@ -263,12 +265,18 @@ impl Body {
     }
 
     /// Returns the value as JSON text.
-    pub fn into_json(self) -> String {
+    pub fn json(&self) -> Cow<'_, str> {
         match self {
-            Body::Json(text) => text,
-            Body::JsonLines(_) => self.array(),
-            Body::Text(text) => Value::String(text).to_string(),
+            Body::Json(text) => text.into(),
+            Body::JsonLines(_) => self.array().into(),
+            Body::Text(_) => self.text_json().into(),
         }
+    }
+
+    /// Returns the text that the value was read from, as a JSON string.
+    fn text_json(&self) -> String {
+        let (Body::Json(text) | Body::JsonLines(text) | Body::Text(text)) = self;
+        Value::from(&**text).to_string()
     }
 
     /// Returns the value; text if no type of Nonet's can hold it.
@@ -432,7 +440,7 @@ mod tests {
     fn a_filter_may_begin_with_the_wrapper() {
         let check = |text: &str, filter: &str, first: &str| {
             let whole = Whole::of(&result(text, json!({ "content": text })));
-            assert_eq!(whole.readings(filter)[0], first, "{filter}");
+            assert_eq!(whole.readings(filter).next().unwrap(), first, "{filter}");
         };
         check("[1]", ".[0]", "[1]");
         check("[1]", ".content[0]", "{\"content\":[1]}");
@@ -440,10 +448,17 @@ mod tests {
         check("[1]", "[.content[0]]", "{\"content\":[1]}");
         check("[1]", ".contents", "[1]");
         check("plain", ".content", "{\"content\":\"plain\"}");
-        let count =
-            |filter: &str| Whole::of(&result("plain", json!({ "content": "plain" }))).readings(filter).len();
+        let count = |filter: &str| {
+            Whole::of(&result("plain", json!({ "content": "plain" }))).readings(filter).count()
+        };
         assert_eq!((count("keys"), count(".rows | length"), count("{a: .content}")), (1, 1, 2));
         check("{\"content\": 1}", ".content", "{\"content\": 1}");
+        let all = Whole::of(&result("[1]", json!({ "content": "[1]" })));
+        let all: Vec<Cow<'_, str>> = all.readings(". as $x | .content").collect();
+        assert_eq!(all, ["[1]", "{\"content\":[1]}", "{\"content\":\"[1]\"}"]);
+        let plain = Whole::of(&json!({ "content": [{ "type": "text", "text": "[1]" }] }));
+        let borrowed = plain.readings(".").all(|reading| matches!(reading, Cow::Borrowed("[1]")));
+        assert!(borrowed, "an ordinary value is not copied");
     }
 
     #[test]
@@ -455,7 +470,7 @@ mod tests {
                 let source = whole.clone().into_source().unwrap();
                 assert_eq!(source.value, value, "{text}");
                 assert!(value.is_string() || source.text.as_deref() == Some(text), "{source:?}");
-                let json = whole.readings(".").remove(0);
+                let json = whole.readings(".").next().unwrap();
                 assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value, "{text}");
             }
         };
@@ -474,7 +489,8 @@ mod tests {
     fn a_filter_that_begins_beside_the_value_is_known() {
         let check = |text: &str, filter: &str, expected: Option<&str>| {
             let whole = Whole::of(&json!({ "content": [{ "type": "text", "text": text }] }));
-            assert_eq!(whole.lacks(filter).as_deref(), expected, "{filter}");
+            assert_eq!(whole.lacks(filter, false).as_deref(), expected, "{filter}");
+            assert_eq!(whole.lacks(filter, true).as_deref(), expected, "{filter}");
         };
         let events = r#"{"events": [1], "a b": 2}"#;
         check(events, ".result.events|length", Some("no `result`; keys: events, a b"));
@@ -488,7 +504,10 @@ mod tests {
         check("{}\n{}\n{}", ".events", Some("no `events`; the value is an array of 3"));
         check("plain", ".events", Some("no `events`; the value is text"));
         let wrapped = Whole::of(&result("plain", json!({ "content": "plain" })));
-        assert_eq!(wrapped.lacks(".content"), None);
+        assert_eq!(wrapped.lacks(".content", false), None);
+        let inside = Whole::of(&json!({ "structuredContent": { "data": { "events": [1] } } }));
+        assert_eq!(inside.lacks(".events", false).as_deref(), Some("no `events`; keys: data"));
+        assert_eq!(inside.lacks(".events", true), None, "a part has it");
     }
 
     #[test]

@@ -185,14 +185,22 @@ fn md_cells(line: &str) -> Vec<String> {
 fn row_objects(rows: &Val) -> Result<Val, Fault> {
     let rows = rows_of(rows)?;
     let Some((header, rows)) = rows.split_first() else { return Ok(Val::from_iter([])) };
-    let mut seen = BTreeMap::<String, usize>::new();
     let width = rows.iter().map(|row| row.len()).chain([header.len()]).max().unwrap_or(0);
-    let keys = (0..width).map(|at| {
+    let names = (0..width).map(|at| {
         let name = header.get(at).map(shown).map(|name| name.trim().to_string()).unwrap_or_default();
-        let name = if name.is_empty() { format!("column {}", at + 1) } else { name };
-        let count = seen.entry(name.clone()).or_default();
-        *count += 1;
-        text(if *count > 1 { format!("{name} {count}") } else { name })
+        if name.is_empty() { format!("column {}", at + 1) } else { name }
+    });
+    let names: Vec<String> = names.collect();
+    let mut counts: BTreeMap<&str, usize> = names.iter().map(|name| (name.as_str(), 0)).collect();
+    let keys = names.iter().map(|name| {
+        let mut count = counts.get(&**name).copied().unwrap_or_default() + 1;
+        let numbered = |count: usize| if count > 1 { format!("{name} {count}") } else { name.clone() };
+        // Another column may have the numbered name already.
+        while count > 1 && counts.contains_key(&*numbered(count)) {
+            count += 1;
+        }
+        counts.insert(name, count);
+        text(numbered(count))
     });
     let keys: Vec<Val> = keys.collect();
     let object = |row: &&[Val]| {
@@ -330,6 +338,7 @@ mod tests {
         check("csvrows", json!("a,b\n1,2"), Ok(json!([["a", "b"], ["1", "2"]])));
         check("fromcsv(\";\") | map(.b)", json!("a;b\n1;2,5"), Ok(json!(["2,5"])));
         check("fromcsv", json!("a,a,\n1,2,3"), Ok(json!([{ "a": "1", "a 2": "2", "column 3": "3" }])));
+        check("fromcsv", json!("a,a,a 2\n1,2,3"), Ok(json!([{ "a": "1", "a 3": "2", "a 2": "3" }])));
         check("fromcsv", json!(""), Ok(json!([])));
         check("fromcsv", json!("a\n\"b"), Err("inside a quoted value"));
         check("fromcsv", json!([1]), Err("string"));

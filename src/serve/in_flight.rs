@@ -25,7 +25,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cluster::Cluster,
-    downstream::{ClientChannel, InputReplies, InputRequests, LogLevel, QuestionBoard, ToClient},
+    downstream::{
+        ClientChannel, InputReplies, InputRequests, LogLevel, QuestionBoard, TakenRequests, ToClient,
+    },
     gateway::{
         Gateway,
         session::{Caller, Session},
@@ -84,18 +86,21 @@ impl WayBack {
     async fn next(&self, asker: &ClientChannel) -> ToTell {
         match self {
             Self::AtOnce => std::future::pending().await,
-            Self::NextRequest { board, .. } => {
-                let (requests, reply) = board.next(asker).await;
-                ToTell::Earlier(requests, reply)
-            }
+            Self::NextRequest { board, .. } => ToTell::Earlier(board.next(asker).await),
         }
     }
 
     /// Returns a question of an earlier call that this request can bring to the client, if there is one.
     fn take(&self, asker: &ClientChannel) -> Option<ToTell> {
         let Self::NextRequest { board, .. } = self else { return None };
-        let (requests, reply) = board.take(asker)?;
-        Some(ToTell::Earlier(requests, reply))
+        board.take(asker).map(ToTell::Earlier)
+    }
+
+    /// Leaves a question of an earlier call to another request.
+    fn put_back(&self, taken: TakenRequests) {
+        if let Self::NextRequest { board, .. } = self {
+            board.put_back(taken);
+        }
     }
 
     /// Brings the questions of a call that goes on as a task to its client, until the call has ended.
@@ -145,7 +150,7 @@ enum ToTell {
     /// A log message or a question.
     Toward(ToClient),
     /// A question of an earlier call, which goes on as a task.
-    Earlier(InputRequests, oneshot::Sender<InputReplies>),
+    Earlier(TakenRequests),
 }
 
 /// Cancels a token when dropped.
@@ -215,6 +220,9 @@ struct Parked<T> {
     asked: Vec<String>,
     _place: Place,
 }
+
+/// A request that was not parked, and the reply to its question.
+type Unparked<T> = (Box<InFlight<T>>, Option<oneshot::Sender<InputReplies>>);
 
 /// How a request left its handler.
 pub(super) enum RequestOutcome<T> {
@@ -389,6 +397,7 @@ impl<T: Send + 'static> InFlight<T> {
         // Questions of earlier calls stay with the client when this request ends.
         let mut earlier: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
         self.held = self.held.take().or_else(|| self.way_back.take(&self.asker));
+        let mut takes_earlier = true;
         let ended = loop {
             let told = match self.held.take() {
                 Some(told) => told,
@@ -396,7 +405,7 @@ impl<T: Send + 'static> InFlight<T> {
                     biased;
                     ended = &mut self.work => break ended,
                     Some(told) = next(&mut self.progress, &mut self.toward) => told,
-                    told = self.way_back.next(&self.asker) => told,
+                    told = self.way_back.next(&self.asker), if takes_earlier => told,
                     Some(()) = asking.next(), if !asking.is_empty() => continue,
                     Some(()) = earlier.next(), if !earlier.is_empty() => continue,
                     () = context.ct.cancelled(), if !cancelled => {
@@ -409,18 +418,29 @@ impl<T: Send + 'static> InFlight<T> {
             match told {
                 ToTell::Progress(params) => forward(params).await,
                 ToTell::Toward(ToClient::Log(params)) => tell(peer, params, level).await,
-                ToTell::Toward(ToClient::Ask(requests, reply)) | ToTell::Earlier(requests, reply)
-                    if self.asker.parks =>
-                {
-                    match parking.park(self, requests, reply) {
+                ToTell::Toward(ToClient::Ask(requests, reply)) if self.asker.parks => {
+                    match parking.park(self, &requests, reply) {
                         Ok(asked) => return RequestOutcome::Asks(asked),
-                        Err(open) => self = *open,
+                        // Whoever drops the reply declines.
+                        Err((open, _)) => self = *open,
+                    }
+                }
+                ToTell::Earlier((place, requests, reply)) if self.asker.parks => {
+                    match parking.park(self, &requests, reply) {
+                        Ok(asked) => return RequestOutcome::Asks(asked),
+                        Err((open, reply)) => {
+                            self = *open;
+                            takes_earlier = false;
+                            if let Some(reply) = reply {
+                                self.way_back.put_back((place, requests, reply));
+                            }
+                        }
                     }
                 }
                 ToTell::Toward(ToClient::Ask(requests, reply)) => {
                     asking.push(ask(peer.clone(), requests, reply, over.clone()).boxed());
                 }
-                ToTell::Earlier(requests, reply) => {
+                ToTell::Earlier((_, requests, reply)) => {
                     earlier.push(ask(peer.clone(), requests, reply, CancellationToken::new()).boxed());
                     // The question goes out before the answer to this request.
                     let _ = futures::poll!(earlier.next());
@@ -562,13 +582,14 @@ impl<T> Parking<T> {
 }
 
 impl<T: Send + 'static> Parking<T> {
-    /// Parks a request until its client answers. Returns the request if it cannot be parked.
+    /// Parks a request until its client answers. Returns the request if it cannot be parked, and the reply if that is for want
+    /// of room.
     fn park(
         self: &Arc<Self>,
         open: InFlight<T>,
-        requests: InputRequests,
+        requests: &InputRequests,
         reply: oneshot::Sender<InputReplies>,
-    ) -> Result<Box<InputRequiredResult>, Box<InFlight<T>>> {
+    ) -> Result<Box<InputRequiredResult>, Unparked<T>> {
         let asked: Vec<String> = requests.keys().cloned().collect();
         let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
         let handle = self.cluster.as_ref().map_or_else(|| handle.clone(), |cluster| cluster.handle(&handle));
@@ -578,18 +599,18 @@ impl<T: Send + 'static> Parking<T> {
             Ok(unfinished) if self.waiting.lock().len() < MAX_PARKED => unfinished,
             Ok(_) => {
                 tracing::warn!(
-                    "too many requests are waiting for their clients; a server's request was declined"
+                    "too many requests are waiting for their clients; a server's request finds no room"
                 );
-                return Err(Box::new(open));
+                return Err((Box::new(open), Some(reply)));
             }
             Err(error) => {
                 tracing::warn!(%error, "a server's request cannot be sent to the client and was declined");
-                return Err(Box::new(open));
+                return Err((Box::new(open), None));
             }
         };
         let Some(place) = open.account.parked() else {
-            tracing::warn!(account = %open.account.name(), "too many requests are waiting for one client; a server's request was declined");
-            return Err(Box::new(open));
+            tracing::warn!(account = %open.account.name(), "too many requests are waiting for one client; a server's request finds no room");
+            return Err((Box::new(open), Some(reply)));
         };
         // The work, including progress and timeouts, continues meanwhile.
         let running = tokio::spawn(open.work);
@@ -677,7 +698,7 @@ mod tests {
         );
         let question = json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } } });
         let (reply, replied) = oneshot::channel();
-        let asked = parking.park(request, InputRequests::from_iter([("q".into(), question)]), reply);
+        let asked = parking.park(request, &InputRequests::from_iter([("q".into(), question)]), reply);
         let asked = json!(asked.unwrap_or_else(|_| panic!("there is room")));
         (asked["requestState"].as_str().expect("a handle").into(), replied)
     }
@@ -731,7 +752,7 @@ mod tests {
         for number in 0..MAX_PARKED {
             park(&parking, &number.to_string(), None);
         }
-        assert!(parking.park(request(Arc::default()), InputRequests::new(), oneshot::channel().0).is_err());
+        assert!(parking.park(request(Arc::default()), &InputRequests::new(), oneshot::channel().0).is_err());
     }
 
     #[tokio::test]
@@ -740,9 +761,29 @@ mod tests {
         let account = || Account::of_session(Quotas { parked: 2, ..Quotas::default() });
         let (one, other) = (account(), account());
         let park = |account: &Arc<Account>| {
-            parking.park(request(account.clone()), InputRequests::new(), oneshot::channel().0).is_ok()
+            parking.park(request(account.clone()), &InputRequests::new(), oneshot::channel().0).is_ok()
         };
         assert_eq!([park(&one), park(&one), park(&one), park(&other)], [true, true, false, true]);
+    }
+
+    #[tokio::test]
+    async fn a_question_of_an_earlier_call_without_room_waits_for_another_request() {
+        let parking = Arc::<Parking<u8>>::default();
+        let full = Account::of_session(Quotas { parked: 0, ..Quotas::default() });
+        let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
+        let (board, (reply, mut replied)) = (Arc::<QuestionBoard>::default(), oneshot::channel());
+        let number = board.post(board.number(), false, InputRequests::new(), reply);
+        let way = WayBack::NextRequest { board: board.clone(), by_task: false };
+        let Some(ToTell::Earlier((place, requests, reply))) = way.take(&channels.asker) else {
+            panic!("it is there")
+        };
+        let Err((_, Some(reply))) = parking.park(request(full), &requests, reply) else {
+            panic!("there is no room")
+        };
+        way.put_back((place, requests, reply));
+        assert!(replied.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Empty));
+        board.withdraw(number);
+        assert!(way.take(&channels.asker).is_none(), "it has its old place, and expires with it");
     }
 
     fn request(account: Arc<Account>) -> InFlight<u8> {

@@ -115,7 +115,10 @@ fn session_task(gateway: &Gateway, known: &TaskSummary) -> Value {
 async fn known(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
     let known = gateway.jobs.find(id, &caller.owner()).await;
     let known = known.map_err(|error| {
-        ErrorData::internal_error(format!("the state of task `{id}` is not known now: {error}"), None)
+        ErrorData::internal_error(
+            format!("the state of task `{id}` is not known now: {error}; ask again"),
+            None,
+        )
     })?;
     known.ok_or_else(|| ErrorData::invalid_params(format!("unknown task `{id}`"), None))
 }

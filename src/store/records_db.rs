@@ -221,10 +221,22 @@ impl RecordsDb {
         })
     }
 
+    /// Returns how many records of a kind an owner has.
+    pub fn count_of(&self, kind: RecordKind, owner: &str) -> Result<usize, StoreError> {
+        self.database.with(|connection| {
+            let count = "SELECT count(*) FROM records WHERE kind = ?1 AND owner = ?2";
+            let count: i64 =
+                connection.prepare(count)?.query_row([kind.as_str(), owner], |row| row.get(0))?;
+            Ok(usize::try_from(count).unwrap_or(usize::MAX))
+        })
+    }
+
     /// See [`Records::due`](super::Records::due).
-    pub fn due(&self, now_ms: u64) -> Result<Vec<Record>, StoreError> {
+    pub fn due(&self, now_ms: u64, kinds: &[RecordKind]) -> Result<Vec<Record>, StoreError> {
+        let kinds = one_of(kinds);
         let due = format!(
-            "{COLUMNS} WHERE due_ms <= ?1 AND (config IS NULL OR config = ?2) ORDER BY due_ms, number"
+            "{COLUMNS} WHERE due_ms <= ?1 AND kind IN ({kinds}) AND (config IS NULL OR config = ?2)
+                ORDER BY due_ms, number"
         );
         let rows = self.database.with(|connection| {
             let mut statement = connection.prepare(&due)?;
@@ -261,11 +273,14 @@ impl RecordsDb {
     }
 
     /// See [`Records::agenda`](super::Records::agenda).
-    pub fn agenda(&self) -> Result<Agenda, StoreError> {
+    pub fn agenda(&self, kinds: &[RecordKind]) -> Result<Agenda, StoreError> {
+        let kinds = one_of(kinds);
         let (due, notices) = self.database.with(|connection| {
-            let due = "SELECT holder, min(due_ms) FROM records
-                WHERE due_ms IS NOT NULL AND (config IS NULL OR config = ?1) GROUP BY holder";
-            let mut statement = connection.prepare(due)?;
+            let due = format!(
+                "SELECT holder, min(due_ms) FROM records WHERE due_ms IS NOT NULL AND kind IN ({kinds})
+                    AND (config IS NULL OR config = ?1) GROUP BY holder"
+            );
+            let mut statement = connection.prepare(&due)?;
             let due: Vec<(u32, i64)> = statement
                 .query_map([&*self.holder.config], |row| Ok((row.get(0)?, row.get(1)?)))?
                 .collect::<Result<_, _>>()?;
@@ -433,6 +448,11 @@ fn read(row: &Row) -> Option<(Record, u32)> {
     let due_ms = row.get::<_, Option<i64>>(4).ok()?.map(i64::unsigned_abs);
     let record = Record { kind, owner, id, body, due_ms, revision: number(5)?, put_ms: number(6)? };
     Some((record, row.get(7).ok()?))
+}
+
+/// Returns kinds as a list of SQL.
+fn one_of(kinds: &[RecordKind]) -> String {
+    kinds.iter().map(|kind| format!("'{}'", kind.as_str())).collect::<Vec<_>>().join(", ")
 }
 
 /// Converts a number to SQLite's type.

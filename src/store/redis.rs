@@ -357,12 +357,16 @@ impl Records for RedisStore {
         Box::pin(self.records.drop_old(kind, owner, before_ms))
     }
 
-    fn due(&self, now_ms: u64) -> Stored<'_, Vec<Record>> {
-        Box::pin(self.records.due(now_ms))
+    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, usize> {
+        Box::pin(self.records.count_of(kind, owner))
     }
 
-    fn agenda(&self) -> Stored<'_, Option<Agenda>> {
-        Box::pin(self.records.agenda())
+    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> Stored<'a, Vec<Record>> {
+        Box::pin(self.records.due(now_ms, kinds))
+    }
+
+    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> Stored<'a, Option<Agenda>> {
+        Box::pin(self.records.agenda(kinds))
     }
 
     fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {

@@ -288,21 +288,33 @@ impl Records for SqliteStore {
         })
     }
 
-    fn due(&self, now_ms: u64) -> Stored<'_, Vec<Record>> {
+    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, usize> {
+        let owner = owner.to_owned();
+        Box::pin(async move {
+            if !self.has_records() {
+                return Ok(0);
+            }
+            self.with_records(move |db| db.count_of(kind, &owner)).await
+        })
+    }
+
+    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> Stored<'a, Vec<Record>> {
+        let kinds = kinds.to_vec();
         Box::pin(async move {
             if !self.has_records() {
                 return Ok(Vec::new());
             }
-            self.with_records(move |db| db.due(now_ms)).await
+            self.with_records(move |db| db.due(now_ms, &kinds)).await
         })
     }
 
-    fn agenda(&self) -> Stored<'_, Option<Agenda>> {
+    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> Stored<'a, Option<Agenda>> {
+        let kinds = kinds.to_vec();
         Box::pin(async move {
             if !self.has_records() {
                 return Ok(None);
             }
-            self.with_records(RecordsDb::agenda).await.map(Some)
+            self.with_records(move |db| db.agenda(&kinds)).await.map(Some)
         })
     }
 

@@ -57,6 +57,8 @@ const NUMBERS: [(&str, &str); 20] = [
 ];
 /// Halves of units.
 const HALVES: [(&str, &str); 3] = [("minute", "30s"), ("hour", "30m"), ("day", "12h")];
+/// The first hour that is not one of the night before.
+const NIGHT_ENDS: i8 = 6;
 /// Words without a meaning of their own.
 const FILLERS: [&str; 6] = ["on", "the", "of", "this", "and", "&"];
 /// Examples for people who said when, but not at what time.
@@ -88,7 +90,7 @@ fn number(word: &str) -> Option<&'static str> {
 
 /// What the words of a text say about a time.
 #[derive(Debug, Default)]
-struct Said {
+struct TimeWords {
     /// Whether it repeats.
     every: bool,
     /// How many of a unit, such as every 5 minutes.
@@ -104,11 +106,28 @@ struct Said {
     month: Option<i8>,
     day: Option<i8>,
     year: Option<i16>,
-    /// Hour and minute.
-    clock: Option<(i8, i8)>,
-    /// Whether the clock has no other sense, as a bare number has.
-    is_clock_clear: bool,
+    clock: Option<ClockTime>,
     part: Option<Part>,
+}
+
+/// A time of day as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ClockTime {
+    hour: i8,
+    minute: i8,
+    /// Whether `am` or `pm` says which half of the day is meant.
+    has_half: bool,
+    /// Whether it has no other sense, as a bare number has.
+    is_clear: bool,
+}
+
+/// A time of day that has one meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TimeOfDay {
+    hour: i8,
+    minute: i8,
+    /// Whether it comes after the midnight that ends the day.
+    is_next_day: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,11 +140,11 @@ enum Unit {
     Month,
 }
 
-/// A part of the day: its first hour, and whether a small hour beside it is one of the afternoon.
+/// A part of the day: its usual hour, and the first hour beside it that is one of the afternoon without `pm`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     hour: Option<i8>,
-    is_late: bool,
+    late_from: Option<i8>,
 }
 
 impl Unit {
@@ -144,20 +163,24 @@ impl Unit {
 
 impl Part {
     fn of(word: &str) -> Option<Self> {
-        let (hour, is_late) = match word {
-            "morning" => (Some(9), false),
-            "noon" => (Some(12), false),
-            "midnight" => (Some(0), false),
-            "afternoon" => (Some(15), true),
-            "evening" => (Some(18), true),
-            "tonight" | "night" => (None, true),
+        let (hour, late_from) = match word {
+            "morning" => (Some(9), None),
+            "noon" => (Some(12), None),
+            "midnight" => (Some(0), None),
+            "afternoon" => (Some(15), Some(1)),
+            "evening" => (Some(18), Some(1)),
+            "tonight" | "night" => (None, Some(NIGHT_ENDS)),
             _ => return None,
         };
-        Some(Self { hour, is_late })
+        Some(Self { hour, late_from })
+    }
+
+    fn is_night(self) -> bool {
+        self.late_from == Some(NIGHT_ENDS)
     }
 }
 
-impl Said {
+impl TimeWords {
     /// Reads all words; `None` if one of them is not understood, or does not fit the others.
     fn of(text: &str) -> Option<Self> {
         let lower = text.to_lowercase().replace("day after tomorrow", "overmorrow").replace(',', " ");
@@ -240,21 +263,27 @@ impl Said {
         } else if digits.len() == 4 && self.month.is_some() && !digits.contains(':') {
             put(&mut self.year, digits.parse().ok()?)?;
         } else {
-            let (clock, is_clear, used) = clock(digits, next)?;
+            let (mut clock, used) = clock(digits, next)?;
+            clock.is_clear |= previous == "at";
             put(&mut self.clock, clock)?;
-            self.is_clock_clear = is_clear || previous == "at";
             return Some(used);
         }
         Some(1)
     }
 
-    /// Returns the time of day, if the words name one.
-    fn time(&self) -> Option<(i8, i8)> {
-        match (self.clock, self.part) {
-            (Some((hour, minute)), Some(part)) if part.is_late && hour < 12 => Some((hour + 12, minute)),
-            (Some(clock), _) => Some(clock),
-            (None, part) => Some((part?.hour?, 0)),
-        }
+    /// Returns the time of day, if the words name one. A night goes on after midnight.
+    fn time(&self) -> Option<TimeOfDay> {
+        let Some(clock) = self.clock else {
+            return Some(TimeOfDay { hour: self.part?.hour?, minute: 0, is_next_day: false });
+        };
+        let is_night = self.part.is_some_and(Part::is_night);
+        let late_from = self.part.and_then(|part| part.late_from).filter(|_| !clock.has_half);
+        let hour = match clock.hour {
+            12 if is_night && !clock.has_half => 0,
+            hour if hour < 12 && late_from.is_some_and(|from| hour >= from) => hour + 12,
+            hour => hour,
+        };
+        Some(TimeOfDay { hour, minute: clock.minute, is_next_day: is_night && hour < NIGHT_ENDS })
     }
 
     fn is_dated(&self) -> bool {
@@ -281,8 +310,8 @@ fn ordinal(word: &str) -> Option<i8> {
     digits.parse().ok().filter(|day| (1..=31).contains(day))
 }
 
-/// Reads a time of day. Returns it, whether it has no other sense, and how many words it has.
-fn clock(word: &str, next: &str) -> Option<((i8, i8), bool, usize)> {
+/// Reads a time of day. Returns it, and how many words it has.
+fn clock(word: &str, next: &str) -> Option<(ClockTime, usize)> {
     let half = |word: &str| match word.replace('.', "").as_str() {
         "am" => Some(false),
         "pm" => Some(true),
@@ -301,7 +330,8 @@ fn clock(word: &str, next: &str) -> Option<((i8, i8), bool, usize)> {
         None => hour,
     };
     let is_clear = used == 2 || is_pm.is_some() || digits.contains(':');
-    ((0..24).contains(&hour) && (0..60).contains(&minute)).then_some(((hour, minute), is_clear, used))
+    let clock = ClockTime { hour, minute, has_half: is_pm.is_some(), is_clear };
+    ((0..24).contains(&hour) && (0..60).contains(&minute)).then_some((clock, used))
 }
 
 /// Returns the cron expression of words that say what repeats; `None` if the words say no such thing.
@@ -310,7 +340,7 @@ fn clock(word: &str, next: &str) -> Option<((i8, i8), bool, usize)> {
 ///
 /// Returns what is missing, or why there is no such expression.
 pub(super) fn cron(text: &str) -> Option<Result<String, String>> {
-    let said = Said::of(text).filter(|said| {
+    let said = TimeWords::of(text).filter(|said| {
         said.every && !said.is_next && said.ahead.is_none() && said.date.is_none() && said.month.is_none()
     })?;
     let time = said.time();
@@ -333,9 +363,12 @@ pub(super) fn cron(text: &str) -> Option<Result<String, String>> {
             "* * *".to_string()
         }
         (None | Some(Unit::Week), false, None) => {
-            let named: Vec<String> = said.days.iter().map(ToString::to_string).collect();
+            let ahead = usize::from(time.is_some_and(|time| time.is_next_day));
+            let named: Vec<String> = said.days.iter().map(|day| ((day + ahead) % 7).to_string()).collect();
             format!("* * {}", named.join(","))
         }
+        // The night of the last day ends in another month.
+        (Some(Unit::Month), true, Some(_)) if time.is_some_and(|time| time.is_next_day) => return None,
         (Some(Unit::Month), true, Some(day)) => format!("{day} * *"),
         (Some(Unit::Week), true, None) => {
             return Some(Err("names no day: write for example `every monday at 9`".into()));
@@ -346,7 +379,7 @@ pub(super) fn cron(text: &str) -> Option<Result<String, String>> {
         _ => return None,
     };
     Some(match time {
-        Some((hour, minute)) => Ok(format!("{minute} {hour} {days}")),
+        Some(TimeOfDay { hour, minute, .. }) => Ok(format!("{minute} {hour} {days}")),
         None => Err(format!("{WITHOUT_TIME} `{} at 9`", text.trim())),
     })
 }
@@ -380,19 +413,26 @@ fn interval(unit: Unit, count: u32) -> Result<String, String> {
 ///
 /// Returns what is missing.
 pub(super) fn instant(text: &str, now: &Zoned) -> Option<Result<DateTime, String>> {
-    let said = Said::of(text).filter(|said| !said.every && said.unit.is_none() && said.days.len() <= 1)?;
+    let said =
+        TimeWords::of(text).filter(|said| !said.every && said.unit.is_none() && said.days.len() <= 1)?;
     let is_dated = said.is_dated();
-    if !(is_dated || said.is_clock_clear || said.part.is_some()) || said.day.is_some() != said.month.is_some()
-    {
+    let is_clear = said.clock.is_some_and(|clock| clock.is_clear);
+    if !(is_dated || is_clear || said.part.is_some()) || said.day.is_some() != said.month.is_some() {
         return None;
     }
-    let Some((hour, minute)) = said.time() else {
+    let Some(TimeOfDay { hour, minute, is_next_day }) = said.time() else {
         return Some(Err(format!("{WITHOUT_TIME} `{} at 9`", text.trim())));
     };
     let time = Time::new(hour, minute, 0, 0).ok()?;
-    let has_passed = |date: Date| date.to_datetime(time) <= now.datetime();
+    let at = |date: Date| {
+        let date = date.checked_add(Span::new().days(i64::from(is_next_day))).ok()?;
+        Some(date.to_datetime(time))
+    };
+    let has_passed = |date: Date| at(date).is_none_or(|at| at <= now.datetime());
     let today = now.date();
     let ahead = |days: i64| today.checked_add(Span::new().days(days)).ok();
+    // After midnight, the night is still that of yesterday.
+    let yesterday = ahead(-1).filter(|day| !has_passed(*day));
     let date = match (said.date, said.month, said.day, said.ahead, said.days.first()) {
         (Some(date), None, None, None, _) => date,
         (None, Some(month), Some(day), None, None) => {
@@ -401,6 +441,7 @@ pub(super) fn instant(text: &str, now: &Zoned) -> Option<Result<DateTime, String
             let date = of(year).ok()?;
             if said.year.is_none() && has_passed(date) { of(year + 1).ok()? } else { date }
         }
+        (None, None, None, Some(0), None) => yesterday.unwrap_or(today),
         (None, None, None, Some(days), None) => ahead(days)?,
         (None, None, None, None, Some(day)) => {
             let days = i64::try_from(*day).ok()? - i64::from(today.weekday().to_sunday_zero_offset());
@@ -408,8 +449,8 @@ pub(super) fn instant(text: &str, now: &Zoned) -> Option<Result<DateTime, String
             let is_over = days == 0 && (said.is_next || has_passed(today));
             ahead(if is_over { 7 } else { days })?
         }
-        (None, None, None, None, None) => ahead(i64::from(has_passed(today)))?,
+        (None, None, None, None, None) => yesterday.or_else(|| ahead(i64::from(has_passed(today))))?,
         _ => return None,
     };
-    Some(Ok(date.to_datetime(time)))
+    Some(Ok(at(date)?))
 }

@@ -12,6 +12,7 @@ use crate::template;
 
 /// One call of a plan.
 #[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct PlannedCall {
     /// Its id in `after` and in templates; by default its position.
     #[serde(default)]

@@ -328,6 +328,9 @@ async fn a_graph_is_kept_under_a_name_and_run_again() {
     }
     let once = graph(&inside, json!({ "actions": [{ "name": "shop.say", "params": { "n": 1 } }] })).await;
     assert_eq!(once["succeeded"], 1, "{once}");
+    let wrong = graph(&inside, json!({ "actions": [{ "tool": "shop.say", "params": { "n": 1 } }] })).await;
+    let wrong = wrong["error"]["message"].as_str().unwrap_or_default().to_string();
+    assert!(wrong.contains("unknown field `tool`, expected one of `id`, `name`"), "{wrong}");
     let listed = graph(&inside, json!({})).await;
     assert_eq!((&listed["graphs"][0]["name"], &listed["graphs"][0]["actions"]), (&json!("names"), &actions));
     let again = graph(&inside, json!({ "name": "names", "actions": [{ "name": "shop.rows" }] })).await;
@@ -379,6 +382,10 @@ async fn a_graph_is_scheduled() {
         (json!({ "name": "run_parallel", "params": {} }), "actions"),
         (json!({ "name": "run_parallel", "params": { "actions": [{ "name": "shop.nope" }] } }), "shop.nope"),
         (json!({ "name": "gateway.run_graph", "params": { "name": "evening" } }), "No graph is kept"),
+        (
+            json!({ "name": "run_parallel", "params": { "actions": [{ "name": "shop.say", "arguments": {} }] } }),
+            "unknown field `arguments`, expected one of `id`, `name`, `params`",
+        ),
     ] {
         params["when"] = json!("in 5m");
         let fault = schedule(params).await;

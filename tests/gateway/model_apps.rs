@@ -149,16 +149,20 @@ async fn an_endpoint_without_tools_is_served_by_text() {
     let roles: Vec<&Value> = last.as_array().expect("messages").iter().map(|one| &one["role"]).collect();
     assert_eq!(roles, ["system", "user", "assistant", "user", "assistant", "user"], "{last}");
     assert_eq!((&last[2]["content"], &last[4]["content"]), (&json!(tagged), &json!(plain)));
-    assert_eq!(last[3]["content"], "The result of the call `call_0`:\n{\"n\":3}");
+    assert_eq!(last[3]["content"], "The result of `shop__stock`:\n{\"n\":3}");
     assert!(last[5]["content"].as_str().is_some_and(|text| text.contains("{\"n\":4}")), "{last}");
 
     // An endpoint that takes tools and does not read the model's calls.
     let model = Model::start([Reply::Json(says(tagged)), Reply::Json(says("Three."))]);
     let told = ask(&open(&model, "").await, json!("Go")).await;
-    assert_eq!(
-        (&told["output"], &told["tool_calls"], &told["note"]),
-        (&json!("Three."), &json!(1), &json!(note))
-    );
+    assert_eq!(told, json!({ "app_id": "clerk", "output": "Three.", "tool_calls": 1, "turns": 2 }));
+    let second = &model.requests()[1];
+    assert!(second["tools"].is_array(), "one such text says nothing of the endpoint: {second}");
+    assert_eq!(second["messages"][2]["content"], Value::Null, "the call is repeated once: {second}");
+    let quoted = format!("The page says {tagged}");
+    let model = Model::start([Reply::Json(says(&quoted))]);
+    let told = ask(&open(&model, "").await, json!("Read it")).await;
+    assert_eq!((&told["output"], &told["tool_calls"]), (&json!(quoted), &json!(0)), "quoted, not called");
 
     let model = Model::start([
         refusal("Streaming is not supported by this deployment."),

@@ -335,7 +335,7 @@ async fn a_failure_is_repeated_once_where_that_changes_nothing() {
         assert_eq!(service.seen(&format!("/{tool}")).len(), 2);
     }
     for (tool, times, retryable, said) in [
-        ("always", 2, true, "HTTP 502 Bad Gateway: down"),
+        ("always", 2, true, "HTTP 502 Bad Gateway: down. Call it again later, or use another tool."),
         ("post", 1, false, "may or may not have taken effect"),
     ] {
         let fault = fault(&inside, tool, json!({})).await;
@@ -374,7 +374,8 @@ async fn a_service_that_is_gone_slow_or_long_winded_is_told() {
     }
     let long = fault(&inside, "long", json!({})).await;
     assert_eq!(long["code"], "upstream_error");
-    assert!(long["message"].as_str().expect("a message").contains("max_response_bytes"), "{long}");
+    let message = long["message"].as_str().expect("a message");
+    assert!(message.contains("max_response_bytes") && message.ends_with("or use another tool."), "{message}");
     let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let gone =
         Service { base: format!("http://{}", free.local_addr().expect("bound")), seen: Arc::default() };
@@ -467,6 +468,7 @@ async fn credentials_never_leave_the_host_of_the_service() {
         );
         let message = fault["message"].as_str().expect("a message");
         assert!(message.contains("private address") && message.contains("private_addresses"), "{message}");
+        assert!(message.ends_with("or use another tool."), "{message}");
     }
     // The first request was sent, whatever happens to the redirect.
     for tool in ["into", "dead"] {

@@ -653,4 +653,6 @@ async fn schedules_and_watches_can_be_switched_off() {
     reload("watchers = false").await;
     let told = notice(&inside, "scheduled_run").await;
     assert_eq!(told["job_id"], scheduled["job_id"], "{told}");
+    own(&inside, "cancel_schedule", json!({ "job_id": scheduled["job_id"] })).await;
+    assert!(!inside.gateway.has_errands().await, "a watch that does not run keeps no gateway");
 }

@@ -254,7 +254,7 @@ impl Conversation<'_> {
                 return Err(over());
             }
             for (call, (text, failed)) in calls.iter().zip(made) {
-                self.say(ChatMessage::Tool { id: call.id.clone(), text, failed });
+                self.say(ChatMessage::Tool { id: call.id.clone(), name: call.name.clone(), text, failed });
             }
             if self.bytes > MAX_CONVERSATION {
                 let message = format!(

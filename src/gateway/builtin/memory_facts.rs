@@ -175,15 +175,19 @@ async fn recall(gateway: &Gateway, caller: &Caller, arguments: RecallArguments) 
 impl Gateway {
     /// Counts the facts that a caller can recall.
     pub async fn count_facts(&self, caller: &Caller) -> usize {
-        match self.gate(&caller.session).offers(&RECALL) {
+        match self.can_recall(caller) {
             true => self.memory.count(caller.owner().key()).await.unwrap_or_default(),
             false => 0,
         }
     }
 
+    fn can_recall(&self, caller: &Caller) -> bool {
+        self.gate(&caller.session).offers(&RECALL)
+    }
+
     /// Returns the remembered fact that is likely about a query.
     pub(in crate::gateway) async fn remembered(&self, caller: &Caller, query: &str) -> Option<Value> {
-        if self.count_facts(caller).await == 0 {
+        if !self.can_recall(caller) {
             return None;
         }
         let (owner, embedder) = (caller.owner(), self.embedder());

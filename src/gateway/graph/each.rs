@@ -14,8 +14,9 @@ use crate::{
         Gateway,
         faults::{error_of, why},
     },
+    kept,
     results::{json_len, take_media, value_of},
-    template::Source,
+    template::{self, Source},
     text::clip,
     workflow::{
         CallOutcome, INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule, reads_item,
@@ -80,7 +81,7 @@ impl Gateway {
         common: &Common<'_>,
         at: usize,
         list: &Value,
-        values: Values,
+        mut values: Values,
     ) -> Result<ActionResult, Fault> {
         let call = &common.plan.calls()[at];
         let items = match self.filled(common.caller, list, &values).await?.value {
@@ -111,6 +112,9 @@ impl Gateway {
             }
             None => items,
         };
+        // Kept results that the params name are read once for all items.
+        let uses = template::references([&call.params]).map_err(|error| kept::unread_template(&error))?;
+        values.extend(self.kept.references(&common.caller.owner(), uses.kept).await?.0);
         let count = items.len();
         common.so_far.items(at, 0, count);
         let plan = Plan::of_items(count);

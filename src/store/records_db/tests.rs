@@ -49,18 +49,18 @@ fn what_needs_a_configuration_is_due_for_its_gateways_only() {
     let (one, other) = (of("a"), of("b"));
     put(&one, NewRecord { of_config: true, ..due("", "bound", 10) });
     put(&one, due("", "free", 20));
-    assert_eq!(ids(&one.due(99).expect("readable")), ["bound", "free"]);
+    assert_eq!(ids(&one.due(99, &RecordKind::ALL).expect("readable")), ["bound", "free"]);
     drop(one);
     // A process that another test has just started may hold the lock until it runs its program.
     let began = std::time::Instant::now();
-    while other.agenda().expect("readable").next_due_ms != Some(20) {
+    while other.agenda(&RecordKind::ALL).expect("readable").next_due_ms != Some(20) {
         assert!(began.elapsed().as_secs() < 20, "the holder has ended");
         std::thread::yield_now();
     }
-    assert_eq!(ids(&other.due(99).expect("readable")), ["free"]);
+    assert_eq!(ids(&other.due(99, &RecordKind::ALL).expect("readable")), ["free"]);
     let again = of("a");
-    assert_eq!(again.agenda().expect("readable").next_due_ms, Some(10));
-    assert_eq!(ids(&again.due(99).expect("readable")), ["bound"]);
+    assert_eq!(again.agenda(&RecordKind::ALL).expect("readable").next_due_ms, Some(10));
+    assert_eq!(ids(&again.due(99, &RecordKind::ALL).expect("readable")), ["bound"]);
 }
 
 #[test]
@@ -71,6 +71,6 @@ fn rows_that_cannot_be_read_are_left_out() {
     let spoil = "UPDATE records SET body = '{' WHERE id = 'bad'";
     db.database.with(|connection| connection.execute_batch(spoil)).expect("spoilt");
     assert_eq!(ids(&db.all(WATCH, "").expect("readable")), ["good"]);
-    assert_eq!(ids(&db.due(9).expect("readable")), ["good"]);
+    assert_eq!(ids(&db.due(9, &RecordKind::ALL).expect("readable")), ["good"]);
     assert_eq!(db.get(WATCH, "", "bad").expect("readable"), None);
 }

@@ -209,10 +209,17 @@ function methods.drop_old(kind, owner, before)
     return dropped
 end
 
+function methods.count_of(kind, owner) return redis.call('ZCARD', of(kind, owner)) end
+
+local function set_of(...)
+    local set = {}
+    for _, kind in ipairs({ ... }) do set[kind] = true end
+    return set
+end
+
 -- Kinds unknown to this Nonet are left to a newer one.
 function methods.due(now, ...)
-    local found, kinds = {}, {}
-    for _, kind in ipairs({ ... }) do kinds[kind] = true end
+    local found, kinds = {}, set_of(...)
     enter(me, name, lease)
     for _, member in ipairs(redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', now)) do
         local record = read(member, base .. 'due')
@@ -229,17 +236,18 @@ function methods.due(now, ...)
     return answer(found)
 end
 
--- Returns the upcoming work: the time of the next record that this gateway or none holds, then owners with the number of
--- their unheld notices.
-function methods.agenda()
+-- Returns the upcoming work: the time of the next record of these kinds that this gateway or none holds, then owners with the
+-- number of their unheld notices.
+function methods.agenda(...)
     if redis.call('EXISTS', base .. 'number') == 0 then return false end
-    local next, at = '', 0
-    while next == '' do
+    local next, at, kinds = '', 0, set_of(...)
+    while next == '' and select('#', ...) > 0 do
         local some = redis.call('ZRANGE', base .. 'due', at, at + 99, 'WITHSCORES')
         if #some == 0 then break end
         for pair = 1, #some, 2 do
-            local found = redis.call('HMGET', base .. 'record:' .. some[pair], 'v', 'holder', 'due')
-            if next == '' and found[1] == VERSION and (found[2] == me or not is_held(found[2])) then next = found[3] end
+            local found = redis.call('HMGET', base .. 'record:' .. some[pair], 'v', 'holder', 'due', 'kind')
+            local is_known = next == '' and found[1] == VERSION and kinds[found[4]]
+            if is_known and (found[2] == me or not is_held(found[2])) then next = found[3] end
         end
         at = at + 100
     end

@@ -113,16 +113,23 @@ impl RecordKeys {
         self.link.run(&call).await
     }
 
+    /// Returns how many records of a kind an owner has.
+    pub async fn count_of(&self, kind: RecordKind, owner: &str) -> Result<usize, StoreError> {
+        self.link.run(&self.of_owner("count_of", kind, owner)).await
+    }
+
     /// See [`Records::due`](super::Records::due).
-    pub async fn due(&self, now_ms: u64) -> Result<Vec<Record>, StoreError> {
+    pub async fn due(&self, now_ms: u64, kinds: &[RecordKind]) -> Result<Vec<Record>, StoreError> {
         let mut call = self.call("due");
-        call.arg(now_ms).arg(&RecordKind::ALL.map(RecordKind::as_str));
+        call.arg(now_ms).arg(&names(kinds));
         self.read(&call).await
     }
 
     /// See [`Records::agenda`](super::Records::agenda).
-    pub async fn agenda(&self) -> Result<Option<Agenda>, StoreError> {
-        let Some(list) = self.link.run::<Option<Vec<String>>>(&self.call("agenda")).await? else {
+    pub async fn agenda(&self, kinds: &[RecordKind]) -> Result<Option<Agenda>, StoreError> {
+        let mut call = self.call("agenda");
+        call.arg(&names(kinds));
+        let Some(list) = self.link.run::<Option<Vec<String>>>(&call).await? else {
             return Ok(None);
         };
         let next_due_ms = list.first().and_then(|next| next.parse().ok());
@@ -196,7 +203,7 @@ impl RecordKeys {
     /// Postpones the expiry of all records.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let mut call = self.call("renew");
-        call.arg(&RecordKind::ALL.map(RecordKind::as_str));
+        call.arg(&names(&RecordKind::ALL));
         self.link.run(&call).await
     }
 
@@ -208,6 +215,10 @@ impl RecordKeys {
         }
         Ok(rows.into_iter().filter_map(record_of).collect())
     }
+}
+
+fn names(kinds: &[RecordKind]) -> Vec<&'static str> {
+    kinds.iter().map(|kind| kind.as_str()).collect()
 }
 
 /// Converts a time to a script's argument.

@@ -168,7 +168,7 @@ async fn what_has_expired_leaves_the_sums() {
     for id in ["1", "2", "3"] {
         assert_eq!(store.put(watch(id), Most::Refuse(3)).await.expect("written"), Some(0), "{id}");
     }
-    assert_eq!(store.due(9).await.expect("readable").len(), 3);
+    assert_eq!(store.due(9, &RecordKind::ALL).await.expect("readable").len(), 3);
 }
 
 #[tokio::test]
@@ -221,18 +221,18 @@ async fn a_gateway_that_ended_without_a_word_is_taken_over_from() {
     let left: i64 = redis.pttl(holder).expect("readable");
     assert!((1..=10_000).contains(&left), "{left}");
     let before = gone.get(RecordKind::Watch, "", "1").await.expect("readable").expect("there");
-    assert_eq!(here.due(9).await.expect("readable"), []);
+    assert_eq!(here.due(9, &RecordKind::ALL).await.expect("readable"), []);
     // Its lease expires.
     redis.del::<_, ()>(holder).expect("removed");
     assert!(!here.job("job-1", "").await.expect("readable").expect("there").leased);
-    let taken = here.due(9).await.expect("readable");
+    let taken = here.due(9, &RecordKind::ALL).await.expect("readable");
     assert_eq!(taken.len(), 1);
     // The gateway was only away, and comes back: it no longer holds what was taken over.
     assert!(!gone.change(before.clone()).await.expect("readable"), "it has another holder now");
     assert!(!gone.remove(before).await.expect("readable"));
-    assert_eq!(gone.due(9).await.expect("readable"), []);
+    assert_eq!(gone.due(9, &RecordKind::ALL).await.expect("readable"), []);
     gone.free(RecordKind::Watch, "", vec!["1".into()]).await.expect("written");
-    assert_eq!(here.due(9).await.expect("readable"), taken, "nobody else frees it");
+    assert_eq!(here.due(9, &RecordKind::ALL).await.expect("readable"), taken, "nobody else frees it");
     assert!(here.change(taken[0].clone()).await.expect("written"));
 }
 
@@ -309,7 +309,7 @@ async fn what_is_no_record_is_left_out() {
     }
     let all = store.all(RecordKind::Watch, "").await.expect("readable");
     assert_eq!(all.iter().map(|record| &*record.id).collect::<Vec<_>>(), ["good"]);
-    assert_eq!(store.due(9).await.expect("readable").len(), 1);
+    assert_eq!(store.due(9, &RecordKind::ALL).await.expect("readable").len(), 1);
     redis.hset::<_, _, _, ()>("nonet:{nonet}:outcomes", "x:y", "z").expect("written");
     redis.hset::<_, _, _, ()>("nonet:{nonet}:figures", "x", "{\"v\":1}").expect("written");
     assert_eq!(store.outcomes().await.expect("readable"), []);
@@ -342,7 +342,7 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
     let told = error.to_string();
     assert!(told.starts_with(&format!("Redis at `127.0.0.1:{port}` does not answer (")), "{told}");
     assert!(told.contains("calls and searches continue") && told.contains("[cluster]"), "{told}");
-    assert!(store.text("r-1", "").await.is_err() && store.due(9).await.is_err());
+    assert!(store.text("r-1", "").await.is_err() && store.due(9, &RecordKind::ALL).await.is_err());
     assert!(store.shared().expect("shared").trouble.is_some());
 
     // Redis comes back, empty.
@@ -375,15 +375,16 @@ async fn a_redis_that_is_silent_costs_one_call_a_moment_and_no_other() {
     let store = open(&server);
     put(&store, watch("1")).await;
     server.signal(Signal::SIGSTOP);
-    let error = store.due(9).await.expect_err("silent");
+    let error = store.due(9, &RecordKind::ALL).await.expect_err("silent");
     assert!(error.to_string().contains("does not answer"), "{error}");
     // While Redis is known to be silent, nothing waits for it.
     let began = Instant::now();
-    let calls = (0..100).map(|_| store.agenda());
+    let calls = (0..100).map(|_| store.agenda(&RecordKind::ALL));
     assert!(futures::future::join_all(calls).await.iter().all(Result::is_err));
     assert!(began.elapsed() < Duration::from_secs(10), "a hundred calls did not wait one after the other");
     server.signal(Signal::SIGCONT);
-    until("it is found again", async || store.due(9).await.is_ok_and(|due| due.len() == 1)).await;
+    until("it is found again", async || store.due(9, &RecordKind::ALL).await.is_ok_and(|due| due.len() == 1))
+        .await;
 }
 
 #[tokio::test]
@@ -411,18 +412,18 @@ async fn a_redis_that_refuses_is_told_with_its_words() {
     // Another connection is refused, with an answer or without.
     let late = open(&server);
     config(&mut redis, "maxclients", "1");
-    assert!(late.agenda().await.is_err(), "there is no room");
+    assert!(late.agenda(&RecordKind::ALL).await.is_err(), "there is no room");
     config(&mut redis, "maxclients", "1000");
-    until("it connects again", async || late.agenda().await.is_ok()).await;
+    until("it connects again", async || late.agenda(&RecordKind::ALL).await.is_ok()).await;
 
     config(&mut redis, "requirepass", "s3cr3t");
     let stranger = open(&server);
-    let error = stranger.agenda().await.expect_err("no password");
+    let error = stranger.agenda(&RecordKind::ALL).await.expect_err("no password");
     assert!(error.to_string().contains("refuses ("), "{error}");
     let address = format!("redis://:s3cr3t@127.0.0.1:{}", server.port);
     let address = ::redis::IntoConnectionInfo::into_connection_info(address).expect("an address");
     let known = RedisStore::new(address, "nonet", None, ROOMY, Clock::default());
-    assert!(known.agenda().await.is_ok());
+    assert!(known.agenda(&RecordKind::ALL).await.is_ok());
     assert!(!format!("{known:?}").contains("s3cr3t"));
 }
 
@@ -433,7 +434,7 @@ async fn a_script_that_redis_has_forgotten_is_loaded_again() {
     put(&store, watch("1")).await;
     redis::cmd("SCRIPT").arg("FLUSH").exec(&mut server.raw()).expect("forgotten");
     put(&store, watch("2")).await;
-    assert_eq!(store.due(9).await.expect("readable").len(), 2);
+    assert_eq!(store.due(9, &RecordKind::ALL).await.expect("readable").len(), 2);
 }
 
 #[tokio::test]
@@ -546,5 +547,5 @@ async fn to_forget_leaves_leases_rates_trust_and_other_prefixes() {
     assert_eq!(store.outcomes().await.expect("readable"), []);
     put(&store, watch("1")).await;
     assert_eq!(put_result(&store, "r-1", 100).await, Lasts::AsConfigured);
-    assert_eq!(store.due(9).await.expect("readable").len(), 1);
+    assert_eq!(store.due(9, &RecordKind::ALL).await.expect("readable").len(), 1);
 }

@@ -15,6 +15,7 @@ with_both_engines![
     of_many_changes_at_once_one_is_made,
     what_is_due_belongs_to_one_gateway_until_it_ends,
     what_is_due_comes_in_order,
+    only_some_kinds_are_due,
     a_record_is_held_by_one_gateway_that_runs,
     of_many_gateways_one_gets_a_record,
     notices_are_free_once_nobody_holds_them,
@@ -41,7 +42,7 @@ async fn get(here: &Here, owner: &str, id: &str) -> Option<Record> {
 }
 
 async fn due_ids(here: &Here, now_ms: u64) -> Vec<String> {
-    ids(here.records.due(now_ms).await.expect("readable"))
+    ids(here.records.due(now_ms, &RecordKind::ALL).await.expect("readable"))
 }
 
 fn ids(records: Vec<Record>) -> Vec<String> {
@@ -50,13 +51,20 @@ fn ids(records: Vec<Record>) -> Vec<String> {
 
 async fn records_are_of_one_owner_and_one_kind(engine: &Engine) {
     let here = engine.gateway();
-    assert_eq!(here.records.agenda().await.expect("readable"), None, "there was never a record");
+    assert_eq!(
+        here.records.agenda(&RecordKind::ALL).await.expect("readable"),
+        None,
+        "there was never a record"
+    );
     put(&here, new("a", "1")).await;
     put(&here, new("a", "2")).await;
     put(&here, new("b", "1")).await;
     put(&here, new("a:1", "2:b\n\"x\"")).await;
     put(&here, NewRecord { kind: RecordKind::Fact, ..new("a", "1") }).await;
     assert_eq!(ids(here.records.all(WATCH, "a").await.expect("readable")), ["1", "2"]);
+    for (kind, owner, count) in [(WATCH, "a", 2), (RecordKind::Fact, "a", 1), (WATCH, "c", 0)] {
+        assert_eq!(here.records.count_of(kind, owner).await.expect("readable"), count, "{owner}");
+    }
     assert_eq!(
         ids(here.records.of_kind(WATCH).await.expect("readable")),
         ["1", "2", "1", "2:b\n\"x\""],
@@ -114,7 +122,10 @@ async fn a_change_needs_the_revision_that_was_read(engine: &Engine) {
     let now = get(&here, "a", "1").await.expect("there");
     assert_eq!((&now.body, now.due_ms, now.revision), (&json!(1), Some(5), read.revision + 1));
     assert!(change(Record { due_ms: None, ..now }).await);
-    assert_eq!(here.records.agenda().await.expect("readable").expect("there is one").next_due_ms, None);
+    assert_eq!(
+        here.records.agenda(&RecordKind::ALL).await.expect("readable").expect("there is one").next_due_ms,
+        None
+    );
     assert!(!here.records.remove(read).await.expect("readable"), "changed meanwhile");
     let now = get(&here, "a", "1").await.expect("there");
     assert!(here.records.remove(now.clone()).await.expect("removed"));
@@ -140,7 +151,9 @@ async fn of_many_changes_at_once_one_is_made(engine: &Engine) {
 
 async fn what_is_due_belongs_to_one_gateway_until_it_ends(engine: &Engine) {
     let (one, other) = (engine.gateway(), engine.gateway());
-    let next = async |here: &Here| here.records.agenda().await.expect("readable").expect("some").next_due_ms;
+    let next = async |here: &Here| {
+        here.records.agenda(&RecordKind::ALL).await.expect("readable").expect("some").next_due_ms
+    };
     put(&one, due("", "late", 20)).await;
     put(&one, due("", "early", 10)).await;
     put(&one, new("", "never")).await;
@@ -163,6 +176,22 @@ async fn what_is_due_comes_in_order(engine: &Engine) {
         put(&here, due("", id, at)).await;
     }
     assert_eq!(due_ids(&here, 100).await, ["first", "b", "a", "last"]);
+}
+
+async fn only_some_kinds_are_due(engine: &Engine) {
+    let here = engine.gateway();
+    put(&here, due("", "watch", 5)).await;
+    put(&here, NewRecord { kind: RecordKind::Schedule, ..due("", "schedule", 10) }).await;
+    for (kinds, next, expected) in [
+        (&[][..], None, &[][..]),
+        (&[WATCH], Some(5), &["watch"]),
+        (&[RecordKind::Schedule], Some(10), &["schedule"]),
+        (&[RecordKind::Schedule, WATCH], Some(5), &["watch", "schedule"]),
+    ] {
+        let agenda = here.records.agenda(kinds).await.expect("readable").expect("some");
+        assert_eq!(agenda.next_due_ms, next, "{kinds:?}");
+        assert_eq!(ids(here.records.due(99, kinds).await.expect("readable")), expected, "{kinds:?}");
+    }
 }
 
 async fn a_record_is_held_by_one_gateway_that_runs(engine: &Engine) {
@@ -191,7 +220,7 @@ async fn of_many_gateways_one_gets_a_record(engine: &Engine) {
     // Each gateway finds all of them due, holds what it finds and takes it.
     let work = gateways.iter().map(async |here| {
         let mut taken = 0;
-        for record in here.records.due(9).await.expect("readable") {
+        for record in here.records.due(9, &RecordKind::ALL).await.expect("readable") {
             taken +=
                 usize::from(here.records.take(WATCH, "a", &record.id).await.expect("readable").is_some());
         }
@@ -218,7 +247,7 @@ async fn notices_are_free_once_nobody_holds_them(engine: &Engine) {
         put(&one, notice(id, held)).await;
     }
     let waiting = async |here: &Here| {
-        let agenda = here.records.agenda().await.expect("readable").expect("some");
+        let agenda = here.records.agenda(&RecordKind::ALL).await.expect("readable").expect("some");
         agenda.notices.get("p:1").copied()
     };
     assert_eq!((waiting(&one).await, waiting(&other).await), (Some(1), Some(1)));

@@ -70,10 +70,10 @@ impl ClientModel {
             let (role, blocks) = match message {
                 ChatMessage::User(text) => ("user", vec![text_block(text)]),
                 ChatMessage::Model(completion) => ("assistant", said(completion, is_in_text)),
-                ChatMessage::Tool { id, text, .. } if is_in_text => {
-                    ("user", vec![text_block(&in_text::result(id, text))])
+                ChatMessage::Tool { name, text, .. } if is_in_text => {
+                    ("user", vec![text_block(&in_text::result(name, text))])
                 }
-                ChatMessage::Tool { id, text, failed } => {
+                ChatMessage::Tool { id, text, failed, .. } => {
                     let block = json!({ "type": "tool_result", "toolUseId": id, "content": [text_block(text)], "isError": failed });
                     ("user", vec![block])
                 }

@@ -123,7 +123,7 @@ impl Gateway {
         let before = self.ended_before(&record, &parked, &plan).await?;
         let checkpoints = Some(Arc::new(self.parked.answered(record, &parked).await?));
         let (plan, grants) = (Arc::new(plan), parked.grants);
-        let run = ParallelRun { arguments, plan, kept: Default::default(), before, grants, checkpoints };
+        let run = ParallelRun { arguments, plan, before, grants, checkpoints };
         self.run_actions(caller, run, admission).await
     }
 

@@ -118,7 +118,7 @@ async fn one_node_of_a_cluster_is_not_taken_for_a_whole_redis() {
     let Some((nodes, _folder)) = cluster() else { return };
     let mut told = Vec::new();
     for node in &nodes {
-        if let Err(error) = open(Way::Node(address(node.port))).agenda().await {
+        if let Err(error) = open(Way::Node(address(node.port))).agenda(&RecordKind::ALL).await {
             told.push(error.to_string());
         }
     }
@@ -162,7 +162,7 @@ async fn sentinels_name_the_node_and_after_a_failover_another_one() {
     };
     let store = open(way("guards"));
     until("the Sentinel names the node", async || put_watch(&store, "1").await).await;
-    assert!(open(way("wrong")).agenda().await.is_err());
+    assert!(open(way("wrong")).agenda(&RecordKind::ALL).await.is_err());
     let sees_replica = || {
         let client = redis::Client::open(
             address(port).set_redis_settings(RedisConnectionInfo::default().set_password("guards")),
@@ -178,7 +178,7 @@ async fn sentinels_name_the_node_and_after_a_failover_another_one() {
 
     drop(master);
     until("the other node is the master", async || put_watch(&store, "2").await).await;
-    let due = store.due(9).await.expect("readable");
+    let due = store.due(9, &RecordKind::ALL).await.expect("readable");
     assert_eq!(due.len(), 2, "nothing that was copied is lost");
     let kept = store.put_result("r-1", "", share(), Arc::new(json!(1))).await.expect("kept");
     assert_eq!(kept, Lasts::AsConfigured);
