@@ -44,6 +44,9 @@ const REFERENCE: &str = "nonet/ref";
 /// The `_meta` key of a block with notices of Nonet's own.
 const NOTICES: &str = "nonet/notices";
 
+/// The `_meta` key of a result that is a run's question to the user.
+pub const QUESTION: &str = "nonet/question";
+
 /// How long a result is kept if the store cannot be written.
 pub const PASSING: &str = "in memory only, until this gateway ends: the store cannot be written";
 
@@ -96,6 +99,11 @@ pub fn is_error(result: &Value) -> bool {
 /// Returns whether a result is a fault of Nonet's own.
 pub fn is_fault(result: &Value) -> bool {
     result.get("_meta").is_some_and(|meta| meta.get(fault::MARK).is_some())
+}
+
+/// Returns whether a result is the question of a run that waits for the user.
+pub fn is_question(result: &Value) -> bool {
+    result.get("_meta").is_some_and(|meta| meta.get(QUESTION).is_some())
 }
 
 /// Returns whether a block has notices of Nonet's own.

@@ -80,7 +80,7 @@ impl Waiting {
         let open = results.into_iter().nth(at).flatten().and_then(|one| one.open);
         match open.map(|open| *open) {
             Some(OpenQuestion::Approve(asked)) => self.put(asked),
-            // An app that asks is not run inside another one.
+            // An app that asks is not run inside a run or another app.
             _ => Fault::new(Code::Internal, "A step waits for the user without a question.").to_result(),
         }
     }
@@ -343,7 +343,8 @@ impl Gateway {
                 let held = AppArguments::new(app.id, input).handed_out(app.handing, Some(app.timeout));
                 return Err(self.questions.hold(caller, *unasked, HeldCall::App(Box::new(held))).into());
             };
-            if let Some(asked) = self.ask_in_run(caller, None, *unasked).await {
+            // The run around the app may have further calls.
+            if let Some(asked) = self.ask_in_run(caller, None, unasked.of_calls(1, true, &[])).await {
                 return Ok(waiting.put(asked));
             }
             gate = self.gate(&caller.session);
@@ -423,7 +424,7 @@ impl Gateway {
             AppKind::Workflow { steps, .. } => steps.iter().any(|step| matches!(step.kind, StepKind::Ask(_))),
             AppKind::Tool { .. } | AppKind::Model(_) => false,
         };
-        match asks && !within.is_empty() {
+        match asks && (!within.is_empty() || caller.run.is_some()) {
             true => refused("it asks the user, which only an app that is called directly can do.".into()),
             false => Ok(()),
         }

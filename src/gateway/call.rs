@@ -37,7 +37,7 @@ use crate::{
     name::{fold, meta_tool, split_given, without_client_prefix},
     policy::Verdict,
     quotas::Admission,
-    results::{CallResult, json_len, json_start},
+    results::{CallResult, is_question, json_len, json_start},
     schema::Schema,
     select::{self, SelectError},
     template::Filled,
@@ -629,7 +629,7 @@ impl Gateway {
         checked.map_err(|(_, error)| wrong_filter("`select`", &error))
     }
 
-    /// Applies a filter, if any, to a result of `size` bytes. Returns the result with its new size, and why the filter probably
+    /// Applies a filter, if any, to a result of `size` bytes that is neither an error nor a question. Returns the result with its new size, and why the filter probably
     /// does not find what it is for.
     pub(super) async fn filtered(
         &self,
@@ -638,7 +638,8 @@ impl Gateway {
         size: usize,
         filter: Option<&str>,
     ) -> (CallResult, usize, Option<String>) {
-        let Some(filter) = filter.filter(|_| !result.is_error()) else { return (result, size, None) };
+        let is_filtered = !result.is_error() && !result.as_tree().is_some_and(is_question);
+        let Some(filter) = filter.filter(|_| is_filtered) else { return (result, size, None) };
         let owner = caller.owner();
         let mut note = None;
         let filtered = match self.kept.select(&owner, filter, result.value()).await {

@@ -41,6 +41,7 @@ use crate::{
     fault::{Code, Fault},
     jobs::Progress,
     kept, name,
+    policy::Verdict,
     quotas::Admission,
     select::{self, SelectError},
     template::{self, Source},
@@ -428,8 +429,8 @@ impl Gateway {
         Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
     }
 
-    /// Returns the journal of a run that may have to wait for the user in the middle of an app: its record, once the user
-    /// has answered, else a journal in memory.
+    /// Returns the journal of a run that may have to wait for the user in the middle of an app or a list: its record, once the
+    /// user has answered, else a journal in memory.
     pub(super) fn journal(
         &self,
         caller: &Caller,
@@ -440,12 +441,15 @@ impl Gateway {
             return (Some(RunLog::new(checkpoints.clone())), None);
         }
         let gate = self.gate(&caller.session);
-        let is_app = |call: &PlannedCall| match call.kind {
+        let may_wait_inside = |call: &PlannedCall| match call.kind {
             CallKind::App => true,
-            CallKind::Tool => gate.tool(&call.name).is_ok_and(|tool| tool.kind == Kind::App),
+            CallKind::Tool => gate.tool(&call.name).is_ok_and(|tool| {
+                let asks = || matches!(gate.verdict(&tool), Verdict::Approve(_));
+                tool.kind == Kind::App || call.for_each.is_some() && asks()
+            }),
             CallKind::Ask => false,
         };
-        if !plan.calls().iter().any(is_app) {
+        if !plan.calls().iter().any(may_wait_inside) {
             return (None, None);
         }
         let noted = Arc::new(Noted::default());

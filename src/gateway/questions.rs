@@ -221,7 +221,7 @@ impl Questions {
             return Ok(Approved::By(Approver::Session));
         }
         if let Some(run) = &caller.run
-            && let Some(answer) = run.answer(&approval, &asked.rule, is_single)
+            && let Some(answer) = run.answer(&approval, &asked)
         {
             return answer.map(Approved::By);
         }
@@ -278,14 +278,22 @@ impl Questions {
 
     /// Holds a call until the user has agreed to it, and returns the fault that says how to go on.
     pub(super) fn hold(&self, caller: &Caller, unasked: Unasked, held: HeldCall) -> Fault {
-        let Unasked { approval, message, brief, rule, written, lasting, fault, .. } = unasked;
+        let Unasked { approval, message, brief, rule, written, lasting, fault, by, .. } = unasked;
         let tool = approval.tool.clone();
-        let in_chat = fault.is_none();
+        // A model does not answer for a user who has forms: the call asks by one when it is repeated.
+        let asks_later = caller.unasked && caller.forms_later().is_some();
+        let in_chat = fault.is_none() && by == ApproveBy::Chat && !asks_later;
         let told = match fault {
             Some(fault) if json_len(&written) <= MOST_REPEATED => {
                 return fault.next("execute_tool", json!({ "name": &*tool, "params": written }));
             }
             Some(fault) => *fault,
+            None if !in_chat => {
+                let message = format!(
+                    "`{tool}` runs only if the user agrees ({rule}), and was not called. Call ask_user with the token to ask the user. On a yes the call runs, and its result is the answer."
+                );
+                Fault::new(Code::NeedsApproval, message)
+            }
             None => {
                 let always = if lasting { ", `allow_for_session`" } else { "" };
                 let message = format!(
@@ -422,6 +430,14 @@ impl Questions {
         content: Option<&str>,
     ) -> Result<AskOutcome, Fault> {
         let question = self.of_caller(caller, token)?;
+        // A no needs no other word of the user.
+        if question.is_held_only()
+            && let Ok(answer) = question.read(token, said, content)
+            && answer["status"] == "denied"
+            && self.open.remove(token).is_some()
+        {
+            return Ok(AskOutcome::Answer(answer));
+        }
         if let Some(mut outcome) = self.settled(token, question.clone()) {
             if let AskOutcome::Answer(answer) = &mut outcome {
                 set_member(

@@ -347,8 +347,12 @@ pub enum AsTask {
 impl Caller {
     /// Returns the channel for forms to the caller's user, if there is one.
     pub(super) fn forms(&self) -> Option<&ClientChannel> {
-        let form = json!({});
-        self.asker.as_ref().filter(|asker| !self.unasked && asker.can_answer(ELICITATION, &form))
+        self.forms_later().filter(|_| !self.unasked)
+    }
+
+    /// Returns the channel for forms to the caller's user, even if this call must not use it.
+    pub(super) fn forms_later(&self) -> Option<&ClientChannel> {
+        self.asker.as_ref().filter(|asker| asker.can_answer(ELICITATION, &json!({})))
     }
 
     /// Returns the owner of this caller's jobs.

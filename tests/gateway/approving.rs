@@ -303,6 +303,42 @@ fn a_form_that_comes_back_empty_is_no_answer() {
     assert_eq!(logged(&log), Vec::<Value>::new());
 }
 
+#[test]
+fn a_model_does_not_answer_for_a_background_call_where_the_client_has_forms() {
+    for (decision, payments) in [("deny", 0), ("allow", 1)] {
+        let (mut client, log) = with_forms("accept", decision);
+        let fault = client.fault("gateway.background_run", json!({ "name": "bank.pay" }));
+        let mut answer = fault["next_step"]["arguments"].clone();
+        assert_eq!((&fault["code"], client.asked.len()), (&json!("needs_approval"), 0), "{fault}");
+        answer["answer"] = json!("allow");
+        let told = client.answer("ask_user", answer);
+        assert_eq!((client.asked.len(), logged(&log).len()), (1, payments), "{decision}: {told}");
+    }
+    // A client that fails at the form is asked in the chat.
+    let (setup, log) = bank();
+    let mut client = setup.start_with(json!({ "elicitation": {} }));
+    client.until_ready("bank");
+    let fault = client.fault("gateway.background_run", json!({ "name": "bank.pay" }));
+    let answer = json!({ "token": fault["next_step"]["arguments"]["token"], "answer": "allow" });
+    let again = client.answer("ask_user", answer);
+    let token = &again["error"]["next_step"]["arguments"]["token"];
+    assert_eq!((token.is_string(), logged(&log).len()), (true, 0), "{again}");
+    client.answer("ask_user", json!({ "token": token, "answer": "allow" }));
+    assert_eq!(logged(&log).len(), 1);
+}
+
+#[test]
+fn a_no_ends_a_call_whose_form_was_closed() {
+    let (mut client, log) = with_forms("cancel", "");
+    let fault = client.fault("bank.pay", json!({ "note": "x".repeat(2_000) }));
+    assert_eq!(fault["next_step"]["tool"], "ask_user", "{fault}");
+    let mut answer = fault["next_step"]["arguments"].clone();
+    answer["answer"] = json!("no");
+    assert_eq!(client.answer("ask_user", answer.clone()), json!({ "status": "denied" }));
+    assert_eq!(client.answer("ask_user", answer)["error"]["code"], "not_found");
+    assert_eq!((client.asked.len(), logged(&log).len()), (1, 0));
+}
+
 #[tokio::test]
 async fn no_other_door_leads_around_the_user() {
     let (setup, log) = bank();
@@ -355,7 +391,9 @@ async fn one_question_covers_all_calls_of_a_tool_in_a_graph() {
         let asked = inside.answer("run_parallel", graph).await;
         assert_eq!((&asked["status"], &asked["step"]), (&json!("needs_user"), &json!("all")), "{asked}");
         let message = asked["message"].as_str().expect("a message");
-        assert!(message.contains("all 4 calls of `bank.pay`") && message.contains("row 2"), "{message}");
+        let covers = "covers every call of `bank.pay` in this run: 4. The others:";
+        assert!(message.contains(covers) && message.contains("row 2"), "{message}");
+        assert_eq!(message.matches("row 0").count(), 1, "its params are there once: {message}");
         assert_eq!(
             asked.to_string().matches("Allow `pay`").count(),
             1,
@@ -376,6 +414,52 @@ async fn one_question_covers_all_calls_of_a_tool_in_a_graph() {
         let (_, _, graph) = payments();
         let again = inside.answer("run_parallel", graph).await;
         assert_eq!(again["status"], "needs_user", "{again}");
+    }
+}
+
+#[tokio::test]
+async fn a_question_says_that_a_yes_may_cover_more_calls_than_are_known() {
+    let (setup, _) = sends();
+    let inside = setup.toml("[apps.pay]\ntool = 'bank.pay'").open().await;
+    let pay = json!({ "id": "a", "name": "bank.pay" });
+    for (actions, calls) in [
+        (
+            json!([pay, { "name": "bank.pay", "for_each": "{{a}}", "params": { "to": "{{item}}" } }]),
+            "at least 2",
+        ),
+        (json!([pay, { "name": "apps.outer", "after": ["a"] }]), "at least 1"),
+        (json!([pay, { "name": "bank.pay", "for_each": [1, 2] }]), "3"),
+        (json!([{ "name": "apps.outer" }]), "at least 1"),
+        (json!([{ "name": "apps.pay" }]), "at least 1"),
+    ] {
+        let asked = inside.answer("run_parallel", json!({ "actions": actions })).await;
+        let message = asked["message"].as_str().expect("a message");
+        let covers = format!("The answer covers every call of `bank.pay` in this run: {calls}.");
+        assert!(message.contains(&covers), "{actions}: {message}");
+    }
+    let asked = inside.answer("call_app", json!({ "app_id": "outer" })).await;
+    assert!(
+        asked["message"].as_str().is_some_and(|text| text.contains("in this run: at least 1.")),
+        "{asked}"
+    );
+    // Nothing is said where the question itself says everything.
+    let asked = inside.answer("run_parallel", json!({ "actions": [pay] })).await;
+    assert!(asked["message"].as_str().is_some_and(|text| !text.contains("in this run")), "{asked}");
+}
+
+#[tokio::test]
+async fn a_filter_leaves_the_question_of_a_run_as_it_is() {
+    let (setup, _) = sends();
+    let inside = setup.open().await;
+    let graph = json!({ "actions": [{ "name": "bank.pay", "params": { "to": "Ada" } }] });
+    for call in [
+        json!({ "name": "apps.send", "params": { "text": "hi" }, "select": ".output" }),
+        json!({ "name": "gateway.run_graph", "params": graph, "select": ".succeeded" }),
+    ] {
+        let asked = inside.answer("execute_tool", call).await;
+        assert_eq!(asked["status"], "needs_user", "{asked}");
+        let told = json_of(&answered(&inside, &asked, "yes").await);
+        assert!(told["output"] == "hi after hi" || told["succeeded"] == 1, "{told}");
     }
 }
 

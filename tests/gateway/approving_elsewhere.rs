@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 
 use crate::{
     client::{Client, command},
-    setup::{Setup, json_of, logged},
+    setup::{Setup, fake_server, json_of, logged},
     web::{WebClient, http},
 };
 
@@ -166,6 +166,53 @@ fn the_user_answers_the_step_of_a_workflow_and_adds_a_server() {
     let asked = client.answer("ask_user", json!({ "question": "Which city?" }));
     let told = client.answer("ask_user", json!({ "token": asked["token"], "answer": "Bonn" }));
     assert_eq!(told, json!({ "status": "answered", "answer": "Bonn" }));
+}
+
+#[test]
+fn a_run_that_waits_for_the_chat_waits_for_the_user_once_only_the_user_counts() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let script = json!({ "tools": [{ "name": "pay" }], "call_log": log });
+    let setup = setup.gateway("approve_by = 'chat'").server("bank", script);
+    let mut client = client(setup.toml("[servers.bank.tools.pay]\npolicy = 'approve'"));
+    let asked = client.answer("run_parallel", json!({ "actions": [{ "name": "bank.pay" }] }));
+    assert_eq!(asked["status"], "needs_user", "{asked}");
+    let file = client.folder.path().join("servers.toml");
+    let text = std::fs::read_to_string(&file).expect("it is there");
+    std::fs::write(&file, text.replace("'chat'", "'user'")).expect("it can be written");
+    let mut client = client.restart();
+    client.initialize("2025-06-18", json!({}));
+    client.until_ready("bank");
+    let asked = client.answer("ask_user", json!({ "token": asked["token"], "answer": "allow" }));
+    assert!(asked["hint"].as_str().is_some_and(|hint| hint.contains("does not count")), "{asked}");
+    assert_eq!(logged(&log), Vec::<Value>::new());
+    let id = waiting(client.folder.path())[0]["id"].as_str().expect("an id").to_string();
+    assert_eq!(nonet(client.folder.path(), &["approve", &id]).status.code(), Some(0));
+    let report = client.answer("ask_user", json!({ "token": asked["token"] }));
+    assert_eq!((&report["succeeded"], logged(&log).len()), (&json!(1), 1), "{report}");
+}
+
+#[test]
+fn an_item_that_ended_before_the_question_of_a_later_one_is_not_done_again() {
+    let (setup, _) = bank("allow_runtime_servers = true");
+    let script = setup.path("more.script.json");
+    let mut client = setup.gateway("soft_deadline = '4s'").start_with(json!({ "elicitation": {} }));
+    std::fs::write(&script, json!({ "tools": [{ "name": "say" }] }).to_string()).expect("it can be written");
+    client.answer_questions(|params| match params["message"].as_str() {
+        Some(text) if text.contains("second") => json!({ "action": "cancel" }),
+        _ => json!({ "action": "accept", "content": { "decision": "allow" } }),
+    });
+    let params = json!({ "name": "{{item}}", "command": fake_server(), "args": ["--script-file", script] });
+    let actions = json!([{ "id": "all", "name": "gateway.add_server", "for_each": ["first", "second"], "max_concurrency": 1, "params": params }]);
+    let asked = client.answer("run_parallel", json!({ "actions": actions }));
+    assert_eq!((&asked["status"], client.asked.len()), (&json!("needs_user"), 2), "{asked}");
+    let id = waiting(client.folder.path())[0]["id"].as_str().expect("an id").to_string();
+    assert_eq!(nonet(client.folder.path(), &["approve", &id]).status.code(), Some(0));
+    let report = client.answer("ask_user", json!({ "token": asked["token"] }));
+    assert_eq!((&report["succeeded"], client.asked.len()), (&json!(1), 2), "{report}");
+    let added: Vec<&Value> =
+        report["results"][0]["result"].as_array().into_iter().flatten().map(|one| &one["name"]).collect();
+    assert_eq!(added, ["first", "second"], "{report}");
 }
 
 #[test]

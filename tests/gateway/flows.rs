@@ -662,6 +662,23 @@ async fn a_no_of_the_user_ends_the_app_unless_the_step_is_optional() {
 }
 
 #[tokio::test]
+async fn an_app_that_asks_is_not_begun_inside_of_a_run() {
+    let setup = Setup::new();
+    let log = setup.path("calls");
+    let script = json!({ "tools": [{ "name": "say" }], "call_log": log });
+    let inside = setup.server("shop", script).toml(ASKING).open().await;
+    let actions = json!({ "actions": [{ "name": "apps.ask", "params": { "who": "Bob" } }] });
+    let graph = json!({ "name": "gateway.run_graph", "params": actions });
+    for (tool, arguments) in [("run_parallel", actions), ("execute_tool", graph)] {
+        let report = inside.answer(tool, arguments).await;
+        let error = &report["results"][0]["error"];
+        assert_eq!(error["code"], "invalid_params", "{report}");
+        assert!(error["message"].as_str().is_some_and(|text| text.contains("asks the user")), "{report}");
+    }
+    assert_eq!(logged(&log), Vec::<Value>::new(), "none of its steps has run");
+}
+
+#[tokio::test]
 async fn an_app_may_ask_twice() {
     let apps = r#"
 [apps.both]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use nonet::clock::Clock;
+use nonet::{clock::Clock, gateway::session::Caller};
 use serde_json::{Value, json};
 
 use crate::{
@@ -349,8 +349,27 @@ async fn a_graph_is_kept_under_a_name_and_run_again() {
         assert!(fault["error"]["message"].as_str().is_some_and(|text| text.contains(part)), "{fault}");
     }
     let inner = json!({ "name": "gateway.run_graph", "params": { "name": "names" } });
-    let report = graph(&inside, json!({ "actions": [inner] })).await;
-    assert!(report.to_string().contains("does not run inside of a graph"), "{report}");
+    for report in [graph(&inside, json!({ "actions": [inner] })).await, run(&inside, json!([inner])).await] {
+        assert!(report.to_string().contains("does not run inside of a graph"), "{report}");
+    }
+    // A run may still keep one.
+    let kept = json!({ "name": "gateway.run_graph", "params": { "name": "x", "actions": [{ "name": "shop.rows" }] } });
+    assert_eq!(counts(&run(&inside, json!([kept])).await), (1, 0));
+}
+
+#[tokio::test]
+async fn a_client_without_a_session_keeps_no_graph() {
+    let inside = shop().open().await;
+    let caller = Caller { lasting: false, ..inside.caller.clone() };
+    let params = json!({ "name": "names", "actions": [{ "name": "shop.rows" }] });
+    let call = json!({ "name": "gateway.run_graph", "params": params });
+    let fault = json_of(&inside.call_as(&caller, "execute_tool", call).await);
+    let message = fault["error"]["message"].as_str().unwrap_or_default();
+    assert!(message.contains("no session") && message.contains("run_parallel"), "{fault}");
+    let once = json!({ "actions": [{ "name": "shop.rows" }] });
+    let call = json!({ "name": "gateway.run_graph", "params": once });
+    let report = json_of(&inside.call_as(&caller, "execute_tool", call).await);
+    assert_eq!(counts(&report), (1, 0), "{report}");
 }
 
 #[tokio::test]

@@ -36,13 +36,13 @@ use crate::{
         AskArguments, Gateway, ParallelArguments,
         approving::StepQuestion,
         call::text_result,
-        graph::{ActionResult, ItemCounts, Noted, OpenQuestion},
+        graph::{ActionResult, ItemCounts, Journal as _, Noted, OpenQuestion},
         interrupt::Interrupt,
         questions::{AskOutcome, HeldCall, Question, RunApproval, no_question},
         session::Caller,
     },
     json::set_member,
-    results::{CallResult, is_error, json_len},
+    results::{CallResult, QUESTION, is_error, json_len},
     store::{Most, NewRecord, Record, RecordKind, Records, StoreError},
     text::escaped,
     workflow::{CallOutcome, Plan},
@@ -80,7 +80,7 @@ pub(in crate::gateway) struct RunToPark<'a> {
     pub timeout: Duration,
     pub left: Duration,
     pub checkpoints: Option<&'a Checkpoints>,
-    /// What has ended inside inner apps.
+    /// What has ended inside inner apps and lists.
     pub noted: Option<&'a Noted>,
 }
 
@@ -266,11 +266,26 @@ impl ParkedFlows {
         Ok(all.iter().filter_map(read).collect())
     }
 
-    /// Keeps what has ended inside inner apps of a run, so that it does not run again.
-    async fn keep_parts(&self, id: &str, noted: &Noted) {
+    /// Keeps what has ended inside the unfinished calls of a run, so that it does not run again.
+    async fn keep_parts(&self, id: &str, noted: &Noted, ended: &[ParkedStep]) {
+        let parts = self.checkpoints("", id, 0);
         for (place, (one, is_needed)) in noted.all() {
-            let body = json!(ParkedStep::of(&place, &one, is_needed));
-            keep_part(&*self.records, id, place, body).await;
+            if !is_over(&place, ended) {
+                parts.ended(place, &one, is_needed).await;
+            }
+        }
+    }
+
+    /// Returns the checkpoints of a record that nobody holds and that has no parts.
+    fn checkpoints(&self, owner: &str, id: &str, answered: usize) -> Checkpoints {
+        Checkpoints {
+            records: self.records.clone(),
+            owner: owner.into(),
+            id: id.into(),
+            answered,
+            before: BTreeMap::new(),
+            bytes: AtomicUsize::new(0),
+            is_held: AtomicBool::new(false),
         }
     }
 
@@ -285,15 +300,9 @@ impl ParkedFlows {
         if !self.records.hold(&record).await.map_err(not_kept)? {
             return Err(taken());
         }
-        let mut checkpoints = Checkpoints {
-            records: self.records.clone(),
-            owner: record.owner.clone(),
-            id: record.id.clone(),
-            answered: usize::try_from(record.body["answered"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX),
-            before: BTreeMap::new(),
-            bytes: AtomicUsize::new(0),
-            is_held: AtomicBool::new(true),
-        };
+        let answered = usize::try_from(record.body["answered"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
+        let mut checkpoints = self.checkpoints(&record.owner, &record.id, answered);
+        checkpoints.is_held = AtomicBool::new(true);
         checkpoints.before = self.parts(&record.id).await?;
         checkpoints.bytes =
             AtomicUsize::new(checkpoints.before.values().map(|step| json_len(&json!(step))).sum());
@@ -357,7 +366,9 @@ impl ParkedFlow {
         if !done.is_empty() {
             set_member(&mut asked, "completed", json!(done));
         }
-        text_result(asked.to_string())
+        let mut answer = text_result(asked.to_string());
+        set_member(&mut answer, "_meta", json!({ QUESTION: true }));
+        answer
     }
 }
 
@@ -436,7 +447,7 @@ impl Gateway {
             }
         };
         if let Some(noted) = run.noted {
-            self.parked.keep_parts(&id, noted).await;
+            self.parked.keep_parts(&id, noted, &parked.ended).await;
         }
         let (token, question) = (Token::of(&id, parked.answered), parked.question());
         let Some(step) = parked.for_user(&token, self.asks_the_user_only()) else {
@@ -485,6 +496,12 @@ impl ParkedStep {
             ..ActionResult::of(self.name, self.result)
         }
     }
+}
+
+/// Whether a part belongs to a step that has ended, whose own result is enough.
+fn is_over(place: &str, ended: &[ParkedStep]) -> bool {
+    let path: Vec<Value> = serde_json::from_str(place).unwrap_or_default();
+    path.first().is_some_and(|step| ended.iter().any(|one| *step == one.id))
 }
 
 /// Stores a finished part of a run. If this write fails, the run still continues; the call is repeated only if the run is

@@ -112,6 +112,11 @@ async fn keep(
     name: &str,
     params: Map<String, Value>,
 ) -> Result<Value, Fault> {
+    if !caller.lasting {
+        let message = "This client has no session that could keep a graph. Send the actions with run_parallel, or schedule \
+                       them with gateway.schedule.";
+        return Err(Fault::new(Code::Forbidden, message));
+    }
     bounded("actions", &json!(params))?;
     let graph = graph_of(params.clone())?;
     let count = graph.actions.len();
@@ -125,14 +130,12 @@ async fn keep(
 }
 
 async fn run_once(gateway: &Arc<Gateway>, caller: &Caller, graph: ParallelArguments) -> Result<Value, Fault> {
-    let mark: Arc<str> = name::full_name(GATEWAY, TOOL.name).into();
-    if caller.within.contains(&mark) {
+    if caller.run.is_some() {
         let message = "A graph does not run inside of a graph. Put the actions of both into one.";
         return Err(Fault::new(Code::InvalidParams, message));
     }
-    let within = caller.within.iter().cloned().chain([mark]).collect();
     // The call of this tool has the place in the quotas, and becomes a task if it takes long.
-    let mut caller = Caller { within, is_admitted: true, as_task: AsTask::Never, ..caller.clone() };
+    let mut caller = Caller { is_admitted: true, as_task: AsTask::Never, ..caller.clone() };
     caller.limits.soft_deadline = LONGEST_TIME;
     match gateway.run_parallel(&caller, graph).await {
         // Nobody reads the whole report of a graph that runs by itself.

@@ -410,28 +410,33 @@ impl Gateway {
                 Err(Unprepared::Fault(fault)) => return Err(*fault),
                 Err(Unprepared::Asks(unasked)) => unasked,
             };
-            let (count, shown) = self.calls_of(common, call, values, unasked.approval.tool()).await;
-            let unasked = unasked.of_calls(count, &shown);
+            let (count, is_least, shown) = self.calls_of(common, call, values, unasked.approval.tool()).await;
+            let unasked = unasked.of_calls(count, is_least, &shown);
             if let Some(open) = self.ask_in_run(caller, common.limit, unasked).await {
                 return Ok(Err(open));
             }
         }
     }
 
-    /// Returns how many calls of a tool the plan has yet to make, as far as that is known, and the params of the first ones.
+    /// Returns how many calls of a tool the run has yet to make, whether there may be more, and the params of the first ones.
     async fn calls_of(
         &self,
         common: &Common<'_>,
         asking: &PlannedCall,
         values: &Values,
         tool: &str,
-    ) -> (usize, Vec<Value>) {
+    ) -> (usize, bool, Vec<Value>) {
         let gate = self.gate(&common.caller.session);
         let (mut count, mut shown) = (0, Vec::new());
+        // The run around an inner app may have further calls, and so may the apps of this plan.
+        let mut is_least = common.log.as_ref().is_some_and(RunLog::is_part);
         for (at, call) in common.plan.calls().iter().enumerate() {
-            let is_same = call.kind == CallKind::Tool
-                && gate.tool(&call.name).is_ok_and(|of_call| *of_call.full == *tool);
-            if !is_same || common.so_far.has_ended(at) {
+            if common.so_far.has_ended(at) {
+                continue;
+            }
+            let of_call = gate.tool(&call.name).ok().filter(|_| call.kind == CallKind::Tool);
+            is_least |= call.kind == CallKind::App || of_call.as_ref().is_some_and(|of| of.kind == Kind::App);
+            if of_call.is_none_or(|of_call| *of_call.full != *tool) {
                 continue;
             }
             // Only the values of the call that asks are known.
@@ -445,6 +450,7 @@ impl Gateway {
             };
             let Some(Value::Array(items)) = items else {
                 count += 1;
+                is_least |= items.is_some();
                 let params = filled(&call.params, values).await;
                 shown.push(params.unwrap_or_else(|| call.params.clone()));
                 continue;
@@ -459,7 +465,7 @@ impl Gateway {
             }
         }
         shown.truncate(SHOWN_CALLS);
-        (count, shown)
+        (count, is_least, shown)
     }
 
     /// Fills the templates in JSON with values of calls and with kept results.

@@ -44,6 +44,11 @@ impl RunLog {
         self.part(json!([at, digest(item)]))
     }
 
+    /// Whether it is of a part of the run.
+    pub fn is_part(&self) -> bool {
+        !self.path.is_empty()
+    }
+
     /// Returns this call's result from an earlier run.
     pub fn before(&self) -> Option<ActionResult> {
         self.journal.before(&place(&self.path))
@@ -73,7 +78,15 @@ impl Noted {
 
 impl Journal for Noted {
     fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
-        self.0.lock().insert(place, (one.clone(), is_needed));
+        let mut all = self.0.lock();
+        // The result of a call has those of its items and of the steps of its app.
+        let inner = format!("{},", place.strip_suffix(']').unwrap_or(&place));
+        let of_call = all.range(inner.clone()..).map(|(place, _)| place);
+        let of_call: Vec<String> = of_call.take_while(|place| place.starts_with(&inner)).cloned().collect();
+        for place in of_call {
+            all.remove(&place);
+        }
+        all.insert(place, (one.clone(), is_needed));
         Box::pin(std::future::ready(()))
     }
 

@@ -80,10 +80,14 @@ impl Question {
         self.asked.elapsed() < QUESTION_AGE && self.owner == caller.owner()
     }
 
+    /// Whether the question only holds a call, which asks the user itself when it is repeated.
+    pub(super) fn is_held_only(&self) -> bool {
+        self.settled.is_none() && matches!(self.about, About::Call { in_chat: false, .. })
+    }
+
     /// Whether the question waits for an answer in the chat or on the page.
     pub(super) fn waits_for_user(&self) -> bool {
-        let is_held_only = matches!(self.about, About::Call { in_chat: false, .. });
-        self.settled.is_none() && !is_held_only && self.asked.elapsed() < QUESTION_AGE
+        self.settled.is_none() && !self.is_held_only() && self.asked.elapsed() < QUESTION_AGE
     }
 
     /// Returns the question for the user outside of the chat, with what an answer is made of.

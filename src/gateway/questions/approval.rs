@@ -157,25 +157,35 @@ impl Unasked {
         Self { approval, message, brief, rule, written, lasting, by, fault: None, is_single }
     }
 
-    /// Adds the calls of the same tool that the answer covers: how many, and the params of the first ones.
-    pub fn of_calls(mut self, count: usize, shown: &[Value]) -> Self {
-        if self.is_single || count < 2 {
+    /// Adds the calls of the same tool that the answer covers: how many, whether there may be more, and the params of the
+    /// first ones.
+    pub fn of_calls(mut self, count: usize, is_least: bool, shown: &[Value]) -> Self {
+        if self.is_single || count < 2 && !is_least {
             return self;
         }
+        let least = if is_least { "at least " } else { "" };
         let tool = &self.approval.tool;
+        // The question itself has the params of this call.
+        let is_own =
+            |params: &Value| *params == self.written || params.is_null() && self.written == json!({});
+        let own = shown.iter().position(is_own);
         let calls = |most: usize| {
-            let mut calls = format!("\n\nThe answer covers all {count} calls of `{tool}` in this run:");
-            let mut told = 0;
-            for params in shown {
-                let one = format!("\n{}. {}", told + 1, clip(&shortened(params).to_string(), MOST_OF_CALL));
+            let mut calls =
+                format!("\n\nThe answer covers every call of `{tool}` in this run: {least}{count}.");
+            if count > 1 {
+                calls.push_str(" The others:");
+            }
+            let mut left = count.saturating_sub(1);
+            for (_, params) in shown.iter().enumerate().filter(|(at, _)| Some(*at) != own) {
+                let one = format!("\n- {}", clip(&shortened(params).to_string(), MOST_OF_CALL));
                 if calls.len() + one.len() > most {
                     break;
                 }
                 calls.push_str(&one);
-                told += 1;
+                left = left.saturating_sub(1);
             }
-            if told < count {
-                calls.push_str(&format!("\n... and {} more", count - told));
+            if left > 0 {
+                calls.push_str(&format!("\n... and {left} more"));
             }
             escaped(&calls).into_owned()
         };
@@ -247,6 +257,13 @@ struct Grant {
     feedback: Option<String>,
 }
 
+impl Grant {
+    /// Whether it answers for this definition: a yes in the chat does not if the user's own answer is required by now.
+    fn answers(&self, hash: &str, by: ApproveBy) -> bool {
+        *self.hash == *hash && !(by == ApproveBy::User && self.by == Some(Approver::Chat))
+    }
+}
+
 /// The user's answers about the calls of a run.
 #[derive(Debug, Default)]
 pub struct RunGrants {
@@ -285,12 +302,12 @@ impl RunGrants {
     pub(super) fn answer(
         &self,
         approval: &Approval,
-        rule: &str,
-        is_single: bool,
+        asked: &ApprovalAsked,
     ) -> Option<Result<Approver, Fault>> {
         let given = self.given.lock();
-        let grant = given.get(&grant_key(approval, is_single)).filter(|grant| grant.hash == approval.hash)?;
-        Some(grant.by.ok_or_else(|| not_allowed(&approval.tool, rule, grant.feedback.as_deref())))
+        let grant = given.get(&grant_key(approval, asked.own.is_some()))?;
+        let grant = Some(grant).filter(|grant| grant.answers(&approval.hash, asked.by))?;
+        Some(grant.by.ok_or_else(|| not_allowed(&approval.tool, &asked.rule, grant.feedback.as_deref())))
     }
 
     /// Whether the user has allowed calls.
@@ -310,7 +327,7 @@ impl RunGrants {
 
     /// Whether the user has answered a question of the run.
     pub(in crate::gateway) fn has_answered(&self, asked: &RunApproval) -> bool {
-        self.given.lock().get(&asked.key).is_some_and(|grant| grant.hash == asked.hash)
+        self.given.lock().get(&asked.key).is_some_and(|grant| grant.answers(&asked.hash, asked.by))
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::{MAX_BYTES, ParkedStep, Token, keep_part};
+use super::{MAX_BYTES, ParkedStep, Token, is_over, keep_part};
 use crate::{
     fault::{Code, Fault},
     gateway::graph::{ActionResult, Journal},
@@ -70,11 +70,7 @@ impl Checkpoints {
             Err(error) => return tracing::warn!(%error, "the earlier state of an app was not removed"),
         };
         // The record itself contains the steps that have ended; what ended inside the other steps is still needed.
-        let is_over = |place: &str| {
-            let path: Vec<Value> = serde_json::from_str(place).unwrap_or_default();
-            path.first().is_some_and(|step| ended.iter().any(|one| *step == one.id))
-        };
-        for part in kept.iter().filter(|part| is_over(&part.id)) {
+        for part in kept.iter().filter(|part| is_over(&part.id, ended)) {
             if let Err(error) = self.records.take(RecordKind::Parked, &self.id, &part.id).await {
                 tracing::warn!(%error, "the earlier state of an app was not removed");
             }

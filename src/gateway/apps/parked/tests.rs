@@ -1,7 +1,6 @@
 //! Which state of parked workflows is kept, for how long, and for whom.
 
 use super::*;
-use crate::gateway::graph::Journal as _;
 use crate::store::{Retention, SqliteStore};
 
 fn parked(clock: &Clock) -> ParkedFlows {
@@ -100,6 +99,23 @@ async fn an_end_that_is_too_large_keeps_no_later_one_away() {
     assert_eq!(before("small").as_deref(), Some(&*text(1).result));
     assert_eq!(before("unneeded").as_deref(), Some(&json!({ "content": [] })));
     assert!(before("large").is_none());
+}
+
+#[tokio::test]
+async fn only_what_has_ended_inside_of_unfinished_steps_is_kept_and_no_more_than_fits() {
+    let parked = parked(&Clock::default());
+    let token = parked.put("p", None, &flow()).await.expect("there is room");
+    let one = |size: usize| {
+        ActionResult::of("t".into(), json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] }))
+    };
+    let noted = Noted::default();
+    for place in ["[\"a\"]", "[\"b\",0,\"s\"]", "[\"b\",0]", "[\"b\",1,\"s\"]", "[\"c\",0]"] {
+        noted.ended(place.into(), &one(1), true).await;
+    }
+    noted.ended("[\"b\",2]".into(), &one(MAX_BYTES), true).await;
+    let ended = ["a", "c"].map(|id| ParkedStep::of(id, &one(1), true));
+    parked.keep_parts(&token, &noted, &ended).await;
+    assert_eq!(kept(&parked, &token).await, ["[\"b\",0]", "[\"b\",1,\"s\"]"]);
 }
 
 #[tokio::test]
