@@ -17,6 +17,7 @@ mod install;
 mod join;
 mod known;
 mod launch;
+mod launchers;
 mod literals;
 mod moving;
 mod names;
@@ -49,6 +50,7 @@ pub use imported::{Carried, Done, ImportRow, Imported, KeptSecret, SecretStore, 
 pub use install::{Present, allow_always, entry_text, install, is_always_allowed, present, uninstall};
 pub use known::HOSTS;
 pub use launch::{Launch, fetching_command, is_lost, on_path};
+pub use launchers::runtime_of;
 pub use literals::{move_secrets, plain_secrets};
 pub use moving::{ClientPlan, Setup, SetupClient, SetupUndo, SkippedClient, UndoChanges};
 pub use pasted::{LONGEST as LONGEST_PASTED, is_install_link, is_pasted, one_server};

@@ -22,7 +22,7 @@ use super::{
     show, trust,
 };
 use crate::{
-    config::{Config, ConfigFault, Transport},
+    config::{Config, ConfigFault, Sources, Transport},
     downstream::{Remedy, State, missing_launcher},
     gateway::Gateway,
     hosts::{self, FileScope, Host, Launch, Machine, Present},
@@ -260,8 +260,14 @@ impl Offer {
                 if !keep_typed(variable, file)? {
                     return Ok(false);
                 }
-                let change = hosts::pass_variable(file, server, variable, &Machine::this()?)?;
-                super::hosts::finish(&change, super::hosts::apply(&change, false)?);
+                let machine = Machine::this()?;
+                let edit = Sources::of_this_machine(|sources| {
+                    hosts::pass_variable(file, server, variable, sources, &machine)
+                });
+                let change = edit.map_err(|why| anyhow::anyhow!("{why}"))?.imported.change;
+                if !change.is_nothing() {
+                    super::hosts::finish(&change, super::hosts::apply(&change, false)?);
+                }
                 Ok(true)
             }
             Self::PlainSecrets { .. } => Ok(secret::move_out(file, false)? == OK),

@@ -9,7 +9,9 @@ use std::{path::Path, time::Duration};
 use serde_json::{Map, Value};
 
 use super::{
-    Host, Machine, OWN_NAME, Os, Unit, listed,
+    Host, Machine, OWN_NAME, Os, Unit,
+    launchers::program_of,
+    listed,
     parts::{AskedInput, TextPart, TextParts, TextReader, as_plain},
     rules::{Effect, ToolNames, ToolRule},
     shortened,
@@ -447,21 +449,18 @@ impl<'a> EntryReader<'a> {
 
 /// Whether a command is Nonet.
 pub(super) fn is_nonet(command: &str) -> bool {
-    let name = command.trim().rsplit(['/', '\\']).next().unwrap_or_default().to_lowercase();
-    name.strip_suffix(".exe").unwrap_or(&name) == OWN_NAME
+    program_of(command) == OWN_NAME
 }
 
 /// Whether an entry fetches Nonet and starts it: `npx -y nonet`, `uvx nonet@latest`.
 fn fetches_nonet(command: &str, entry: &Map<String, Value>) -> bool {
-    let name = command.trim().rsplit(['/', '\\']).next().unwrap_or_default().to_lowercase();
-    let name = name.split('.').next().unwrap_or_default();
     let args = entry.get("args").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
     // The first word that is neither an option nor a launcher is the package.
     let launchers = ["npx", "uvx", "bunx", "pnpm", "pipx", "cmd"];
     let others = ["/c", "dlx", "run", "exec", "x"];
     let is_word = |arg: &&str| !arg.starts_with('-') && !launchers.contains(arg) && !others.contains(arg);
     let package = args.into_iter().find(is_word).unwrap_or_default();
-    launchers.contains(&name) && package.split('@').next() == Some(OWN_NAME)
+    launchers.contains(&&*program_of(command)) && package.split('@').next() == Some(OWN_NAME)
 }
 
 /// Returns the values of an entry that look like secrets, for masking.

@@ -153,7 +153,7 @@ impl FoundEntries {
                 }
             }
         }
-        self.entries.iter_mut().for_each(|found| pasted::without_placeholders(&mut found.entry));
+        self.entries.iter_mut().for_each(|found| pasted::without_placeholders(&found.name, &mut found.entry));
         others.dedup();
         if !others.is_empty() {
             let names = listed(&others);

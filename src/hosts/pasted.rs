@@ -14,6 +14,7 @@ use self::naming::name_of;
 use super::{
     FileFormat, HostFault, YamlServers,
     entry::{HostEntry, Reach},
+    launchers::is_launcher,
     parts::{SecretName, TextPart, TextParts},
     read, shortened,
 };
@@ -23,6 +24,8 @@ use crate::shell;
 pub(super) const PASTED: &str = "the text";
 /// The longest pasted text that is read, in bytes.
 pub const LONGEST: usize = 512 << 10;
+/// What to do about a command line that is not understood.
+const CORRECT_IT: &str = "Correct it, or paste the server as JSON.";
 /// The keys that only an entry has, not a table of entries.
 const OF_ENTRY: [&str; 6] = ["command", "cmd", "url", "serverUrl", "httpUrl", "uri"];
 
@@ -212,7 +215,7 @@ fn normal(mut root: Value) -> Value {
         let words = shell::words(line).unwrap_or_default();
         if let Some((program, args)) = words.split_first()
             && !args.is_empty()
-            && command::is_launcher(program)
+            && is_launcher(program)
         {
             let (program, args) = (program.clone(), args.to_vec());
             entry.insert("command".into(), json!(program));
@@ -223,19 +226,19 @@ fn normal(mut root: Value) -> Value {
 }
 
 /// Turns the placeholders in the place of secrets into values that the user has to give: a README has no secrets.
-pub(super) fn without_placeholders(entry: &mut HostEntry) {
+pub(super) fn without_placeholders(name: &str, entry: &mut HostEntry) {
     let HostEntry::Server(server, _) = entry else { return };
     let ask = |parts: &mut TextParts| {
         for part in parts {
             if let TextPart::Secret { value, key } = part
                 && is_placeholder(value)
             {
-                let (SecretName::Own(id) | SecretName::Kind(id)) = key;
-                *part = TextPart::Asked {
-                    id: id.clone(),
-                    what: "the text has a placeholder for it".into(),
-                    default: None,
+                let id = match key {
+                    SecretName::Own(id) => id.clone(),
+                    SecretName::Kind(kind) => format!("{name}_{kind}").to_uppercase(),
                 };
+                *part =
+                    TextPart::Asked { id, what: "the text has a placeholder for it".into(), default: None };
             }
         }
     };
@@ -286,7 +289,7 @@ fn nothing() -> HostFault {
 
 /// A fault of a command line, with its beginning.
 fn unread(line: &str, why: &str) -> HostFault {
-    HostFault::new(format!("`{}`: {why}", shortened(line)), "Correct it, or paste the server as JSON.".into())
+    HostFault::new(format!("`{}`: {why}", shortened(line)), CORRECT_IT.into())
 }
 
 #[cfg(test)]

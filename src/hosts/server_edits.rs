@@ -2,7 +2,6 @@
 //! Each edit is verified by reading the result, and nothing is written before it is applied.
 
 mod table;
-mod variable;
 
 use std::{collections::BTreeSet, path::Path};
 
@@ -32,9 +31,9 @@ use crate::{
 };
 
 pub use table::{
-    ServerTable, TableEdit, TableFault, Unedited, edit_table, give_token, server_table, set_tool_policy,
+    ServerTable, TableEdit, TableFault, Unedited, edit_table, give_token, pass_variable, server_table,
+    set_tool_policy,
 };
-pub use variable::pass_variable;
 
 /// A servers.toml without a removed server, and the server's leftovers.
 pub struct Removal {

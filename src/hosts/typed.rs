@@ -91,7 +91,7 @@ impl TypedServer<'_> {
 }
 
 /// Parses names and values. Values may be secrets, so no message contains them.
-fn pairs(
+pub(super) fn pairs(
     label: &str,
     form: &str,
     separator: char,

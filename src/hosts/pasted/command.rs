@@ -2,29 +2,22 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{HostFault, PastedServer, naming::name_of, nothing, shortened, unread};
-use crate::shell;
+use super::{
+    CORRECT_IT, HostFault, PastedServer,
+    naming::{WITH_VALUE, name_of},
+    nothing, shortened, unread,
+};
+use crate::{
+    hosts::{
+        launchers::{is_launcher, program_of},
+        typed::pairs,
+    },
+    shell,
+};
 
-/// Programs that start servers.
-const LAUNCHERS: [&str; 20] = [
-    "npx", "bunx", "pnpx", "pnpm", "yarn", "bun", "deno", "node", "uvx", "uv", "pipx", "python", "python3",
-    "docker", "podman", "java", "dotnet", "dnx", "go", "tsx",
-];
 /// Programs with a command `mcp add`.
 const CLIENTS: [&str; 9] =
     ["claude", "codex", "gemini", "qwen", "copilot", "droid", "amp", "opencode", "kiro-cli"];
-
-/// The name of a program without its folder and extension.
-fn program_of(word: &str) -> String {
-    let name = word.rsplit(['/', '\\']).next().unwrap_or_default().to_ascii_lowercase();
-    let name = [".exe", ".cmd", ".bat"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(&name);
-    name.to_string()
-}
-
-/// Whether a program starts others.
-pub(super) fn is_launcher(word: &str) -> bool {
-    LAUNCHERS.contains(&&*program_of(word))
-}
 
 /// Reads command lines; lines that are no server are passed over if another is.
 pub(super) fn servers(text: &str, notes: &mut Vec<String>) -> Result<Vec<PastedServer>, HostFault> {
@@ -69,11 +62,7 @@ fn lines(text: &str) -> Vec<String> {
 
 /// Reads the words of one line; none if they are no server.
 fn server(words: &[String]) -> Result<Option<PastedServer>, HostFault> {
-    let is_variable = |word: &&String| {
-        let name = word.split_once('=').map(|(name, _)| name).unwrap_or_default();
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    };
-    let set = words.iter().take_while(is_variable).count();
+    let set = words.iter().take_while(|word| is_assignment(word)).count();
     let (env, rest) = words.split_at(set);
     let Some(program) = rest.first() else { return Ok(None) };
     let name = program_of(program);
@@ -135,34 +124,57 @@ fn started(words: &[String], env: &[String]) -> Result<PastedServer, HostFault> 
     Ok(PastedServer { name: String::new(), entry, notes })
 }
 
-/// Makes `docker run` work without a shell: variables that it passes on are the server's, its input stays open, and it has
-/// no terminal.
+/// Makes `docker run` work without a shell: variables that it passes on are the server's, its input stays open, and it runs
+/// neither at a terminal nor in the background. What follows the image is the server's own.
 fn of_container(args: &mut Vec<String>, env: &mut Map<String, Value>, notes: &mut Vec<String>) {
     let Some(run) = args.iter().position(|word| word == "run") else { return };
-    let mut at = run + 1;
-    while let Some(word) = args.get(at) {
-        let passed = match word.as_str() {
-            "-e" | "--env" => args.get(at + 1).map(String::as_str),
-            word => word
+    let mut words = args.split_off(run + 1).into_iter();
+    let is_flags = |word: &str| {
+        word.strip_prefix('-')
+            .is_some_and(|flags| !flags.is_empty() && flags.chars().all(|c| "itd".contains(c)))
+    };
+    let [mut reads, mut has_terminal, mut is_detached] = [false; 3];
+    while let Some(word) = words.next() {
+        let value = WITH_VALUE.contains(&&*word).then(|| words.next()).flatten();
+        let passed = match (word.as_str(), &value) {
+            ("-e" | "--env", Some(value)) => Some(value.as_str()),
+            (word, _) => word
                 .strip_prefix("--env=")
                 .or_else(|| word.strip_prefix("-e").filter(|rest| !rest.is_empty())),
         };
         if let Some(name) = passed.filter(|passed| !passed.contains('=') && !passed.is_empty()) {
             env.entry(name).or_insert_with(|| json!(format!("${{{name}}}")));
         }
-        at += 1;
+        let is_image = !word.starts_with('-');
+        match word.as_str() {
+            "--tty" | "--tty=true" => has_terminal = true,
+            "--detach" | "--detach=true" => is_detached = true,
+            flags if is_flags(flags) => {
+                has_terminal |= flags.contains('t');
+                is_detached |= flags.contains('d');
+                if flags.contains('i') {
+                    reads = true;
+                    args.push("-i".into());
+                }
+            }
+            _ => {
+                reads |= word.starts_with("--interactive");
+                args.push(word);
+            }
+        }
+        args.extend(value);
+        if is_image {
+            break;
+        }
     }
-    let is_short = |word: &String| word.starts_with('-') && !word.starts_with("--") && word.len() <= 4;
-    let is_flags = |word: &String| is_short(word) && word.chars().skip(1).all(|c| "itd".contains(c));
-    let has_terminal =
-        |word: &String| is_flags(word) && word.contains('t') || word == "--tty" || word == "--tty=true";
-    if args.iter().any(has_terminal) {
-        args.retain(|word| word != "--tty" && word != "--tty=true" && word != "-t");
-        args.iter_mut().filter(|word| is_flags(word)).for_each(|word| *word = word.replace('t', ""));
+    args.extend(words);
+    if has_terminal {
         notes.push("`-t` was left out: a server has no terminal".into());
     }
-    let reads = |word: &String| is_flags(word) && word.contains('i') || word.starts_with("--interactive");
-    if !args.iter().any(reads) {
+    if is_detached {
+        notes.push("`-d` was left out: a server in the background reads nothing".into());
+    }
+    if !reads {
         args.insert(run + 1, "-i".into());
         notes.push("`-i` was added: without it the container reads nothing".into());
     }
@@ -170,12 +182,12 @@ fn of_container(args: &mut Vec<String>, env: &mut Map<String, Value>, notes: &mu
 
 /// Reads `NAME=value` words.
 fn variables(given: &[String]) -> Result<Map<String, Value>, HostFault> {
-    let pair = |given: &String| match given.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_string(), json!(value))),
-        // The value may be a secret.
-        _ => Err(unread("--env", "it needs `NAME=value`")),
-    };
-    given.iter().map(pair).collect()
+    pairs("--env", "NAME=value", '=', given, str::eq).map_err(unpaired)
+}
+
+/// A fault of pairs, which has no value: it may be a secret.
+fn unpaired(why: String) -> HostFault {
+    HostFault::new(why, CORRECT_IT.into())
 }
 
 /// What the options of `mcp add` say.
@@ -225,6 +237,7 @@ impl AddOptions {
     }
 }
 
+/// Whether a word is `NAME=value`.
 fn is_assignment(word: &str) -> bool {
     word.split_once('=').is_some_and(|(name, _)| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -272,12 +285,9 @@ fn added(words: &[String]) -> Result<PastedServer, HostFault> {
             if options.transport.as_deref() == Some("sse") {
                 entry.insert("type".into(), json!("sse"));
             }
-            let mut headers = Map::new();
-            for header in &options.headers {
-                let (name, value) =
-                    header.split_once(':').ok_or_else(|| unread("--header", "it needs `Name: value`"))?;
-                headers.insert(name.trim().into(), json!(value.trim()));
-            }
+            let mut headers =
+                pairs("--header", "Name: value", ':', &options.headers, str::eq_ignore_ascii_case)
+                    .map_err(unpaired)?;
             if let Some(variable) = &options.token_variable {
                 headers.insert("Authorization".into(), json!(format!("Bearer ${{{variable}}}")));
             }

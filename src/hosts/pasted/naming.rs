@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::OF_ENTRY;
+use crate::hosts::launchers::is_launcher;
 
 /// The name if nothing tells one.
 const UNNAMED: &str = "server";
@@ -15,7 +16,7 @@ const FOLDERS: [&str; 6] = ["dist", "build", "src", "lib", "bin", "out"];
 /// Parts of an address that name nobody.
 const COMMON_LABELS: [&str; 5] = ["www", "mcp", "api", "server", "app"];
 /// Options of launchers that are followed by a value.
-const WITH_VALUE: [&str; 26] = [
+pub(super) const WITH_VALUE: [&str; 40] = [
     "-e",
     "--env",
     "-v",
@@ -34,6 +35,20 @@ const WITH_VALUE: [&str; 26] = [
     "--platform",
     "--pull",
     "--add-host",
+    "--memory",
+    "--cpus",
+    "--gpus",
+    "-l",
+    "--label",
+    "-h",
+    "--hostname",
+    "--net",
+    "--restart",
+    "--cap-add",
+    "--cap-drop",
+    "--security-opt",
+    "--device",
+    "--tmpfs",
     "--with",
     "--python",
     "--directory",
@@ -64,7 +79,7 @@ pub(super) fn name_of(entry: &Map<String, Value>) -> String {
 /// Returns a name for what a command starts.
 fn of_command(words: &[&str]) -> String {
     let Some((program, arguments)) = words.split_first() else { return UNNAMED.into() };
-    if !super::command::is_launcher(program) || arguments.is_empty() {
+    if !is_launcher(program) || arguments.is_empty() {
         return of_package(program);
     }
     let mut rest = arguments.iter().copied();
@@ -75,7 +90,7 @@ fn of_command(words: &[&str]) -> String {
         }
         if WITH_VALUE.contains(&word) {
             rest.next();
-        } else if !word.starts_with('-') && !BETWEEN.contains(&word) && !super::command::is_launcher(word) {
+        } else if !word.starts_with('-') && !BETWEEN.contains(&word) && !is_launcher(word) {
             return of_package(word);
         }
     }

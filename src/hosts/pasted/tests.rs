@@ -120,6 +120,25 @@ fn a_container_can_be_spoken_to_and_gets_the_variables_that_it_is_promised() {
 }
 
 #[test]
+fn what_follows_the_image_is_the_servers_own() {
+    let check = |line: &str, args: &str, told: &[&str]| {
+        let (found, notes) = servers(line).expect("a server");
+        let server = found.as_object().and_then(|found| found.values().next()).expect("one");
+        let words: Vec<&str> = args.split(' ').collect();
+        assert_eq!(server["args"], json!(words), "{line}");
+        assert!(server.get("env").is_none(), "{line}: {server}");
+        assert_eq!(notes.len(), told.len(), "{line}: {notes:?}");
+        assert!(notes.iter().zip(told).all(|(note, told)| note.contains(told)), "{line}: {notes:?}");
+    };
+    let plain = "run -i --rm img/srv -t stdio";
+    check(&format!("docker {plain}"), plain, &[]);
+    check("docker run -it --rm img/srv -e NAME -d", "run -i --rm img/srv -e NAME -d", &["`-t` was left out"]);
+    check("podman run -dit --name x img/srv -it", "run -i --name x img/srv -it", &["`-t`", "`-d`"]);
+    check("docker run -d --memory 512m img/srv", "run -i --memory 512m img/srv", &["`-d`", "`-i` was added"]);
+    check("docker run --detach -ti img/srv --tty", "run -i img/srv --tty", &["`-t`", "`-d`"]);
+}
+
+#[test]
 fn install_links_hold_their_server() {
     let entry = r#"{"command":"npx","args":["-y","@modelcontextprotocol/server-github"]}"#;
     let line = STANDARD.encode(r#"{"command":"npx -y @modelcontextprotocol/server-github"}"#);
@@ -200,9 +219,9 @@ fn what_is_no_server_is_told_and_shows_no_secret() {
     assert!(told("claude mcp add x").contains("neither a command nor an address"));
     assert!(told("claude mcp add --what x -- y").contains("`--what`: this option"));
     let fault = told("claude mcp add x -e s3cret -- y");
-    assert!(fault.contains("`--env`: it needs `NAME=value`") && !fault.contains("s3cret"), "{fault}");
+    assert!(fault.contains("`--env` needs `NAME=value`") && !fault.contains("s3cret"), "{fault}");
     let fault = told("claude mcp add x https://a.example -H s3cret");
-    assert!(fault.contains("`--header`: it needs") && !fault.contains("s3cret"), "{fault}");
+    assert!(fault.contains("`--header` needs `Name: value`") && !fault.contains("s3cret"), "{fault}");
     assert!(told(&"x".repeat(LONGEST + 1)).contains("at most"));
     // No text is a fault of the program.
     let whole = "```\nclaude mcp add x -e A=b -H 'C: d' -- docker run -t -e \"$É\" https://x \\\n``` vscode:mcp/install?{%7B cursor://";

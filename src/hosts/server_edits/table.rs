@@ -1,6 +1,6 @@
 //! The text of one server in servers.toml, shown for manual editing and checked before it is written.
 
-use std::path::Path;
+use std::{fmt, path::Path};
 
 use super::{ServersFile, server_text};
 use crate::{
@@ -57,6 +57,18 @@ pub enum Unedited {
     Stale(HostFault),
     /// It has faults.
     Faults(Vec<TableFault>),
+}
+
+impl fmt::Display for Unedited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stale(fault) => write!(f, "{fault}"),
+            Self::Faults(faults) => {
+                let all: Vec<&str> = faults.iter().map(|fault| &*fault.message).collect();
+                f.write_str(&all.join(" "))
+            }
+        }
+    }
 }
 
 impl From<HostFault> for TableFault {
@@ -264,9 +276,60 @@ fn with_token(text: &str, server: &str, token: &str) -> Option<String> {
     Some(doc.to_string())
 }
 
+/// Works out a servers.toml in which a server gets a variable under its own name: `env.NAME = "${NAME}"`. The change
+/// is nothing if the server has that; another value is a fault.
+pub fn pass_variable(
+    servers_toml: &Path,
+    server: &str,
+    variable: &str,
+    sources: Sources,
+    machine: &Machine,
+) -> Result<TableEdit, Unedited> {
+    let one = |fault: HostFault| Unedited::Faults(vec![TableFault::from(fault)]);
+    let table = server_table(servers_toml, server).map_err(one)?;
+    let edited = with_variable(&table.text, server, variable).ok_or_else(|| by_hand(server, servers_toml));
+    let text = edited.and_then(|edited| edited).map_err(one)?;
+    let options = ImportOptions::default();
+    edit_table(servers_toml, server, &text, |whole| whole == table.whole, options, sources, machine)
+}
+
+/// Returns the text of a server with a variable; none if the text is not that of a server's tables.
+fn with_variable(text: &str, server: &str, variable: &str) -> Option<Result<String, HostFault>> {
+    let mut doc: toml_edit::DocumentMut = text.parse().ok()?;
+    let table = doc.get_mut(TABLE)?.get_mut(server)?.as_table_like_mut()?;
+    let new = toml_edit::value(toml_edit::InlineTable::new());
+    let env = table.entry("env").or_insert(new).as_table_like_mut()?;
+    let reference = format!("${{{variable}}}");
+    match env.get(variable) {
+        None => drop(env.insert(variable, toml_edit::value(reference))),
+        Some(now) if now.as_str() == Some(&reference) => {}
+        Some(_) => {
+            let remedy = format!("Correct it in [{TABLE}.{}].", written_key(server));
+            return Some(Err(HostFault::new(format!("`env.{variable}` is set already"), remedy)));
+        }
+    }
+    Some(Ok(doc.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_gets_a_variable_once() {
+        let with = |text: &str| with_variable(text, "brave", "KEY").expect("its tables");
+        let check = |text: &str, expected: &str| assert_eq!(with(text).expect("it is edited"), expected);
+        let plain = "# Mine.\n[servers.brave]\ncommand = 'x' # why\n";
+        let given = format!("{plain}env = {{ KEY = \"${{KEY}}\" }}\n");
+        check(plain, &given);
+        check(&given, &given);
+        check(
+            "[servers.brave]\ncommand = 'x'\n[servers.brave.env]\nA = 'b'\n",
+            "[servers.brave]\ncommand = 'x'\n[servers.brave.env]\nA = 'b'\nKEY = \"${KEY}\"\n",
+        );
+        let fault = with(&given.replace("${KEY}", "mine")).expect_err("it has one").to_string();
+        assert_eq!(fault, "`env.KEY` is set already. Correct it in [servers.brave].");
+    }
 
     #[test]
     fn a_server_gets_a_token() {
