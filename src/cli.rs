@@ -1,8 +1,13 @@
 //! The command line: arguments in (`args`), exit code out. Results go to stdout, everything else to stderr.
 
-/// Prints a line on stdout.
+/// Prints prose on stdout: at a terminal, its lines break at words.
 macro_rules! say {
     ($($text:tt)*) => { $crate::cli::show::line(&format!($($text)*)) };
+}
+
+/// Prints what somebody copies or reads by program on stdout, as it is: JSON, differences, commands.
+macro_rules! raw {
+    ($($text:tt)*) => { $crate::cli::show::raw(&format!($($text)*)) };
 }
 
 mod add;
@@ -198,11 +203,11 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Uninstall { client, project, dry_run } => hosts::uninstall(&client, project, dry_run),
         Command::Update(args) => update::run(&args).await,
         Command::Schema { markdown: true } => {
-            say!("{}", config::reference().trim_end());
+            raw!("{}", config::reference().trim_end());
             Ok(OK)
         }
         Command::Schema { markdown: false } => {
-            say!("{}", serde_json::to_string_pretty(&config::schema())?);
+            raw!("{}", serde_json::to_string_pretty(&config::schema())?);
             Ok(OK)
         }
         Command::Eval { tools, queries, out, without, confidence, replay } => {
@@ -247,7 +252,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
             Ok(loaded) => loaded,
             Err(unusable) => {
                 match json {
-                    true => show::line(&check::unusable(&unusable).to_string()),
+                    true => show::raw(&check::unusable(&unusable).to_string()),
                     false => show::complain(show::causes(&unusable.into())),
                 }
                 return Ok(UNUSABLE);
@@ -255,7 +260,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
         },
         _ => match usable(&found, profile.as_deref(), false)? {
             Some(loaded) => {
-                // What the command does not use, is not its matter.
+                // Faults of entries that the command does not use are not printed.
                 let of = match &command {
                     Command::Login(args) => Some(format!("servers.{}", args.server)),
                     Command::Logout { server } => Some(format!("servers.{server}")),

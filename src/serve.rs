@@ -43,7 +43,7 @@ use std::{
 
 pub(crate) use access::WITHOUT_TOKENS;
 pub use http::{HttpOptions, Serving, serve_http};
-pub use neighbours::Neighbours;
+pub use neighbours::{Neighbours, SilentGateway};
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,

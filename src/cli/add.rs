@@ -153,7 +153,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
     }
     let taken_up = take_up::wait(&file, &name, take_up::Wanted::Present).await;
     match args.json {
-        true => say!("{}", serde_json::to_string_pretty(&report.json(Some(&taken_up)))?),
+        true => raw!("{}", serde_json::to_string_pretty(&report.json(Some(&taken_up)))?),
         false => taken_up.tell(&name, &file),
     }
     Ok(taken_up.code())
@@ -223,7 +223,7 @@ fn pasted_name(args: &AddArgs, added: &mut Imported) -> anyhow::Result<Option<St
 fn tell_nothing_new(args: &AddArgs, added: &Imported, file: &Path) -> anyhow::Result<u8> {
     let name = added.rows.first().and_then(|row| row.done.server()).unwrap_or_default();
     match args.json {
-        true => say!("{}", json!({ "server": name, "file": file, "written": false, "already_there": true })),
+        true => raw!("{}", json!({ "server": name, "file": file, "written": false, "already_there": true })),
         false => say!("{} has this server already, as `{name}`; nothing was changed.", file.display()),
     }
     Ok(OK)
@@ -318,7 +318,7 @@ impl Report<'_> {
     /// Prints an addition that was not written.
     fn tell_unwritten(&self) -> anyhow::Result<()> {
         if self.args.json {
-            say!("{}", serde_json::to_string_pretty(&self.json(None))?);
+            raw!("{}", serde_json::to_string_pretty(&self.json(None))?);
             return Ok(());
         }
         self.tell_start();

@@ -52,7 +52,7 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
             let waiting = approvals(&file)?.waiting().await?;
             let elsewhere = Elsewhere::look(&file).await;
             match args.json {
-                true => show::line(&as_json(&waiting, elsewhere.as_ref()).to_string()),
+                true => show::raw(&as_json(&waiting, elsewhere.as_ref()).to_string()),
                 false => list(&waiting, elsewhere.as_ref(), &file),
             }
             Ok(OK)
@@ -60,44 +60,42 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
         Some(token) if token.starts_with(IN_CHAT) => {
             let elsewhere = Elsewhere::look(&file).await;
             let question = elsewhere.as_ref().and_then(|elsewhere| elsewhere.question(token)).cloned();
-            let (Some(elsewhere), Some(question)) = (elsewhere, question) else {
-                show::refuse(
-                    Code::NotFound,
-                    format_args!(
-                        "`{token}`: no question with this token is open; `nonet approve` lists the open ones"
-                    ),
-                    args.json,
-                );
-                return Ok(FAILED);
+            let (Some(elsewhere), Some(question)) = (&elsewhere, question) else {
+                elsewhere.iter().for_each(Elsewhere::tell_unasked);
+                let why = "no question with this token is open; `nonet approve` lists the open ones";
+                return Ok(refuse(Code::NotFound, token, &why, args.json));
             };
-            let said = answer.unwrap_or_else(|| json!(word_of(verdict)));
-            match elsewhere.answer(token, &said).await {
-                Ok(()) => tell_done(
-                    token,
-                    verdict,
-                    show::field(&question, "tool"),
-                    show::field(&question, "message"),
-                    args.json,
-                ),
-                Err(why) => {
-                    show::refuse(Code::InvalidParams, format_args!("`{token}`: {why:#}"), args.json);
-                    return Ok(FAILED);
-                }
+            if answer.is_none() && question["kind"] == "free" {
+                let why = "this question has no yes or no: add `--answer TEXT`";
+                return Ok(refuse(Code::InvalidParams, token, &why, args.json));
             }
-            Ok(OK)
+            let said = answer.clone().unwrap_or_else(|| json!(word_of(verdict)));
+            match elsewhere.answer(token, &said).await {
+                Ok(()) => {
+                    let [subject, asked] = ["tool", "message"].map(|key| show::field(&question, key));
+                    tell_done(token, verdict, answer, subject, asked, args.json);
+                    Ok(OK)
+                }
+                Err(why) => Ok(refuse(Code::InvalidParams, token, &format_args!("{why:#}"), args.json)),
+            }
         }
         Some(id) => {
-            let decision = Decision { verdict, answer, by: "command".into() };
+            let decision = Decision { verdict, answer: answer.clone(), by: "command".into() };
             match approvals(&file)?.decide(id, decision).await {
-                Ok(one) => tell_done(id, verdict, &one.asked.subject, &one.asked.question, args.json),
-                Err(why) => {
-                    show::refuse(Code::NotFound, format_args!("`{id}`: {why}"), args.json);
-                    return Ok(FAILED);
+                Ok(one) => {
+                    tell_done(id, verdict, answer, &one.asked.subject, &one.asked.question, args.json);
+                    Ok(OK)
                 }
+                Err(why) => Ok(refuse(Code::NotFound, id, &why, args.json)),
             }
-            Ok(OK)
         }
     }
+}
+
+/// Prints why nothing was decided. Returns the exit code.
+fn refuse(code: Code, id: &str, why: &dyn std::fmt::Display, as_json: bool) -> u8 {
+    show::refuse(code, format_args!("`{id}`: {why}"), as_json);
+    FAILED
 }
 
 /// Returns the approvals of a servers.toml.
@@ -120,11 +118,28 @@ pub(super) fn word_of(verdict: Verdict) -> &'static str {
     }
 }
 
-fn tell_done(id: &str, verdict: Verdict, subject: &str, question: &str, as_json: bool) {
+fn tell_done(
+    id: &str,
+    verdict: Verdict,
+    answer: Option<Value>,
+    subject: &str,
+    question: &str,
+    as_json: bool,
+) {
     if as_json {
-        return say!("{}", json!({ "id": id, "decision": verdict, "for": subject }));
+        let mut told = json!({ "id": id, "for": subject });
+        match answer {
+            Some(answer) => told["answer"] = answer,
+            None => told["decision"] = json!(verdict),
+        }
+        return show::raw(&told.to_string());
     }
-    say!("{}:", if verdict == Verdict::Deny { "Denied" } else { "Approved" });
+    let done = match (answer, verdict) {
+        (Some(_), _) => "Answered",
+        (None, Verdict::Deny) => "Denied",
+        (None, Verdict::Allow | Verdict::AllowForSession) => "Approved",
+    };
+    say!("{done}:");
     question.lines().for_each(|line| say!("    {}", plain(line)));
 }
 
@@ -135,6 +150,7 @@ fn as_json(waiting: &[WaitingApproval], elsewhere: Option<&Elsewhere>) -> Value 
         told["in_chats"] = elsewhere.in_chats().cloned().collect();
         told["on_page"] = elsewhere.on_pages().cloned().collect();
         told["definitions"] = json!(elsewhere.definitions());
+        told["not_asked"] = json!(elsewhere.unasked);
     }
     told
 }
@@ -169,7 +185,12 @@ fn list(waiting: &[WaitingApproval], elsewhere: Option<&Elsewhere>, file: &Path)
     if !on_pages.is_empty() {
         say!("`{}` opens the page, where its own questions are answered.", shell::nonet("ui", file));
     }
+    elsewhere.iter().for_each(|elsewhere| elsewhere.tell_unasked());
+    let is_whole = elsewhere.is_none_or(|elsewhere| elsewhere.unasked.is_empty());
     match elsewhere.map_or(0, Elsewhere::definitions) {
+        0 if first.is_none() && on_pages.is_empty() && !is_whole => {
+            say!("Nothing is waiting for your approval in the gateways that answered.");
+        }
         0 if first.is_none() && on_pages.is_empty() => say!("Nothing is waiting for your approval."),
         0 => {}
         number => say!(

@@ -157,7 +157,7 @@ pub(super) async fn run(
         }
     }
     let Some(loaded) = usable(&found, profile.as_deref(), asked.json)? else { return Ok(super::UNUSABLE) };
-    // What a call or one tool does not use, is not its matter.
+    // Faults of entries that the command does not use are not printed.
     match asked.inquiry {
         Inquiry::Describe { .. } | Inquiry::Call { .. } => loaded.warnings.iter().for_each(show::complain),
         _ => tell_faults(&loaded),

@@ -150,7 +150,7 @@ fn verify(log: &Log, expect: Option<&str>, as_json: bool) -> anyhow::Result<u8> 
     if as_json {
         let report =
             json!({ "whole": !is_broken, "place": place, "chains": reports, "expected_is_missing": missing });
-        say!("{}", serde_json::to_string_pretty(&report)?);
+        raw!("{}", serde_json::to_string_pretty(&report)?);
         return Ok(code);
     }
     match expected {
@@ -252,7 +252,7 @@ fn query(place: &Path, wanted: &Wanted, limit: usize, as_json: bool) -> anyhow::
     found.sort_by(|a, b| a["at"].as_str().cmp(&b["at"].as_str()));
     let shown = &found[found.len().saturating_sub(limit)..];
     if as_json {
-        shown.iter().for_each(|line| show::line(&line.to_string()));
+        shown.iter().for_each(|line| show::raw(&line.to_string()));
         return Ok(if shown.is_empty() { FAILED } else { OK });
     }
     if shown.is_empty() {

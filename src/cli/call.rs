@@ -132,8 +132,8 @@ pub(super) async fn make(
         Ok(Some(true)) => ask(inquiry).await,
         Ok(Some(false)) => Err(Other::Denied),
         Ok(None) => Ok(answer),
-        Err(Unasked::Stopped(code)) => Err(Other::Stopped(code)),
-        Err(Unasked::Failed(error)) => {
+        Err(NoAnswer::Stopped(code)) => Err(Other::Stopped(code)),
+        Err(NoAnswer::Failed(error)) => {
             show::complain(show::causes(&error));
             Ok(answer)
         }
@@ -141,19 +141,19 @@ pub(super) async fn make(
 }
 
 /// Why there is no answer of the user.
-enum Unasked {
+enum NoAnswer {
     Stopped(u8),
     Failed(anyhow::Error),
 }
 
-impl From<anyhow::Error> for Unasked {
+impl From<anyhow::Error> for NoAnswer {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed(error)
     }
 }
 
 /// Asks the user at the terminal whether a call may run, and passes the answer on. None if the question is not found.
-async fn is_approved(fault: &Value, desk: &Desk<'_>) -> Result<Option<bool>, Unasked> {
+async fn is_approved(fault: &Value, desk: &Desk<'_>) -> Result<Option<bool>, NoAnswer> {
     let (gateway, file) = match desk {
         Desk::Here(gateway, file) => (Some(*gateway), *file),
         Desk::Running(file) => (None, *file),
@@ -179,7 +179,10 @@ async fn is_approved(fault: &Value, desk: &Desk<'_>) -> Result<Option<bool>, Una
         (None, Some(elsewhere)) => elsewhere.question(token).cloned(),
         (None, None) => None,
     };
-    let Some(question) = question else { return Ok(None) };
+    let Some(question) = question else {
+        elsewhere.iter().for_each(Elsewhere::tell_unasked);
+        return Ok(None);
+    };
     let yes = agreed(show::field(&question, "message")).await?;
     let said = json!(word_of(verdict(yes)));
     match (gateway, elsewhere) {
@@ -193,11 +196,11 @@ async fn is_approved(fault: &Value, desk: &Desk<'_>) -> Result<Option<bool>, Una
     Ok(Some(yes))
 }
 
-async fn agreed(question: &str) -> Result<bool, Unasked> {
+async fn agreed(question: &str) -> Result<bool, NoAnswer> {
     question.lines().for_each(|line| eprintln!("{}", plain(line)));
     match setup::asked("Run it?".into(), false).await? {
         Ok(yes) => Ok(yes),
-        Err(code) => Err(Unasked::Stopped(code)),
+        Err(code) => Err(NoAnswer::Stopped(code)),
     }
 }
 

@@ -128,7 +128,7 @@ pub(super) async fn run(
     gateway.stop().await;
     let code = report.code();
     match as_json {
-        true => say!("{}", serde_json::to_string_pretty(&report.into_json())?),
+        true => raw!("{}", serde_json::to_string_pretty(&report.into_json())?),
         false => report.print(verbose),
     }
     Ok(code)

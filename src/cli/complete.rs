@@ -52,7 +52,7 @@ pub(super) fn print(shell: clap_complete::Shell) -> anyhow::Result<u8> {
     completer
         .write_registration(VARIABLE, "nonet", "nonet", &program.to_string_lossy(), &mut script)
         .map_err(|error| anyhow::anyhow!(causes(&error.into())))?;
-    show::line(String::from_utf8_lossy(&script).trim_end());
+    show::raw(String::from_utf8_lossy(&script).trim_end());
     Ok(OK)
 }
 

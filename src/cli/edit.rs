@@ -152,7 +152,7 @@ impl Edit<'_> {
         if let Some(taken_up) = taken_up {
             answer["gateway"] = taken_up.json();
         }
-        say!("{}", serde_json::to_string_pretty(&answer)?);
+        raw!("{}", serde_json::to_string_pretty(&answer)?);
         Ok(code)
     }
 }

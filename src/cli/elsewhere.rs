@@ -1,48 +1,69 @@
 //! What waits for the user in the running gateways of a servers.toml: questions in the chats of clients, and questions on the page.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::Path};
 
+use futures::future::join_all;
 use serde_json::Value;
 
-use crate::{serve::Neighbours, store};
+use super::show;
+use crate::{
+    serve::{Neighbours, SilentGateway},
+    store,
+};
 
 /// The running gateways of one servers.toml, with what waits in each.
 pub(super) struct Elsewhere {
     neighbours: Neighbours,
     /// Their ids, and what waits.
     gateways: Vec<(String, Value)>,
+    /// Why other gateways do not say what waits in them.
+    pub unasked: Vec<String>,
 }
 
 /// Returns what every running gateway of this user says of itself, the last started first.
 pub(super) async fn gateways() -> Vec<Value> {
     match store::folder().and_then(|state| Neighbours::of(&state).ok()) {
-        Some(neighbours) => neighbours.all().await,
+        Some(neighbours) => neighbours.all().await.0,
         None => Vec::new(),
     }
 }
 
-/// Whether a gateway uses a file.
-pub(super) fn is_of(gateway: &Value, file: &Path) -> bool {
-    let whole = |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path));
-    let config = gateway["config"].as_str().map(PathBuf::from);
-    config.is_some_and(|config| config == file || whole(&config).ok() == whole(file).ok())
+/// Whether two paths are the same file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let whole = |path: &Path| fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok();
+    one == other || whole(one) == whole(other)
 }
 
 impl Elsewhere {
     /// Asks the gateways of a file. None if gateways cannot be asked here.
     pub async fn look(file: &Path) -> Option<Self> {
         let neighbours = Neighbours::of(&store::folder()?).ok()?;
-        let mut gateways = Vec::new();
-        for gateway in neighbours.all().await.iter().filter(|gateway| is_of(gateway, file)) {
+        let (all, silent) = neighbours.all().await;
+        let is_of =
+            |gateway: &&Value| gateway["config"].as_str().is_some_and(|of| is_same(Path::new(of), file));
+        let asked = all.iter().filter(is_of).map(async |gateway| {
             let id = gateway["id"].as_str().unwrap_or_default();
-            if let Some(waiting) = neighbours.waiting(id).await {
-                gateways.push((id.to_string(), waiting));
+            (gateway, id.to_string(), neighbours.waiting(id).await)
+        });
+        let may_be_of =
+            |one: &SilentGateway| one.config.as_deref().is_none_or(|config| is_same(config, file));
+        let mut unasked: Vec<String> =
+            silent.into_iter().filter(may_be_of).map(|gateway| gateway.why).collect();
+        let mut gateways = Vec::new();
+        for (gateway, id, waiting) in join_all(asked).await {
+            match waiting {
+                Ok(waiting) => gateways.push((id, waiting)),
+                Err(why) => unasked.push(format!("process {}: {why:#}", gateway["pid"])),
             }
         }
-        Some(Self { neighbours, gateways })
+        Some(Self { neighbours, gateways, unasked })
+    }
+
+    /// Prints which gateways do not say what waits in them.
+    pub fn tell_unasked(&self) {
+        for why in &self.unasked {
+            show::complain(format_args!("a gateway does not say what waits in it: {why}"));
+        }
     }
 
     /// Returns the questions that clients have put in their chats, each with its `token`.

@@ -35,6 +35,6 @@ pub(super) async fn run(
     })
     .await;
     bar.finish_and_clear();
-    say!("{}", serde_json::to_string(&report?)?);
+    raw!("{}", serde_json::to_string(&report?)?);
     Ok(OK)
 }

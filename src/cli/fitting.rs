@@ -2,12 +2,10 @@
 
 use std::borrow::Cow;
 
-/// Returns a text for a terminal of this width: lines break at words, and never within a command between backticks. What is
-/// laid out already (JSON, a difference, Markdown) stays.
+/// Returns prose for a terminal of this width: lines break at words, and never within a command between backticks.
 pub(super) fn fitted(text: &str, width: Option<u16>) -> Cow<'_, str> {
     let Some(width) = width.map(usize::from) else { return Cow::Borrowed(text) };
-    let is_laid_out = ["{", "[", "---", "#"].iter().any(|start| text.starts_with(start));
-    if is_laid_out || text.lines().all(|line| line.chars().count() <= width) {
+    if text.lines().all(|line| line.chars().count() <= width) {
         return Cow::Borrowed(text);
     }
     let lines = text.split('\n').map(|line| {
@@ -64,7 +62,6 @@ mod tests {
             "  a: run\n    `nonet secret set X`\n    now or later",
         );
         check("aVeryLongWordThatDoesNotFit at all", "aVeryLongWordThatDoesNotFit\n  at all");
-        check("{\"json\": \"stays as it is, whole\"}", "{\"json\": \"stays as it is, whole\"}");
         check("é é é é é é é é é é é", "é é é é é é é é é é\n  é");
         check("first\nsecond line that is long", "first\nsecond line that is\n  long");
         assert_eq!(

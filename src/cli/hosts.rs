@@ -160,7 +160,7 @@ pub(super) fn import(
         if let Some(backup) = applied.and_then(|applied| applied.backup) {
             answer["backup"] = json!(backup);
         }
-        say!("{}", serde_json::to_string_pretty(&answer)?);
+        raw!("{}", serde_json::to_string_pretty(&answer)?);
     } else {
         tell(&imported, &target, dry_run);
         let written = applied.as_ref().is_some_and(|applied| applied.file.is_some());
@@ -199,7 +199,7 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
         say!("\nNonet leaves servers out until these variables are set:");
         for variable in unset {
             let set = command(&format!("secret set {} --file", variable.name), target);
-            say!("  {set}  ({}; for {})", variable.what, variable.servers.join(", "));
+            raw!("  {set}  ({}; for {})", variable.what, variable.servers.join(", "));
         }
     }
     tell_secrets(imported, dry_run);
@@ -418,7 +418,7 @@ pub(super) fn finish(change: &Change, applied: Option<Applied>) {
     match applied {
         None => {
             if !change.is_nothing() {
-                say!("{}", change.diff());
+                raw!("{}", change.diff());
             }
             say!("Nothing was written (--dry-run).");
         }

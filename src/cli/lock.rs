@@ -89,7 +89,7 @@ pub(super) async fn run(loaded: Loaded, args: &LockArgs) -> anyhow::Result<u8> {
     now.write(&path)?;
     let definitions: usize = now.servers.values().map(|server| server.entries().count()).sum();
     match args.json {
-        true => say!(
+        true => raw!(
             "{}",
             json!({ "file": path, "servers": now.servers.len(), "definitions": definitions, "failed": failed })
         ),
@@ -172,11 +172,11 @@ fn report(differences: &[Difference], failed: &[String], as_json: bool) -> u8 {
             .iter()
             .map(|one| json!({ "name": shown_name(&one.pin), "what": one.what, "difference": one.text }))
             .collect();
-        show::line(&json!({ "differences": all, "failed": failed }).to_string());
+        show::raw(&json!({ "differences": all, "failed": failed }).to_string());
     } else {
         for Difference { pin, what, text } in differences {
             say!("{}: {what}", plain(&shown_name(pin)));
-            text.lines().for_each(|line| say!("    {line}"));
+            text.lines().for_each(|line| raw!("    {line}"));
         }
         if !failed.is_empty() {
             show::complain(format_args!("not compared: {}", show::names(failed)));

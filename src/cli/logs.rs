@@ -208,7 +208,7 @@ impl Shown {
 
     fn print(&self, entry: &str) {
         if self.json {
-            show::line(&as_json(entry).to_string());
+            show::raw(&as_json(entry).to_string());
             return;
         }
         let entry = show::clean(entry);
@@ -221,9 +221,9 @@ impl Shown {
                     "INFO" => level.green(),
                     _ => level.dim(),
                 };
-                show::line(&format!("{} {level} {}", console::style(head.time).dim(), head.rest));
+                show::raw(&format!("{} {level} {}", console::style(head.time).dim(), head.rest));
             }
-            None => show::line(&entry),
+            None => show::raw(&entry),
         }
     }
 }

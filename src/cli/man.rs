@@ -21,7 +21,7 @@ pub(super) fn run(path: &[String], folder: Option<&Path>) -> anyhow::Result<u8> 
     }
     let mut page = Vec::new();
     Man::new(of(&whole, path)?.clone()).render(&mut page)?;
-    say!("{}", String::from_utf8_lossy(&page).trim_end());
+    raw!("{}", String::from_utf8_lossy(&page).trim_end());
     Ok(OK)
 }
 

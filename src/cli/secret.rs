@@ -61,7 +61,7 @@ pub(super) enum SecretAction {
     },
 }
 
-/// The place of a name that has no value. A variable with a default may be one.
+/// The place of a name that has no value.
 const NOT_SET: &str = "not set";
 /// The longest secret that is read, in bytes.
 const LONGEST: u64 = 1 << 16;
@@ -168,7 +168,7 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
     let keyring = Keyring::system(keyring::ATTENDED);
     let mut all = Vec::new();
     let mut trouble = None;
-    for NamedSecret { name, in_keyring, used_by } in crate::hosts::named_secrets(file)? {
+    for NamedSecret { name, in_keyring, has_default, used_by } in crate::hosts::named_secrets(file)? {
         let place = match in_keyring.then(|| keyring.get(&name)) {
             Some(Ok(_)) => "keyring",
             Some(Err(keyring::Error::NoSecret(_))) => NOT_SET,
@@ -179,6 +179,7 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
             // The environment comes first.
             None if crate::variables::var(&name).is_some() => "environment",
             None if kept.get(&name).is_some() => secrets_file::NAME,
+            None if has_default => "default",
             None => NOT_SET,
         };
         all.push(Listed { name, place, used_by });
@@ -194,7 +195,7 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
     }
     let is_missing = all.iter().any(|one| one.place == NOT_SET);
     if as_json {
-        say!("{}", serde_json::to_string_pretty(&json!({ "file": file, "secrets": all }))?);
+        raw!("{}", serde_json::to_string_pretty(&json!({ "file": file, "secrets": all }))?);
         return Ok(if is_missing { FAILED } else { OK });
     }
     if all.is_empty() {

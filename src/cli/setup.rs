@@ -209,14 +209,14 @@ fn ask(
 /// Prints the changes of every file.
 fn show_changes(setup: &Setup, imported: &Imported) -> anyhow::Result<()> {
     if !imported.change.is_nothing() {
-        say!("{}", imported.change.diff());
+        raw!("{}", imported.change.diff());
     }
     for client in &setup.clients {
         let change = setup.change(client, &setup.movable(client.host, imported))?;
         say!("{}: {}", client.host.title, change.told.join(" "));
         commands::tell_staying(&imported.will_stay(client.host, FileScope::User, &setup.machine));
         if !change.is_nothing() {
-            say!("{}", change.diff());
+            raw!("{}", change.diff());
         }
     }
     say!("Setup would start every server first; a server that does not work would stay with its client.");

@@ -6,7 +6,7 @@ use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, signal::stopped, table};
+use super::{FAILED, OK, found, signal::stopped, table};
 pub(super) use super::{
     failure::{brief, failure, missing_variables},
     fitting::fitted,
@@ -29,12 +29,12 @@ const LOOK: Duration = Duration::from_millis(10);
 /// How many servers a line names.
 const NAMED: usize = 5;
 
-/// Prints a line on stdout. A closed pipe, as by `head`, ends the program silently.
+/// Prints prose on stdout: at a terminal, its lines break at words.
 pub(super) fn line(text: &str) {
     raw(&fitted(text, table::terminal_width()));
 }
 
-/// Prints a line on stdout as it is, such as a result or JSON.
+/// Prints a text on stdout as it is. A closed pipe, as by `head`, ends the program silently.
 pub(super) fn raw(text: &str) {
     use std::io::Write;
     if let Err(error) = writeln!(std::io::stdout(), "{text}") {
@@ -216,11 +216,11 @@ pub(super) struct Style {
 /// Prints an answer as JSON or as a table. Returns the exit code. A fault is `{code, message, ...}`.
 pub(super) fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Value)) -> anyhow::Result<u8> {
     match answer {
-        Ok(answer) if manner.json => say!("{}", serde_json::to_string_pretty(&answer)?),
+        Ok(answer) if manner.json => raw!("{}", serde_json::to_string_pretty(&answer)?),
         Ok(answer) => table(&answer),
         Err(fault) => {
             if manner.json {
-                say!("{}", serde_json::to_string_pretty(&json!({ "error": fault }))?);
+                raw!("{}", serde_json::to_string_pretty(&json!({ "error": fault }))?);
             } else {
                 print_fault(&fault, manner.verbose);
             }
@@ -233,7 +233,7 @@ pub(super) fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Val
 /// Prints why a command fails: as a sentence on stderr, or with `--json` as a fault on stdout.
 pub(super) fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool) {
     match as_json {
-        true => say!("{}", json!({ "error": Fault::new(code, message.to_string()) })),
+        true => raw!("{}", json!({ "error": Fault::new(code, message.to_string()) })),
         false => complain(message),
     }
 }
@@ -255,7 +255,11 @@ fn print_fault(fault: &Value, verbose: bool) {
             Some("gateway.remove_server") => "use `nonet remove`, or call the tool from a client.",
             _ => "call the tool from a client, or change its policy.",
         };
-        complain(format_args!("{what} A command asks only at a terminal: {instead}"));
+        let why = match found::is_at_terminal() {
+            true => "Its question cannot be answered here",
+            false => "A command asks only at a terminal",
+        };
+        complain(format_args!("{what} {why}: {instead}"));
         return;
     }
     let message = for_people(message);

@@ -72,7 +72,7 @@ async fn show_it(config: Option<&Path>, profile: Option<String>, wanted: StatusA
         let news = without_restless(&status);
         if before.as_ref() != Some(&news) {
             match (wanted.json, wanted.follow) {
-                (true, true) => show::line(&status.to_string()),
+                (true, true) => show::raw(&status.to_string()),
                 (true, false) => show::whole(&status),
                 (false, _) => {
                     if before.is_some() {

@@ -117,7 +117,7 @@ fn list_or_trust(pins: &Pins, args: &TrustArgs, file: &Path) -> anyhow::Result<u
     let wanted: Vec<Pin> = seen.iter().map(|one| one.pin.clone()).collect();
     let trusted = pins.trust(&wanted)?;
     match args.json {
-        true => say!("{}", json!({ "trusted": trusted, "definitions": all(&seen) })),
+        true => raw!("{}", json!({ "trusted": trusted, "definitions": all(&seen) })),
         false => say!(
             "Trusted {}. A running gateway applies it within a second.",
             show::count(trusted as u64, "definition")
@@ -136,7 +136,7 @@ fn all(pins: &[&WaitingPin]) -> Vec<Value> {
 
 fn list(waiting: &[&WaitingPin], as_json: bool, file: &Path) {
     if as_json {
-        return show::line(&json!({ "waiting": all(waiting) }).to_string());
+        return show::raw(&json!({ "waiting": all(waiting) }).to_string());
     }
     if waiting.is_empty() {
         return say!("Nothing is waiting to be trusted.");
@@ -153,7 +153,7 @@ fn show_one(one: &WaitingPin) {
     let now = Clock::default().unix_ms();
     let age = show::age(Duration::from_millis(now.saturating_sub(one.pin.since_ms)));
     say!("{} ({}, since {age})", plain(&one.name()), one.standing.as_str());
-    one.difference.lines().for_each(|line| say!("    {line}"));
+    one.difference.lines().for_each(|line| raw!("    {line}"));
 }
 
 /// Asks for agreement on the terminal; without one, the answer is no.

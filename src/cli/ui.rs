@@ -108,7 +108,7 @@ async fn here(loaded: Loaded, place: &SharedPlace, args: &UiArgs) -> anyhow::Res
 
 /// Prints the link, and opens a browser.
 async fn show(page: PageLink, args: &UiArgs) {
-    say!("{}", page.link);
+    raw!("{}", page.link);
     if args.no_browser {
         return;
     }

@@ -222,7 +222,7 @@ pub(super) async fn run(args: &UpdateArgs) -> anyhow::Result<u8> {
             "program": exe,
             "command": command,
         });
-        say!("{}", serde_json::to_string_pretty(&told)?);
+        raw!("{}", serde_json::to_string_pretty(&told)?);
         return Ok(if is_newer { FAILED } else { OK });
     }
     let update = match &command {
@@ -230,9 +230,15 @@ pub(super) async fn run(args: &UpdateArgs) -> anyhow::Result<u8> {
         None => "To update, replace it in the way it was installed.".into(),
     };
     match newest {
-        Some(newest) if is_newer => say!("Nonet {newest} is available; this is {own}.\n{update}"),
+        Some(newest) if is_newer => {
+            say!("Nonet {newest} is available; this is {own}.");
+            raw!("{update}");
+        }
         Some(newest) => say!("Nonet {own} is the newest version ({} has {newest}).", installer.name()),
-        None => say!("Nonet {own}, {}.\n{update}", exe.display()),
+        None => {
+            say!("Nonet {own}, {}.", exe.display());
+            raw!("{update}");
+        }
     }
     Ok(if is_newer { FAILED } else { OK })
 }

@@ -144,7 +144,7 @@ impl Change {
             HostFault::new(format!("{what}: {source}"), remedy.into()).within(&file).because(source)
         };
         if let Err(source) = ensure_writable(&file) {
-            let remedy = "Somebody has protected it: make it writable, or change it where it comes from. Nothing was changed.";
+            let remedy = "Make the file writable, or edit its source. Nothing was changed.";
             return Err(HostFault::new("the file is read-only".into(), remedy.into())
                 .within(&file)
                 .because(source));

@@ -392,7 +392,10 @@ fn numbered(name: &str, number: usize) -> String {
 fn named(entry: &HostEntry) -> Vec<Reference> {
     let mut found = Vec::new();
     if let HostEntry::Server(server, _) = entry {
-        server.texts().into_iter().for_each(|(_, parts)| references(parts, &mut found));
+        server
+            .texts()
+            .into_iter()
+            .for_each(|(_, parts)| references(parts, &mut |reference, _| found.push(reference)));
     }
     found
 }

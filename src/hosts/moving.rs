@@ -286,6 +286,7 @@ impl SetupUndo {
     }
 
     /// Works out the files as they were before. A servers.toml that was new becomes empty, so that a gateway that uses it goes on.
+    /// What has been undone already stays so.
     ///
     /// # Errors
     ///
@@ -295,11 +296,6 @@ impl SetupUndo {
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
         let Some((file, after)) = &self.written else { return Ok(UndoChanges { clients, config: None }) };
         let now = bytes(file)?;
-        if now.as_ref() != Some(after) {
-            let remedy = "Nothing was undone. Undo the later changes first, or run the commands one by one.";
-            let fault = HostFault::new("the file has changed since the setup".into(), remedy.into());
-            return Err(fault.within(file));
-        }
         let before = match &self.backup {
             Some(backup) => bytes(backup)?.ok_or_else(|| {
                 let remedy = "Nothing was undone. Edit servers.toml by hand.".to_string();
@@ -307,6 +303,11 @@ impl SetupUndo {
             })?,
             None => Vec::new(),
         };
+        if now.as_ref() != Some(after) && now.as_ref() != Some(&before) {
+            let remedy = "Nothing was undone. Undo the later changes first, or run the commands one by one.";
+            let fault = HostFault::new("the file has changed since the setup".into(), remedy.into());
+            return Err(fault.within(file));
+        }
         let config = Change::new(&self.target, now, Some(before), machine);
         Ok(UndoChanges { clients, config: Some(config) })
     }
@@ -315,10 +316,10 @@ impl SetupUndo {
     pub fn remove_secrets(&self) -> Result<(), HostFault> {
         let keyring = Keyring::system(keyring::ATTENDED);
         for name in &self.in_keyring {
-            keyring
-                .remove(name)
-                .map(drop)
-                .map_err(|error| HostFault::new(error.to_string(), error.remedy()))?;
+            match keyring.remove(name) {
+                Ok(()) | Err(keyring::Error::NoSecret(_)) => {}
+                Err(error) => return Err(HostFault::new(error.to_string(), error.remedy())),
+            }
         }
         if self.in_file.is_empty() {
             return Ok(());

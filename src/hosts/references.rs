@@ -8,7 +8,7 @@ use super::{
     HostFault,
     names::Reference,
     read,
-    servers::every_reference,
+    servers::references_in,
     text::{self, Text},
 };
 
@@ -19,6 +19,8 @@ pub struct NamedSecret {
     pub name: String,
     /// Whether it is named as `${keyring:NAME}`, and not as `${NAME}`.
     pub in_keyring: bool,
+    /// Whether it has a default wherever it is named.
+    pub has_default: bool,
     /// The entries that name it, such as `servers.github`.
     pub used_by: Vec<String>,
 }
@@ -27,7 +29,7 @@ pub struct NamedSecret {
 pub fn named_secrets(servers_toml: &Path) -> Result<Vec<NamedSecret>, HostFault> {
     let text = Text::new(text::bytes(servers_toml)?.as_deref(), servers_toml)?;
     let root = read::toml_value(read::toml(text.plain(), servers_toml)?.as_item());
-    let mut found: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
+    let mut found: BTreeMap<(String, bool), (bool, Vec<String>)> = BTreeMap::new();
     for (table, value) in root.as_object().into_iter().flatten() {
         let entries = value.as_object().into_iter().flatten();
         let is_of_entries = value.as_object().is_some_and(|entries| entries.values().all(Value::is_object));
@@ -36,16 +38,22 @@ pub fn named_secrets(servers_toml: &Path) -> Result<Vec<NamedSecret>, HostFault>
             false => vec![(table.clone(), value)],
         };
         for (entry, value) in parts {
-            for reference in every_reference(value) {
+            references_in(value, &mut |reference, has_default| {
                 let in_keyring = matches!(reference, Reference::Keyring(_));
-                let used_by = found.entry((reference.name().to_string(), in_keyring)).or_default();
+                let named = found.entry((reference.name().to_string(), in_keyring));
+                let (has_defaults, used_by) = named.or_insert((true, Vec::new()));
+                *has_defaults &= has_default;
                 if !used_by.contains(&entry) {
                     used_by.push(entry.clone());
                 }
-            }
+            });
         }
     }
-    let named =
-        found.into_iter().map(|((name, in_keyring), used_by)| NamedSecret { name, in_keyring, used_by });
+    let named = found.into_iter().map(|((name, in_keyring), (has_default, used_by))| NamedSecret {
+        name,
+        in_keyring,
+        has_default,
+        used_by,
+    });
     Ok(named.collect())
 }

@@ -335,24 +335,29 @@ pub(super) fn held(part: &TextPart, file: &Path) -> Option<Meaning> {
     }
 }
 
-/// Collects the variables and secrets that a text names, also in defaults.
-pub(super) fn references(parts: &[TextPart], found: &mut Vec<Reference>) {
+/// Visits the variables and secrets that a text names, also in defaults; each with whether it has a default.
+pub(super) fn references(parts: &[TextPart], found: &mut dyn FnMut(Reference, bool)) {
     for part in parts {
         match part {
             TextPart::Variable { name, default } => {
-                found.push(Reference::Variable(name.clone()));
+                found(Reference::Variable(name.clone()), default.is_some());
                 references(&own(default.as_deref().unwrap_or_default()), found);
             }
-            TextPart::Keyring(name) => found.push(Reference::Keyring(name.clone())),
+            TextPart::Keyring(name) => found(Reference::Keyring(name.clone()), false),
             _ => {}
         }
     }
 }
 
+/// Visits every variable and secret named anywhere in a value, each with whether it has a default.
+pub(super) fn references_in(value: &serde_json::Value, found: &mut dyn FnMut(Reference, bool)) {
+    texts(value, &mut |text| references(&own(text), found));
+}
+
 /// Returns every variable and secret named anywhere in a value.
 pub(super) fn every_reference(value: &serde_json::Value) -> Vec<Reference> {
     let mut found = Vec::new();
-    texts(value, &mut |text| references(&own(text), &mut found));
+    references_in(value, &mut |reference, _| found.push(reference));
     found
 }
 

@@ -9,10 +9,11 @@ use serde_json::Value;
 
 #[cfg(unix)]
 use super::page::gateways;
+pub use super::page::gateways::SilentGateway;
 #[cfg(unix)]
 use crate::shared::PageSockets;
 
-/// The running gateways of this user whose page is not switched off.
+/// The running gateways of this user.
 #[derive(Debug)]
 pub struct Neighbours {
     #[cfg(unix)]
@@ -30,15 +31,21 @@ impl Neighbours {
         Ok(Self { sockets: PageSockets::of(state)? })
     }
 
-    /// Returns what each says of itself: `id`, `pid`, `version`, `serves`, `config`, `clients`, `uptime_s`.
-    pub async fn all(&self) -> Vec<Value> {
+    /// Returns what each says of itself: `id`, `pid`, `version`, `serves`, `config`, `clients`, `uptime_s`. Then those that say
+    /// nothing, such as those whose page is switched off.
+    pub async fn all(&self) -> (Vec<Value>, Vec<SilentGateway>) {
         gateways::told(&self.sockets, "").await
     }
 
     /// Returns what waits for the user in a gateway: `approvals`, `client_questions`, `questions`, `total` definitions.
-    pub async fn waiting(&self, id: &str) -> Option<Value> {
-        let (status, told) = gateways::ask(&self.sockets, id, "/ui/api/waiting", None).await.ok()?;
-        status.is_success().then_some(told)
+    ///
+    /// # Errors
+    ///
+    /// Why the gateway does not say it.
+    pub async fn waiting(&self, id: &str) -> anyhow::Result<Value> {
+        let (status, told) = gateways::ask(&self.sockets, id, "/ui/api/waiting", None).await?;
+        anyhow::ensure!(status.is_success(), "{}", told["error"]["message"].as_str().unwrap_or("it failed"));
+        Ok(told)
     }
 
     /// Answers a question that a client of a gateway has put in its chat.
@@ -68,13 +75,17 @@ impl Neighbours {
     }
 
     /// Returns none.
-    pub async fn all(&self) -> Vec<Value> {
-        Vec::new()
+    pub async fn all(&self) -> (Vec<Value>, Vec<SilentGateway>) {
+        (Vec::new(), Vec::new())
     }
 
-    /// Returns none.
-    pub async fn waiting(&self, _id: &str) -> Option<Value> {
-        None
+    /// Fails.
+    ///
+    /// # Errors
+    ///
+    /// Always.
+    pub async fn waiting(&self, _id: &str) -> anyhow::Result<Value> {
+        anyhow::bail!("this system has no sockets of gateways yet")
     }
 
     /// Fails.

@@ -253,6 +253,8 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
 }
 
 async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
+    // From the first look on; until then, a gateway without a page records no calls.
+    gateway.calls.switch_on();
     gateway.look_at_definitions().await;
     let mut state = gateway.live_status();
     let saving = meta::saving(&gateway);

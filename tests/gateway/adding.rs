@@ -409,12 +409,18 @@ fn what_a_readme_offers_is_added_and_imported() {
     let (said, now) = (text(&imported), toml(&setup));
     assert!(imported.status.success(), "{said}");
     assert!(said.contains("the text has `git` in another way too, which was passed over"), "{said}");
-    assert!(
-        said.contains("secret set WEB_TOKEN --file") || said.contains("secret set TOKEN --file"),
-        "{said}"
-    );
-    assert!(now.contains("[servers.git]\ncommand = \"uvx\"") && now.contains("TOKEN}\""), "{now}");
+    assert!(said.contains("secret set WEB_TOKEN --file"), "{said}");
+    assert!(now.contains("[servers.git]\ncommand = \"uvx\"") && now.contains("WEB_TOKEN}\""), "{now}");
     assert!(!now.contains("YOUR_TOKEN"), "a placeholder is no secret: {now}");
+    // At a terminal, a command to copy is one line.
+    let line =
+        "claude mcp add site --transport http https://site.example/mcp -H 'Authorization: Bearer YOUR_TOKEN'";
+    let mut import = command(setup.folder.path());
+    let (_, shown) = crate::shell::Terminal::answer(import.args(["import", line, "--dry-run"]), "");
+    let is_whole = |line: &str| {
+        line.starts_with("  nonet ") && line.contains("SITE_TOKEN --file  (") && line.ends_with("for site)")
+    };
+    assert!(shown.lines().any(is_whole), "{shown}");
 
     for (arguments, expected) in [
         (&["add", "what"][..], "what should be added?"),
@@ -459,7 +465,7 @@ fn a_file_that_is_read_only_is_not_replaced() {
         let refused = run(&setup, arguments);
         assert!(!refused.status.success(), "{arguments:?}");
         assert!(
-            text(&refused).contains("the file is read-only. Somebody has protected it"),
+            text(&refused).contains("the file is read-only. Make the file writable"),
             "{}",
             text(&refused)
         );

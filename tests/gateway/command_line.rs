@@ -484,9 +484,12 @@ fn a_call_that_wants_approval_asks_at_the_terminal() {
 #[test]
 fn faults_of_servers_that_a_command_does_not_use_are_not_printed() {
     let setup = shop().server_of("lost", "command = 'x'\nenv = { KEY = '${NONET_TEST_NEVER_SET}' }");
-    for arguments in [&["call", "shop.rows"][..], &["get", "shop.buy"], &["logout", "shop"]] {
+    for (arguments, expected) in
+        [(&["call", "shop.rows"][..], 0), (&["get", "shop.buy"], 0), (&["logout", "shop"], 2)]
+    {
         let output = run(&setup, arguments);
         let told = stderr(&output);
+        assert_eq!(code(&output), Some(expected), "{arguments:?}: {told}");
         assert!(!told.contains("lost") && !told.contains("NEVER_SET"), "{arguments:?}: {told}");
     }
     let output = run(&setup, &["call", "lost.look"]);
@@ -525,6 +528,24 @@ fn secrets_are_listed_without_their_values() {
     assert_eq!(told["secrets"][0]["used_by"], json!(["servers.one", "servers.two"]), "{told}");
     let shown = run(&setup, &["secret", "list"]);
     assert!(stdout(&shown).contains("servers.one, servers.two"), "{}", stdout(&shown));
+
+    // A default is a value, unless another place has none.
+    let keys = "command = 'x'\nargs = ['${LISTED_A:-eu-1}', '${LISTED_B:-}']";
+    let setup = Setup::new().server_of("one", keys);
+    setup.write();
+    let output = run(&setup, &["secret", "list", "--json"]);
+    let places = ["LISTED_A", "LISTED_B"]
+        .map(|name| json!({ "name": name, "in": "default", "used_by": ["servers.one"] }));
+    assert_eq!((code(&output), &json(&output)["secrets"]), (Some(0), &json!(places)), "{}", stderr(&output));
+    let setup = setup.server_of("two", "url = 'https://a.example/${LISTED_A}'");
+    setup.write();
+    let output = run(&setup, &["secret", "list", "--json"]);
+    assert_eq!(
+        (code(&output), &json(&output)["secrets"][0]["in"]),
+        (Some(1), &json!("not set")),
+        "{}",
+        stdout(&output)
+    );
 }
 
 #[cfg(unix)]

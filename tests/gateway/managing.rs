@@ -430,13 +430,22 @@ fn the_servers_of_clients_are_taken_over_and_given_back() {
     assert_eq!(names(&claude), ["nonet"]);
     assert_eq!(page.get("state")["can_undo_setup"], true);
 
+    // A secret that cannot be removed is told; the rest is undone, and the undo can be repeated.
+    let (secrets, aside) = (folder.join("secrets.env"), folder.join("aside"));
+    fs::rename(&secrets, &aside).expect("it can be moved");
+    fs::create_dir(&secrets).expect("it can be made");
     let (status, undone) = page.post("setup/undo", json!({}));
-    assert_eq!((status, &undone["trouble"]), (200, &Value::Null), "{undone}");
+    assert!(status == 200 && undone["trouble"].to_string().contains("secrets are still stored"), "{undone}");
+    assert_eq!((page.file(), &page.get("state")["can_undo_setup"]), (before.clone(), &json!(true)));
+    fs::remove_dir(&secrets).expect("it is empty");
+    fs::rename(&aside, &secrets).expect("it can be moved");
+    let (status, undone) = page.post("setup/undo", json!({}));
+    assert_eq!((status, &undone["trouble"]), (200, &json!([])), "{undone}");
     assert_eq!(page.file(), before);
     for (file, text) in [(&cursor, &of_cursor), (&claude, &of_claude)] {
         assert_eq!(&fs::read_to_string(file).expect("it is there"), text);
     }
-    let secrets = fs::read_to_string(folder.join("secrets.env")).unwrap_or_default();
+    let secrets = fs::read_to_string(secrets).unwrap_or_default();
     assert!(!secrets.contains(KEY), "{secrets}");
     eventually("`good` is gone", || page.server("good").is_null().then_some(()));
     assert_eq!(page.post("setup/undo", json!({})).0, 409);

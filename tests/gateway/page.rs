@@ -187,6 +187,28 @@ fn a_call_is_opened_with_its_params_and_its_result_but_without_secrets() {
 }
 
 #[test]
+fn the_beginning_of_a_long_result_has_no_secrets_either() {
+    let text = json!({
+        "password": "blue monkey 9", "db_password": "green \"hippo\" 7", "rest": "x".repeat(58_000),
+        "secret": "last panda ".repeat(1_000),
+    });
+    let tools = json!([{ "name": "much", "on": { "text": text.to_string() } }]);
+    let site = Setup::new().server("shop", json!({ "tools": tools })).serve();
+    let token = site.page_token();
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("shop");
+    client.call("execute_tool", json!({ "name": "shop.much" }));
+    let call = call_of(&site, &token, "shop.much");
+    let opened = json_body(&get(&site, &format!("/ui/api/calls/{}", call["id"]), &token));
+    assert_eq!(opened["result_cut"], true, "{opened}");
+    let result = opened["result"].as_str().expect("a result");
+    assert!(result.contains(r#""password":"***""#) && result.contains("xxx"), "{}", &result[..200]);
+    for secret in ["monkey", "hippo", "green", "panda"] {
+        assert!(!result.contains(secret), "{secret}: {}", &result[..200]);
+    }
+}
+
+#[test]
 fn what_clients_were_spared_is_added_up() {
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
     let long = "A long description. ".repeat(1_000);

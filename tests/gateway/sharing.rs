@@ -472,10 +472,14 @@ fn every_gateway_is_in_the_status() {
         let (_, told) = nonet(folder.path(), &["status"]);
         told.contains("Your gateways").then_some(told)
     });
-    assert!(
-        told.contains("stdio") && told.contains("test") && told.contains("No shared gateway is running"),
-        "{told}"
-    );
+    assert!(told.contains("No shared gateway is running"), "{told}");
+    let pid = own.child.id().to_string();
+    let row = told.lines().find(|line| line.split_whitespace().next() == Some(&*pid));
+    let row = row.unwrap_or_else(|| panic!("no row of {pid}: {told}"));
+    let cells: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    let file = folder.path().join("servers.toml").display().to_string();
+    assert_eq!((cells.len(), cells[1], cells[2]), (6, "stdio", env!("CARGO_PKG_VERSION")), "{cells:?}");
+    assert_eq!(cells[4..], ["test", &*file], "{cells:?}");
     let output = command(folder.path()).args(["status", "--json"]).output().expect("nonet runs");
     let status: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(status["gateways"].as_array().map(Vec::len), Some(1), "{status}");
@@ -507,6 +511,38 @@ fn what_waits_in_a_chat_is_in_the_list_of_approvals() {
     );
     let (code, told) = nonet(folder.path(), &["approve", &token]);
     assert!(code == Some(1) && told.contains("no question with this token"), "{told}");
+
+    // A question in words has no yes or no.
+    let asked = client.answer("ask_user", json!({ "question": "Which city?" }));
+    let token = asked["token"].as_str().unwrap_or_else(|| panic!("no token: {asked}"));
+    for yes_or_no in [&["approve", token][..], &["approve", token, "--deny"]] {
+        let (code, told) = nonet(folder.path(), yes_or_no);
+        assert!(code == Some(1) && told.contains("add `--answer TEXT`"), "{told}");
+    }
+    let (code, told) = nonet(folder.path(), &["approve", token, "--answer", "Oslo", "--json"]);
+    let told: Value = serde_json::from_str(&told).expect("JSON");
+    assert_eq!((code, &told["answer"], told.get("decision")), (Some(0), &json!("Oslo"), None), "{told}");
+    let answered = client.answer("ask_user", json!({ "token": token }));
+    assert_eq!(answered["answer"], "Oslo", "{answered}");
+    let asked = client.answer("ask_user", json!({ "question": "And then?" }));
+    let token = asked["token"].as_str().unwrap_or_else(|| panic!("no token: {asked}"));
+    let (_, told) = nonet(folder.path(), &["approve", token, "--answer", "no"]);
+    assert!(told.starts_with("Answered:"), "{told}");
+}
+
+#[test]
+fn a_gateway_that_does_not_say_what_waits_is_named() {
+    let mut client = shop().gateway("page = false").start();
+    client.until_ready("shop");
+    let folder = client.folder.clone();
+    let told = eventually("it has a socket", || {
+        let (_, told) = nonet(folder.path(), &["approve"]);
+        told.contains("remove `page = false`").then_some(told)
+    });
+    assert!(told.contains("in the gateways that answered"), "{told}");
+    let output = command(folder.path()).args(["approve", "--json"]).output().expect("nonet runs");
+    let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(told["not_asked"].as_array().map(Vec::len), Some(1), "{told}");
 }
 
 #[test]

@@ -234,8 +234,15 @@ fn one_page_shows_the_gateways_of_all_clients() {
         let headers = [("X-Nonet-Token", &*token), ("X-Nonet-Gateway", &*id)];
         http(&address, method, path, &headers, "")
     };
+    // Until a page looks at it, it keeps no calls, whatever else asks it.
+    command(folder.path()).args(["status"]).output().expect("nonet runs");
+    command(folder.path()).args(["approve"]).output().expect("nonet runs");
+    client.execute("shop.buy", json!({}));
+    assert_eq!(of_client("GET", "/ui/api/calls/1").status, 404);
     let state: Value = serde_json::from_str(&of_client("GET", "/ui/api/state").body).expect("JSON");
     assert_eq!(state["pid"], found[1]["pid"], "{state}");
+    client.execute("shop.buy", json!({}));
+    eventually("the call is kept", || (of_client("GET", "/ui/api/calls/1").status == 200).then_some(()));
     assert_ne!(state["pid"], gateway(&link), "the page itself has another");
     // What is done there is done to that gateway.
     assert_eq!(of_client("POST", "/ui/api/servers/shop/hold").status, 204);

@@ -119,7 +119,7 @@ fn tell_undo(setup: &Setup, undo: &SetupUndo) {
         return;
     }
     say!("\nTo undo the setup:");
-    commands.iter().for_each(|line| say!("  {line}"));
+    commands.iter().for_each(|line| raw!("  {line}"));
     let check = commands::command("check", &setup.target);
     say!("\n`{check}` checks everything at any time; `nonet search \"...\"` finds tools as a model does.");
 }

@@ -95,7 +95,7 @@ fn revoke(files: &TrustedFiles, args: &TrustArgs) -> anyhow::Result<u8> {
 fn list(files: &TrustedFiles, args: &TrustArgs) {
     let all = files.all();
     if args.json {
-        return show::line(&json!({ "files": all }).to_string());
+        return show::raw(&json!({ "files": all }).to_string());
     }
     if all.is_empty() {
         return say!("No servers.toml of a project's folder is trusted.");

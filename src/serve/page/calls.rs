@@ -40,6 +40,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 
 /// Streams finished calls: the last ones, then each one as it ends.
 async fn stream(State(gateway): State<Arc<Gateway>>) -> Response {
+    gateway.calls.switch_on();
     let (latest, coming) = gateway.calls.follow();
     let stop = gateway.stopping().clone();
     let first = (latest.into_iter(), coming, stop);
@@ -99,7 +100,11 @@ async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Resul
         opened.params_cut = params.len() < call.bytes_in;
         opened.result_cut = call.bytes_out.is_some_and(|all| result.len() < all);
         if !params.is_empty() {
-            let text = mask(&String::from_utf8_lossy(params));
+            let text = if opened.params_cut {
+                beginning(params, &mask)
+            } else {
+                mask(&String::from_utf8_lossy(params))
+            };
             if !opened.params_cut && call.server.is_some() {
                 let line = format!("call {} {}", shell::word(&call.tool), shell::word(&text));
                 opened.command = Some(shell::nonet(&line, &gateway.config().file));
@@ -109,11 +114,18 @@ async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Resul
         if !result.is_empty() {
             opened.result = Some(match serde_json::from_slice::<Value>(result) {
                 Ok(result) => shown(&result, &mask),
-                Err(_) => mask(&String::from_utf8_lossy(result)),
+                Err(_) => beginning(result, &mask),
             });
         }
     }
     Ok(answer(StatusCode::OK, &json!(opened)))
+}
+
+/// Returns the beginning of a JSON text, masked. Texts in it may be JSON, too, with escaped quotes; the last one has no end.
+fn beginning(cut: &[u8], mask: &dyn Fn(&str) -> String) -> String {
+    let text = mask(&String::from_utf8_lossy(cut)).replace(r#"\\\""#, "'").replace(r#"\""#, "\"");
+    let text = mask(&format!("{text}\""));
+    text.strip_suffix('"').unwrap_or(&text).into()
 }
 
 /// Makes one of the latest calls again, as the user of the page.

@@ -1,7 +1,7 @@
 //! The gateways of this user on one page: each answers the page's requests on a socket of its own, and the gateway that serves
 //! the page passes on what is meant for another.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use axum::{Router, extract::State, response::Response, routing::get};
 use http::StatusCode;
@@ -48,6 +48,15 @@ async fn all(State(gateway): State<Arc<Gateway>>) -> Response {
 pub(super) use sockets::pass_on;
 #[cfg(unix)]
 pub(in crate::serve) use sockets::{ask, offer, told};
+
+/// A gateway that says nothing of itself.
+#[derive(Clone, Debug)]
+pub struct SilentGateway {
+    /// Its servers.toml, if it says so.
+    pub config: Option<PathBuf>,
+    /// Why it says nothing.
+    pub why: String,
+}
 
 #[cfg(unix)]
 mod sockets {
@@ -154,28 +163,40 @@ mod sockets {
         if !gateway.config().gateway.page {
             let file = gateway.config().file.display().to_string();
             let why = format!("The page is switched off: remove `page = false` from [gateway] in {file}.");
-            return wrong(StatusCode::GONE, why);
+            return answer(StatusCode::GONE, &json!({ "error": { "message": why }, "config": file }));
         }
-        // From the first look on; until then, a gateway without a page records no calls.
-        gateway.calls.switch_on();
         next.run(request).await
     }
 
     /// Returns what the other gateways say of themselves.
     pub(super) async fn others(gateway: &Gateway) -> Vec<Value> {
         let Ok(sockets) = sockets(gateway) else { return Vec::new() };
-        told(&sockets, &gateway.id).await
+        told(&sockets, &gateway.id).await.0
     }
 
-    /// Returns what the gateways with a socket say of themselves, except one.
-    pub(in crate::serve) async fn told(sockets: &PageSockets, except: &str) -> Vec<Value> {
+    /// Returns what the gateways with a socket say of themselves, except one; then those that say nothing.
+    pub(in crate::serve) async fn told(
+        sockets: &PageSockets,
+        except: &str,
+    ) -> (Vec<Value>, Vec<SilentGateway>) {
         let ids = sockets.ids().into_iter().filter(|id| id != except);
-        let told = join_all(
-            ids.map(|id| async move { timeout(PATIENCE, about(sockets, &id)).await.ok().flatten() }),
-        );
-        let mut told: Vec<Value> = told.await.into_iter().flatten().collect();
-        told.sort_by_key(|one| one["uptime_s"].as_u64());
-        told
+        let asked = ids.map(|id| async move {
+            let late = |_| Err(anyhow::anyhow!("it did not answer within {PATIENCE:?}"));
+            (timeout(PATIENCE, about(sockets, &id)).await.unwrap_or_else(late), id)
+        });
+        let (mut told, mut silent) = (Vec::new(), Vec::new());
+        for (about, id) in join_all(asked).await {
+            match about {
+                Ok(Ok(about)) => told.push(about),
+                Ok(Err(gateway)) => silent.push(gateway),
+                Err(error) if has_ended(&error) => {}
+                Err(error) => {
+                    silent.push(SilentGateway { config: None, why: format!("gateway {id}: {error:#}") })
+                }
+            }
+        }
+        told.sort_by_key(|one: &Value| one["uptime_s"].as_u64());
+        (told, silent)
     }
 
     /// Sends a request of the page to a gateway. Returns the answer with its status.
@@ -199,12 +220,19 @@ mod sockets {
         timeout(ANSWER_LIMIT, asked).await.context("it did not answer in time")?
     }
 
-    async fn about(sockets: &PageSockets, id: &str) -> Option<Value> {
-        let request = Request::builder().uri("/ui/api/gateway").body(Body::empty()).ok()?;
-        let response = send(sockets, id, request).await.ok().filter(|response| response.status() == 200)?;
-        let bytes = axum::body::to_bytes(response.into_body(), MAX_ABOUT).await.ok()?;
-        let told: Value = serde_json::from_slice(&bytes).ok()?;
-        (told["id"] == *id).then_some(told)
+    /// Asks a gateway what it says of itself; `Ok(Err)`: it says nothing.
+    async fn about(sockets: &PageSockets, id: &str) -> anyhow::Result<Result<Value, SilentGateway>> {
+        let request = Request::builder().uri("/ui/api/gateway").body(Body::empty())?;
+        let response = send(sockets, id, request).await?;
+        let status = response.status();
+        let bytes = axum::body::to_bytes(response.into_body(), MAX_ABOUT).await?;
+        let told: Value = serde_json::from_slice(&bytes)?;
+        if status == StatusCode::GONE {
+            let why = told["error"]["message"].as_str().unwrap_or_default().to_string();
+            return Ok(Err(SilentGateway { config: told["config"].as_str().map(PathBuf::from), why }));
+        }
+        anyhow::ensure!(status.is_success() && told["id"] == *id, "it gave another answer ({status})");
+        Ok(Ok(told))
     }
 
     /// Answers a request of the page, or passes it on to the gateway that it is meant for.

@@ -46,7 +46,7 @@ function tick(kind, value, label, client = "") {
 
 /** The whole offer, made once; the differences follow the choices. */
 function buildSetup() {
-  const { clients, servers, skipped, values, notes, asks_by_risk: asks } = setup.all;
+  const { clients, servers, skipped, values, notes, shares, asks_by_risk: asks } = setup.all;
   const ours = (client) => servers.filter((one) => one.client === client.name);
   const movable = clients.filter((client) => ours(client).some(({ server }) => server));
   if (!movable.length && !setup.all.diff) {
@@ -80,6 +80,7 @@ function buildSetup() {
     make("ul.rows", {}, ...movable.map(client), ...clients.filter((one) => !movable.includes(one)).map(client)),
     ...skipped.map(([title, why]) => make("p.small.soft.said", {}, `${said(title, 60)} stays as it is: ${said(why, 400)}`)),
     ...values.map(value), ...(setup.risk ? [setup.riskLabel] : []),
+    ...(shares ? [make("p.small.soft", {}, "The clients share one gateway with one set of servers: `shared = true` in servers.toml.")] : []),
     ...notes.map((note) => make("p.small.soft.said", {}, said(note, 400))), setup.secrets, setup.diffs);
   showPlan();
 }
@@ -142,7 +143,7 @@ async function takeOver() {
 function showDone({ file, clients, broken, secrets, trouble, undo }) {
   const item = (words) => make("li.said", {}, said(words, 800));
   const stays = clients.flatMap(({ title, stay }) => stay.map(([name, why]) => item(`${name} stays with ${title}: ${why}`)));
-  const title = make("h2", { tabindex: "-1" }, "Nonet has taken over");
+  const title = make("h2", { tabindex: "-1" }, clients.length ? "Nonet has taken over" : "Not taken over");
   setup.node.replaceChildren(title,
     make("ul", {}, item(`servers.toml: ${file}`), ...clients.flatMap(({ title, told, fault }) => item(`${title}: ${fault ?? told.join(" ")}`)), ...secrets.map(item), ...(trouble ? [item(trouble)] : [])),
     ...(stays.length ? [make("h3", {}, "Not yet"), make("ul", {}, ...stays)] : []),
@@ -157,9 +158,8 @@ const undoOffer = () => (setup.canUndo ? [undoButton()] : []);
 const undoButton = () => twice("Undo", "the setup", async () => {
   try {
     const { told, trouble } = await askSetup("/undo");
-    setup.canUndo = false;
-    tellSetup(["Undone.", ...told, trouble].filter(Boolean).map((words) => said(words, 400)).join(" "));
     await poll();
+    tellSetup(["Undone.", ...told, ...trouble].map((words) => said(words, 400)).join(" "));
   } catch (failure) {
     if (!(failure instanceof Refused)) tellSetup(`Not undone: ${reason(failure)}`);
   }

@@ -101,7 +101,6 @@ impl Chosen {
                 name: client.host.name,
                 title: client.host.title,
                 file: client.file.display().to_string(),
-                servers: imported.rows.iter().filter(|row| row.from.file == client.file).count(),
                 moves: carried.len(),
                 is_nothing: change.is_nothing(),
                 stay: imported.will_stay(client.host, FileScope::User, &setup.machine),
@@ -152,7 +151,6 @@ struct ShownClient {
     name: &'static str,
     title: &'static str,
     file: String,
-    servers: usize,
     moves: usize,
     is_nothing: bool,
     /// The servers that stay, each with the reason.
@@ -196,7 +194,6 @@ async fn plan(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respon
 #[derive(Serialize)]
 struct SetupDone {
     file: String,
-    backup: Option<String>,
     secrets: Vec<String>,
     /// The servers that Nonet cannot run yet, each with the reason.
     broken: BTreeMap<String, String>,
@@ -222,40 +219,64 @@ struct ClientDone {
 async fn apply(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
     let wanted: SetupWanted = read(&body)?;
     let (target, seen, left) = (editable(&gateway)?, wanted.seen.clone(), wanted.left.clone());
-    let place = target.clone();
-    let chosen = Arc::new(blocking(move || Chosen::new(&place, wanted)).await?);
+    let chosen = Arc::new(blocking(move || Chosen::new(&target, wanted)).await?);
     if chosen.seen != seen {
         let message =
             "A file has changed since the differences were shown. Nothing was written; review them again.";
         return Err(wrong(StatusCode::CONFLICT, message));
     }
     let broken = broken(&gateway, &chosen).await?;
+    // What is begun is done, even if the page is closed meanwhile.
+    let done = tokio::spawn(take_over(gateway, chosen, left, broken)).await;
+    let failed =
+        |_| wrong(StatusCode::INTERNAL_SERVER_ERROR, "The setup was not completed; it can be undone.");
+    Ok(answer(StatusCode::OK, &json!(done.map_err(failed)??)))
+}
+
+/// Writes servers.toml and the clients' files. The undo is stored as soon as something is written.
+async fn take_over(
+    gateway: Arc<Gateway>,
+    chosen: Arc<Chosen>,
+    left: Vec<LeftServer>,
+    broken: BTreeMap<String, String>,
+) -> Result<SetupDone, Response> {
     let work = chosen.clone();
     let applied = blocking(move || work.imported.apply()).await?;
-    let trouble = gateway.taken_up(&chosen.imported.change).await.err();
-    let (work, reasons) = (chosen.clone(), broken.clone());
-    let clients = blocking(move || {
-        let Chosen { setup, keyring, .. } = &*work;
-        let now = setup.import_again(keyring.as_ref(), &left)?;
-        Ok(setup.clients.iter().map(|client| move_client(setup, client, &now, &reasons)).collect::<Vec<_>>())
-    });
-    let clients = clients.await?;
-    let installed: Vec<&'static Host> = clients.iter().filter_map(|client| client.installed).collect();
-    let undo = chosen.setup.undo(&chosen.imported, &applied, &installed);
-    let done = SetupDone {
-        file: target.display().to_string(),
-        backup: applied.backup.as_ref().map(|backup| backup.display().to_string()),
-        secrets: told_secrets(&chosen.imported),
-        broken,
-        clients,
-        trouble,
-        undo: undo.commands(|command| shell::nonet(command, &target)),
+    let remember = |installed: &[&'static Host]| {
+        let undo = chosen.setup.undo(&chosen.imported, &applied, installed);
+        *gateway.setup_undo.lock() = Some(undo.clone());
+        undo
     };
+    remember(&[]);
+    let trouble = gateway.taken_up(&chosen.imported.change).await.err();
+    let clients = match trouble {
+        // Without the gateway, a client would lose its servers.
+        Some(_) => Vec::new(),
+        None => {
+            let (work, reasons) = (chosen.clone(), broken.clone());
+            let clients = blocking(move || {
+                let Chosen { setup, keyring, .. } = &*work;
+                let now = setup.import_again(keyring.as_ref(), &left)?;
+                let move_in = |client: &SetupClient| move_client(setup, client, &now, &reasons);
+                Ok(setup.clients.iter().map(move_in).collect::<Vec<_>>())
+            });
+            clients.await?
+        }
+    };
+    let installed: Vec<&'static Host> = clients.iter().filter_map(|client| client.installed).collect();
+    let undo = remember(&installed);
     let names: Vec<&str> = installed.iter().map(|host| host.name).collect();
     tracing::info!(clients = ?names, "a setup was made on the live page");
     gateway.audit_event("page", || json!({ "action": "setup", "clients": names }));
-    *gateway.setup_undo.lock() = Some(undo);
-    Ok(answer(StatusCode::OK, &json!(done)))
+    let target = &chosen.setup.target;
+    Ok(SetupDone {
+        file: target.display().to_string(),
+        secrets: told_secrets(&chosen.imported),
+        broken,
+        clients,
+        trouble: trouble.map(|why| format!("{why} No client was changed.")),
+        undo: undo.commands(|command| shell::nonet(command, target)),
+    })
 }
 
 /// Starts the servers that will be in servers.toml and do not run yet. Returns those that do not work, each with the reason.
@@ -322,12 +343,16 @@ async fn undo(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response>
         Ok(work.clients.iter().flat_map(|change| change.told.clone()).collect::<Vec<String>>())
     });
     let told = told.await?;
-    *gateway.setup_undo.lock() = None;
-    let trouble = match &changes.config {
+    let late = match &changes.config {
         Some(config) => gateway.taken_up(config).await.err(),
         None => None,
     };
-    blocking(move || undo.remove_secrets()).await?;
+    let kept = blocking(move || Ok(undo.remove_secrets().err())).await?;
+    if kept.is_none() {
+        *gateway.setup_undo.lock() = None;
+    }
+    let kept = kept.map(|fault| format!("Its secrets are still stored: {fault} Then undo again."));
+    let trouble: Vec<String> = [late, kept].into_iter().flatten().collect();
     gateway.audit_event("page", || json!({ "action": "undo_setup" }));
     Ok(answer(StatusCode::OK, &json!({ "told": told, "trouble": trouble })))
 }
