@@ -121,14 +121,14 @@ impl RecordKeys {
     /// See [`Records::due`](super::Records::due).
     pub async fn due(&self, now_ms: u64, kinds: &[RecordKind]) -> Result<Vec<Record>, StoreError> {
         let mut call = self.call("due");
-        call.arg(now_ms).arg(&names(kinds));
+        call.arg(now_ms).arg(names(kinds));
         self.read(&call).await
     }
 
     /// See [`Records::agenda`](super::Records::agenda).
     pub async fn agenda(&self, kinds: &[RecordKind]) -> Result<Option<Agenda>, StoreError> {
         let mut call = self.call("agenda");
-        call.arg(&names(kinds));
+        call.arg(names(kinds));
         let Some(list) = self.link.run::<Option<Vec<String>>>(&call).await? else {
             return Ok(None);
         };
@@ -203,7 +203,7 @@ impl RecordKeys {
     /// Postpones the expiry of all records.
     pub async fn renew(&self) -> Result<(), StoreError> {
         let mut call = self.call("renew");
-        call.arg(&names(&RecordKind::ALL));
+        call.arg(names(&RecordKind::ALL));
         self.link.run(&call).await
     }
 
