@@ -6,13 +6,11 @@
 use std::{path::Path, sync::Arc};
 
 use divan::Bencher;
-use nonet::{
-    catalog::{Catalog, Listing, Source},
-    config::{self, Config},
-    gateway::Snapshot,
-    name::Namespaces,
-    search::{Document, Graph, Index},
-};
+use nonet_config::{self as config, Config};
+use nonet_search::{Document, Graph, Index};
+use nonet_servers::catalog::{Catalog, Listing, Source};
+use nonet_state::snapshot::Snapshot;
+use nonet_text::name::Namespaces;
 use serde_json::{Value, json};
 
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];

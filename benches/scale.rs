@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nonet::search::{Boosts, Document, Embedder, Graph, Index, Passage, Query, Rules, Settings};
+use nonet_search::{Boosts, Document, Embedder, Graph, Index, Passage, Query, Rules, Settings};
 use plotters::prelude::*;
 use serde_json::Value;
 
@@ -114,6 +114,12 @@ fn lines(file: &Path) -> Vec<Value> {
 }
 
 async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
+    nonet_search::bring(nonet_search::BuiltIn {
+        name: nonet_model::NAME,
+        graph: nonet_model::GRAPH,
+        tokenizer: nonet_model::TOKENIZER,
+        engine: nonet_model::ENGINE,
+    });
     let embedder = Embedder::start(&Settings::default());
     let mut items = Vec::new();
     let mut texts = Vec::new();

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use nonet::search::{Boosts, Document, Index, Rules, Settings};
+use nonet_search::{Boosts, Document, Index, Rules, Settings};
 use serde_json::Value;
 
 const SIZES: [usize; 3] = [500, 3_000, 10_000];

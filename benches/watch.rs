@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench watch`
 
-use nonet::watches::{Finding, HISTORY, Seen, Watch};
+use nonet_parts::watches::{Finding, HISTORY, Seen, Watch};
 use serde::Deserialize;
 use serde_json::{Value, json};
 

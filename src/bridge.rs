@@ -28,8 +28,8 @@ use tokio::{
 };
 
 #[cfg(unix)]
-use crate::shared::{Hello, SharedPlace};
-use crate::wire::{Backlog, Head, Limits, Line, LineReader, Message, MessageFault, Waiting};
+use nonet_store::shared::{Hello, SharedPlace};
+use nonet_wire::{Backlog, Head, Limits, Line, LineReader, Message, MessageFault, Waiting};
 
 /// How many messages may wait in each direction.
 const QUEUE: usize = 64;
@@ -98,7 +98,10 @@ impl Far {
 
 impl LineLink {
     #[cfg(unix)]
-    fn over_lines(reader: crate::shared::SocketReader, writer: crate::shared::SocketWriter) -> Self {
+    fn over_lines(
+        reader: nonet_store::shared::SocketReader,
+        writer: nonet_store::shared::SocketWriter,
+    ) -> Self {
         let (to, to_send) = mpsc::channel(QUEUE);
         let (received, from) = mpsc::channel(QUEUE);
         let mut tasks = JoinSet::new();
@@ -178,6 +181,7 @@ struct Bridge {
 /// cannot be reached or is lost repeatedly.
 pub async fn run(far: Far, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
+    #[expect(clippy::disallowed_methods, reason = "`Backlog` bounds it")]
     let (out, lines) = mpsc::unbounded_channel();
     let writing = tokio::spawn(write_out(lines, writer));
     let joined = join(far, LineReader::new(reader, LONGEST), out, stop).await;

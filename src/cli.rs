@@ -54,19 +54,18 @@ mod version;
 
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
+use nonet_base::allocator;
+use nonet_config::{self as config, Loaded, Sources, select};
+use nonet_core::{Gateway, Options};
+use nonet_sandbox as sandbox;
+use nonet_search::eval::Measure;
+use nonet_servers::downstream::process_guard;
+use nonet_store as store;
+use nonet_text::fault::Code;
+
 use self::{
     args::{Cli, Command},
     found::FoundFile,
-};
-use crate::{
-    allocator,
-    config::{self, Loaded, Sources},
-    downstream::process_guard,
-    fault::Code,
-    gateway::{Gateway, Options},
-    sandbox,
-    search::eval::Measure,
-    select, store,
 };
 
 /// The command succeeded.
@@ -149,14 +148,14 @@ fn helper_process(cli: &Cli) -> Option<ExitCode> {
         Command::Select { .. } => {}
         #[cfg(unix)]
         Command::StartShared { .. } => {
-            if let Err(error) = crate::shared::start_detached() {
+            if let Err(error) = nonet_store::shared::start_detached() {
                 show::complain(show::causes(&error));
                 return Some(ExitCode::from(FAILED));
             }
         }
         #[cfg(unix)]
         Command::Shared { .. } => {
-            cli.config.iter().for_each(|config| crate::shared::settle(config));
+            cli.config.iter().for_each(|config| nonet_store::shared::settle(config));
             return None;
         }
         _ => return None,

@@ -7,20 +7,19 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use bytes::Bytes;
 use futures::FutureExt;
+use nonet_config as config;
+use nonet_schema::Schema;
+use nonet_servers::catalog::{Catalog, Listing, Source};
+use nonet_text::{
+    name::{self, ServerName},
+    template::{self, Named},
+};
+use nonet_wire::{
+    Data, EventReader, Expectations, Head, Inbox, Limits, Line, LineReader, Message, SizeLimit, scan,
+};
 use rmcp::model::RequestId;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
-
-use crate::{
-    catalog::{Catalog, Listing, Source},
-    config,
-    name::{self, ServerName},
-    schema::Schema,
-    template::{self, Named},
-    wire::{
-        Data, EventReader, Expectations, Head, Inbox, Limits, Line, LineReader, Message, SizeLimit, scan,
-    },
-};
 
 /// The length limit of a line or an event here, in bytes: short, so that overlong input is covered too.
 const SHORT: usize = 64;

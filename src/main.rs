@@ -2,6 +2,15 @@
 
 use std::process::ExitCode;
 
+use nonet_search::BuiltIn;
+
 fn main() -> ExitCode {
+    // Only the program links the model: 24 MB, and an engine that takes minutes to build.
+    nonet_search::bring(BuiltIn {
+        name: nonet_model::NAME,
+        graph: nonet_model::GRAPH,
+        tokenizer: nonet_model::TOKENIZER,
+        engine: nonet_model::ENGINE,
+    });
     nonet::cli::main()
 }

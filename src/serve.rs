@@ -44,6 +44,21 @@ use std::{
 pub(crate) use access::WITHOUT_TOKENS;
 pub use http::{HttpOptions, Serving, serve_http};
 pub use neighbours::{Neighbours, SilentGateway};
+use nonet_base::text::{self, clip};
+use nonet_config::{ClientLimits, Config, KnownToken};
+use nonet_core::{FollowedResource, Gateway, Serves, inquiry};
+use nonet_meta::{self as meta, Answer};
+use nonet_parts::{
+    quotas::{Account, Exhausted},
+    trace,
+};
+use nonet_servers::downstream::LogLevel;
+use nonet_state::session::{AsTask, Caller, Session};
+use nonet_text::{
+    fault::Fault,
+    results::{is_own_meta, json_len},
+};
+use nonet_wire::{LineReader, rmcp::carry};
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -75,21 +90,6 @@ use self::{
     list_changes::{AnnouncedLists, tell_changed},
     origin::Origin,
     unused_sessions::SessionPlace,
-};
-use crate::{
-    config::{ClientLimits, Config, KnownToken},
-    downstream::LogLevel,
-    fault::Fault,
-    gateway::{
-        FollowedResource, Gateway, Serves, inquiry,
-        session::{AsTask, Caller, Session},
-    },
-    meta::{self, Answer},
-    quotas::{Account, Exhausted},
-    results::{is_own_meta, json_len},
-    text::{self, clip},
-    trace,
-    wire::{LineReader, rmcp::carry},
 };
 
 /// The error code for a request beyond a quota, from the range for servers.

@@ -13,6 +13,8 @@
 //!
 //! This program also acts as the servers: `--echo-server`, `--echo-http`, `--silent-server`.
 
+#![expect(unreachable_pub, reason = "a program of measurements has no face")]
+
 mod echo;
 mod figures;
 mod gateway;

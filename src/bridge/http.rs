@@ -7,6 +7,13 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
+use nonet_base::text::clip;
+use nonet_store::doors::{OwnerKey, Shown};
+use nonet_wire::{
+    Data, Head, Limits, Message, StreamEvent,
+    http::{Endpoint, HttpFault, HttpReply, SessionHeaders, stateless_headers},
+    web,
+};
 use parking_lot::Mutex;
 use tokio::{
     sync::mpsc,
@@ -16,15 +23,6 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{Back, LOST, as_line, error};
-use crate::{
-    doors::{OwnerKey, Shown},
-    text::clip,
-    wire::{
-        Data, Head, Limits, Message, StreamEvent,
-        http::{Endpoint, HttpFault, HttpReply, SessionHeaders, stateless_headers},
-        web,
-    },
-};
 
 /// How long to keep trying a gateway that cannot be reached: it may just be restarting.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -89,7 +87,11 @@ pub(super) struct HttpLink {
 }
 
 impl HttpLink {
-    pub fn new(target: Target, back: mpsc::Sender<Back>, patience: Duration) -> anyhow::Result<Arc<Self>> {
+    pub(super) fn new(
+        target: Target,
+        back: mpsc::Sender<Back>,
+        patience: Duration,
+    ) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             endpoint: Endpoint::new(None)?,
             target,
@@ -103,7 +105,7 @@ impl HttpLink {
     }
 
     /// Sends messages until the queue closes or the session expires.
-    pub async fn run(self: Arc<Self>, mut lines: mpsc::Receiver<Bytes>) {
+    pub(super) async fn run(self: Arc<Self>, mut lines: mpsc::Receiver<Bytes>) {
         // The streams end with this function, however it returns.
         let _end = self.expired.clone().drop_guard();
         loop {

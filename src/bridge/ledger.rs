@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use nonet_wire::Message;
 use serde_json::{Value, json};
-
-use crate::wire::Message;
 
 /// The state of one client. It outlives a gateway.
 #[derive(Debug, Default)]
@@ -31,7 +30,7 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Returns a client's line as it is to be sent; `None` if it answers a request of a lost gateway.
-    pub fn sent(&mut self, line: Bytes) -> Option<Bytes> {
+    pub(super) fn sent(&mut self, line: Bytes) -> Option<Bytes> {
         let Some(message) = Message::of(line.clone()) else { return Some(line) };
         match (message.method().as_deref(), message.id_text()) {
             (Some("initialize"), Some(id)) => {
@@ -69,7 +68,7 @@ impl Ledger {
     }
 
     /// Returns the requests that a new gateway needs too, under the bridge's own ids.
-    pub fn subscriptions(&mut self) -> Vec<Bytes> {
+    pub(super) fn subscriptions(&mut self) -> Vec<Bytes> {
         let ids = (0..).map(|n| json!(format!("nonet-again-{n}")).to_string());
         let lines: Vec<(String, Bytes)> = ids
             .zip(self.wanted.values())
@@ -80,7 +79,7 @@ impl Ledger {
     }
 
     /// Returns a gateway's line as the client gets it; `None` if it is not for the client.
-    pub fn came(&mut self, line: Bytes) -> Option<Bytes> {
+    pub(super) fn came(&mut self, line: Bytes) -> Option<Bytes> {
         let Some(message) = Message::of(line.clone()) else { return Some(line) };
         match (message.method().as_deref(), message.id_text()) {
             (None, Some(id)) if self.repeated.remove(&id) => {

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
+use nonet_wire::VERSION_KEY;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{Back, LineLink, Target, answers};
-use crate::wire::VERSION_KEY;
 #[cfg(unix)]
-use crate::{
-    json::{set_member, take_member},
-    shared::{Hello, SharedPlace},
-};
+use nonet_base::json::{set_member, take_member};
+use nonet_store::shared::{Hello, SharedPlace};
 
 const VERSION: &str = "2026-07-28";
 /// How long sending a cancellation may take.

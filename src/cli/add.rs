@@ -7,6 +7,12 @@ use std::{
 
 use anyhow::Context;
 use clap::{ArgGroup, Args, ValueEnum};
+use nonet_config::{self as config, Loaded, shell};
+use nonet_core::Tried;
+use nonet_hosts::{
+    self as hosts, Done, ImportSource, Imported, Machine, SecretStore, TypedLabels, TypedServer,
+};
+use nonet_servers::downstream::State;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -15,13 +21,6 @@ use super::{
     show,
     signal::stopped,
     take_up::{self, TakenUp},
-};
-use crate::{
-    config::{self, Loaded},
-    downstream::State,
-    gateway::Tried,
-    hosts::{self, Done, ImportSource, Imported, Machine, SecretStore, TypedLabels, TypedServer},
-    shell,
 };
 
 const EXAMPLES: &str = "\
@@ -126,7 +125,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
                 Ok(loaded) => loaded,
                 Err(unusable) => {
                     show::refuse(
-                        crate::fault::Code::InvalidParams,
+                        nonet_text::fault::Code::InvalidParams,
                         show::causes(&unusable.into()),
                         args.json,
                     );
@@ -237,9 +236,9 @@ fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Resu
         anyhow::ensure!(
             is_address || url.contains("://"),
             "`{}` is not an address. Write a command after `--`: `nonet add {} -- {} ...`",
-            crate::text::clip(url, 60),
+            nonet_base::text::clip(url, 60),
             shell::word(&args.name),
-            shell::word(&crate::text::clip(url, 60))
+            shell::word(&nonet_base::text::clip(url, 60))
         );
     }
     let typed = TypedServer {

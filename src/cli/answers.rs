@@ -1,12 +1,12 @@
 //! The answers of `nonet search` and `nonet tools` as tables.
 
+use nonet_base::text::clip;
 use serde_json::Value;
 
 use super::{
     show::{Look, count, field, for_people, names, paint, plain_table},
     table::Plain,
 };
-use crate::text::clip;
 
 /// Prints the answer of `search_tools`.
 pub(super) fn search_table(answer: &Value) {

@@ -3,18 +3,16 @@
 use std::{path::Path, time::Duration};
 
 use clap::Args;
+use nonet_base::clock::Clock;
+use nonet_config::shell;
+use nonet_core as gateway;
+use nonet_parts::approvals::{Approvals, Decision, Verdict, WaitingApproval};
+use nonet_servers::pins::plain;
+use nonet_store::{self as store, Retention};
+use nonet_text::fault::Code;
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, elsewhere::Elsewhere, found, show};
-use crate::{
-    approvals::{Approvals, Decision, Verdict, WaitingApproval},
-    clock::Clock,
-    fault::Code,
-    gateway,
-    pins::plain,
-    shell,
-    store::{self, Retention},
-};
 
 /// What to decide.
 #[derive(Debug, Args)]

@@ -9,16 +9,14 @@ use clap::{
     Args, Parser, Subcommand,
     builder::{PossibleValuesParser, TypedValueParser},
 };
+use nonet_config::select::SELECT_COMMAND;
+use nonet_sandbox::{INIT_COMMAND, SANDBOX_COMMAND};
+use nonet_search::Rule;
+use nonet_servers::downstream::process_guard;
+use nonet_store::shared::{BY_TRUST, SHARED_COMMAND, START_COMMAND};
 
 pub(super) use self::{groups::command, read::read};
 use super::{add, approve, audit, forget, lock, login, secret, setup, stop, trust, ui, update};
-use crate::{
-    downstream::process_guard,
-    sandbox::{INIT_COMMAND, SANDBOX_COMMAND},
-    search::Rule,
-    select::SELECT_COMMAND,
-    shared::{BY_TRUST, SHARED_COMMAND, START_COMMAND},
-};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -10,6 +10,15 @@ use std::{
     sync::{Arc, Once},
 };
 
+use nonet_base::json::take_member;
+use nonet_config::{ConfigFault, Loaded, shell};
+use nonet_core::{
+    Gateway,
+    inquiry::{CLIENT, Inquiry, METHOD},
+};
+use nonet_servers::catalog::{APPS, GATEWAY};
+use nonet_state::session::Caller;
+use nonet_text::{fault::Code, name::RESERVED};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -23,20 +32,7 @@ use super::{
     signal::stopped,
     usable,
 };
-use crate::{
-    bridge::{RunningGateway, Unanswered},
-    catalog::{APPS, GATEWAY},
-    config::{ConfigFault, Loaded},
-    fault::Code,
-    gateway::{
-        Gateway,
-        inquiry::{CLIENT, Inquiry, METHOD},
-        session::Caller,
-    },
-    json::take_member,
-    name::RESERVED,
-    shell,
-};
+use crate::bridge::{RunningGateway, Unanswered};
 
 /// How long a running gateway may take to greet.
 #[cfg(unix)]
@@ -246,7 +242,7 @@ pub(super) fn tell_version(version: &str, file: &Path) {
 /// Returns this machine's shared gateway of the configuration, if it is running.
 #[cfg(unix)]
 pub(super) async fn quietly_running(file: &Path, profile: Option<String>) -> Option<RunningGateway> {
-    use crate::shared::{Hello, SharedPlace};
+    use nonet_store::shared::{Hello, SharedPlace};
     let place = match SharedPlace::of(file) {
         Ok(place) => place,
         Err(error) => {

@@ -9,19 +9,16 @@ use std::{
 
 use anyhow::Context;
 use clap::Subcommand;
+use nonet_base::{clock::unix_ms, text::clip};
+use nonet_config::{self as config, Globs, Secret};
+use nonet_parts::audit::{self, Break, ChainKey, ChainReport};
+use nonet_store as store;
+use nonet_text::fault::Code;
 use serde_json::{Value, json};
 
 use super::{
     FAILED, OK, found, load, show,
     table::{Look, paint, plain_table},
-};
-use crate::{
-    audit::{self, Break, ChainKey, ChainReport},
-    clock::unix_ms,
-    config::{self, Globs, Secret},
-    fault::Code,
-    store,
-    text::clip,
 };
 
 /// What to do with the audit log.
@@ -68,7 +65,7 @@ pub(super) enum AuditAction {
 
 /// Converts a time to the lines' format: UTC, with milliseconds.
 fn time(text: &str) -> Result<String, String> {
-    let now = unix_ms(std::time::SystemTime::now());
+    let now = unix_ms(nonet_base::clock::system_time());
     let ago = |age: Duration| {
         let ms = i64::try_from(now).ok()?.checked_sub(i64::try_from(age.as_millis()).ok()?)?;
         jiff::Timestamp::from_millisecond(ms).ok()

@@ -3,6 +3,11 @@
 use std::path::Path;
 
 use anyhow::Context;
+use nonet_base::json::take_member;
+use nonet_core::{Gateway, inquiry::Inquiry};
+use nonet_parts::approvals::{Decision, Verdict};
+use nonet_schema::Schema;
+use nonet_servers::pins::plain;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -10,13 +15,6 @@ use super::{
     ask::{InquiryAnswer, Other},
     elsewhere::Elsewhere,
     found, setup, show,
-};
-use crate::{
-    approvals::{Decision, Verdict},
-    gateway::{Gateway, inquiry::Inquiry},
-    json::take_member,
-    pins::plain,
-    schema::Schema,
 };
 
 /// The params of a call as they are on the command line.
@@ -30,12 +28,15 @@ pub(super) enum Params {
 
 impl Params {
     /// Reads the words after the tool's name.
-    pub fn read(words: &[String]) -> anyhow::Result<Self> {
+    pub(super) fn read(words: &[String]) -> anyhow::Result<Self> {
         match words {
             [] => return Ok(Self::Json(json!({}))),
             [json] if !is_pair(json) => {
                 let params = serde_json::from_str(json).with_context(|| {
-                    format!("the params are neither JSON nor `KEY=VALUE`: {}", crate::text::clip(json, 200))
+                    format!(
+                        "the params are neither JSON nor `KEY=VALUE`: {}",
+                        nonet_base::text::clip(json, 200)
+                    )
                 })?;
                 return Ok(Self::Json(params));
             }
@@ -46,7 +47,7 @@ impl Params {
             let (key, value) = pair.with_context(|| {
                 format!(
                     "`{}` is not `KEY=VALUE`; write the params as such words, or as one JSON object",
-                    crate::text::clip(word, 200)
+                    nonet_base::text::clip(word, 200)
                 )
             })?;
             Ok((key.to_string(), value.to_string()))

@@ -2,6 +2,18 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use nonet_base::json::set_member;
+use nonet_config::{ConfigFault, Loaded, OnChange, Unusable, shell};
+use nonet_core::Gateway;
+use nonet_hosts as hosts;
+use nonet_meta as meta;
+use nonet_servers::{
+    catalog::Tool,
+    downstream::{DocumentReport, Reach, State, net_text},
+};
+use nonet_state::session::Caller;
+use nonet_state::unmatched::Unmatched;
+use nonet_text::{name::RESERVED, results::json_len};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -12,18 +24,7 @@ use super::{
     signal::stopped,
     status,
 };
-use crate::{
-    catalog::Tool,
-    config::{ConfigFault, Loaded, OnChange, Unusable},
-    downstream::{DocumentReport, Reach, State, net_text},
-    gateway::{Gateway, Unmatched, session::Caller},
-    hosts,
-    json::set_member,
-    meta,
-    name::RESERVED,
-    results::json_len,
-    serve, shell,
-};
+use crate::serve;
 
 /// Returns an unusable configuration as JSON.
 pub(super) fn unusable(unusable: &Unusable) -> Value {

@@ -11,19 +11,17 @@ use clap_complete::{
     engine::{ArgValueCandidates, CompletionCandidate},
     env::Shells,
 };
+use nonet_base::text::clip;
+use nonet_config::{self as config, Config, Sources};
+use nonet_core::last_seen;
+use nonet_hosts::HOSTS;
+use nonet_text::name;
 
 use super::{
     OK,
     args::Cli,
     found,
     show::{self, causes},
-};
-use crate::{
-    config::{self, Config, Sources},
-    gateway::last_seen,
-    hosts::HOSTS,
-    name,
-    text::clip,
 };
 
 /// The variable with which a script requests completions.

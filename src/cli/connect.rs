@@ -4,14 +4,14 @@ use std::{net::IpAddr, path::Path, sync::Arc};
 
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-
-use super::{FAILED, OK, serve, show};
-use crate::{
-    bridge::{self, Far, Target},
-    config::{self, Loaded, Sources},
-    doors::OwnerKey,
+use nonet_config::{
+    self as config, Loaded, Sources,
     keyring::{self, Keyring},
 };
+use nonet_store::doors::OwnerKey;
+
+use super::{FAILED, OK, serve, show};
+use crate::bridge::{self, Far, Target};
 
 /// The variable with the bearer token for a gateway at a URL.
 const TOKEN_VARIABLE: &str = "NONET_TOKEN";
@@ -25,7 +25,7 @@ pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>)
 /// Returns the gateway at a URL, with the headers to send.
 pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<Target> {
     let keyring = Keyring::system(keyring::UNATTENDED);
-    let sources = Sources { env: &crate::variables::var, keyring: &|name| keyring.get(name) };
+    let sources = Sources { env: &nonet_base::variables::var, keyring: &|name| keyring.get(name) };
     let (url, headers) = (endpoint(url, profile)?, read_headers(headers, sources)?);
     let local = local_port(&url).filter(|_| !headers.contains_key(header::AUTHORIZATION));
     let owner = local.and_then(OwnerKey::of_port).map(Arc::new);
@@ -55,7 +55,7 @@ fn joined(joined: anyhow::Result<()>) -> u8 {
 /// Connects the client to this machine's shared gateway.
 #[cfg(unix)]
 pub(super) async fn to_shared(config: &Path, profile: Option<String>, by_trust: bool) -> anyhow::Result<u8> {
-    use crate::shared::{Hello, SharedPlace};
+    use nonet_store::shared::{Hello, SharedPlace};
     let far = Far::Shared(SharedPlace::of(config)?.by_trust(by_trust), Hello::new(profile));
     Ok(joined(bridge::run(far, serve::stop_signal()).await))
 }
@@ -64,7 +64,7 @@ pub(super) async fn to_shared(config: &Path, profile: Option<String>, by_trust: 
 #[cfg(unix)]
 pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
     let (file, by_trust) = (loaded.config.file.clone(), loaded.trust != config::FileTrust::NotNeeded);
-    let Some(owner) = crate::shared::SharedPlace::of(&file)?.own().await? else {
+    let Some(owner) = nonet_store::shared::SharedPlace::of(&file)?.own().await? else {
         // Another process was faster and serves the client.
         return Ok(OK);
     };

@@ -12,6 +12,10 @@ use std::{
 };
 
 use anyhow::Context;
+use nonet_config::{Config, ConfigFault, Sources, Transport, shell};
+use nonet_core::Gateway;
+use nonet_hosts::{self as hosts, FileScope, Host, Launch, Machine, Present};
+use nonet_servers::downstream::{Remedy, State, missing_launcher};
 use tokio::process::Command;
 
 use super::{
@@ -20,13 +24,6 @@ use super::{
     load, login, secret,
     setup::asked,
     show, trust,
-};
-use crate::{
-    config::{Config, ConfigFault, Sources, Transport},
-    downstream::{Remedy, State, missing_launcher},
-    gateway::Gateway,
-    hosts::{self, FileScope, Host, Launch, Machine, Present},
-    shell,
 };
 
 /// How long a sign-in may take.
@@ -58,7 +55,7 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    pub fn here(yes: bool) -> Self {
+    pub(super) fn here(yes: bool) -> Self {
         Self { terminal: io::stdin().is_terminal(), yes }
     }
 }

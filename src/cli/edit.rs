@@ -2,16 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use nonet_config::shell;
+use nonet_hosts::{self as hosts, Applied, Change, Machine, Removal, SecretStore, UnusedSecret};
+use nonet_servers::oauth::Vault;
+use nonet_store as store;
 use serde_json::{Value, json};
 
 use super::{
     FAILED, found, hosts as commands, reload, show,
     take_up::{self, TakenUp, Wanted},
-};
-use crate::{
-    hosts::{self, Applied, Change, Machine, Removal, SecretStore, UnusedSecret},
-    oauth::Vault,
-    shell, store,
 };
 
 /// How an edit is made and reported.

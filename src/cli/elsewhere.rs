@@ -3,13 +3,11 @@
 use std::{fs, path::Path};
 
 use futures::future::join_all;
+use nonet_store as store;
 use serde_json::Value;
 
 use super::show;
-use crate::{
-    serve::{Neighbours, SilentGateway},
-    store,
-};
+use crate::serve::{Neighbours, SilentGateway};
 
 /// The running gateways of one servers.toml, with what waits in each.
 pub(super) struct Elsewhere {
@@ -36,7 +34,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 
 impl Elsewhere {
     /// Asks the gateways of a file. None if gateways cannot be asked here.
-    pub async fn look(file: &Path) -> Option<Self> {
+    pub(super) async fn look(file: &Path) -> Option<Self> {
         let neighbours = Neighbours::of(&store::folder()?).ok()?;
         let (all, silent) = neighbours.all().await;
         let is_of =
@@ -60,19 +58,19 @@ impl Elsewhere {
     }
 
     /// Prints which gateways do not say what waits in them.
-    pub fn tell_unasked(&self) {
+    pub(super) fn tell_unasked(&self) {
         for why in &self.unasked {
             show::complain(format_args!("a gateway does not say what waits in it: {why}"));
         }
     }
 
     /// Returns the questions that clients have put in their chats, each with its `token`.
-    pub fn in_chats(&self) -> impl Iterator<Item = &Value> {
+    pub(super) fn in_chats(&self) -> impl Iterator<Item = &Value> {
         self.listed("client_questions")
     }
 
     /// Returns the questions of servers that wait on the page.
-    pub fn on_pages(&self) -> impl Iterator<Item = &Value> {
+    pub(super) fn on_pages(&self) -> impl Iterator<Item = &Value> {
         self.listed("questions")
     }
 
@@ -81,17 +79,17 @@ impl Elsewhere {
     }
 
     /// Returns how many definitions of servers wait to be trusted.
-    pub fn definitions(&self) -> u64 {
+    pub(super) fn definitions(&self) -> u64 {
         self.gateways.iter().filter_map(|(_, waiting)| waiting["total"].as_u64()).max().unwrap_or(0)
     }
 
     /// Returns the question with this token.
-    pub fn question(&self, token: &str) -> Option<&Value> {
+    pub(super) fn question(&self, token: &str) -> Option<&Value> {
         self.in_chats().find(|question| question["token"] == token)
     }
 
     /// Answers the question with this token.
-    pub async fn answer(&self, token: &str, said: &Value) -> anyhow::Result<()> {
+    pub(super) async fn answer(&self, token: &str, said: &Value) -> anyhow::Result<()> {
         let has_it = |waiting: &Value| {
             let questions = waiting["client_questions"].as_array().into_iter().flatten();
             questions.into_iter().any(|question| question["token"] == token)

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use nonet_search::{self as search, Rule, eval::Measure};
+
 use super::{OK, load, show, signal};
-use crate::search::{self, Rule, eval::Measure};
 
 /// Measures search quality and prints the report.
 pub(super) async fn run(

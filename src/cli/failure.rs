@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use crate::{downstream::likely_cause, text::clip};
+use nonet_base::text::clip;
+use nonet_servers::downstream::likely_cause;
 
 /// Formats a server's failure in one line; over several, with the server's full output, if `verbose`.
 pub(super) fn failure(error: &str, verbose: bool) -> String {

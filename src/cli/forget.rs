@@ -4,14 +4,13 @@ use std::{io, path::Path, time::Duration};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use nonet_base::clock::Clock;
+use nonet_config::ClusterSettings;
+use nonet_core as gateway;
+use nonet_sandbox as sandbox;
+use nonet_store::{self as store, Forget, Forgettable, ForgettableCount, PinsDb, Retention, Store};
 
 use super::{FAILED, OK, found, setup::agree, show};
-use crate::{
-    clock::Clock,
-    config::ClusterSettings,
-    gateway, sandbox,
-    store::{self, Forget, Forgettable, ForgettableCount, PinsDb, Retention, Store},
-};
 
 /// What to delete, and how.
 #[derive(Debug, Args)]

@@ -10,15 +10,11 @@ use std::{
 };
 
 use anyhow::Context;
+use nonet_base::text::line;
+use nonet_config::{self as config, FileTrust, Loaded, OutlineEntry, Unusable, shell};
+use nonet_store::{reloads::text_hash, trusted_files::TrustedFiles};
 
 use super::{load, load_text, setup::agree, show};
-use crate::{
-    config::{self, FileTrust, Loaded, OutlineEntry, Unusable},
-    reloads::text_hash,
-    shell,
-    text::line,
-    trusted_files::TrustedFiles,
-};
 
 /// How many entries of a file are shown, and how long a line is.
 const MOST_SHOWN: usize = 50;
@@ -34,7 +30,7 @@ pub(super) struct FoundFile {
 
 impl FoundFile {
     /// Reads the configuration; a missing one is empty.
-    pub fn load(&self) -> Result<Loaded, Unusable> {
+    pub(super) fn load(&self) -> Result<Loaded, Unusable> {
         let mut loaded = if self.path.exists() { load(&self.path) } else { load_text("", &self.path) }?;
         loaded.trust = trust_in(&self.path, &loaded, self.by_trust);
         Ok(loaded)

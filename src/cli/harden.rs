@@ -1,8 +1,10 @@
 //! Hardens the process before anything else: other processes cannot read its memory, and nothing leaks into child
 //! processes.
 
+use nonet_base::variables;
+use nonet_servers::downstream;
+
 use super::args::{Cli, Command};
-use crate::{downstream, variables};
 
 /// Closes this process to others of the same user, as far as the system allows. A sandbox's helpers do so themselves, after
 /// creating their namespaces.

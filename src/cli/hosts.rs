@@ -7,19 +7,19 @@ use std::{
 };
 
 use anyhow::Context;
-use serde_json::json;
-
-use super::{OK, show};
-use crate::{
-    config::{self, LeftOut, Loaded},
-    downstream,
-    hosts::{
-        self, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch,
-        Machine, SecretStore, Variable,
-    },
+use nonet_config::{
+    self as config, LeftOut, Loaded,
     keyring::{self, Keyring},
     shell,
 };
+use nonet_hosts::{
+    self as hosts, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch,
+    Machine, SecretStore, Variable,
+};
+use nonet_servers::downstream;
+use serde_json::json;
+
+use super::{OK, show};
 
 /// Returns the `servers.toml` to write: the named one, else the user's own. One in the current folder may belong to a
 /// repository, so it must be named.

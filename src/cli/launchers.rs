@@ -2,12 +2,9 @@
 
 use std::{collections::BTreeMap, process::Stdio, time::Duration};
 
+use nonet_config::{Config, Transport};
+use nonet_hosts as hosts;
 use tokio::{process::Command, time::timeout};
-
-use crate::{
-    config::{Config, Transport},
-    hosts,
-};
 
 /// How long a program may take to report its version.
 const LIMIT: Duration = Duration::from_secs(5);

@@ -2,11 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use nonet_core::{Gateway, last_seen::LastSeen};
+use nonet_text::name::fold;
+
 use super::show;
-use crate::{
-    gateway::{Gateway, last_seen::LastSeen},
-    name::fold,
-};
 
 /// The age at which a list expires.
 const LIST_AGE: Duration = Duration::from_secs(7 * 86_400);
@@ -21,7 +20,7 @@ pub(super) struct LocalGateway<'a> {
 
 impl LocalGateway<'_> {
     /// Loads the last lists and starts these servers; the other servers are held.
-    pub async fn connect(&self, servers: &[Arc<str>]) {
+    pub(super) async fn connect(&self, servers: &[Arc<str>]) {
         for (name, connection) in self.gateway.connections().iter() {
             if !servers.contains(name) {
                 connection.hold();
@@ -32,7 +31,7 @@ impl LocalGateway<'_> {
     }
 
     /// Starts these servers too.
-    pub async fn start(&self, servers: &[Arc<str>]) {
+    pub(super) async fn start(&self, servers: &[Arc<str>]) {
         for server in servers {
             if let Some(connection) = self.gateway.connections().get(server) {
                 connection.release();
@@ -56,24 +55,24 @@ impl LocalGateway<'_> {
     }
 
     /// Whether the list of a server is missing or expired.
-    pub fn is_old(&self, server: &str) -> bool {
+    pub(super) fn is_old(&self, server: &str) -> bool {
         self.seen.get(server).is_none_or(|seen| seen.listed.is_none_or(|age| age > LIST_AGE))
     }
 
     /// Whether a name is `SERVER.TOOL` and the list of that server is fresh.
-    pub fn is_fresh(&self, name: &str) -> bool {
+    pub(super) fn is_fresh(&self, name: &str) -> bool {
         let server = name.split_once('.').and_then(|(server, _)| self.seen.get(server));
         server.and_then(|seen| seen.listed).is_some_and(|age| age < FRESH)
     }
 
     /// Returns the servers without a usable list, except recently failed ones.
-    pub fn unlisted(&self) -> Vec<Arc<str>> {
+    pub(super) fn unlisted(&self) -> Vec<Arc<str>> {
         let old = self.seen.iter().filter(|(name, seen)| self.is_old(name) && seen.failed.is_none());
         old.map(|(name, _)| name.clone()).collect()
     }
 
     /// Returns the servers that may have an unlisted tool: the server that prefixes its name, else the servers without a list.
-    pub fn that_may_have(&self, tool: &str) -> Vec<Arc<str>> {
+    pub(super) fn that_may_have(&self, tool: &str) -> Vec<Arc<str>> {
         let tool = fold(tool);
         let named =
             |server: &&Arc<str>| tool.strip_prefix(&*fold(server)).is_some_and(|rest| rest.starts_with('_'));
@@ -85,7 +84,7 @@ impl LocalGateway<'_> {
 
     /// Prints the age of the lists behind an answer, and the servers that are missing. `of`: the only server that the answer
     /// is about; `refresh`: the option that asks the servers.
-    pub fn tell_age(&self, started: &[Arc<str>], of: Option<&Arc<str>>, refresh: &str) {
+    pub(super) fn tell_age(&self, started: &[Arc<str>], of: Option<&Arc<str>>, refresh: &str) {
         let asked =
             self.seen.iter().filter(|(name, _)| !started.contains(name) && of.is_none_or(|of| of == *name));
         let (mut oldest, mut failed) = (None, Vec::new());

@@ -3,20 +3,19 @@
 use std::path::Path;
 
 use clap::Args;
-use serde_json::{Value, json};
-
-use super::{FAILED, OK, gateway, show};
-use crate::{
-    config::Loaded,
+use nonet_config::{Loaded, shell};
+use nonet_servers::{
     downstream::State,
     pins::{
         WaitingPin,
         lock_file::{LockFile, LockedServer},
         plain, shown_name,
     },
-    shell,
-    store::{Pin, PinKind},
 };
+use nonet_store::{Pin, PinKind};
+use serde_json::{Value, json};
+
+use super::{FAILED, OK, gateway, show};
 
 /// How to lock.
 #[derive(Debug, Args)]
@@ -61,7 +60,7 @@ pub(super) async fn run(loaded: Loaded, args: &LockArgs) -> anyhow::Result<u8> {
     let listed = gateway.listed_definitions();
     let (waiting, _) = gateway.waiting_definitions(usize::MAX).await.unwrap_or_default();
     gateway.stop().await;
-    let path = LockFile::beside(Path::new(&crate::gateway::place_of(&file)));
+    let path = nonet_config::lock_file_beside(Path::new(&nonet_core::place_of(&file)));
     let before =
         LockFile::read(&path).map_err(|why| anyhow::anyhow!("`{}` cannot be read: {why}", path.display()));
     let mut now = LockFile { version: 1, ..LockFile::default() };
@@ -149,7 +148,7 @@ fn compare(
                 (Some(old), Some(new)) if old != new => add(kind, name, "changed"),
                 // A server without instructions needs no line.
                 (None, Some(new))
-                    if kind != PinKind::Instructions || new != crate::pins::hash(&json!("")) =>
+                    if kind != PinKind::Instructions || new != nonet_servers::pins::hash(&json!("")) =>
                 {
                     add(kind, name, "new");
                 }

@@ -9,15 +9,15 @@ use std::{
 };
 
 use anyhow::Context;
+use nonet_base::text;
 use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
 use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 use super::args::{Cli, Command};
-use crate::text;
 #[cfg(not(feature = "otel"))]
-use crate::trace;
+use nonet_parts::trace;
 #[cfg(feature = "otel")]
-use crate::trace::{Export, is_ours};
+use nonet_parts::trace::{Export, is_ours};
 
 /// How long to gather log lines after a write.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -199,7 +199,7 @@ pub(super) struct Files {
 
 impl Files {
     /// Returns the files of `--log-file FILE`.
-    pub fn of(file: &Path) -> Self {
+    pub(super) fn of(file: &Path) -> Self {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let name = |part: Option<&OsStr>| part.map(|part| part.to_string_lossy().into_owned());
         Self {

@@ -4,15 +4,13 @@ use std::{io::IsTerminal, time::Duration};
 
 use anyhow::Context;
 use clap::Args;
+use nonet_config::{Config, Grant, ServerSettings};
+use nonet_core::last_seen;
+use nonet_servers::oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest, Vault};
+use nonet_store as store;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{FAILED, OK};
-use crate::{
-    config::{Config, Grant, ServerSettings},
-    gateway::last_seen,
-    oauth::{Callback, SignIn, SignInError, SignInPlace, SignInRecord, SignInRequest, Vault},
-    store,
-};
 
 /// The arguments of a sign-in.
 #[derive(Debug, Args)]

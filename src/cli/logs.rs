@@ -9,10 +9,11 @@ use std::{
 };
 
 use anyhow::Context;
+use nonet_store::shared::SharedPlace;
+use nonet_text::fault::Code;
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, found, log::Files, show, signal::stopped};
-use crate::{fault::Code, shared::SharedPlace};
 
 /// How much of a file's end to read, in bytes.
 const READ: u64 = 16 << 20;

@@ -2,16 +2,16 @@
 
 use std::{path::Path, time::Duration};
 
+use nonet_config::{self as config, shell};
+use nonet_store::{
+    self as store,
+    reloads::{ReloadAnswer, ReloadDesk, ReloadRequest},
+    trusted_files::TrustedFiles,
+};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{FAILED, OK, found, show, signal::stopped};
-use crate::{
-    config,
-    reloads::{ReloadAnswer, ReloadDesk, ReloadRequest},
-    shell, store,
-    trusted_files::TrustedFiles,
-};
 
 /// How long the gateways may take.
 const LIMIT: Duration = Duration::from_secs(20);

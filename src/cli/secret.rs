@@ -7,15 +7,15 @@ use std::{
 
 use anyhow::Context;
 use clap::Subcommand;
+use nonet_config::{
+    keyring::{self, Keyring},
+    secrets_file::{self, SecretsFile},
+};
+use nonet_hosts::{ImportOptions, Imported, Machine, NamedSecret, SecretStore};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{FAILED, OK, edit::used, hosts, show};
-use crate::{
-    hosts::{ImportOptions, Imported, Machine, NamedSecret, SecretStore},
-    keyring::{self, Keyring},
-    secrets_file::{self, SecretsFile},
-};
 
 /// What to do with a secret.
 #[derive(Debug, Subcommand)]
@@ -137,7 +137,7 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
         }
         SecretAction::Test { .. } if file.get(name).is_some() => {
             say!("`{name}` is in {shown}.");
-            if crate::variables::var(name).is_some() {
+            if nonet_base::variables::var(name).is_some() {
                 say!("The environment variable `{name}` is also set and takes precedence.");
             }
         }
@@ -168,7 +168,7 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
     let keyring = Keyring::system(keyring::ATTENDED);
     let mut all = Vec::new();
     let mut trouble = None;
-    for NamedSecret { name, in_keyring, has_default, used_by } in crate::hosts::named_secrets(file)? {
+    for NamedSecret { name, in_keyring, has_default, used_by } in nonet_hosts::named_secrets(file)? {
         let place = match in_keyring.then(|| keyring.get(&name)) {
             Some(Ok(_)) => "keyring",
             Some(Err(keyring::Error::NoSecret(_))) => NOT_SET,
@@ -177,7 +177,7 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
                 "keyring, which cannot be read"
             }
             // The environment comes first.
-            None if crate::variables::var(&name).is_some() => "environment",
+            None if nonet_base::variables::var(&name).is_some() => "environment",
             None if kept.get(&name).is_some() => secrets_file::NAME,
             None if has_default => "default",
             None => NOT_SET,
@@ -215,7 +215,7 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
 /// Moves the secrets out of a servers.toml.
 pub(super) fn move_out(file: &Path, dry_run: bool) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
-    let work = |options: ImportOptions<'_>| crate::hosts::move_secrets(file, options, &machine);
+    let work = |options: ImportOptions<'_>| nonet_hosts::move_secrets(file, options, &machine);
     let (moved, _) = hosts::with_secrets(hosts::Secrets::Kept, false, work, Imported::stores_secrets)?;
     let applied = if dry_run { None } else { Some(moved.apply()?) };
     hosts::finish(&moved.change, applied);
@@ -226,7 +226,7 @@ pub(super) fn move_out(file: &Path, dry_run: bool) -> anyhow::Result<u8> {
 
 /// Stores a secret in the `secrets.env` beside a configuration.
 pub(super) fn keep(name: &str, value: &str, config: &Path) -> anyhow::Result<()> {
-    let place = crate::hosts::keep_secret(config, name, value, SecretStore::File)?;
+    let place = nonet_hosts::keep_secret(config, name, value, SecretStore::File)?;
     say!("`{name}` is in {place}, readable only by you.");
     Ok(())
 }

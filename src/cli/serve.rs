@@ -5,16 +5,13 @@ use std::time::Duration;
 use std::{io::IsTerminal, path::Path, sync::Arc};
 
 use anyhow::Context;
+use nonet_config::{FileTrust, Loaded, shell};
+use nonet_core::Gateway;
+use nonet_hosts::{Launch, Machine};
 use serde_json::json;
 
 use super::{OK, connect, found, gateway, load_text, log, reload, signal};
-use crate::{
-    config::{FileTrust, Loaded},
-    gateway::Gateway,
-    hosts::{Launch, Machine},
-    serve::{self, HttpOptions, Serving},
-    shell,
-};
+use crate::serve::{self, HttpOptions, Serving};
 
 /// How often a gateway that serves HTTP checks whether it can also serve this machine's clients.
 #[cfg(unix)]
@@ -100,7 +97,7 @@ fn share(gateway: &Arc<Gateway>, file: &Path, page: Option<String>) {
     tokio::spawn(async move {
         let mut told = false;
         loop {
-            match crate::shared::SharedPlace::of(&file).and_then(|place| place.try_own()) {
+            match nonet_store::shared::SharedPlace::of(&file).and_then(|place| place.try_own()) {
                 Ok(Some(owner)) => return serve::accept_shared(gateway, owner, page).await,
                 Ok(None) if std::mem::replace(&mut told, true) => {}
                 Ok(None) => {

@@ -13,12 +13,12 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use nonet_config::secrets_file::{self, SecretsFile};
+use nonet_hosts::{
+    self as hosts, ClientPlan, Defaults, FileScope, Host, Imported, Machine, Setup, SetupClient,
+};
 
 use super::{OK, UNUSABLE, hosts as commands, show};
-use crate::{
-    hosts::{self, ClientPlan, Defaults, FileScope, Host, Imported, Machine, Setup, SetupClient},
-    secrets_file::{self, SecretsFile},
-};
 
 /// The longest answer to a question, in bytes.
 const LONGEST_ANSWER: u64 = 1 << 10;

@@ -4,6 +4,17 @@ use std::{borrow::Cow, io::IsTerminal, sync::Arc, time::Duration};
 
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use nonet_base::{json::take_member, text};
+use nonet_config::shell;
+use nonet_core::Gateway;
+use nonet_servers::{
+    catalog::APPS,
+    downstream::{Remedy, State, likely_cause},
+};
+use nonet_text::{
+    fault::{Code, Fault},
+    results::{is_error, is_fault, is_notices, text_of},
+};
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, found, signal::stopped, table};
@@ -11,15 +22,6 @@ pub(super) use super::{
     failure::{brief, failure, missing_variables},
     fitting::fitted,
     table::{Look, clean, paint, plain_table},
-};
-use crate::{
-    catalog::APPS,
-    downstream::{Remedy, State, likely_cause},
-    fault::{Code, Fault},
-    gateway::Gateway,
-    json::take_member,
-    results::{is_error, is_fault, is_notices, text_of},
-    shell, text,
 };
 
 /// The length of a wait before a progress bar appears, or a line without a terminal.
@@ -475,7 +477,7 @@ mod tests {
     #[test]
     fn a_fault_in_a_result_is_seen() {
         let of = |text: &str| json!({ "content": [{ "type": "text", "text": text }], "isError": true });
-        let fault = Fault::new(crate::fault::Code::ServerDown, "`shop` is down: it ended");
+        let fault = Fault::new(nonet_text::fault::Code::ServerDown, "`shop` is down: it ended");
         let seen = fault_in(&fault.to_result()).expect("it is one");
         assert_eq!(seen["message"], "`shop` is down: it ended");
         assert_eq!(fault_in(&of("out of order")), None);

@@ -2,6 +2,13 @@
 
 use std::{path::Path, time::Duration};
 
+use nonet_base::json::set_member;
+use nonet_core::{
+    NEEDS_CONFIG,
+    inquiry::{CLIENT, Inquiry},
+    status::ServerStatus,
+};
+use nonet_text::fault::Code;
 use serde_json::{Value, json};
 
 use super::{
@@ -15,16 +22,7 @@ use super::{
     signal::stopped,
     usable,
 };
-use crate::{
-    bridge::RunningGateway,
-    fault::Code,
-    gateway::{
-        NEEDS_CONFIG,
-        inquiry::{CLIENT, Inquiry},
-        status::ServerStatus,
-    },
-    json::set_member,
-};
+use crate::bridge::RunningGateway;
 
 /// The interval between requests with `--follow`.
 const EVERY: Duration = Duration::from_secs(1);

@@ -44,10 +44,8 @@ mod unix {
         },
         StopArgs,
     };
-    use crate::{
-        gateway::inquiry::Inquiry,
-        shared::{Hello, SharedPlace},
-    };
+    use nonet_core::inquiry::Inquiry;
+    use nonet_store::shared::{Hello, SharedPlace};
 
     /// How long a gateway may take to end, and how often to look.
     const LIMIT: Duration = Duration::from_secs(30);

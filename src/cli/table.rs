@@ -4,8 +4,7 @@ use std::{fmt, io::IsTerminal};
 
 use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use console::{Style, Term};
-
-use crate::text;
+use nonet_base::text;
 
 /// The look of a word if there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,13 +48,13 @@ pub(super) fn plain_table(head: &[&str]) -> Plain {
 
 impl Plain {
     /// Adds a row. In a narrow terminal, the last column shrinks.
-    pub fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
+    pub(super) fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
         let cells = cells.into_iter().map(|cell| clean(&cell.to_string()));
         self.table.add_row(cells.collect::<Vec<_>>());
     }
 
     /// Limits rows to this many terminal lines; the rest of their text is cut.
-    pub fn clipped(mut self, lines: usize) -> Self {
+    pub(super) fn clipped(mut self, lines: usize) -> Self {
         self.height = Some(lines);
         self
     }

@@ -2,6 +2,8 @@
 
 use std::{path::Path, time::Duration};
 
+use nonet_config::shell;
+use nonet_core::inquiry::Inquiry;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -11,7 +13,6 @@ use super::{
     show,
     signal::stopped,
 };
-use crate::{gateway::inquiry::Inquiry, shell};
 
 /// How long the gateway may take to read the file.
 const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -81,7 +82,7 @@ async fn watch(file: &Path, server: &str, wanted: Wanted) -> TakenUp {
 
 impl TakenUp {
     /// Returns the exit code: a server that fails in the gateway is a failure.
-    pub fn code(&self) -> u8 {
+    pub(super) fn code(&self) -> u8 {
         match self {
             Self::Stopped(code) => *code,
             Self::Present(server)
@@ -93,7 +94,7 @@ impl TakenUp {
         }
     }
 
-    pub fn tell(&self, server: &str, file: &Path) {
+    pub(super) fn tell(&self, server: &str, file: &Path) {
         match self {
             Self::NotRunning => say!(
                 "No shared gateway is running. A gateway that a client started applies the change by itself."
@@ -127,7 +128,7 @@ impl TakenUp {
         }
     }
 
-    pub fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         match self {
             Self::NotRunning => json!({ "running": false }),
             Self::Unseen | Self::Stopped(_) => json!({ "running": true, "taken_up": false }),

@@ -11,16 +11,14 @@ use std::{
 
 use anyhow::Context;
 use clap::Args;
+use nonet_base::clock::Clock;
+use nonet_config::shell;
+use nonet_core as gateway;
+use nonet_servers::pins::{Pins, WaitingPin, plain};
+use nonet_store::{self as store, Pin, Retention};
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, found, show};
-use crate::{
-    clock::Clock,
-    gateway,
-    pins::{Pins, WaitingPin, plain},
-    shell,
-    store::{self, Pin, Retention},
-};
 
 /// The longest answer that is read, in bytes.
 const LONGEST_ANSWER: u64 = 100;
@@ -105,7 +103,7 @@ fn list_or_trust(pins: &Pins, args: &TrustArgs, file: &Path) -> anyhow::Result<u
             show::names(&unknown),
             shell::nonet("trust --list", file)
         );
-        show::refuse(crate::fault::Code::NotFound, message, args.json);
+        show::refuse(nonet_text::fault::Code::NotFound, message, args.json);
         return Ok(FAILED);
     }
     if !args.json {

@@ -3,13 +3,11 @@
 use std::path::Path;
 
 use clap::Args;
+use nonet_config::{FileTrust, Loaded};
+use nonet_store::shared::{PageLink, SharedPlace};
 
 use super::{OK, serve, signal};
-use crate::{
-    config::{FileTrust, Loaded},
-    serve::UserPage,
-    shared::{PageLink, SharedPlace},
-};
+use crate::serve::UserPage;
 
 /// Where a display may be missing, one of these variables must be set for a browser to be shown.
 const DISPLAYS: [&str; 4] = ["BROWSER", "DISPLAY", "WAYLAND_DISPLAY", "WSL_DISTRO_NAME"];
@@ -69,11 +67,11 @@ pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
 async fn ask(place: &SharedPlace, file: &Path) -> anyhow::Result<PageLink> {
     use anyhow::Context;
 
-    use crate::shared::Hello;
+    use nonet_store::shared::Hello;
     let joined = place.join(&Hello::for_page()).await?;
     super::ask::tell_version(&joined.version, file);
     joined.page.with_context(|| {
-        let restart = crate::shell::nonet("restart", file);
+        let restart = nonet_config::shell::nonet("restart", file);
         format!("the running gateway is an older version, without a page for `nonet ui`: run `{restart}`")
     })
 }

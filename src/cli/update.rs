@@ -12,15 +12,14 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
+use nonet_base::text::{clip, line};
+use nonet_config::shell;
+use nonet_hosts as hosts;
 use semver::Version;
 use serde_json::{Value, json};
 use tokio::{process::Command, time::timeout};
 
 use super::{FAILED, OK};
-use crate::{
-    hosts, shell,
-    text::{clip, line},
-};
 
 /// How long a package manager may take to find the newest version.
 const LIMIT: Duration = Duration::from_secs(120);

@@ -1,6 +1,6 @@
 //! `nonet --version`: how this program was built, and its engine for search by meaning.
 
-use crate::search::{self, Backend};
+use nonet_search::{self as search, Backend};
 
 /// Returns the long form; `-V` prints only its first line. The engine is the one that `nonet check` finds without settings in
 /// `[embedder]`.
@@ -9,10 +9,10 @@ pub(super) fn long() -> String {
         Ok(Backend { name, detail }) => format!("{name} ({detail})"),
         Err(why) => format!("no engine: {why}"),
     };
+    let model = search::built_in().map_or_else(|| "none".into(), |own| format!("{} (built in)", own.name));
     format!(
-        "nonet {}\ncommit: {}\nsearch by meaning: {engine}\nmodel: {} (built in)",
+        "nonet {}\ncommit: {}\nsearch by meaning: {engine}\nmodel: {model}",
         env!("CARGO_PKG_VERSION"),
         env!("NONET_BUILT_FROM"),
-        search::MODEL
     )
 }

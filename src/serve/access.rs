@@ -8,14 +8,12 @@ use http::{
     Extensions, HeaderMap, HeaderValue, StatusCode,
     header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE},
 };
+use nonet_config::{BearerToken, Config, KnownToken};
+use nonet_core::Gateway;
+use nonet_store::doors::OwnerToken;
 use serde_json::json;
 
 use super::listen::{Connection, Stranger};
-use crate::{
-    config::{BearerToken, Config, KnownToken},
-    doors::OwnerToken,
-    gateway::Gateway,
-};
 
 /// The JSON-RPC error code of a refusal: the first in the range for servers.
 const REFUSED: i32 = -32000;
@@ -70,17 +68,17 @@ pub(super) struct Entrance {
 }
 
 impl Entrance {
-    pub fn new(gateway: &Gateway) -> Self {
+    pub(super) fn new(gateway: &Gateway) -> Self {
         Self { owner: gateway.state.as_deref().map(OwnerToken::of) }
     }
 
     /// Returns the token of this machine's user.
-    pub fn owner(&self) -> Option<&OwnerToken> {
+    pub(super) fn owner(&self) -> Option<&OwnerToken> {
         self.owner.as_ref()
     }
 
     /// Returns what is known about a request besides its headers.
-    pub async fn beside(&self, config: &Config, extensions: &Extensions) -> Beside {
+    pub(super) async fn beside(&self, config: &Config, extensions: &Extensions) -> Beside {
         if config.guarded {
             return Beside::default();
         }
@@ -280,7 +278,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::config::{self, Sources};
+    use nonet_config::{self as config, Sources};
 
     const OWNER: &str = "owner-0123456789";
     const READER: &str = "reader-0123456789";

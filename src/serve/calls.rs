@@ -1,6 +1,11 @@
 //! `tools/call`, on any transport.
 
 use bytes::Bytes;
+use nonet_core::run::ended_job;
+use nonet_meta::Answer;
+use nonet_state::session::AsTask;
+use nonet_text::results::CallResult;
+use nonet_wire::rmcp::carry_json;
 use rmcp::{
     ErrorData, RoleServer,
     model::{CallToolRequestParams, CallToolResponse, CallToolResult, CreateTaskResult, InputRequiredResult},
@@ -13,12 +18,6 @@ use super::{
     in_flight::{self, RequestOutcome},
     origin::Origin,
     plain_calls, tasks,
-};
-use crate::{
-    gateway::{run::ended_job, session::AsTask},
-    meta::Answer,
-    results::CallResult,
-    wire::rmcp::carry_json,
 };
 
 /// The outcome of a call.
@@ -33,7 +32,7 @@ pub(super) enum Called {
 
 impl Called {
     /// Returns the request's result as JSON in pieces, between two given ones.
-    pub fn written(self, before: &[u8], after: &[u8]) -> Vec<Bytes> {
+    pub(super) fn written(self, before: &[u8], after: &[u8]) -> Vec<Bytes> {
         let other = |json: serde_json::Result<Value>| CallResult::from(json.expect("its types are JSON"));
         let result = match self {
             Self::Verbatim(result) => result,
@@ -44,7 +43,7 @@ impl Called {
     }
 
     /// Converts the outcome to rmcp's types.
-    pub fn into_response(self) -> CallToolResponse {
+    pub(super) fn into_response(self) -> CallToolResponse {
         match self {
             Self::Verbatim(result) => {
                 let mut carrier = CallToolResult::default();

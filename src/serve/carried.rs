@@ -11,6 +11,10 @@ use std::{
 use dashmap::DashMap;
 use futures::Stream;
 use http::request::Parts;
+use nonet_parts::cluster::Cluster;
+use nonet_servers::downstream::LogLevel;
+use nonet_state::session::CarriedSession;
+use nonet_store::Held;
 use rmcp::{
     RoleServer,
     model::{ClientJsonRpcMessage, InitializeRequestParams, ServerJsonRpcMessage},
@@ -25,7 +29,6 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{NonetServer, plain_calls};
-use crate::{cluster::Cluster, downstream::LogLevel, gateway::session::CarriedSession, store::Held};
 
 /// How often the records of changed sessions are written.
 const WRITE: Duration = Duration::from_secs(1);
@@ -75,12 +78,16 @@ struct SessionRecord {
 }
 
 impl CarriedSessions {
-    pub fn new(cluster: Arc<Cluster>, profile: Option<String>, local: Arc<LocalSessionManager>) -> Arc<Self> {
+    pub(super) fn new(
+        cluster: Arc<Cluster>,
+        profile: Option<String>,
+        local: Arc<LocalSessionManager>,
+    ) -> Arc<Self> {
         Arc::new(Self { cluster, profile, local, open: DashMap::new(), coming: DashMap::new() })
     }
 
     /// Writes changed records, until `ending` is cancelled.
-    pub async fn keep(self: Arc<Self>, ending: CancellationToken) {
+    pub(super) async fn keep(self: Arc<Self>, ending: CancellationToken) {
         let (mut touched, mut emptied) = (Instant::now(), 0);
         while ending.run_until_cancelled(sleep(WRITE)).await.is_some() {
             self.write_changes().await;
@@ -146,7 +153,7 @@ impl CarriedSessions {
     }
 
     /// Tracks a session from the end of its handshake to its own end.
-    pub fn follow(self: &Arc<Self>, server: &NonetServer, context: &NotificationContext<RoleServer>) {
+    pub(super) fn follow(self: &Arc<Self>, server: &NonetServer, context: &NotificationContext<RoleServer>) {
         let id = context.extensions.get::<Parts>().and_then(|parts| plain_calls::session_id(&parts.headers));
         let Some(id) = id.map(Box::<str>::from) else { return };
         let Some(open) = self.open.get(&id) else { return };
@@ -165,7 +172,7 @@ impl CarriedSessions {
     }
 
     /// Restores a new handler from the record of its session. Returns whether there is a record.
-    pub fn restore(&self, server: &NonetServer, context: &RequestContext<RoleServer>) -> bool {
+    pub(super) fn restore(&self, server: &NonetServer, context: &RequestContext<RoleServer>) -> bool {
         let Some(SessionRestoreMarker { id, .. }) = context.extensions.get() else { return false };
         let Some((id, record)) = self.coming.remove(&**id) else { return false };
         if let Some(level) = record.log_level {
@@ -187,14 +194,14 @@ impl CarriedSessions {
 
     /// Keeps a session here for a request, until the returned value is dropped. `None`: the session is not here, or is about
     /// to leave.
-    pub fn hold(&self, id: &str) -> Option<Arc<()>> {
+    pub(super) fn hold(&self, id: &str) -> Option<Arc<()>> {
         let open = self.open.get(id)?;
         // A session in its handshake stays.
         Some(open.server.get().map(|server| server.session.busy.clone()).unwrap_or_default())
     }
 
     /// Hands over the sessions without a request in flight, until none is left or the time is up.
-    pub async fn hand_over(&self, until: Instant) {
+    pub(super) async fn hand_over(&self, until: Instant) {
         let is_idle = |open: &OpenSession| open.server.get().is_some_and(|server| !server.session.is_busy());
         while !self.open.is_empty() && Instant::now() < until {
             let idle: Vec<Box<str>> =
@@ -221,7 +228,7 @@ pub(super) struct HttpSessions {
 }
 
 impl HttpSessions {
-    pub fn new(local: Arc<LocalSessionManager>, cluster: Option<Arc<Cluster>>) -> Self {
+    pub(super) fn new(local: Arc<LocalSessionManager>, cluster: Option<Arc<Cluster>>) -> Self {
         Self { local, cluster }
     }
 }

@@ -4,6 +4,7 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use nonet_wire::{LineWriter, Message, VERSION_KEY};
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer,
@@ -19,7 +20,6 @@ use tokio::io::AsyncWrite;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{NonetServer, calls::Called, origin::Origin, tasks};
-use crate::wire::{LineWriter, Message, VERSION_KEY};
 
 /// The params of a `tools/call`.
 #[derive(Deserialize)]
@@ -47,7 +47,7 @@ pub(super) struct ToolCall {
 
 impl ToolCall {
     /// Parses a message that is an ordinary call; `None` for any other.
-    pub fn of(message: &Message) -> Option<Self> {
+    pub(super) fn of(message: &Message) -> Option<Self> {
         if message.method().as_deref() != Some("tools/call") || !message.is_versioned() {
             return None;
         }
@@ -62,7 +62,7 @@ impl ToolCall {
     }
 
     /// Converts the call to rmcp's types.
-    pub fn into_message(self) -> RxJsonRpcMessage<RoleServer> {
+    pub(super) fn into_message(self) -> RxJsonRpcMessage<RoleServer> {
         let mut request = ClientRequest::CallToolRequest(CallToolRequest::new(self.params));
         if let Some(meta) = self.meta {
             request.get_meta_mut().0 = MetaObject(meta);
@@ -84,16 +84,16 @@ impl ToolCall {
 pub(super) struct Unanswered(Mutex<HashMap<RequestId, Option<CancellationToken>>>);
 
 impl Unanswered {
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.0.lock().len()
     }
 
-    pub fn begin(&self, id: RequestId, call: Option<CancellationToken>) {
+    pub(super) fn begin(&self, id: RequestId, call: Option<CancellationToken>) {
         self.0.lock().insert(id, call);
     }
 
     /// Forgets a request that is answered or cancelled. Returns whether it was waiting.
-    pub fn end(&self, id: &RequestId) -> bool {
+    pub(super) fn end(&self, id: &RequestId) -> bool {
         let ended = self.0.lock().remove(id);
         if let Some(Some(call)) = &ended {
             call.cancel();
@@ -112,12 +112,12 @@ pub(super) struct Direct {
 
 impl Direct {
     /// Returns the answerer of calls from the client behind `peer`, until `ended` is cancelled.
-    pub fn new(server: NonetServer, peer: Peer<RoleServer>, ended: &CancellationToken) -> Self {
+    pub(super) fn new(server: NonetServer, peer: Peer<RoleServer>, ended: &CancellationToken) -> Self {
         Self { server: Arc::new(server), peer, ends: ended.child_token(), calls: TaskTracker::new() }
     }
 
     /// Starts a call in a separate task. Returns the call if rmcp has to handle it, because it is of the stateless era.
-    pub fn begin<W: AsyncWrite + Unpin + Send + 'static>(
+    pub(super) fn begin<W: AsyncWrite + Unpin + Send + 'static>(
         &self,
         call: ToolCall,
         unanswered: &Arc<Unanswered>,
@@ -156,7 +156,7 @@ impl Direct {
     }
 
     /// Waits until the calls in flight have ended, at most for `limit`. Then cancels the rest.
-    pub async fn drain(&self, limit: Duration) {
+    pub(super) async fn drain(&self, limit: Duration) {
         self.calls.close();
         if tokio::time::timeout(limit, self.calls.wait()).await.is_err() {
             tracing::warn!(calls = self.calls.len(), "calls in flight are abandoned: their client has left");

@@ -10,17 +10,14 @@ use http::{
     header::{CONTENT_TYPE, RETRY_AFTER},
     request::Parts,
 };
+use nonet_meta as meta;
+use nonet_parts::cluster::{Cluster, MISDIRECTED, SendFault, Whereabouts, answered_headers};
+use nonet_store::Replica;
+use nonet_text::fault::{Code, Fault};
+use nonet_wire::{Message, MessageKind};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
-
-use crate::{
-    cluster::{Cluster, MISDIRECTED, SendFault, Whereabouts, answered_headers},
-    fault::{Code, Fault},
-    meta,
-    store::Replica,
-    wire::{Message, MessageKind},
-};
 
 /// How long a request waits for a replica that does not answer, until the replica's lease expires or Redis names the
 /// session's holder.

@@ -3,8 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderMap, HeaderName, header::FORWARDED};
-
-use crate::config::AddressRange;
+use nonet_config::AddressRange;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// The longest header, in bytes, and the most proxies. Beyond them, the header says nothing.

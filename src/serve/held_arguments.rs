@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, request::Parts};
+use nonet_wire::Message;
 use parking_lot::Mutex;
 use rmcp::model::{Extensions, JsonObject};
 use serde_json::{Map, Value};
-
-use crate::wire::Message;
 
 /// The longest text that stays in the body as well, because it may be a header's value (SEP-2243).
 const LONGEST_HEADER: usize = 1_000;
@@ -20,7 +19,7 @@ pub(super) struct HeldArguments(Arc<Mutex<Option<JsonObject>>>);
 
 impl HeldArguments {
     /// Splits a large call into its arguments and the body without them. `None` for other messages.
-    pub fn split(message: &Message) -> Option<(Self, Bytes)> {
+    pub(super) fn split(message: &Message) -> Option<(Self, Bytes)> {
         if message.method().as_deref() != Some("tools/call") || !message.is_versioned() {
             return None;
         }
@@ -44,7 +43,7 @@ impl HeldArguments {
     }
 
     /// Attaches the arguments to a request.
-    pub fn go_with<B>(self, request: &mut Request<B>) {
+    pub(super) fn go_with<B>(self, request: &mut Request<B>) {
         request.extensions_mut().insert(self);
     }
 }

@@ -18,6 +18,21 @@ use http::{
     uri::Authority,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use nonet_config::{Config, LimitSettings};
+use nonet_core::{Gateway, Serves};
+use nonet_parts::{
+    cluster::{Cluster, own_address},
+    quotas::{Account, Exhausted, RETRY_SESSION},
+};
+use nonet_store::{
+    Replica,
+    doors::{self, DoorPort},
+};
+use nonet_text::fault::Fault;
+use nonet_wire::{
+    Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
+    rmcp::{is_unreadable_body, is_unrestored, without_carrier},
+};
 use parking_lot::Mutex;
 use rmcp::transport::{
     StreamableHttpServerConfig, StreamableHttpService,
@@ -43,19 +58,6 @@ use super::{
     relays,
     stdio::of_client,
     unused_sessions::{SessionPlace, UnusedSessions},
-};
-use crate::{
-    cluster::{Cluster, own_address},
-    config::{Config, LimitSettings},
-    doors::{self, DoorPort},
-    fault::Fault,
-    gateway::{Gateway, Serves},
-    quotas::{Account, Exhausted, RETRY_SESSION},
-    store::Replica,
-    wire::{
-        Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
-        rmcp::{is_unreadable_body, is_unrestored, without_carrier},
-    },
 };
 
 /// How long open requests may take to end after the gateway is asked to stop.

@@ -8,6 +8,18 @@ use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin, sync::Arc, ti
 
 use dashmap::DashMap;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use nonet_base::json::set_member;
+use nonet_core::Gateway;
+use nonet_meta::{self as meta, Answer};
+use nonet_parts::{
+    cluster::Cluster,
+    jobs,
+    quotas::{Account, Place},
+};
+use nonet_servers::downstream::{
+    ClientChannel, InputReplies, InputRequests, LogLevel, QuestionBoard, TakenRequests, ToClient,
+};
+use nonet_state::session::{Caller, Session};
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData, RoleServer,
@@ -22,21 +34,6 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-
-use crate::{
-    cluster::Cluster,
-    downstream::{
-        ClientChannel, InputReplies, InputRequests, LogLevel, QuestionBoard, TakenRequests, ToClient,
-    },
-    gateway::{
-        Gateway,
-        session::{Caller, Session},
-    },
-    jobs,
-    json::set_member,
-    meta::{self, Answer},
-    quotas::{Account, Place},
-};
 
 /// The maximum number of one call's progress notifications queued for its client.
 const PROGRESS_QUEUE: usize = 4_096;
@@ -174,14 +171,14 @@ pub(super) struct Listed {
 
 impl Cancellable {
     /// Cancels the call with this id, if there is one.
-    pub fn cancel(&self, id: &str) {
+    pub(super) fn cancel(&self, id: &str) {
         if let Some(token) = self.0.get(id) {
             token.cancel();
         }
     }
 
     /// Returns whether a call with this id is in flight.
-    pub fn has(&self, id: &str) -> bool {
+    pub(super) fn has(&self, id: &str) -> bool {
         self.0.contains_key(id)
     }
 }
@@ -246,7 +243,7 @@ pub(super) struct Channels {
 
 impl Channels {
     /// Returns the channels to a client with these capabilities.
-    pub fn new(
+    pub(super) fn new(
         session: &Session,
         can: Arc<Map<String, Value>>,
         parks: bool,
@@ -263,7 +260,7 @@ impl Channels {
     }
 
     /// Returns a request in flight that has not started yet.
-    pub fn open<T>(
+    pub(super) fn open<T>(
         self,
         what: String,
         profile: Option<String>,
@@ -306,7 +303,7 @@ pub(super) fn called(request: &CallToolRequestParams, may_resend: bool) -> Strin
     let mut what = format!("tools/call {}", request.name);
     if may_resend && let Some(arguments) = &request.arguments {
         let digest = Sha256::digest(serde_json::to_vec(arguments).unwrap_or_default());
-        what.push_str(&crate::text::hex(&digest));
+        what.push_str(&nonet_base::text::hex(&digest));
     }
     what
 }
@@ -320,14 +317,14 @@ pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map
 
 impl<T: Send + 'static> InFlight<T> {
     /// Adds the request under its id to the calls that the client may cancel.
-    pub fn listed_in(self, calls: &Cancellable, id: &str) -> Self {
+    pub(super) fn listed_in(self, calls: &Cancellable, id: &str) -> Self {
         calls.0.insert(id.into(), self.cancel.0.clone());
         Self { _listed: Some(Listed { calls: calls.clone(), id: id.into() }), ..self }
     }
 
     /// Polls the work until it ends, at most for `limit`. Returns its outcome, if no message for the client has to go first
     /// and the client has not cancelled. Log messages below `level` are not sent to the client.
-    pub async fn begin(&mut self, level: Option<LogLevel>, limit: Duration) -> Option<T> {
+    pub(super) async fn begin(&mut self, level: Option<LogLevel>, limit: Duration) -> Option<T> {
         let over = tokio::time::sleep(limit);
         tokio::pin!(over);
         loop {
@@ -359,24 +356,24 @@ impl<T: Send + 'static> InFlight<T> {
     }
 
     /// Returns the request with its outcome.
-    pub fn ended(self, outcome: T) -> Self {
+    pub(super) fn ended(self, outcome: T) -> Self {
         Self { work: Box::pin(std::future::ready(outcome)), ..self }
     }
 
     /// Returns whether the request was cancelled.
-    pub fn is_cancelled(&self) -> bool {
+    pub(super) fn is_cancelled(&self) -> bool {
         self.cancel.0.is_cancelled()
     }
 
     /// Lets the cancelled work finish.
-    pub async fn abandon(self) {
+    pub(super) async fn abandon(self) {
         let Self { work, cancel, .. } = self;
         cancel.0.cancel();
         work.await;
     }
 
     /// Polls the work until it ends or the client has to answer.
-    pub async fn run(
+    pub(super) async fn run(
         mut self,
         parking: &Arc<Parking<T>>,
         context: &RequestContext<RoleServer>,
@@ -569,7 +566,7 @@ pub(super) async fn tell_notice(peer: &Peer<RoleServer>, notice: &Value, level: 
 
 impl Parkings {
     /// Returns parkings whose handles name the replica of a cluster that has the request.
-    pub fn new(cluster: Option<&Arc<Cluster>>) -> Self {
+    pub(super) fn new(cluster: Option<&Arc<Cluster>>) -> Self {
         let (calls, passed) = (Parking::new(cluster.cloned()), Parking::new(cluster.cloned()));
         Self { calls: Arc::new(calls), passed: Arc::new(passed) }
     }
@@ -635,7 +632,7 @@ impl<T: Send + 'static> Parking<T> {
     }
 
     /// Resumes the parked request that a request continues, and passes on the client's answers. `None`: the request is new.
-    pub fn resume(
+    pub(super) fn resume(
         &self,
         what: &str,
         profile: Option<&str>,
@@ -667,12 +664,12 @@ impl<T: Send + 'static> Parking<T> {
 pub(super) struct LogThreshold(Arc<Mutex<Option<LogLevel>>>);
 
 impl LogThreshold {
-    pub fn set(&self, level: LogLevel) {
+    pub(super) fn set(&self, level: LogLevel) {
         *self.0.lock() = Some(level);
     }
 
     /// Returns the level. A client that has set none gets every message.
-    pub fn get(&self) -> LogLevel {
+    pub(super) fn get(&self) -> LogLevel {
         self.0.lock().unwrap_or(LogLevel::Debug)
     }
 }
@@ -680,7 +677,7 @@ impl LogThreshold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Quotas;
+    use nonet_config::Quotas;
 
     /// Parks a request with one question. Returns its handle, the reply's receiver and the future of its work.
     fn park(

@@ -1,5 +1,6 @@
-//! The request of Nonet's own command line ([`METHOD`](crate::gateway::inquiry::METHOD)).
+//! The request of Nonet's own command line ([`METHOD`](nonet_core::inquiry::METHOD)).
 
+use nonet_core::inquiry::Inquiry;
 use rmcp::{
     ErrorData, RoleServer,
     model::{CustomRequest, CustomResult},
@@ -8,7 +9,6 @@ use rmcp::{
 use serde_json::json;
 
 use super::NonetServer;
-use crate::gateway::inquiry::Inquiry;
 
 impl NonetServer {
     /// Answers the command line with its session's profile: `{answer}` or `{fault}`.

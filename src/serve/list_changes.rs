@@ -2,6 +2,10 @@
 
 use std::sync::{Arc, Weak};
 
+use nonet_core::Gateway;
+use nonet_meta as meta;
+use nonet_servers::prompts_resources::PromptsResources;
+use nonet_state::{publisher::Indexing, session::Session};
 use rmcp::{
     RoleServer,
     service::{Peer, ServiceError},
@@ -9,11 +13,6 @@ use rmcp::{
 use tokio::sync::watch;
 
 use super::NonetServer;
-use crate::{
-    gateway::{Gateway, Indexing, session::Session},
-    meta,
-    prompts_resources::PromptsResources,
-};
 
 /// Announces changed lists to a client of the session era.
 pub(super) async fn tell_changed(peer: &Peer<RoleServer>, changed: &Changed) -> Result<(), ServiceError> {
@@ -46,7 +45,7 @@ pub(super) struct Changed {
 }
 
 impl AnnouncedLists {
-    pub fn new(handler: &NonetServer) -> Self {
+    pub(super) fn new(handler: &NonetServer) -> Self {
         let gateway = handler.gateway.clone();
         let (indexing, snapshot) = (gateway.indexing(), gateway.snapshot());
         let (generation, passed) = (snapshot.generation, snapshot.catalog.passed().clone());
@@ -54,7 +53,7 @@ impl AnnouncedLists {
     }
 
     /// Waits for the next change. Returns `None` when the gateway or the session ends.
-    pub async fn changed(&mut self) -> Option<Changed> {
+    pub(super) async fn changed(&mut self) -> Option<Changed> {
         loop {
             self.indexing.changed().await.ok()?;
             let snapshot = self.gateway.snapshot();

@@ -30,6 +30,9 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::graceful::GracefulConnection,
 };
+use nonet_config::{Config, LimitSettings};
+use nonet_sandbox as sandbox;
+use nonet_store::doors;
 use parking_lot::Mutex;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -40,10 +43,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
 use super::forwarded;
-use crate::{
-    config::{Config, LimitSettings},
-    doors, sandbox,
-};
 
 /// The delay before the next connection is accepted when the system has no room for one.
 const NO_ROOM: Duration = Duration::from_millis(500);
@@ -95,17 +94,17 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Returns the connection of a request.
-    pub fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
+    pub(super) fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
         extensions.get()
     }
 
     /// Returns the address on this machine that a request came to.
-    pub fn local(extensions: &Extensions) -> Option<IpAddr> {
+    pub(super) fn local(extensions: &Extensions) -> Option<IpAddr> {
         Some(Self::of(extensions)?.local?.ip().to_canonical())
     }
 
     /// Returns who is at the other end. Asks the system once.
-    pub async fn stranger(&self) -> Stranger {
+    pub(super) async fn stranger(&self) -> Stranger {
         let Some(to) = self.local else { return Stranger::Admitted };
         let from = self.from;
         let look = move || match doors::peer(from, to) {
@@ -483,7 +482,7 @@ fn client(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Sources};
+    use nonet_config::{self as config, Sources};
 
     fn open(limits: &str) -> Arc<OpenConnections> {
         let text = format!("[limits]\n{limits}\n");

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::page::gateways;
 pub use super::page::gateways::SilentGateway;
 #[cfg(unix)]
-use crate::shared::PageSockets;
+use nonet_store::shared::PageSockets;
 
 /// The running gateways of this user.
 #[derive(Debug)]

@@ -25,6 +25,16 @@ use axum::{
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
+use nonet_base::json::set_member;
+use nonet_config::{BearerToken, LeftOut, OnChange};
+use nonet_core::{Gateway, SearchArguments};
+use nonet_meta as meta;
+use nonet_parts::{
+    approvals::{Decision, Undecided, Verdict, WaitingApproval},
+    metrics::{CONTENT_TYPE, ClusterNow, Now, ServerNow},
+};
+use nonet_servers::pins::{MarkedPlace, WaitingPin};
+use nonet_state::session::Caller;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -32,15 +42,6 @@ use sha2::{Digest, Sha256};
 use super::{
     access::{self, Entrance},
     listen,
-};
-use crate::{
-    approvals::{Decision, Undecided, Verdict, WaitingApproval},
-    config::{BearerToken, LeftOut, OnChange},
-    gateway::{Gateway, SearchArguments, session::Caller},
-    json::set_member,
-    meta,
-    metrics::{CONTENT_TYPE, ClusterNow, Now, ServerNow},
-    pins::{MarkedPlace, WaitingPin},
 };
 
 /// The page: one document with one style and one script, assembled from the files in `page/`.

@@ -26,6 +26,10 @@ use http::{
     request::Parts,
 };
 use hyper::body::{Frame, SizeHint};
+use nonet_meta::Answer;
+use nonet_servers::downstream::LogLevel;
+use nonet_text::results::CallResult;
+use nonet_wire::{Message, MessageKind, VERSION_KEY};
 use parking_lot::{Mutex, RwLock};
 use rmcp::{
     RoleServer, ServerHandler,
@@ -45,12 +49,6 @@ use super::{
     http::Door,
     in_flight::{Cancellable, InFlight},
     origin::Origin,
-};
-use crate::{
-    downstream::LogLevel,
-    meta::Answer,
-    results::CallResult,
-    wire::{Message, MessageKind, VERSION_KEY},
 };
 
 /// How long a call may take to be answered with plain JSON.
@@ -138,7 +136,7 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
 }
 
 impl PlainCalls {
-    pub fn new(
+    pub(super) fn new(
         open: Arc<LocalSessionManager>,
         handler: impl Fn() -> NonetServer + Send + Sync + 'static,
     ) -> Self {
@@ -146,12 +144,12 @@ impl PlainCalls {
     }
 
     /// Returns a handler with a new session.
-    pub fn handler(&self) -> NonetServer {
+    pub(super) fn handler(&self) -> NonetServer {
         (self.handler)()
     }
 
     /// Returns whether rmcp accepted a request with this head.
-    pub fn knows(&self, headers: &HeaderMap) -> bool {
+    pub(super) fn knows(&self, headers: &HeaderMap) -> bool {
         let is_like = |head: &[Vec<HeaderValue>; 5]| {
             JUDGED.iter().zip(head).all(|(name, values)| headers.get_all(name).iter().eq(values))
         };
@@ -159,7 +157,7 @@ impl PlainCalls {
     }
 
     /// Remembers the head of a request that rmcp accepted.
-    pub fn learn(&self, head: [Vec<HeaderValue>; 5]) {
+    pub(super) fn learn(&self, head: [Vec<HeaderValue>; 5]) {
         let mut heads = self.heads.write();
         // Without a Host, rmcp checks the address.
         if !head[0].is_empty() && !heads.contains(&head) {
@@ -171,7 +169,7 @@ impl PlainCalls {
     }
 
     /// Cancels the call that a `notifications/cancelled` refers to, if the call started here. rmcp gets the notification too.
-    pub fn cancel(&self, headers: &HeaderMap, message: &Message) {
+    pub(super) fn cancel(&self, headers: &HeaderMap, message: &Message) {
         if let Some(session) = only(headers, &SESSION_ID).and_then(|id| self.settled.get(id))
             && let Some(id) = message.cancels()
         {
@@ -180,7 +178,7 @@ impl PlainCalls {
     }
 
     /// Starts an ordinary call. `None` for every other request.
-    pub fn begin(&self, request: &Request, message: &Message) -> Option<BegunCall> {
+    pub(super) fn begin(&self, request: &Request, message: &Message) -> Option<BegunCall> {
         let is_call = message.kind() == MessageKind::Request
             && message.method().as_deref() == Some("tools/call")
             && message.is_versioned();
@@ -304,7 +302,7 @@ impl Origin for PlainOrigin<'_> {
 
 impl BegunCall {
     /// Answers the call: with plain JSON, or through rmcp.
-    pub async fn answer(self, door: Arc<Door>, request: Request) -> Response {
+    pub(super) async fn answer(self, door: Arc<Door>, request: Request) -> Response {
         let Self { open, id, level, is_stateless } = self;
         let mut call = FirstMoments { left: Some((open, request)), door, is_stateless };
         let outcome = match &mut call.left {

@@ -1,5 +1,7 @@
 //! Prompts, resources and completions in rmcp's types: verbatim, under a key of `_meta`.
 
+use nonet_core::Page;
+use nonet_wire::rmcp::carry;
 use rmcp::{
     ErrorData,
     model::{
@@ -8,9 +10,6 @@ use rmcp::{
     },
 };
 use serde_json::{Value, json};
-
-use crate::gateway::Page;
-use crate::wire::rmcp::carry;
 
 /// Returns a list under the name of its field. A stateless client also learns that the list may change at any time.
 fn list(field: &str, page: Page, stateless: bool) -> Value {

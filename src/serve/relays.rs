@@ -25,6 +25,17 @@ use http::{
     HeaderMap, HeaderName, HeaderValue, Method, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE},
 };
+use nonet_base::json::set_member;
+use nonet_core::{Gateway, RELAYS};
+use nonet_servers::{
+    catalog::Listing,
+    downstream::{
+        CallError, ClientChannel, Connection, Control, InputReplies, InputRequests, LogLevel, ProgressSink,
+        QuestionTurns, Relayed, State as ServerState, ToClient,
+    },
+};
+use nonet_text::results::CallResult;
+use nonet_wire::{self as wire, Message, MessageKind, SizeLimit, off_thread};
 use parking_lot::Mutex;
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
@@ -36,17 +47,6 @@ use tokio::{
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{elsewhere, http::within_bounds, listen};
-use crate::{
-    catalog::Listing,
-    downstream::{
-        CallError, ClientChannel, Connection, Control, InputReplies, InputRequests, LogLevel, ProgressSink,
-        QuestionTurns, Relayed, State as ServerState, ToClient,
-    },
-    gateway::{Gateway, RELAYS},
-    json::set_member,
-    results::CallResult,
-    wire::{self, Message, MessageKind, SizeLimit, off_thread},
-};
 
 const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
 /// How long a replica waits for a program that is starting.

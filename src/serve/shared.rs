@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use nonet_core::{Gateway, Serves};
+use nonet_store::shared::{self, Hello, START_LIMIT, SharedOwner, Welcome};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::task::TaskTracker;
 
@@ -17,10 +19,6 @@ use super::{
     in_flight::Parkings,
     offer_page, stdio,
     user_page::{Presence, Present, UserPage},
-};
-use crate::{
-    gateway::{Gateway, Serves},
-    shared::{self, Hello, START_LIMIT, SharedOwner, Welcome},
 };
 
 /// How often a gateway without clients checks whether its jobs have ended and nothing is scheduled.

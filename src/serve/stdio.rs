@@ -13,6 +13,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use nonet_base::json::set_member;
+use nonet_wire::{
+    Head, Heavy, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, Refused, Scanned,
+    SizeLimit, Weight,
+};
 use rmcp::{
     RoleServer,
     model::{
@@ -33,13 +38,6 @@ use super::{
     direct::{Direct, ToolCall, Unanswered},
     tasks,
     verbatim::Verbatim,
-};
-use crate::{
-    json::set_member,
-    wire::{
-        Head, Heavy, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, Refused,
-        Scanned, SizeLimit, Weight,
-    },
 };
 
 /// The JSON-RPC error code for an unusable answer.

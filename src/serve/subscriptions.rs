@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_core::{FollowedResource, Gateway};
+use nonet_state::session::Caller;
 use rmcp::{
     ErrorData,
     service::{SubscriptionContext, SubscriptionSendError},
@@ -9,7 +11,6 @@ use rmcp::{
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::{NonetServer, list_changes::AnnouncedLists};
-use crate::gateway::{FollowedResource, Gateway, session::Caller};
 
 /// The maximum number of resource changes queued for a slow client.
 const UPDATES_QUEUE: usize = 64;

@@ -3,6 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_base::{clock::millis, json::set_member};
+use nonet_core::Gateway;
+use nonet_parts::jobs::{Job, TaskState, TaskSummary};
+use nonet_state::session::Caller;
+use nonet_text::results::{is_fault, text_of};
 use rmcp::{
     ErrorData,
     model::{
@@ -11,14 +16,6 @@ use rmcp::{
     },
 };
 use serde_json::{Map, Value, json};
-
-use crate::{
-    clock::millis,
-    gateway::{Gateway, session::Caller},
-    jobs::{Job, TaskState, TaskSummary},
-    json::set_member,
-    results::{is_fault, text_of},
-};
 
 /// The poll interval for clients, in milliseconds.
 const POLL_MS: u64 = 1_000;

@@ -6,16 +6,15 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use nonet_parts::quotas::{Account, Exhausted, Place};
 use parking_lot::Mutex;
-
-use crate::quotas::{Account, Exhausted, Place};
 
 /// The place of a session, which a newer session may take over.
 #[derive(Clone, Debug)]
 pub(super) struct SessionPlace(Arc<Mutex<Option<Place>>>);
 
 impl SessionPlace {
-    pub fn of(place: Place) -> Self {
+    pub(super) fn of(place: Place) -> Self {
         Self(Arc::new(Mutex::new(Some(place))))
     }
 }
@@ -39,7 +38,10 @@ struct UnusedSession {
 impl UnusedSessions {
     /// Takes a place for a new session: a free one, or that of the account's oldest unused session, whose id is returned: the
     /// caller ends it.
-    pub fn place(&self, account: &Arc<Account>) -> Result<(SessionPlace, Option<Box<str>>), Exhausted> {
+    pub(super) fn place(
+        &self,
+        account: &Arc<Account>,
+    ) -> Result<(SessionPlace, Option<Box<str>>), Exhausted> {
         let full = match account.session() {
             Ok(place) => return Ok((SessionPlace::of(place), None)),
             Err(full) => full,
@@ -56,7 +58,7 @@ impl UnusedSessions {
     }
 
     /// Adds a session after its handshake. Forgets those that have ended.
-    pub fn opened(&self, id: &str, account: Arc<Account>, place: &SessionPlace) {
+    pub(super) fn opened(&self, id: &str, account: Arc<Account>, place: &SessionPlace) {
         let mut unused = self.0.lock();
         unused.sessions.retain(|_, session| session.place.strong_count() > 0);
         unused.last += 1;
@@ -65,7 +67,7 @@ impl UnusedSessions {
     }
 
     /// Notes that a session is in use: it makes room for no other.
-    pub fn used(&self, id: &str) {
+    pub(super) fn used(&self, id: &str) {
         self.0.lock().sessions.remove(id);
     }
 }
@@ -73,7 +75,7 @@ impl UnusedSessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Quotas;
+    use nonet_config::Quotas;
 
     #[test]
     fn the_oldest_unused_session_of_the_same_account_makes_room() {

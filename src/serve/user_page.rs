@@ -13,6 +13,9 @@ use std::{
 use axum::{body::Body, extract::Request, middleware::Next, response::Response};
 use http::StatusCode;
 use http_body_util::BodyExt;
+use nonet_base::files;
+use nonet_core::{Gateway, Serves};
+use nonet_store::shared::{PageFiles, PageLink};
 use tokio::{
     net::TcpListener,
     sync::{Notify, OnceCell, watch},
@@ -21,11 +24,6 @@ use tokio::{
 use super::{
     http::{allowed_hosts, is_allowed_host, take_port, wrong_host},
     listen, page,
-};
-use crate::{
-    files,
-    gateway::{Gateway, Serves},
-    shared::{PageFiles, PageLink},
 };
 
 /// The port of the page, and how many following ports are tried if it is in use.
@@ -44,13 +42,13 @@ pub(super) struct Presence(Arc<watch::Sender<usize>>);
 pub(super) struct Present(Presence);
 
 impl Presence {
-    pub fn enter(&self) -> Present {
+    pub(super) fn enter(&self) -> Present {
         self.0.send_modify(|count| *count += 1);
         Present(self.clone())
     }
 
     #[cfg(unix)]
-    pub fn count(&self) -> watch::Receiver<usize> {
+    pub(super) fn count(&self) -> watch::Receiver<usize> {
         self.0.subscribe()
     }
 }

@@ -1,5 +1,6 @@
 //! Carries servers' results verbatim through rmcp's types, under one key of `_meta`, and unwraps them again.
 
+use nonet_wire::rmcp::VERBATIM;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, Service,
     model::{ClientRequest, CustomResult, ServerConfig, ServerResult},
@@ -7,7 +8,6 @@ use rmcp::{
 };
 
 use super::{NonetServer, origin::Origin, tasks};
-use crate::wire::rmcp::VERBATIM;
 
 /// The handler with results unwrapped, for transports that let a service answer with any JSON.
 pub(super) struct Verbatim(pub(super) NonetServer);

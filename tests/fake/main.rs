@@ -1,6 +1,7 @@
 //! The scripted MCP server as a program, for tests in which a process matters: start, noise, crash,
 //! hang, restart. Speaks on stdin and stdout, or over HTTP with `--http`.
 
+#![expect(unreachable_pub, reason = "a program of tests has no face")]
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 #[path = "mod.rs"]

@@ -162,7 +162,7 @@ async fn a_launch_from_a_background_task_goes_on_after_its_answer() {
     let handle = inside.answer("run_parallel", json!({ "actions": actions })).await;
     // As a client's transport does after the answer.
     inside.caller.cancel.cancel();
-    let quiet = nonet::gateway::session::Caller { cancel: Default::default(), ..inside.caller.clone() };
+    let quiet = nonet_state::session::Caller { cancel: Default::default(), ..inside.caller.clone() };
     let report = eventually("the run ends", async || {
         let wait = json!({ "name": "gateway.background_run", "params": { "task_id": handle["task_id"], "wait": true } });
         let answer = json_of(&inside.call_as(&quiet, "execute_tool", wait).await);

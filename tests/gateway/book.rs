@@ -6,10 +6,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use nonet::{
-    config::{self, Sources},
-    meta,
-};
+use nonet_config::{self as config, Sources};
+use nonet_meta as meta;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, iter::Peekable, str::Chars};
 
-use nonet::schema::Schema;
+use nonet_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::{inside::Inside, setup::Setup};
@@ -178,7 +178,7 @@ async fn descriptions_of_recorded_tools_have_no_indentation_of_source_code() {
                 faults.push(format!(
                     "get_tool of {}: {}",
                     tool["name"],
-                    nonet::text::clip(&format!("{text:?}"), 200)
+                    nonet_base::text::clip(&format!("{text:?}"), 200)
                 ));
             }
         }

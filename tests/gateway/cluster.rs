@@ -3,7 +3,6 @@
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,
-    process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -11,94 +10,13 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use nonet_testing::RedisServer;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use crate::{
     setup::{PATIENCE, Setup, eventually, json_of},
     web::{Site, WebClient, http, modern, own_header},
 };
-
-/// A separate Redis, which ends with the test.
-pub struct RedisServer {
-    process: Child,
-    pub port: u16,
-    /// The folder of its data, if persistent.
-    folder: Option<TempDir>,
-}
-
-impl RedisServer {
-    /// Starts a Redis. None without a `redis-server`, unless NONET_REDIS requires one.
-    pub fn start() -> Option<Self> {
-        let free = || {
-            let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
-            Some(listener.local_addr().ok()?.port())
-        };
-        let started = (0..20).find_map(|_| Self::start_at(free()?, None));
-        let must = std::env::var_os("NONET_REDIS").is_some();
-        assert!(
-            started.is_some() || !must,
-            "`redis-server` did not start, and NONET_REDIS says that it has to"
-        );
-        started
-    }
-
-    /// Starts a Redis that keeps its data across restarts.
-    pub fn start_lasting() -> Option<Self> {
-        let port = Self::start()?.port;
-        Self::start_at(port, Some(tempfile::tempdir().expect("a folder")))
-    }
-
-    fn start_at(port: u16, folder: Option<TempDir>) -> Option<Self> {
-        let mut command = Command::new("redis-server");
-        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-        match &folder {
-            Some(folder) => {
-                command.args(["--appendonly", "yes", "--appendfsync", "always", "--dir"]).arg(folder.path())
-            }
-            None => command.args(["--appendonly", "no"]),
-        };
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-        let output = BufReader::new(process.stdout.take().expect("piped"));
-        let mut lines = output.lines().map_while(Result::ok);
-        let is_ready = lines.any(|line| line.contains("Ready to accept connections"));
-        std::thread::spawn(move || lines.for_each(drop));
-        let server = Self { process, port, folder };
-        is_ready.then_some(server)
-    }
-
-    /// Kills the server and restarts it after a while.
-    pub fn restart(&mut self, away: Duration) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        std::thread::sleep(away);
-        let folder = self.folder.take();
-        *self = Self::start_at(self.port, folder).expect("Redis starts again");
-    }
-
-    /// Returns the keys that match a pattern.
-    pub fn keys(&self, pattern: &str) -> Vec<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("connects");
-        write!(stream, "KEYS {pattern}\r\nQUIT\r\n").expect("sent");
-        let answer = std::io::read_to_string(stream).expect("readable");
-        answer
-            .lines()
-            .filter(|line| line.contains(':') && !line.starts_with(['*', '$', '+']))
-            .map(Into::into)
-            .collect()
-    }
-
-    pub fn toml(&self, name: &str) -> String {
-        format!("[cluster]\nredis = \"redis://127.0.0.1:{}\"\nname = \"{name}\"\n", self.port)
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 fn replica(redis: &RedisServer, name: &str) -> Setup {
     Setup::new().toml(&redis.toml(name)).server(

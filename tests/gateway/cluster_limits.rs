@@ -8,11 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nonet_testing::RedisServer;
 use serde_json::json;
 
 use crate::{
     client::command,
-    cluster::RedisServer,
     inside::serve_script,
     setup::{Setup, eventually},
     web::{WebClient, http},

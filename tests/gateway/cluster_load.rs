@@ -15,6 +15,7 @@ use std::{
 
 use futures::future::join_all;
 use nix::sys::signal::Signal;
+use nonet_testing::RedisServer;
 use parking_lot::Mutex;
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ use tokio::{
 
 use crate::{
     client::VERSION_KEY,
-    cluster::{RedisServer, ends},
+    cluster::ends,
     setup::{Setup, json_of},
     web::{OWN_TOKEN, Site, WebClient, http},
 };
@@ -215,7 +216,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
     let clients = (0..CLIENTS).map(|number| {
         let (url, tally) = (url.clone(), tally.clone());
         tokio::spawn(async move {
-            let http = nonet::wire::web::client().expect("a client");
+            let http = nonet_wire::web::client().expect("a client");
             let mut client = LoadClient { http, url, number, session: None, tally };
             client.enter().await;
             let mut tasks = Vec::new();

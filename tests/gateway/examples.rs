@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use nonet::config::{self, Sources};
+use nonet_config::{self as config, Sources};
 
 /// Returns a value for each secret, and a folder for `HOME`. Other variables in an example need a default, because
 /// nobody has set them.

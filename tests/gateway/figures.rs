@@ -1,6 +1,6 @@
 //! Figures from a tool's calls: counts, times, the last error, and the ranking among equal tools.
 
-use nonet::gateway::session::Caller;
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 
 use crate::{

@@ -513,7 +513,7 @@ steps = [
     let tools = json!([{ "name": "say" }, { "name": "slow", "on": [{ "hang": true }, { "text": "sent" }] }]);
     let inside = setup.server("shop", json!({ "tools": tools, "call_log": log })).open().await;
     let asked = self::app(&inside, "send", Value::Null).await;
-    let caller = nonet::gateway::session::Caller { cancel: Default::default(), ..inside.caller.clone() };
+    let caller = nonet_state::session::Caller { cancel: Default::default(), ..inside.caller.clone() };
     let answer = |said: &str| json!({ "token": asked["token"], "answer": said });
     let cancelled = async {
         crate::inside::eventually("the last step runs", async || {

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use nonet::{clock::Clock, gateway::session::Caller};
+use nonet_base::clock::Clock;
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 
 use crate::{

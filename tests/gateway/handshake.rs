@@ -32,7 +32,7 @@ fn every_revision_with_a_handshake_is_spoken() {
         assert!(result.get("resultType").is_none(), "{answer}");
 
         let list = client.request("tools/list", json!({}));
-        assert_eq!(names(&list["result"]), nonet::meta::NAMES, "{version}");
+        assert_eq!(names(&list["result"]), nonet_meta::NAMES, "{version}");
         for key in ["resultType", "ttlMs", "cacheScope"] {
             assert!(list["result"].get(key).is_none(), "{key} is not of {version}: {list}");
         }
@@ -67,7 +67,7 @@ fn the_stateless_revision_is_spoken_request_by_request() {
 
     let list = client.modern("tools/list", json!({}), json!({}));
     let list = &list["result"];
-    assert_eq!(names(list), nonet::meta::NAMES);
+    assert_eq!(names(list), nonet_meta::NAMES);
     assert_eq!(list["resultType"], "complete");
     assert!(list["ttlMs"].is_u64() && list["cacheScope"].is_string(), "{list}");
 
@@ -81,7 +81,7 @@ fn the_stateless_revision_is_spoken_request_by_request() {
 fn a_stateless_client_need_not_discover_first() {
     let mut client = shop().start_silently();
     let list = client.modern("tools/list", json!({}), json!({}));
-    assert_eq!(names(&list["result"]), nonet::meta::NAMES, "{list}");
+    assert_eq!(names(&list["result"]), nonet_meta::NAMES, "{list}");
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_client_may_discover_and_then_initialize() {
     let answer = client.initialize("2025-11-25", json!({}));
     assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
     let list = client.request("tools/list", json!({}));
-    assert_eq!(names(&list["result"]), nonet::meta::NAMES, "{list}");
+    assert_eq!(names(&list["result"]), nonet_meta::NAMES, "{list}");
     client.until_ready("shop");
     assert_eq!(client.answer("shop__buy", json!({ "item": "a" })), json!({ "item": "a" }));
 }

@@ -39,7 +39,7 @@ fn a_session_is_opened_used_and_closed() {
     let list = client.request("tools/list", json!({})).result();
     let names: Vec<&Value> =
         list["tools"].as_array().expect("tools").iter().map(|tool| &tool["name"]).collect();
-    assert_eq!(names, nonet::meta::NAMES);
+    assert_eq!(names, nonet_meta::NAMES);
     client.until_ready("shop");
     assert_eq!(client.answer("shop__echo", json!({ "a": 1 })), json!({ "a": 1 }));
     let headers = [("mcp-session-id", client.session.as_str())];

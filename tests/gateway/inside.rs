@@ -2,12 +2,11 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use nonet::{
-    clock::Clock,
-    config,
-    gateway::{Gateway, Options, session::Caller},
-    meta::{self, Answer},
-};
+use nonet_base::clock::Clock;
+use nonet_config as config;
+use nonet_core::{Gateway, Options};
+use nonet_meta::{self as meta, Answer};
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -67,6 +66,12 @@ impl Setup {
             };
             options.dials.insert(server.name, Box::new(dial));
         }
+        nonet_search::bring(nonet_search::BuiltIn {
+            name: nonet_model::NAME,
+            graph: nonet_model::GRAPH,
+            tokenizer: nonet_model::TOKENIZER,
+            engine: nonet_model::ENGINE,
+        });
         let gateway = Gateway::new(loaded.config, options);
         gateway.connect();
         let caller = gateway.caller(gateway.open_session(None), "test");

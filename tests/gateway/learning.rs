@@ -1,6 +1,6 @@
 //! Learning from searches: a tool that was called ranks higher for the same request.
 
-use nonet::gateway::session::Caller;
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 
 use crate::{

@@ -1,10 +1,10 @@
 //! Rates of calls, and servers suspended because they keep failing.
 
+use nonet_testing::RedisServer;
 use serde_json::{Value, json};
 
 use crate::{
     client::{Client, command},
-    cluster::RedisServer,
     setup::{Setup, eventually, json_of, logged},
     web::WebClient,
 };

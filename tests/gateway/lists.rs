@@ -36,7 +36,7 @@ fn the_nine_are_the_same_bytes_whatever_is_behind_them() {
             // A fixed id, so that lines can be compared directly.
             client.send(&json!({ "jsonrpc": "2.0", "id": 7_000, "method": "tools/list", "params": {} }));
             let tools = client.finish(7_000)["result"]["tools"].take();
-            assert_eq!(names(tools.as_array().expect("tools")), nonet::meta::NAMES);
+            assert_eq!(names(tools.as_array().expect("tools")), nonet_meta::NAMES);
             assert!(tools.to_string().len() < 6_000, "{} bytes", tools.to_string().len());
             client.line.clone()
         })
@@ -47,7 +47,7 @@ fn the_nine_are_the_same_bytes_whatever_is_behind_them() {
 
 #[test]
 fn what_clients_cut_is_never_reached() {
-    for tool in nonet::meta::definitions() {
+    for tool in nonet_meta::definitions() {
         let description = tool["description"].as_str().expect("a description");
         assert!(description.chars().count() < 1_000, "{tool}");
         assert_eq!(tool["inputSchema"]["type"], "object", "{tool}");
@@ -96,7 +96,7 @@ fn direct_lists_every_tool_with_its_schema() {
         .start();
     client.until_ready("shop");
     let tools = listed(&mut client);
-    assert_eq!(names(&tools)[..9], nonet::meta::NAMES);
+    assert_eq!(names(&tools)[..9], nonet_meta::NAMES);
     let buy = tools.iter().find(|tool| tool["name"] == "shop__buy").expect("it is listed");
     assert_eq!(buy["inputSchema"].to_string(), shop()["tools"][0]["input_schema"].to_string());
     assert!(!names(&tools).contains(&"shop__sell"), "a blocked tool is not listed");

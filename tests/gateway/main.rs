@@ -5,6 +5,8 @@
 //! with scripted servers at the other end of a pipe. Search by meaning is off in both (by a missing model),
 //! except for one test, so that no test waits for vectors.
 
+#![expect(unreachable_pub, reason = "a program of tests has no face")]
+#![expect(clippy::disallowed_methods, reason = "a queue of a test ends with it")]
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 mod client;

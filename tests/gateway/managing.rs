@@ -708,7 +708,7 @@ fn nonet_is_put_into_the_file_of_a_client_and_taken_out() {
 
 #[test]
 fn a_sign_in_begins_on_the_page() {
-    nonet::wire::web::crypto();
+    nonet_wire::web::crypto();
     let service = Service::start(Manner::default());
     let page = Page::of(
         Setup::new().server_of("web", &format!("url = '{}'", service.url())).server("shop", json!({})),

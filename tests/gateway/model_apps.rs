@@ -1,6 +1,6 @@
 //! Apps over a model, against a scripted endpoint over HTTP, and against clients that sample.
 
-use nonet::gateway::session::Caller;
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 

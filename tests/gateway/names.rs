@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use nonet::catalog::{Catalog, Listing, Source};
+use nonet_servers::catalog::{Catalog, Listing, Source};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -63,7 +63,7 @@ proptest! {
         for (server, tools) in &servers {
             for tool in tools {
                 // A name that cannot be displayed is replaced.
-                if nonet::text::name(tool) != *tool {
+                if nonet_base::text::name(tool) != *tool {
                     continue;
                 }
                 let full = format!("{server}.{tool}");
@@ -233,7 +233,7 @@ async fn an_unknown_name_is_answered_with_the_nearest() {
 #[tokio::test]
 async fn a_meta_tool_cannot_be_called_through_another() {
     let inside = office().open().await;
-    for name in nonet::meta::NAMES {
+    for name in nonet_meta::NAMES {
         let fault = inside.fault("execute_tool", json!({ "name": name })).await;
         assert_eq!(fault["code"], "invalid_params", "{name}: {fault}");
     }

@@ -255,7 +255,7 @@ async fn a_server_has_only_as_many_calls_as_it_takes() {
             let (gateway, caller) = (inside.gateway.clone(), inside.caller.clone());
             tokio::spawn(async move {
                 let arguments = json!({ "name": "a.wait" });
-                nonet::meta::call(
+                nonet_meta::call(
                     &gateway,
                     &caller,
                     "execute_tool",

@@ -12,11 +12,11 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use nonet_testing::RedisServer;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    cluster::RedisServer,
     setup::{PATIENCE, Setup, eventually, json_of},
     web::{Site, WebClient, http, own_header},
 };

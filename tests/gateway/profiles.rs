@@ -65,7 +65,7 @@ fn each_window_gets_the_fullest_list_that_fits() {
         assert_eq!(wrong["isError"], true, "{name}: {wrong}");
     }
     // The nine, and the sixty tools of the server in both; Nonet's own tools are not listed.
-    let nine = nonet::meta::NAMES.len();
+    let nine = nonet_meta::NAMES.len();
     assert_eq!(lengths, [nine, nine + TOOLS, nine + TOOLS]);
 }
 

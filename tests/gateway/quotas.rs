@@ -2,11 +2,9 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use nonet::{
-    clock::Clock,
-    gateway::session::Caller,
-    meta::{self, Answer},
-};
+use nonet_base::clock::Clock;
+use nonet_meta::{self as meta, Answer};
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinHandle};
 

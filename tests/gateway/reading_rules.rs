@@ -40,7 +40,7 @@ async fn library(server: &str, rules: &str) -> Inside {
 async fn got(inside: &Inside, profile: Option<&str>, rules: &str) -> (Vec<String>, Vec<String>) {
     let caller = profile.map_or_else(|| inside.caller.clone(), |profile| inside.under(profile));
     let gateway = &inside.gateway;
-    let page = |page: nonet::gateway::Page, key: &str| {
+    let page = |page: nonet_core::Page, key: &str| {
         page.entries.iter().map(|one| one[key].as_str().expect("a name").to_string()).collect::<Vec<_>>()
     };
     let mut listed = page(gateway.prompts(&caller, None).await.expect("a list"), "name");
@@ -131,7 +131,7 @@ async fn a_session_reads_what_its_results_link_to() {
     .await;
     for (profile, is_open) in [("p", true), ("q", false)] {
         let caller = inside.under(profile);
-        let caller = nonet::gateway::session::Caller { lasting: true, ..caller };
+        let caller = nonet_state::session::Caller { lasting: true, ..caller };
         let read = async |uri: &str| inside.gateway.read_resource(&caller, uri).await.is_ok();
         assert!(!read("note://linked").await);
         inside.call_as(&caller, "execute_tool", json!({ "name": "docs.link" })).await;

@@ -4,7 +4,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use nonet::gateway::session::Caller;
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 
 use crate::{
@@ -101,7 +101,7 @@ async fn remembered_facts_come_to_mind() {
     let gateway = desk().toml("[profiles.blind]\ndeny = ['gateway.recall']").open().await;
     let told = async |caller: &Caller| {
         let categories = json_of(&gateway.call_as(caller, "list_categories", json!({})).await);
-        let instructions = nonet::meta::instructions(&gateway.gateway, caller).await;
+        let instructions = nonet_meta::instructions(&gateway.gateway, caller).await;
         assert!(instructions.chars().count() <= 2_000, "{instructions}");
         (categories["remembered_facts"].clone(), instructions.contains("remembered from earlier"))
     };
@@ -195,7 +195,7 @@ async fn instructions_with_little_room_only_say_that_there_is_a_goal() {
     {
         let mut caller = gateway.caller.clone();
         caller.limits.max_instructions = room;
-        let text = nonet::meta::instructions(&gateway.gateway, &caller).await;
+        let text = nonet_meta::instructions(&gateway.gateway, &caller).await;
         assert!(text.contains(expected) && text.chars().count() <= room, "{text}");
     }
 }

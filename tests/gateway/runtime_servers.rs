@@ -5,10 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nonet::{
-    approvals::{Decision, Verdict},
-    gateway::session::Caller,
-};
+use nonet_parts::approvals::{Decision, Verdict};
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 
 use crate::{

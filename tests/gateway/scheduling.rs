@@ -12,7 +12,9 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use nonet::{clock::Clock, config, gateway::session::Caller};
+use nonet_base::clock::Clock;
+use nonet_config as config;
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 
 use crate::{

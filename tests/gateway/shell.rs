@@ -6,7 +6,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::Path,
     process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -104,7 +104,7 @@ fn a_list_that_is_old_or_missing_is_asked_for() {
         lists.find(|list| list.file_name().is_some_and(|name| name.to_string_lossy().starts_with(server)))
     };
     let shop = fs::File::options().append(true).open(of("shop").expect("a list")).expect("it is there");
-    shop.set_modified(SystemTime::now() - Duration::from_secs(8 * 86_400)).expect("a time");
+    shop.set_modified(nonet_base::clock::system_time() - Duration::from_secs(8 * 86_400)).expect("a time");
     let output = run(&setup, &["search", "pays a bill"]);
     assert!(stdout(&output).contains("bank.pay"), "{}", stdout(&output));
     let folder = setup.folder.path();

@@ -122,7 +122,7 @@ impl Service {
                 let server = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
                 let behind = format!("http://{}", server.local_addr().expect("it is bound"));
                 tokio::spawn(fake::serve_http(manner.script.clone().into(), server));
-                let client = nonet::wire::web::client().expect("a client");
+                let client = nonet_wire::web::client().expect("a client");
                 let service = Self(Arc::new(Inner { manner, base, behind, client, state: Mutex::default() }));
                 sender.send(service.clone()).expect("somebody waits");
                 let router = Router::new()

@@ -55,7 +55,7 @@ pub fn browse(address: &str) -> (u16, String) {
 
 /// Runs `nonet login` with a user who agrees.
 fn login(folder: &Path, arguments: &[&str]) -> Output {
-    nonet::wire::web::crypto();
+    nonet_wire::web::crypto();
     let (child, address) = begin(folder, arguments);
     browse(&address);
     child.wait_with_output().expect("it ends")
@@ -114,7 +114,7 @@ fn a_sign_in_leads_from_a_refusal_to_a_call() {
     client.until_notice("sign_in_needed");
     assert_eq!(client.notices, [notice]);
 
-    nonet::wire::web::crypto();
+    nonet_wire::web::crypto();
     let (child, address) = begin(folder.path(), &[]);
     // Somebody else's page does not end the sign-in.
     let back = address.split("redirect_uri=").nth(1).and_then(|rest| rest.split('&').next()).expect("it");
@@ -283,7 +283,7 @@ fn a_registered_client_is_used_as_it_is_configured() {
     let back = format!("http://localhost:{}/done", free.port());
     let folder =
         setup_of(&format!("oauth = {{ client_id = 'known', redirect_uri = '{back}', scopes = ['a b'] }}"));
-    nonet::wire::web::crypto();
+    nonet_wire::web::crypto();
     let (child, address) = begin(folder.path(), &[]);
     assert!(address.contains("client_id=known") && address.contains("%2Fdone"), "{address}");
     browse(&address);
@@ -297,7 +297,7 @@ fn a_login_that_fails_says_why() {
         let service = Service::start(manner);
         let setup = setup(&service, "");
         setup.write();
-        nonet::wire::web::crypto();
+        nonet_wire::web::crypto();
         let mut child = command(setup.folder.path())
             .args(["login", "web", "--no-browser", "--timeout", "2s"])
             .stdin(Stdio::null())
@@ -408,7 +408,7 @@ fn a_client_that_is_not_known_any_more_has_to_sign_in_anew() {
 
 #[test]
 fn a_login_ends_whatever_browsers_and_servers_do() {
-    nonet::wire::web::crypto();
+    nonet_wire::web::crypto();
     let service = Service::start(Manner::default());
     let setup = setup(&service, "");
     setup.write();

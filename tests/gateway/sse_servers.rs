@@ -1,6 +1,6 @@
 //! Servers of the old HTTP+SSE transport: by `transport = "sse"`, or detected.
 
-use nonet::gateway::session::Caller;
+use nonet_state::session::Caller;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,

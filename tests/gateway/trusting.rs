@@ -2,11 +2,11 @@
 
 use std::{fs, path::Path, process::Output};
 
+use nonet_testing::RedisServer;
 use serde_json::{Value, json};
 
 use crate::{
     client::{Client, command},
-    cluster::RedisServer,
     setup::{Setup, eventually},
     web::{WebClient, http},
 };

@@ -8,6 +8,8 @@
 //!
 //! Runs without libtest, so that the table is always printed, and because this program is also the hostile server.
 
+#![expect(unreachable_pub, reason = "a program of tests has no face")]
+#![expect(clippy::disallowed_methods, reason = "a queue of a test ends with it")]
 #![allow(clippy::unwrap_used)] // A test may panic.
 
 mod answers;

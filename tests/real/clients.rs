@@ -45,7 +45,7 @@ fn in_time(call: impl Fn() -> Value) -> Value {
 }
 
 fn assert_the_nine(names: &[&str]) {
-    assert_eq!(names, nonet::meta::NAMES);
+    assert_eq!(names, nonet_meta::NAMES);
 }
 
 /// Sends a script through a gateway, over both transports, in each of its modes; a mode comes with the revision to be

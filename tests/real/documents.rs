@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nonet::rest::{MAX_DOCUMENT, MAX_OPERATIONS, Service};
+use nonet_rest::{MAX_DOCUMENT, MAX_OPERATIONS, Service};
 use nonet_schema::Schema;
 
 use super::installed;

@@ -13,7 +13,7 @@ const LARGE: i32 = 2 << 20;
 ///
 /// By default, glibc keeps blocks as large as the largest one ever freed, up to 32 MB, and twice as much at the end of each
 /// thread's heap, where [`give_back`] has no effect.
-#[allow(unsafe_code)] // Two calls, with their reason.
+#[expect(unsafe_code, reason = "two calls, with their reason")]
 pub fn keep_little() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: mallopt(3) takes two numbers, both from its documentation, and only changes when memory is given back.
@@ -24,7 +24,7 @@ pub fn keep_little() {
 }
 
 /// Returns free pages to the system, which takes up to a few milliseconds. Does nothing with allocators other than glibc's.
-#[allow(unsafe_code)] // One call, with its reason.
+#[expect(unsafe_code, reason = "one call, with its reason")]
 pub fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: malloc_trim(3) takes a number of bytes, locks each arena while trimming it, and touches only free memory.
@@ -42,7 +42,7 @@ pub fn resident() -> Option<u64> {
 
 /// Lets the system reclaim the memory of compiled-in bytes that were read: the program's file still has them. Does nothing on
 /// systems other than Linux, or if the file belongs to another user.
-#[allow(unsafe_code)] // One call, with its reason.
+#[expect(unsafe_code, reason = "one call, with its reason")]
 pub fn page_out(compiled_in: &'static [u8]) {
     #[cfg(target_os = "linux")]
     // SAFETY: madvise(2) with MADV_PAGEOUT takes any range and keeps its content, whatever its source. The range is widened to

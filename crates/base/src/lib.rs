@@ -8,5 +8,6 @@ pub mod files;
 pub mod json;
 pub mod persistent;
 pub mod text;
+pub mod turns;
 pub mod variables;
 pub mod words;

@@ -34,7 +34,7 @@ pub fn all() -> Vec<(OsString, OsString)> {
 
 /// Copies all variables for [`var`] and [`all`], and removes from the process those that `stays` rejects by name and value.
 /// Only for the beginning of `main`: does nothing if the process has a second thread.
-#[allow(unsafe_code)] // Removing a variable has no safe form; see SAFETY below.
+#[expect(unsafe_code, reason = "removing a variable has no safe form; see SAFETY below")]
 pub fn hide(stays: impl Fn(&str, &str) -> bool) {
     if !is_single_threaded() || ALL.set(std::env::vars_os().collect()).is_err() {
         return;
@@ -57,7 +57,7 @@ fn is_single_threaded() -> bool {
 }
 
 /// Keeps inherited open files, besides the standard three, from child processes.
-#[allow(unsafe_code)] // One call on a number; see SAFETY below.
+#[expect(unsafe_code, reason = "one call on a number; see SAFETY below")]
 pub fn close_on_exec() {
     #[cfg(unix)]
     {

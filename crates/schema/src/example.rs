@@ -1,8 +1,7 @@
 //! Params of the right shape: a call to copy, and a correction of params that do not fit.
 
-use serde_json::{Map, Value, json};
-
 use nonet_base::text::clip;
+use serde_json::{Map, Value, json};
 
 use super::{
     Schema,

@@ -1,9 +1,8 @@
 //! Why params do not fit, worded so that a model can correct them.
 
 use jsonschema::{ValidationError, error::ValidationErrorKind as Kind};
-use serde_json::{Map, Value, json};
-
 use nonet_base::text::clip;
+use serde_json::{Map, Value, json};
 
 use super::{
     Inner, Misfit,

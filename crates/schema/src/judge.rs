@@ -38,7 +38,6 @@ impl<'a> Repair<'a> {
             branches.is_empty() || branches.iter().any(|branch| self.fits(branch, value, depth + 1))
         });
         let bound = |key: &str| view.get(key).and_then(Value::as_f64);
-        #[allow(clippy::cast_precision_loss)] // no length comes near 2^52
         let within = |length: usize, least: &str, most: &str| {
             bound(least).is_none_or(|least| length as f64 >= least)
                 && bound(most).is_none_or(|most| length as f64 <= most)

@@ -3,9 +3,8 @@
 //! A wrapper is opened only if its siblings hold nothing of value. The number of readings is bounded: at most
 //! `MAX_BASES` times three layouts, three times.
 
-use serde_json::{Map, Value};
-
 use nonet_base::text::clip;
+use serde_json::{Map, Value};
 
 use super::{
     Compiled, Inner, Misfit, Reading,

@@ -7,9 +7,8 @@
 use std::{borrow::Cow, cell::Cell, collections::BTreeSet, fmt};
 
 use jsonschema::Draft;
-use serde_json::{Map, Value, json};
-
 use nonet_base::text::clip;
+use serde_json::{Map, Value, json};
 
 use super::{
     alike::{alike, is_other_case, is_other_number, is_written_apart},
@@ -464,7 +463,6 @@ fn whole(value: &Value) -> Option<Value> {
         return Some(value.clone());
     }
     let number = value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < MAX_SAFE)?;
-    #[allow(clippy::cast_possible_truncation)] // whole, and below 2^53
     let number = number as i64;
     Some(json!(number))
 }

@@ -9,7 +9,7 @@ use std::{
     io::{self, BufReader, Read, Seek, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use sha2::{Digest, Sha256};
@@ -56,7 +56,7 @@ impl Cache {
 
     /// Marks the file as used today and deletes files of models that were not used for a long time.
     pub(super) fn tidy(&self) {
-        let now = SystemTime::now();
+        let now = nonet_base::clock::system_time();
         if let Ok(file) = File::options().append(true).open(&self.file) {
             let _ = file.set_modified(now);
         }
@@ -321,7 +321,8 @@ mod tests {
         for (cache, days) in caches.iter().zip([200, 100, 10]) {
             cache.append(&[record(1)], &|_| true).expect("written");
             let file = File::options().append(true).open(cache.path()).expect("there");
-            file.set_modified(SystemTime::now() - Duration::from_secs(days * 86_400)).expect("a time");
+            file.set_modified(nonet_base::clock::system_time() - Duration::from_secs(days * 86_400))
+                .expect("a time");
         }
         caches[0].tidy();
         assert_eq!(caches.each_ref().map(|cache| cache.path().exists()), [true, false, true]);

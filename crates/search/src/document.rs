@@ -99,7 +99,7 @@ pub struct Document {
 
 impl Document {
     /// Makes the document of a tool from its definition. `input_schema` may be any JSON, or no schema at all.
-    #[allow(clippy::too_many_arguments)] // A struct for these arguments would be a definition again.
+    #[expect(clippy::too_many_arguments, reason = "a struct for these arguments would be a definition again")]
     pub fn from_definition(
         id: &str,
         server: &str,

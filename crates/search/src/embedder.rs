@@ -17,15 +17,14 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use nonet_base::allocator;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::timeout,
 };
 
-use nonet_base::allocator;
-
 use super::{
-    Passage, Passages, Settings,
+    Passage, Passages, Settings, built_in,
     cache::{Cache, Key},
     model::{Kind, Model, Source},
     vectors,
@@ -589,7 +588,9 @@ impl Worker {
 /// Returns the memory used by loading and by long runs.
 fn give_back() {
     allocator::give_back();
-    allocator::page_out(nonet_model::GRAPH);
+    if let Some(own) = built_in::built_in() {
+        allocator::page_out(own.graph);
+    }
 }
 
 /// Turns a panic inside an engine into an error, so that the thread survives.
@@ -641,9 +642,9 @@ mod tests {
     }
 
     /// Loads the model, which only a few tests do.
-    #[cfg(feature = "tract")]
     #[tokio::test(flavor = "multi_thread")]
     async fn meaning_is_in_the_vectors_and_known_texts_are_not_embedded_again() {
+        built_in::bring_model();
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
         let others = Arc::new(Others::default());
@@ -748,9 +749,9 @@ mod tests {
         assert_eq!(found, [true, false, true]);
     }
 
-    #[cfg(feature = "tract")]
     #[tokio::test(flavor = "multi_thread")]
     async fn an_idle_model_is_dropped_and_loaded_again() {
+        built_in::bring_model();
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
         let embedder = Embedder::start_with(&settings, None, Duration::from_millis(1));

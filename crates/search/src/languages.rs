@@ -29,7 +29,7 @@ const LONGEST_WORD: usize = 40;
 
 /// A source language of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Language {
+pub(crate) enum Language {
     /// German.
     De,
     /// French.

@@ -11,6 +11,7 @@
 
 mod abbreviations;
 mod actions;
+mod built_in;
 mod cache;
 mod document;
 mod embedder;
@@ -40,6 +41,7 @@ use std::{
 
 /// Returns what an abbreviation of this field means.
 pub use abbreviations::meaning as abbreviation;
+pub use built_in::{BuiltIn, bring, built_in};
 pub use cache::Key as VectorKey;
 pub use document::{Document, Passage, Passages};
 pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};
@@ -47,7 +49,6 @@ pub use index::Index;
 /// Returns whether a request is probably in a language that search does not read.
 pub use languages::is_unread;
 /// The name of the built-in model.
-pub use nonet_model::NAME as MODEL;
 pub use outcomes::{Learned, Outcome, Outcomes};
 pub use query::Query;
 pub use rules::{Rule, Rules};

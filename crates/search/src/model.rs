@@ -6,7 +6,7 @@
 
 mod batches;
 mod recipe;
-#[cfg(all(test, feature = "tract"))]
+#[cfg(test)]
 mod tests;
 mod vocabulary;
 
@@ -29,7 +29,7 @@ use tokenizers::{Encoding, Tokenizer, TruncationParams};
 
 use self::recipe::{Pooling, Recipe};
 use super::{
-    int8, onnx,
+    built_in, int8, onnx,
     onnx::Message,
     onnxruntime::{self, Engine, whole},
     text,
@@ -76,10 +76,11 @@ impl Source {
     /// Opens the model of a folder, or the built-in one.
     pub(super) fn open(folder: Option<&Path>) -> Result<Source, String> {
         let Some(folder) = folder else {
+            let own = built_in::built_in().ok_or("this program has no built-in model")?;
             return Ok(Source {
                 graph: None,
                 tokenizer_file: "the built-in tokenizer.json".into(),
-                tokenizer: nonet_model::TOKENIZER.into(),
+                tokenizer: own.tokenizer.into(),
                 recipe: Recipe::default(),
                 pooling: Ok(Pooling::Mean),
             });
@@ -443,8 +444,8 @@ fn session(source: &Source, engine: &Engine) -> Result<(Session, Option<Words>),
     if let Some(file) = &source.graph {
         return Ok((builder(engine)?.commit_from_file(file)?, None));
     }
-    let model = onnx::read(Bytes::from_static(nonet_model::GRAPH));
-    let mut model = model.expect("a test reads the compiled-in graph");
+    let own = built_in::built_in().expect("`Source::open` found it");
+    let mut model = onnx::read(Bytes::from_static(own.graph)).expect("a test reads the compiled-in graph");
     let words = model.graph.as_mut().and_then(Words::cut);
     if engine.native
         && let Some(model) = int8::rewritten(&model)
@@ -483,10 +484,10 @@ mod of_the_built_in {
         assert_eq!(BUILT_IN, nonet_base::text::hex(&hash.finalize()[..8]));
     }
 
-    #[cfg(feature = "tract")]
     #[test]
     fn a_text_has_the_same_vector_in_a_batch_and_with_the_table_in_the_graph() {
-        let source = Source::open(None).expect("it is compiled in");
+        built_in::bring_model();
+        let source = Source::open(None).expect("it is there");
         let mut model = Model::load(&source, None).expect("there is an engine");
         let mut whole = Model::load(&source, None).expect("there is an engine");
         let session =

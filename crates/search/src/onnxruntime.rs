@@ -16,7 +16,7 @@ use std::{
 
 use ort::environment::Environment;
 
-use super::embedder::Backend;
+use super::{built_in, embedder::Backend};
 
 /// The engine of this process, and what sessions are made with.
 pub(super) struct Engine {
@@ -56,7 +56,7 @@ fn choose(candidates: &[Candidate]) -> Result<Engine, String> {
     if refused.is_empty() {
         refused.push_str("no ONNX Runtime library found");
     }
-    built_in(refused.trim_end_matches("; "))
+    own(refused.trim_end_matches("; "))
 }
 
 fn native(file: &Path, version: &str, detail: String) -> Result<Engine, String> {
@@ -67,22 +67,19 @@ fn native(file: &Path, version: &str, detail: String) -> Result<Engine, String> 
     Ok(Engine { environment, backend, native: true })
 }
 
-#[cfg(feature = "tract")]
-fn built_in(why: &str) -> Result<Engine, String> {
-    ort::set_api(ort_tract::api());
+fn own(why: &str) -> Result<Engine, String> {
+    let Some(api) = built_in::built_in().and_then(|own| own.engine) else {
+        return Err(format!(
+            "{why}; this build has no built-in engine: `pip install onnxruntime` (1.{} or later), or name the library in \
+             `[embedder] onnxruntime` or ORT_DYLIB_PATH",
+            ort::MINOR_VERSION
+        ));
+    };
+    ort::set_api(api());
     let environment = environment(ort::init())?;
     let backend = Backend { name: "tract".to_owned(), detail: why.to_owned() };
     tracing::info!(engine = %backend.name, %why, "search by meaning runs on the built-in engine");
     Ok(Engine { environment, backend, native: false })
-}
-
-#[cfg(not(feature = "tract"))]
-fn built_in(why: &str) -> Result<Engine, String> {
-    Err(format!(
-        "{why}; this build has no built-in engine: `pip install onnxruntime` (1.{} or later), or name the library in \
-         `[embedder] onnxruntime` or ORT_DYLIB_PATH",
-        ort::MINOR_VERSION
-    ))
 }
 
 fn environment(builder: ort::environment::EnvironmentBuilder) -> Result<Environment, String> {
@@ -90,7 +87,7 @@ fn environment(builder: ort::environment::EnvironmentBuilder) -> Result<Environm
 }
 
 /// Returns the version of the ONNX Runtime in this file, if usable.
-#[allow(unsafe_code)] // Loading code is what a probe does; each step gives its reason.
+#[expect(unsafe_code, reason = "loading code is what a probe does; each step gives its reason")]
 fn probe(file: &Path) -> Result<String, String> {
     if !file.is_absolute() {
         return Err("the path is not absolute".to_owned());

@@ -2,6 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nonet_config::keyring::Keyring;
+use nonet_hosts::{Carried, FileScope, Imported, SetupUndo};
+use nonet_servers::downstream::{Remedy, State};
+
 use super::{
     super::{
         FAILED, OK, gateway,
@@ -9,11 +13,6 @@ use super::{
         load, show,
     },
     Setup,
-};
-use crate::{
-    downstream::{Remedy, State},
-    hosts::{Carried, FileScope, Imported, SetupUndo},
-    keyring::Keyring,
 };
 
 /// Applies what the user agreed to.

@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use anyhow::Context;
+use nonet_config as config;
+use nonet_store::{
+    reloads::ReloadRequest,
+    trusted_files::{TrustedFiles, TrustedState},
+};
+use nonet_text::fault::Code;
 use serde_json::json;
 
 use super::{
     super::{FAILED, OK, found, reload, show},
     TrustArgs,
-};
-use crate::{
-    config,
-    fault::Code,
-    reloads::ReloadRequest,
-    trusted_files::{TrustedFiles, TrustedState},
 };
 
 /// Whether a name is that of a file, not of a server or tool.

@@ -14,6 +14,9 @@ use axum::{
 };
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
+use nonet_config::shell;
+use nonet_core::Gateway;
+use nonet_state::feed::{CallContent, FinishedCall};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::error::RecvError;
@@ -22,10 +25,6 @@ use super::{
     answer,
     servers::wrong,
     tools::{call_as_user, shown},
-};
-use crate::{
-    gateway::{CallContent, FinishedCall, Gateway},
-    shell,
 };
 
 /// The longest silence of a stream.

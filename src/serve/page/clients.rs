@@ -13,17 +13,15 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_base::text::clip;
+use nonet_core::{Gateway, place_of};
+use nonet_hosts::{self as hosts, Change, FileScope, HOSTS, Host, HostFault, Launch, Machine, Present};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
     answer,
     servers::{MAX_BODY, blocking, read, wrong},
-};
-use crate::{
-    gateway::{Gateway, place_of},
-    hosts::{self, Change, FileScope, HOSTS, Host, HostFault, Launch, Machine, Present},
-    text::clip,
 };
 
 /// The longest difference that is shown, in characters.
@@ -70,7 +68,7 @@ fn row(host: &'static Host, launch: &Launch, own: &str, machine: &Machine) -> Va
         Ok(Present::Elsewhere) => row["nonet"] = json!("elsewhere"),
         Ok(Present::Program { config, .. }) => {
             // Without a file, the entry means the user's own.
-            let file = config.as_deref().map(PathBuf::from).or_else(crate::config::user_file);
+            let file = config.as_deref().map(PathBuf::from).or_else(nonet_config::user_file);
             let is_own = file.is_some_and(|file| place_of(&file) == own);
             row["nonet"] = json!(if is_own { "here" } else { "other" });
             row["config"] = json!(config);

@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
 
 use axum::{Router, extract::State, response::Response, routing::get};
 use http::StatusCode;
+use nonet_core::Gateway;
 use serde_json::{Value, json};
 
 use super::answer;
-use crate::gateway::Gateway;
 
 pub(super) fn routes() -> Router<Arc<Gateway>> {
     Router::new().route("/ui/api/gateway", get(about)).route("/ui/api/gateways", get(all))
@@ -73,14 +73,12 @@ mod sockets {
     use tower_service::Service;
 
     use super::*;
-    use crate::{
-        gateway::Serves,
-        serve::{
-            HEAD_START,
-            page::{TOKEN, api, failed, servers::wrong},
-        },
-        shared::PageSockets,
+    use crate::serve::{
+        HEAD_START,
+        page::{TOKEN, api, failed, servers::wrong},
     };
+    use nonet_core::Serves;
+    use nonet_store::shared::PageSockets;
 
     /// The header that names the gateway that a request is meant for.
     const GATEWAY: &str = "x-nonet-gateway";

@@ -10,12 +10,13 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_core::Gateway;
+use nonet_state::page_questions::Unanswered;
 
 use super::{
     done,
     servers::{MAX_BODY, read, unfit, wrong},
 };
-use crate::gateway::{Gateway, page_questions::Unanswered};
 
 pub(super) fn routes() -> Router<Arc<Gateway>> {
     Router::new().route("/ui/api/questions/{id}", post(give)).layer(DefaultBodyLimit::max(MAX_BODY))

@@ -13,21 +13,17 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_config::{Sources, keyring, shell};
+use nonet_core::{Gateway, ServerTrial};
+use nonet_hosts::{
+    self as hosts, HostFault, ImportSource, Imported, Machine, SecretStore, TableFault, TypedLabels,
+    TypedServer, Unedited,
+};
+use nonet_store::reloads::text_hash;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use super::{answer, done, unreadable};
-use crate::{
-    config::Sources,
-    gateway::{Gateway, ServerTrial},
-    hosts::{
-        self, HostFault, ImportSource, Imported, Machine, SecretStore, TableFault, TypedLabels, TypedServer,
-        Unedited,
-    },
-    keyring,
-    reloads::text_hash,
-    shell,
-};
 
 /// The longest body, in bytes.
 pub(super) const MAX_BODY: usize = 512 << 10;

@@ -16,22 +16,19 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_base::text::clip;
+use nonet_config::{Sources, keyring, shell};
+use nonet_core::{Gateway, Tried};
+use nonet_hosts::{
+    self as hosts, Carried, Defaults, FileScope, Host, HostFault, ImportRow, Imported, LeftServer, Machine,
+    MappedRule, Setup, SetupClient, SetupUndo,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::{
     answer,
     servers::{MAX_BODY, blocking, editable, read, told_secrets, wrong},
-};
-use crate::{
-    config::Sources,
-    gateway::{Gateway, Tried},
-    hosts::{
-        self, Carried, Defaults, FileScope, Host, HostFault, ImportRow, Imported, LeftServer, Machine,
-        MappedRule, Setup, SetupClient, SetupUndo,
-    },
-    keyring, shell,
-    text::clip,
 };
 
 /// The longest difference of one file that is shown, in characters.

@@ -13,6 +13,12 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_base::text::clip;
+use nonet_config::{Policy, Sources};
+use nonet_core::{Gateway, Interrupt, call::Request};
+use nonet_hosts::{self as hosts, Machine};
+use nonet_state::session::Session;
+use nonet_text::fault::{Code, Fault};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::task::AbortOnDropHandle;
@@ -20,13 +26,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     answer,
     servers::{MAX_BODY, blocking, editable, not_edited, read, write, wrong},
-};
-use crate::{
-    config::{Policy, Sources},
-    fault::{Code, Fault},
-    gateway::{Gateway, Interrupt, call::Request, session::Session},
-    hosts::{self, Machine},
-    text::clip,
 };
 
 /// The name of the page's user among the clients.

@@ -10,19 +10,17 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use nonet_core::{
+    Gateway,
+    user_work::{WorkAction, WorkItem, WorkKind},
+};
+use nonet_text::fault::{Code, Fault};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{
     answer, done,
     servers::{MAX_BODY, read},
-};
-use crate::{
-    fault::{Code, Fault},
-    gateway::{
-        Gateway,
-        user_work::{WorkAction, WorkItem, WorkKind},
-    },
 };
 
 /// The routes of the view.

@@ -6,7 +6,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Runs on a small stack, like the gateway's workers, within the deadline.
 fn in_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let (send, receive) = mpsc::channel();
+    let (send, receive) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().stack_size(2 << 20);
     let thread = thread.spawn(move || send.send(work()).unwrap()).unwrap();
     let done = receive.recv_timeout(DEADLINE).expect("it ends in time");

@@ -94,6 +94,7 @@ impl Folder {
     }
 
     fn embedder(&self) -> Embedder {
+        crate::built_in::bring_model();
         Embedder::start(&Settings {
             model: Some(self.path("model")),
             cache: Some(self.path("cache")),

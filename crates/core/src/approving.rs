@@ -1,0 +1,351 @@
+//! Approvals that the model cannot give (`approve_by = "user"`): the live page, `nonet approve` or a webhook decides
+//! them if the client has no forms.
+//!
+//! The first call asks and fails at once, so that the model can inform the user; the same call, repeated, waits for the
+//! decision.
+
+use std::time::Duration;
+
+use nonet_base::text::hex;
+use nonet_config::{ApprovalHook, ApproveBy, shell};
+use nonet_parts::{
+    approvals::{Asked, Decision, Undecided, Verdict, WaitingApproval},
+    audit::Approver,
+};
+use nonet_servers::catalog::Tool;
+use nonet_store::StoreError;
+use nonet_text::fault::{Code, Fault};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{
+    Gateway,
+    call::Unprepared,
+    graph::Limit,
+    questions::{Approved, FormDecision, Unasked, patience},
+};
+use nonet_state::outward;
+use nonet_state::{
+    grants::{Approval, ApprovalAsked, RunApproval, RunGrants},
+    session::Caller,
+};
+
+/// How long a call waits for a webhook, which may answer at once.
+const HOOK: Duration = Duration::from_secs(10);
+
+/// The state of the user's answer to an approval.
+enum Answered {
+    /// Decided; the decision is consumed.
+    Decided(Decision),
+    /// Not decided yet.
+    Waiting(Box<WaitingApproval>),
+}
+
+impl Gateway {
+    /// Asks before a call: by a form, or elsewhere if only the user's own answer counts. Otherwise, and in a run, the caller
+    /// of this asks.
+    pub(super) async fn approve(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+        asked: ApprovalAsked,
+    ) -> Result<Approver, Unprepared> {
+        let mut unasked = match self.questions.approve(caller, tool, params, asked).await? {
+            Approved::By(approver) => return Ok(approver),
+            Approved::Unasked(unasked) => unasked,
+        };
+        if caller.run.is_some() || unasked.by == ApproveBy::Chat || unasked.fault.is_some() {
+            return Err(Unprepared::Asks(unasked));
+        }
+        let asked = Asked {
+            key: unasked.approval.key(&self.approvals.nonce),
+            question: unasked.message.clone(),
+            subject: tool.full.to_string(),
+            rule: unasked.rule.clone(),
+            client: caller.client.clone(),
+            lasting: unasked.lasting,
+            ..Asked::default()
+        };
+        match self.answered_elsewhere(caller, asked).await? {
+            Answered::Decided(Decision { verdict: Verdict::Deny, .. }) => Err(unasked.refused(None).into()),
+            Answered::Decided(decision) => {
+                if decision.verdict == Verdict::AllowForSession && unasked.lasting {
+                    caller.session.approve(&tool.full, &tool.hash);
+                }
+                Ok(approver(&decision))
+            }
+            Answered::Waiting(one) => {
+                let message = format!(
+                    "`{}` runs only if the user approves it ({}); an answer in this chat does not count. {} Tell the user \
+                     what would run; then make the same call again: it waits for the decision.",
+                    tool.full,
+                    unasked.rule,
+                    self.where_to_answer(&one)
+                );
+                let fault = Fault::new(Code::NeedsApproval, message)
+                    .details(json!({ "approval": one.id(), "left_s": one.left.as_secs() }));
+                unasked.fault = Some(Box::new(fault));
+                Err(Unprepared::Asks(unasked))
+            }
+        }
+    }
+
+    /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns the question that stays open;
+    /// `None` once the user has answered it.
+    pub(super) async fn ask_in_run(
+        &self,
+        caller: &Caller,
+        limit: Option<&Limit>,
+        unasked: Unasked,
+    ) -> Option<RunApproval> {
+        let asked = unasked.in_run();
+        let Some(run) = &caller.run else { return Some(asked) };
+        let _turn = run.turn.lock().await;
+        if run.has_answered(&asked) {
+            return None;
+        }
+        if run.is_open(&asked) {
+            return Some(asked);
+        }
+        let paused = limit.map(Limit::pause);
+        let decided = self.decided_by_form(caller, run, &asked).await;
+        drop(paused);
+        match decided {
+            true => None,
+            false => {
+                run.leave_open(&asked);
+                Some(asked)
+            }
+        }
+    }
+
+    /// Asks about the calls of a tool in a run by a form. Returns whether the user has decided.
+    pub(super) async fn decided_by_form(
+        &self,
+        caller: &Caller,
+        run: &RunGrants,
+        asked: &RunApproval,
+    ) -> bool {
+        let asking = Caller { unasked: !run.may_ask, ..caller.clone() };
+        match self.questions.by_form(&asking, &asked.message, asked.lasting).await {
+            FormDecision::Yes { always } => {
+                if always {
+                    caller.session.approve(&asked.tool, &asked.hash);
+                }
+                run.give(asked, Some(Approver::Form), None);
+                true
+            }
+            FormDecision::No => {
+                run.give(asked, None, None);
+                true
+            }
+            FormDecision::Unanswered(_) | FormDecision::NoForm => false,
+        }
+    }
+
+    /// Tells the model where the user answers.
+    fn where_to_answer(&self, one: &WaitingApproval) -> String {
+        let command = shell::nonet(&format!("approve {}", one.id()), &self.config().file);
+        let page =
+            self.page_address().map_or_else(String::new, |page| format!("on the live page ({page}) or "));
+        let minutes = one.left.as_secs().div_ceil(60).max(1);
+        format!("The user decides {page}with `{command}` in a terminal, within {minutes} minutes.")
+    }
+
+    /// Returns the approval for a subject, decided or waiting. A repeated request waits for the user.
+    async fn asked_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<WaitingApproval, Fault> {
+        let owner = caller.session.owner();
+        let known = self.approvals.of_key(owner, &asked.key).await.map_err(not_kept)?;
+        let one = match known {
+            Some(one) => {
+                let waited = self.approvals.wait(one, patience(caller), &caller.cancel).await;
+                waited.map_err(not_kept)?
+            }
+            None => {
+                let hook = self.config().gateway.approve_webhook.clone();
+                let address = match (&hook, self.http.get()) {
+                    (Some(_), Some(_)) => uuid::Uuid::new_v4().simple().to_string(),
+                    _ => String::new(),
+                };
+                let asked = Asked { address, ..asked };
+                let Some(one) = self.approvals.ask(owner, asked).await.map_err(not_kept)? else {
+                    let message = "Too many approvals are already waiting for the user. They are decided \
+                                   with `nonet approve`, or expire after some minutes.";
+                    return Err(Fault::new(Code::RateLimited, message));
+                };
+                match hook {
+                    Some(hook) => self.consult(caller, hook, one).await?,
+                    None => Some(one),
+                }
+            }
+        };
+        one.ok_or_else(over)
+    }
+
+    /// Returns the decision on a subject and consumes it, or returns the waiting approval.
+    async fn answered_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<Answered, Fault> {
+        let one = self.asked_elsewhere(caller, asked).await?;
+        let Some(decision) = one.decision().cloned() else { return Ok(Answered::Waiting(Box::new(one))) };
+        match self.approvals.take(one).await.map_err(not_kept)? {
+            true => Ok(Answered::Decided(decision)),
+            // The same call, made at the same time, has consumed it.
+            false => Err(over()),
+        }
+    }
+
+    /// Sends a question to the webhook and waits briefly for an answer.
+    async fn consult(
+        &self,
+        caller: &Caller,
+        hook: ApprovalHook,
+        one: WaitingApproval,
+    ) -> Result<Option<WaitingApproval>, Fault> {
+        let mut question = one.to_json();
+        question["kind"] = json!("approval");
+        if let Some(address) = self.http.get() {
+            question["answer_url"] = json!(format!("{address}/approve/{}", one.asked.address));
+        }
+        let (approvals, id) = (self.approvals.clone(), one.id().to_string());
+        let asking = self.servers.life.tasks.spawn(async move {
+            let answer = match outward::consult(&hook, &question).await {
+                Ok(answer) => answer,
+                Err(why) => {
+                    tracing::warn!("`gateway.approve_webhook` could not be asked: {why}");
+                    return;
+                }
+            };
+            if let Some(decision) = decision_of(&answer, "webhook")
+                && let Err(why) = approvals.decide(&id, decision).await
+            {
+                tracing::warn!(%id, "the answer of `gateway.approve_webhook` was ignored: {why}");
+            }
+        });
+        let _ = tokio::time::timeout(HOOK.min(patience(caller)), asking).await;
+        self.approvals.of_key(caller.session.owner(), &one.asked.key).await.map_err(not_kept)
+    }
+
+    /// Asks a parked run's question outside the chat. Returns where the user answers.
+    pub(super) async fn ask_step(&self, caller: &Caller, question: &StepQuestion) -> Result<String, Fault> {
+        let one = self.asked_elsewhere(caller, question.asked(caller)).await?;
+        Ok(self.where_to_answer(&one))
+    }
+
+    /// Whether the rates already counted this very call when the user was asked about it.
+    pub(super) async fn was_rated(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+        by: ApproveBy,
+    ) -> bool {
+        let approval = Approval::of(caller, tool, params);
+        match by {
+            ApproveBy::Chat => self.questions.is_approved(&approval),
+            ApproveBy::User => {
+                let key = approval.key(&self.approvals.nonce);
+                matches!(self.approvals.of_key(caller.session.owner(), &key).await, Ok(Some(_)))
+            }
+        }
+    }
+
+    /// Returns the answer that the user gave outside the chat to a parked run's question, and where.
+    pub(super) async fn step_answered(
+        &self,
+        caller: &Caller,
+        question: &StepQuestion,
+    ) -> Result<(Value, Approver), Fault> {
+        let StepQuestion { token, about, message, .. } = question;
+        match self.answered_elsewhere(caller, question.asked(caller)).await? {
+            Answered::Decided(decision) => {
+                let by = approver(&decision);
+                Ok(match decision {
+                    Decision { verdict: Verdict::Deny, .. } => (json!({ "status": "denied" }), by),
+                    Decision { answer: Some(answer), .. } => (answer, by),
+                    _ => (json!("approve"), by),
+                })
+            }
+            Answered::Waiting(one) => {
+                let told = format!(
+                    "`{about}` waits for the user's own answer; an answer in this chat does not count \
+                     (`approve_by`). {} Tell the user; then call ask_user with the token: it waits for the answer.",
+                    self.where_to_answer(&one)
+                );
+                Err(Fault::new(Code::NeedsApproval, told)
+                    .details(
+                        json!({ "approval": one.id(), "left_s": one.left.as_secs(), "question": message }),
+                    )
+                    .next("ask_user", json!({ "token": token })))
+            }
+        }
+    }
+
+    /// Whether the questions of workflows accept only the user's own answers.
+    pub(super) fn asks_the_user_only(&self) -> bool {
+        self.config().gateway.approve_by == ApproveBy::User
+    }
+
+    /// Accepts the answer sent to a one-time address.
+    pub async fn answer_at(&self, address: &str, answer: &Value) -> Result<(), Undecided> {
+        let failed = |error: StoreError| Undecided::Failed(error.to_string());
+        let id = self.approvals.at_address(address).await.map_err(failed)?.ok_or(Undecided::Unknown)?;
+        let unfit =
+            Undecided::Unfit("the answer must be {\"decision\": \"allow\"} or {\"decision\": \"deny\"}");
+        let decision = decision_of(answer, "webhook").ok_or(unfit)?;
+        self.approvals.decide(&id, decision).await.map(drop)
+    }
+}
+
+/// A question of a parked run, for the user outside the chat.
+pub(super) struct StepQuestion {
+    pub token: String,
+    /// What asks: an app, or the tool that waits for approval.
+    pub about: String,
+    pub rule: String,
+    pub message: String,
+    /// Whether the answer is more than a yes or a no.
+    pub takes_answer: bool,
+}
+
+impl StepQuestion {
+    fn asked(&self, caller: &Caller) -> Asked {
+        Asked {
+            key: hex(&Sha256::digest(format!("ask {}", self.token).as_bytes())),
+            question: self.message.clone(),
+            subject: self.about.clone(),
+            rule: self.rule.clone(),
+            client: caller.client.clone(),
+            takes_answer: self.takes_answer,
+            ..Asked::default()
+        }
+    }
+}
+
+/// Returns where a decision was made.
+fn approver(decision: &Decision) -> Approver {
+    match decision.by.as_str() {
+        "page" => Approver::Page,
+        "webhook" => Approver::Webhook,
+        _ => Approver::Command,
+    }
+}
+
+/// Reads the decision in a program's answer; `None` if the answer is not clear.
+fn decision_of(answer: &Value, by: &str) -> Option<Decision> {
+    let verdict = match answer.get("decision")?.as_str()? {
+        "allow" => Verdict::Allow,
+        "allow_for_session" => Verdict::AllowForSession,
+        "deny" => Verdict::Deny,
+        _ => return None,
+    };
+    Some(Decision { verdict, answer: answer.get("answer").cloned(), by: by.into() })
+}
+
+fn not_kept(error: StoreError) -> Fault {
+    nonet_state::faults::of_store("The approval cannot be stored or read", &error)
+}
+
+fn over() -> Fault {
+    let message = "The approval was used by another call, or has expired. Make the call again to ask again.";
+    Fault::new(Code::NeedsApproval, message)
+}

@@ -1,0 +1,551 @@
+//! Workflows and `run_parallel` runs that wait for the user's answer or approval: parked in the store until it comes, even
+//! across a restart.
+//!
+//! The record keeps what the run needs to continue: the outcomes of the finished steps, the values that later steps
+//! see, the question, and the remaining time. Finished steps do not run again.
+//!
+//! The record stays until the workflow ends. The gateway that received the answer holds the record, and adds each
+//! finished step, item or step of an inner app as a part: a small record of its own, so that a long list costs no more
+//! per item than a short one. If the run is cut off, the same token continues from there.
+
+mod checkpoints;
+mod resuming;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+    time::Duration,
+};
+
+use nonet_base::{
+    clock::{Clock, millis},
+    json::set_member,
+    text::escaped,
+};
+use nonet_config::{
+    ApproveBy,
+    workflow::{CallOutcome, Plan},
+};
+use nonet_parts::audit::Approver;
+use nonet_servers::downstream::EscapedTexts;
+use nonet_store::{Most, NewRecord, Record, RecordKind, Records, StoreError};
+use nonet_text::{
+    fault::{Code, Fault},
+    results::{CallResult, QUESTION, is_error, json_len},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+pub(crate) use self::checkpoints::Checkpoints;
+use crate::{
+    AskArguments, Gateway, ParallelArguments,
+    approving::StepQuestion,
+    call::text_result,
+    graph::{ActionResult, ItemCounts, Journal as _, Noted, OpenQuestion},
+    interrupt::Interrupt,
+    questions::{AskOutcome, HeldCall, Question, no_question},
+};
+use nonet_state::{grants::RunApproval, session::Caller};
+
+/// The prefix of a parked workflow's token.
+const TOKEN: &str = "app-";
+/// How long a workflow waits for its answer.
+const AGE: Duration = Duration::from_secs(24 * 3_600);
+/// How many workflows may wait for one owner.
+const MAX_PARKED: usize = 100;
+/// The maximum size of one workflow's state in bytes of JSON, and of all its parts together.
+const MAX_BYTES: usize = 16 << 20;
+/// How many parts one workflow may have.
+const MAX_PARTS: usize = 10_000;
+
+/// The workflows that wait for the user.
+#[derive(Debug)]
+pub(crate) struct ParkedFlows {
+    records: Arc<dyn Records>,
+    clock: Clock,
+}
+
+/// The state of a run that has to wait for the user.
+pub(crate) struct RunToPark<'a> {
+    /// The workflow, or `run_parallel`.
+    pub app_id: &'a str,
+    pub plan: &'a Plan,
+    /// The calls whose values are needed later.
+    pub needed: BTreeSet<usize>,
+    pub digest: String,
+    pub input: Value,
+    /// The arguments of a `run_parallel`.
+    pub actions: Option<&'a ParallelArguments>,
+    pub timeout: Duration,
+    pub left: Duration,
+    pub checkpoints: Option<&'a Checkpoints>,
+    /// What has ended inside inner apps and lists.
+    pub noted: Option<&'a Noted>,
+}
+
+/// A workflow or a `run_parallel` as it is stored.
+#[derive(Debug, Deserialize, Serialize)]
+struct ParkedFlow {
+    /// The workflow, or `run_parallel`.
+    app_id: String,
+    /// The arguments of a `run_parallel`.
+    #[serde(default)]
+    actions: Option<ParallelArguments>,
+    /// The account that may answer; `None` for the clients of this machine's user.
+    #[serde(default)]
+    by: Option<String>,
+    /// The digest of the workflow's definition when the run began.
+    digest: String,
+    input: Value,
+    ended: Vec<ParkedStep>,
+    /// The step that asks, and its question.
+    step: String,
+    ask: AskArguments,
+    /// The calls that wait for approval, if the step does not ask itself.
+    #[serde(default)]
+    approval: Option<RunApproval>,
+    /// The user's answers about calls so far.
+    #[serde(default)]
+    grants: Value,
+    /// How many earlier questions were answered. Each question has its own token, so no answer counts for a later
+    /// question.
+    #[serde(default)]
+    answered: usize,
+    timeout_ms: u64,
+    left_ms: u64,
+    /// The user's answer, once it is understood, and who gave it.
+    #[serde(default)]
+    answer: Option<Value>,
+    #[serde(default)]
+    by_whom: Option<Approver>,
+}
+
+/// A finished call.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct ParkedStep {
+    /// The id of its step; for a part, its place.
+    id: String,
+    outcome: CallOutcome,
+    name: String,
+    /// A `CallToolResult`; without content if no later step needs it.
+    result: Value,
+    repaired: Vec<String>,
+    calls: usize,
+    #[serde(default)]
+    items: Option<ItemCounts>,
+    declined: Option<Value>,
+    elapsed_ms: u64,
+}
+
+/// The token of a question, and its record.
+struct Token<'a> {
+    record: &'a str,
+    answered: usize,
+}
+
+impl<'a> Token<'a> {
+    fn read(token: &'a str) -> Self {
+        let later = token.rsplit_once('-').filter(|(record, _)| record.starts_with(TOKEN));
+        match later.and_then(|(record, answered)| Some((record, answered.parse().ok()?))) {
+            Some((record, answered)) => Self { record, answered },
+            None => Self { record: token, answered: 0 },
+        }
+    }
+
+    fn of(record: &str, answered: usize) -> String {
+        match answered {
+            0 => record.into(),
+            later => format!("{record}-{later}"),
+        }
+    }
+}
+
+impl ParkedFlows {
+    pub(crate) fn new(records: Arc<dyn Records>, clock: Clock) -> Self {
+        Self { records, clock }
+    }
+
+    /// Stores a workflow under a new id, or replaces the record with this id. Returns the id.
+    async fn put(&self, owner: &str, id: Option<&str>, flow: &ParkedFlow) -> Result<String, Fault> {
+        let body = json!(flow);
+        let bytes = json_len(&body);
+        if bytes > MAX_BYTES {
+            let message = format!(
+                "The results of the steps so far are too large to keep until the user answers: {bytes} \
+                 bytes, and the maximum is {MAX_BYTES}. Select less with `select`."
+            );
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        self.drop_expired(owner).await;
+        let id = id.map_or_else(|| format!("{TOKEN}{}", uuid::Uuid::new_v4().simple()), ToString::to_string);
+        let record = NewRecord {
+            owner: owner.into(),
+            id: id.clone(),
+            held: false,
+            ..NewRecord::new(RecordKind::Parked, body)
+        };
+        match self.records.put(record, Most::Refuse(MAX_PARKED)).await.map_err(not_kept)? {
+            Some(_) => Ok(id),
+            None => {
+                let message = format!(
+                    "{MAX_PARKED} apps are already waiting for the user to answer. Answer one of them, or \
+                     wait: each expires a day after it asked."
+                );
+                Err(Fault::new(Code::RateLimited, message))
+            }
+        }
+    }
+
+    /// Returns up to `most` waiting workflows of all owners, latest first. For the user of the machine.
+    pub(crate) async fn in_list(&self, most: usize) -> Result<Vec<Value>, Fault> {
+        let all = self.records.of_kind(RecordKind::Parked).await.map_err(not_kept)?;
+        // Parts belong to other records.
+        let waiting = all.iter().rev().filter(|record| self.age(record) < millis(AGE)).filter_map(shown);
+        Ok(waiting.take(most).collect())
+    }
+
+    /// Returns a waiting workflow with its input, if there is one.
+    pub(crate) async fn in_full(&self, owner: &str, id: &str) -> Result<Option<Value>, Fault> {
+        let record = self.records.get(RecordKind::Parked, owner, id).await.map_err(not_kept)?;
+        Ok(record.and_then(|record| {
+            let mut flow = shown(&record)?;
+            let mut choices = record.body["ask"]["choices"].clone();
+            EscapedTexts::of(&mut choices);
+            flow["choices"] = choices;
+            flow["input"] = record.body["input"].clone();
+            Some(flow)
+        }))
+    }
+
+    /// Removes expired workflows.
+    async fn drop_expired(&self, owner: &str) {
+        let before = self.clock.unix_ms().saturating_sub(millis(AGE)).saturating_add(1);
+        if let Err(error) = self.records.drop_old(RecordKind::Parked, owner, before).await {
+            tracing::warn!(%error, "apps that have waited too long were not removed");
+        }
+    }
+
+    /// Returns how long a record has waited, in milliseconds.
+    fn age(&self, record: &Record) -> u64 {
+        self.clock.unix_ms().saturating_sub(record.put_ms)
+    }
+
+    async fn get(&self, owner: &str, token: &str) -> Result<(Record, ParkedFlow), Fault> {
+        let id = Token::read(token).record;
+        let record = self.records.get(RecordKind::Parked, owner, id).await.map_err(not_kept)?;
+        let record = record.ok_or_else(|| no_question(token))?;
+        if self.age(&record) >= millis(AGE) {
+            self.drop_expired(owner).await;
+            return Err(no_question(token));
+        }
+        let flow = ParkedFlow::deserialize(&record.body).map_err(|error| {
+            let message =
+                format!("The stored state of the app cannot be read ({error}). Call the app again.");
+            Fault::new(Code::Internal, message)
+        })?;
+        Ok((record, flow))
+    }
+
+    /// Returns the answer of a question whose time is over.
+    fn timed_out(&self, record: &Record, ask: &AskArguments) -> Option<Value> {
+        let limit = ask.timeout?.saturating_mul(1_000);
+        (self.age(record) >= limit).then(|| json!({ "status": "timed_out" }))
+    }
+
+    /// Returns the parts kept of a run that was cut off.
+    async fn parts(&self, id: &str) -> Result<BTreeMap<String, ParkedStep>, Fault> {
+        let all = self.records.all(RecordKind::Parked, id).await.map_err(not_kept)?;
+        let read = |part: &Record| match ParkedStep::deserialize(&part.body) {
+            Ok(step) => Some((part.id.clone(), step)),
+            Err(error) => {
+                tracing::warn!(%error, "part of an app's state cannot be read");
+                None
+            }
+        };
+        Ok(all.iter().filter_map(read).collect())
+    }
+
+    /// Keeps what has ended inside the unfinished calls of a run, so that it does not run again.
+    async fn keep_parts(&self, id: &str, noted: &Noted, ended: &[ParkedStep]) {
+        let parts = self.checkpoints("", id, 0);
+        for (place, (one, is_needed)) in noted.all() {
+            if !is_over(&place, ended) {
+                parts.ended(place, &one, is_needed).await;
+            }
+        }
+    }
+
+    /// Returns the checkpoints of a record that nobody holds and that has no parts.
+    fn checkpoints(&self, owner: &str, id: &str, answered: usize) -> Checkpoints {
+        Checkpoints {
+            records: self.records.clone(),
+            owner: owner.into(),
+            id: id.into(),
+            answered,
+            before: BTreeMap::new(),
+            bytes: AtomicUsize::new(0),
+            is_held: AtomicBool::new(false),
+        }
+    }
+
+    /// Ends the wait with an answer. Of several answers only one is accepted, as long as the gateway that accepted it
+    /// runs.
+    async fn answered(&self, mut record: Record, flow: &ParkedFlow) -> Result<Checkpoints, Fault> {
+        let taken = || {
+            let message =
+                "The run already has an answer and continues with it. That call returns the result.";
+            Fault::new(Code::NotFound, message)
+        };
+        if !self.records.hold(&record).await.map_err(not_kept)? {
+            return Err(taken());
+        }
+        let answered = usize::try_from(record.body["answered"].as_u64().unwrap_or(0)).unwrap_or(usize::MAX);
+        let mut checkpoints = self.checkpoints(&record.owner, &record.id, answered);
+        checkpoints.is_held = AtomicBool::new(true);
+        checkpoints.before = self.parts(&record.id).await?;
+        checkpoints.bytes =
+            AtomicUsize::new(checkpoints.before.values().map(|step| json_len(&json!(step))).sum());
+        if record.body["answer"].is_null() {
+            record.revision += 1;
+            set_member(&mut record.body, "answer", json!(flow.answer));
+            set_member(&mut record.body, "by_whom", json!(flow.by_whom));
+            if !self.records.change(record).await.map_err(not_kept)? {
+                return Err(taken());
+            }
+        }
+        Ok(checkpoints)
+    }
+}
+
+impl ParkedFlow {
+    /// Returns the question as asked in the chat.
+    fn question(&self) -> Question {
+        self.approval.as_ref().map_or_else(|| self.ask.in_chat(), Question::of_run)
+    }
+
+    /// Returns the question for the user outside the chat, if only the user's own answer counts.
+    fn for_user(&self, token: &str, asks_user: bool) -> Option<StepQuestion> {
+        let token = token.to_string();
+        match &self.approval {
+            Some(asked) => (asked.by == ApproveBy::User).then(|| StepQuestion {
+                token,
+                about: asked.tool.to_string(),
+                rule: asked.rule.clone(),
+                message: asked.message.clone(),
+                takes_answer: false,
+            }),
+            None => asks_user.then(|| StepQuestion {
+                token,
+                about: format!("apps.{}", self.app_id),
+                rule: "gateway.approve_by".into(),
+                message: self.question().message,
+                takes_answer: true,
+            }),
+        }
+    }
+
+    /// Returns the question as an answer of `call_app`, `run_parallel` or `ask_user`.
+    fn put(&self, caller: &Caller, token: &str, question: &Question) -> Value {
+        let mut asked = question.put(token);
+        if self.approval.as_ref().is_some_and(|asked| asked.by == ApproveBy::Chat) && caller.forms().is_some()
+        {
+            let hint = "The user has not answered the form, and an answer in this chat does not count. Call ask_user with this \
+                        `token` to show the form again.";
+            set_member(&mut asked, "hint", hint);
+        }
+        self.told(asked)
+    }
+
+    fn told(&self, mut asked: Value) -> Value {
+        if self.actions.is_none() {
+            set_member(&mut asked, "app_id", &*self.app_id);
+        }
+        set_member(&mut asked, "step", &*self.step);
+        let done: Vec<&str> = self.ended.iter().map(|step| step.id.as_str()).collect();
+        if !done.is_empty() {
+            set_member(&mut asked, "completed", json!(done));
+        }
+        let mut answer = text_result(asked.to_string());
+        set_member(&mut answer, "_meta", json!({ QUESTION: true }));
+        answer
+    }
+}
+
+impl Gateway {
+    /// Implements the `ask_user` meta-tool. The answer that approves a call is the call's result.
+    pub async fn ask_user(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: AskArguments,
+    ) -> Result<CallResult, Interrupt> {
+        if let Some(token) = arguments.token.as_deref().filter(|token| token.starts_with(TOKEN)) {
+            let (answer, content) = (arguments.answer.as_ref(), arguments.content.as_deref());
+            return Ok(self.go_on(caller, token, answer, content).await?.into());
+        }
+        match self.questions.ask_user(caller, arguments).await? {
+            AskOutcome::Answer(answer) => Ok(text_result(answer.to_string()).into()),
+            AskOutcome::Run(HeldCall::Tool(request)) => self.execute(caller, *request).await,
+            AskOutcome::Run(HeldCall::App(app)) => Ok(self.call_app(caller, *app).await?.into()),
+        }
+    }
+
+    /// Parks a run until the user answers. Returns the question. A run that asks again keeps its record, so its last state
+    /// survives if the new one cannot be stored.
+    pub(crate) async fn park(
+        &self,
+        caller: &Caller,
+        run: RunToPark<'_>,
+        results: Vec<Option<ActionResult>>,
+        at: usize,
+    ) -> Value {
+        let open = results.get(at).and_then(Option::as_ref).and_then(|one| one.open.as_deref().cloned());
+        let (ask, approval) = match open {
+            Some(OpenQuestion::Ask(ask)) => (ask, None),
+            Some(OpenQuestion::Approve(asked)) => {
+                (AskArguments::question(asked.message.clone()), Some(asked))
+            }
+            None => {
+                let message = "A step waits for the user without a question.";
+                return Fault::new(Code::Internal, message).to_result();
+            }
+        };
+        let calls = run.plan.calls();
+        let ended = results.into_iter().enumerate().filter_map(|(at, one)| Some((at, one?)));
+        let ended = ended.filter(|(_, one)| one.open.is_none());
+        let ended = ended.map(|(at, one)| ParkedStep::of(&calls[at].id, &one, run.needed.contains(&at)));
+        let checkpoints = run.checkpoints;
+        let parked = ParkedFlow {
+            app_id: run.app_id.into(),
+            actions: run.actions.cloned(),
+            by: answerer(caller),
+            digest: run.digest,
+            input: run.input,
+            ended: ended.collect(),
+            step: calls[at].id.clone(),
+            ask,
+            approval,
+            grants: caller.run.as_ref().map(|run| run.kept()).unwrap_or_default(),
+            answered: checkpoints.map_or(0, |before| before.answered.saturating_add(1)),
+            timeout_ms: millis(run.timeout),
+            left_ms: millis(run.left),
+            answer: None,
+            by_whom: None,
+        };
+        let id = checkpoints.map(|before| before.id.as_str());
+        let id = match (self.parked.put(caller.owner().key(), id, &parked).await, checkpoints) {
+            (Ok(id), before) => {
+                if let Some(before) = before {
+                    before.asked_again(&parked.ended).await;
+                }
+                id
+            }
+            (Err(fault), None) => return fault.to_result(),
+            (Err(fault), Some(before)) => {
+                before.free().await;
+                return fault.next("ask_user", before.way_on()).to_result();
+            }
+        };
+        if let Some(noted) = run.noted {
+            self.parked.keep_parts(&id, noted, &parked.ended).await;
+        }
+        let (token, question) = (Token::of(&id, parked.answered), parked.question());
+        let Some(step) = parked.for_user(&token, self.asks_the_user_only()) else {
+            return parked.put(caller, &token, &question);
+        };
+        let at = match self.ask_step(caller, &step).await {
+            Ok(at) => at,
+            Err(fault) => return fault.next("ask_user", json!({ "token": token })).to_result(),
+        };
+        let mut asked = question.put(&token);
+        asked["hint"] = json!(format!(
+            "An answer in this chat does not count. {at} Tell the user; then call ask_user with this `token`: it waits \
+             for the answer."
+        ));
+        parked.told(asked)
+    }
+}
+
+impl ParkedStep {
+    /// Builds the stored form of a call, with the value only if it is needed.
+    fn of(id: &str, one: &ActionResult, is_needed: bool) -> Self {
+        Self {
+            id: id.into(),
+            outcome: one.outcome(),
+            result: match is_needed || is_error(&one.result) {
+                true => Value::clone(&one.result),
+                false => json!({ "content": [] }),
+            },
+            name: one.name.clone(),
+            repaired: one.repaired.clone(),
+            calls: one.calls,
+            items: one.items,
+            declined: one.declined.clone(),
+            elapsed_ms: one.elapsed_ms,
+        }
+    }
+
+    fn into_result(self) -> ActionResult {
+        ActionResult {
+            repaired: self.repaired,
+            calls: self.calls,
+            items: self.items,
+            skipped: self.outcome == CallOutcome::Skipped,
+            declined: self.declined,
+            elapsed_ms: self.elapsed_ms,
+            ..ActionResult::of(self.name, self.result)
+        }
+    }
+}
+
+/// Whether a part belongs to a step that has ended, whose own result is enough.
+fn is_over(place: &str, ended: &[ParkedStep]) -> bool {
+    let path: Vec<Value> = serde_json::from_str(place).unwrap_or_default();
+    path.first().is_some_and(|step| ended.iter().any(|one| *step == one.id))
+}
+
+/// Stores a finished part of a run. If this write fails, the run still continues; the call is repeated only if the run is
+/// cut off.
+async fn keep_part(records: &dyn Records, id: &str, place: String, body: Value) {
+    // The owner of a part is its record.
+    let part =
+        NewRecord { owner: id.into(), id: place, held: false, ..NewRecord::new(RecordKind::Parked, body) };
+    match records.put(part, Most::Refuse(MAX_PARTS)).await {
+        Ok(Some(_)) => {}
+        Ok(None) => tracing::warn!("a run has more than {MAX_PARTS} results of steps; this one is not kept"),
+        Err(error) => tracing::warn!(%error, "the result of a step was not kept"),
+    }
+}
+
+/// Stands for any client of the profile: whoever set up a schedule is known only by it.
+const ANY_CLIENT: &str = "*";
+
+/// Returns the account whose clients may answer for a caller; `None` if any client of this machine's user may.
+fn answerer(caller: &Caller) -> Option<String> {
+    if caller.session.unattended {
+        return Some(ANY_CLIENT.into());
+    }
+    (!caller.local).then(|| caller.account.name().to_string())
+}
+
+/// Describes a workflow for a list; `None` for a part.
+fn shown(record: &Record) -> Option<Value> {
+    let body = &record.body;
+    let (app, question) = (body["app_id"].as_str()?, body["ask"]["question"].as_str()?);
+    Some(json!({
+        "id": record.id,
+        "owner": record.owner,
+        "app_id": app,
+        "step": body["step"],
+        "question": escaped(question),
+        "since_ms": record.put_ms,
+    }))
+}
+
+fn not_kept(error: StoreError) -> Fault {
+    nonet_state::faults::of_store("The state of the app cannot be stored or read", &error)
+}

@@ -1,0 +1,116 @@
+//! `gateway.load_tools`: the full definitions of many tools.
+
+use futures::FutureExt;
+use nonet_config::Risk;
+use nonet_servers::catalog::Kind;
+use nonet_text::{
+    aliases::Aliases,
+    fault::{Code, Fault},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Access, OwnTool, read};
+use crate::{Gate, call::text_result, discover::BrowseArguments};
+use nonet_state::session::Caller;
+
+/// How many tools one call loads.
+const MAX_LOADED: usize = 50;
+
+pub(super) const TOOL: OwnTool = OwnTool {
+    name: "load_tools",
+    title: "Load full schemas of many tools",
+    description: "Gives the full definitions and input schemas of all tools of a category, or of the tools named, in one answer. Loaded tools rank higher in searches for the rest of the session.",
+    properties: || {
+        json!({
+            "category": { "type": "string", "description": "Server or group" },
+            "names": { "type": "array", "items": { "type": "string" }, "description": "Tool names" },
+        })
+    },
+    required: &[],
+    access: Access::ReadOnly,
+    aliases: Aliases(&[
+        ("names", &["name", "tool", "tools", "toolname", "toolnames"]),
+        ("category", &["server", "servername", "group"]),
+    ]),
+    run: |gateway, caller, params| {
+        async move {
+            gateway.fresh_skills().await;
+            load(&gateway.gate(&caller.session), caller, read(params)?)
+        }
+        .boxed()
+    },
+};
+
+#[derive(serde::Deserialize)]
+struct LoadArguments {
+    category: Option<String>,
+    #[serde(default)]
+    names: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct LoadedTool<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kind: Option<Kind>,
+    description: &'a str,
+    input_schema: &'a Value,
+    risk: Risk,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    instructions: Option<String>,
+}
+
+fn load(gate: &Gate, caller: &Caller, arguments: LoadArguments) -> Result<Value, Fault> {
+    let mut names = arguments.names;
+    let mut left = 0;
+    if let Some(category) = arguments.category {
+        let page_size = Some(MAX_LOADED);
+        let page = BrowseArguments { category, page_size, ..BrowseArguments::default() };
+        let page = gate.browse(&page)?;
+        let listed = page["tools"].as_array().into_iter().flatten();
+        let before = names.len();
+        names.extend(listed.filter_map(|tool| tool["name"].as_str()).map(String::from));
+        let total = page["total"].as_u64().and_then(|total| usize::try_from(total).ok()).unwrap_or(0);
+        left = total.saturating_sub(names.len() - before);
+    }
+    if names.is_empty() {
+        let message = "Give a `category` or `names`; nothing matches these.";
+        return Err(Fault::new(Code::InvalidParams, message));
+    }
+    left += names.len().saturating_sub(MAX_LOADED);
+    names.truncate(MAX_LOADED);
+    let tools: Vec<Value> = names.iter().map(|name| load_one(gate, caller, name)).collect();
+    let mut answer = json!({ "tools": tools });
+    if left > 0 {
+        answer["left_out"] = json!(left);
+        answer["hint"] =
+            json!(format!("At most {MAX_LOADED} tools are loaded at once; browse_category shows the rest."));
+    }
+    Ok(text_result(answer.to_string()))
+}
+
+/// Returns a tool's definition, or why the tool cannot be loaded.
+fn load_one(gate: &Gate, caller: &Caller, name: &str) -> Value {
+    match gate.tool(name) {
+        Ok(tool) => {
+            caller.session.load([tool.full.clone()]);
+            json!(LoadedTool {
+                name: &tool.full,
+                kind: (tool.kind != Kind::Tool).then_some(tool.kind),
+                call: (tool.kind != Kind::Tool).then(|| tool.call()),
+                description: &tool.description,
+                input_schema: tool.schema.raw(),
+                risk: tool.risk,
+                instructions: gate.instructions_for(caller, &tool.server),
+            })
+        }
+        Err(fault) => {
+            let mut entry = fault.to_value();
+            entry["name"] = json!(name);
+            entry
+        }
+    }
+}

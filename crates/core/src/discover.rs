@@ -1,0 +1,711 @@
+//! Finding tools: search, browse, describe. Answers are compact and omit empty fields.
+
+use std::{collections::BTreeSet, sync::Arc, time::Instant};
+
+use nonet_base::text::{MAX_NAME, clean, clip};
+use nonet_config::Risk;
+use nonet_search::{self as search, Boost, Boosts, Confidence, Found, Hit, Learned, Query};
+use nonet_servers::{
+    catalog::{Kind, Tool, mark},
+    policy::{self, Verdict},
+};
+use nonet_text::{
+    fault::{Code, Fault},
+    leaks::Finding,
+    name::{RESERVED, nearest_in_meaning},
+};
+use serde_json::{Map, Value, json};
+
+use super::{Gateway, give_way, learn};
+use crate::{
+    gate::Gate,
+    ties::{TieBreak, Ties},
+};
+use nonet_state::{
+    session::{Caller, Session},
+    snapshot::{Snapshot, View},
+};
+
+/// The first hit of a low-confidence answer is near the query from this score on. Measured with thirty tasks
+/// against thirty servers (docs/tasks.md): tasks that no server could do scored at most 0.40; low-confidence
+/// answers with the right tool scored at least 0.60, except for one vague query.
+pub(super) const NEAR: f32 = 0.45;
+/// The share of the first hit's score that a hit of another server needs to replace a hit of the same server.
+const SPREAD: f32 = 0.75;
+/// Hits below this share of the first hit's score are dropped if confidence is high and the client set no
+/// limit.
+const FAR: f32 = 0.5;
+/// The length of a description in a list, in characters.
+pub(super) const SUMMARY: usize = 160;
+/// The number of hits, and the length of their descriptions, for a low-confidence search of the whole
+/// catalogue without a client limit.
+const LOW_HITS: usize = 3;
+const LOW_SUMMARY: usize = 80;
+/// The number of candidates for that, and for the bonus of loaded tools.
+const POOL: usize = 60;
+/// The score bonus of a tool that the session has loaded.
+const LOADED_BONUS: f32 = 0.1;
+/// What a priority of 1 adds to a score: enough to decide between nearly equal hits. It grows with the
+/// square, so 10 adds 2, more than the largest score difference between two hits: up to 1 for meaning, 0.5
+/// for words, 0.03 for letters, 0.3 for learned and loaded, 0.3 for action, product and deprecation.
+const PRIORITY_STEP: f32 = 0.02;
+/// The longest instructions of a server in an answer, in characters.
+const INSTRUCTIONS: usize = 4_000;
+/// How many words of a description are checked for names of tools.
+const MOST_WORDS: usize = 100;
+/// How many tags near an unknown one a fault names.
+const NEAREST: usize = 3;
+/// The maximum number of tools in one `get_tool`.
+const MAX_NAMES: usize = 5;
+
+/// How much a search returns for each tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Detail {
+    /// The name.
+    Name,
+    /// Name, short description, signature, risk.
+    #[default]
+    Signature,
+    /// All of `Signature`, with the full description and the input schema.
+    Full,
+}
+
+/// The arguments of `search_tools`.
+#[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
+pub struct SearchArguments {
+    /// What the tool should do.
+    #[serde(default)]
+    pub query: String,
+    /// Limits the search to this category.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub category: Option<String>,
+    /// The number of results.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+    /// How much to return for each result. By default `Signature`; if the confidence is high, only for the first result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Detail>,
+    /// The highest risk to show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_risk: Option<Risk>,
+    /// Limits the search to tools, skills or apps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<Kind>,
+    /// Limits the search to tools with one of these tags.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Whether people read the answer: each result has its score and everything of its detail.
+    #[serde(skip)]
+    pub for_people: bool,
+    /// Whether to explain each result's rank; for the command line, not for models.
+    #[serde(skip)]
+    pub explain: bool,
+}
+
+/// The arguments of `browse_category`.
+#[derive(Clone, Debug, Default, serde::Deserialize)]
+pub struct BrowseArguments {
+    /// The category.
+    pub category: String,
+    /// The page, from 1.
+    pub page: Option<usize>,
+    /// Tools per page.
+    pub page_size: Option<usize>,
+    /// Limits the list to tools whose own name starts with this.
+    pub prefix: Option<String>,
+}
+
+impl SearchArguments {
+    /// Whether a tool passes the filters by kind, tags and risk.
+    fn wants(&self, tool: &Tool) -> bool {
+        let has = |tag: &String| tags_of(tool).any(|own| own.eq_ignore_ascii_case(tag.trim()));
+        self.kind.is_none_or(|kind| tool.kind == kind)
+            && (self.tags.is_empty() || self.tags.iter().any(has))
+            && policy::within(tool.risk, self.max_risk)
+    }
+}
+
+/// Returns the tags that a search can ask for.
+fn tags_of(tool: &Tool) -> impl Iterator<Item = &str> {
+    tool.tags.iter().chain(&tool.search_tags).map(String::as_str)
+}
+
+/// Returns the score that a priority adds.
+fn lift(priority: f32) -> f32 {
+    PRIORITY_STEP * priority * priority.abs()
+}
+
+impl Gateway {
+    /// Implements the `search_tools` meta-tool.
+    pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
+        let query = arguments.query.trim();
+        if query.is_empty() {
+            return self.without_query(caller, arguments).await;
+        }
+        let began = Instant::now();
+        let span = caller.meta_span("search_tools");
+        self.searchable().await;
+        self.fresh_skills().await;
+        let gate = self.gate(&caller.session);
+        let snapshot = &gate.snapshot;
+        let view = gate.view();
+        let members = match gate.filters(&view, &arguments) {
+            Ok(members) => members,
+            Err(fault) => {
+                span.ended(fault.code.as_str());
+                return Err(fault);
+            }
+        };
+        let allowed = |document: usize| {
+            view.seen.get(document) == Some(&true)
+                && snapshot.tool(document).is_some_and(|tool| {
+                    arguments.wants(tool)
+                        && members.as_ref().is_none_or(|members| members.contains(&document))
+                })
+        };
+        let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
+        let words = search::outcomes::words(query);
+        let learned = self.learned(snapshot, &words);
+        let mut boosts = boosts(&gate, &view, &caller.session);
+        learn::add(&mut boosts, &learned);
+        give_way::lower(&mut boosts, snapshot, &view, &words, request.has_vectors());
+        let pool = POOL.max(2 * limit(&arguments));
+        let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
+        let mut ties = Ties::new(&gate, self.config().gateway.learn.then_some(&self.figures));
+        ties.settle(&mut found.hits);
+        give_way::tools_first(&mut found.hits, snapshot);
+        self.searched(caller, snapshot, words.clone(), &found);
+        found.confidence = give_way::confidence(&found, snapshot);
+        // Confidence cannot be high before everything is indexed.
+        let indexing = *self.publisher.indexing().borrow();
+        let partly =
+            !snapshot.index.has_all_vectors() && !indexing.finished && !self.publisher.is_without_embedder();
+        if matches!(found.confidence, Confidence::High)
+            && (partly || !gate.unlisted().is_empty())
+            && !found.hits.first().is_some_and(|hit| hit.exact)
+        {
+            found.confidence = Confidence::Medium;
+        }
+        // A search within one category, kind or tag always lists its hits.
+        let is_whole = members.is_none() && arguments.kind.is_none() && arguments.tags.is_empty();
+        let short = matches!(found.confidence, Confidence::Low) && is_whole;
+        let summary = if short { LOW_SUMMARY } else { SUMMARY };
+        let mut detail = arguments.detail.unwrap_or_default();
+        let is_scored = arguments.for_people || detail == Detail::Full;
+        let is_sure = matches!(found.confidence, Confidence::High);
+        let mut results = Vec::new();
+        for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, short, &mut ties) {
+            let mut line = gate.line(tool, detail, summary, is_scored.then_some(hit.score));
+            if !twins.is_empty() {
+                line["also"] = json!(twins);
+            }
+            if arguments.explain {
+                line["explain"] = explain(snapshot, &view, &request, &learned, ties.decided(hit), hit);
+            }
+            results.push(line);
+            // After a sure hit, the others are only alternatives.
+            if is_sure && arguments.detail.is_none() && !arguments.for_people {
+                detail = Detail::Name;
+            }
+        }
+        let mut answer = json!({ "results": results, "confidence": found.confidence });
+        self.metrics.searched(began.elapsed());
+        span.found(results.len(), found.total, found.confidence.as_str());
+        let mut hint = self.hint(&gate, &request, &words, &found, &arguments);
+        if short && let Some(fact) = self.remembered(caller, query).await {
+            answer["remembered"] = fact;
+            let told = "A remembered fact may answer this: see `remembered`. gateway.recall finds others.";
+            hint = Some(hint.map_or_else(|| told.into(), |hint| format!("{hint} {told}")));
+        }
+        if let Some(hint) = hint {
+            answer["hint"] = json!(hint);
+        }
+        Ok(answer)
+    }
+
+    /// Answers a search without words: the categories, or all tools that pass the filters.
+    async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
+        self.fresh_skills().await;
+        let gate = self.gate(&caller.session);
+        let of_kind = || arguments.kind.and_then(Kind::category).map(String::from);
+        let category = arguments.category.clone().or_else(of_kind);
+        let is_filtered = arguments.kind.is_some() || !arguments.tags.is_empty();
+        let page = BrowseArguments { page_size: arguments.limit, ..BrowseArguments::default() };
+        let wants = |tool: &Tool| arguments.wants(tool);
+        match category {
+            Some(category) => gate.browse_with_instructions(&BrowseArguments { category, ..page }, &wants),
+            None if is_filtered => Ok(gate.page((0..gate.snapshot.tools.len()).collect(), &page, &wants)),
+            None => {
+                let mut categories = gate.categories();
+                self.add_work(caller, &mut categories).await;
+                Ok(categories)
+            }
+        }
+    }
+
+    /// Implements the `browse_category` meta-tool.
+    pub async fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
+        self.fresh_skills().await;
+        self.gate(&caller.session).browse_with_instructions(arguments, &|_| true)
+    }
+
+    /// Returns hints about the search: few matches, missing vectors, servers still starting or absent.
+    fn hint(
+        &self,
+        gate: &Gate,
+        request: &Query,
+        words: &[String],
+        found: &Found,
+        arguments: &SearchArguments,
+    ) -> Option<String> {
+        let mut hints: Vec<String> = gate.first_server().into_iter().collect();
+        if !hints.is_empty() {
+            // Other words would not find more.
+        } else if found.hits.is_empty() {
+            let category = arguments.category.as_deref().map(search::outcomes::words);
+            hints.push(category.and_then(|words| gate.absent_hint(&words)).unwrap_or_else(|| {
+                "Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into()
+            }));
+        } else if matches!(found.confidence, Confidence::Low) {
+            let near = found.hits.first().is_some_and(|hit| hit.score >= NEAR);
+            hints.push(match near {
+                true => "Several fit about as well: choose by their descriptions, or try once more in other words.".into(),
+                false => "No connected server seems to do this. Try once more in other words, or browse_category.".into(),
+            });
+        }
+        if matches!(found.confidence, Confidence::Low) && search::is_unread(&arguments.query) {
+            hints.push(
+                "Search reads English and a few other languages: if this is another one, ask in English."
+                    .into(),
+            );
+        }
+        let indexing = *self.publisher.indexing().borrow();
+        if !request.has_vectors()
+            && (indexing.failed || indexing.finished || self.publisher.is_without_embedder())
+        {
+            hints.push("These are keyword matches: search by meaning is not available, so use the words that a tool's name or description would have.".into());
+        } else if !indexing.finished && !gate.snapshot.index.has_all_vectors() {
+            hints.push("Not every tool is indexed by meaning yet; the others are found by the words of their names and descriptions.".into());
+        }
+        if arguments.category.is_none() {
+            let may_hold = |server: &Arc<str>| {
+                gate.profile().is_none_or(|profile| profile.categories.iter().any(|name| **name == **server))
+            };
+            let starting: Vec<Arc<str>> = gate.unlisted().into_iter().filter(may_hold).collect();
+            if !starting.is_empty() {
+                hints.push(format!(
+                    "Still starting, so not searched: {}. Search again in a few seconds.",
+                    starting.join(", ")
+                ));
+            }
+            hints.extend(gate.absent_hint(words));
+        }
+        (!hints.is_empty()).then(|| hints.join(" "))
+    }
+
+    /// Implements the `get_tool` meta-tool: one tool, or several, with a fault in place of each tool not found.
+    pub async fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Value, Fault> {
+        if names.len() > MAX_NAMES {
+            return Err(Fault::new(
+                Code::InvalidParams,
+                format!("`names` holds {} names; at most {MAX_NAMES} are described at once. Use gateway.load_tools for more.", names.len()),
+            )
+            .next("get_tool", json!({ "names": &names[..MAX_NAMES] })));
+        }
+        if self.config().gateway.learn {
+            self.figures.recall().await;
+        }
+        if !many {
+            let name = names.first().map_or("", String::as_str);
+            return self.find_tool(caller, name).await.map(|(gate, tool)| self.whole(caller, &gate, &tool));
+        }
+        let mut tools = Vec::new();
+        for name in names {
+            tools.push(match self.find_tool(caller, name).await {
+                Ok((gate, tool)) => self.whole(caller, &gate, &tool),
+                Err(fault) => {
+                    let mut entry = fault.to_value();
+                    entry["name"] = json!(name);
+                    entry
+                }
+            });
+        }
+        Ok(json!({ "tools": tools }))
+    }
+
+    /// Describes one tool completely.
+    fn whole(&self, caller: &Caller, gate: &Gate, tool: &Tool) -> Value {
+        let mut out = Map::new();
+        let mut put = |key: &str, value: Value| {
+            let empty = match &value {
+                Value::Null => true,
+                Value::String(text) => text.is_empty(),
+                Value::Array(items) => items.is_empty(),
+                _ => false,
+            };
+            if !empty {
+                out.insert(key.into(), value);
+            }
+        };
+        let field = |key: &str| tool.visible.get(key).cloned().unwrap_or_default();
+        put("name", json!(&*tool.full));
+        if tool.kind != Kind::Tool {
+            put("kind", json!(tool.kind));
+        }
+        put("title", json!(tool.title));
+        put("description", json!(tool.description));
+        put("input_schema", tool.schema.raw().clone());
+        put("output_schema", field("outputSchema"));
+        if tool.kind == Kind::Tool {
+            put("annotations", field("annotations"));
+        }
+        put("risk", json!(tool.risk));
+        put("category", json!(&*tool.server));
+        put("server", json!(tool.of));
+        put("aliases", json!(tool.aliases));
+        put("tags", tool.tags.iter().chain(&tool.search_tags).map(String::as_str).collect());
+        put(
+            "examples",
+            match tool.examples.as_slice() {
+                [] => tool.schema.raw().get("examples").cloned().unwrap_or_default(),
+                examples => examples.iter().map(|params| tool.call_with(params)).collect(),
+            },
+        );
+        put("version", json!(tool.version));
+        put("call", tool.call());
+        if matches!(gate.verdict(tool), Verdict::Approve(_)) {
+            put("policy", json!("approve: the user is asked before each call"));
+        }
+        if let Some(holder) = gate.catalog().clash(&tool.full) {
+            let call = &tool.full;
+            put("note", json!(format!("the bare name `{}` belongs to `{holder}`; call `{call}`", tool.name)));
+        }
+        if let Some(broken) = tool.schema.broken() {
+            put("warning", json!(format!("the schema cannot be used to check params: {broken}")));
+        }
+        put("state", json!(gate.state_of(tool).unwrap_or("ready")));
+        put("change", json!(self.told_change(tool)));
+        // Skills and apps are left out, because their own meta-tools also run them and only calls of tools are counted.
+        // A session's own server is left out, because nothing about it is kept and its name may have been another
+        // server's.
+        if tool.kind == Kind::Tool && tool.session.is_none() {
+            let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
+            if let Value::Object(figures) = json!(report) {
+                figures.into_iter().for_each(|(key, value)| put(&key, value));
+            }
+        }
+        put("instructions", json!(gate.instructions_for(caller, &tool.server)));
+        put("warnings", gate.warnings(tool));
+        Value::Object(out)
+    }
+}
+
+impl Gate {
+    /// Returns the documents of the category that a search is limited to.
+    ///
+    /// # Errors
+    ///
+    /// A category or tags that nothing has, with the search that was likely meant.
+    fn filters(&self, view: &View, arguments: &SearchArguments) -> Result<Option<BTreeSet<usize>>, Fault> {
+        let again =
+            |fault: Fault, correct: &dyn Fn(String) -> SearchArguments| match fault.did_you_mean.first() {
+                Some(near) => fault.clone().next("search_tools", json!(correct(near.clone()))),
+                None => fault,
+            };
+        if !arguments.tags.is_empty() {
+            self.has_tag(view, &arguments.tags).map_err(|fault| {
+                again(fault, &|near| SearchArguments { tags: vec![near], ..arguments.clone() })
+            })?;
+        }
+        let Some(category) = &arguments.category else { return Ok(None) };
+        let members = self.members(category).map_err(|fault| {
+            again(fault, &|near| SearchArguments { category: Some(near), ..arguments.clone() })
+        })?;
+        Ok(Some(members))
+    }
+
+    /// Checks that a tool which the caller sees has one of these tags.
+    fn has_tag(&self, view: &View, tags: &[String]) -> Result<(), Fault> {
+        let tools = self.snapshot.tools.iter().zip(&view.seen).filter(|(_, seen)| **seen);
+        let known: BTreeSet<&str> = tools.flat_map(|(tool, _)| tags_of(tool)).collect();
+        let is_known = |tag: &str| known.iter().any(|known| known.eq_ignore_ascii_case(tag.trim()));
+        if tags.iter().any(|tag| is_known(tag)) {
+            return Ok(());
+        }
+        let tag = clip(tags.first().map_or("", |tag| tag.trim()), MAX_NAME);
+        let near = nearest_in_meaning(&tag, known.iter().copied(), NEAREST);
+        let message = match near.first() {
+            Some(first) => format!("No tool has the tag `{tag}`. The nearest is `{first}`."),
+            None => format!("No tool has the tag `{tag}`. Search without tags."),
+        };
+        Err(Fault::new(Code::NotFound, message).suggest(near))
+    }
+
+    /// Returns the noticeable parts of a tool's definition and of its server's own description: what, where, and how
+    /// the text begins.
+    fn warnings(&self, tool: &Tool) -> Value {
+        let mut findings = tool.marks().clone();
+        if !tool.is_of_server() {
+            return findings.marks_shown();
+        }
+        if let Some(entry) = self.server(&tool.server) {
+            mark(&json!(entry.listing.about), "instructions", &mut findings);
+        }
+        if let Some(other) = self.named_in(tool) {
+            let what = "names a tool of another server";
+            findings.marks.push(Finding { what, place: "description".into(), text: other });
+        }
+        findings.marks_shown()
+    }
+
+    /// Returns the tool of another server that a description names.
+    fn named_in(&self, tool: &Tool) -> Option<String> {
+        let is_part = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.');
+        let words = tool.description.split(|c| !is_part(c)).map(|word| word.trim_matches(['.', '-']));
+        let names =
+            words.filter(|word| word.len() <= MAX_NAME && (word.contains('.') || word.contains("__")));
+        let other = |name: &str| {
+            let named = self.catalog().resolve(name).ok()?;
+            let is_meant = *named.full == *name || *named.wire == *name;
+            (is_meant && named.server != tool.server && self.allows(named)).then(|| named.full.to_string())
+        };
+        names.take(MOST_WORDS).find_map(other)
+    }
+
+    /// Describes one tool for a list.
+    fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> Value {
+        let mut line = json!({ "name": &*tool.full });
+        if tool.kind != Kind::Tool {
+            line["kind"] = json!(tool.kind);
+        }
+        if detail != Detail::Name {
+            let description =
+                if detail == Detail::Full { tool.description.clone() } else { tool.summary(summary) };
+            if !description.is_empty() {
+                line["description"] = json!(description);
+            }
+            if detail == Detail::Full {
+                line["input_schema"] = tool.schema.raw().clone();
+            } else if tool.kind == Kind::Tool {
+                // The name is beside it.
+                line["signature"] =
+                    json!(tool.signature.strip_prefix(&*tool.full).unwrap_or(&tool.signature));
+            }
+            if tool.kind != Kind::Tool {
+                line["call"] = tool.call();
+            }
+            line["risk"] = json!(tool.risk);
+        }
+        if let Some(state) = self.state_of(tool) {
+            line["state"] = json!(state);
+        }
+        if let Some(score) = score {
+            line["score"] = json!((f64::from(score) * 1000.0).round() / 1000.0);
+        }
+        line
+    }
+
+    /// Returns the instructions of a server on the first call in a session.
+    fn instructions(&self, server: &str) -> Option<String> {
+        let (server, entry) = self.catalog().servers().get_key_value(server)?;
+        // A group may have the same name as another session's server.
+        if self.is_foreign(server) {
+            return None;
+        }
+        let text = entry.listing.about.trim();
+        let are_new = !RESERVED.contains(&&**server) && !text.is_empty() && self.instruct(server);
+        are_new.then(|| clip(&clean(text), INSTRUCTIONS))
+    }
+
+    /// Returns the same if the caller's session lasts. Without a session, each request would repeat the instructions.
+    pub(super) fn instructions_for(&self, caller: &Caller, server: &str) -> Option<String> {
+        caller.lasting.then(|| self.instructions(server)).flatten()
+    }
+
+    /// Returns one page of a category filtered by `wants`, with the instructions of its server if they are new to the
+    /// session.
+    fn browse_with_instructions(
+        &self,
+        arguments: &BrowseArguments,
+        wants: &dyn Fn(&Tool) -> bool,
+    ) -> Result<Value, Fault> {
+        let mut page = self.browse_what(arguments, wants)?;
+        if page["total"] != 0
+            && let Some(instructions) = self.instructions(arguments.category.trim())
+        {
+            page["instructions"] = json!(instructions);
+        }
+        Ok(page)
+    }
+
+    /// Returns one page of a category.
+    pub fn browse(&self, arguments: &BrowseArguments) -> Result<Value, Fault> {
+        self.browse_what(arguments, &|_| true)
+    }
+
+    /// Returns one page of the tools in a category that pass `wants`.
+    fn browse_what(
+        &self,
+        arguments: &BrowseArguments,
+        wants: &dyn Fn(&Tool) -> bool,
+    ) -> Result<Value, Fault> {
+        let category = arguments.category.trim();
+        let page = self.page(self.members(category)?, arguments, wants);
+        let mut answer = json!({ "category": category });
+        if let (Some(fields), Value::Object(page)) = (answer.as_object_mut(), page) {
+            fields.extend(page);
+        }
+        if let Some(state) = self.trouble(category) {
+            answer["state"] = json!(state);
+        }
+        Ok(answer)
+    }
+
+    /// Returns one page of these documents.
+    fn page(
+        &self,
+        members: BTreeSet<usize>,
+        arguments: &BrowseArguments,
+        wants: &dyn Fn(&Tool) -> bool,
+    ) -> Value {
+        let prefix = arguments.prefix.as_deref().unwrap_or_default().to_lowercase();
+        let tools: Vec<Arc<Tool>> = members
+            .into_iter()
+            .filter_map(|document| self.snapshot.tool(document))
+            .filter(|tool| self.allows(tool) && wants(tool))
+            .filter(|tool| {
+                tool.name.to_lowercase().starts_with(&prefix) || tool.full.to_lowercase().starts_with(&prefix)
+            })
+            .cloned()
+            .collect();
+        let page = arguments.page.unwrap_or(1).max(1);
+        let page_size = arguments.page_size.unwrap_or(20).clamp(1, 100);
+        let shown: Vec<Value> = tools
+            .iter()
+            .skip((page - 1).saturating_mul(page_size))
+            .take(page_size)
+            .map(|tool| self.line(tool, Detail::Signature, SUMMARY, None))
+            .collect();
+        json!({ "page": page, "page_size": page_size, "total": tools.len(), "tools": shown })
+    }
+}
+
+/// Returns the maximum number of results.
+fn limit(arguments: &SearchArguments) -> usize {
+    arguments.limit.unwrap_or(5).clamp(1, 50)
+}
+
+/// A hit, its tool, and the full names of tools with the same definition.
+type Shown<'a> = (&'a Hit, &'a Arc<Tool>, Vec<&'a str>);
+
+/// Selects the hits of an answer. `short`: low confidence and no limit set by the client.
+fn shown<'a>(
+    gate: &'a Gate,
+    view: &View,
+    arguments: &SearchArguments,
+    found: &'a Found,
+    short: bool,
+    ties: &mut Ties,
+) -> Vec<Shown<'a>> {
+    let limit = limit(arguments);
+    let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
+    let mut hits = distinct(&gate.snapshot, &found.hits, most, short, view, ties);
+    if matches!(found.confidence, Confidence::High) && arguments.limit.is_none() {
+        let least = found.hits.first().map_or(0.0, |hit| FAR * hit.score);
+        hits.retain(|(hit, ..)| hit.score >= least);
+    }
+    hits
+}
+
+/// Explains a hit's score to people.
+fn explain(
+    snapshot: &Snapshot,
+    view: &View,
+    request: &Query,
+    learned: &[(usize, Learned)],
+    tie: Option<TieBreak>,
+    hit: &Hit,
+) -> Value {
+    let mut explained = json!(snapshot.index.explain(request, hit));
+    if let Some((_, from)) = learned.iter().find(|(document, _)| *document == hit.document) {
+        explained["learned_from"] = json!(from.words);
+    }
+    if let Some(priority) = view.priority(hit.document) {
+        explained["priority"] = json!(priority);
+    }
+    if let Some(tie) = tie {
+        explained["tie"] = json!(tie);
+    }
+    explained
+}
+
+/// Ranks loaded tools higher, and tools with a priority higher or lower.
+fn boosts(gate: &Gate, view: &View, session: &Session) -> Boosts {
+    let boost = |priority: f32| Boost { priority: lift(priority), ..Boost::default() };
+    let priorities = view.priorities.iter();
+    let mut boosts: Boosts = priorities.map(|(document, priority)| (*document, boost(*priority))).collect();
+    for document in session.loaded().iter().filter_map(|full| gate.snapshot.place(full)) {
+        boosts.entry(document).or_default().learned += LOADED_BONUS;
+    }
+    boosts
+}
+
+/// Selects the first `most` hits, each with the full names of its twins: tools of other servers with the same
+/// definition and no priority set by the user. Among twins, the one that `ties` prefers becomes the hit. `spread`:
+/// include a second server if its hits are close enough.
+fn distinct<'a>(
+    snapshot: &'a Snapshot,
+    hits: &'a [Hit],
+    most: usize,
+    spread: bool,
+    view: &View,
+    ties: &mut Ties,
+) -> Vec<Shown<'a>> {
+    let mut kept: Vec<Shown<'a>> = Vec::new();
+    for hit in hits {
+        let Some(tool) = snapshot.tool(hit.document) else { continue };
+        let twin = |(_, other, _): &&mut Shown<'a>| {
+            other.name == tool.name && other.version == tool.version && !view.ranks(tool)
+        };
+        match kept.iter_mut().find(twin) {
+            Some((first, shown, twins)) if ties.prefers((hit, tool), (first, shown)) => {
+                twins.insert(0, &shown.full);
+                (*first, *shown) = (hit, tool);
+            }
+            Some((.., twins)) => twins.push(&tool.full),
+            None => kept.push((hit, tool, Vec::new())),
+        }
+    }
+    let one_server = |kept: &[Shown<'a>]| kept.windows(2).all(|pair| pair[0].1.server == pair[1].1.server);
+    if spread
+        && most > 1
+        && kept.len() > most
+        && one_server(&kept[..most])
+        && let Some(other) = kept.iter().position(|(hit, tool, _)| {
+            tool.server != kept[0].1.server && hit.score >= SPREAD * kept[0].0.score
+        })
+    {
+        kept.swap(most - 1, other);
+    }
+    kept.truncate(most);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_priority_of_1_is_little_and_10_is_more_than_any_score() {
+        let check = |priority: f32, expected: f32| {
+            assert!((lift(priority) - expected).abs() < 1e-6, "{priority}: {}", lift(priority));
+            assert_eq!(lift(-priority), -lift(priority));
+        };
+        check(0.0, 0.0);
+        check(1.0, 0.02);
+        check(0.5, 0.005);
+        check(3.0, 0.18);
+        check(10.0, 2.0);
+    }
+}

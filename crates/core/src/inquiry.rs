@@ -1,0 +1,179 @@
+//! Questions of the command line to a gateway, in the same process or in another.
+//!
+//! Both cases share one type, so the output does not depend on which process answers. An inquiry is a request of its
+//! own ([`METHOD`]) that only Nonet sends: models have the meta-tools.
+
+use std::{sync::Arc, time::Duration};
+
+use nonet_servers::{catalog::Kind, downstream::State};
+use nonet_text::fault::{Code, Fault};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Gateway, SearchArguments, call::Request, interrupt::Interrupt};
+use nonet_state::{faults::not_ready, session::Caller};
+
+/// The method of a request with an [`Inquiry`].
+pub const METHOD: &str = "nonet/inquire";
+/// The client name of the command line (`clientInfo.name`).
+pub const CLIENT: &str = "command line";
+/// The time limit of a call: a person at a shell waits, and can press Ctrl-C.
+const PATIENCE: Duration = Duration::from_secs(24 * 3_600);
+
+/// A request of the command line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Inquiry {
+    /// A search for tools.
+    Search {
+        /// What the tools should do.
+        query: String,
+        /// Limits the search to this category.
+        category: Option<String>,
+        /// The maximum number of results.
+        limit: usize,
+        /// Whether to explain each result's rank.
+        explain: bool,
+    },
+    /// All tools visible to the caller.
+    Tools,
+    /// Everything about one tool.
+    Describe {
+        /// The tool, under any of its names.
+        name: String,
+    },
+    /// The result of a call.
+    Call {
+        /// The tool, under any of its names.
+        name: String,
+        /// The tool's params.
+        params: Value,
+        /// A jq filter for the result.
+        select: Option<String>,
+    },
+    /// The state of the gateway, its servers and its jobs.
+    Status,
+}
+
+impl Gateway {
+    /// Answers the command line. Results are not shortened.
+    pub async fn inquire(self: &Arc<Self>, mut caller: Caller, inquiry: Inquiry) -> Result<Value, Fault> {
+        caller.limits.soft_deadline = PATIENCE;
+        caller.limits.max_result_bytes = usize::MAX;
+        match inquiry {
+            Inquiry::Search { query, category, limit, explain } => {
+                let arguments = SearchArguments {
+                    query,
+                    category,
+                    limit: Some(limit),
+                    for_people: true,
+                    explain,
+                    ..SearchArguments::default()
+                };
+                let mut answer = self.search(&caller, arguments).await?;
+                // A person asked for this number, so none are dropped.
+                if let Some(results) = answer.get_mut("results").and_then(Value::as_array_mut) {
+                    results.truncate(limit);
+                }
+                Ok(answer)
+            }
+            Inquiry::Tools => {
+                self.fresh_skills().await;
+                Ok(self.all_tools(&caller))
+            }
+            Inquiry::Describe { name } => self.describe(&caller, &[name], false).await,
+            Inquiry::Call { name, params, select } => {
+                let request = Request { name, params, select, ..Request::default() };
+                match self.execute(&caller, request).await {
+                    Ok(mut result) => {
+                        // Nothing here was in the store, so nothing has to be removed from it.
+                        drop(caller.session.mailbox.attach(&mut result, Vec::new()));
+                        Ok(result.into_tree().await)
+                    }
+                    Err(Interrupt::Fault(fault)) => Err(*fault),
+                    Err(Interrupt::Task(job)) => Ok(json!(job.summary())),
+                    Err(Interrupt::Refused(error)) => {
+                        Err(Fault::new(Code::UpstreamError, error.message.to_string()))
+                    }
+                }
+            }
+            Inquiry::Status => Ok(self.state_for_people(&caller)),
+        }
+    }
+
+    /// Returns the server of a tool or a prompt, or the category of another skill or an app; a fault for an unknown
+    /// name.
+    pub fn server_of(&self, caller: &Caller, name: &str) -> Result<Arc<str>, Fault> {
+        self.gate(&caller.session).tool(name).map(|tool| tool.at().clone())
+    }
+
+    /// Returns why a server accepts no calls; `None` if it accepts calls.
+    pub fn out_of_order(&self, server: &str) -> Option<Fault> {
+        match self.connections().get(server)?.state() {
+            State::Ready { .. } | State::Starting => None,
+            state => Some(not_ready(server, state)),
+        }
+    }
+
+    /// Lists all tools visible to the caller, including skills and apps.
+    fn all_tools(&self, caller: &Caller) -> Value {
+        let gate = self.gate(&caller.session);
+        let all = |kind: Kind| {
+            let of_kind = gate.tools().filter(move |tool| tool.kind == kind);
+            of_kind.map(|tool| {
+                json!({
+                    "name": &*tool.full,
+                    "wire_name": &*tool.wire,
+                    "server": &**tool.at(),
+                    "description": tool.description,
+                    "signature": tool.signature,
+                    "risk": tool.risk,
+                    "version": tool.version,
+                })
+            })
+        };
+        let tools: Vec<Value> = all(Kind::Tool).collect();
+        let mut answer = json!({ "total": tools.len(), "tools": tools });
+        for kind in [Kind::Skill, Kind::App] {
+            let others: Vec<Value> = all(kind).collect();
+            if let Some(category) = kind.category().filter(|_| !others.is_empty()) {
+                answer[category] = json!(others);
+            }
+        }
+        answer
+    }
+
+    /// Returns what `nonet status` shows: `gateway.status`; for the user of this machine also the owner of the process
+    /// and the work of all clients.
+    fn state_for_people(&self, caller: &Caller) -> Value {
+        let mut report = self.status(caller);
+        let of_servers = self.snapshot().of_servers().count();
+        report["tools"] = json!(of_servers);
+        if caller.local && caller.session.profile.is_none() {
+            report["pid"] = json!(std::process::id());
+            report["serves"] = json!(self.serves.get());
+            report["file"] = json!(self.config().file);
+            let clients = self.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
+            report["clients"] = json!(clients.count());
+            let running = self.jobs.all().into_iter().filter(|job| job.end().is_none());
+            report["tasks"] = json!(running.map(|job| job.summary()).collect::<Vec<_>>());
+        }
+        report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_inquiry_travels_as_json() {
+        let call = Inquiry::Call { name: "a.b".into(), params: json!({ "x": 1 }), select: None };
+        for inquiry in [call, Inquiry::Tools, Inquiry::Status] {
+            let mut sent = json!(inquiry);
+            // The protocol adds this to each request.
+            sent["_meta"] = json!({});
+            assert_eq!(serde_json::from_value::<Inquiry>(sent).expect("it is one"), inquiry);
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! The gateway: all servers, one catalogue, one index, and the operations on them.
+//!
+//! Start reading here. [`Gateway::connect`] starts the servers; one publisher task turns their tool lists
+//! into a [`Snapshot`] and replaces it whole (`publish`). Each operation takes one snapshot and keeps it. The
+//! operations are in the sibling files: `call` (the one road of a call), `discover` (search, browse,
+//! describe), `graph` (run_parallel and workflows), `questions`, `apps`, `skills`, `builtin`.
+
+mod absent;
+mod agenda;
+mod approving;
+mod apps;
+mod auditing;
+mod builtin;
+pub mod call;
+mod categories;
+mod discover;
+mod errands;
+mod gate;
+mod give_way;
+mod graph;
+mod guides;
+pub mod inquiry;
+mod inspect;
+mod interrupt;
+pub mod last_seen;
+mod learn;
+mod limiting;
+mod looking;
+mod placing;
+mod prompts_resources;
+mod publish;
+mod questions;
+mod recording;
+mod reload;
+pub mod run;
+mod runtime_servers;
+mod scheduling;
+mod signing_in;
+mod skills;
+pub mod status;
+mod ties;
+mod trusting;
+mod trying;
+mod unmatched;
+pub mod user_work;
+mod watching;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+pub use gate::Gate;
+use nonet_base::clock::Clock;
+use nonet_config::{BearerToken, ClusterSettings, Config, RedisAddresses, select::Selector, shell};
+use nonet_hosts::SetupUndo;
+use nonet_parts::{
+    approvals::Approvals,
+    audit::Audit,
+    cluster::Cluster,
+    figures::Figures,
+    jobs::Jobs,
+    kept::KeptResults,
+    learning::Learning,
+    memory::Memory,
+    metrics::Metrics,
+    quotas::{Account, Accounts},
+    rates::Rates,
+};
+use nonet_search::Embedder;
+use nonet_servers::{
+    downstream::{
+        Connection, ConnectionContext, Dial, Placements, Reach, SandboxFolders, Update,
+        process_guard::ProcessGuard,
+    },
+    oauth::Vault,
+    pins::Pins,
+};
+use nonet_state::{
+    feed::Feed,
+    mail::{Follower, Mail},
+    outward::Outward,
+    page_questions::OpenQuestions,
+    publisher::{Indexing, Publisher},
+    servers::{Life, Servers},
+    session::{Caller, Session},
+    sessions::Sessions,
+    snapshot::Snapshot,
+    world::{Changes, Connections},
+};
+use nonet_store::{Records, RedisStore, Retention, SqliteStore, Store, Way};
+use nonet_text::results::CallResult;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+pub use absent::NEEDS_CONFIG;
+pub use apps::AppArguments;
+use apps::parked::ParkedFlows;
+pub use builtin::AtWork;
+
+pub use discover::{BrowseArguments, SearchArguments};
+use errands::Errands;
+pub use graph::too_many;
+pub use graph::{MAX_ACTIONS, ParallelArguments};
+use guides::Guides;
+pub use interrupt::Interrupt;
+pub use placing::RELAYS;
+pub use prompts_resources::{FollowedResource, Page};
+pub(crate) use questions::AskArguments;
+use questions::Questions;
+use reload::Texts;
+pub use skills::SkillArguments;
+pub use trying::{ServerTrial, Tried};
+
+/// Start options beside the configuration.
+#[derive(Default)]
+pub struct Options {
+    /// Nonet's own executable, which guards child processes and runs jq filters in a separate process; `None`
+    /// in library tests.
+    pub executable: Option<PathBuf>,
+    /// Servers reached over byte streams instead of their configured transport.
+    pub dials: BTreeMap<String, Box<Dial>>,
+    /// Keyword search only: the model is not loaded.
+    pub without_embedder: bool,
+    /// The folder of the last known lists; without it, lists are not cached.
+    pub cache: Option<PathBuf>,
+    /// The folder of the store (learned outcomes, kept results); without it, both end with the process.
+    pub state: Option<PathBuf>,
+    /// Its servers are only tried: no definition is pinned or waits to be trusted afterwards.
+    pub is_trial: bool,
+    /// The clock for due times; a test can move it.
+    pub clock: Clock,
+}
+
+/// How a gateway serves its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Serves {
+    /// One client, on stdin and stdout.
+    Stdio,
+    /// Clients over HTTP.
+    Http,
+    /// The clients of this machine, on a socket.
+    Shared,
+    /// The live page only.
+    Page,
+}
+
+/// All servers, and the operations that clients may ask for.
+pub struct Gateway {
+    /// The servers and their configuration.
+    servers: Servers,
+    sessions: Sessions,
+    /// What each token uses at present.
+    accounts: Accounts,
+    /// Questions of servers, during calls that the page's user makes.
+    pub page_questions: Arc<OpenQuestions>,
+    /// What undoes the setup that the page's user has made.
+    pub setup_undo: Mutex<Option<SetupUndo>>,
+    /// Open questions and the approvals already given.
+    pub questions: Questions,
+    /// Approvals that wait for the user outside of the chat.
+    pub approvals: Arc<Approvals>,
+    /// Counters for `/metrics`.
+    pub metrics: Metrics,
+    /// Background jobs.
+    pub jobs: Arc<Jobs>,
+    /// Finished calls.
+    pub calls: Feed,
+    /// The audit log, if the configuration wants one.
+    audit: Option<Audit>,
+    /// The rates of calls.
+    rates: ArcSwap<Rates>,
+    /// The snapshot: the catalogue and its index.
+    publisher: Arc<Publisher>,
+    learning: Learning,
+    /// Figures about each tool, from its calls.
+    figures: Figures,
+    /// Facts, goals and tasks.
+    memory: Memory,
+    /// Results that outlive their calls.
+    pub kept: KeptResults,
+    /// Skills and apps in the catalogue.
+    guides: Guides,
+    /// The texts of servers.toml: in use, refused, accepted.
+    texts: Texts,
+    /// Workflows that wait for their user's answer.
+    parked: ParkedFlows,
+    /// Sends notices to people.
+    outward: Outward,
+    /// The store.
+    store: Arc<dyn Store>,
+    /// This replica's part in the cluster, if there is one.
+    pub cluster: Option<Arc<Cluster>>,
+    /// Records for later, and records to remember.
+    records: Arc<dyn Records>,
+    /// Notices that must arrive.
+    mail: Arc<Mail>,
+    clock: Clock,
+    /// Watches and schedules in flight.
+    errands: Errands,
+    /// Set once due records are handled.
+    keeps_time: OnceLock<()>,
+    /// Its HTTP address, such as `http://127.0.0.1:8931`, once it serves HTTP.
+    http: OnceLock<String>,
+    /// The address of the live page without its token.
+    page: OnceLock<String>,
+    /// The folder of what outlives it, if it has one.
+    pub state: Option<PathBuf>,
+    /// Its name among the gateways of this user.
+    pub id: Box<str>,
+    /// How it serves its clients, once it does.
+    pub serves: OnceLock<Serves>,
+}
+
+impl Gateway {
+    /// Creates a gateway without starting anything: it answers at once, with only its own tools.
+    pub fn new(config: Config, options: Options) -> Arc<Self> {
+        let selector = Selector::new(options.executable.clone());
+        let state = options.state.clone();
+        let (life, clock) = (Life::default(), options.clock);
+        let audit = auditing::open(&config, options.state.as_deref());
+        let rates = ArcSwap::from_pointee(Rates::new(&config, &Rates::default()));
+        let retention =
+            Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
+        let place = place_of(&config.file);
+        let pins = Pins::new(options.state.clone().filter(|_| !options.is_trial), &place, clock.clone());
+        let in_store = place_in_store(&config.file, config.cluster.as_ref());
+        let (store, records) =
+            open_store(config.cluster.as_ref(), options.state.clone(), retention, &clock, &in_store);
+        let around = Arc::new(ConnectionContext {
+            guard: ProcessGuard::new(options.executable),
+            vault: options.state.as_deref().map(Vault::in_state),
+            login: shell::nonet("login", &config.file),
+            secrets: Default::default(),
+            sandboxes: SandboxFolders { state: options.state, config: config.file.clone() },
+            placements: Placements::default(),
+            slots: store.shared_slots(),
+        });
+        let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
+        let cluster = store.replicas().map(|replicas| Arc::new(Cluster::new(replicas)));
+        let pins = pins.sharing(store.shared_pins().filter(|_| !options.is_trial));
+        let parked = ParkedFlows::new(records.clone(), clock.clone());
+        let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
+        // A user who wants nothing learned from calls wants no figures of calls on disk either.
+        let kept_in = config.gateway.learn.then(|| store.clone());
+        let figures = Figures::new(kept_in, clock.clone(), life.tasks.clone(), life.stop.clone());
+        let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
+        let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
+        let (cache, vectors) = (options.cache, store.shared_vectors());
+        let publisher = Publisher::new(
+            &config,
+            builtin::listing(&config.gateway),
+            cache,
+            options.without_embedder,
+            pins,
+            vectors,
+            life.clone(),
+        );
+        Arc::new(Self {
+            servers: Servers::new(config, around, options.dials, life.clone()),
+            sessions: Sessions::new(cluster.clone()),
+            accounts: Accounts::default(),
+            questions: Questions::new(cluster.clone()),
+            approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store)),
+            metrics: Metrics::default(),
+            calls: Feed::default(),
+            audit,
+            rates,
+            publisher,
+            learning: Learning::new(store.clone(), clock.clone(), life.tasks.clone(), life.stop.clone()),
+            figures,
+            memory,
+            kept: KeptResults::new(store.clone(), jobs.clone(), selector),
+            jobs,
+            guides: Guides::default(),
+            texts: Texts::default(),
+            parked,
+            mail: Mail::new(records.clone(), outward.clone(), life),
+            outward,
+            cluster,
+            store,
+            records,
+            clock,
+            errands: Errands::default(),
+            page_questions: Arc::default(),
+            setup_undo: Mutex::default(),
+            keeps_time: OnceLock::new(),
+            http: OnceLock::new(),
+            page: OnceLock::new(),
+            state,
+            id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
+            serves: OnceLock::new(),
+        })
+    }
+
+    /// Starts reading the last known lists and returns at once. A second call does nothing.
+    pub fn recall(self: &Arc<Self>) {
+        let Some(updates) = self.publisher.take_updates() else { return };
+        let gateway = self.clone();
+        self.servers.life.tasks.spawn(async move { gateway.publish(updates).await });
+    }
+
+    /// Starts all servers and the embedder concurrently and returns at once. A second call does nothing.
+    pub fn connect(self: &Arc<Self>) {
+        self.recall();
+        let Some(updates) = self.publisher.updates() else { return };
+        if self.servers.life.stop.is_cancelled() {
+            return;
+        }
+        if let Some(audit) = &self.audit {
+            audit.begins();
+        }
+        self.publisher.start_embedder(&self.config().embedder);
+        let is_first = self.servers.start(&updates);
+        if is_first {
+            self.keep_places();
+        }
+        if is_first && !self.publisher.is_without_embedder() {
+            let gateway = self.clone();
+            self.servers.life.tasks.spawn(async move { gateway.recalled().await });
+        }
+    }
+
+    /// Stops all servers and waits for them to exit.
+    pub async fn stop(&self) {
+        self.servers.life.end().await;
+        if let Err(error) = self.store.leave().await {
+            tracing::debug!(%error, "what this gateway holds is free once its lease has expired");
+        }
+        if let Some(audit) = &self.audit {
+            audit.stop().await;
+        }
+    }
+
+    /// Cancelled when the gateway stops.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.servers.life.stop
+    }
+
+    /// Returns the current catalogue and index.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.publisher.snapshot()
+    }
+
+    /// Watches the progress of indexing.
+    pub fn indexing(&self) -> watch::Receiver<Indexing> {
+        self.publisher.indexing()
+    }
+
+    /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
+    pub fn gate(&self, session: &Arc<Session>) -> Gate {
+        Gate::new(self.servers.world(), self.snapshot(), session.clone())
+    }
+
+    /// Returns the current configuration.
+    pub fn config(&self) -> Arc<Config> {
+        self.servers.world().config.clone()
+    }
+
+    /// Changes whenever a configuration is loaded.
+    pub fn reloads(&self) -> watch::Receiver<()> {
+        self.servers.reloads()
+    }
+
+    /// Returns the current connections by server name.
+    pub fn connections(&self) -> Arc<Connections> {
+        self.servers.world().connections.clone()
+    }
+
+    /// Returns how many calls of servers are in flight.
+    pub fn calls_in_flight(&self) -> usize {
+        self.connections().values().map(|connection| connection.in_flight()).sum()
+    }
+
+    /// Returns what each server that is a program could reach on this machine.
+    pub async fn reach(&self) -> BTreeMap<Arc<str>, Reach> {
+        let connections = self.connections();
+        Reach::of_all(connections.values().map(|connection| &**connection), &self.servers.around).await
+    }
+
+    /// Returns the connection for a caller's requests to a server.
+    fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
+        self.gate(&caller.session).connection_for(&self.servers, caller, server)
+    }
+
+    /// Counts the open sessions and the notices queued for them.
+    pub fn session_counts(&self) -> (usize, usize) {
+        self.sessions.counts()
+    }
+
+    /// Returns number, client name and profile of each session with a known client.
+    pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
+        self.sessions.clients()
+    }
+
+    /// Returns the time since the start.
+    pub fn uptime(&self) -> Duration {
+        self.servers.since.elapsed()
+    }
+
+    /// Records its HTTP address, so that faults can name the live page, and questions the address for their answer.
+    pub fn serves_at(&self, address: &str, has_page: bool) {
+        let _ = self.http.set(address.into());
+        if has_page {
+            self.shows_page_at(address);
+        }
+    }
+
+    /// Records the address of the live page.
+    pub fn shows_page_at(&self, address: &str) {
+        let _ = self.page.set(format!("{address}/ui"));
+    }
+
+    /// Returns the address of the live page without its token, which no model may see.
+    fn page_address(&self) -> Option<&str> {
+        self.page.get().map(String::as_str)
+    }
+
+    /// Returns the embedder, if started.
+    pub fn embedder(&self) -> Option<Embedder> {
+        self.publisher.embedder()
+    }
+
+    /// Opens a session under a profile, with quotas of its own.
+    pub fn open_session(&self, profile: Option<String>) -> Arc<Session> {
+        let account = Account::of_session(self.config().quotas(profile.as_deref()));
+        self.open_session_of(profile, account)
+    }
+
+    /// Opens a session under a profile, which counts against the quotas of an account.
+    pub fn open_session_of(&self, profile: Option<String>, account: Arc<Account>) -> Arc<Session> {
+        self.sessions.open(profile, account, &self.mail)
+    }
+
+    /// Returns the account of a bearer token under a profile.
+    pub fn account_of(&self, profile: Option<&str>, token: BearerToken) -> Arc<Account> {
+        self.accounts.of_token(profile, token, self.config().quotas(profile))
+    }
+
+    /// Returns an account of requests under a profile that have neither a token nor a session.
+    pub fn account_of_strangers(&self, profile: Option<&str>) -> Arc<Account> {
+        Account::of_strangers(profile, self.config().quotas(profile))
+    }
+
+    /// Adds notices to an answer: `own` for this very call, then the notices queued for the caller's session or owner.
+    pub async fn deliver(&self, caller: &Caller, answer: &mut CallResult, own: Vec<Value>) {
+        self.mail.deliver(caller, answer, own).await;
+    }
+
+    /// Follows the lasting notices for a session as they are posted.
+    pub fn follow_notices(&self, session: &Session) -> Follower {
+        self.mail.follow(session)
+    }
+
+    /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).
+    pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
+        let limits = self.config().limits(client);
+        let account = session.account.clone();
+        Caller { session, account, client: client.into(), limits, ..Caller::default() }
+    }
+
+    /// Waits up to `limit` until each server is ready or has failed once.
+    pub async fn settled(&self, limit: Duration) {
+        self.servers.settled(limit).await;
+    }
+
+    /// Waits until the last known lists are in the catalogue, if they are being read. Takes milliseconds.
+    pub async fn recalled_lists(&self) {
+        self.publisher.listed().await;
+    }
+
+    /// Waits until keyword search covers the last known lists, if they are being read.
+    pub async fn searchable(&self) {
+        self.publisher.searchable().await;
+    }
+
+    /// Waits until the catalogue contains everything that the servers have listed so far.
+    pub async fn published(&self) {
+        // Before the servers are started, no other list is pending.
+        if !*self.servers.started().borrow() {
+            return self.searchable().await;
+        }
+        let updates = self.publisher.updates();
+        if let Some(updates) = updates {
+            let (tell, told) = oneshot::channel();
+            if updates.send(Update::Barrier(tell)).await.is_ok() {
+                let _ = told.await;
+            }
+        }
+    }
+
+    /// Waits up to `limit` until search by meaning covers everything that the servers have listed so far.
+    pub async fn indexed(&self, limit: Duration) {
+        let covered = async {
+            self.published().await;
+            let mut indexing = self.indexing();
+            let _ = indexing.wait_for(|now| now.finished).await;
+        };
+        let _ = tokio::time::timeout(limit, covered).await;
+    }
+}
+
+/// Opens the store that replicas share.
+pub fn open_redis(cluster: &ClusterSettings, retention: Retention, clock: Clock) -> RedisStore {
+    let mut nodes = cluster.redis.connections();
+    let way = match (&cluster.sentinel, &cluster.redis) {
+        (Some(master), _) => Way::Sentinel {
+            sentinels: nodes,
+            master: master.clone(),
+            password: cluster.sentinel_password.as_ref().map(|password| password.expose().to_owned()),
+        },
+        (None, RedisAddresses::One(_)) => Way::Node(nodes.remove(0)),
+        (None, RedisAddresses::Several(_)) => Way::Cluster(nodes),
+    };
+    RedisStore::new(way, &cluster.prefix, cluster.name.as_deref(), retention, clock)
+}
+
+/// Opens the store: the Redis of the replicas, or a file on disk. Neither connects nor touches a file. `place`
+/// identifies the configuration.
+pub fn open_store(
+    cluster: Option<&ClusterSettings>,
+    state: Option<PathBuf>,
+    retention: Retention,
+    clock: &Clock,
+    place: &str,
+) -> (Arc<dyn Store>, Arc<dyn Records>) {
+    match cluster {
+        Some(cluster) => {
+            let store = Arc::new(open_redis(cluster, retention, clock.clone()));
+            (store.clone(), store)
+        }
+        None => {
+            let store = Arc::new(SqliteStore::new(state, retention, clock.clone()).of_config(place));
+            (store.clone(), store)
+        }
+    }
+}
+
+/// Returns the name of a configuration in the store: one name for all replicas, or the name of the file.
+pub fn place_in_store(file: &Path, cluster: Option<&ClusterSettings>) -> String {
+    cluster.map_or_else(|| place_of(file), |cluster| format!("cluster {}", cluster.prefix))
+}
+
+/// Returns a configuration file's name in the store. All gateways of the file get the same name, however its path was
+/// written.
+pub fn place_of(file: &Path) -> String {
+    let place = file.canonicalize().or_else(|_| std::path::absolute(file));
+    place.unwrap_or_else(|_| file.into()).display().to_string()
+}

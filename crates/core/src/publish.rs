@@ -1,0 +1,314 @@
+//! Publishing: the one writer of snapshots.
+//!
+//! The lists of the last run come first, before any server is started: as a catalogue, so that the handshake can use
+//! them, then indexed by words. New lists from servers become a catalogue, then an index by words, and then vectors. A
+//! snapshot is published at once with the known vectors, again while the missing ones are made, and once more when the
+//! graph of a large catalogue is built. Callers only ever wait for the lists of the last run.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use nonet_config::OnChange;
+use nonet_servers::{
+    catalog::{GATEWAY, Listing},
+    downstream::Update,
+    pins::ChangeNews,
+};
+use nonet_text::name::{RESERVED, full_name};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{Gateway, builtin, trusting::retain_differences};
+use nonet_state::{
+    publisher::{Known, Lists},
+    trust::ServerNews,
+};
+
+/// How long updates are collected before a new snapshot is made.
+const GATHER: Duration = Duration::from_millis(15);
+impl Gateway {
+    /// Turns the servers' lists into snapshots until the gateway stops.
+    pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
+        let publisher = &self.publisher;
+        let mut known: Lists =
+            BTreeMap::from([(GATEWAY.into(), Known::of_all(builtin::listing(&self.config().gateway)))]);
+        let mut fresh: HashSet<Arc<str>> = HashSet::new();
+        let world = self.servers.world();
+        tokio::join!(publisher.read_lists(&mut known, &world), publisher.open_pins());
+        let (_, of_pins) = publisher.check_lists(&mut known, &world).await;
+        self.guides.list(&mut known, &world.config);
+        let mut generation = 1;
+        // The handshake waits only for the lists; the first search also waits for the folders of skills.
+        let (mut words, ()) = tokio::join!(
+            publisher.publish_words(&known, world.clone(), generation),
+            self.guides.read(&world.config.gateway.skills, Duration::MAX)
+        );
+        if self.guides.is_behind() && self.guides.list(&mut known, &world.config) {
+            generation += 1;
+            words = publisher.publish_words(&known, world.clone(), generation).await.or(words);
+        }
+        let mut world = world;
+        publisher.is_searchable();
+        let mut connected = self.servers.started();
+        tokio::select! {
+            _ = connected.wait_for(|connected| *connected) => {}
+            () = self.servers.life.stop.cancelled() => return,
+        }
+        let mut changed = false;
+        let mut barriers: Vec<oneshot::Sender<()>> = Vec::new();
+        let mut news: Vec<Value> = Vec::new();
+        let mut relisted = false;
+        let mut differences = self.notices_of_differences(&mut news, of_pins);
+        loop {
+            if changed {
+                generation += 1;
+                words = publisher.publish_words(&known, world.clone(), generation).await.or(words);
+            }
+            // Only now, so that a client that reads about a new tool can call it.
+            for notice in news.drain(..) {
+                self.tell_of_changes(&notice);
+            }
+            for (notice, changes) in differences.drain(..) {
+                let was_told = self.tell_of_changes(&notice);
+                self.note_told(was_told, notice, changes);
+            }
+            for waiting in barriers.drain(..) {
+                let _ = waiting.send(());
+            }
+            if let Some(words) = words.take() {
+                publisher.embed(words);
+            }
+            if std::mem::take(&mut relisted) {
+                self.tell_of_unmatched(&fresh);
+            }
+            changed = false;
+            let mut next = tokio::select! {
+                update = updates.recv() => update,
+                () = publisher.trust_moved() => None,
+                () = self.servers.life.stop.cancelled() => return,
+            };
+            tokio::time::sleep(GATHER).await;
+            while let Some(update) = next {
+                relisted |= matches!(update, Update::Listed { .. } | Update::Reconfigured);
+                match update {
+                    Update::Listed { server, connection, session, listing, published } => {
+                        let listing = listing.map(|listing| Known::new(listing, connection, session));
+                        if let Some(listing) = listing {
+                            let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
+                            changed |= differs;
+                            news.extend(notice);
+                        }
+                        barriers.push(published);
+                    }
+                    // The number of names of sessions' servers is unlimited.
+                    Update::Reconnected { server } => {
+                        if !self.servers.world().owners.contains_key(&server) {
+                            self.metrics.restarted(&server);
+                        }
+                    }
+                    Update::SignInNeeded { server, login } => self.tell_of_sign_in(&server, login.as_deref()),
+                    Update::Reconfigured => {
+                        let world = self.servers.world();
+                        known.retain(|server, _| {
+                            RESERVED.contains(&&**server) || world.connections.contains_key(server)
+                        });
+                        fresh.retain(|server| world.connections.contains_key(server));
+                        let of_servers = |name: &str| !RESERVED.contains(&name);
+                        for (_, known) in known.iter_mut().filter(|(server, _)| of_servers(server)) {
+                            known.mask(&world.secrets);
+                        }
+                        let own = builtin::listing(&world.config.gateway);
+                        let own = match known.get(GATEWAY) {
+                            Some(before) => own.sharing(&before.listing),
+                            None => own,
+                        };
+                        known.insert(GATEWAY.into(), Known::of_all(own));
+                        publisher.read_lists(&mut known, &world).await;
+                        self.guides.read(&world.config.gateway.skills, Duration::MAX).await;
+                        changed = true;
+                    }
+                    Update::Barrier(waiting) => barriers.push(waiting),
+                }
+                next = updates.try_recv().ok();
+            }
+            let (differs, of_pins) = publisher.check_lists(&mut known, &self.servers.world()).await;
+            changed |= differs;
+            differences = self.notices_of_differences(&mut news, of_pins);
+            if changed || self.guides.is_behind() {
+                // All lists use the same world, so that prompts of a server that has ended are not listed as skills.
+                world = self.servers.world();
+                known.retain(|server, known| {
+                    known.session.is_none()
+                        || world.connections.get(server).is_some_and(|one| known.is_of(one))
+                });
+                changed |= self.guides.list(&mut known, &world.config);
+            }
+        }
+    }
+
+    /// Notifies every session that sees a server that the server requires a sign-in.
+    fn tell_of_sign_in(&self, server: &str, login: Option<&str>) {
+        // No command signs in to a session's server; the answer of `gateway.add_server` and of calls gives the remedy.
+        if self.servers.world().owners.contains_key(server) {
+            return;
+        }
+        let mut notice = json!({ "kind": "sign_in_needed", "server": server });
+        if let Some(login) = login {
+            notice["command"] = json!(login);
+            notice["hint"] =
+                json!("Ask the user to run the command in a terminal; the server is then available at once.");
+        }
+        self.outward.tell(&notice);
+        for session in self.sessions.all() {
+            if self.gate(&session).sees(server) {
+                session.notify(notice.clone());
+            }
+        }
+    }
+
+    /// Combines a server's new list and its differences from the pins into one notice.
+    fn notices_of_differences(
+        &self,
+        news: &mut Vec<Value>,
+        of_pins: Vec<ServerNews>,
+    ) -> Vec<(Value, Vec<ChangeNews>)> {
+        let with_differences = |ServerNews { server, news: changes }| {
+            // A pending notice of the list is merged into the same notice.
+            let at = news.iter().rposition(|notice| notice["server"] == *server);
+            let listed = at.map(|at| news.remove(at));
+            (self.notice_of_changes(listed, &server, &changes), changes)
+        };
+        of_pins.into_iter().map(with_differences).collect()
+    }
+
+    /// Notifies every session of changes that its profile shows. Returns whether any session was notified.
+    fn tell_of_changes(&self, notice: &Value) -> bool {
+        let mut was_told = false;
+        for session in self.sessions.all() {
+            let gate = self.gate(&session);
+            let server = notice["server"].as_str().unwrap_or_default();
+            // Nobody knows who saw a removed tool, so its server's other tools decide. A server that has ended may have
+            // been another session's.
+            let sees_server = gate.server(server).is_some() && gate.sees(server);
+            let seen = |name: &mut Value| match gate.catalog().get_renamed(name.as_str().unwrap_or_default())
+            {
+                // Every session that sees the server learns why a tool is gone.
+                Some(tool) if tool.change.as_ref().is_some_and(|change| change.effect == OnChange::Deny) => {
+                    sees_server
+                }
+                Some(tool) => {
+                    *name = json!(&*tool.full);
+                    gate.allows(tool)
+                }
+                None => sees_server,
+            };
+            let mut own = notice.clone();
+            let mut any = false;
+            for key in ["added", "removed", "redefined"] {
+                let Some(names) = own.get_mut(key).and_then(Value::as_array_mut) else { continue };
+                names.retain_mut(seen);
+                any |= !names.is_empty();
+                if names.is_empty() {
+                    own.as_object_mut().and_then(|fields| fields.remove(key));
+                }
+            }
+            any |= own.as_object_mut().is_some_and(|own| retain_differences(own, &mut { seen }));
+            let first = own.get("redefined").and_then(|names| names.get(0)).cloned();
+            match (first, own.as_object_mut()) {
+                (Some(first), Some(fields)) if fields.contains_key("next_step") => {
+                    fields.insert(
+                        "next_step".into(),
+                        json!({ "tool": "get_tool", "arguments": { "name": first } }),
+                    );
+                }
+                (None, Some(fields)) => {
+                    fields.remove("next_step");
+                    if ["held", "differences"].iter().all(|key| !fields.contains_key(*key)) {
+                        fields.remove("hint");
+                        fields.remove("command");
+                    }
+                }
+                _ => {}
+            }
+            if any {
+                was_told = true;
+                session.notify(own);
+            }
+        }
+        was_told
+    }
+
+    /// Takes a server's new list. Returns whether it differs from the old one, and the notice to send.
+    fn take(
+        &self,
+        known: &mut Lists,
+        fresh: &mut HashSet<Arc<str>>,
+        server: Arc<str>,
+        mut new: Known,
+    ) -> (bool, Option<Value>) {
+        let connection = self.connections().get(&server).cloned();
+        // The session's server has ended, or another server has its name now.
+        if new.session.is_some() && connection.as_ref().is_none_or(|one| one.id != new.connection) {
+            return (false, None);
+        }
+        let old = known.get(&server).filter(|old| old.session.is_none() || old.connection == new.connection);
+        if let Some(old) = old.filter(|old| old.raw == new.raw) {
+            self.note_listed(&server);
+            fresh.insert(server.clone());
+            // The comparison with the pins remains valid.
+            (new.raw, new.listing, new.checked) = (old.raw.clone(), old.listing.clone(), old.checked.clone());
+            known.insert(server, new);
+            return (false, None);
+        }
+        let mut notice = None;
+        // Only changes during a session are news, unlike differences from an old list on disk.
+        if !fresh.insert(server.clone())
+            && let Some(old) = old
+        {
+            notice = changes(&server, &old.raw, &new.raw);
+        }
+        if let Some(connection) = connection {
+            self.publisher.keep_list(&server, &connection.settings(), &new.raw);
+        }
+        if let Some(old) = old {
+            new = Known::new(Listing::clone(&new.raw).sharing(&old.raw), new.connection, new.session);
+        }
+        known.insert(server, new);
+        (true, notice)
+    }
+}
+
+/// Describes what a server changed while it was in use. A tool that differs from its first definition may be an attack
+/// (a "rug pull"), so its new definition has to be read before use.
+fn changes(server: &str, old: &Listing, new: &Listing) -> Option<Value> {
+    let name = |tool: &Value| tool.get("name").and_then(Value::as_str).unwrap_or_default().to_string();
+    let before: BTreeMap<String, &Arc<Value>> = old.tools.iter().map(|tool| (name(tool), tool)).collect();
+    let after: BTreeMap<String, &Arc<Value>> = new.tools.iter().map(|tool| (name(tool), tool)).collect();
+    let full = |tool: &str| full_name(server, tool);
+    let pick = |tools: Vec<String>| (!tools.is_empty()).then_some(tools);
+    let redefined: Vec<String> = after
+        .iter()
+        .filter(|(name, tool)| before.get(*name).is_some_and(|old| old != *tool))
+        .map(|(name, _)| full(name))
+        .collect();
+    for tool in &redefined {
+        tracing::warn!(%tool, "the server changed this tool's definition while it was in use");
+    }
+    let added = after.keys().filter(|name| !before.contains_key(*name)).map(|name| full(name)).collect();
+    let removed = before.keys().filter(|name| !after.contains_key(*name)).map(|name| full(name)).collect();
+    let mut notice = json!({ "kind": "tools_changed", "server": server });
+    for (key, tools) in [("added", pick(added)), ("removed", pick(removed)), ("redefined", pick(redefined))] {
+        if let Some(tools) = tools {
+            notice[key] = json!(tools.iter().take(20).collect::<Vec<_>>());
+        }
+    }
+    if let Some(first) = notice.get("redefined").and_then(|all| all.get(0)).cloned() {
+        notice["hint"] =
+            json!("Read a redefined tool again before you call it; ask the user if it looks wrong.");
+        notice["next_step"] = json!({ "tool": "get_tool", "arguments": { "name": first } });
+    }
+    notice.as_object().is_some_and(|fields| fields.len() > 2).then_some(notice)
+}

@@ -1,0 +1,601 @@
+//! Asking the user: `ask_user`, approvals, and the open questions.
+//!
+//! A client with forms gets a form, through the same `ClientChannel` as servers' own questions. Without forms
+//! the answer is `needs_user` with the question as chat text and a token: the model asks the user, then calls
+//! again with the token and the answer.
+
+mod about;
+mod approval;
+mod arguments;
+mod form;
+#[cfg(test)]
+mod tests;
+
+use std::{sync::Arc, time::Duration};
+
+use dashmap::DashMap;
+use nonet_base::{json::set_member, text::clip};
+use nonet_config::ApproveBy;
+use nonet_parts::{audit::Approver, cluster::Cluster, jobs::JobOwner};
+use nonet_servers::{
+    catalog::Tool,
+    downstream::{ELICITATION, InputRequests},
+};
+use nonet_store::Replicas;
+use nonet_text::{
+    answers::{self, Decision},
+    fault::{Code, Fault, NextStep},
+    name,
+    results::json_len,
+};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+pub(crate) use self::arguments::AskArguments;
+use self::{
+    about::About,
+    form::{Reply, check_form, form_for},
+};
+pub(super) use self::{
+    about::Question,
+    approval::{Approved, HeldCall, Unasked, by_chat},
+};
+use nonet_state::{
+    grants::{Approval, ApprovalAsked},
+    session::{Caller, Session},
+};
+
+/// How long a question stays open, and how long an approval waits for its call.
+const QUESTION_AGE: Duration = Duration::from_secs(3600);
+const APPROVAL_AGE: Duration = Duration::from_secs(600);
+/// How long an approval form stays open if the client can return at any time.
+const PARKED_AGE: Duration = Duration::from_secs(600);
+/// How many bytes of open questions one client may have; beyond that, or beyond its quota, its oldest question is
+/// dropped.
+const MAX_BYTES: usize = 8 << 20;
+/// A form is abandoned this long before the soft deadline, to leave time for the answer.
+const MARGIN: Duration = Duration::from_secs(3);
+/// The size up to which params are part of the next step of a fault, in bytes; larger ones are held for it.
+const MOST_REPEATED: usize = 1_000;
+/// The key of Nonet's only request to a client.
+const ASK: &str = "ask";
+/// Words that mark a free-text question as asking for a secret.
+const SECRET_WORDS: [&str; 6] =
+    ["password", "passphrase", "api_key", "private_key", "access_token", "credit_card"];
+/// The choice that allows a tool for the rest of the session.
+const FOR_SESSION: &str = "allow_for_session";
+
+#[derive(Debug, Default)]
+pub struct Questions {
+    open: DashMap<String, Question>,
+    /// When each was given, and where.
+    approvals: DashMap<Approval, (Instant, Approver)>,
+    cluster: Option<Arc<Cluster>>,
+}
+
+/// Whose question was answered outside of the chat.
+#[derive(Clone, Debug)]
+pub struct Settled {
+    /// The client's name.
+    pub client: String,
+    /// The tool whose call waits for approval, if the question is about a call.
+    pub tool: Option<Arc<str>>,
+}
+
+/// The outcome of `ask_user`.
+pub(super) enum AskOutcome {
+    Answer(Value),
+    /// The user has approved this call.
+    Run(HeldCall),
+}
+
+/// The outcome of an approval form.
+pub(super) enum FormDecision {
+    /// The user agreed, perhaps for the rest of the session.
+    Yes {
+        always: bool,
+    },
+    No,
+    /// Nobody said a clear yes or no: what happened.
+    Unanswered(String),
+    /// The client cannot show forms.
+    NoForm,
+}
+
+/// The outcome of a question.
+pub(super) enum QuestionOutcome {
+    Answer(Value),
+    /// The client cannot show forms: the model has to ask in the chat.
+    InChat(Box<Question>),
+}
+
+impl Questions {
+    /// Creates an empty set of questions. In a cluster, a token names the replica of its question, and any replica may
+    /// get the approved call.
+    pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
+        Self { cluster, ..Self::default() }
+    }
+
+    /// Returns the replicas, unless the owner of an approval is bound to one of them.
+    fn replicas(&self, owner: &JobOwner) -> Option<&Replicas> {
+        self.cluster.as_ref().filter(|_| owner.session.is_none()).map(|cluster| &**cluster.replicas())
+    }
+
+    /// Consumes the user's approval of a call in the chat or on the page, and says which. An approval counts once across all
+    /// replicas.
+    async fn take_approval(&self, approval: &Approval) -> Option<Approver> {
+        let own = self.approvals.remove(approval).map(|(_, given)| given);
+        let own = own.filter(|(at, _)| at.elapsed() < APPROVAL_AGE).map(|(_, by)| by);
+        let taken = match self.replicas(&approval.owner) {
+            // Without Redis, the approval on this replica counts.
+            Some(replicas) => match replicas.take_note(&approval.note()).await {
+                Ok(true) => Some(own.unwrap_or(Approver::Chat)),
+                Ok(false) => None,
+                Err(_) => own,
+            },
+            None => own,
+        };
+        if taken.is_some() {
+            // The client has made the call without fetching the answer first.
+            self.open.retain(|_, open| open.settled.is_none() || !open.is_about(approval));
+        }
+        taken
+    }
+
+    /// Implements the `ask_user` meta-tool, except for the call that an answer approves.
+    pub(super) async fn ask_user(
+        &self,
+        caller: &Caller,
+        arguments: AskArguments,
+    ) -> Result<AskOutcome, Fault> {
+        if let Some(token) = &arguments.token {
+            return match &arguments.answer {
+                Some(answer) => self.answered(caller, token, answer, arguments.content.as_deref()).await,
+                None => self.still_open(caller, token, arguments.content.is_some()),
+            };
+        }
+        Ok(AskOutcome::Answer(match self.ask(caller, &arguments).await? {
+            QuestionOutcome::Answer(answer) => answer,
+            QuestionOutcome::InChat(question) => {
+                let token = self.add(caller, (*question).clone());
+                question.put(&token)
+            }
+        }))
+    }
+
+    /// Asks with a form, if the client supports forms.
+    pub(super) async fn ask(
+        &self,
+        caller: &Caller,
+        arguments: &AskArguments,
+    ) -> Result<QuestionOutcome, Fault> {
+        check(arguments)?;
+        let about = About::of(arguments);
+        let schema = form_for(arguments, &about);
+        let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
+        match self.put(caller, &arguments.message(), &schema, wanted).await {
+            FormOutcome::Reply(Reply::Decline) => {
+                return Ok(QuestionOutcome::Answer(json!({ "status": "denied" })));
+            }
+            FormOutcome::Reply(Reply::Cancel) => {
+                return Ok(QuestionOutcome::Answer(json!({ "status": "cancelled" })));
+            }
+            FormOutcome::Reply(Reply::Accept(form)) => {
+                if let Some(answer) = about.filled_in(form) {
+                    return Ok(QuestionOutcome::Answer(answer));
+                }
+                // The answer does not fit the form, so ask in the chat instead.
+            }
+            FormOutcome::TimedOut => {
+                let mut answer = json!({ "status": "timed_out" });
+                if let Some(default) = &arguments.default {
+                    answer["answer"] = default.clone();
+                }
+                return Ok(QuestionOutcome::Answer(answer));
+            }
+            FormOutcome::NoForm => {}
+        }
+        Ok(QuestionOutcome::InChat(Box::new(arguments.in_chat())))
+    }
+
+    /// Whether the user has approved a call in the chat that has not been made since.
+    pub(super) fn is_approved(&self, approval: &Approval) -> bool {
+        self.approvals.get(approval).is_some_and(|given| given.0.elapsed() < APPROVAL_AGE)
+    }
+
+    /// Asks before a call if its policy requires approval, unless the user has just approved this very call. A tool
+    /// with a question of its `own` asks every time: no answer counts for the rest of the session. The calls of a run
+    /// are not asked about here.
+    pub(super) async fn approve(
+        &self,
+        caller: &Caller,
+        tool: &Tool,
+        params: &Map<String, Value>,
+        asked: ApprovalAsked,
+    ) -> Result<Approved, Fault> {
+        let approval = Approval::of(caller, tool, params);
+        let (by, is_single) = (asked.by, asked.own.is_some());
+        let is_remembered = |hash: &str| caller.session.approves(&tool.full, hash);
+        if caller.lasting
+            && !is_single
+            && (is_remembered(&tool.hash) || by == ApproveBy::Chat && is_remembered(&by_chat(&tool.hash)))
+        {
+            return Ok(Approved::By(Approver::Session));
+        }
+        if let Some(run) = &caller.run
+            && let Some(answer) = run.answer(&approval, &asked)
+        {
+            return answer.map(Approved::By);
+        }
+        if by == ApproveBy::Chat
+            && let Some(approver) = self.take_approval(&approval).await
+        {
+            return Ok(Approved::By(approver));
+        }
+        let mut unasked = Unasked::new(caller, tool, approval, params, asked);
+        if caller.run.is_some() {
+            return Ok(Approved::Unasked(Box::new(unasked)));
+        }
+        match self.by_form(caller, &unasked.message, unasked.lasting).await {
+            FormDecision::Yes { always } => {
+                if always {
+                    caller.session.approve(&tool.full, &tool.hash);
+                }
+                Ok(Approved::By(Approver::Form))
+            }
+            FormDecision::No => Err(unasked.refused(None)),
+            // The model gets no way to answer for a user who has forms.
+            FormDecision::Unanswered(why) => {
+                let message = format!("{why} `{}` was not called; repeat the call to ask again.", tool.full);
+                unasked.fault = Some(Box::new(Fault::new(Code::NeedsApproval, message)));
+                Ok(Approved::Unasked(Box::new(unasked)))
+            }
+            FormDecision::NoForm => Ok(Approved::Unasked(Box::new(unasked))),
+        }
+    }
+
+    /// Asks with a form whether calls may run. `lasting`: whether the session can remember the answer.
+    pub(super) async fn by_form(&self, caller: &Caller, message: &str, lasting: bool) -> FormDecision {
+        let choices = if lasting { vec!["allow", FOR_SESSION, "deny"] } else { vec!["allow", "deny"] };
+        let schema = json!({
+            "type": "object",
+            "properties": { "decision": { "type": "string", "title": "Decision", "enum": choices } },
+            "required": ["decision"],
+        });
+        let unanswered = |why: &str| FormDecision::Unanswered(why.into());
+        match self.put(caller, message, &schema, patience(caller)).await {
+            FormOutcome::Reply(Reply::Cancel) => unanswered("The form was closed without an answer."),
+            FormOutcome::Reply(reply) => match reply.decision() {
+                Decision::Yes | Decision::All => FormDecision::Yes { always: false },
+                Decision::Always => FormDecision::Yes { always: lasting },
+                Decision::No => FormDecision::No,
+                Decision::Change | Decision::Unclear => {
+                    unanswered("The form was returned without a yes or a no.")
+                }
+            },
+            FormOutcome::TimedOut => unanswered("The user has not answered the form."),
+            FormOutcome::NoForm => FormDecision::NoForm,
+        }
+    }
+
+    /// Holds a call until the user has agreed to it, and returns the fault that says how to go on.
+    pub(super) fn hold(&self, caller: &Caller, unasked: Unasked, held: HeldCall) -> Fault {
+        let Unasked { approval, message, brief, rule, written, lasting, fault, by, .. } = unasked;
+        let tool = approval.tool.clone();
+        // A model does not answer for a user who has forms: the call asks by one when it is repeated.
+        let asks_later = caller.unasked && caller.forms_later().is_some();
+        let in_chat = fault.is_none() && by == ApproveBy::Chat && !asks_later;
+        let told = match fault {
+            Some(fault) if json_len(&written) <= MOST_REPEATED => {
+                return fault.next("execute_tool", json!({ "name": &*tool, "params": written }));
+            }
+            Some(fault) => *fault,
+            None if !in_chat => {
+                let message = format!(
+                    "`{tool}` runs only if the user agrees ({rule}), and was not called. Call ask_user with the token to ask the user. On a yes the call runs, and its result is the answer."
+                );
+                Fault::new(Code::NeedsApproval, message)
+            }
+            None => {
+                let always = if lasting { ", `allow_for_session`" } else { "" };
+                let message = format!(
+                    "`{tool}` runs only if the user agrees ({rule}). Ask the user: {brief}\nThen call ask_user with the token and, as `answer`, what the user said: `allow`{always} or `deny`. On a yes the call runs, and its result is the answer."
+                );
+                Fault::new(Code::NeedsApproval, message)
+            }
+        };
+        let about = About::Call { approval, held: Arc::new(held), lasting, brief, in_chat };
+        let token = self.add(caller, Question::new(about, message));
+        told.then(ask_again(&token))
+    }
+
+    /// Asks the user with a form whether to trust a definition. Returns `None` without a clear answer. The model never
+    /// gets this question.
+    pub(super) async fn trust(&self, caller: &Caller, question: &str) -> Option<bool> {
+        let schema = json!({
+            "type": "object",
+            "properties": { "decision": { "type": "string", "title": "Decision", "enum": ["trust", "deny"] } },
+            "required": ["decision"],
+        });
+        match self.put(caller, question, &schema, patience(caller)).await {
+            FormOutcome::Reply(Reply::Accept(form)) => match form.get("decision").and_then(Value::as_str) {
+                Some("trust") => Some(true),
+                Some("deny") => Some(false),
+                _ => None,
+            },
+            FormOutcome::Reply(Reply::Decline) => Some(false),
+            FormOutcome::Reply(Reply::Cancel) | FormOutcome::TimedOut | FormOutcome::NoForm => None,
+        }
+    }
+
+    /// Shows a form to the user, if the client supports forms.
+    async fn put(&self, caller: &Caller, message: &str, schema: &Value, wanted: Duration) -> FormOutcome {
+        let Some(asker) = caller.forms() else { return FormOutcome::NoForm };
+        let mut params = json!({ "message": message, "requestedSchema": schema });
+        if asker.parks {
+            params["mode"] = json!("form");
+        }
+        let requests =
+            InputRequests::from_iter([(ASK.to_string(), json!({ "method": ELICITATION, "params": params }))]);
+        let patience = wanted.min(patience(caller));
+        let asked = tokio::select! {
+            asked = tokio::time::timeout(patience, asker.put(requests)) => asked,
+            () = caller.cancel.cancelled() => return FormOutcome::Reply(Reply::Cancel),
+        };
+        match asked.map(|replies| replies.and_then(|mut replies| replies.remove(ASK))) {
+            Ok(Some(Ok(answer))) => FormOutcome::Reply(Reply::of(&answer)),
+            Ok(Some(Err(error))) => {
+                tracing::warn!(%error, "the client failed to show a form");
+                FormOutcome::NoForm
+            }
+            Ok(None) => FormOutcome::NoForm,
+            // The user may answer later, so ask through the model instead.
+            Err(_) if patience < wanted => FormOutcome::NoForm,
+            Err(_) => FormOutcome::TimedOut,
+        }
+    }
+
+    /// Adds an open question and returns its token. Asking again about the same call reuses the question. A question
+    /// beyond the client's quota replaces the client's oldest one.
+    fn add(&self, caller: &Caller, mut question: Question) -> String {
+        let same = |open: &Question| match (&open.about, &question.about) {
+            (About::Call { approval: one, .. }, About::Call { approval: other, .. }) => one == other,
+            _ => false,
+        };
+        // An answer that was never fetched does not answer the same call again.
+        self.open.retain(|_, open| open.settled.is_none() || !same(open));
+        if let Some(mut open) = self.open.iter_mut().find(|open| same(open)) {
+            (open.asked, open.about) = (Instant::now(), question.about);
+            return open.key().clone();
+        }
+        self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
+        let account = &caller.account;
+        question.owner = caller.owner();
+        question.client.clone_from(&caller.client);
+        let own = self.open.iter().filter(|open| open.owner.account == *account);
+        let mut own: Vec<(Instant, usize, String)> =
+            own.map(|open| (open.asked, open.bytes(), open.key().clone())).collect();
+        own.sort_by_key(|(asked, ..)| std::cmp::Reverse(*asked));
+        let mut bytes = question.bytes() + own.iter().map(|(_, bytes, _)| bytes).sum::<usize>();
+        while own.len() >= account.quotas().questions || bytes > MAX_BYTES {
+            let Some((_, of_it, oldest)) = own.pop() else { break };
+            bytes = bytes.saturating_sub(of_it);
+            self.open.remove(&oldest);
+        }
+        let token = format!("ask-{}", uuid::Uuid::new_v4().simple());
+        let token = self.cluster.as_ref().map_or_else(|| token.clone(), |cluster| cluster.handle(&token));
+        self.open.insert(token.clone(), question);
+        token
+    }
+
+    /// Returns a question that a caller has asked.
+    fn of_caller(&self, caller: &Caller, token: &str) -> Result<Question, Fault> {
+        let question = self.open.get(token).filter(|question| question.is_for(caller));
+        question.map(|question| question.clone()).ok_or_else(|| no_question(token))
+    }
+
+    /// Removes a question that no longer waits for the chat. Returns its outcome: the call that may run, or the answer that
+    /// the user gave elsewhere.
+    fn settled(&self, token: &str, question: Question) -> Option<AskOutcome> {
+        let outcome = match (question.settled, question.about) {
+            (None, About::Call { in_chat: false, held, .. }) => AskOutcome::run(held),
+            (None, _) => return None,
+            (Some(answer), About::Call { held, .. }) if answer["status"] == "approved" => {
+                AskOutcome::run(held)
+            }
+            (Some(answer), _) => AskOutcome::Answer(answer),
+        };
+        self.open.remove(token).map(|_| outcome)
+    }
+
+    /// Repeats an open question. Content without an answer leaves it open.
+    fn still_open(&self, caller: &Caller, token: &str, content: bool) -> Result<AskOutcome, Fault> {
+        let question = self.of_caller(caller, token)?;
+        let mut again = question.put(token);
+        if let Some(outcome) = self.settled(token, question) {
+            return Ok(outcome);
+        }
+        if content {
+            let hint = "`content` without an `answer` is neither a yes nor a no. The question is still open. Ask the user; \
+                        then call ask_user with this `token` and, as `answer`, what the user said.";
+            again["hint"] = json!(hint);
+        }
+        Ok(AskOutcome::Answer(again))
+    }
+
+    /// Handles the answer that the model returns for a token. An unclear answer leaves the question open.
+    async fn answered(
+        &self,
+        caller: &Caller,
+        token: &str,
+        said: &Value,
+        content: Option<&str>,
+    ) -> Result<AskOutcome, Fault> {
+        let question = self.of_caller(caller, token)?;
+        // A no needs no other word of the user.
+        if question.is_held_only()
+            && let Ok(answer) = question.read(token, said, content)
+            && answer["status"] == "denied"
+            && self.open.remove(token).is_some()
+        {
+            return Ok(AskOutcome::Answer(answer));
+        }
+        if let Some(mut outcome) = self.settled(token, question.clone()) {
+            if let AskOutcome::Answer(answer) = &mut outcome {
+                set_member(
+                    answer,
+                    "hint",
+                    "The user had already answered on Nonet's page; that answer counts.",
+                );
+            }
+            return Ok(outcome);
+        }
+        let answer = match question.read(token, said, content) {
+            Ok(answer) => answer,
+            Err(again) => return Ok(AskOutcome::Answer(again)),
+        };
+        // A token works once, even if two answers arrive at the same time: the first counts.
+        if self.open.remove_if(token, |_, open| open.settled.is_none()).is_none() {
+            return self.still_open(caller, token, false);
+        }
+        note_lasting(&caller.session, &question.about, &answer, said);
+        Ok(match self.taken(question.about, &answer, Approver::Chat).await {
+            Some(held) => AskOutcome::run(held),
+            None => AskOutcome::Answer(answer),
+        })
+    }
+
+    /// Gives an answer its effect: an approved call may be made once. Returns the call.
+    async fn taken(&self, about: About, answer: &Value, by: Approver) -> Option<Arc<HeldCall>> {
+        let About::Call { approval, held, .. } = about else { return None };
+        if answer["status"] != "approved" {
+            return None;
+        }
+        self.approvals.retain(|_, given| given.0.elapsed() < APPROVAL_AGE);
+        if let Some(replicas) = self.replicas(&approval.owner)
+            && let Err(error) = replicas.put_note(&approval.note(), APPROVAL_AGE).await
+        {
+            tracing::debug!(%error, "other replicas do not know of an approval");
+        }
+        self.approvals.insert(approval, (Instant::now(), by));
+        Some(held)
+    }
+
+    /// Returns the open questions of all clients, oldest first, for the user outside of the chat.
+    pub(super) fn open_ones(&self) -> Vec<Value> {
+        let mut open: Vec<(Instant, Value)> = self
+            .open
+            .iter()
+            .filter(|open| open.waits_for_user())
+            .map(|open| (open.asked, open.shown(open.key())))
+            .collect();
+        open.sort_by_key(|(asked, _)| *asked);
+        open.into_iter().map(|(_, shown)| shown).collect()
+    }
+
+    /// Answers a question outside of the chat. The client gets the answer when it asks for it by its token, and with a notice if
+    /// its session, which `session_of` looks up, still lasts.
+    ///
+    /// # Errors
+    ///
+    /// `None` if no such question is open; else why the answer is not understood.
+    pub(super) async fn settle(
+        &self,
+        token: &str,
+        said: &Value,
+        session_of: impl FnOnce(u64) -> Option<Arc<Session>>,
+    ) -> Result<Settled, Option<String>> {
+        let question = self.open.get(token).map(|question| question.clone());
+        let question = question.filter(Question::waits_for_user).ok_or(None)?;
+        let answer = question.read_from_user(said).map_err(Some)?;
+        // Off the table until the answer has its effect: of two answers the first counts.
+        let (_, mut question) = self.open.remove_if(token, |_, open| open.waits_for_user()).ok_or(None)?;
+        let session = question.owner.session.and_then(session_of);
+        if let Some(session) = &session {
+            note_lasting(session, &question.about, &answer, said);
+        }
+        let runs = self.taken(question.about.clone(), &answer, Approver::Page).await.is_some();
+        let settled = Settled { client: question.client.clone(), tool: question.tool() };
+        question.settled = Some(answer.clone());
+        self.open.insert(token.into(), question);
+        if let (Some(session), Value::Object(answer)) = (session, answer) {
+            let mut notice =
+                Map::from_iter([("kind".into(), json!("question_answered")), ("token".into(), json!(token))]);
+            notice.extend(answer);
+            if runs {
+                notice.insert("next_step".into(), json!(ask_again(token)));
+            }
+            session.notify(Value::Object(notice));
+        }
+        Ok(settled)
+    }
+}
+
+/// Checks that the arguments contain a question, and that it does not ask for a secret.
+pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
+    if arguments.question.trim().is_empty() {
+        return Err(Fault::new(Code::InvalidParams, "`question` is missing: what should the user be asked?"));
+    }
+    if let Some(form) = &arguments.form {
+        check_form(form)?;
+    }
+    let free = arguments.form.is_none() && arguments.choices.is_empty() && arguments.content.is_none();
+    let words = name::fold(&arguments.question);
+    if free && SECRET_WORDS.iter().any(|word| words.contains(word)) {
+        let message = "This asks for a secret. Nonet never asks for secrets: the user sets them as environment variables and \
+                       names them in servers.toml as ${NAME}. If it asks something else, give `choices`.";
+        let again = json!({ "question": arguments.question, "choices": ["yes", "no"] });
+        return Err(Fault::new(Code::InvalidParams, message).next("ask_user", again));
+    }
+    Ok(())
+}
+
+/// The outcome of a form.
+enum FormOutcome {
+    Reply(Reply),
+    TimedOut,
+    NoForm,
+}
+
+/// Returns how long to wait for a form: within the client's soft deadline, unless the client can return at any time. A short
+/// deadline keeps its first half.
+pub(super) fn patience(caller: &Caller) -> Duration {
+    match caller.forms() {
+        Some(asker) if asker.parks => PARKED_AGE,
+        _ => caller.limits.soft_deadline.saturating_sub(MARGIN).max(caller.limits.soft_deadline / 2),
+    }
+}
+
+/// Remembers an approval for the rest of a session, if that is what the user said, and says how long the approval holds.
+fn note_lasting(session: &Session, about: &About, answer: &Value, said: &Value) {
+    let About::Call { approval, lasting, .. } = about else { return };
+    if answer["status"] != "approved" || answers::decision(said).decision == Decision::Yes {
+        return;
+    }
+    if *lasting {
+        session.approve(&approval.tool, &by_chat(&approval.hash));
+    }
+    let holds = if *lasting { "every call for the rest of this session" } else { "this call" };
+    session.notify(json!({ "kind": "approved", "tool": approval.tool, "holds_for": holds }));
+}
+
+impl AskOutcome {
+    fn run(held: Arc<HeldCall>) -> Self {
+        Self::Run(Arc::unwrap_or_clone(held))
+    }
+}
+
+/// Returns the call that brings the answer to a question, or asks again.
+pub(super) fn ask_again(token: &str) -> NextStep {
+    NextStep::new("ask_user", json!({ "token": token }))
+}
+
+pub(super) fn no_question(token: &str) -> Fault {
+    Fault::new(
+        Code::NotFound,
+        format!(
+            "No open question has the token `{}`: it was answered, or has expired. Ask again.",
+            clip(token, 80)
+        ),
+    )
+}

@@ -1,0 +1,392 @@
+//! The subject of a question, and how its answer is read.
+
+use std::sync::Arc;
+
+use nonet_base::text::{clip, escaped};
+use nonet_parts::jobs::JobOwner;
+use nonet_schema::Schema;
+use nonet_servers::downstream::EscapedTexts;
+use nonet_text::{
+    answers::{self, Decision, Said},
+    results::json_len,
+};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::{AskArguments, QUESTION_AGE, approval::HeldCall};
+use nonet_state::{
+    grants::{Approval, RunApproval},
+    session::Caller,
+};
+
+/// How much of an unclear answer is quoted, in characters.
+const MAX_SAID: usize = 80;
+
+/// The subject of an open question.
+#[derive(Clone, Debug)]
+pub(super) enum About {
+    /// A call that runs once the user agrees.
+    Call {
+        approval: Approval,
+        held: Arc<HeldCall>,
+        /// Whether the session can remember the answer.
+        lasting: bool,
+        /// The question for the chat.
+        brief: String,
+        /// Whether an answer in the chat counts. If not, the call asks its user itself when it is repeated.
+        in_chat: bool,
+    },
+    /// The calls of a tool in a run that is parked, and whether the session can remember the answer.
+    Run { lasting: bool },
+    /// Content to approve or edit.
+    Content(String),
+    /// Choices, and whether several may be taken.
+    Choices(Vec<String>, bool),
+    /// The fields of a form.
+    Form(Value),
+    /// Anything else.
+    Free,
+}
+
+/// Why an answer was not understood, and which answers would be.
+pub(super) struct Unread {
+    why: String,
+    words: String,
+    feedback: Option<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Question {
+    pub(super) about: About,
+    pub(crate) message: String,
+    pub(super) asked: Instant,
+    /// Who asked: nobody else may answer through the chat.
+    pub(super) owner: JobOwner,
+    /// The client's name.
+    pub(super) client: String,
+    /// The answer that the user gave outside of the chat and the client has yet to fetch.
+    pub(super) settled: Option<Value>,
+}
+
+impl Question {
+    /// Returns the question about the calls of a run, as asked in the chat.
+    pub(crate) fn of_run(asked: &RunApproval) -> Self {
+        Self::new(About::Run { lasting: asked.lasting }, asked.brief.clone())
+    }
+
+    /// Returns a question that nobody has asked yet.
+    pub(super) fn new(about: About, message: String) -> Self {
+        let (owner, client, settled) = Default::default();
+        Self { about, message, asked: Instant::now(), owner, client, settled }
+    }
+
+    /// Whether the question is open and a caller has asked it.
+    pub(super) fn is_for(&self, caller: &Caller) -> bool {
+        self.asked.elapsed() < QUESTION_AGE && self.owner == caller.owner()
+    }
+
+    /// Whether the question only holds a call, which asks the user itself when it is repeated.
+    pub(super) fn is_held_only(&self) -> bool {
+        self.settled.is_none() && matches!(self.about, About::Call { in_chat: false, .. })
+    }
+
+    /// Whether the question waits for an answer in the chat or on the page.
+    pub(super) fn waits_for_user(&self) -> bool {
+        self.settled.is_none() && !self.is_held_only() && self.asked.elapsed() < QUESTION_AGE
+    }
+
+    /// Returns the question for the user outside of the chat, with what an answer is made of.
+    pub(super) fn shown(&self, token: &str) -> Value {
+        let age = self.asked.elapsed();
+        let mut shown = json!({
+            "token": token,
+            "client": self.client,
+            "message": self.message,
+            "age_s": age.as_secs(),
+            "left_s": QUESTION_AGE.saturating_sub(age).as_secs(),
+        });
+        match &self.about {
+            About::Call { approval, lasting, .. } => {
+                shown["kind"] = json!("call");
+                shown["tool"] = json!(approval.tool);
+                shown["for_session"] = json!(lasting);
+            }
+            About::Run { .. } => shown["kind"] = json!("call"),
+            About::Content(_) => shown["kind"] = json!("content"),
+            About::Choices(choices, many) => {
+                shown["kind"] = json!("choices");
+                shown["choices"] = json!(choices);
+                shown["several"] = json!(many);
+            }
+            About::Form(form) => {
+                shown["kind"] = json!("form");
+                shown["form"] = form.clone();
+            }
+            About::Free => shown["kind"] = json!("free"),
+        }
+        shown
+    }
+
+    /// Whether the question asks for this approval.
+    pub(super) fn is_about(&self, wanted: &Approval) -> bool {
+        matches!(&self.about, About::Call { approval, .. } if approval == wanted)
+    }
+
+    /// Returns the tool whose call waits for approval, if the question is about a call.
+    pub(super) fn tool(&self) -> Option<Arc<str>> {
+        match &self.about {
+            About::Call { approval, .. } => Some(approval.tool.clone()),
+            _ => None,
+        }
+    }
+
+    /// Reads an answer that the user gives outside of the chat.
+    ///
+    /// # Errors
+    ///
+    /// Why the answer is not understood, for the user.
+    pub(super) fn read_from_user(&self, said: &Value) -> Result<Value, String> {
+        self.about.read(said).map_err(|unread| format!("This answer {}. Give {}.", unread.why, unread.words))
+    }
+}
+
+impl Question {
+    /// Returns its approximate memory use in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let about = match &self.about {
+            About::Call { held, brief, .. } => held.bytes() + brief.len(),
+            About::Form(form) => json_len(form),
+            About::Content(text) => text.len(),
+            About::Choices(choices, _) => choices.iter().map(String::len).sum(),
+            About::Run { .. } | About::Free => 0,
+        };
+        self.message.len() + about
+    }
+}
+
+impl Question {
+    /// Returns the answer of `ask_user` while the user has not answered.
+    pub(crate) fn put(&self, token: &str) -> Value {
+        let (message, more) = match &self.about {
+            About::Content(_) => {
+                (&self.message, ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}")
+            }
+            About::Call { brief, .. } => (brief, ". On a yes the call runs, and its result is the answer"),
+            About::Run { .. } => (&self.message, ". On a yes the run goes on, and its result is the answer"),
+            _ => (&self.message, ""),
+        };
+        let hint = format!(
+            "Ask the user in the chat; then call ask_user with this `token` and, as `answer`, what the user said{more}."
+        );
+        let mut answer = json!({
+            "status": "needs_user",
+            "message": message,
+            "token": token,
+            "hint": hint,
+            "next_step": { "tool": "ask_user", "arguments": { "token": token } },
+        });
+        if let About::Form(form) = &self.about {
+            answer["form"] = form.clone();
+        }
+        answer
+    }
+
+    /// Reads an answer, together with edited content. An unclear answer repeats the question.
+    pub(crate) fn read(&self, token: &str, said: &Value, content: Option<&str>) -> Result<Value, Value> {
+        let beside = match (&self.about, content) {
+            (About::Content(_) | About::Call { .. } | About::Run { .. }, Some(content)) => {
+                Some(with_content(said, content))
+            }
+            _ => None,
+        };
+        let said = beside.as_ref().unwrap_or(said);
+        self.about.read(said).map_err(|unread| ask_again(self, token, said, unread))
+    }
+}
+
+impl About {
+    /// Returns the subject of a question, with what people see of it.
+    pub(super) fn of(arguments: &AskArguments) -> Self {
+        match (&arguments.form, &arguments.content) {
+            (Some(form), _) => {
+                let mut form = form.clone();
+                EscapedTexts::of(&mut form);
+                Self::Form(form)
+            }
+            (None, _) if !arguments.choices.is_empty() => {
+                let choices = arguments.choices.iter().map(|choice| escaped(choice).into_owned());
+                Self::Choices(choices.collect(), arguments.allow_multiple)
+            }
+            (None, Some(content)) => Self::Content(content.clone()),
+            (None, None) => Self::Free,
+        }
+    }
+
+    /// Reads a submitted form; `None` if it does not fit the form shown to the user.
+    pub(super) fn filled_in(&self, form: Map<String, Value>) -> Option<Value> {
+        match self {
+            Self::Choices(..) | Self::Free => self.read(form.get("answer")?).ok(),
+            Self::Content(_) | Self::Form(_) | Self::Call { .. } | Self::Run { .. } => {
+                self.read(&Value::Object(form)).ok()
+            }
+        }
+    }
+
+    /// Reads an answer.
+    pub(super) fn read(&self, said: &Value) -> Result<Value, Unread> {
+        match self {
+            Self::Call { lasting, .. } | Self::Run { lasting } => read_approval(said, *lasting),
+            Self::Content(content) => read_review(said, content),
+            Self::Choices(choices, many) => read_choices(said, choices, *many),
+            Self::Form(form) => read_form(said, form),
+            Self::Free => read_text(said),
+        }
+    }
+}
+
+fn unread(why: &str, words: &str) -> Unread {
+    Unread { why: why.into(), words: words.into(), feedback: None }
+}
+
+fn read_approval(said: &Value, lasting: bool) -> Result<Value, Unread> {
+    let answer = answers::decision(said);
+    match answer.decision {
+        Decision::Yes | Decision::All | Decision::Always if answer.content.is_none() => {
+            Ok(json!({ "status": "approved" }))
+        }
+        Decision::No => Ok(denied(answer.feedback)),
+        _ => {
+            let words = match lasting {
+                true => "`allow`, `allow_for_session` or `deny`",
+                false => "`allow` or `deny`",
+            };
+            let why = match answer.content {
+                Some(_) => {
+                    "comes with content, but an answer cannot edit the params of a call: \
+                     make a new call with other params"
+                }
+                None => "is neither a clear yes to this call nor a clear no",
+            };
+            Err(unread(why, words))
+        }
+    }
+}
+
+fn read_review(said: &Value, content: &str) -> Result<Value, Unread> {
+    let answer = answers::decision(said);
+    match answer.decision {
+        Decision::Yes | Decision::All | Decision::Always => Ok(approved(content, answer)),
+        Decision::No | Decision::Change => Ok(denied(answer.feedback)),
+        Decision::Unclear => Err(Unread {
+            why: "is neither a clear yes nor a no".into(),
+            words: "`approve`, `deny`, {\"decision\": \"deny\", \"feedback\": \"what to change\"} or \
+                    {\"decision\": \"approve\", \"content\": \"the edited text\"}"
+                .into(),
+            feedback: answer.feedback.or_else(|| said.as_str().map(String::from)),
+        }),
+    }
+}
+
+fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, Unread> {
+    if let Some(taken) = answers::choose(said, choices, many) {
+        let mut taken = taken.into_iter().map(|at| json!(choices[at]));
+        let answer = if many { taken.collect() } else { taken.next().unwrap_or_default() };
+        return Ok(json!({ "status": "answered", "answer": answer }));
+    }
+    let refusal = answers::decision(said);
+    if refusal.decision == Decision::No && !answers::mentions(said, choices) {
+        return Ok(denied(refusal.feedback));
+    }
+    Err(match many {
+        true => unread("does not name any of the choices", "numbers or texts of choices, or a list of them"),
+        false => unread("does not name one of the choices", "the number or the text of one choice"),
+    })
+}
+
+fn read_form(said: &Value, form: &Value) -> Result<Value, Unread> {
+    let said_no = answers::decision(said);
+    let is_no = said_no.decision == Decision::No;
+    match answers::fields(said, form) {
+        // "no" may be a refusal rather than the value of a field.
+        Ok(fields)
+            if is_no
+                && fields.iter().any(|(name, field)| field == said && is_free(&form["properties"][name])) =>
+        {
+            Err(unread(
+                "could be a no or the value of a field",
+                "an object with its fields, or {\"action\": \"decline\"}",
+            ))
+        }
+        Ok(fields) => Ok(json!({ "status": "answered", "answer": fields })),
+        Err(_) if is_no && (said_no.feedback.is_none() || said.is_object()) => Ok(denied(said_no.feedback)),
+        Err(fault) => {
+            let example = Value::Object(Schema::new(form.clone()).example());
+            Err(unread(
+                &format!("does not fit the form: {fault}"),
+                &format!("an object with its fields, such as {example}"),
+            ))
+        }
+    }
+}
+
+fn read_text(said: &Value) -> Result<Value, Unread> {
+    let answer = if said.is_object() { answers::opened(said) } else { said.clone() };
+    let is_empty = answer.is_null() || answer.as_str().is_some_and(|text| text.trim().is_empty());
+    if is_empty {
+        return Err(unread("is empty", "what the user said"));
+    }
+    Ok(json!({ "status": "answered", "answer": answer }))
+}
+
+/// Whether a field accepts any text.
+fn is_free(field: &Value) -> bool {
+    ["enum", "oneOf", "anyOf"].iter().all(|key| field.get(*key).is_none())
+}
+
+/// Returns the approved content, original or edited by the user.
+fn approved(content: &str, said: Said) -> Value {
+    let edited = said.content.filter(|edited| edited != content);
+    let mut answer = json!({ "status": "approved", "content": edited.as_deref().unwrap_or(content) });
+    if edited.is_some() {
+        answer["content_was_edited"] = json!(true);
+    }
+    if let Some(feedback) = said.feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}
+
+fn denied(feedback: Option<String>) -> Value {
+    let mut answer = json!({ "status": "denied" });
+    if let Some(feedback) = feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}
+
+/// Adds edited content to an answer that came without it.
+fn with_content(answer: &Value, content: &str) -> Value {
+    match answers::opened(answer) {
+        Value::Object(mut fields) => {
+            fields.entry("content").or_insert_with(|| json!(content));
+            Value::Object(fields)
+        }
+        decision => json!({ "decision": decision, "content": content }),
+    }
+}
+
+/// Repeats the question after an unclear answer.
+fn ask_again(question: &Question, token: &str, said: &Value, unread: Unread) -> Value {
+    let shown = said.as_str().map_or_else(|| said.to_string(), String::from);
+    let mut answer = question.put(token);
+    answer["hint"] = json!(format!(
+        "`{}` {}. The question is still open. Ask the user again; then call ask_user with this `token` and, as `answer`, {}.",
+        clip(&shown, MAX_SAID),
+        unread.why,
+        unread.words
+    ));
+    if let Some(feedback) = unread.feedback {
+        answer["user_feedback"] = json!(feedback);
+    }
+    answer
+}

@@ -1,0 +1,699 @@
+//! Servers that clients add while the gateway runs.
+//!
+//! A server belongs to the session that added it: only that session and its apps see it, and it ends with the session.
+//! A permanent server first starts as the session's server, so that only a working server is written to servers.toml;
+//! then servers.toml takes it over.
+
+mod file;
+
+use std::{sync::Arc, time::Duration};
+
+use nonet_base::text::clip;
+use nonet_config::{self as config, ConfigFault, OneServer, ServerSettings, Transport, shell};
+use nonet_servers::{
+    catalog::Tool,
+    downstream::{Connection, Remedy, State, Update, likely_cause},
+};
+use nonet_store::reloads::text_hash;
+use nonet_text::{
+    fault::{Code, Fault, NextStep},
+    name::{self, ServerName},
+    secrets,
+};
+use serde_json::{Map, Value, json};
+use tokio_util::sync::CancellationToken;
+
+use super::Gateway;
+use nonet_state::{session::Caller, world::World};
+
+/// How long an answer waits for a new server.
+const WAIT: Duration = Duration::from_secs(20);
+/// How long calls in flight to a removed server may continue, and how long it may take to stop.
+const RETIRE_LIMIT: Duration = Duration::from_secs(5);
+const STOP_LIMIT: Duration = Duration::from_secs(8);
+/// How long the gateway may take to apply a changed file.
+const RELOAD_LIMIT: Duration = Duration::from_secs(10);
+/// How many servers one session may have, and how many all sessions together.
+const PER_SESSION: usize = 8;
+const PER_GATEWAY: usize = 32;
+/// The maximum size of one text of a server, and of all its texts together, because the user has to read them. In
+/// bytes.
+pub(super) const MAX_TEXT: usize = 4_000;
+const MAX_TEXTS: usize = 16_000;
+/// How many lines of stderr an answer contains, and how long they may be.
+const STDERR_LINES: usize = 12;
+const STDERR_LINE: usize = 300;
+
+/// The replacement for a secret in a question.
+const MASK: &str = "***";
+
+/// A server that could be added.
+struct Plan {
+    name: Arc<str>,
+    server: OneServer,
+    persist: bool,
+}
+
+/// A server that is being tried out. Ends if it is dropped before it is kept.
+struct Trial {
+    gateway: Arc<Gateway>,
+    session: u64,
+    name: Arc<str>,
+    is_kept: bool,
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.gateway.end_servers(self.session, Some(&self.name));
+        }
+    }
+}
+
+impl Gateway {
+    /// Builds the question to the user whether a server may be added.
+    pub(super) fn question_of_adding(
+        &self,
+        caller: &Caller,
+        params: &Map<String, Value>,
+    ) -> Result<String, Fault> {
+        Ok(question(&self.plan(caller, params)?, params, &self.config().file.display().to_string()))
+    }
+
+    /// Adds a server, and waits until its tools can be found.
+    pub(super) async fn add_server(
+        self: &Arc<Self>,
+        caller: &Caller,
+        params: &Map<String, Value>,
+    ) -> Result<Value, Fault> {
+        let Plan { name, server: OneServer { settings, keys }, persist } = self.plan(caller, params)?;
+        let Some(updates) = self.publisher.updates() else {
+            return Err(Fault::new(
+                Code::Internal,
+                "The gateway has not started its servers yet; try again.",
+            ));
+        };
+        let session = caller.session.of_client();
+        let settings = ServerSettings { session: Some(session.id), ..settings };
+        let connection =
+            self.servers.add(&name, &settings, &updates, |world| has_room(world, &name, session.id))?;
+        self.audit_event("server_added", || json!({ "server": &*name, "session": session.id }));
+        let mut trial =
+            Trial { gateway: self.clone(), session: session.id, name: name.clone(), is_kept: false };
+        let mut states = connection.watch();
+        let settled = tokio::select! {
+            settled = tokio::time::timeout(WAIT, states.wait_for(State::settled)) => settled.is_ok(),
+            () = caller.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "The server was not added.")),
+        };
+        let state = if settled { connection.state() } else { State::Starting };
+        match &state {
+            State::Ready { .. } | State::Starting => {}
+            State::AuthRequired { remedy: Remedy::Login(_), .. } if persist => {}
+            State::AuthRequired { error, .. } => return Err(wants_sign_in(&name, error)),
+            State::Down { error, .. } => return Err(does_not_start(&connection, error, persist)),
+            State::Stopped => {
+                return Err(Fault::new(Code::Internal, format!("`{name}` was removed in the meantime.")));
+            }
+        }
+        let mut taken_up = true;
+        if persist {
+            taken_up = self.keep_in_file(&name, keys, &state).await?;
+        } else {
+            let gateway = self.clone();
+            session.until_end(|| gateway.guard_of(session.id));
+        }
+        trial.is_kept = !persist || taken_up;
+        drop(trial);
+        Ok(self.added(caller, &name, &state, persist, taken_up))
+    }
+
+    /// Builds the answer for an added server.
+    fn added(&self, caller: &Caller, name: &str, state: &State, persist: bool, taken_up: bool) -> Value {
+        let gate = self.gate(&caller.session);
+        let all = gate.server(name).map_or(0, |entry| entry.tools.len());
+        let visible = gate.tools().filter(|tool| *tool.server == *name).count();
+        let mut answer = json!({ "name": name, "state": state.as_str(), "tools": visible });
+        if persist {
+            answer["file"] = json!(self.config().file);
+        }
+        let status = NextStep::own("status", json!({}));
+        let hint = match state {
+            _ if !taken_up => Some(
+                "servers.toml has the server, but the gateway has not loaded it yet: the user may need to restart Nonet.".into(),
+            ),
+            State::Starting => Some(format!(
+                "It has not started within {} s and is still starting; its tools can be found as soon as it is ready.",
+                WAIT.as_secs()
+            )),
+            State::AuthRequired { remedy, .. } => {
+                remedy.command().map(|login| format!("It requires sign-in: the user must run `{login}`."))
+            }
+            _ if visible == 0 && all > 0 => Some(format!(
+                "None of its {all} tools is visible: this client's profile does not allow it. The user can change the profile."
+            )),
+            _ if all == 0 => Some("It has no tools.".into()),
+            _ => None,
+        };
+        let next = match hint.is_some() {
+            true => status,
+            false => NextStep::new("browse_category", json!({ "category": name })),
+        };
+        if let Some(hint) = hint {
+            answer["hint"] = json!(hint);
+        }
+        answer["next_step"] = json!(next);
+        answer
+    }
+
+    /// Builds the question to the user whether a server may be removed.
+    pub(super) fn question_of_removing(&self, caller: &Caller, name: &str) -> Result<String, Fault> {
+        match self.removable(caller, name)? {
+            Removable::OfSession => Ok(format!("Remove the server `{name}`, which this session has added?")),
+            Removable::OfFile => Ok(format!(
+                "Remove the server `{name}` from {}, for all clients? It was added with gateway.add_server.",
+                self.config().file.display()
+            )),
+        }
+    }
+
+    /// Removes a server that was added here, and waits until it has stopped.
+    pub(super) async fn remove_server(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<Value, Fault> {
+        let mut answer = json!({ "name": name, "state": "removed" });
+        match self.removable(caller, name)? {
+            Removable::OfSession => {
+                let (gateway, session) = (self.clone(), caller.session.of_client().id);
+                let name = name.to_string();
+                // Runs to its end even if the call is cut off: nothing else would stop the process.
+                let removal = async move { gateway.retire_servers(session, &name).await };
+                let _ = self.servers.life.tasks.spawn(removal).await;
+            }
+            Removable::OfFile => {
+                if let Some(hint) = self.take_from_file(name).await? {
+                    answer["hint"] = json!(hint);
+                }
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Removes a session's server from the world, and waits until it has stopped and is no longer published.
+    async fn retire_servers(&self, session: u64, name: &str) {
+        for connection in self.servers.remove(session, Some(name)) {
+            self.audit_event("server_removed", || json!({ "server": name, "session": session }));
+            let mut states = connection.watch();
+            connection.retire(RETIRE_LIMIT).await;
+            let stopped = states.wait_for(|state| matches!(state, State::Stopped));
+            let _ = tokio::time::timeout(STOP_LIMIT, stopped).await;
+        }
+        if let Some(updates) = self.publisher.updates() {
+            let _ = updates.send(Update::Reconfigured).await;
+        }
+        self.published().await;
+    }
+
+    /// Writes a server to the file, and waits until it has replaced the session's server. Returns whether it has.
+    async fn keep_in_file(
+        &self,
+        name: &Arc<str>,
+        keys: Map<String, Value>,
+        state: &State,
+    ) -> Result<bool, Fault> {
+        self.servers.persisting.insert(name.clone());
+        let (file, server) = (self.config().file.clone(), name.clone());
+        let written = tokio::task::spawn_blocking(move || file::add(&file, &server, &keys)).await;
+        let taken_up = match written {
+            Ok(Ok(())) => Ok(self
+                .until_published(
+                    |world, published| {
+                        let is_published = published.is_some_and(|session| session.is_none());
+                        let is_there =
+                            world.connections.contains_key(name) && !world.owners.contains_key(name);
+                        is_there && (is_published || !matches!(state, State::Ready { .. }))
+                    },
+                    name,
+                )
+                .await),
+            Ok(Err(why)) => {
+                Err(Fault::new(Code::Internal, format!("`{name}` works, but could not be written: {why}")))
+            }
+            Err(_) => Err(Fault::new(Code::Internal, format!("`{name}` works, but could not be written."))),
+        };
+        self.servers.persisting.remove(name);
+        taken_up
+    }
+
+    /// Removes a server from the file, and waits until it is gone. Returns a hint for the user.
+    async fn take_from_file(&self, name: &str) -> Result<Option<String>, Fault> {
+        let (file, server) = (self.config().file.clone(), name.to_string());
+        let removed = tokio::task::spawn_blocking(move || {
+            let unused = file::remove(&file, &server)?;
+            Ok::<_, file::Unchanged>((unused, config::read_text(&file)))
+        });
+        let unused = match removed.await {
+            Ok(Ok((unused, text))) => {
+                // It may have been the only server. A text refused earlier stays refused.
+                if let Ok(text) = text
+                    && self.texts.refused().is_none()
+                {
+                    self.texts.accept(text_hash(&text));
+                }
+                unused
+            }
+            Ok(Err(why)) => {
+                return Err(Fault::new(Code::Internal, format!("`{name}` was not removed: {why}")));
+            }
+            Err(_) => return Err(Fault::new(Code::Internal, format!("`{name}` was not removed."))),
+        };
+        let is_gone = |world: &World, published: Option<Option<u64>>| {
+            !world.connections.contains_key(name) && published.is_none()
+        };
+        if !self.until_published(is_gone, name).await {
+            return Ok(Some(
+                "The gateway has not applied the change yet: the user may need to restart Nonet.".into(),
+            ));
+        }
+        let unused = unused.join(", ");
+        Ok((!unused.is_empty())
+            .then(|| format!("Secrets that are no longer used are still stored: {unused}. The user can delete each with `nonet secret remove NAME --file`.")))
+    }
+
+    /// Waits until `is_wanted` accepts the world and the published server: `None` if it is gone, else the session that
+    /// owns it. Returns whether that happened in time.
+    async fn until_published(
+        &self,
+        is_wanted: impl Fn(&World, Option<Option<u64>>) -> bool,
+        server: &str,
+    ) -> bool {
+        let (mut reloads, mut indexing) = (self.reloads(), self.indexing());
+        let wanted = async {
+            loop {
+                let published = self.snapshot().catalog.servers().get(server).map(|entry| entry.session);
+                if is_wanted(&self.servers.world(), published) {
+                    return true;
+                }
+                let changed = tokio::select! {
+                    changed = reloads.changed() => changed,
+                    changed = indexing.changed() => changed,
+                };
+                if changed.is_err() {
+                    return false;
+                }
+            }
+        };
+        tokio::time::timeout(RELOAD_LIMIT, wanted).await.unwrap_or(false)
+    }
+
+    /// Whether a caller may remove a server, and from where.
+    fn removable(&self, caller: &Caller, name: &str) -> Result<Removable, Fault> {
+        let gate = self.gate(&caller.session);
+        if gate.world.owners.get(name) == Some(&caller.session.of_client().id) {
+            return Ok(Removable::OfSession);
+        }
+        let config = gate.config();
+        let is_of_file =
+            config.servers.keys().any(|server| server.as_str() == name) || config.left_out.contains_key(name);
+        if is_of_file && gate.may_concern(name) {
+            if file::was_added(&config.file, name) && !gate.is_limited() {
+                return Ok(Removable::OfFile);
+            }
+            let message = format!(
+                "`{name}` is a server of {}, and was not added by this client. The user can run `{} {name}`.",
+                config.file.display(),
+                shell::nonet("remove", &config.file)
+            );
+            return Err(Fault::new(Code::Forbidden, message));
+        }
+        let own = gate.world.owners.keys().filter(|server| !gate.is_foreign(server)).map(|server| &**server);
+        let near = name::nearest(name, own, 3);
+        let message = format!("There is no server `{}` that this session has added.", clip(name, 80));
+        let fault = Fault::new(Code::NotFound, message).suggest(&near);
+        Err(match near.first() {
+            Some(near) => fault.then(NextStep::own("remove_server", json!({ "name": near }))),
+            None => fault.then(NextStep::own("status", json!({}))),
+        })
+    }
+
+    /// Checks whether a server may be added, as far as possible before it is started.
+    fn plan(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Plan, Fault> {
+        let given = params.get("name").and_then(Value::as_str).unwrap_or_default().trim();
+        let again = |key: &str, value: Value| {
+            let mut params = params.clone();
+            params.insert(key.into(), value);
+            NextStep::own("add_server", Value::Object(params))
+        };
+        let invalid = |message: String| Fault::new(Code::InvalidParams, message);
+        let name: Arc<str> = match ServerName::new(given) {
+            Ok(name) => name.as_str().into(),
+            Err(bad) => {
+                let message = format!("`{}` is not a server name: {}.", clip(given, 80), bad.why);
+                return Err(invalid(message).then(again("name", json!(bad.nearest))));
+            }
+        };
+        let persist = params.get("persist") == Some(&Value::Bool(true));
+        if persist && caller.session.profile.is_some() {
+            let message = "A client with a profile cannot add servers for all clients. Leave `persist` out: the server is there for this session.";
+            return Err(Fault::new(Code::Forbidden, message).then(again("persist", json!(false))));
+        }
+        if !persist && !caller.lasting {
+            let message = "This client has no session that lasts, so a server of the session would end with this call. With `persist`, the server goes into servers.toml and stays.";
+            return Err(Fault::new(Code::Forbidden, message).then(again("persist", json!(true))));
+        }
+        let keys = params.iter().filter(|(key, _)| !["name", "persist"].contains(&key.as_str()));
+        let keys: Map<String, Value> = keys.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let size: usize = keys.values().map(bytes).sum();
+        if size > MAX_TEXTS {
+            return Err(invalid(format!(
+                "The server's texts have {size} bytes; the user can review at most {MAX_TEXTS}. Put long texts into a file."
+            )));
+        }
+        let world = self.servers.world();
+        if let Err(refusal) = has_room(&world, &name, caller.session.of_client().id) {
+            return Err(match refusal {
+                Refusal::Taken => {
+                    let free = free_name(&world, &name);
+                    Fault::from(refusal).then(again("name", json!(free)))
+                }
+                _ => refusal.into(),
+            });
+        }
+        let env = nonet_base::variables::var;
+        let mut server = config::server_of(&name, &keys, &world.config.file, &env)
+            .map_err(|faults| invalid(told(&name, &faults)))?;
+        // The same limits as for every server of the file.
+        server.settings.limits = world.config.limits.messages();
+        if let Transport::Stdio { inherit_env, sandbox, .. } = &mut server.settings.transport {
+            *inherit_env = inherit_env.with(&world.config.gateway.inherit_env);
+            if let Some(of_gateway) = &world.config.sandbox {
+                if keys.contains_key("sandbox") {
+                    let message =
+                        "The `sandbox` of servers that a client adds is that of `[gateway]` in servers.toml.";
+                    let mut params = params.clone();
+                    params.remove("sandbox");
+                    let step = NextStep::own("add_server", Value::Object(params));
+                    return Err(Fault::new(Code::Forbidden, message).then(step));
+                }
+                *sandbox = Some(Box::new(of_gateway.clone()));
+            }
+        }
+        Ok(Plan { name, server, persist })
+    }
+
+    /// Refuses a tool that ends with the session, because later work cannot use it.
+    pub(super) fn not_of_session(&self, caller: &Caller, name: &str) -> Result<(), Fault> {
+        let gate = self.gate(&caller.session);
+        match gate.tool(name) {
+            Ok(tool) if tool.session.is_some() => Err(ends_with_session(&tool)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns a guard that ends the servers of a session when it is dropped.
+    fn guard_of(self: Arc<Self>, session: u64) -> tokio_util::sync::DropGuard {
+        let end = CancellationToken::new();
+        let (ended, stop) = (end.clone(), self.stopping().clone());
+        self.servers.life.tasks.clone().spawn(async move {
+            tokio::select! {
+                () = ended.cancelled() => self.end_servers(session, None),
+                () = stop.cancelled() => {}
+            }
+        });
+        end.drop_guard()
+    }
+
+    /// Ends the servers of a session, or only the server with this name.
+    fn end_servers(self: &Arc<Self>, session: u64, name: Option<&str>) {
+        let gone = self.servers.remove(session, name);
+        for connection in &gone {
+            self.audit_event("server_removed", || json!({ "server": &*connection.name, "session": session }));
+        }
+        if gone.is_empty() {
+            return;
+        }
+        for connection in &gone {
+            tracing::info!(server = %connection.name, session, "a server of a session has ended");
+            connection.retired().cancel();
+        }
+        let Some(updates) = self.publisher.updates() else { return };
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            self.servers
+                .life
+                .tasks
+                .spawn_on(async move { drop(updates.send(Update::Reconfigured).await) }, &runtime);
+        }
+    }
+
+    /// Notifies sessions that a changed file has ended their servers.
+    pub(super) fn tell_of_ended(&self, servers: &[(Arc<str>, u64)]) {
+        let config = self.config();
+        for (server, session) in servers {
+            let Some(session) = self.sessions.get(*session) else { continue };
+            let (kind, message) = match config.gateway.allow_runtime_servers {
+                true => (
+                    "server_replaced",
+                    format!(
+                        "servers.toml now has a server `{server}`, which replaces the one that this session added."
+                    ),
+                ),
+                false => (
+                    "server_removed",
+                    format!(
+                        "servers.toml no longer has `allow_runtime_servers = true`, so the server `{server}` that this session added has ended."
+                    ),
+                ),
+            };
+            session.notify(json!({ "kind": kind, "server": &**server, "message": message }));
+        }
+    }
+}
+
+/// Where a server can be removed.
+enum Removable {
+    OfSession,
+    OfFile,
+}
+
+/// Why there is no room for a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Taken,
+    SessionFull,
+    GatewayFull,
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Fault {
+        match refusal {
+            Refusal::Taken => Fault::new(
+                Code::InvalidParams,
+                "The name is taken by another server or category; choose another one.",
+            ),
+            Refusal::SessionFull => Fault::new(
+                Code::Forbidden,
+                format!(
+                    "This session has already added {PER_SESSION} servers, which is the maximum. Remove one with gateway.remove_server."
+                ),
+            ),
+            Refusal::GatewayFull => Fault::new(
+                Code::Forbidden,
+                format!(
+                    "The sessions of this gateway have already added {PER_GATEWAY} servers together, which is the maximum. The user can add servers to servers.toml."
+                ),
+            ),
+        }
+    }
+}
+
+/// Checks whether a session may add another server under this name.
+fn has_room(world: &World, name: &str, session: u64) -> Result<(), Refusal> {
+    if is_taken(world, name) {
+        return Err(Refusal::Taken);
+    }
+    if world.owners.values().filter(|owner| **owner == session).count() >= PER_SESSION {
+        return Err(Refusal::SessionFull);
+    }
+    if world.owners.len() >= PER_GATEWAY { Err(Refusal::GatewayFull) } else { Ok(()) }
+}
+
+/// Whether a name belongs to a server or category, in any spelling.
+fn is_taken(world: &World, wanted: &str) -> bool {
+    let config = &world.config;
+    let servers = config.servers.keys().map(ServerName::as_str);
+    let servers = servers.chain(config.left_out.keys().map(String::as_str));
+    let mut known = servers
+        .chain(config.categories.keys().map(String::as_str))
+        .chain(world.connections.keys().map(|name| &**name));
+    let wanted = name::fold(wanted);
+    known.any(|known| name::fold(known) == wanted)
+}
+
+/// Returns a free name similar to the wanted one.
+fn free_name(world: &World, wanted: &str) -> String {
+    let stem = wanted.get(..name::MAX_SERVER - 4).unwrap_or(wanted).trim_end_matches(['-', '_']);
+    let mut names = (2..1_000).map(|number| format!("{stem}-{number}"));
+    names.find(|name| !is_taken(world, name)).unwrap_or_default()
+}
+
+/// Returns how many bytes of text a value contains.
+fn bytes(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(bytes).sum(),
+        Value::Object(fields) => fields.iter().map(|(key, value)| key.len() + bytes(value)).sum(),
+        _ => 0,
+    }
+}
+
+/// Builds the question for the user: everything that will run or be reached, without secrets.
+fn question(plan: &Plan, params: &Map<String, Value>, file: &str) -> String {
+    let Plan { name, server, persist } = plan;
+    let mut text = match persist {
+        true => format!("Add the server `{name}` to {file}, for all clients?"),
+        false => format!("Add the server `{name}` to this session?"),
+    };
+    if let Transport::Stdio { command, args, .. } = &server.settings.transport {
+        let words: Vec<String> = std::iter::once(command).chain(args).map(|word| shown(word)).collect();
+        text.push_str(&format!(" It runs this command on this machine:\n\n{}\n", words.join(" ")));
+    }
+    for (key, what) in
+        [("url", "It connects to"), ("openapi", "It calls the service of the OpenAPI document")]
+    {
+        if let Some(place) = params.get(key).and_then(Value::as_str) {
+            text.push_str(&format!(" {what}:\n\n{}\n", shown(place)));
+        }
+    }
+    let pairs = |key: &str, value: fn(&str, &str) -> String| {
+        let pairs = params.get(key).and_then(Value::as_object).into_iter().flatten();
+        let pair = |(name, given): (&String, &Value)| {
+            format!("{}={}", shown(name), value(name, given.as_str().unwrap_or_default()))
+        };
+        pairs.map(pair).collect::<Vec<_>>().join(", ")
+    };
+    let (env, headers) = (pairs("env", variable), pairs("headers", |_, _| MASK.into()));
+    for (what, pairs) in [("Variables", env), ("Headers", headers)] {
+        if !pairs.is_empty() {
+            text.push_str(&format!("\n{what}: {pairs}"));
+        }
+    }
+    let tags: Vec<String> = server.settings.tags.iter().map(|tag| shown(tag)).collect();
+    if !tags.is_empty() {
+        text.push_str(&format!("\nTags: {}", tags.join(", ")));
+    }
+    text
+}
+
+/// Returns the value of a variable, unless it is a secret. `NODE_OPTIONS` and similar variables decide what runs.
+fn variable(name: &str, value: &str) -> String {
+    match secrets::is_secret_name(name) && !secrets::is_harmless(value, name) {
+        true => MASK.into(),
+        false => shown(&secrets::without_secrets(value).0),
+    }
+}
+
+/// Whether a character could hide itself or others from a reader: it is invisible, reverses the writing direction, or
+/// looks like a space.
+fn hides(c: char) -> bool {
+    c.is_control()
+        || c.is_whitespace() && c != ' '
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+            | '\u{2800}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}')
+}
+
+/// Returns a word of a command as a shell accepts it. Characters that could hide part of it from a reader are escaped.
+fn shown(word: &str) -> String {
+    if !word.contains(hides) {
+        return shell::word(word);
+    }
+    let mut out = String::from("$'");
+    for c in word.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            '\\' | '\'' => out.extend(['\\', c]),
+            c if hides(c) && c > '\u{ffff}' => out.push_str(&format!("\\U{:08x}", u32::from(c))),
+            c if hides(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out + "'"
+}
+
+/// Describes the faults of a server's keys.
+fn told(name: &str, faults: &[ConfigFault]) -> String {
+    let prefix = format!("servers.{name}");
+    let lines = faults.iter().map(|fault| {
+        let key = fault.key.strip_prefix(&prefix).unwrap_or(&fault.key).trim_start_matches('.');
+        let key = if key.is_empty() { String::new() } else { format!("`{key}`: ") };
+        format!("{key}{}. {}", fault.message, fault.remedy)
+    });
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+fn does_not_start(connection: &Connection, error: &str, persist: bool) -> Fault {
+    let stderr = connection.stderr_tail();
+    let tail: Vec<String> =
+        stderr.iter().rev().take(STDERR_LINES).rev().map(|line| clip(line, STDERR_LINE)).collect();
+    let mut details = json!({ "state": "down" });
+    if !tail.is_empty() {
+        details["stderr"] = json!(tail);
+    }
+    if let Some(cause) = likely_cause(error) {
+        details["likely_cause"] = json!(cause);
+    }
+    let nowhere = if persist { "servers.toml was not changed" } else { "nothing is left of it" };
+    let error = error.trim_end_matches('.');
+    let message = format!(
+        "`{}` was not added: {error}. Correct the params and call again, which asks the user again; {nowhere}.",
+        connection.name
+    );
+    let fault = Fault::new(Code::ServerDown, message).details(details);
+    Fault { retryable: false, ..fault }
+}
+
+fn wants_sign_in(name: &str, error: &str) -> Fault {
+    let message = format!(
+        "`{name}` was not added, because it requires sign-in: {error}. Ask the user for `headers` that sign in, or call again with `persist`: then the user can sign in with `nonet login {name}`."
+    );
+    Fault::new(Code::AuthRequired, message)
+}
+
+fn ends_with_session(tool: &Tool) -> Fault {
+    let message = format!(
+        "`{}` belongs to this session and ends with it, so it cannot run later by itself. The server must be in servers.toml: remove it and add it again with `persist`.",
+        tool.full
+    );
+    let step = NextStep::own("remove_server", json!({ "name": &*tool.server }));
+    Fault::new(Code::Forbidden, message).then(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_question_hides_itself() {
+        let check = |word: &str, expected: &str| assert_eq!(shown(word), expected, "{word:?}");
+        check("plain-word", "plain-word");
+        check("two words", "'two words'");
+        check("caf\u{e9}", "'caf\u{e9}'");
+        check("a\nb\\'", "$'a\\nb\\\\\\''");
+        check("a\u{1b}[2K", "$'a\\u001b[2K'");
+        check("a\u{202e}b", "$'a\\u202eb'");
+        check("a\u{a0}b", "$'a\\u00a0b'");
+        check("a\u{3164}", "$'a\\u3164'");
+        check("a\u{e0041}b", "$'a\\U000e0041b'");
+    }
+
+    #[test]
+    fn the_value_of_a_variable_is_shown_unless_it_is_a_secret() {
+        let check = |name: &str, value: &str, expected: &str| {
+            assert_eq!(variable(name, value), expected, "{name}={value}");
+        };
+        check("LD_PRELOAD", "/opt/x.so", "/opt/x.so");
+        check("GIT_ASKPASS", "/opt/x.sh", "/opt/x.sh");
+        check("BASH_ENV", "a b", "'a b'");
+        check("API_TOKEN", "s3cret-value", "***");
+        check("DATABASE", "postgres://ann:s3cret@host/x", "'postgres://ann:***@host/x'");
+    }
+}

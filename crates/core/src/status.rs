@@ -1,0 +1,334 @@
+//! The status of the servers and of the gateway: one source for `gateway.status`, `nonet status`, the live page and
+//! `/metrics`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use nonet_base::clock::millis;
+use nonet_parts::{audit::AuditStatus, metrics::Latency, rates::ShownRate};
+use nonet_servers::downstream::{BreakerStatus, Connection, Era, Remedy, State, likely_cause};
+use nonet_store::SharedStore;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::Gateway;
+use crate::gate::Gate;
+use nonet_state::session::Caller;
+
+/// How many marked tools of one server the live page shows.
+const MOST_MARKED: usize = 20;
+
+/// The status of the gateway.
+#[derive(Serialize)]
+struct GatewayStatus {
+    version: &'static str,
+    uptime_s: u64,
+    /// What the refused servers.toml would lose.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_refused: Option<Vec<String>>,
+    servers: Vec<ServerStatus>,
+    tools: usize,
+    search: SearchStatus,
+    calls: u64,
+    failures: u64,
+    outcomes: BTreeMap<&'static str, u64>,
+    tasks_running: usize,
+    /// The configured limits on calls.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rates: Vec<ShownRate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audit: Option<AuditStatus>,
+    /// The state that the replicas of this gateway share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cluster: Option<SharedStore>,
+    #[serde(skip_serializing_if = "Latency::is_empty")]
+    latency: Latency,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_us: Option<MeanTimes>,
+}
+
+#[derive(Serialize)]
+struct SearchStatus {
+    by_meaning: bool,
+    /// Whether the model is in memory; otherwise the next search by meaning loads it.
+    model_loaded: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    indexed: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct MeanTimes {
+    gateway: u64,
+    server: u64,
+}
+
+/// The status of one server. Only known figures are present.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ServerStatus {
+    /// The server's name.
+    pub name: Arc<str>,
+    /// The state in one word; empty if no gateway runs.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub state: &'static str,
+    /// The number of published tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tools: Option<usize>,
+    /// The age of the last known list, if no gateway runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listed_s: Option<u64>,
+    /// The number of reconnects.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub restarts: u64,
+    /// The number of calls in flight.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub calls_running: u64,
+    /// The negotiated revision of the protocol, or `OpenAPI` with the version of the document.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// The era of that revision; absent if the server does not speak MCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub era: Option<Era>,
+    /// The time from the start to the published list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub started_ms: Option<u64>,
+    /// `session` for a server that a session has added.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub of: Option<&'static str>,
+    /// The replica that runs the server's program for all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs_at: Option<String>,
+    /// Whether the server is in a sandbox.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub sandboxed: bool,
+    /// Why the server is not ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
+    /// The age of the error in `error`, if no gateway runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_s: Option<u64>,
+    /// The command that signs in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login: Option<String>,
+    /// Whether it needs a token in its `headers`, because nothing offers a sign-in.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub needs_token: bool,
+    /// The tools, or the server itself, that get no calls for a while because calls got no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub breaker: Option<BreakerStatus>,
+    /// The likely cause of the error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub likely_cause: Option<&'static str>,
+    /// What only the live page shows.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub live: Option<LiveStatus>,
+}
+
+/// The part of a server's status that only the live page shows.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct LiveStatus {
+    /// The last lines of stderr.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stderr: Vec<String>,
+    /// Tools with noticeable definitions, and the reasons.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Value>,
+    /// The calls of all its tools.
+    pub calls: u64,
+    /// The failed calls among them.
+    pub failures: u64,
+    /// The time since the server became ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uptime_s: Option<u64>,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+impl ServerStatus {
+    fn of(connection: &Connection) -> Self {
+        let state = connection.state();
+        let status = Self {
+            name: connection.name.clone(),
+            state: state.as_str(),
+            calls_running: connection.in_flight() as u64,
+            of: connection.settings().session.map(|_| "session"),
+            sandboxed: connection.settings().is_sandboxed(),
+            breaker: connection.resting(),
+            ..Self::default()
+        };
+        match state {
+            State::Ready { version, era, took, .. } => {
+                Self { version: Some(version), era, started_ms: Some(millis(took)), ..status }
+            }
+            State::AuthRequired { error, remedy } => {
+                let needs_token = matches!(remedy, Remedy::Headers);
+                let advice = format!("put a token into `headers` of [servers.{}]", connection.name);
+                let last_error = if needs_token { format!("{error}: {advice}") } else { error };
+                let login = remedy.command().map(String::from);
+                Self { login, needs_token, last_error: Some(last_error), ..status }
+            }
+            State::Down { error, .. } => {
+                Self { likely_cause: likely_cause(&error), last_error: Some(error), ..status }
+            }
+            State::Starting | State::Stopped => status,
+        }
+    }
+}
+
+impl Gateway {
+    /// Returns the status of the connected servers that a caller may see, by name.
+    fn server_statuses(&self, gate: &Gate) -> Vec<(ServerStatus, Arc<Connection>)> {
+        let visible = gate.world.connections.iter().filter(|(name, _)| gate.sees(name));
+        visible
+            .map(|(name, connection)| {
+                let tools = gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len());
+                let (tools, restarts) = (Some(tools), self.metrics.restarts(name));
+                let runs_at = self.runs_at(connection);
+                let status = ServerStatus { tools, restarts, runs_at, ..ServerStatus::of(connection) };
+                (status, connection.clone())
+            })
+            .collect()
+    }
+
+    /// Returns the status of all connected servers.
+    pub fn all_servers(&self) -> Vec<ServerStatus> {
+        let gate = self.gate(&Caller::default().session);
+        self.server_statuses(&gate).into_iter().map(|(status, _)| status).collect()
+    }
+
+    /// Returns what `gateway.status` and `nonet check` show.
+    pub fn status(&self, caller: &Caller) -> Value {
+        let gate = self.gate(&caller.session);
+        let servers = self.server_statuses(&gate).into_iter().map(|(status, _)| status);
+        self.gateway_status(&gate, caller, servers.collect())
+    }
+
+    /// Checks all definitions once, on a thread for blocking work: thousands take a while.
+    pub async fn look_at_definitions(&self) {
+        let snapshot = self.snapshot();
+        let look = move || snapshot.tools.iter().for_each(|tool| _ = tool.marks());
+        let _ = tokio::task::spawn_blocking(look).await;
+    }
+
+    /// Returns what the live page shows: all servers, including those of sessions.
+    pub fn live_status(&self) -> Value {
+        let gate = self.gate(&Caller::default().session);
+        let world = self.servers.world();
+        let of_sessions = world.owners.keys().filter_map(|name| world.connections.get(name));
+        let of_sessions = of_sessions.map(|connection| {
+            let entry = gate.catalog().servers().get(&connection.name);
+            let tools = Some(entry.map_or(0, |entry| entry.tools.len()));
+            (ServerStatus { tools, ..ServerStatus::of(connection) }, connection.clone())
+        });
+        let servers = self.server_statuses(&gate).into_iter().chain(of_sessions);
+        let servers = servers.map(|(mut status, connection)| {
+            let entry = gate.catalog().servers().get(&status.name);
+            let counts = entry.into_iter().flat_map(|entry| &entry.tools).map(|tool| self.metrics.of(tool));
+            let (calls, failures) = counts.fold((0, 0), |sum, tool| (sum.0 + tool.0, sum.1 + tool.1));
+            let uptime_s = connection.ready_for().map(|time| time.as_secs());
+            let marked = entry.into_iter().flat_map(|entry| &entry.tools).filter_map(|full| {
+                let tool = gate.catalog().get(full)?;
+                let first = tool.marks().marks.first()?;
+                Some(json!({ "tool": &*tool.full, "what": first.what, "where": first.place }))
+            });
+            let (stderr, marks) = (connection.stderr_tail(), marked.take(MOST_MARKED).collect());
+            status.live = Some(LiveStatus { stderr, marks, calls, failures, uptime_s });
+            if connection.is_held() {
+                status.state = "held";
+            }
+            status
+        });
+        self.gateway_status(&gate, &Caller::default(), servers.collect())
+    }
+
+    fn gateway_status(&self, gate: &Gate, caller: &Caller, mut servers: Vec<ServerStatus>) -> Value {
+        servers.extend(gate.left_out_status());
+        servers.sort_by(|a, b| a.name.cmp(&b.name));
+        let (profile, token) =
+            (caller.session.profile.as_deref(), caller.token.as_ref().map(|token| token.token));
+        let snapshot = &gate.snapshot;
+        let indexing = *self.publisher.indexing().borrow();
+        let (calls, failures) = self.metrics.total();
+        json!(GatewayStatus {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_s: self.uptime().as_secs(),
+            config_refused: if gate.is_limited() { None } else { self.texts.refused() },
+            servers,
+            tools: match gate.is_limited() {
+                true => gate.count_tools(),
+                false => snapshot.of_servers().filter(|tool| !gate.hides(tool)).count(),
+            },
+            search: SearchStatus {
+                by_meaning: snapshot.index.has_vectors()
+                    && self.embedder().is_some_and(|embedder| !embedder.has_failed()),
+                model_loaded: self.embedder().is_some_and(|embedder| embedder.is_loaded()),
+                // They count what a limited caller may not know of.
+                indexed: (!gate.is_limited()).then_some(indexing.done),
+                of: (!gate.is_limited()).then_some(indexing.total),
+            },
+            calls,
+            failures,
+            outcomes: self.metrics.outcomes(),
+            tasks_running: self.jobs.running(),
+            rates: self.rates.load().shown(profile, token, |server| gate.sees(server)),
+            // The location of the file is only for callers that may see everything.
+            audit: self.audit_status().filter(|_| profile.is_none()),
+            cluster: self.store.shared().filter(|_| profile.is_none()),
+            latency: self.metrics.latency(),
+            mean_us: self.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::Options;
+    use nonet_config::{self as config, Sources};
+    use nonet_parts::jobs::JobOwner;
+    use nonet_testing::RedisServer;
+
+    #[tokio::test]
+    async fn replicas_share_what_they_keep_and_say_where() {
+        let Some(redis) = RedisServer::start() else { return };
+        let text = format!("[cluster]\nredis = 'redis://127.0.0.1:{}'\nname = 'one'\n", redis.port);
+        let open = || {
+            let config = config::parse(&text, Path::new("f"), Sources::NONE).expect("usable").config;
+            Gateway::new(config, Options::default())
+        };
+        let (one, other) = (open(), open());
+        let owner = JobOwner::default();
+        let kept = one.kept.keep(&owner, Arc::new(json!("shared"))).await.expect("kept");
+        let query = json!({ "ref": kept.reference }).as_object().cloned().expect("an object");
+        let found = other.kept.fetch(&owner, query, 1_000).await.expect("found");
+        assert!(found.to_string().contains("shared"), "{found}");
+        let caller = Caller { session: other.open_session(None), ..Caller::default() };
+        let cluster = other.status(&caller)["cluster"].clone();
+        let at = format!("127.0.0.1:{}", redis.port);
+        assert_eq!(cluster, json!({ "engine": "redis", "at": at, "prefix": "nonet", "name": "one" }));
+        drop(redis);
+        assert!(other.kept.counts().await.is_none());
+        let trouble = &other.status(&caller)["cluster"]["trouble"];
+        assert!(trouble.as_str().is_some_and(|trouble| trouble.starts_with("does not answer")), "{trouble}");
+    }
+
+    #[test]
+    fn only_known_figures_are_in_a_status() {
+        let check = |status: ServerStatus, expected: Value| assert_eq!(json!(status), expected);
+        let named = || ServerStatus { name: "a".into(), ..ServerStatus::default() };
+        check(named(), json!({ "name": "a" }));
+        check(
+            ServerStatus { state: "ready", tools: Some(0), restarts: 2, era: Some(Era::Session), ..named() },
+            json!({ "name": "a", "state": "ready", "tools": 0, "restarts": 2, "era": "legacy" }),
+        );
+        let live = LiveStatus { calls: 3, uptime_s: Some(4), ..LiveStatus::default() };
+        check(
+            ServerStatus { live: Some(live), ..named() },
+            json!({ "name": "a", "calls": 3, "failures": 0, "uptime_s": 4 }),
+        );
+    }
+}

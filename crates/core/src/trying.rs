@@ -1,0 +1,298 @@
+//! Servers that are tried out before they are written to servers.toml, and edits of the file that wait until they are
+//! in use.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::future::join_all;
+use nonet_base::text::clip;
+use nonet_config::{Config, ServerSettings, shell};
+use nonet_hosts::Change;
+use nonet_servers::downstream::{Remedy, State, Update, likely_cause};
+use nonet_store::reloads::{ReloadDesk, ReloadRequest, text_hash};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::{
+    Gateway,
+    reload::{TextState, losses},
+};
+
+/// How long the gateway may take to apply a changed file.
+const TAKE_UP: Duration = Duration::from_secs(10);
+/// The interval between checks.
+const LOOK: Duration = Duration::from_millis(30);
+/// The maximum time for a server to start, and for it to stop.
+const LONGEST_START: Duration = Duration::from_secs(120);
+const STOP_LIMIT: Duration = Duration::from_secs(5);
+/// How many lines of stderr are reported, and how long they may be.
+const STDERR_LINES: usize = 12;
+const STDERR_LINE: usize = 300;
+
+/// The result of trying out a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// The server has listed this many tools.
+    Ready(usize),
+    /// The server responds but requires a sign-in with this command.
+    SignIn(Option<String>),
+    /// The server does not work, for this reason.
+    Failed(String),
+    /// The configuration would leave the server out: why, and the remedy.
+    LeftOut(String),
+}
+
+impl Tried {
+    /// Returns the result for a state; `listed` counts the tools of a ready server.
+    pub fn of(state: State, listed: impl FnOnce() -> usize) -> Self {
+        match state {
+            State::Ready { .. } => Self::Ready(listed()),
+            State::AuthRequired { remedy: Remedy::Login(login), .. } => Self::SignIn(Some(login)),
+            State::AuthRequired { error, .. } | State::Down { error, .. } => Self::Failed(error),
+            State::Starting => Self::Failed("it did not start in time".into()),
+            State::Stopped => Self::Failed("it was not started".into()),
+        }
+    }
+
+    /// Returns the result for a server that a configuration leaves out.
+    pub fn left_out(config: &Config, name: &str) -> Option<Self> {
+        let left_out = config.left_out.get(name)?;
+        let faults = left_out.faults.iter().map(|fault| format!("{}. {}", fault.message, fault.remedy));
+        Some(Self::LeftOut(faults.collect::<Vec<_>>().join(" ")))
+    }
+
+    /// Whether the server is unusable in this state.
+    pub fn has_failed(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::LeftOut(_))
+    }
+
+    /// Returns why the server cannot be used yet, if so.
+    pub fn trouble(&self) -> Option<String> {
+        match self {
+            Self::Ready(_) => None,
+            Self::SignIn(Some(login)) => Some(format!("it requires sign-in; run `{login}`")),
+            Self::SignIn(None) => Some("it requires sign-in".into()),
+            Self::Failed(why) | Self::LeftOut(why) => Some(why.clone()),
+        }
+    }
+
+    /// Returns the result as JSON.
+    pub fn json(&self) -> Value {
+        match self {
+            Self::Ready(tools) => json!({ "state": "ready", "tools": tools }),
+            Self::SignIn(login) => json!({ "state": "auth_required", "login": login }),
+            Self::Failed(error) => json!({ "state": "down", "last_error": error }),
+            Self::LeftOut(why) => json!({ "state": "needs_config", "last_error": why }),
+        }
+    }
+}
+
+impl Serialize for Tried {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.json().serialize(serializer)
+    }
+}
+
+/// A server that was tried out, for its user.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServerTrial {
+    /// The server.
+    #[serde(skip)]
+    pub name: String,
+    /// How it did; none if it is disabled.
+    #[serde(flatten)]
+    pub tried: Option<Tried>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    likely_cause: Option<&'static str>,
+    /// The last lines of stderr of a failed server.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    stderr: Vec<String>,
+}
+
+impl ServerTrial {
+    fn of(name: &str, tried: Option<Tried>) -> Self {
+        Self { name: name.into(), tried, likely_cause: None, stderr: Vec::new() }
+    }
+
+    /// Whether the server is unusable in this state.
+    pub fn has_failed(&self) -> bool {
+        self.tried.as_ref().is_some_and(Tried::has_failed)
+    }
+}
+
+impl Gateway {
+    /// Starts servers of a configuration that is not in use, all at once, and stops them again. No client sees these
+    /// servers. Returns the result of each; for a failed server, with its last lines of stderr.
+    pub async fn try_servers(&self, config: &Config, names: &[String]) -> Vec<ServerTrial> {
+        self.servers.mask_by(config);
+        join_all(names.iter().map(async |name| {
+            let settings = config.servers.iter().find(|(known, _)| known.as_str() == name);
+            match (Tried::left_out(config, name), settings) {
+                (Some(left_out), _) => ServerTrial::of(name, Some(left_out)),
+                (None, Some((_, settings))) if !settings.enabled => ServerTrial::of(name, None),
+                (None, Some((_, settings))) => self.try_server(name, settings).await,
+                (None, None) => {
+                    ServerTrial::of(name, Some(Tried::Failed("it is not in the configuration".into())))
+                }
+            }
+        }))
+        .await
+    }
+
+    async fn try_server(&self, name: &str, settings: &ServerSettings) -> ServerTrial {
+        let (updates, mut listed) = mpsc::channel(8);
+        let connection = self.servers.trial(name.into(), settings, &updates);
+        drop(updates);
+        let counted = tokio::spawn(async move {
+            let mut tools = 0;
+            while let Some(update) = listed.recv().await {
+                if let Update::Listed { listing: Some(listing), published, .. } = update {
+                    tools = listing.tools.len();
+                    let _ = published.send(());
+                }
+            }
+            tools
+        });
+        let mut states = connection.watch();
+        let limit = settings.start_timeout.min(LONGEST_START);
+        let settled = tokio::time::timeout(limit, states.wait_for(State::settled)).await.is_ok();
+        let state = if settled { connection.state() } else { State::Starting };
+        let stderr = connection.stderr_tail();
+        connection.retired().cancel();
+        let stopped = states.wait_for(|state| matches!(state, State::Stopped));
+        let _ = tokio::time::timeout(STOP_LIMIT, stopped).await;
+        let tools = match tokio::time::timeout(STOP_LIMIT, counted).await {
+            Ok(Ok(tools)) => tools,
+            _ => 0,
+        };
+        let tried = Tried::of(state, || tools);
+        let mut trial = ServerTrial::of(name, Some(tried.clone()));
+        if let Tried::Failed(error) = &tried {
+            trial.likely_cause = likely_cause(error);
+            let tail = stderr.iter().rev().take(STDERR_LINES).rev().map(|line| clip(line, STDERR_LINE));
+            trial.stderr = tail.collect();
+        }
+        trial
+    }
+
+    /// Returns why servers.toml cannot be edited from here; `None` if it can.
+    pub fn uneditable(&self) -> Option<String> {
+        let config = self.config();
+        let file = &config.file;
+        if !file.exists() {
+            // The first server makes the file. One that went away is not begun anew: its other servers would be lost.
+            return (!config.servers.is_empty()).then(|| {
+                format!(
+                    "{} no longer exists. Restore it, or start Nonet with `--config FILE`.",
+                    file.display()
+                )
+            });
+        }
+        if std::fs::OpenOptions::new().append(true).open(file).is_err() {
+            return Some(format!(
+                "Nonet cannot write to {}. Make it writable, or edit it at its source.",
+                file.display()
+            ));
+        }
+        self.texts.refused().map(|lost| {
+            format!(
+                "servers.toml has changes that this gateway refuses, because they lose {}. Undo them, or \
+                 accept them with `{}`; then try again.",
+                lost.join("; "),
+                shell::nonet("reload --accept", file)
+            )
+        })
+    }
+
+    /// Refuses a configuration that loses protection.
+    pub fn refuse_losses(&self, new: &Config) -> Result<(), String> {
+        let lost = losses(&self.config(), new);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "Nothing was written, because this would lose {}. If you mean it, edit {} and run `{}`.",
+            lost.join("; "),
+            self.config().file.display(),
+            shell::nonet("reload --accept", &self.config().file)
+        ))
+    }
+
+    /// Accepts the user's change of the text in use, even if the change removes the only server.
+    pub async fn accept_edit(&self, change: &Change) {
+        let Some((before, after)) = change.texts() else { return };
+        self.texts.accept_edit(&text_hash(before), text_hash(after));
+        // The other gateways of the file have to take it, too.
+        let desk = self.state.as_deref().map(|state| ReloadDesk::of(state, &self.config().file));
+        if let Some(desk) = desk.filter(|desk| desk.folder().exists()) {
+            let request = ReloadRequest::of_edit(before, after);
+            let asked = tokio::task::spawn_blocking(move || desk.ask(&request)).await;
+            if let Ok(Err(error)) = asked {
+                tracing::warn!(%error, "other gateways of this servers.toml may refuse the change");
+            }
+        }
+    }
+
+    /// Waits until a written change is in use. Fails with the reason if it is not.
+    pub async fn taken_up(&self, change: &Change) -> Result<(), String> {
+        let Some((_, after)) = change.texts() else { return Ok(()) };
+        let hash = text_hash(after);
+        let look = async {
+            loop {
+                match self.texts.state_of(&hash) {
+                    TextState::Used => return Ok(()),
+                    TextState::Refused(lost) => return Err(lost),
+                    TextState::Unread => tokio::time::sleep(LOOK).await,
+                }
+            }
+        };
+        match tokio::time::timeout(TAKE_UP, look).await {
+            Ok(Ok(())) => {
+                self.published().await;
+                Ok(())
+            }
+            Ok(Err(lost)) => {
+                Err(format!("The file is written, but refused, because it loses {}.", lost.join("; ")))
+            }
+            Err(_) => Err(format!(
+                "The file is written, but the gateway has not loaded it yet; `{}` reports why.",
+                shell::nonet("logs", &self.config().file)
+            )),
+        }
+    }
+
+    /// Reads the configuration again, in every gateway of the file, with a value that the user has just stored. Waits until the
+    /// server no longer misses the value. Fails with the reason if it still does.
+    pub async fn retry_with_value(&self, server: &str, name: &str) -> Result<(), String> {
+        let file = self.config().file.clone();
+        if let Some(desk) = self.state.as_deref().map(|state| ReloadDesk::of(state, &file)) {
+            let asked = tokio::task::spawn_blocking(move || desk.ask(&ReloadRequest::new(None))).await;
+            if let Ok(Err(error)) = asked {
+                tracing::warn!(%error, "other gateways of this servers.toml may not see the new value");
+            }
+        }
+        let misses = |config: &Config| {
+            config.left_out.get(server).is_some_and(|left_out| left_out.missing().contains_key(name))
+        };
+        let look = async {
+            while misses(&self.config()) {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        if tokio::time::timeout(TAKE_UP, look).await.is_err() {
+            return Err(format!(
+                "The value is stored, but the gateway has not loaded it yet; `{}` reports why.",
+                shell::nonet("logs", &file)
+            ));
+        }
+        self.published().await;
+        Ok(())
+    }
+
+    /// Returns the names of the servers that servers.toml disables.
+    pub fn switched_off(&self) -> Vec<Arc<str>> {
+        let config = self.config();
+        let off = config.servers.iter().filter(|(_, settings)| !settings.enabled);
+        off.map(|(name, _)| name.as_str().into()).collect()
+    }
+}

@@ -1,0 +1,276 @@
+//! The work of all clients, for the user of the machine: tasks, watches, schedules, facts, kept results and waiting
+//! workflows.
+//!
+//! The user sees and ends clients' work regardless of their profiles, through the same functions as the clients' own
+//! tools.
+
+use std::time::Duration;
+
+use nonet_base::{json::set_member, text::clip};
+use nonet_parts::jobs::JobOwner;
+use nonet_store::{RecordKind, StoreError};
+use nonet_text::{
+    fault::{Code, Fault},
+    results::json_len,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use super::{
+    Gateway,
+    builtin::watch as watches,
+    questions::Settled,
+    scheduling::{schedule_in_full, schedule_in_list},
+};
+use nonet_state::faults::of_store;
+
+/// How many of each kind are listed.
+const LISTED: usize = 100;
+/// How many facts are listed.
+const FACTS: usize = 50;
+/// Facts below this share of the best score are left out.
+const FAR: f32 = 0.5;
+/// How much of a result is shown, in bytes.
+const SHOWN: usize = 20_000;
+/// How much of a fact in the list, and of an input, is shown, in characters.
+const CLIPPED: usize = 400;
+/// How long a cancelled task may take to end.
+const CANCEL_WAIT: Duration = Duration::from_secs(2);
+
+/// The kind of a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkKind {
+    /// A call in the background.
+    Task,
+    /// A repeated call.
+    Watch,
+    /// A call, an app or a reminder for later.
+    Schedule,
+    /// A remembered fact.
+    Fact,
+    /// A kept result.
+    Result,
+    /// A workflow that waits for an answer.
+    Workflow,
+}
+
+/// The user's action on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkAction {
+    /// Cancels a task.
+    Cancel,
+    /// Pauses a watch.
+    Pause,
+    /// Resumes a watch.
+    Resume,
+    /// Removes it, which also ends a watch or schedule.
+    Delete,
+}
+
+/// A piece of work: its owner as the store knows it, and its id.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkItem<'a> {
+    /// Its kind.
+    pub kind: WorkKind,
+    /// The profile of its clients; empty without one.
+    pub owner: &'a str,
+    /// Its id.
+    pub id: &'a str,
+}
+
+impl Gateway {
+    /// Returns all work except facts: one list for each kind, latest first, with the total number.
+    pub async fn user_work(&self) -> Result<Value, Fault> {
+        let tasks = self.jobs.of_everybody(&self.owners(), LISTED).await;
+        let tasks: Vec<Value> = tasks.iter().map(|(owner, task)| with_owner(json!(task), owner)).collect();
+        let watches = self.records.of_kind(RecordKind::Watch).await.map_err(unread)?;
+        let schedules = self.records.of_kind(RecordKind::Schedule).await.map_err(unread)?;
+        let watches =
+            watches.iter().rev().filter_map(|one| Some(with_owner(watches::in_list(one)?, &one.owner)));
+        let schedules =
+            schedules.iter().rev().filter_map(|one| Some(with_owner(schedule_in_list(one)?, &one.owner)));
+        let results = self.store.results(LISTED).await.map_err(unread)?;
+        let results: Vec<Value> = results.iter().map(|one| json!(one)).collect();
+        let kept =
+            self.kept.counts().await.map(|kept| json!({ "entries": kept.entries, "bytes": kept.bytes }));
+        Ok(json!({
+            "tasks": tasks,
+            "watches": watches.take(LISTED).collect::<Vec<_>>(),
+            "schedules": schedules.take(LISTED).collect::<Vec<_>>(),
+            "results": results,
+            "workflows": self.parked.in_list(LISTED).await?,
+            "kept": kept,
+        }))
+    }
+
+    /// Returns the facts that fit a query best, or the newest without a query.
+    pub async fn user_facts(&self, query: &str) -> Result<Value, Fault> {
+        let (mut facts, mut total) = (Vec::new(), 0);
+        let embedder = self.embedder();
+        for owner in self.owners() {
+            let found = self.memory.recall(&owner, query, &[], Some(FACTS), embedder.as_ref()).await;
+            let found = found.map_err(unread)?;
+            total += found.of;
+            facts.extend(found.facts.into_iter().map(|(fact, score)| (score, owner.clone(), fact)));
+        }
+        facts.sort_by(|(score, _, fact), (other_score, _, other)| {
+            other_score
+                .unwrap_or_default()
+                .total_cmp(&score.unwrap_or_default())
+                .then(other.at_ms.cmp(&fact.at_ms))
+        });
+        let best = facts.first().and_then(|(score, ..)| *score).unwrap_or_default();
+        facts.retain(|(score, ..)| score.is_none_or(|score| score >= FAR * best));
+        let shown = facts.iter().take(FACTS).map(|(_, owner, fact)| {
+            let text = clip(&fact.document.description, CLIPPED);
+            json!({ "id": fact.document.id, "owner": owner, "text": text, "tags": fact.document.terms, "at_ms": fact.at_ms })
+        });
+        Ok(
+            json!({ "facts": shown.collect::<Vec<_>>(), "total": total, "remembers": self.config().gateway.memory }),
+        )
+    }
+
+    /// Returns one piece of work in full; of a kept result, as much as can be shown, from `offset` on.
+    pub async fn work_in_full(&self, item: WorkItem<'_>, offset: u64) -> Result<Value, Fault> {
+        let WorkItem { kind, owner, id } = item;
+        match kind {
+            WorkKind::Task => {
+                let by = self.job_owner(owner, id);
+                let Some(task) = self.jobs.find(id, &by).await.map_err(unread)? else {
+                    return Err(not_there(id));
+                };
+                let mut shown = json!(task);
+                if task.state.has_result() {
+                    shown["result"] = self.kept.of_task(&by, id, SHOWN).await.unwrap_or_default();
+                }
+                Ok(shown)
+            }
+            WorkKind::Watch => {
+                let (record, watch) = self.watch_of(owner, id).await?;
+                Ok(watches::in_full(&record, &watch))
+            }
+            WorkKind::Schedule => {
+                let record = self.records.get(RecordKind::Schedule, owner, id).await.map_err(unread)?;
+                record.as_ref().and_then(schedule_in_full).ok_or_else(|| not_there(id))
+            }
+            WorkKind::Fact => {
+                let record = self.records.get(RecordKind::Fact, owner, id).await.map_err(unread)?;
+                record.map(|record| record.body).ok_or_else(|| not_there(id))
+            }
+            WorkKind::Result => {
+                let query = Map::from_iter([("ref".into(), json!(id)), ("offset".into(), json!(offset))]);
+                Ok(json!({ "result": self.kept.fetch(&user(owner), query, SHOWN).await? }))
+            }
+            WorkKind::Workflow => {
+                let mut flow = self.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
+                if json_len(&flow["input"]) > SHOWN {
+                    flow["input"] = json!(clip(&flow["input"].to_string(), CLIPPED));
+                }
+                Ok(flow)
+            }
+        }
+    }
+
+    /// Carries out the user's action on a piece of work.
+    pub async fn act_on_work(&self, item: WorkItem<'_>, action: WorkAction) -> Result<(), Fault> {
+        let WorkItem { kind, owner, id } = item;
+        match (kind, action) {
+            (WorkKind::Task, WorkAction::Cancel) => {
+                let by = self.job_owner(owner, id);
+                if self.jobs.find(id, &by).await.map_err(unread)?.is_none() {
+                    return Err(not_there(id));
+                }
+                self.jobs.cancel(id, &by, CANCEL_WAIT).await;
+            }
+            (WorkKind::Task, WorkAction::Delete) => {
+                let by = self.job_owner(owner, id);
+                self.jobs
+                    .remove_ended(id, &by)
+                    .await
+                    .map_err(unread)?
+                    .then_some(())
+                    .ok_or_else(|| not_ended(id))?;
+            }
+            (WorkKind::Watch, WorkAction::Pause) => drop(watches::pause(self, owner, id).await?),
+            (WorkKind::Watch, WorkAction::Resume) => drop(watches::resume(self, owner, id).await?),
+            (WorkKind::Watch, WorkAction::Delete) => drop(self.stop_watch(owner, id).await?),
+            (WorkKind::Schedule, WorkAction::Delete) => drop(self.cancel_schedule(owner, id).await?),
+            (WorkKind::Fact, WorkAction::Delete) => {
+                let forgotten = self.memory.forget(owner, id).await.map_err(unread)?;
+                forgotten.map(drop).ok_or_else(|| not_there(id))?;
+            }
+            (WorkKind::Result, WorkAction::Delete) => {
+                self.store
+                    .remove_kept(id, owner)
+                    .await
+                    .map_err(unread)?
+                    .then_some(())
+                    .ok_or_else(|| not_there(id))?;
+            }
+            (WorkKind::Workflow, WorkAction::Delete) => {
+                let taken = self.records.take(RecordKind::Parked, owner, id).await.map_err(unread)?;
+                taken.map(drop).ok_or_else(|| not_there(id))?;
+            }
+            (_, WorkAction::Cancel | WorkAction::Pause | WorkAction::Resume) => {
+                let message = "Only a task can be cancelled, and only a watch be paused and resumed.";
+                return Err(Fault::new(Code::InvalidParams, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the questions that clients have put and that wait for the user, oldest first.
+    pub fn user_questions(&self) -> Vec<Value> {
+        self.questions.open_ones()
+    }
+
+    /// Answers a client's question. The client is told with its next answer, and when it asks again.
+    ///
+    /// # Errors
+    ///
+    /// `not_found` if the question is no longer open, `invalid_params` if the answer does not fit it.
+    pub async fn answer_question(&self, token: &str, said: &Value) -> Result<Settled, Fault> {
+        let settled = self.questions.settle(token, said, |id| self.sessions.get(id)).await;
+        settled.map_err(|why| match why {
+            Some(why) => Fault::new(Code::InvalidParams, why),
+            None => Fault::new(Code::NotFound, "This question is no longer open."),
+        })
+    }
+
+    /// Returns every possible owner, as the store knows owners.
+    fn owners(&self) -> Vec<String> {
+        let profiles = self.config().profiles.keys().cloned().collect::<Vec<_>>();
+        [String::new()].into_iter().chain(profiles).collect()
+    }
+
+    /// Returns the owner of a task: its client while the table has the task.
+    fn job_owner(&self, owner: &str, id: &str) -> JobOwner {
+        self.jobs.owner_of(id).filter(|of| of.key() == owner).unwrap_or_else(|| user(owner))
+    }
+}
+
+/// Returns the user in place of the clients under a profile.
+fn user(owner: &str) -> JobOwner {
+    let profile = Some(owner.to_string()).filter(|profile| !profile.is_empty());
+    JobOwner { profile, local: true, ..JobOwner::default() }
+}
+
+fn with_owner(mut entry: Value, owner: &str) -> Value {
+    set_member(&mut entry, "owner", owner);
+    entry
+}
+
+fn not_there(id: &str) -> Fault {
+    Fault::new(Code::NotFound, format!("`{}` no longer exists.", clip(id, 100)))
+}
+
+fn not_ended(id: &str) -> Fault {
+    let message = format!("`{}` no longer exists, or is still running: cancel it first.", clip(id, 100));
+    Fault::new(Code::NotFound, message)
+}
+
+fn unread(error: StoreError) -> Fault {
+    of_store("The work of clients cannot be read or changed", &error)
+}

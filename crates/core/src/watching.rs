@@ -1,0 +1,534 @@
+//! Watches: starts them, makes their checks, and reports the findings.
+
+use std::{sync::Arc, time::Instant};
+
+use nonet_base::{clock::millis, text::clip};
+use nonet_config::select;
+use nonet_parts::{
+    jobs::JobOwner,
+    timetable::Zone,
+    watches::{CheckError, Finding, News, NotifyWhen, Seen, Watch, WatchState, Why},
+};
+use nonet_servers::catalog::{GATEWAY, Kind, Tool};
+use nonet_store::{Most, NewRecord, Record, RecordKind, StoreError};
+use nonet_text::{
+    fault::{Code, Fault, NextStep},
+    results::{Whole, is_error, json_len, value_of},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{
+    Gateway,
+    errands::{Called, SMALL, Unkept, bounded, failure, not_kept, unattended},
+};
+use nonet_state::{faults::wrong_filter, session::Caller};
+
+/// How many watches one owner may have.
+const MOST_WATCHES: usize = 100;
+/// How often a change is retried after another gateway was faster.
+const TRIES: usize = 20;
+/// How many URIs are checked to find a resource that can be followed.
+const MAX_URIS: usize = 20;
+
+/// The arguments that start a watch.
+#[derive(Debug, Deserialize)]
+pub(super) struct WatchArguments {
+    name: String,
+    #[serde(default)]
+    params: serde_json::Map<String, Value>,
+    interval: Option<u64>,
+    label: Option<String>,
+    #[serde(default)]
+    max_checks: u64,
+    notify_when: Option<NotifyWhen>,
+    #[serde(default)]
+    notify_config: NotifyConfig,
+    select: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct NotifyConfig {
+    expression: Option<String>,
+    batch_size: Option<u64>,
+}
+
+/// What an answer says if the first check failed.
+const FAILS_NOW: &str = "The first check failed with this error. The watch goes on until the tool works; stop it if its params are wrong.";
+/// The codes of faults that may pass: a watch can begin with one of them.
+const PASSING: [Code; 6] = [
+    Code::ServerStarting,
+    Code::ServerDown,
+    Code::AuthRequired,
+    Code::Timeout,
+    Code::RateLimited,
+    Code::UpstreamError,
+];
+
+impl WatchArguments {
+    /// Returns the watch before its first check.
+    fn into_watch(self) -> Result<Watch, Fault> {
+        let NotifyConfig { expression, batch_size } = self.notify_config;
+        let expression = select::given(expression);
+        let told_by_expression =
+            if expression.is_some() { NotifyWhen::OnThreshold } else { NotifyWhen::OnChange };
+        let notify_when = self.notify_when.unwrap_or(told_by_expression);
+        if notify_when == NotifyWhen::OnThreshold && expression.is_none() {
+            let message = "`on_threshold` needs `notify_config.expression`: a jq filter over {result} that says when it is reached, such as `.result.count > 10`.";
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        Ok(Watch {
+            tool: self.name.trim().into(),
+            params: self.params,
+            label: self.label.filter(|label| !label.trim().is_empty()),
+            interval_s: self.interval.unwrap_or(30),
+            max_checks: self.max_checks,
+            notify_when,
+            select: select::given(self.select),
+            expression: expression.filter(|_| notify_when == NotifyWhen::OnThreshold),
+            batch_size: batch_size.unwrap_or(10),
+            ..Watch::default()
+        })
+    }
+}
+
+/// The finding of a check, and its source.
+struct Looked {
+    finding: Finding,
+    /// The compared value, if there is one.
+    value: Value,
+    /// The result of the call.
+    result: Value,
+    /// Why the `select` probably does not find what it is for.
+    note: Option<String>,
+}
+
+impl Gateway {
+    /// Starts a watch with its first check. A tool that fails at the moment can be watched; if its failure cannot pass,
+    /// returns the failed result and starts no watch.
+    pub(super) async fn start_watch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        arguments: WatchArguments,
+    ) -> Result<Value, Fault> {
+        let mut watch = arguments.into_watch()?;
+        bounded("params", &Value::Object(watch.params.clone()))?;
+        for (whose, filter) in
+            [("`select`", &watch.select), ("`notify_config.expression`", &watch.expression)]
+        {
+            if let Some(filter) = filter {
+                let checked = select::check_all(vec![filter.clone()]).await;
+                checked.map_err(|(_, error)| wrong_filter(whose, &error))?;
+            }
+        }
+        let owner = caller.owner().key().to_string();
+        self.room_for_watch(&owner).await?;
+        let own = Caller { cancel: caller.cancel.clone(), ..self.errand_caller(&owner, "watch") };
+        self.not_of_session(caller, &watch.tool)?;
+        let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
+        let found = self.watched_tool(&own, &watch.tool).await;
+        let called = match &found {
+            Ok(tool) => {
+                watch.tool = tool.full.to_string();
+                self.errand_call(&own, &watch.tool, &watch.params).await
+            }
+            Err(fault) => Err(fault.clone()),
+        };
+        let Called { result, repaired } = match called {
+            Err(fault) if PASSING.contains(&fault.code) => {
+                Called { result: fault.to_result(), repaired: Vec::new() }
+            }
+            called => called?,
+        };
+        let looked = self.finding(&own.owner(), &watch, result, at_ms).await;
+        if let Finding::Error(error) = &looked.finding {
+            if !is_error(&looked.result) {
+                return Err(not_readable(&error.message));
+            }
+            if !PASSING.iter().any(|code| code.as_str() == error.code) {
+                return Ok(not_started(looked.result));
+            }
+        }
+        watch.take(looked.finding.clone(), at_ms, millis(timer.elapsed()));
+        let (id, due_ms) = self.put_watch(caller, &watch, at_ms).await?;
+        let mut answer = json!({
+            "watcher_id": id,
+            "state": watch.state,
+            "next_check_at": due_ms.map(|due| Zone::machine().show(due)),
+            "tool": watch.tool,
+        });
+        let note = looked.note.as_ref().map(|note| format!("`select`: {note}"));
+        let repaired: Vec<String> = repaired.into_iter().chain(note).collect();
+        if !repaired.is_empty() {
+            answer["repaired"] = json!(repaired);
+        }
+        match &watch.error {
+            Some(error) => {
+                answer["error"] = json!(error);
+                answer["hint"] = json!(FAILS_NOW);
+            }
+            None => {
+                let is_whole = watch.select.is_none();
+                merge(&mut answer, self.shown_value(&own, &looked.value, &looked.result, is_whole).await);
+            }
+        }
+        if watch.is_met {
+            answer["is_met"] = json!(true);
+        }
+        if let Ok(tool) = &found
+            && let Some(uri) = self.followable(&own, tool, &watch, &looked.result)
+        {
+            answer["resource"] = json!(uri);
+            answer["hint"] = json!(format!(
+                "The server itself reports changes of `{uri}`: a client that supports resource subscriptions gets them at once by resources/subscribe, without checks."
+            ));
+        }
+        self.note_end(&mut answer);
+        answer["next_step"] = json!(watch_call("status", &id));
+        Ok(answer)
+    }
+
+    /// Stores a new watch. Returns its id, and when its next check is due.
+    async fn put_watch(
+        &self,
+        caller: &Caller,
+        watch: &Watch,
+        at_ms: u64,
+    ) -> Result<(String, Option<u64>), Fault> {
+        let id = format!("watch-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
+        let due_ms = (watch.state == WatchState::Active).then(|| watch.next_ms(at_ms, self.clock.unix_ms()));
+        let owner = caller.owner().key().to_string();
+        let record = NewRecord {
+            owner: owner.clone(),
+            id: id.clone(),
+            due_ms,
+            of_config: true,
+            ..NewRecord::new(RecordKind::Watch, json!(watch))
+        };
+        let put = self.records.put(record, Most::Refuse(MOST_WATCHES)).await;
+        if put.map_err(|error| not_kept(&error))?.is_none() {
+            return Err(too_many());
+        }
+        self.errands.asked_by(&owner, &id, &caller.session);
+        Ok((id, due_ms))
+    }
+
+    /// Resolves a tool to watch, and checks that it may be watched.
+    async fn watched_tool(&self, own: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
+        let (gate, tool) = self.errand_tool(own, name).await?;
+        unattended(&gate, &tool)?;
+        if tool.kind != Kind::Tool {
+            let message = format!(
+                "`{}` cannot be watched: only a tool can. Watch a tool that it calls; gateway.schedule runs an app at a time.",
+                tool.full
+            );
+            return Err(
+                Fault::new(Code::InvalidParams, message).next("get_tool", json!({ "name": &*tool.full }))
+            );
+        }
+        if &*tool.server == GATEWAY && !tool.read_only {
+            let message =
+                format!("`{}` cannot be watched: of Nonet's own tools, only read-only ones can.", tool.full);
+            return Err(Fault::new(Code::InvalidParams, message));
+        }
+        Ok(tool)
+    }
+
+    /// Makes room for one more watch by removing the oldest finished one, if necessary.
+    async fn room_for_watch(&self, owner: &str) -> Result<(), Fault> {
+        let all = self.watches(owner).await?;
+        if all.len() < MOST_WATCHES {
+            return Ok(());
+        }
+        let finished = all.into_iter().find(|(_, watch)| watch.state == WatchState::Finished);
+        let (record, _) = finished.ok_or_else(too_many)?;
+        self.records.remove(record).await.map(drop).map_err(|error| not_kept(&error))
+    }
+
+    /// Returns all watches of an owner, oldest first.
+    pub(super) async fn watches(&self, owner: &str) -> Result<Vec<(Record, Watch)>, Fault> {
+        let all = self.records.all(RecordKind::Watch, owner).await.map_err(|error| not_kept(&error))?;
+        Ok(all
+            .into_iter()
+            .filter_map(|record| Some((read(&record)?, record)))
+            .map(|(watch, record)| (record, watch))
+            .collect())
+    }
+
+    /// Returns the watch with this id, or with this label if the label is unique.
+    pub(super) async fn watch_of(&self, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
+        let found = self.records.get(RecordKind::Watch, owner, id).await.map_err(|error| not_kept(&error))?;
+        if let Some(record) = found
+            && let Some(watch) = read(&record)
+        {
+            return Ok((record, watch));
+        }
+        let mut labelled =
+            self.watches(owner).await?.into_iter().filter(|(_, watch)| watch.label.as_deref() == Some(id));
+        match (labelled.next(), labelled.next()) {
+            (Some(found), None) => Ok(found),
+            _ => {
+                let message = format!(
+                    "There is no watch `{}`: the id is wrong, or the watch was stopped.",
+                    clip(id, 100)
+                );
+                Err(Fault::new(Code::NotFound, message).then(NextStep::own("watch_list", json!({}))))
+            }
+        }
+    }
+
+    /// Changes a watch and the time of its next check. If another gateway's change comes first, retries on top of that
+    /// change.
+    pub(super) async fn change_watch(
+        &self,
+        owner: &str,
+        id: &str,
+        mut change: impl FnMut(&mut Watch, Option<u64>) -> Option<u64>,
+    ) -> Result<(Record, Watch), Fault> {
+        for _ in 0..TRIES {
+            let (mut record, mut watch) = self.watch_of(owner, id).await?;
+            record.due_ms = change(&mut watch, record.due_ms);
+            record.body = json!(watch);
+            if self.records.change(record.clone()).await.map_err(|error| not_kept(&error))? {
+                return Ok((record, watch));
+            }
+        }
+        Err(Fault::new(Code::Internal, format!("The watch `{id}` keeps changing; try again.")))
+    }
+
+    /// Stops a watch.
+    pub(super) async fn stop_watch(&self, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
+        let (record, watch) = self.watch_of(owner, id).await?;
+        let taken = self.records.take(RecordKind::Watch, owner, &record.id).await;
+        let taken = taken.map_err(|error| not_kept(&error))?;
+        self.errands.is_over(owner, &record.id);
+        let watch = taken.as_ref().and_then(read).unwrap_or(watch);
+        Ok((record, watch))
+    }
+
+    /// Makes the due check.
+    pub(super) async fn check_watch(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
+        let watch = read(&record).ok_or(Unkept::Unreadable)?;
+        if watch.state != WatchState::Active {
+            // Nothing is due for it.
+            self.records.change(Record { due_ms: None, ..record }).await?;
+            return Ok(());
+        }
+        let caller = self.errand_caller(&record.owner, "watch");
+        let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
+        let looked = match self.errand_call(&caller, &watch.tool, &watch.params).await {
+            Ok(Called { result, .. }) => self.finding(&caller.owner(), &watch, result, at_ms).await,
+            Err(fault) => self.finding(&caller.owner(), &watch, fault.to_result(), at_ms).await,
+        };
+        let elapsed_ms = millis(timer.elapsed());
+        Ok(self.took_check(&caller, record, &looked, at_ms, elapsed_ms).await?)
+    }
+
+    /// Stores the finding of a check, and posts its news. A watch stopped meanwhile has no news; a watch paused
+    /// meanwhile stays paused.
+    async fn took_check(
+        &self,
+        caller: &Caller,
+        due: Record,
+        looked: &Looked,
+        at_ms: u64,
+        elapsed_ms: u64,
+    ) -> Result<(), StoreError> {
+        for _ in 0..TRIES {
+            let Some(mut record) = self.records.get(RecordKind::Watch, &due.owner, &due.id).await? else {
+                return Ok(());
+            };
+            let Some(mut watch) = read(&record) else { return Ok(()) };
+            let news = watch.take(looked.finding.clone(), at_ms, elapsed_ms);
+            let was_due = due.due_ms.unwrap_or(at_ms);
+            record.due_ms =
+                (watch.state == WatchState::Active).then(|| watch.next_ms(was_due, self.clock.unix_ms()));
+            record.body = json!(watch);
+            // The notice comes first: if the gateway is killed in between, the notice is repeated rather than lost.
+            if let Some(news) = news {
+                let notice = self.watch_notice(caller, &record.id, &watch, &news, looked).await;
+                let id = format!("{}-{}", record.id, watch.counts.checks);
+                self.tell_of_errand(&record, &id, notice).await;
+            }
+            if self.records.change(record).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn watch_notice(
+        &self,
+        caller: &Caller,
+        id: &str,
+        watch: &Watch,
+        news: &News,
+        looked: &Looked,
+    ) -> Value {
+        let mut notice = json!({ "kind": "watch", "watcher_id": id, "tool": watch.tool, "why": news.why });
+        if let Some(label) = &watch.label {
+            notice["label"] = json!(label);
+        }
+        notice["message"] = json!(message(watch, news));
+        let mut next = watch_call("status", id);
+        match &watch.error {
+            Some(error) => notice["error"] = json!(error),
+            None => {
+                let shown =
+                    self.shown_value(caller, &looked.value, &looked.result, watch.select.is_none()).await;
+                if let Some(reference) = shown.get("ref") {
+                    next = NextStep::own("fetch_result", json!({ "ref": reference }));
+                }
+                merge(&mut notice, shown);
+                if let Some(before) = news.before.as_ref().filter(|before| json_len(before) <= SMALL / 2) {
+                    notice["before"] = before.clone();
+                }
+            }
+        }
+        notice["checks"] = json!(watch.counts.checks);
+        if let Some(counts) = news.counts {
+            notice["summary"] = json!(counts);
+        }
+        if watch.state != WatchState::Active {
+            notice["state"] = json!(watch.state);
+            next = match watch.state {
+                WatchState::Paused => watch_call("resume", id),
+                _ => next,
+            };
+        }
+        notice["next_step"] = json!(next);
+        notice
+    }
+
+    /// Evaluates a result for a watch.
+    async fn finding(&self, owner: &JobOwner, watch: &Watch, result: Value, at_ms: u64) -> Looked {
+        let failed = |code: String, message: String, result: Value| {
+            let finding = Finding::Error(CheckError { code, message });
+            Looked { finding, value: Value::Null, result, note: None }
+        };
+        if is_error(&result) {
+            let (code, message) = failure(&result);
+            return failed(code, message, result);
+        }
+        let mut note = None;
+        let value = match &watch.select {
+            None => value_of(&result),
+            Some(filter) => match self.kept.select(owner, filter, Whole::of(&result)).await {
+                Ok(selected) => {
+                    note = selected.note;
+                    selected.value
+                }
+                Err(error) => return failed(Code::InvalidParams.as_str().into(), error.to_string(), result),
+            },
+        };
+        let is_met = match &watch.expression {
+            None => false,
+            Some(expression) => {
+                match self.kept.holds(owner, expression, json!({ "result": value }).to_string()).await {
+                    Ok(holds) => holds,
+                    Err(error) => {
+                        return failed(Code::InvalidParams.as_str().into(), error.to_string(), result);
+                    }
+                }
+            }
+        };
+        let seen = Seen::new(&value, json_len(&value) <= SMALL, at_ms);
+        Looked { finding: Finding::Value { seen, is_met }, value, result, note }
+    }
+
+    /// Reschedules a watch that is due later than its interval.
+    pub(super) async fn pull_in_watch(&self, record: Record, now_ms: u64) -> Result<(), StoreError> {
+        let nearer = read(&record).and_then(|watch| watch.pulled_in(record.due_ms?, now_ms));
+        match nearer {
+            // A change by another gateway or by a check sets its own time.
+            Some(due_ms) => self.records.change(Record { due_ms: Some(due_ms), ..record }).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the resource that a watch reads, if the server reports its changes.
+    fn followable(&self, caller: &Caller, tool: &Tool, watch: &Watch, result: &Value) -> Option<String> {
+        let blocks = result.get("content").and_then(Value::as_array).into_iter().flatten();
+        let linked =
+            blocks.filter_map(|block| block.get("uri").or_else(|| block.get("resource")?.get("uri")));
+        let uris = watch.params.values().chain(linked).filter_map(Value::as_str);
+        let follows = |uri: &&str| match self.resource(caller, uri) {
+            Ok((server, _)) => {
+                let is_its = server == tool.server || &*tool.server == GATEWAY;
+                let connection = self.connection_for(caller, &server);
+                is_its && connection.is_some_and(|connection| connection.follows_resources())
+            }
+            Err(_) => false,
+        };
+        uris.filter(|uri| uri.contains(':')).take(MAX_URIS).find(follows).map(String::from)
+    }
+}
+
+/// Returns a call of `gateway.watch_<what>`.
+pub(super) fn watch_call(what: &str, id: &str) -> NextStep {
+    NextStep::own(&format!("watch_{what}"), json!({ "watcher_id": id }))
+}
+
+fn read(record: &Record) -> Option<Watch> {
+    let watch = Watch::deserialize(&record.body);
+    watch.inspect_err(|error| tracing::warn!(%error, id = record.id, "a watch cannot be read")).ok()
+}
+
+fn too_many() -> Fault {
+    let message = format!(
+        "There are already {MOST_WATCHES} watches, which is the maximum. Stop one with gateway.watch_stop."
+    );
+    Fault::new(Code::RateLimited, message).then(NextStep::own("watch_list", json!({})))
+}
+
+fn not_readable(why: &str) -> Fault {
+    Fault::new(Code::InvalidParams, format!("No watch was started: {why}."))
+}
+
+/// Adapts the result of a failed first check.
+fn not_started(mut result: Value) -> Value {
+    if let Some(content) = result.get_mut("content").and_then(Value::as_array_mut) {
+        content.push(json!({ "type": "text", "text": "No watch was started, because its first check failed with this error." }));
+    }
+    result
+}
+
+fn merge(answer: &mut Value, more: Value) {
+    if let (Some(answer), Value::Object(more)) = (answer.as_object_mut(), more) {
+        answer.extend(more);
+    }
+}
+
+/// Summarises a notice in one sentence.
+fn message(watch: &Watch, news: &News) -> String {
+    let tool = &watch.tool;
+    match news.why {
+        Why::Changed => format!("`{tool}` returns a different value than before."),
+        Why::Failed => format!("`{tool}` began to fail at this check."),
+        Why::Recovered => format!("`{tool}` works again."),
+        Why::ThresholdReached => {
+            format!(
+                "`{}` has become true for the result of `{tool}`.",
+                watch.expression.as_deref().unwrap_or_default()
+            )
+        }
+        Why::Summary => {
+            let counts = news.counts.unwrap_or_default();
+            format!(
+                "The last {} checks of `{tool}`: {} changes, {} errors.",
+                counts.checks, counts.changes, counts.errors
+            )
+        }
+        Why::Checked if news.changed => {
+            format!("`{tool}` was checked, and returns a different value than before.")
+        }
+        Why::Checked => format!("`{tool}` was checked."),
+        Why::Paused => {
+            format!("`{tool}` failed {} times in a row, so the watch is paused.", watch.failures_in_a_row)
+        }
+        Why::Finished => format!(
+            "`{tool}` was checked {} times, as requested; the watch has finished.",
+            watch.counts.checks
+        ),
+    }
+}

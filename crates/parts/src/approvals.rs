@@ -1,0 +1,317 @@
+//! Approvals that wait for the user outside the chat: the live page, `nonet approve` or a webhook decides them.
+//!
+//! An approval is a record, so the process that decides does not have to be the gateway that asks. An approval belongs
+//! to a key, which the gateway derives from whatever the user approves, and works once. This room knows records; it
+//! knows nothing about tools or clients.
+
+use std::{sync::Arc, time::Duration};
+
+use nonet_base::clock::{Clock, millis};
+use nonet_store::{Most, NewRecord, Record, RecordKind, Records, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+/// How long an approval waits, first for the user and then for its call.
+pub const AGE: Duration = Duration::from_secs(900);
+/// How many approvals may wait for one owner.
+const MOST: usize = 50;
+/// How often a waiting call checks for a decision by another process.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The user's verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// This once.
+    Allow,
+    /// For the rest of the session.
+    AllowForSession,
+    /// No.
+    Deny,
+}
+
+/// A decision, and where it was made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// The user's verdict.
+    pub verdict: Verdict,
+    /// The answer to a question that is not a yes-or-no question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<Value>,
+    /// Where it was made: `page`, `command` or `webhook`.
+    pub by: String,
+}
+
+/// The question that the user decides.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    /// The digest of whatever is approved: the call, its definition, its params and its session.
+    pub key: String,
+    /// The whole question.
+    pub question: String,
+    /// The waiting tool or app.
+    pub subject: String,
+    /// The rule that requires the approval.
+    pub rule: String,
+    /// The client.
+    pub client: String,
+    /// Whether a yes can hold for the rest of the session.
+    pub lasting: bool,
+    /// Whether the question accepts an answer in words, as a step of a workflow may.
+    pub takes_answer: bool,
+    /// The last part of the one-time address for the answer; empty without an address.
+    pub address: String,
+    /// The servers.toml of the gateway that asks. [`Approvals::ask`] sets it.
+    pub config: String,
+    /// The user's decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub decision: Option<Decision>,
+}
+
+/// An approval that waits.
+#[derive(Clone, Debug)]
+pub struct WaitingApproval {
+    record: Record,
+    /// The question.
+    pub asked: Asked,
+    /// The remaining time.
+    pub left: Duration,
+}
+
+/// The waiting approvals of one configuration.
+#[derive(Debug)]
+pub struct Approvals {
+    records: Arc<dyn Records>,
+    clock: Clock,
+    config: String,
+    /// Different for each process, because each process numbers its own sessions.
+    pub nonce: String,
+    decided: Notify,
+}
+
+/// Why no decision was made.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Undecided {
+    /// No approval with this id waits.
+    Unknown,
+    /// The approval does not accept such an answer.
+    Unfit(&'static str),
+    /// The store failed.
+    Failed(String),
+}
+
+impl std::fmt::Display for Undecided {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unknown => {
+                f.write_str("no approval with this id is pending: it was decided or has expired; `nonet approve` lists the pending ones")
+            }
+            Self::Unfit(why) => f.write_str(why),
+            Self::Failed(why) => write!(f, "the decision could not be stored: {why}"),
+        }
+    }
+}
+
+impl WaitingApproval {
+    /// Returns the id, which is short enough to type.
+    pub fn id(&self) -> &str {
+        &self.record.id
+    }
+
+    /// Returns the approval as JSON, for people and programs.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "id": self.id(),
+            "question": self.asked.question,
+            "for": self.asked.subject,
+            "rule": self.asked.rule,
+            "client": self.asked.client,
+            "profile": Some(&self.record.owner).filter(|owner| !owner.is_empty()),
+            "for_session": self.asked.lasting,
+            "takes_answer": self.asked.takes_answer,
+            "left_s": self.left.as_secs(),
+            "age_s": AGE.saturating_sub(self.left).as_secs(),
+        })
+    }
+
+    /// Returns the user's decision, if there is one.
+    pub fn decision(&self) -> Option<&Decision> {
+        self.asked.decision.as_ref()
+    }
+}
+
+impl Approvals {
+    /// Opens the approvals of a configuration, which is identified by its path.
+    pub fn new(records: Arc<dyn Records>, clock: Clock, config: &str) -> Self {
+        let nonce = uuid::Uuid::new_v4().simple().to_string();
+        Self { records, clock, config: config.into(), nonce, decided: Notify::new() }
+    }
+
+    /// Reads a record. Returns `None` if it has expired or belongs to another configuration.
+    fn read(&self, record: Record) -> Option<WaitingApproval> {
+        let asked = Asked::deserialize(&record.body).ok()?;
+        let age = Duration::from_millis(self.clock.unix_ms().saturating_sub(record.put_ms));
+        let left = AGE.checked_sub(age).filter(|left| !left.is_zero())?;
+        (asked.config == self.config).then_some(WaitingApproval { record, asked, left })
+    }
+
+    /// Returns every approval, decided or not.
+    async fn every(&self) -> Result<Vec<WaitingApproval>, StoreError> {
+        let records = self.records.of_kind(RecordKind::Approval).await?;
+        Ok(records.into_iter().filter_map(|record| self.read(record)).collect())
+    }
+
+    /// Returns the undecided approvals, oldest first.
+    pub async fn waiting(&self) -> Result<Vec<WaitingApproval>, StoreError> {
+        let mut all = self.every().await?;
+        all.retain(|one| one.decision().is_none());
+        Ok(all)
+    }
+
+    /// Returns the approval with this key.
+    pub async fn of_key(&self, owner: &str, key: &str) -> Result<Option<WaitingApproval>, StoreError> {
+        let records = self.records.all(RecordKind::Approval, owner).await?;
+        Ok(records.into_iter().filter_map(|record| self.read(record)).find(|one| one.asked.key == key))
+    }
+
+    /// Returns the id of the approval that expects an answer at this one-time address.
+    pub async fn at_address(&self, address: &str) -> Result<Option<String>, StoreError> {
+        let waiting = self.waiting().await?;
+        let found = waiting.iter().find(|one| !address.is_empty() && one.asked.address == address);
+        Ok(found.map(|one| one.id().to_string()))
+    }
+
+    /// Adds an approval and returns it; `None` if too many approvals of the owner wait.
+    pub async fn ask(&self, owner: &str, asked: Asked) -> Result<Option<WaitingApproval>, StoreError> {
+        let before = self.clock.unix_ms().saturating_sub(millis(AGE));
+        self.records.drop_old(RecordKind::Approval, owner, before).await?;
+        let asked = Asked { config: self.config.clone(), ..asked };
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        // Short enough to type, because only a few approvals wait at a time.
+        let id = id.get(..8).unwrap_or(&id).to_string();
+        let record = NewRecord {
+            owner: owner.into(),
+            id: id.clone(),
+            held: false,
+            ..NewRecord::new(RecordKind::Approval, json!(asked))
+        };
+        if self.records.put(record, Most::Refuse(MOST)).await?.is_none() {
+            return Ok(None);
+        }
+        let record = self.records.get(RecordKind::Approval, owner, &id).await?;
+        Ok(record.and_then(|record| self.read(record)))
+    }
+
+    /// Decides a waiting approval. Of several decisions the first one counts.
+    pub async fn decide(&self, id: &str, decision: Decision) -> Result<WaitingApproval, Undecided> {
+        let failed = |error: StoreError| Undecided::Failed(error.to_string());
+        let waiting = self.waiting().await.map_err(failed)?;
+        let found = waiting.into_iter().find(|one| one.id() == id);
+        let WaitingApproval { mut record, mut asked, left } = found.ok_or(Undecided::Unknown)?;
+        if decision.verdict == Verdict::AllowForSession && !asked.lasting {
+            return Err(Undecided::Unfit("this can be approved for one call only, not for a session"));
+        }
+        if decision.answer.is_some() && !asked.takes_answer {
+            return Err(Undecided::Unfit("this accepts only a yes or a no"));
+        }
+        tracing::info!(id, subject = %asked.subject, verdict = ?decision.verdict, by = %decision.by, "the user decided an approval");
+        asked.decision = Some(decision);
+        record.body = json!(asked);
+        match self.records.change(record.clone()).await.map_err(failed)? {
+            true => {
+                self.decided.notify_waiters();
+                Ok(WaitingApproval { record, asked, left })
+            }
+            false => Err(Undecided::Unknown),
+        }
+    }
+
+    /// Waits up to `limit` for a decision and returns the approval in its new state; `None` if the approval is gone.
+    pub async fn wait(
+        &self,
+        mut one: WaitingApproval,
+        limit: Duration,
+        cancel: &CancellationToken,
+    ) -> Result<Option<WaitingApproval>, StoreError> {
+        let until = Instant::now() + limit;
+        while one.decision().is_none() && Instant::now() < until {
+            tokio::select! {
+                () = cancel.cancelled() => return Ok(Some(one)),
+                () = self.decided.notified() => {}
+                () = tokio::time::sleep(LOOK.min(until - Instant::now())) => {}
+            }
+            let Record { owner, id, .. } = &one.record;
+            let record = self.records.get(RecordKind::Approval, owner, id).await?;
+            match record.and_then(|record| self.read(record)) {
+                Some(now) => one = now,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(one))
+    }
+
+    /// Consumes a decided approval. Of several calls only one gets it.
+    pub async fn take(&self, one: WaitingApproval) -> Result<bool, StoreError> {
+        self.records.remove(one.record).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nonet_store::{Retention, SqliteStore};
+
+    fn approvals(clock: &Clock, config: &str) -> Approvals {
+        let retention = Retention { bytes: 1_000, age: Duration::MAX };
+        let records = SqliteStore::new(None, retention, clock.clone());
+        Approvals::new(Arc::new(records), clock.clone(), config)
+    }
+
+    fn asked(key: &str) -> Asked {
+        Asked { key: key.into(), question: "May it?".into(), ..Asked::default() }
+    }
+
+    fn decision(verdict: Verdict) -> Decision {
+        Decision { verdict, answer: None, by: "command".into() }
+    }
+
+    #[tokio::test]
+    async fn an_approval_is_decided_once_and_used_once() {
+        let clock = Clock::default();
+        let approvals = approvals(&clock, "/a");
+        let one = approvals.ask("", asked("k")).await.expect("kept").expect("room");
+        let id = one.id().to_string();
+        assert_eq!(approvals.waiting().await.expect("read").len(), 1);
+        let for_session = approvals.decide(&id, decision(Verdict::AllowForSession)).await;
+        assert!(matches!(for_session, Err(Undecided::Unfit(_))), "{for_session:?}");
+        approvals.decide(&id, decision(Verdict::Allow)).await.expect("decided");
+        assert_eq!(approvals.decide(&id, decision(Verdict::Deny)).await.unwrap_err(), Undecided::Unknown);
+        assert!(approvals.waiting().await.expect("read").is_empty());
+        assert!(approvals.of_key("other", "k").await.expect("read").is_none(), "another owner");
+        let cancel = CancellationToken::new();
+        let decided =
+            approvals.wait(one, Duration::from_secs(5), &cancel).await.expect("read").expect("there");
+        assert_eq!(decided.decision().map(|one| one.verdict), Some(Verdict::Allow));
+        assert!(approvals.take(decided.clone()).await.expect("taken"));
+        assert!(!approvals.take(decided).await.expect("gone"));
+        assert!(approvals.of_key("", "k").await.expect("read").is_none());
+    }
+
+    #[tokio::test]
+    async fn an_approval_has_an_end_and_an_owner_has_a_bound() {
+        let clock = Clock::default();
+        let approvals = approvals(&clock, "/a");
+        for n in 0..MOST {
+            assert!(approvals.ask("", asked(&n.to_string())).await.expect("kept").is_some());
+        }
+        assert!(approvals.ask("", asked("more")).await.expect("kept").is_none());
+        assert!(approvals.ask("other", asked("more")).await.expect("kept").is_some());
+        clock.advance(AGE);
+        assert!(approvals.waiting().await.expect("read").is_empty());
+        clock.advance(Duration::from_secs(1));
+        assert!(approvals.ask("", asked("more")).await.expect("kept").is_some());
+    }
+}

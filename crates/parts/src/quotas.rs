@@ -1,0 +1,307 @@
+//! Accounts: the concurrent use of one token, or of one session without a token.
+//!
+//! New work takes a place before anything is sent, and is refused if there is none. Work that was sent is never
+//! refused: a call in flight can always become a job, because calls and jobs together stay below the sum of both
+//! quotas. This room knows numbers and counters; it knows nothing about calls, jobs and sessions.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fmt,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use dashmap::DashMap;
+use nonet_config::{BearerToken, Quotas};
+use nonet_text::fault::{Code, Fault, NextStep};
+use parking_lot::Mutex;
+
+/// When to retry after a refusal.
+const RETRY: Duration = Duration::from_secs(5);
+/// When to retry opening a session: unused sessions end after a few minutes.
+pub const RETRY_SESSION: Duration = Duration::from_secs(60);
+/// The quota of requests of all kinds, as a multiple of the quota of calls: requests about calls and tasks need room
+/// beside them.
+const REQUESTS: usize = 2;
+
+/// The account of a token, or of a session without one. Accounts with the same name are equal.
+pub struct Account {
+    /// Its number for turn-taking.
+    pub id: u64,
+    /// Its name in the store. A token's account keeps its name across restarts.
+    name: Arc<str>,
+    quotas: ArcSwap<Quotas>,
+    used: Mutex<Used>,
+}
+
+/// The places in use, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Used {
+    requests: usize,
+    calls: usize,
+    jobs: usize,
+    sessions: usize,
+    parked: usize,
+}
+
+/// The kind of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlaceKind {
+    Request,
+    Call,
+    Job,
+    Session,
+    Parked,
+}
+
+impl Used {
+    fn of(&mut self, kind: PlaceKind) -> &mut usize {
+        match kind {
+            PlaceKind::Request => &mut self.requests,
+            PlaceKind::Call => &mut self.calls,
+            PlaceKind::Job => &mut self.jobs,
+            PlaceKind::Session => &mut self.sessions,
+            PlaceKind::Parked => &mut self.parked,
+        }
+    }
+}
+
+/// One place of an account, given back when dropped.
+#[derive(Debug)]
+pub struct Place {
+    account: Arc<Account>,
+    kind: PlaceKind,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut used = self.account.used.lock();
+        let count = used.of(self.kind);
+        *count = count.saturating_sub(1);
+    }
+}
+
+/// The places of work that may become a job; empty for work inside other work, which shares the outer places.
+#[derive(Debug, Default)]
+pub struct Admission {
+    call: Option<Place>,
+    job: Option<Place>,
+}
+
+impl Admission {
+    /// Exchanges the place of the call for the place of the job.
+    pub fn into_job(self, account: &Arc<Account>) -> Place {
+        let place = self.job.unwrap_or_else(|| account.place(PlaceKind::Job));
+        drop(self.call);
+        place
+    }
+}
+
+/// A refusal of new work beyond a quota.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Exhausted {
+    /// The client has as many calls in flight as `quotas.calls` allows. Holds their number.
+    #[error("This client already has {0} calls in flight, its maximum")]
+    Calls(usize),
+    /// The client's background tasks leave no room under `quotas.jobs`. Holds their number.
+    #[error("This client already has {0} tasks in the background, its maximum")]
+    Jobs(usize),
+    /// Too many requests of all kinds are in flight, compared with `quotas.calls`. Holds their number.
+    #[error("This client already has {0} requests in flight, its maximum")]
+    Requests(usize),
+    /// The sessions with this token, or without a token, reach `quotas.sessions`. Holds their number.
+    #[error("{0} sessions are open with this token, or without a token, which is the maximum")]
+    Sessions(usize),
+    /// The limit for all clients together.
+    #[error("{0} calls are already running in the background")]
+    Gateway(usize),
+}
+
+impl From<Exhausted> for Fault {
+    fn from(exhausted: Exhausted) -> Self {
+        let (then, wait) = match exhausted {
+            Exhausted::Calls(_) | Exhausted::Requests(_) => {
+                ("wait for one to end, or cancel one; `quotas.calls` of servers.toml is the limit.", RETRY)
+            }
+            Exhausted::Jobs(_) => (
+                "wait for one to end, or cancel one with gateway.background_run {task_id, cancel: true}; `quotas.jobs` of servers.toml is the limit.",
+                RETRY,
+            ),
+            Exhausted::Gateway(_) => ("wait for one to end, or cancel one.", RETRY),
+            Exhausted::Sessions(_) => (
+                "end one with a DELETE request; `quotas.sessions` of servers.toml is the limit.",
+                RETRY_SESSION,
+            ),
+        };
+        let fault = Fault::new(Code::RateLimited, format!("{exhausted}. Nothing was sent: {then}"));
+        fault
+            .retry_after(wait)
+            .then(NextStep::own("background_run", serde_json::json!({ "list_tasks": true })))
+    }
+}
+
+impl Account {
+    fn new(name: impl Into<Arc<str>>, quotas: Quotas) -> Self {
+        let (name, mut hasher) = (name.into(), DefaultHasher::new());
+        name.hash(&mut hasher);
+        Self { id: hasher.finish(), name, quotas: ArcSwap::from_pointee(quotas), used: Mutex::default() }
+    }
+
+    /// Creates the account of a session without a token.
+    pub fn of_session(quotas: Quotas) -> Arc<Self> {
+        Arc::new(Self::new(format!("session-{}", uuid::Uuid::new_v4().simple()), quotas))
+    }
+
+    /// Creates the account of all HTTP clients under a profile that have neither a token nor a session.
+    pub fn of_strangers(profile: Option<&str>, quotas: Quotas) -> Arc<Self> {
+        Arc::new(Self::new(format!("strangers-{}", profile.unwrap_or_default()), quotas))
+    }
+
+    /// Creates the account of Nonet's unattended work for a profile.
+    pub fn of_errands(profile: Option<&str>, quotas: Quotas) -> Arc<Self> {
+        Arc::new(Self::new(format!("errands-{}", profile.unwrap_or_default()), quotas))
+    }
+
+    /// Returns its name in the store.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Returns the quotas as they are now; [`Self::set`] may change them.
+    pub fn quotas(&self) -> Quotas {
+        **self.quotas.load()
+    }
+
+    /// Applies changed quotas from now on.
+    pub fn set(&self, quotas: Quotas) {
+        if self.quotas() != quotas {
+            self.quotas.store(Arc::new(quotas));
+        }
+    }
+
+    /// Takes a place for a request of any kind.
+    pub fn request(self: &Arc<Self>) -> Result<Place, Exhausted> {
+        let quotas = self.quotas();
+        let most = REQUESTS * quotas.calls;
+        self.take(PlaceKind::Request, |used| {
+            // Requests that turn into tasks need room too.
+            let with_jobs = used.requests + used.jobs;
+            let full = used.requests >= most || with_jobs >= most + quotas.calls + quotas.jobs;
+            if full { Err(Exhausted::Requests(used.requests)) } else { Ok(()) }
+        })
+    }
+
+    /// Takes a place for a call, which may become a job later.
+    pub fn call(self: &Arc<Self>) -> Result<Admission, Exhausted> {
+        let quotas = self.quotas();
+        let place = self.take(PlaceKind::Call, |used| {
+            if used.calls >= quotas.calls {
+                return Err(Exhausted::Calls(used.calls));
+            }
+            let full = used.calls + used.jobs >= quotas.calls + quotas.jobs;
+            if full { Err(Exhausted::Jobs(used.jobs)) } else { Ok(()) }
+        });
+        Ok(Admission { call: Some(place?), job: None })
+    }
+
+    /// Takes a place for work that is a job from the start.
+    pub fn job(self: &Arc<Self>) -> Result<Admission, Exhausted> {
+        let most = self.quotas().jobs;
+        let place = self.take(PlaceKind::Job, |used| {
+            if used.jobs >= most { Err(Exhausted::Jobs(used.jobs)) } else { Ok(()) }
+        });
+        Ok(Admission { call: None, job: Some(place?) })
+    }
+
+    /// Takes a place for a session, which is given back when the session ends.
+    pub fn session(self: &Arc<Self>) -> Result<Place, Exhausted> {
+        let most = self.quotas().sessions;
+        self.take(PlaceKind::Session, |used| {
+            if used.sessions >= most { Err(Exhausted::Sessions(used.sessions)) } else { Ok(()) }
+        })
+    }
+
+    /// Takes a place for a request that waits for its client; `None` if the quota is used up.
+    pub fn parked(self: &Arc<Self>) -> Option<Place> {
+        let most = self.quotas().parked;
+        let full = Exhausted::Requests(most);
+        self.take(PlaceKind::Parked, |used| if used.parked >= most { Err(full) } else { Ok(()) }).ok()
+    }
+
+    /// Returns how many jobs it has.
+    pub fn jobs(&self) -> usize {
+        self.used.lock().jobs
+    }
+
+    fn take(
+        self: &Arc<Self>,
+        kind: PlaceKind,
+        check: impl FnOnce(&Used) -> Result<(), Exhausted>,
+    ) -> Result<Place, Exhausted> {
+        let mut used = self.used.lock();
+        check(&used)?;
+        *used.of(kind) += 1;
+        drop(used);
+        Ok(Place { account: self.clone(), kind })
+    }
+
+    /// Takes a place without checking the quota.
+    fn place(self: &Arc<Self>, kind: PlaceKind) -> Place {
+        *self.used.lock().of(kind) += 1;
+        Place { account: self.clone(), kind }
+    }
+}
+
+impl Default for Account {
+    /// Creates an account without a name.
+    fn default() -> Self {
+        Self::new("", Quotas::default())
+    }
+}
+
+impl PartialEq for Account {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Account {}
+
+impl Hash for Account {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Account").field("name", &self.name).field("used", &*self.used.lock()).finish()
+    }
+}
+
+/// The accounts of tokens; all sessions of a token share one.
+#[derive(Debug, Default)]
+pub struct Accounts(DashMap<(Option<String>, BearerToken), Weak<Account>>);
+
+impl Accounts {
+    /// Returns the account of a token under a profile.
+    pub fn of_token(&self, profile: Option<&str>, token: BearerToken, quotas: Quotas) -> Arc<Account> {
+        let key = (profile.map(Into::into), token);
+        if let Some(account) = self.0.get(&key).and_then(|known| known.upgrade()) {
+            account.set(quotas);
+            return account;
+        }
+        self.0.retain(|_, account| account.strong_count() > 0);
+        let mut entry = self.0.entry(key).or_default();
+        if let Some(account) = entry.upgrade() {
+            return account;
+        }
+        let account = Arc::new(Account::new(token.alias(), quotas));
+        *entry = Arc::downgrade(&account);
+        account
+    }
+}

@@ -1,0 +1,661 @@
+//! The servers that Nonet calls: one supervised connection each.
+//!
+//! A connection connects, lists its tools, announces the list, watches for changes, and reconnects when it is lost. It knows
+//! its own server, but not the other servers, the catalogue or the clients. Supervision (`supervise`, `requests`,
+//! `subscriptions`) knows a server only as a [`Connector`] and its [`Link`]: MCP over rmcp (`mcp`, `connect`), or requests to
+//! a REST service (`rest`). This room and `serve` are the only two that speak rmcp.
+
+// Logging is deprecated in the newest revision (SEP-2577); servers of older revisions still do it.
+#![allow(deprecated)]
+
+mod breaker;
+mod child;
+mod client_handler;
+mod connect;
+mod credentials;
+mod descendants;
+mod direct;
+mod environment;
+mod handshake;
+mod history;
+mod http;
+mod legacy_sse;
+mod likely_cause;
+mod link;
+mod listing;
+mod mcp;
+mod placement;
+pub mod process_guard;
+mod program;
+mod question_board;
+mod reach;
+mod refusal;
+mod requests;
+mod rest;
+mod server_requests;
+mod setup;
+mod stdio;
+mod subscriptions;
+mod supervise;
+mod tap;
+mod tasks;
+mod turns;
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use nonet_base::turns::{SharedSlots, Turns};
+use nonet_config::{Placement, ServerSettings, Transport};
+use nonet_text::leaks::KnownSecrets;
+use nonet_wire::rmcp::source;
+use parking_lot::Mutex;
+use rmcp::model::ErrorData;
+use serde_json::{Map, Value};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{Notify, oneshot, watch},
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    breaker::Breaker,
+    history::History,
+    link::{Connector, Link},
+    mcp::McpServer,
+    process_guard::ProcessGuard,
+    rest::RestServer,
+    server_requests::OpenCalls,
+    subscriptions::Subscriptions,
+};
+pub use self::{
+    breaker::{BreakerNews, BreakerStatus, Resting},
+    history::{HistoryEntry, HistoryKind},
+    likely_cause::likely_cause,
+    placement::{Holder, Place, Placed, Placements, Relayed},
+    program::run_program,
+    question_board::{QuestionBoard, TakenRequests},
+    reach::{Reach, net_text},
+    server_requests::{
+        ClientChannel, ClientWait, Declined, ELICITATION, InputReplies, InputRequests, LogLevel, SAMPLING,
+        ToClient,
+    },
+    subscriptions::ResourceSubscription,
+    tap::{Held, ProgressSink},
+    turns::{EscapedTexts, QuestionTurns},
+};
+pub use self::{
+    child::missing_launcher,
+    environment::{is_usual, named_variables},
+};
+use crate::{catalog::Listing, oauth::Vault};
+
+/// The era of the protocol that a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub enum Era {
+    /// Up to 2025-11-25: `initialize` and a session.
+    #[serde(rename = "legacy")]
+    Session,
+    /// From 2026-07-28: `server/discover`, metadata in each request.
+    #[serde(rename = "modern")]
+    Stateless,
+}
+
+/// The state of a connection.
+#[derive(Clone, Debug)]
+pub enum State {
+    /// Not connected yet, for the first time.
+    Starting,
+    /// Connected and listed.
+    Ready {
+        /// The negotiated revision of the protocol, or `OpenAPI` with the version of a REST service's document.
+        version: String,
+        /// The era of that revision; absent if the server does not speak MCP.
+        era: Option<Era>,
+        /// The time from the start to the published list.
+        took: Duration,
+        /// When the list was published.
+        since: Instant,
+    },
+    /// Lost, or never reached.
+    Down {
+        /// What went wrong, and what to do.
+        error: String,
+        /// The time of the next attempt.
+        retry_at: Instant,
+    },
+    /// The server wants a sign-in.
+    AuthRequired {
+        /// The server's challenge.
+        error: String,
+        /// What the user has to do.
+        remedy: Remedy,
+    },
+    /// Stopped by the gateway.
+    Stopped,
+}
+
+/// How the user gives a server the required sign-in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// By running this command.
+    Login(String),
+    /// By another client in `oauth`, with which Nonet signs in by itself.
+    Client,
+    /// By valid credentials in `headers`.
+    Headers,
+    /// By the key or header that the service's document names.
+    AsDocumented,
+    /// By a separate server entry for this host, which does not get the service's credentials.
+    OtherHost(String),
+}
+
+impl Remedy {
+    /// Returns the command that signs in, if there is one.
+    pub fn command(&self) -> Option<&str> {
+        match self {
+            Self::Login(command) => Some(command),
+            Self::Client | Self::Headers | Self::AsDocumented | Self::OtherHost(_) => None,
+        }
+    }
+}
+
+impl State {
+    /// Returns the state as one word, for answers.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            State::Starting => "starting",
+            State::Ready { .. } => "ready",
+            State::Down { .. } => "down",
+            State::AuthRequired { .. } => "auth_required",
+            State::Stopped => "stopped",
+        }
+    }
+
+    /// Returns whether the first attempt to connect has finished.
+    pub fn settled(&self) -> bool {
+        !matches!(self, State::Starting)
+    }
+}
+
+/// Why a call did not reach a result.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// The server is not connected.
+    #[error("the server is {}", .0.as_str())]
+    NotReady(State),
+    /// The connection was lost during the call.
+    #[error("the server went away during the call: {0}")]
+    Closed(String),
+    /// The server did not answer in time.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The caller gave up.
+    #[error("cancelled")]
+    Cancelled,
+    /// The server was at its maximum of concurrent calls until the time ran out.
+    #[error("{0} calls are running")]
+    Busy(usize),
+    /// The server or the tool is cut off for a while.
+    #[error("its calls are paused")]
+    Resting(Resting),
+    /// The server answered with a protocol error.
+    #[error("{}", .0.message)]
+    Rpc(ErrorData),
+    /// The server's answer is not a result.
+    #[error("{0}")]
+    Unreadable(String),
+    /// The arguments do not make a valid request.
+    #[error("{0}")]
+    Params(String),
+    /// The request may not be sent.
+    #[error("{0}")]
+    NotSent(String),
+    /// The server does not allow the call with the credentials it received.
+    #[error("{error}")]
+    NotAllowed {
+        /// What the server said.
+        error: String,
+        /// What the user has to do.
+        remedy: Remedy,
+    },
+    /// The server accepts no more calls for a while.
+    #[error("{error}")]
+    RateLimited {
+        /// What the server said.
+        error: String,
+        /// How long that lasts, if the server said so.
+        wait: Option<Duration>,
+    },
+    /// The server, or the way to it, failed.
+    #[error("{error}")]
+    Upstream {
+        /// What went wrong.
+        error: String,
+        /// When to call again, if the server said so.
+        wait: Option<Duration>,
+        /// Whether the call may have taken effect, so that a repeat could do it twice.
+        is_open: bool,
+        /// Whether the server itself answered: it is reachable, and only this call failed.
+        is_answer: bool,
+    },
+}
+
+/// The `_meta` key for additions to a call's result: the response `headers` that are wanted, and the `next_step` for the next
+/// page.
+pub const BESIDE: &str = "nonet/beside";
+
+/// The outcome of reading a REST service's document.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct DocumentReport {
+    /// Where it is; none if every endpoint is written by hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub document: Option<String>,
+    /// The number of operations that became tools.
+    pub operations: usize,
+    /// The operations that did not become tools, each with the reason.
+    pub left_out: Vec<String>,
+    /// The patterns in `operations` that match none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unmatched: Vec<String>,
+}
+
+/// The conditions of one call.
+#[derive(Debug, Default)]
+pub struct Control {
+    /// The hard limit. When it expires, the call ends with a cancellation to the server.
+    pub timeout: Duration,
+    /// Ends the call early, with a cancellation to the server.
+    pub cancel: CancellationToken,
+    /// Where progress notifications go, in order.
+    pub progress: Option<ProgressSink>,
+    /// The part of the caller's `_meta` that is forwarded (trace context and the like).
+    pub meta: Map<String, Value>,
+    /// The channel to the client, for requests of the server during the call.
+    pub asker: Option<ClientChannel>,
+    /// The number of the client that takes its turn at the server.
+    pub owner: u64,
+    /// The memory that large results of the call take. Hold it as long as the results.
+    pub held: Held,
+}
+
+impl Control {
+    /// Returns the reason for giving up the request, for the server.
+    fn why_given_up(&self) -> &'static str {
+        match self.cancel.is_cancelled() {
+            true => "the client cancelled",
+            false => "the gateway's time limit for this call was reached",
+        }
+    }
+}
+
+/// News for the gateway, in order.
+#[derive(Debug)]
+pub enum Update {
+    /// A server listed its tools.
+    Listed {
+        /// The server.
+        server: Arc<str>,
+        /// The number of the connection.
+        connection: u64,
+        /// The session that the server belongs to, if any.
+        session: Option<u64>,
+        /// The new list; absent if it could not be read again.
+        listing: Option<Listing>,
+        /// Receives a signal once the list is in the catalogue.
+        published: oneshot::Sender<()>,
+    },
+    /// A lost server is connected again.
+    Reconnected {
+        /// The server.
+        server: Arc<str>,
+    },
+    /// A server requires a sign-in from now on.
+    SignInNeeded {
+        /// The server.
+        server: Arc<str>,
+        /// The command that signs in, if there is one.
+        login: Option<String>,
+    },
+    /// The configuration changed: the catalogue is checked against it, and removed servers are forgotten.
+    Reconfigured,
+    /// Asks for a signal once everything before this is published.
+    Barrier(oneshot::Sender<()>),
+}
+
+/// Returns whether a variable stays in the gateway's own environment. Servers get the others from a copy.
+pub fn is_own_variable(name: &str, value: &str) -> bool {
+    environment::is_own(name, value)
+}
+
+/// Opens a pair of byte streams to a server that is not a child process. Called once per connection.
+pub type Dial =
+    dyn Fn() -> (Box<dyn AsyncRead + Send + Unpin>, Box<dyn AsyncWrite + Send + Unpin>) + Send + Sync;
+
+/// How many calls wait for their turn at one server.
+const LONGEST_QUEUE: usize = 4_096;
+
+/// The known secrets, which change with the configuration.
+pub type SharedSecrets = Arc<ArcSwap<KnownSecrets>>;
+
+/// What all connections of a gateway share.
+#[derive(Debug)]
+pub struct ConnectionContext {
+    /// Ends the child processes if the gateway is killed.
+    pub guard: ProcessGuard,
+    /// The store of sign-ins, if sign-ins are kept.
+    pub vault: Option<Vault>,
+    /// The command that signs in to a server, up to its name.
+    pub login: String,
+    /// The secrets of all servers, which are masked in whatever a server says besides its results.
+    pub secrets: SharedSecrets,
+    /// The sandboxes' folders, and the files that they hide.
+    pub sandboxes: SandboxFolders,
+    /// Where the programs run that one replica of a cluster runs for all.
+    pub placements: Placements,
+    /// The slots that the replicas of a cluster share.
+    pub slots: Option<Arc<dyn SharedSlots>>,
+}
+
+impl ConnectionContext {
+    /// Returns a context for connections of a test: no guard, no sign-ins, no slots.
+    pub fn without_guard() -> Self {
+        Self {
+            guard: ProcessGuard::new(None),
+            vault: None,
+            login: String::new(),
+            secrets: SharedSecrets::default(),
+            sandboxes: SandboxFolders::default(),
+            placements: Placements::default(),
+            slots: None,
+        }
+    }
+}
+
+/// The gateway's own files, as far as sandboxes are concerned.
+#[derive(Clone, Debug, Default)]
+pub struct SandboxFolders {
+    /// The state folder, which contains the home folders of sandboxed servers.
+    pub state: Option<PathBuf>,
+    /// The configuration file.
+    pub config: PathBuf,
+}
+
+/// One server and the supervised connection to it.
+pub struct Connection {
+    /// The server's name.
+    pub name: Arc<str>,
+    /// Its number in this process, from 1.
+    pub id: u64,
+    /// The server's settings. Those that decide how the server is reached never change.
+    settings: ArcSwap<ServerSettings>,
+    /// Held by one call at a time, for servers whose calls must not overlap.
+    pub one_at_a_time: Arc<Turns>,
+    /// One slot for each concurrent call.
+    slots: Arc<Turns>,
+    /// Cuts off a server or tool that keeps failing.
+    breaker: Breaker,
+    state: watch::Sender<State>,
+    connector: Box<dyn Connector>,
+    /// The live link. Set while the server takes requests.
+    link: ArcSwapOption<Arc<dyn Link>>,
+    /// What happened to the server lately.
+    history: Arc<History>,
+    /// Why the last link ended.
+    last_end: Mutex<String>,
+    /// Ends a backoff early.
+    kick: Notify,
+    /// Cancelled when the server is no longer wanted.
+    retired: CancellationToken,
+    /// Whether the server should be connected. The user may put it on hold.
+    enabled: watch::Sender<bool>,
+    restart: Notify,
+    was_ready: AtomicBool,
+    /// The clients of the calls in flight.
+    calls: Arc<OpenCalls>,
+    /// The log level that clients have asked for, if any has.
+    log_level: Mutex<Option<LogLevel>>,
+    subscriptions: Arc<Subscriptions>,
+    /// Where the program runs, if one replica of a cluster runs it for all.
+    placed: Option<Arc<Placed>>,
+    /// The server's last list, for other replicas.
+    listed: watch::Sender<Option<Arc<Listing>>>,
+    /// The requests that wait for an answer.
+    sent: AtomicUsize,
+    /// The slots that the replicas of a cluster share.
+    shared_slots: Option<Arc<dyn SharedSlots>>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").field("name", &self.name).field("state", &*self.state.borrow()).finish()
+    }
+}
+
+impl Connection {
+    /// Returns a connection that is not started yet. `dial` replaces the configured transport.
+    pub fn new(
+        name: Arc<str>,
+        settings: ServerSettings,
+        context: Arc<ConnectionContext>,
+        dial: Option<Box<Dial>>,
+    ) -> Self {
+        let calls = Arc::new(OpenCalls::masking(context.secrets.clone()));
+        let (subscriptions, history) = (Arc::default(), Arc::default());
+        let shared_slots = context.slots.clone();
+        let placed = (settings.placement != Placement::Each).then(|| context.placements.of(&name));
+        let connector: Box<dyn Connector> = match &settings.transport {
+            Transport::Rest(rest) if dial.is_none() => {
+                Box::new(RestServer::new(&name, rest.clone(), &settings, &context))
+            }
+            _ => {
+                let server = McpServer::new(&name, &settings, context, dial, &calls, &subscriptions);
+                Box::new(McpServer { placed: placed.clone(), history: Arc::clone(&history), ..server })
+            }
+        };
+        Self { placed, shared_slots, history, ..Self::over(connector, name, settings, calls, subscriptions) }
+    }
+
+    /// Returns a connection that uses a connector.
+    fn over(
+        connector: Box<dyn Connector>,
+        name: Arc<str>,
+        settings: ServerSettings,
+        calls: Arc<OpenCalls>,
+        subscriptions: Arc<Subscriptions>,
+    ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self {
+            name,
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            one_at_a_time: Turns::new(1, LONGEST_QUEUE),
+            slots: Turns::new(settings.concurrency(), LONGEST_QUEUE),
+            settings: ArcSwap::from_pointee(settings),
+            breaker: Breaker::default(),
+            state: watch::Sender::new(State::Starting),
+            connector,
+            link: ArcSwapOption::empty(),
+            history: Arc::default(),
+            last_end: Mutex::default(),
+            kick: Notify::new(),
+            retired: CancellationToken::new(),
+            enabled: watch::Sender::new(true),
+            restart: Notify::new(),
+            was_ready: AtomicBool::new(false),
+            calls,
+            log_level: Mutex::default(),
+            subscriptions,
+            placed: None,
+            listed: watch::Sender::new(None),
+            sent: AtomicUsize::new(0),
+            shared_slots: None,
+        }
+    }
+
+    /// Returns the current settings.
+    pub fn settings(&self) -> Arc<ServerSettings> {
+        self.settings.load_full()
+    }
+
+    /// Returns whether a server with these settings is reached the same way, so that it needs no new connection.
+    pub fn is_reached_by(&self, other: &ServerSettings) -> bool {
+        let own = self.settings();
+        own.transport == other.transport
+            && own.concurrency() == other.concurrency()
+            && own.setup == other.setup
+            && own.placement == other.placement
+            && own.limits == other.limits
+    }
+
+    /// Returns the token that is cancelled when the server is no longer wanted.
+    pub fn retired(&self) -> &CancellationToken {
+        &self.retired
+    }
+
+    /// Retires the connection once the calls in flight have ended, at most after `limit`.
+    pub async fn retire(&self, limit: Duration) {
+        let _ = timeout(limit, self.slots.idle()).await;
+        self.retired.cancel();
+    }
+
+    /// Returns how long the server has been ready, if it is.
+    pub fn ready_for(&self) -> Option<Duration> {
+        match &*self.state.borrow() {
+            State::Ready { since, .. } => Some(since.elapsed()),
+            _ => None,
+        }
+    }
+
+    /// Returns the last lines of the server's stderr, without secrets.
+    pub fn stderr_tail(&self) -> Vec<String> {
+        self.connector.stderr_tail().iter().map(|line| self.masked(line)).collect()
+    }
+
+    /// Returns what happened to the server lately, oldest first, without secrets.
+    pub fn history(&self) -> Vec<HistoryEntry> {
+        let mut entries = self.history.entries();
+        for entry in &mut entries {
+            entry.text = self.masked(&entry.text);
+        }
+        entries
+    }
+
+    /// Returns a text of the server or about it without the secrets of any server.
+    fn masked(&self, text: &str) -> String {
+        self.calls.secrets.load().mask(&self.connector.mask(text)).into_owned()
+    }
+
+    /// Enters a state, and notes it in the history.
+    fn enter(&self, state: State) {
+        self.history.entered(&state);
+        self.state.send_replace(state);
+    }
+
+    /// Returns the outcome of reading the server's document, if it has one.
+    pub fn document(&self) -> Option<DocumentReport> {
+        let mut report = self.connector.document()?;
+        report.left_out.iter_mut().for_each(|reason| *reason = self.masked(reason));
+        Some(report)
+    }
+
+    /// Ends the current link, if any, and connects again at once.
+    pub fn restart(&self) {
+        self.breaker.reset();
+        self.restart.notify_one();
+        self.kick.notify_one();
+    }
+
+    /// Returns what is cut off at the moment, if anything.
+    pub fn resting(&self) -> Option<BreakerStatus> {
+        let mut status = self.breaker.status()?;
+        status.last_error = self.masked(&status.last_error);
+        Some(status)
+    }
+
+    /// Returns whether the breaker has changed since the last query.
+    pub fn has_breaker_news(&self) -> bool {
+        self.breaker.has_news()
+    }
+
+    /// Takes the breaker's changes since the last query.
+    pub fn breaker_news(&self) -> Vec<BreakerNews> {
+        let mut news = self.breaker.news();
+        for one in &mut news {
+            if let BreakerNews::Rests(_, resting) = one {
+                resting.error = self.masked(&resting.error);
+            }
+        }
+        news
+    }
+
+    /// Returns whether the user has put the server on hold.
+    pub fn is_held(&self) -> bool {
+        !*self.enabled.borrow()
+    }
+
+    /// Keeps the server disconnected until it is released or the configuration is reloaded.
+    pub fn hold(&self) {
+        self.enabled.send_replace(false);
+    }
+
+    /// Connects a held server again.
+    pub fn release(&self) {
+        self.enabled.send_replace(true);
+    }
+
+    /// Replaces the settings. Only for settings that [`Connection::is_reached_by`] accepts.
+    pub fn set(&self, settings: ServerSettings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    /// Returns the current state.
+    pub fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// Returns a receiver of the states.
+    pub fn watch(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Returns where the program runs, if one replica of a cluster runs it for all.
+    pub fn placed(&self) -> Option<&Arc<Placed>> {
+        self.placed.as_ref()
+    }
+
+    /// Watches the server's last list, if the program has a place.
+    pub fn listed(&self) -> watch::Receiver<Option<Arc<Listing>>> {
+        self.listed.subscribe()
+    }
+
+    /// Returns whether the server takes requests.
+    pub fn takes_requests(&self) -> bool {
+        self.link().is_some()
+    }
+
+    /// Returns the live link, if there is one.
+    fn link(&self) -> Option<Arc<dyn Link>> {
+        let link = self.link.load();
+        link.as_deref().filter(|link| !link.is_closed()).cloned()
+    }
+
+    fn last_end(&self) -> String {
+        if let State::Down { error, .. } = &*self.state.borrow() {
+            return error.clone();
+        }
+        let last = self.last_end.lock();
+        if last.is_empty() { "the connection closed".into() } else { last.clone() }
+    }
+}
+
+/// Returns the innermost cause of an error: the outer ones only say that something failed.
+fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
+    source(error).map_or_else(|| error.to_string(), deepest)
+}

@@ -1,0 +1,473 @@
+//! The breaker of a connection: after several failures in a row, a tool or server gets no calls for a while.
+//!
+//! Failures are counted per tool, so that one slow or crashing tool is cut off by itself. The server is cut off once the
+//! failures in a row come from several tools. Failures that overlap count as one: a server that goes away takes all calls in
+//! flight with it. After the wait, one call probes.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use nonet_base::{clock::millis, text::clip};
+use nonet_config::BreakerSettings;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::CallError;
+
+/// The longest wait before the next probe.
+const LONGEST_WAIT: Duration = Duration::from_secs(300);
+/// How long calls wait while another one probes.
+const TRIED: Duration = Duration::from_secs(1);
+/// How many tools of one server are counted.
+const MAX_TOOLS: usize = 1_000;
+/// How many characters of an error are kept.
+const MAX_ERROR: usize = 300;
+/// How many changes are kept until they are read.
+const MAX_NEWS: usize = 32;
+
+/// The breaker; see the top of the file.
+#[derive(Debug, Default)]
+pub(super) struct Breaker {
+    /// Whether anything has failed since its last success. If not, this flag is all that a call checks.
+    troubled: AtomicBool,
+    has_news: AtomicBool,
+    state: Mutex<Circuits>,
+}
+
+#[derive(Debug, Default)]
+struct Circuits {
+    server: Circuit,
+    /// The tools that failed since any tool last succeeded: one of them, and whether there are more.
+    one: Option<Box<str>>,
+    several: bool,
+    /// The tools that have failed since their own last success.
+    tools: HashMap<Box<str>, Circuit>,
+    news: Vec<BreakerNews>,
+}
+
+#[derive(Debug, Default)]
+struct Circuit {
+    /// Failures in a row.
+    failures: u32,
+    /// When the last failure ended.
+    last: Option<Instant>,
+    error: String,
+    open: Option<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    until: Instant,
+    wait: Duration,
+    /// Whether a call is probing at the moment.
+    tried: bool,
+}
+
+/// A call that the breaker lets through. [`Trial::ended`] reports its outcome.
+#[derive(Debug)]
+pub(super) struct Trial<'a> {
+    breaker: Option<&'a Breaker>,
+    tool: &'a str,
+    settings: BreakerSettings,
+    began: Instant,
+    tries: bool,
+}
+
+/// Why a call is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resting {
+    /// Whether the whole server is cut off, rather than only the tool that was called.
+    pub is_server: bool,
+    /// The failures in a row.
+    pub failures: u32,
+    /// The last failure's error.
+    pub error: String,
+    /// When a call may try again.
+    pub wait: Duration,
+}
+
+/// A change for the calls to a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BreakerNews {
+    /// The tool is cut off; `None`: the whole server is.
+    Rests(Option<Box<str>>, Resting),
+    /// The tool or the server gets calls again.
+    Answers(Option<Box<str>>),
+}
+
+/// What is cut off at the moment.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct BreakerStatus {
+    /// `server`, or `tools` with their names.
+    pub open: &'static str,
+    /// The tools that are cut off, by the server's own names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tools: Vec<String>,
+    /// When a call may try again.
+    pub retry_after_ms: u64,
+    /// Why the last call failed.
+    pub last_error: String,
+}
+
+/// What a call's outcome says about its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sign {
+    /// The server answers.
+    Alive,
+    Failed,
+    /// Nothing either way.
+    None,
+}
+
+impl Circuit {
+    /// Returns whether a call may go through; marks the circuit as probed if this call is the probe.
+    fn admit(&mut self, now: Instant, is_server: bool) -> Result<bool, Resting> {
+        let Some(open) = &mut self.open else { return Ok(false) };
+        let wait = match open.until.checked_duration_since(now) {
+            Some(left) if !left.is_zero() => left,
+            _ if open.tried => TRIED,
+            _ => {
+                open.tried = true;
+                return Ok(true);
+            }
+        };
+        Err(Resting { is_server, failures: self.failures, error: self.error.clone(), wait })
+    }
+
+    /// Lets the next call probe, because the last probe was inconclusive.
+    fn untried(&mut self) {
+        if let Some(open) = &mut self.open {
+            open.tried = false;
+        }
+    }
+
+    /// Counts a failure of a call that began at that time. Returns the reason if the circuit opens by it.
+    fn fail(
+        &mut self,
+        (began, now): (Instant, Instant),
+        error: &str,
+        tries: bool,
+        may_open: bool,
+        settings: &BreakerSettings,
+    ) -> Option<Duration> {
+        if self.last.is_some_and(|last| began < last) && !tries {
+            return None;
+        }
+        self.failures = self.failures.saturating_add(1);
+        self.last = Some(now);
+        self.error = clip(error, MAX_ERROR);
+        let wait = match &self.open {
+            Some(open) if tries && open.tried => (open.wait * 2).min(LONGEST_WAIT),
+            Some(_) => return None,
+            None if may_open && self.failures >= settings.failures => settings.wait,
+            None => return None,
+        };
+        self.open = Some(Open { until: now + wait, wait, tried: false });
+        Some(wait)
+    }
+}
+
+impl Breaker {
+    /// Lets a call of a tool through, or returns the reason for refusing it.
+    pub(super) fn admit<'a>(
+        &'a self,
+        tool: &'a str,
+        settings: BreakerSettings,
+    ) -> Result<Trial<'a>, Resting> {
+        let began = Instant::now();
+        let breaker = (settings.failures > 0).then_some(self);
+        let mut trial = Trial { breaker, tool, settings, began, tries: false };
+        if breaker.is_none() || !self.troubled.load(Ordering::Acquire) {
+            return Ok(trial);
+        }
+        let mut state = self.state.lock();
+        // Check the tool first: a tool that is cut off must not use up its server's probe.
+        let of_tool = match state.tools.get_mut(tool) {
+            Some(circuit) => circuit.admit(began, false)?,
+            None => false,
+        };
+        match state.server.admit(began, true) {
+            Ok(of_server) => trial.tries = of_tool || of_server,
+            Err(resting) => {
+                if let Some(circuit) = state.tools.get_mut(tool).filter(|_| of_tool) {
+                    circuit.untried();
+                }
+                return Err(resting);
+            }
+        }
+        Ok(trial)
+    }
+
+    /// Forgets every failure: the server has restarted, or the user wants it to be called.
+    pub(super) fn reset(&self) {
+        let mut state = self.state.lock();
+        *state = Circuits { news: std::mem::take(&mut state.news), ..Circuits::default() };
+        self.troubled.store(false, Ordering::Release);
+    }
+
+    /// Returns what is cut off, if anything.
+    pub(super) fn status(&self) -> Option<BreakerStatus> {
+        if !self.troubled.load(Ordering::Acquire) {
+            return None;
+        }
+        let state = self.state.lock();
+        let now = Instant::now();
+        let left = |open: &Open| millis(open.until.saturating_duration_since(now));
+        if let Some(open) = &state.server.open {
+            let last_error = state.server.error.clone();
+            return Some(BreakerStatus {
+                open: "server",
+                tools: Vec::new(),
+                retry_after_ms: left(open),
+                last_error,
+            });
+        }
+        let mut resting: Vec<(&str, u64, &str)> = state
+            .tools
+            .iter()
+            .filter_map(|(name, circuit)| Some((&**name, left(circuit.open.as_ref()?), &*circuit.error)))
+            .collect();
+        resting.sort_unstable();
+        let retry_after_ms = resting.iter().map(|(_, left, _)| *left).min()?;
+        let last_error = resting.first()?.2.to_owned();
+        let tools = resting.iter().map(|(name, ..)| (*name).to_owned()).collect();
+        Some(BreakerStatus { open: "tools", tools, retry_after_ms, last_error })
+    }
+
+    /// Returns whether anything has changed since the last query.
+    pub(super) fn has_news(&self) -> bool {
+        self.has_news.load(Ordering::Acquire)
+    }
+
+    /// Takes the changes since the last query.
+    pub(super) fn news(&self) -> Vec<BreakerNews> {
+        let mut state = self.state.lock();
+        self.has_news.store(false, Ordering::Release);
+        std::mem::take(&mut state.news)
+    }
+
+    fn answered(&self, tool: &str) {
+        if !self.troubled.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = self.state.lock();
+        if state.server.open.is_some() {
+            state.tell(BreakerNews::Answers(None));
+        }
+        state.server = Circuit::default();
+        (state.one, state.several) = (None, false);
+        if state.tools.remove(tool).is_some_and(|circuit| circuit.open.is_some()) {
+            state.tell(BreakerNews::Answers(Some(tool.into())));
+        }
+        self.has_news.store(!state.news.is_empty(), Ordering::Release);
+        self.troubled.store(!state.tools.is_empty(), Ordering::Release);
+    }
+
+    fn failed(&self, trial: &Trial<'_>, error: &str) {
+        let (tool, settings) = (trial.tool, &trial.settings);
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        self.troubled.store(true, Ordering::Release);
+        match &state.one {
+            None => state.one = Some(tool.into()),
+            Some(one) => state.several |= **one != *tool,
+        }
+        let times = (trial.began, Instant::now());
+        let rests = |circuit: &Circuit, is_server, wait| {
+            let Circuit { failures, error, .. } = circuit;
+            Resting { is_server, failures: *failures, error: error.clone(), wait }
+        };
+        if let Some(wait) = state.server.fail(times, error, trial.tries, state.several, settings) {
+            let resting = rests(&state.server, true, wait);
+            state.tell(BreakerNews::Rests(None, resting));
+        }
+        if state.tools.len() < MAX_TOOLS || state.tools.contains_key(tool) {
+            let circuit = state.tools.entry(tool.into()).or_default();
+            if let Some(wait) = circuit.fail(times, error, trial.tries, true, settings) {
+                let resting = rests(circuit, false, wait);
+                state.tell(BreakerNews::Rests(Some(tool.into()), resting));
+            }
+        }
+        self.has_news.store(!state.news.is_empty(), Ordering::Release);
+    }
+
+    fn untried(&self, tool: &str) {
+        let mut state = self.state.lock();
+        state.server.untried();
+        if let Some(circuit) = state.tools.get_mut(tool) {
+            circuit.untried();
+        }
+    }
+}
+
+impl Circuits {
+    fn tell(&mut self, news: BreakerNews) {
+        if self.news.len() < MAX_NEWS {
+            self.news.push(news);
+        }
+    }
+}
+
+impl Trial<'_> {
+    /// Reports the outcome of the call. `has_all_time`: the call had as long as the server's settings allow.
+    pub(super) fn ended<T>(mut self, result: &Result<T, CallError>, has_all_time: bool) {
+        let Some(breaker) = self.breaker else { return };
+        match sign(result, has_all_time) {
+            Sign::Alive => breaker.answered(self.tool),
+            Sign::Failed => {
+                let error = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
+                breaker.failed(&self, &error);
+            }
+            Sign::None => return,
+        }
+        self.tries = false;
+    }
+}
+
+impl Drop for Trial<'_> {
+    fn drop(&mut self) {
+        if let Some(breaker) = self.breaker.filter(|_| self.tries) {
+            breaker.untried(self.tool);
+        }
+    }
+}
+
+/// Returns what a call's outcome says about its server. A caller with a shorter timeout than the settings' must not cut
+/// others off.
+fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> Sign {
+    match result {
+        Ok(_) => Sign::Alive,
+        Err(error) => match error {
+            CallError::Rpc(_) | CallError::NotAllowed { .. } | CallError::RateLimited { .. } => Sign::Alive,
+            CallError::Closed(_) | CallError::Upstream { is_answer: false, .. } => Sign::Failed,
+            CallError::TimedOut(_) if has_all_time => Sign::Failed,
+            // A server that is down has its own backoff, and each call makes it retry at once.
+            CallError::TimedOut(_)
+            | CallError::NotReady(_)
+            | CallError::Cancelled
+            | CallError::Busy(_)
+            | CallError::Params(_)
+            | CallError::NotSent(_)
+            // The next call may be for something else.
+            | CallError::Unreadable(_)
+            | CallError::Upstream { .. }
+            | CallError::Resting(_) => Sign::None,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const SETTINGS: BreakerSettings = BreakerSettings { failures: 3, wait: Duration::from_secs(10) };
+
+    fn lost() -> Result<Value, CallError> {
+        Err(CallError::Closed("it crashed".into()))
+    }
+
+    /// Makes a call with this outcome. Returns why it was refused, if it was.
+    async fn call(breaker: &Breaker, tool: &str, result: Result<Value, CallError>) -> Option<Resting> {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let trial = match breaker.admit(tool, SETTINGS) {
+            Ok(trial) => trial,
+            Err(resting) => return Some(resting),
+        };
+        tokio::time::advance(Duration::from_millis(1)).await;
+        trial.ended(&result, true);
+        None
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tool_that_keeps_failing_rests_and_comes_back() {
+        let breaker = Breaker::default();
+        for _ in 0..3 {
+            assert_eq!(call(&breaker, "slow", lost()).await, None);
+            assert_eq!(call(&breaker, "good", Ok(json!({}))).await, None);
+        }
+        let resting = call(&breaker, "slow", Ok(json!({}))).await.expect("it rests");
+        assert!(!resting.is_server && resting.failures == 3, "{resting:?}");
+        assert!(resting.wait <= SETTINGS.wait && resting.wait > SETTINGS.wait / 2, "{resting:?}");
+        assert_eq!(call(&breaker, "good", Ok(json!({}))).await, None, "others are called");
+        assert_eq!(
+            breaker.status().map(|status| (status.open, status.tools)),
+            Some(("tools", vec!["slow".into()]))
+        );
+
+        // One call probes, and the others wait for it.
+        tokio::time::advance(SETTINGS.wait).await;
+        let trial = breaker.admit("slow", SETTINGS).expect("one call may try");
+        assert_eq!(breaker.admit("slow", SETTINGS).err().map(|resting| resting.wait), Some(TRIED));
+        trial.ended(&lost(), true);
+        let resting = call(&breaker, "slow", lost()).await.expect("it rests again");
+        assert!(resting.wait > SETTINGS.wait, "the wait has doubled: {resting:?}");
+
+        // A cancelled probe is inconclusive, and the next call probes.
+        tokio::time::advance(SETTINGS.wait * 2).await;
+        drop(breaker.admit("slow", SETTINGS).expect("one call may try"));
+        assert_eq!(call(&breaker, "slow", Ok(json!({}))).await, None);
+        assert_eq!(breaker.status(), None);
+        assert!(!breaker.troubled.load(Ordering::Acquire));
+        let told: Vec<bool> =
+            breaker.news().iter().map(|news| matches!(news, BreakerNews::Rests(Some(_), _))).collect();
+        assert_eq!(told, [true, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_rests_when_several_tools_fail_in_a_row() {
+        let breaker = Breaker::default();
+        for tool in ["a", "b", "a"] {
+            assert_eq!(call(&breaker, tool, lost()).await, None);
+        }
+        let resting = call(&breaker, "c", Ok(json!({}))).await.expect("no tool is called");
+        assert!(resting.is_server, "{resting:?}");
+        assert_eq!(breaker.status().map(|status| status.open), Some("server"));
+        tokio::time::advance(SETTINGS.wait).await;
+        assert_eq!(call(&breaker, "c", Ok(json!({}))).await, None);
+        assert_eq!(call(&breaker, "a", Ok(json!({}))).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_fail_together_are_one_failure() {
+        let breaker = Breaker::default();
+        for _ in 0..2 {
+            let trials: Vec<_> =
+                (0..50).map(|_| breaker.admit("a", SETTINGS).expect("let through")).collect();
+            tokio::time::advance(Duration::from_millis(1)).await;
+            trials.into_iter().for_each(|trial| trial.ended(&lost(), true));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(call(&breaker, "a", lost()).await, None);
+        assert!(call(&breaker, "a", lost()).await.is_some());
+        breaker.reset();
+        assert_eq!(call(&breaker, "a", lost()).await, None);
+    }
+
+    #[test]
+    fn what_a_call_says_of_its_server() {
+        let check = |error: CallError, expected: Sign| {
+            let shown = format!("{error:?}");
+            assert_eq!(sign::<()>(&Err(error), true), expected, "{shown}");
+        };
+        check(CallError::Closed(String::new()), Sign::Failed);
+        check(CallError::TimedOut(Duration::ZERO), Sign::Failed);
+        let upstream =
+            |is_answer| CallError::Upstream { error: String::new(), wait: None, is_open: false, is_answer };
+        check(upstream(false), Sign::Failed);
+        check(upstream(true), Sign::None);
+        check(CallError::Unreadable(String::new()), Sign::None);
+        check(CallError::Params(String::new()), Sign::None);
+        check(CallError::Cancelled, Sign::None);
+        check(CallError::Busy(1), Sign::None);
+        check(CallError::NotReady(super::super::State::Starting), Sign::None);
+        let refused = rmcp::model::ErrorData::internal_error("no", None);
+        check(CallError::Rpc(refused), Sign::Alive);
+        assert_eq!(sign(&Ok(json!({ "isError": true })), true), Sign::Alive);
+        assert_eq!(sign::<()>(&Err(CallError::TimedOut(Duration::ZERO)), false), Sign::None);
+    }
+}

@@ -1,0 +1,172 @@
+//! The seam between supervision and the kinds of servers: a [`Connector`] reaches one server, a [`Link`] is one live
+//! connection to it.
+//!
+//! MCP over rmcp (`mcp`) and REST (`rest`) are the implementations; tests script another one in memory. Text from this room
+//! never contains secrets.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use futures::future::BoxFuture;
+use nonet_text::results::CallResult;
+use rmcp::model::CompleteRequestParams;
+use serde_json::{Map, Value};
+
+use super::{CallError, Control, DocumentReport, Era, LogLevel, Remedy};
+use crate::catalog::Listing;
+
+/// The way to one server. Remembers what earlier attempts learned about the server.
+pub(super) trait Connector: Send + Sync {
+    /// Connects once. `patience` is the total time for it; after that the caller drops the future.
+    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>>;
+
+    /// Resolves once the user has signed in or out.
+    fn sign_in_changed(&self) -> BoxFuture<'_, ()>;
+
+    /// Returns the last lines of the server's stderr.
+    fn stderr_tail(&self) -> Vec<String>;
+
+    /// Returns a text with the server's secrets masked.
+    fn mask(&self, text: &str) -> String;
+
+    /// Returns the outcome of reading the server's document, if it has one.
+    fn document(&self) -> Option<DocumentReport> {
+        None
+    }
+}
+
+/// One live connection.
+pub(super) trait Link: Send + Sync {
+    /// Returns the negotiated revision of the protocol.
+    fn revision(&self) -> Revision;
+
+    /// Reads all of the server's lists.
+    fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>>;
+
+    /// Resolves when a list has changed. Dropping the future and calling again loses no change.
+    fn changed(&self) -> BoxFuture<'_, ()>;
+
+    /// Resolves when the link has ended on its own.
+    fn lost(&self) -> BoxFuture<'_, Lost>;
+
+    /// Returns whether the link leads to another replica, which runs the server's program.
+    fn is_relayed(&self) -> bool {
+        false
+    }
+
+    /// Returns whether the link has ended.
+    fn is_closed(&self) -> bool;
+
+    /// Sends one request and waits for its result, verbatim, and for a call as bytes where possible. Dropping the future
+    /// cancels the request.
+    fn request<'a>(
+        &'a self,
+        request: LinkRequest,
+        input: Input,
+        control: &'a Control,
+    ) -> BoxFuture<'a, Result<CallResult, RequestError>>;
+
+    /// Returns whether the server announces changes of single resources.
+    fn follows_resources(&self) -> bool;
+
+    /// Subscribes to the changes of a resource.
+    fn subscribe(&self, uri: String) -> BoxFuture<'_, Result<(), CallError>>;
+
+    /// Ends such a subscription.
+    fn unsubscribe(&self, uri: String) -> BoxFuture<'_, ()>;
+
+    /// Sets the server's log level.
+    fn set_log_level(&self, level: LogLevel) -> BoxFuture<'_, ()>;
+
+    /// Closes the link and everything behind it. Returns `reason` with the server's last output.
+    fn close(&self, reason: String) -> BoxFuture<'_, String>;
+}
+
+/// A negotiated revision of the protocol.
+#[derive(Clone, Debug)]
+pub(super) struct Revision {
+    pub version: String,
+    /// Absent if the server does not speak MCP.
+    pub era: Option<Era>,
+}
+
+/// Why a server was not reached, or is no longer connected.
+#[derive(Clone, Debug)]
+pub(super) enum Lost {
+    Failed(String),
+    SignIn(SignInNeeded),
+    /// The program has moved elsewhere. If it `drains`, the requests in flight get their answers first.
+    Moved {
+        drains: bool,
+    },
+}
+
+impl From<String> for Lost {
+    fn from(reason: String) -> Self {
+        Self::Failed(reason)
+    }
+}
+
+impl From<&str> for Lost {
+    fn from(reason: &str) -> Self {
+        Self::Failed(reason.into())
+    }
+}
+
+/// A sign-in that a server requires.
+#[derive(Clone, Debug)]
+pub(super) struct SignInNeeded {
+    /// The server's challenge.
+    pub error: String,
+    pub remedy: Remedy,
+}
+
+/// Why a request has no result.
+#[derive(Debug)]
+pub(super) enum RequestError {
+    /// The link ended.
+    Lost,
+    /// The server did not receive it, because its program no longer runs at the destination: why.
+    NotThere(String),
+    /// The server requires a sign-in for this request.
+    SignIn(SignInNeeded),
+    /// Anything else.
+    Call(CallError),
+}
+
+/// A request to a server.
+#[derive(Clone, Debug)]
+pub(super) enum LinkRequest {
+    CallTool {
+        tool: String,
+        arguments: Map<String, Value>,
+        /// Whether the server accepts the call only as a task.
+        as_task: bool,
+    },
+    GetPrompt {
+        prompt: String,
+        arguments: Map<String, Value>,
+    },
+    ReadResource {
+        uri: String,
+    },
+    Complete(Box<CompleteRequestParams>),
+    /// A request about one of the server's tasks.
+    Task {
+        method: &'static str,
+        params: Value,
+    },
+}
+
+/// The client's answers in the previous round (multi round-trip requests, SEP-2322).
+#[derive(Clone, Debug, Default)]
+pub(super) struct Input {
+    pub responses: BTreeMap<String, Value>,
+    pub state: Option<String>,
+}
+
+impl Input {
+    /// Returns whether the client has answered nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.responses.is_empty() && self.state.is_none()
+    }
+}

@@ -1,0 +1,334 @@
+//! Requests to a server: a slot, a link, the rounds and tasks of a call, and a deadline.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use backon::{BackoffBuilder, ExponentialBuilder};
+use nonet_base::turns::{SharedSlot, SharedSlots, SharedTake, Slot};
+use nonet_text::results::CallResult;
+use rmcp::model::CompleteRequestParams;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    CallError, Connection, Control, Era, State,
+    link::{Input, Link, LinkRequest, RequestError},
+    server_requests::InputRequests,
+    tasks,
+};
+
+/// The maximum number of input rounds in one call, as in the SDKs.
+const MAX_ROUNDS: usize = 10;
+/// The delay before the next round, if the server asks only for another round.
+const BETWEEN_ROUNDS: Duration = Duration::from_millis(200);
+/// The delay before a request is repeated to a server whose program was not at the destination. Error answers name the same
+/// delay.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const MOVING: Duration = Duration::from_secs(2);
+/// The delay before checking again whether another replica has released a slot, at first and at most.
+const LOOK_FOR_SLOT: Duration = Duration::from_millis(10);
+const LOOK_FOR_SLOT_AT_MOST: Duration = Duration::from_millis(200);
+/// The time that supervision gets to find out why a link ended.
+const POST_MORTEM: Duration = Duration::from_millis(100);
+
+impl Connection {
+    /// Calls a tool. `wait` is the longest wait for a server that is not connected. `as_task` requests a task, for tools that
+    /// support nothing else; a task that the server starts on its own is followed as well.
+    pub async fn call_tool(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        as_task: bool,
+        control: Control,
+        wait: Duration,
+    ) -> Result<CallResult, CallError> {
+        let settings = self.settings();
+        let trial = self.breaker.admit(tool, settings.breaker).map_err(CallError::Resting)?;
+        let has_all_time = control.timeout >= settings.timeout;
+        let answer = self.call_admitted(tool, arguments, as_task, control, wait).await;
+        trial.ended(&answer, has_all_time);
+        answer
+    }
+
+    /// Calls a tool for another replica, which runs the breaker.
+    pub async fn call_for_replica(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        as_task: bool,
+        control: Control,
+    ) -> Result<CallResult, CallError> {
+        self.call_admitted(tool, arguments, as_task, control, Duration::ZERO).await
+    }
+
+    async fn call_admitted(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        as_task: bool,
+        control: Control,
+        wait: Duration,
+    ) -> Result<CallResult, CallError> {
+        let until = Instant::now() + control.timeout;
+        let _slots = self.slot(&control, until).await?;
+        let request = LinkRequest::CallTool { tool: tool.into(), arguments, as_task };
+        self.asking(&control, wait, until, async {
+            let result = self.with_input(request, &control, wait, until).await?;
+            match result.as_tree().and_then(tasks::started) {
+                Some(task) => self.follow_task(task, &control, until).await.map(CallResult::of_server),
+                None => Ok(result),
+            }
+        })
+        .await
+    }
+
+    /// Gets a prompt.
+    pub async fn get_prompt(
+        &self,
+        prompt: &str,
+        arguments: Map<String, Value>,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let until = Instant::now() + control.timeout;
+        let request = LinkRequest::GetPrompt { prompt: prompt.into(), arguments };
+        let result =
+            self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await;
+        Ok(result?.into_tree().await)
+    }
+
+    /// Reads a resource.
+    pub async fn read_resource(
+        &self,
+        uri: &str,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let until = Instant::now() + control.timeout;
+        let request = LinkRequest::ReadResource { uri: uri.into() };
+        let result =
+            self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await;
+        Ok(result?.into_tree().await)
+    }
+
+    /// Completes an argument of a prompt or of a resource template.
+    pub async fn complete(
+        &self,
+        params: CompleteRequestParams,
+        control: Control,
+        wait: Duration,
+    ) -> Result<Value, CallError> {
+        let until = Instant::now() + control.timeout;
+        let request = LinkRequest::Complete(Box::new(params));
+        Ok(self.request(request, Input::default(), &control, wait, until).await?.into_tree().await)
+    }
+
+    /// Returns the number of calls in flight.
+    pub fn in_flight(&self) -> usize {
+        self.slots.taken()
+    }
+
+    /// Lets the server send requests to a request's client while `work` runs.
+    async fn asking(
+        &self,
+        control: &Control,
+        wait: Duration,
+        until: Instant,
+        work: impl Future<Output = Result<CallResult, CallError>>,
+    ) -> Result<CallResult, CallError> {
+        // Before the server is ready, none of its requests can belong to this call.
+        self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
+        let mut open = control.asker.clone().map(|asker| self.calls.enter(asker));
+        let result = work.await;
+        if let (Some(open), Ok(_) | Err(CallError::Rpc(_))) = (&mut open, &result) {
+            open.answered();
+        }
+        result
+    }
+
+    /// Sends a request, and repeats it with the client's answers until the result asks for no more input (multi round-trip
+    /// requests, SEP-2322).
+    async fn with_input(
+        &self,
+        request: LinkRequest,
+        control: &Control,
+        wait: Duration,
+        mut until: Instant,
+    ) -> Result<CallResult, CallError> {
+        let may_ask = self.link().is_some_and(|link| link.revision().era == Some(Era::Stateless));
+        let again = may_ask.then(|| request.clone());
+        let mut result = self.request(request, Input::default(), control, wait, until).await?;
+        let Some(request) = again else { return Ok(result) };
+        for _ in 0..MAX_ROUNDS {
+            let is_open =
+                |result: &Value| result.get("resultType").and_then(Value::as_str) == Some("input_required");
+            if !result.as_tree().is_some_and(is_open) {
+                return Ok(result);
+            }
+            let result_so_far = result.tree().await;
+            let requests = match result_so_far.get_mut("inputRequests").map(Value::take) {
+                Some(Value::Object(requests)) => requests,
+                _ => InputRequests::new(),
+            };
+            let state = result_so_far.get("requestState").and_then(Value::as_str).map(String::from);
+            if requests.is_empty() {
+                tokio::time::sleep(BETWEEN_ROUNDS).await;
+            }
+            // The user's time does not count against the server.
+            let asked = Instant::now();
+            let responses = self.answers(requests, control).await?;
+            until += asked.elapsed();
+            let input = Input { responses, state };
+            result = self.request(request.clone(), input, control, Duration::ZERO, until).await?;
+        }
+        Err(CallError::Unreadable(format!("it asked for input more than {MAX_ROUNDS} times")))
+    }
+
+    /// Returns the client's answers to a server's requests.
+    pub(super) async fn answers(
+        &self,
+        mut requests: InputRequests,
+        control: &Control,
+    ) -> Result<BTreeMap<String, Value>, CallError> {
+        let Some(asker) = &control.asker else {
+            return Err(CallError::Unreadable("it requires input from a user, and there is no user".into()));
+        };
+        // The keys stay: the replies have the same.
+        for params in requests.values_mut().filter_map(|request| request.get_mut("params")) {
+            *params = self.calls.masked(params.take());
+        }
+        let replies = tokio::select! {
+            replies = asker.ask(&self.name, requests) => replies,
+            () = control.cancel.cancelled() => return Err(CallError::Cancelled),
+        };
+        // Responses cannot carry an error, so the call cannot go on.
+        replies.into_iter().map(|(key, reply)| Ok((key, reply.map_err(CallError::Rpc)?))).collect()
+    }
+
+    /// Waits for a free slot: first this gateway's, where clients take turns, then one shared by all replicas.
+    async fn slot(&self, control: &Control, until: Instant) -> Result<(Slot, Option<SharedSlot>), CallError> {
+        let settings = self.settings();
+        let busy = || CallError::Busy(settings.concurrency());
+        let both = async {
+            let own = self.slots.take(control.owner).await.map_err(|_| busy())?;
+            let shared = match (&self.shared_slots, settings.shared_concurrency()) {
+                (Some(slots), Some(most)) => self.shared_slot(&**slots, most).await,
+                _ => None,
+            };
+            Ok((own, shared))
+        };
+        tokio::select! {
+            biased;
+            slots = both => slots,
+            () = tokio::time::sleep_until(until) => Err(busy()),
+            () = control.cancel.cancelled() => Err(CallError::Cancelled),
+        }
+    }
+
+    /// Waits for a free slot shared by all replicas. `None` if replicas do not share slots at the moment.
+    async fn shared_slot(&self, slots: &dyn SharedSlots, most: usize) -> Option<SharedSlot> {
+        // Jitter keeps the replicas from checking at the same moment.
+        let pauses =
+            ExponentialBuilder::default().with_min_delay(LOOK_FOR_SLOT).with_max_delay(LOOK_FOR_SLOT_AT_MOST);
+        for pause in pauses.with_jitter().without_max_times().build() {
+            match slots.take(&self.name, most).await {
+                SharedTake::Taken(slot) => return Some(slot),
+                SharedTake::Alone => return None,
+                SharedTake::Full => {}
+            }
+            tokio::time::sleep(pause).await;
+        }
+        None
+    }
+
+    /// Returns the live link. Waits until `until` for a server that is starting or lost.
+    async fn ready(&self, until: Instant, cancel: &CancellationToken) -> Result<Arc<dyn Link>, CallError> {
+        if let Some(link) = self.link() {
+            return Ok(link);
+        }
+        let mut states = self.state.subscribe();
+        let mut kicked = false;
+        loop {
+            let state = states.borrow_and_update().clone();
+            match state {
+                State::Ready { .. } => {
+                    if let Some(link) = self.link() {
+                        return Ok(link);
+                    }
+                }
+                State::Starting => {}
+                // A caller waits, so end the backoff. The outcome of that attempt is the answer.
+                State::Down { .. } if !kicked => {
+                    self.kick.notify_one();
+                    kicked = true;
+                }
+                other => return Err(CallError::NotReady(other)),
+            }
+            tokio::select! {
+                changed = states.changed() => {
+                    if changed.is_err() {
+                        return Err(CallError::NotReady(State::Stopped));
+                    }
+                }
+                () = tokio::time::sleep_until(until) => return Err(CallError::NotReady(self.state())),
+                () = cancel.cancelled() => return Err(CallError::Cancelled),
+            }
+        }
+    }
+
+    /// Sends one request and waits for its result until `until`, which is `control.timeout` after the start of the call.
+    pub(super) async fn request(
+        &self,
+        request: LinkRequest,
+        input: Input,
+        control: &Control,
+        wait: Duration,
+        until: Instant,
+    ) -> Result<CallResult, CallError> {
+        let until_ready = until.min(Instant::now() + wait);
+        let mut next = Some((request, input));
+        while let Some((request, input)) = next.take() {
+            let link = self.ready(until_ready, &control.cancel).await?;
+            let again = link.is_relayed().then(|| (request.clone(), input.clone()));
+            self.sent.fetch_add(1, Ordering::AcqRel);
+            let _sent = Sent(self);
+            let answer = tokio::select! {
+                answer = link.request(request, input, control) => answer,
+                () = tokio::time::sleep_until(until) => return Err(CallError::TimedOut(control.timeout)),
+                () = control.cancel.cancelled() => return Err(CallError::Cancelled),
+            };
+            match answer {
+                Ok(result) => return Ok(result),
+                Err(RequestError::Call(error)) => return Err(error),
+                Err(RequestError::SignIn(needed)) => return Err(CallError::NotReady(needed.into())),
+                Err(RequestError::NotThere(error)) => {
+                    let retry_at = Instant::now() + MOVING;
+                    if Instant::now() + LOOK_AGAIN >= until_ready {
+                        return Err(CallError::NotReady(State::Down { error, retry_at }));
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(LOOK_AGAIN) => {}
+                        () = control.cancel.cancelled() => return Err(CallError::Cancelled),
+                    }
+                    next = again;
+                }
+                Err(RequestError::Lost) => break,
+            }
+        }
+        tokio::time::sleep(POST_MORTEM).await;
+        Err(CallError::Closed(self.last_end()))
+    }
+}
+
+/// A request in flight.
+struct Sent<'a>(&'a Connection);
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.0.sent.fetch_sub(1, Ordering::AcqRel);
+    }
+}

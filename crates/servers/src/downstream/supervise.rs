@@ -1,0 +1,282 @@
+//! The life of a connection: connect, list, announce, wait, back off, until the server is no longer wanted.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
+use nonet_base::text::clean;
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Connection, Place, State, Update,
+    link::{Link, Lost, Revision, SignInNeeded},
+};
+
+/// The first and the longest delay before a lost server is retried.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
+/// A link that lasted this long resets the backoff.
+const STEADY: Duration = Duration::from_secs(30);
+/// How long to wait before retrying a server without the sign-in that it requires: some servers require one by mistake.
+const UNSIGNED: Duration = Duration::from_secs(600);
+/// How long the requests in flight may take before a program moves to another replica, and how often they are checked.
+const DRAIN: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_millis(20);
+/// How long changes are gathered before the lists are read again.
+const SETTLE: Duration = Duration::from_millis(50);
+
+impl From<SignInNeeded> for State {
+    fn from(needed: SignInNeeded) -> Self {
+        Self::AuthRequired { error: needed.error, remedy: needed.remedy }
+    }
+}
+
+fn backoff() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(BACKOFF.0)
+        .with_max_delay(BACKOFF.1)
+        .without_max_times()
+        .with_jitter()
+        .build()
+}
+
+impl Connection {
+    /// Keeps the server connected until `stop`.
+    pub async fn supervise(&self, updates: mpsc::Sender<Update>, stop: CancellationToken) {
+        let mut waits = backoff();
+        loop {
+            let mut enabled = self.enabled.subscribe();
+            if !*enabled.borrow_and_update() {
+                self.enter(State::Stopped);
+                tokio::select! {
+                    _ = enabled.wait_for(|enabled| *enabled) => {}
+                    () = stop.cancelled() => break,
+                }
+                self.enter(State::Starting);
+            }
+            if let Some(placed) = &self.placed {
+                if !matches!(placed.get(), Place::Here | Place::At(_)) {
+                    self.enter(State::Starting);
+                }
+                tokio::select! {
+                    () = placed.known() => {}
+                    () = held(&self.enabled) => continue,
+                    () = stop.cancelled() => break,
+                }
+            }
+            let place = self.placed.as_ref().map(|placed| (placed, placed.get()));
+            let in_place = self.placed.as_ref().map(|placed| placed.link());
+            let started = Instant::now();
+            // Not raced against `stop`, because a live link needs time to close.
+            let lost = self.live(&updates, started, &stop).await;
+            drop(in_place);
+            if stop.is_cancelled() {
+                break;
+            }
+            if started.elapsed() > STEADY {
+                waits = backoff();
+            }
+            let wait = waits.next().unwrap_or(BACKOFF.1);
+            let (state, wait) = match lost {
+                Lost::Failed(error) => {
+                    // The error quotes the server.
+                    let error = self.masked(&clean(&error));
+                    (State::Down { error, retry_at: Instant::now() + wait }, wait)
+                }
+                Lost::SignIn(needed) => (needed.into(), UNSIGNED),
+                Lost::Moved { .. } => {
+                    waits = backoff();
+                    // The failures were at another place.
+                    self.breaker.reset();
+                    self.enter(State::Starting);
+                    continue;
+                }
+            };
+            if let Some((placed, Place::At(_))) = &place {
+                placed.report_trouble();
+            }
+            let is_unsigned = matches!(state, State::AuthRequired { .. });
+            self.report(&state, &updates).await;
+            self.enter(state);
+            tokio::select! {
+                () = sleep(wait) => {}
+                () = self.connector.sign_in_changed(), if is_unsigned => {}
+                () = self.kick.notified() => {}
+                () = async {
+                    match &place {
+                        Some((placed, place)) => drop(placed.left(place).await),
+                        None => std::future::pending().await,
+                    }
+                } => {}
+                () = stop.cancelled() => break,
+            }
+        }
+        self.enter(State::Stopped);
+    }
+
+    /// Waits until no request is in flight.
+    async fn answered(&self) {
+        while self.sent.load(Ordering::Acquire) > 0 {
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Reports a state if it differs from the current one.
+    async fn report(&self, state: &State, updates: &mpsc::Sender<Update>) {
+        match (&self.state(), state) {
+            (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
+            (_, State::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
+            (State::AuthRequired { .. }, State::AuthRequired { .. }) => {}
+            (_, State::AuthRequired { error, remedy }) => {
+                tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
+                let (server, login) = (self.name.clone(), remedy.command().map(String::from));
+                let _ = updates.send(Update::SignInNeeded { server, login }).await;
+            }
+            _ => {}
+        }
+    }
+
+    /// Runs one link from connecting to its end. Returns why it ended.
+    async fn live(&self, updates: &mpsc::Sender<Update>, started: Instant, stop: &CancellationToken) -> Lost {
+        let limit = self.settings().start_timeout;
+        let connected = tokio::select! {
+            connected = timeout(limit, self.connector.connect(limit)) => connected,
+            () = stop.cancelled() => return "stopped".into(),
+        };
+        let link = match connected {
+            Ok(Ok(link)) => link,
+            Ok(Err(lost)) => return lost,
+            Err(_) => {
+                return Lost::Failed(format!(
+                    "no handshake within {limit:?}; if it is only slow to start, raise `start_timeout` in [servers.{}]",
+                    self.name
+                ));
+            }
+        };
+        let over = CancellationToken::new();
+        let _over = over.clone().drop_guard();
+        // The replica with the program has already made the setup calls.
+        let set_up = match link.is_relayed() {
+            true => Ok(()),
+            false => self.set_up(&link, started + limit, stop).await,
+        };
+        let (lost, is_ended_here) = match set_up {
+            Ok(()) => (self.serve(&link, updates, started, stop, &over).await, false),
+            Err(lost) => (lost, !link.is_closed()),
+        };
+        self.link.store(None);
+        match lost {
+            Lost::Failed(reason) => {
+                let closed = link.close(reason.clone()).await;
+                // The exit of a server that was ended for a failed setup call explains nothing.
+                let reason = if is_ended_here { reason } else { closed };
+                *self.last_end.lock() = self.masked(&reason);
+                Lost::Failed(reason)
+            }
+            sign_in @ Lost::SignIn(_) => {
+                link.close(String::new()).await;
+                sign_in
+            }
+            Lost::Moved { drains } => {
+                self.enter(State::Starting);
+                if drains {
+                    tokio::select! {
+                        _ = timeout(DRAIN, self.answered()) => {}
+                        () = stop.cancelled() => {}
+                    }
+                }
+                link.close("it runs on another replica now".into()).await;
+                Lost::Moved { drains }
+            }
+        }
+    }
+
+    /// Lists, announces, and waits for changes until the link ends. `over` is cancelled afterwards.
+    async fn serve(
+        &self,
+        link: &Arc<dyn Link>,
+        updates: &mpsc::Sender<Update>,
+        started: Instant,
+        stop: &CancellationToken,
+        over: &CancellationToken,
+    ) -> Lost {
+        let mut first = true;
+        loop {
+            let listing = tokio::select! {
+                listing = link.list() => listing,
+                () = stop.cancelled() => return "stopped".into(),
+            };
+            let listing = match listing {
+                Ok(mut listing) => {
+                    // Here, so that nothing behind this place has them: not the pins, not the list on disk, no replica.
+                    listing.mask(&self.calls.secrets.load());
+                    Some(listing)
+                }
+                Err(lost @ (Lost::SignIn(_) | Lost::Moved { .. })) => return lost,
+                Err(Lost::Failed(error)) if link.is_closed() => {
+                    return format!("it disconnected while listing its tools: {error}").into();
+                }
+                Err(Lost::Failed(error)) if first => {
+                    return format!("its tools could not be listed: {error}").into();
+                }
+                Err(Lost::Failed(error)) => {
+                    let error = self.masked(&error);
+                    tracing::warn!(server = %self.name, "its tools could not be listed again; the old list stays: {error}");
+                    None
+                }
+            };
+            let tools = listing.as_ref().map_or(0, |listing| listing.tools.len());
+            if let (Some(_), Some(listing)) = (&self.placed, &listing) {
+                self.listed.send_replace(Some(Arc::new(listing.clone())));
+            }
+            let (published, in_catalogue) = oneshot::channel();
+            let (server, session) = (self.name.clone(), self.settings().session);
+            let listed = Update::Listed { server, connection: self.id, session, listing, published };
+            let _ = updates.send(listed).await;
+            if std::mem::take(&mut first) {
+                // Tools that were known before can be called while the list is being published.
+                self.link.store(Some(Arc::new(link.clone())));
+                tokio::select! {
+                    // Fails if nobody publishes this connection's lists.
+                    _ = in_catalogue => {}
+                    () = stop.cancelled() => return "stopped".into(),
+                    lost = link.lost() => return lost,
+                }
+                let Revision { version, era } = link.revision();
+                let version = self.masked(&version);
+                let (took, since) = (started.elapsed(), Instant::now());
+                tracing::info!(server = %self.name, tools, %version, ?took, "ready");
+                self.enter(State::Ready { version, era, took, since });
+                if self.was_ready.swap(true, Ordering::Relaxed) {
+                    let _ = updates.send(Update::Reconnected { server: self.name.clone() }).await;
+                }
+                self.restore(link.clone(), over);
+            }
+            tokio::select! {
+                () = stop.cancelled() => return "stopped".into(),
+                lost = link.lost() => return lost,
+                () = self.restart.notified() => return "it was restarted on request".into(),
+                () = held(&self.enabled) => return "it was disabled on request".into(),
+                () = link.changed() => {}
+            }
+            // Servers announce many changes at once; one new list covers them all.
+            sleep(SETTLE).await;
+        }
+    }
+}
+
+/// Resolves when the user puts the server on hold.
+async fn held(enabled: &watch::Sender<bool>) {
+    let mut enabled = enabled.subscribe();
+    if enabled.wait_for(|enabled| !enabled).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,751 @@
+//! Decides which of the servers' definitions are trusted: pins by hash, differences from them, and the lock file.
+//!
+//! A definition is pinned when it is first seen. Later lists are compared with the pins when they are published, never when a
+//! tool is called. This room knows definitions as JSON, the store and the lock file, but nothing of connections or clients.
+
+mod definition;
+pub mod lock_file;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use nonet_base::{clock::Clock, json::set_member};
+use nonet_config::{NewServers, OnChange};
+use nonet_store::{Opened, Pin, PinKind, PinStep, PinStore, PinWrite, PinsDb, StoreError};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+
+use self::definition::difference;
+pub use self::definition::{MarkedPlace, hash, plain};
+use self::lock_file::{LockFile, LockedServer};
+
+/// How many definitions of a server are pinned. Where changes are held, further ones are not trusted.
+const MOST_PINS: usize = 10_000;
+/// The longest definition whose text is kept, in bytes. For a longer one, only its hash and its annotations are.
+const MOST_KEPT: usize = 256 << 10;
+/// The maximum number of a server's definitions whose differences are shown.
+const MOST_SHOWN: usize = 500;
+/// How long after a failure of the shared pins lists are compared again.
+const AGAIN: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
+/// Replaces the description of an untrusted definition.
+const HELD: &str = "Held: the user has not trusted this definition yet, so it is not shown and not called.";
+
+/// A definition's state relative to the trusted one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It differs from the trusted one.
+    Changed,
+    /// No definition of this name was trusted.
+    New,
+}
+
+impl Standing {
+    /// Returns the state as one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::New => "new",
+        }
+    }
+}
+
+/// A definition that is not the trusted one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DefinitionChange {
+    /// Its state.
+    pub standing: Standing,
+    /// The consequence for calls.
+    pub effect: OnChange,
+    /// The key of the configuration that sets the consequence.
+    pub rule: String,
+    /// Its hash.
+    pub hash: Arc<str>,
+    /// When it began to wait, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// The differences from the trusted one, for people; contains text from the server.
+    pub difference: String,
+    /// The annotations of the trusted definition, if there is one.
+    pub trusted_hints: Option<Value>,
+}
+
+impl DefinitionChange {
+    /// Returns whether calls wait until the user trusts it.
+    pub fn is_held(&self) -> bool {
+        self.effect == OnChange::Hold
+    }
+}
+
+/// The trust state of one tool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolTrust {
+    /// The hash of the published definition.
+    pub hash: Arc<str>,
+    /// The definition that the server lists instead, or without the user's trust.
+    pub change: Option<Arc<DefinitionChange>>,
+}
+
+/// The trust state of one server.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServerTrust {
+    /// Its tools, by its own names.
+    pub tools: HashMap<String, ToolTrust>,
+    /// The change of its instructions, if any.
+    pub instructions: Option<Arc<DefinitionChange>>,
+}
+
+/// The definitions of one server.
+#[derive(Clone, Debug, Default)]
+pub struct Definitions {
+    /// Its tools.
+    pub tools: Vec<Arc<Value>>,
+    /// Its prompts.
+    pub prompts: Vec<Value>,
+    /// Its instructions.
+    pub instructions: String,
+}
+
+/// The configuration for a server's changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustRules {
+    /// What happens when a definition changes.
+    pub on_change: OnChange,
+    /// The key that sets it.
+    pub rule: String,
+    /// What happens when the server is seen for the first time.
+    pub new_servers: NewServers,
+}
+
+/// A change that has not been reported yet.
+#[derive(Clone, Debug)]
+pub struct ChangeNews {
+    /// The pin as reported.
+    pub pin: Pin,
+    /// The change.
+    pub change: Arc<DefinitionChange>,
+}
+
+/// What is published for a server, and what is to be reported.
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    /// The definitions to publish: where changes are held, the trusted ones.
+    pub definitions: Definitions,
+    /// The trust state of the definitions.
+    pub trust: Arc<ServerTrust>,
+    /// Changes that have not been reported.
+    pub news: Vec<ChangeNews>,
+}
+
+/// The hashes of the servers' current definitions, by server.
+pub type Listed = BTreeMap<Arc<str>, LockedServer>;
+
+/// The pins of a server, by kind and name.
+type ServerPins = HashMap<(PinKind, String), Pin>;
+
+/// The pins for one configuration, shared by all gateways of a user, or by all replicas.
+#[derive(Debug)]
+pub struct Pins {
+    folder: Option<PathBuf>,
+    /// The servers.toml that the pins belong to.
+    config: String,
+    lock: PathBuf,
+    /// The pins shared by all replicas; if absent, a file in the folder holds the pins.
+    shared: Option<Arc<dyn PinStore>>,
+    db: Opened<dyn PinStore>,
+    /// The shared pins as last read, used while they cannot be read.
+    last_read: Mutex<HashMap<Arc<str>, ServerPins>>,
+    last_version: AtomicI64,
+    /// When shared pins could not be read or written; cleared once lists are compared again.
+    missed: Mutex<Option<Instant>>,
+    /// Whether there is a folder with unreadable pins.
+    is_lost: AtomicBool,
+    clock: Clock,
+    /// Changes with each write by this process.
+    revision: AtomicU64,
+    locked: Mutex<Locked>,
+    listed: Mutex<Listed>,
+    /// The revision of the last check.
+    checked: Mutex<Option<(u64, i64)>>,
+    /// The servers with changes.
+    waiting: Mutex<HashSet<Arc<str>>>,
+    /// Woken when this process trusts a change.
+    pub trusted: Notify,
+}
+
+/// The lock file as last read.
+#[derive(Debug, Default)]
+struct Locked {
+    stamp: Option<(SystemTime, u64)>,
+    is_read: bool,
+    file: Option<Arc<LockFile>>,
+}
+
+/// One definition to compare.
+struct Item<'a> {
+    kind: PinKind,
+    name: &'a str,
+    value: std::borrow::Cow<'a, Value>,
+}
+
+impl Item<'_> {
+    fn is_elsewhere(&self) -> bool {
+        self.value.get("_meta").is_some_and(|meta| meta.get(ELSEWHERE).is_some())
+    }
+}
+
+impl Pins {
+    /// Returns the pins in a folder; without a folder, in memory. Accesses no file yet.
+    pub fn new(folder: Option<PathBuf>, config: &str, clock: Clock) -> Self {
+        Self {
+            folder,
+            config: config.into(),
+            lock: nonet_config::lock_file_beside(Path::new(config)),
+            shared: None,
+            db: Opened::default(),
+            last_read: Mutex::default(),
+            last_version: AtomicI64::new(0),
+            missed: Mutex::default(),
+            is_lost: AtomicBool::new(false),
+            clock,
+            revision: AtomicU64::new(0),
+            locked: Mutex::default(),
+            listed: Mutex::default(),
+            checked: Mutex::default(),
+            waiting: Mutex::default(),
+            trusted: Notify::new(),
+        }
+    }
+
+    /// Returns these pins with the shared ones of all replicas, if given, in place of the folder's.
+    #[must_use]
+    pub fn sharing(mut self, shared: Option<Arc<dyn PinStore>>) -> Self {
+        self.shared = shared;
+        self
+    }
+
+    fn db(&self) -> Option<Arc<dyn PinStore>> {
+        let open = || {
+            // What is known of a file that was removed says nothing about the new one.
+            self.revision.fetch_add(1, Ordering::AcqRel);
+            if let Some(shared) = &self.shared {
+                return Some(shared.clone());
+            }
+            let kept = |db: PinsDb| -> Arc<dyn PinStore> { Arc::new(db.of_config(&self.config)) };
+            if let Some(folder) = &self.folder {
+                match PinsDb::open(folder) {
+                    Ok(db) => return Some(kept(db)),
+                    Err(error) => {
+                        self.is_lost.store(true, Ordering::Release);
+                        tracing::error!(%error, "pins cannot be read: where changes are held, every definition is held");
+                    }
+                }
+            }
+            let failed = |error: &_| tracing::error!(%error, "definitions cannot be pinned");
+            PinsDb::in_memory().inspect_err(failed).ok().map(kept)
+        };
+        self.db.get(open)
+    }
+
+    /// Returns a value that changes whenever a check of the same list may have a different result. Blocks.
+    pub fn revision(&self) -> (u64, i64) {
+        let version = match self.db().map(|db| db.version()) {
+            Some(Ok(version)) => {
+                self.last_version.store(version, Ordering::Release);
+                version
+            }
+            Some(Err(_)) | None => self.last_version.load(Ordering::Acquire),
+        };
+        self.read_lock();
+        (self.revision.load(Ordering::Acquire), version)
+    }
+
+    /// Returns the revision for the checks that start now. Blocks.
+    pub fn begin_check(&self) -> (u64, i64) {
+        let revision = self.revision();
+        *self.checked.lock() = Some(revision);
+        revision
+    }
+
+    /// Returns whether a check may have a different result than the last one. Blocks.
+    pub fn has_moved(&self) -> bool {
+        let is_due = self.missed.lock().is_some_and(|missed| missed.elapsed() >= AGAIN);
+        if is_due && self.db().is_some_and(|db| db.version().is_ok()) {
+            *self.missed.lock() = None;
+            self.revision.fetch_add(1, Ordering::AcqRel);
+        }
+        let revision = self.revision();
+        self.checked.lock().is_some_and(|checked| checked != revision)
+    }
+
+    /// Returns whether a change waits to be trusted, perhaps by another process, or lists are still to be compared with the
+    /// shared pins.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.lock().is_empty() || self.missed.lock().is_some()
+    }
+
+    /// Notes that shared pins could not be read or written.
+    fn miss(&self) {
+        if self.shared.is_some() {
+            *self.missed.lock() = Some(Instant::now());
+        }
+    }
+
+    /// Reads the lock file again if it has changed.
+    fn read_lock(&self) -> Option<Arc<LockFile>> {
+        let mut locked = self.locked.lock();
+        let stamp = lock_file::stamp(&self.lock);
+        if locked.is_read && locked.stamp == stamp {
+            return locked.file.clone();
+        }
+        let file = match LockFile::read(&self.lock) {
+            Ok(file) => file,
+            Err(why) => {
+                let file = self.lock.display();
+                tracing::warn!(%file, %why, "the lock file cannot be read: every definition counts as changed");
+                Some(LockFile::default())
+            }
+        };
+        *locked = Locked { stamp, is_read: true, file: file.map(Arc::new) };
+        self.revision.fetch_add(1, Ordering::AcqRel);
+        locked.file.clone()
+    }
+
+    /// Compares a server's list with the trusted definitions, and pins new ones. Blocks.
+    pub fn check(&self, server: &Arc<str>, listed: &Definitions, rules: &TrustRules) -> Checked {
+        let lock = self.read_lock();
+        let items = items(listed);
+        let hashes: Vec<Arc<str>> = items.iter().map(|item| hash(&item.value).into()).collect();
+        let mut now = LockedServer::default();
+        for (item, hash) in items.iter().zip(&hashes) {
+            now.set(item.kind, item.name, hash);
+        }
+        self.listed.lock().insert(server.clone(), now);
+        let read = self.pins_of(server);
+        let is_read = read.is_some();
+        let last_read = || self.last_read.lock().get(server).cloned();
+        let known = read.or_else(last_read);
+        // Where changes are held, unknown definitions may have been pinned before, so they are not trusted on first sight.
+        let is_lost = self.is_lost.load(Ordering::Acquire) || known.is_none();
+        let is_closed = is_lost && rules.on_change != OnChange::Tell;
+        let mut pins = known.unwrap_or_default();
+        let new_servers = if is_closed { NewServers::Hold } else { rules.new_servers };
+        let rules = &TrustRules { new_servers, ..rules.clone() };
+        let writes = steps(&items, &hashes, &pins, lock.as_deref(), server, rules);
+        if is_read
+            && !writes.is_empty()
+            && let Some(db) = self.db()
+        {
+            match db.write(server, &writes, self.clock.unix_ms()) {
+                // Another gateway may have pinned a different definition meanwhile: its pins count.
+                Ok(()) => pins = self.pins_of(server).unwrap_or(pins),
+                Err(error) => {
+                    self.miss();
+                    tracing::warn!(%server, %error, "definitions could not be pinned");
+                }
+            }
+        }
+        self.judge(server, listed, &Seen { items, hashes, pins, lock: lock.as_deref(), rules })
+    }
+
+    /// Returns the pins of a server; `None` if they cannot be read.
+    fn pins_of(&self, server: &Arc<str>) -> Option<ServerPins> {
+        let unreadable = |error: &_| {
+            self.miss();
+            tracing::warn!(%server, %error, "the pins of a server cannot be read");
+        };
+        let pins = self.db()?.of_server(server).inspect_err(unreadable).ok()?;
+        let pins: ServerPins = pins.into_iter().map(|pin| ((pin.kind, pin.name.clone()), pin)).collect();
+        if self.shared.is_some() {
+            self.last_read.lock().insert(server.clone(), pins.clone());
+        }
+        Some(pins)
+    }
+
+    /// Decides what is published and what is reported.
+    fn judge(&self, server: &Arc<str>, listed: &Definitions, seen: &Seen<'_>) -> Checked {
+        let end = Instant::now() + definition::PATIENCE;
+        let mut differing = 0;
+        let mut trust = ServerTrust::default();
+        let mut news = Vec::new();
+        let mut published: HashMap<(PinKind, &str), Option<Value>> = HashMap::new();
+        let mut is_waiting = false;
+        for (item, hash) in seen.items.iter().zip(&seen.hashes) {
+            let key = (item.kind, item.name.to_string());
+            let pin = seen.pins.get(&key);
+            let Some(standing) = seen.standing(server, item, hash, pin) else {
+                if item.kind == PinKind::Tool {
+                    let fine = ToolTrust { hash: hash.clone(), change: None };
+                    trust.tools.insert(item.name.into(), fine);
+                }
+                continue;
+            };
+            is_waiting = true;
+            differing += 1;
+            let trusted = pin.filter(|pin| pin.trusted.is_some()).and_then(|pin| self.trusted_text(pin));
+            let (effect, rule) = seen.effect(standing, item);
+            let change = Arc::new(DefinitionChange {
+                standing,
+                effect,
+                rule,
+                hash: hash.clone(),
+                since_ms: pin.map_or_else(|| self.clock.unix_ms(), |pin| pin.since_ms),
+                difference: match differing > MOST_SHOWN {
+                    true => "Too many definitions differ to show each; `nonet trust --list` shows them all."
+                        .into(),
+                    false => told_difference(standing, trusted.as_ref(), item, end),
+                },
+                trusted_hints: (standing == Standing::Changed).then(|| {
+                    trusted.as_ref().and_then(|old| old.get("annotations").cloned()).unwrap_or_default()
+                }),
+            });
+            if let Some(pin) = pin.filter(|pin| !pin.told && pin.waiting.as_deref() == Some(hash)) {
+                news.push(ChangeNews { pin: pin.clone(), change: change.clone() });
+            }
+            let mut shown = hash.clone();
+            if effect != OnChange::Tell {
+                let stand_in = stand_in(item, trusted);
+                if let Some(value) = &stand_in {
+                    shown = pin
+                        .and_then(|pin| pin.trusted.as_deref())
+                        .map_or_else(|| self::hash(value).into(), Into::into);
+                }
+                published.insert((item.kind, item.name), stand_in);
+            }
+            match item.kind {
+                PinKind::Tool => {
+                    let changed = ToolTrust { hash: shown, change: Some(change) };
+                    trust.tools.insert(item.name.into(), changed);
+                }
+                PinKind::Instructions => trust.instructions = Some(change),
+                PinKind::Prompt => {}
+            }
+        }
+        match is_waiting {
+            true => drop(self.waiting.lock().insert(server.clone())),
+            false => drop(self.waiting.lock().remove(server)),
+        }
+        Checked { definitions: substituted(listed, &published), trust: Arc::new(trust), news }
+    }
+
+    /// Returns a pin's trusted definition, as far as its text is kept.
+    fn trusted_text(&self, pin: &Pin) -> Option<Value> {
+        let texts = self.db()?.texts(pin).ok()?;
+        serde_json::from_str(&texts.trusted?).ok()
+    }
+
+    /// Trusts waiting changes, of a whole server or of one of its definitions, as they were seen. Returns how many. Blocks.
+    pub fn trust(&self, seen: &[Pin]) -> Result<usize, StoreError> {
+        let db = self.db().ok_or(StoreError::Unusable)?;
+        let trusted = db.trust(seen, self.clock.unix_ms())?;
+        self.revision.fetch_add(1, Ordering::AcqRel);
+        self.trusted.notify_one();
+        Ok(trusted)
+    }
+
+    /// Notes that changes were reported. Blocks.
+    pub fn told(&self, seen: &[Pin]) {
+        if let Some(db) = self.db()
+            && let Err(error) = db.told(seen)
+        {
+            tracing::debug!(%error, "could not record that a change was reported");
+        }
+    }
+
+    /// Returns how many definitions wait. Blocks.
+    pub fn count_waiting(&self) -> Result<usize, StoreError> {
+        self.db().ok_or(StoreError::Unusable)?.count_waiting()
+    }
+
+    /// Returns the first `most` waiting definitions, with their differences. Blocks.
+    pub fn waiting(&self, most: usize) -> Result<Vec<WaitingPin>, StoreError> {
+        let db = self.db().ok_or(StoreError::Unusable)?;
+        let end = Instant::now() + definition::PATIENCE;
+        let read = |text: Option<String>| text.and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        let waiting = db.waiting(most)?.into_iter().map(|(pin, texts)| {
+            let standing = if pin.trusted.is_some() { Standing::Changed } else { Standing::New };
+            let trusted = read(texts.trusted);
+            let (difference, marked) = match read(texts.waiting) {
+                Some(value) => {
+                    let marked = trusted.as_ref().map(|trusted| definition::marked(trusted, &value, end));
+                    let item =
+                        Item { kind: pin.kind, name: &pin.name, value: std::borrow::Cow::Owned(value) };
+                    (told_difference(standing, trusted.as_ref(), &item, end), marked.unwrap_or_default())
+                }
+                None => {
+                    let why = "The definition is too large to be kept; only its hash is known.".to_string();
+                    (why, Vec::new())
+                }
+            };
+            WaitingPin { pin, standing, difference, marked }
+        });
+        Ok(waiting.collect())
+    }
+
+    /// Returns the hashes of the servers' current definitions.
+    pub fn listed(&self) -> Listed {
+        self.listed.lock().clone()
+    }
+
+    /// Forgets servers that are no longer configured; their pins stay.
+    pub fn retain(&self, is_known: impl Fn(&Arc<str>) -> bool) {
+        self.listed.lock().retain(|server, _| is_known(server));
+        self.waiting.lock().retain(|server| is_known(server));
+        self.last_read.lock().retain(|server, _| is_known(server));
+    }
+}
+
+/// A pin that waits to be trusted.
+#[derive(Clone, Debug)]
+pub struct WaitingPin {
+    /// The pin as last read.
+    pub pin: Pin,
+    /// Its state.
+    pub standing: Standing,
+    /// The differences from the trusted definition, or the new definition.
+    pub difference: String,
+    /// The differences with the words that differ, if the trusted definition is kept.
+    pub marked: Vec<MarkedPlace>,
+}
+
+impl WaitingPin {
+    /// Returns the pin's name for people.
+    pub fn name(&self) -> String {
+        shown_name(&self.pin)
+    }
+
+    /// Returns the pin as JSON.
+    pub fn to_json(&self) -> Value {
+        json!({
+            "name": self.name(),
+            "server": self.pin.server,
+            "kind": self.pin.kind.as_str(),
+            "state": self.standing.as_str(),
+            "hash": self.pin.waiting,
+            "since_ms": self.pin.since_ms,
+            "difference": self.difference,
+        })
+    }
+
+    /// Returns whether a name on the command line matches this pin or its server.
+    pub fn is_named(&self, name: &str) -> bool {
+        name == self.pin.server || name == self.name()
+    }
+}
+
+/// Returns a pin's shown name: `server.tool`, with one more word for a definition other than a tool's.
+pub fn shown_name(pin: &Pin) -> String {
+    match pin.kind {
+        PinKind::Tool => format!("{}.{}", pin.server, pin.name),
+        PinKind::Prompt => format!("{}.prompt:{}", pin.server, pin.name),
+        PinKind::Instructions => format!("{}.instructions", pin.server),
+    }
+}
+
+/// The key in `_meta` of a definition that is held until the user trusts it, whatever the rules: what it calls is on a host
+/// that neither the user nor the address of its document names.
+pub const ELSEWHERE: &str = "nonet/elsewhere";
+
+/// The data that a check compares.
+struct Seen<'a> {
+    items: Vec<Item<'a>>,
+    hashes: Vec<Arc<str>>,
+    pins: HashMap<(PinKind, String), Pin>,
+    lock: Option<&'a LockFile>,
+    rules: &'a TrustRules,
+}
+
+impl Seen<'_> {
+    /// Returns an item's state; `None` if it is trusted.
+    fn standing(&self, server: &str, item: &Item<'_>, hash: &str, pin: Option<&Pin>) -> Option<Standing> {
+        let trusted = pin.and_then(|pin| pin.trusted.as_deref());
+        let is_trusted = match locked(self.lock, server, item, hash) {
+            Some(true) => true,
+            Some(false) => trusted == Some(hash) && pin.is_some_and(|pin| pin.by_user),
+            None if pin.is_none() => self.rules.on_change == OnChange::Tell && !item.is_elsewhere(),
+            None => trusted == Some(hash),
+        };
+        match trusted {
+            _ if is_trusted => None,
+            Some(trusted) if trusted != hash => Some(Standing::Changed),
+            _ => Some(Standing::New),
+        }
+    }
+
+    /// Returns the consequence of a change, and the key that sets it.
+    fn effect(&self, standing: Standing, item: &Item<'_>) -> (OnChange, String) {
+        let TrustRules { on_change, rule, new_servers } = self.rules;
+        match (standing, on_change, new_servers) {
+            (_, OnChange::Tell, _) if item.is_elsewhere() => (OnChange::Hold, "base_url".into()),
+            (Standing::New, OnChange::Tell, NewServers::Hold) => {
+                (OnChange::Hold, "gateway.new_servers".into())
+            }
+            _ => (*on_change, rule.clone()),
+        }
+    }
+}
+
+/// Returns whether the lock file has this exact definition; `None` without a lock file.
+fn locked(lock: Option<&LockFile>, server: &str, item: &Item<'_>, hash: &str) -> Option<bool> {
+    let locked = lock?.servers.get(server).and_then(|server| server.hash(item.kind, item.name));
+    // A server without instructions needs no line.
+    let is_empty = item.kind == PinKind::Instructions && item.value.as_str() == Some("");
+    Some(locked == Some(hash) || locked.is_none() && is_empty)
+}
+
+/// Returns the items of a server's list that are pinned.
+fn items(listed: &Definitions) -> Vec<Item<'_>> {
+    use std::borrow::Cow;
+    let name = |value: &'_ Value| {
+        value.get("name").and_then(Value::as_str).filter(|name| !name.is_empty()).is_some()
+    };
+    let own = Item {
+        kind: PinKind::Instructions,
+        name: "",
+        value: Cow::Owned(Value::from(listed.instructions.as_str())),
+    };
+    let mut seen = HashSet::new();
+    let tools = listed.tools.iter().map(|tool| (PinKind::Tool, &**tool));
+    let prompts = listed.prompts.iter().map(|prompt| (PinKind::Prompt, prompt));
+    let named = tools.chain(prompts).filter(|(_, value)| name(value)).filter_map(|(kind, value)| {
+        let name = value["name"].as_str()?;
+        // The first item of a name counts, as in the catalogue.
+        seen.insert((kind, name)).then_some(Item { kind, name, value: Cow::Borrowed(value) })
+    });
+    std::iter::once(own).chain(named).collect()
+}
+
+/// Returns the changes to the pins.
+fn steps(
+    items: &[Item<'_>],
+    hashes: &[Arc<str>],
+    pins: &HashMap<(PinKind, String), Pin>,
+    lock: Option<&LockFile>,
+    server: &str,
+    rules: &TrustRules,
+) -> Vec<PinWrite> {
+    let is_new = pins.is_empty();
+    let mut room = MOST_PINS.saturating_sub(pins.len());
+    let mut unpinned = 0;
+    let mut writes = Vec::new();
+    for (item, hash) in items.iter().zip(hashes) {
+        let pin = pins.get(&(item.kind, item.name.to_string()));
+        let trusted = pin.and_then(|pin| pin.trusted.as_deref());
+        let waits = pin.and_then(|pin| pin.waiting.as_deref());
+        if pin.is_none() && room == 0 {
+            unpinned += 1;
+            continue;
+        }
+        let given = || (hash.to_string(), kept(item));
+        let is_by_user = pin.is_some_and(|pin| pin.by_user);
+        let to = match locked(lock, server, item, hash) {
+            Some(true) if trusted == Some(hash) && waits.is_none() => None,
+            Some(true) => {
+                let (hash, text) = given();
+                Some(PinStep::Vouch { hash, text })
+            }
+            Some(false) if trusted != Some(hash) || !is_by_user => Some(waiting(given())),
+            _ if trusted == Some(hash) => waits.is_some().then_some(PinStep::Return),
+            _ if pin.is_some() => Some(waiting(given())),
+            _ if is_new && rules.new_servers == NewServers::Hold || item.is_elsewhere() => {
+                Some(waiting(given()))
+            }
+            _ if !is_new && rules.on_change != OnChange::Tell => Some(waiting(given())),
+            _ => {
+                let (hash, text) = given();
+                Some(PinStep::First { hash, text })
+            }
+        };
+        let is_same = |to: &PinStep| matches!(to, PinStep::Wait { hash, .. } if waits == Some(hash.as_str()));
+        if let Some(to) = to.filter(|to| !is_same(to)) {
+            room -= usize::from(pin.is_none());
+            writes.push(PinWrite { kind: item.kind, name: item.name.into(), to });
+        }
+    }
+    if unpinned > 0 {
+        tracing::warn!(%server, unpinned, "the server lists more definitions than can be pinned ({MOST_PINS})");
+    }
+    writes
+}
+
+fn waiting((hash, text): (String, String)) -> PinStep {
+    PinStep::Wait { hash, text }
+}
+
+/// Returns the text of a definition as it is stored.
+fn kept(item: &Item<'_>) -> String {
+    let whole = item.value.to_string();
+    if whole.len() <= MOST_KEPT {
+        return whole;
+    }
+    let mut short = Map::new();
+    for key in ["name", "title", "description", "annotations"] {
+        let small = item.value.get(key).filter(|value| value.to_string().len() <= MOST_KEPT / 8);
+        short.extend(small.map(|value| (key.to_string(), value.clone())));
+    }
+    Value::Object(short).to_string()
+}
+
+/// Returns the differences, for people.
+fn told_difference(standing: Standing, trusted: Option<&Value>, item: &Item<'_>, end: Instant) -> String {
+    let named = |value: &Value| match item.kind {
+        PinKind::Instructions => json!({ "instructions": value }),
+        _ => value.clone(),
+    };
+    match (standing, trusted) {
+        (Standing::Changed, Some(trusted)) => difference(&named(trusted), &named(&item.value), end),
+        (Standing::Changed, None) => "The trusted definition is not kept; only its hash is known.".into(),
+        (Standing::New, _) => difference(&json!({}), &named(&item.value), end),
+    }
+}
+
+/// Returns what is published in place of an untrusted definition: the trusted one, else only the name. A new prompt is not
+/// published.
+fn stand_in(item: &Item<'_>, trusted: Option<Value>) -> Option<Value> {
+    match (item.kind, trusted) {
+        (PinKind::Prompt, _) => None,
+        (PinKind::Instructions, trusted) => Some(trusted.unwrap_or_else(|| "".into())),
+        (PinKind::Tool, Some(mut trusted)) => {
+            if trusted.get("inputSchema").is_none() {
+                set_member(&mut trusted, "inputSchema", json!({ "type": "object" }));
+            }
+            Some(trusted)
+        }
+        (PinKind::Tool, None) => {
+            Some(json!({ "name": item.name, "description": HELD, "inputSchema": { "type": "object" } }))
+        }
+    }
+}
+
+/// Returns the definitions with their stand-ins; one without a stand-in is dropped.
+fn substituted(listed: &Definitions, stand_ins: &HashMap<(PinKind, &str), Option<Value>>) -> Definitions {
+    if stand_ins.is_empty() {
+        return listed.clone();
+    }
+    fn named(value: &Value) -> &str {
+        value.get("name").and_then(Value::as_str).unwrap_or_default()
+    }
+    let tools = listed.tools.iter().filter_map(|tool| match stand_ins.get(&(PinKind::Tool, named(tool))) {
+        Some(other) => other.clone().map(Arc::new),
+        None => Some(tool.clone()),
+    });
+    let prompts =
+        listed.prompts.iter().filter_map(|prompt| match stand_ins.get(&(PinKind::Prompt, named(prompt))) {
+            Some(other) => other.clone(),
+            None => Some(prompt.clone()),
+        });
+    let instructions = match stand_ins.get(&(PinKind::Instructions, "")) {
+        Some(other) => other.as_ref().and_then(Value::as_str).unwrap_or_default().into(),
+        None => listed.instructions.clone(),
+    };
+    Definitions { tools: tools.collect(), prompts: prompts.collect(), instructions }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,321 @@
+//! Whether a caller may use a tool, a prompt or a resource: a pure function of the item and of the caller's profile and
+//! limits.
+
+use std::collections::BTreeMap;
+
+use nonet_config::{Category, Globs, OnChange, Policy, PolicyRule, Profile, Risk, ServerSettings};
+use nonet_text::name::{Spellings, full_name};
+
+use crate::catalog::{GATEWAY, SKILLS, Tool};
+
+/// The prefix of the server in the names of resources in rules.
+pub const RESOURCES: &str = "resources";
+
+/// The rules' verdict on one tool for one caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The tool may be called.
+    Allow,
+    /// The user must approve each call; holds the rule.
+    Approve(String),
+    /// The tool is hidden and cannot be called; holds the rule.
+    Deny(String),
+}
+
+/// A profile with its name and the categories that the profile may refer to.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'a> {
+    /// The profile's name.
+    pub name: &'a str,
+    /// The profile's rules.
+    pub profile: &'a Profile,
+    /// The named groups of the configuration.
+    pub categories: &'a std::collections::BTreeMap<String, Category>,
+}
+
+/// The kind of an [`Item`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ItemKind {
+    /// A prompt.
+    Prompt,
+    /// A resource that the server lists, or that matches one of its templates.
+    Resource,
+    /// A resource linked by a result, for the session that got the result.
+    Linked,
+    /// A resource without a listing.
+    Unlisted,
+}
+
+/// A prompt or resource of a server, as seen by rules. Patterns match it as `SERVER.NAME` or `SERVER.URI`, like a tool,
+/// and as `skills.SERVER/NAME` or `resources.SERVER/URI`.
+#[derive(Clone, Debug)]
+pub struct Item<'a> {
+    kind: ItemKind,
+    server: &'a str,
+    own: &'a str,
+    names: [String; 2],
+    risk: Risk,
+    settings: &'a ServerSettings,
+}
+
+impl<'a> Item<'a> {
+    /// Creates an item from the name or URI that its server gives it.
+    pub fn new(kind: ItemKind, server: &'a str, own: &'a str, settings: &'a ServerSettings) -> Self {
+        let (category, risk) = match kind {
+            ItemKind::Prompt => (SKILLS, settings.prompts_risk),
+            ItemKind::Resource | ItemKind::Linked => (RESOURCES, settings.resources_risk),
+            ItemKind::Unlisted => (RESOURCES, settings.resources_risk.max(Risk::Medium)),
+        };
+        let names = [full_name(server, own), format!("{category}.{server}/{own}")];
+        Self { kind, server, own, names, risk, settings }
+    }
+
+    /// Whether patterns on full names match.
+    pub fn matches(&self, patterns: &Globs) -> bool {
+        self.names.iter().any(|name| patterns.matches(name))
+    }
+
+    /// Whether patterns of a rule against items match, in any spelling.
+    fn is_caught_by(&self, patterns: &Globs) -> bool {
+        !patterns.is_empty() && self.names.iter().any(|name| patterns.catches(name, &Spellings::of(name)))
+    }
+}
+
+/// Checks a prompt or resource, as [`check`] does a tool. A link in an allowed tool's result may lead to an item that
+/// the profile does not show, unless the profile's `deny` or `max_risk` forbids it.
+pub fn check_item(
+    item: &Item<'_>,
+    policies: &BTreeMap<String, PolicyRule>,
+    scope: Option<Scope<'_>>,
+) -> Verdict {
+    let of_server = |key: &str| Verdict::Deny(format!("servers.{}.{key}", item.server));
+    if item.settings.blocked_tools.catches_own(item.own) {
+        return of_server("blocked_tools");
+    }
+    if item.kind == ItemKind::Unlisted && !item.settings.unlisted_resources {
+        return of_server("unlisted_resources");
+    }
+    let strictest = |by_name: bool| {
+        let rule = PolicyRule::strictest(policies, by_name, item.risk, |tools| item.matches(tools));
+        rule.map(|(policy, name)| (policy, format!("policies.{name}")))
+    };
+    let exact = strictest(true)
+        .or_else(|| Some((item.settings.policy?, format!("servers.{}.policy", item.server))))
+        .or_else(|| strictest(false))
+        .unwrap_or((Policy::Allow, String::new()));
+    let (policy, rule) = PolicyRule::raised(exact, policies, item.risk, |tools| item.is_caught_by(tools));
+    if policy == Policy::Deny {
+        return Verdict::Deny(rule);
+    }
+    if let Some(scope) = scope
+        && let Some(rule) = item_denied_by(item, scope)
+    {
+        return Verdict::Deny(format!("profiles.{}.{rule}", scope.name));
+    }
+    if policy == Policy::Approve { Verdict::Approve(rule) } else { Verdict::Allow }
+}
+
+/// Returns the profile's rule that denies a prompt or resource.
+fn item_denied_by(item: &Item<'_>, scope: Scope<'_>) -> Option<&'static str> {
+    let profile = scope.profile;
+    let is_linked = item.kind == ItemKind::Linked;
+    if item.is_caught_by(&profile.deny) {
+        return Some("deny");
+    }
+    if !is_linked && profile.only.as_ref().is_some_and(|only| !item.matches(only)) {
+        return Some("only");
+    }
+    if item.matches(&profile.allow) {
+        return None;
+    }
+    if profile.max_risk.is_some_and(|most| item.risk > most) {
+        return Some("max_risk");
+    }
+    let tags = &item.settings.tags;
+    let in_group = |group: &Category| {
+        group.servers.iter().any(|server| server.as_str() == item.server)
+            || group.tags.iter().any(|tag| tags.contains(tag))
+            || item.matches(&group.tools)
+    };
+    let listed = profile
+        .categories
+        .iter()
+        .any(|name| *name == *item.server || scope.categories.get(name).is_some_and(in_group))
+        || profile.tags.iter().any(|tag| tags.contains(tag));
+    (profile.is_limited() && !listed && !is_linked).then_some("categories")
+}
+
+/// Whether `tool` is in the named group.
+pub fn in_category(tool: &Tool, category: &Category) -> bool {
+    category.servers.iter().any(|server| server.as_str() == &*tool.server)
+        || category.tags.iter().any(|tag| tool.tags.contains(tag))
+        || category.tools.matches(&tool.full)
+}
+
+/// Checks a tool against its own policy and the caller's profile.
+pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> Verdict {
+    if let Some(rule) = &tool.blocked {
+        return Verdict::Deny(rule.clone());
+    }
+    if let Some(change) = tool.change.as_ref().filter(|change| change.effect == OnChange::Deny) {
+        return Verdict::Deny(change.rule.clone());
+    }
+    if let Some(scope) = scope
+        && let Some(rule) = denied_by(tool, scope)
+    {
+        return Verdict::Deny(format!("profiles.{}.{rule}", scope.name));
+    }
+    match tool.policy {
+        Policy::Approve => Verdict::Approve(tool.policy_rule.clone()),
+        Policy::Allow | Policy::Deny => Verdict::Allow,
+    }
+}
+
+/// Returns the profile's rule that denies the tool.
+fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
+    let profile = scope.profile;
+    if tool.is_caught_by(&profile.deny) {
+        return Some("deny");
+    }
+    // Nonet's own tools, skills and apps are open to every profile; the tools that they reach are checked at the call.
+    // Own tools whose effect outlasts the call or reaches other clients are not.
+    if !tool.is_of_server() {
+        let is_of_effect = tool.risk == Risk::High && &*tool.server == GATEWAY;
+        return if is_of_effect { kept_out_by(&tool.full, profile) } else { None };
+    }
+    if profile.only.as_ref().is_some_and(|only| !only.matches(&tool.full)) {
+        return Some("only");
+    }
+    if profile.allow.matches(&tool.full) {
+        return None;
+    }
+    if profile.max_risk.is_some_and(|most| tool.risk > most) {
+        return Some("max_risk");
+    }
+    let limited = profile.is_limited();
+    let listed = profile.categories.iter().any(|name| {
+        *name == *tool.server
+            || scope.categories.get(name).is_some_and(|category| in_category(tool, category))
+    }) || profile.tags.iter().any(|tag| tool.tags.contains(tag));
+    (limited && !listed).then_some("categories")
+}
+
+/// Returns the key by which a profile keeps out an own tool of effect: whatever limits the profile, unless `only` or `allow`
+/// contains the tool's full name itself.
+fn kept_out_by(full: &str, profile: &Profile) -> Option<&'static str> {
+    let is_in_only = profile.only.as_ref().map(|only| only.names(full));
+    if is_in_only == Some(false) {
+        return Some("only");
+    }
+    if profile.allow.names(full) {
+        return None;
+    }
+    let keys = [
+        (profile.max_risk.is_some_and(|most| most < Risk::High), "max_risk"),
+        (!profile.categories.is_empty(), "categories"),
+        (!profile.tags.is_empty(), "tags"),
+        (!profile.allow.is_empty(), "allow"),
+        (!profile.deny.is_empty(), "deny"),
+    ];
+    let by_risk = keys.first().filter(|(limits, _)| *limits);
+    let of_names = keys.iter().find(|(limits, _)| *limits && is_in_only.is_none());
+    by_risk.or(of_names).map(|(_, key)| *key)
+}
+
+/// Whether a tool of this risk may be shown, if `most` is the highest allowed risk.
+pub fn within(risk: Risk, most: Option<Risk>) -> bool {
+    most.is_none_or(|most| risk <= most)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use nonet_config as config;
+
+    #[test]
+    fn rules_hold_for_prompts_and_resources_as_for_tools() {
+        let check = |server: &str, rules: &str, expected: [&str; 4]| {
+            let text = format!(
+                "[servers.docs]\ncommand = 'x'\ntags = ['text']\n{server}\n{rules}\n[servers.mail]\ncommand = 'x'\n"
+            );
+            let loaded = config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable");
+            assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
+            let config = loaded.config;
+            let settings = config.servers.values().next().expect("a server");
+            let scope = config.profiles.get("p");
+            let scope = scope.map(|profile| Scope { name: "p", profile, categories: &config.categories });
+            let items = [
+                (ItemKind::Prompt, "plan"),
+                (ItemKind::Resource, "file:///a"),
+                (ItemKind::Linked, "file:///b"),
+                (ItemKind::Unlisted, "file:///c"),
+            ];
+            let said = items.map(|(kind, own)| {
+                match check_item(&Item::new(kind, "docs", own, settings), &config.policies, scope) {
+                    Verdict::Allow => "yes".to_string(),
+                    Verdict::Approve(rule) => format!("ask {rule}"),
+                    Verdict::Deny(rule) => rule,
+                }
+            });
+            assert_eq!(said, expected, "{server}\n{rules}");
+        };
+        let unlisted = "servers.docs.unlisted_resources";
+        check("", "", ["yes", "yes", "yes", unlisted]);
+        check("unlisted_resources = true", "", ["yes"; 4]);
+        let open = "unlisted_resources = true";
+        let low = "[profiles.p]\nmax_risk = 'low'";
+        check(open, low, ["yes", "yes", "yes", "profiles.p.max_risk"]);
+        let risky = "unlisted_resources = true\nresources_risk = 'high'\nprompts_risk = 'medium'";
+        check(risky, low, ["profiles.p.max_risk"; 4]);
+        check(
+            risky,
+            "[policies.ask]\nrisk = 'high'\npolicy = 'approve'",
+            ["yes", "ask policies.ask", "ask policies.ask", "ask policies.ask"],
+        );
+        check(
+            "",
+            "[profiles.p]\ncategories = ['mail']",
+            ["profiles.p.categories", "profiles.p.categories", "yes", unlisted],
+        );
+        check("", "[profiles.p]\ncategories = ['docs']", ["yes", "yes", "yes", unlisted]);
+        check("", "[profiles.p]\ntags = ['text']", ["yes", "yes", "yes", unlisted]);
+        check(
+            "",
+            "[profiles.p]\nallow = ['docs.file:*', 'docs.read_*']",
+            ["profiles.p.categories", "yes", "yes", unlisted],
+        );
+        check(
+            "",
+            "[profiles.p]\nonly = ['docs.read_*']",
+            ["profiles.p.only", "profiles.p.only", "yes", unlisted],
+        );
+        check("", "[profiles.p]\nonly = ['skills.docs/*']", ["yes", "profiles.p.only", "yes", unlisted]);
+        check(
+            "",
+            "[profiles.p]\ndeny = ['docs.*']",
+            ["profiles.p.deny", "profiles.p.deny", "profiles.p.deny", unlisted],
+        );
+        check(
+            "",
+            "[profiles.p]\ndeny = ['resources.docs/*']",
+            ["yes", "profiles.p.deny", "profiles.p.deny", unlisted],
+        );
+        check(
+            "",
+            "[policies.no]\ntools = ['docs.plan']\npolicy = 'deny'",
+            ["policies.no", "yes", "yes", unlisted],
+        );
+        check(
+            "policy = 'deny'",
+            "[policies.yes]\ntools = ['resources.*/file:///a']\npolicy = 'allow'",
+            ["servers.docs.policy", "yes", "servers.docs.policy", unlisted],
+        );
+        check(
+            "blocked_tools = ['file:*']",
+            "",
+            ["yes", "servers.docs.blocked_tools", "servers.docs.blocked_tools", "servers.docs.blocked_tools"],
+        );
+    }
+}

@@ -1,0 +1,21 @@
+//! The state of a gateway: its sessions, its world of servers, the snapshot of what they offer, the gate that says what a caller
+//! may see, and the notices that wait for clients. The operations on it are in `nonet-core`.
+
+pub mod faults;
+pub mod feed;
+pub mod grants;
+pub mod known_secrets;
+pub mod links;
+pub mod lists;
+pub mod mail;
+pub mod mailbox;
+pub mod outward;
+pub mod page_questions;
+pub mod publisher;
+pub mod servers;
+pub mod session;
+pub mod sessions;
+pub mod snapshot;
+pub mod trust;
+pub mod unmatched;
+pub mod world;

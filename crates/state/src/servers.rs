@@ -1,0 +1,308 @@
+//! The servers: the world in use, and the tasks that keep its connections alive.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use dashmap::DashSet;
+use nonet_config::{Config, ServerScope, ServerSettings};
+use nonet_servers::downstream::{Connection, ConnectionContext, Dial, LogLevel, State, Update};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, watch};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    known_secrets::secrets_of,
+    session::Caller,
+    unmatched::Reported,
+    world::{Changes, Connections, Transition, World},
+};
+
+/// How long all servers together may take to stop.
+const STOP_LIMIT: Duration = Duration::from_secs(6);
+/// How long calls in flight to a removed server may continue.
+const RETIRE_LIMIT: Duration = Duration::from_secs(300);
+
+/// The tasks of a gateway and the signal that stops them. Clones share both.
+#[derive(Clone, Debug, Default)]
+pub struct Life {
+    /// Cancelled when the gateway stops.
+    pub stop: CancellationToken,
+    /// Tasks that the gateway waits for when it stops.
+    pub tasks: TaskTracker,
+}
+
+impl Life {
+    /// Stops everything and waits for the tasks to end, for at most [`STOP_LIMIT`].
+    pub async fn end(&self) {
+        self.stop.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(STOP_LIMIT, self.tasks.wait()).await.is_err() {
+            tracing::warn!("some servers did not stop in time");
+        }
+    }
+
+    /// Keeps the runtime's next timer near. A timer set earlier than the next one wakes the I/O driver
+    /// through the kernel, which would cost each call two system calls for limits that rarely expire.
+    pub fn keep_timers_near(&self) {
+        let stop = self.stop.clone();
+        self.tasks.spawn(async move {
+            let mut beat = tokio::time::interval(Duration::from_secs(1));
+            loop {
+                tokio::select! {
+                    _ = beat.tick() => {}
+                    () = stop.cancelled() => return,
+                }
+            }
+        });
+    }
+}
+
+/// The servers: the world in use, and the tasks that keep its connections alive.
+pub struct Servers {
+    world: ArcSwap<World>,
+    /// What all connections share.
+    pub around: Arc<ConnectionContext>,
+    started: watch::Sender<bool>,
+    /// Signals each new configuration.
+    reloads: watch::Sender<()>,
+    /// Held while the world is replaced.
+    replacing: Mutex<()>,
+    /// Sessions' servers that are being written to the file.
+    pub persisting: DashSet<Arc<str>>,
+    /// The log level that each session wants from servers.
+    log_levels: Mutex<BTreeMap<u64, LogLevel>>,
+    /// Reported rules without a match.
+    pub unmatched: Reported,
+    /// The gateway's tasks and their end.
+    pub life: Life,
+    /// When the gateway was made.
+    pub since: Instant,
+}
+
+impl Servers {
+    /// Creates the connections of a configuration without starting them. `dials` replace the transports of
+    /// some servers.
+    pub fn new(
+        config: Config,
+        around: Arc<ConnectionContext>,
+        mut dials: BTreeMap<String, Box<Dial>>,
+        life: Life,
+    ) -> Self {
+        let Transition { world, .. } = World::new(config, None, |name, settings| {
+            let dial = dials.remove(&*name);
+            Arc::new(Connection::new(name, settings.clone(), around.clone(), dial))
+        });
+        around.secrets.store(world.secrets.clone());
+        Self {
+            world: ArcSwap::from_pointee(world),
+            around,
+            started: watch::Sender::new(false),
+            reloads: watch::Sender::new(()),
+            replacing: Mutex::default(),
+            persisting: DashSet::default(),
+            log_levels: Mutex::default(),
+            unmatched: Reported::default(),
+            life,
+            since: Instant::now(),
+        }
+    }
+
+    /// Returns the configuration and the connections of the moment.
+    pub fn world(&self) -> Arc<World> {
+        self.world.load_full()
+    }
+
+    /// Replaces the world. From now on its secrets are masked in the servers' output.
+    fn store(&self, world: World) {
+        self.around.secrets.store(world.secrets.clone());
+        self.world.store(Arc::new(world));
+    }
+
+    /// Watches for new configurations.
+    pub fn reloads(&self) -> watch::Receiver<()> {
+        self.reloads.subscribe()
+    }
+
+    /// Watches whether the servers were started.
+    pub fn started(&self) -> watch::Receiver<bool> {
+        self.started.subscribe()
+    }
+
+    /// Starts all servers and returns at once; `false` if they were started before. Sends their lists to `updates`.
+    pub fn start(&self, updates: &mpsc::Sender<Update>) -> bool {
+        if self.started.send_replace(true) {
+            return false;
+        }
+        for connection in self.world().connections.values() {
+            self.supervise(connection, updates);
+        }
+        self.life.keep_timers_near();
+        true
+    }
+
+    /// Keeps a server connected until it is retired or the gateway stops.
+    fn supervise(&self, connection: &Arc<Connection>, updates: &mpsc::Sender<Update>) {
+        let stop = self.life.stop.child_token();
+        let (connection, updates) = (connection.clone(), updates.clone());
+        let retired = connection.retired().clone();
+        self.life.tasks.spawn(async move {
+            let end = stop.clone();
+            tokio::select! {
+                () = connection.supervise(updates, end) => {}
+                () = async { retired.cancelled().await; stop.cancel(); std::future::pending().await } => {}
+            }
+        });
+    }
+
+    fn connection(&self, name: Arc<str>, settings: &ServerSettings) -> Arc<Connection> {
+        let connection = Connection::new(name, settings.clone(), self.around.clone(), None);
+        connection.begin_with_log(self.wanted_log());
+        Arc::new(connection)
+    }
+
+    /// Applies a configuration, touching only the servers that it changes. Returns the changes, and the sessions'
+    /// servers that the changes have ended, with their sessions.
+    pub fn reload(
+        &self,
+        config: Config,
+        updates: Option<&mpsc::Sender<Update>>,
+    ) -> (Changes, Vec<(Arc<str>, u64)>) {
+        let replacing = self.replacing.lock();
+        let before = self.world();
+        let Transition { world, changes, fresh, retired, mut ended } =
+            World::new(config, Some(&before), |name, settings| self.connection(name, settings));
+        // A server being written to the file is skipped once, because the call that wrote it may have been cut off.
+        ended.retain(|(name, _)| self.persisting.remove(name).is_none());
+        self.store(world);
+        drop(replacing);
+        self.reloads.send_replace(());
+        self.unmatched.changed();
+        if let Some(updates) = updates {
+            for connection in &fresh {
+                self.supervise(connection, updates);
+            }
+        }
+        for connection in retired {
+            let stop = self.life.stop.clone();
+            self.life.tasks.spawn(async move {
+                tokio::select! {
+                    () = connection.retire(RETIRE_LIMIT) => {}
+                    () = stop.cancelled() => {}
+                }
+            });
+        }
+        (changes, ended)
+    }
+
+    /// Also masks the secrets of a configuration under trial in the servers' output, until the next reload.
+    pub fn mask_by(&self, config: &Config) {
+        let secrets = secrets_of(config, &self.world().connections);
+        self.around.secrets.store(Arc::new(secrets));
+    }
+
+    /// Starts a server that belongs to no world, until it is retired. Sends its list to `updates`.
+    pub fn trial(
+        &self,
+        name: Arc<str>,
+        settings: &ServerSettings,
+        updates: &mpsc::Sender<Update>,
+    ) -> Arc<Connection> {
+        let connection = self.connection(name, settings);
+        self.supervise(&connection, updates);
+        connection
+    }
+
+    /// Adds and starts a session's server, if `may` permits it.
+    pub fn add<E>(
+        &self,
+        name: &Arc<str>,
+        settings: &ServerSettings,
+        updates: &mpsc::Sender<Update>,
+        may: impl FnOnce(&World) -> Result<(), E>,
+    ) -> Result<Arc<Connection>, E> {
+        let _replacing = self.replacing.lock();
+        let before = self.world();
+        may(&before)?;
+        let connection = self.connection(name.clone(), settings);
+        let mut connections = Connections::clone(&before.connections);
+        connections.insert(name.clone(), connection.clone());
+        self.store(World::of(before.config.clone(), connections));
+        self.supervise(&connection, updates);
+        Ok(connection)
+    }
+
+    /// Removes the servers of a session, or only the server with this name, from the world. The caller still has to
+    /// retire them.
+    pub fn remove(&self, session: u64, name: Option<&str>) -> Vec<Arc<Connection>> {
+        let _replacing = self.replacing.lock();
+        let before = self.world();
+        let goes = |server: &str| {
+            before.owners.get(server) == Some(&session) && name.is_none_or(|name| name == server)
+        };
+        let mut connections = Connections::clone(&before.connections);
+        let gone: Vec<_> =
+            connections.extract_if(.., |server, _| goes(server)).map(|(_, gone)| gone).collect();
+        if !gone.is_empty() {
+            self.store(World::of(before.config.clone(), connections));
+        }
+        gone
+    }
+
+    /// Returns the connection for a caller's requests: the shared one, or the session's own if the server runs per client.
+    pub fn connection_for(
+        &self,
+        shared: Arc<Connection>,
+        caller: &Caller,
+        server: &Arc<str>,
+    ) -> Arc<Connection> {
+        let settings = shared.settings();
+        if settings.scope == ServerScope::Shared || !caller.lasting || shared.is_held() {
+            return shared;
+        }
+        let begin = || {
+            let own = self.connection(server.clone(), &settings);
+            // The shared connection already publishes this server's list.
+            let (updates, _) = mpsc::channel(1);
+            self.supervise(&own, &updates);
+            own
+        };
+        caller.session.connection(server, &settings, begin)
+    }
+
+    /// Waits up to `limit` until each server is ready or has failed once.
+    pub async fn settled(&self, limit: Duration) {
+        let world = self.world();
+        let _ = tokio::time::timeout(limit, settled(world.connections.values())).await;
+    }
+
+    /// Returns the lowest log level that a session wants from servers.
+    fn wanted_log(&self) -> Option<LogLevel> {
+        self.log_levels.lock().values().min().copied()
+    }
+
+    /// Records the log level that a session wants from servers. A server has one level for all sessions, so it gets the
+    /// lowest level that any open session wants.
+    pub fn want_log(&self, session: u64, level: LogLevel, is_open: impl Fn(u64) -> bool) {
+        let lowest = {
+            let mut wanted = self.log_levels.lock();
+            wanted.retain(|id, _| is_open(*id));
+            wanted.insert(session, level);
+            wanted.values().min().copied().unwrap_or(level)
+        };
+        for connection in self.world().connections.values() {
+            let connection = connection.clone();
+            self.life.tasks.spawn(async move { connection.set_log_level(lowest).await });
+        }
+    }
+}
+
+/// Waits until each of these servers is ready or has failed once.
+pub async fn settled(connections: impl Iterator<Item = &Arc<Connection>>) {
+    for connection in connections {
+        let _ = connection.watch().wait_for(State::settled).await;
+    }
+}

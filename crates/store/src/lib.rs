@@ -1,0 +1,714 @@
+//! Data that Nonet keeps between runs: results, jobs, records, and the outcomes of searches.
+//!
+//! The rooms above see [`Store`] and [`Records`]: a few async methods, owners that are strings, and leases that name the
+//! gateway that runs a job or holds a record. Behind them are two engines: [`SqliteStore`], SQLite files in one folder,
+//! shared by all gateways of a user, and [`RedisStore`], shared by the replicas of a cluster. This room knows rows, files and
+//! keys; of the other rooms it knows only the values that it stores.
+//!
+//! ```text
+//! store.db                      outcomes of searches (`outcomes_db`), figures of tools (`figures_db`)
+//! kept.db                       results and jobs (`kept_db`)
+//! records.db                    watches, schedules, facts, parked work, notices, approvals (`records_db`)
+//! pins.db                       trusted definitions of servers (`pins_db`)
+//! holder-<number>.lock          locked by a gateway while it runs (`lease`)
+//!
+//! and beside each <name>.db
+//! <name>.db-wal, <name>.db-shm  SQLite's own files
+//! <name>.lock                   shared by every gateway that has the file open; exclusive while a damaged file is set aside
+//! <name>.db.damaged-<n>         damaged files set aside: one for kept.db, up to nine for the others
+//! ```
+
+pub mod doors;
+mod figures;
+mod figures_db;
+mod file;
+mod kept_db;
+mod lease;
+mod opened;
+mod outcomes_db;
+mod pins_db;
+mod records_db;
+mod redis;
+pub mod reloads;
+pub mod shared;
+mod spare;
+mod sqlite;
+#[cfg(test)]
+mod tests;
+pub mod trusted_files;
+
+use std::{
+    collections::BTreeMap,
+    fmt::Debug,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::future::BoxFuture;
+use nonet_base::{clock::Clock, turns::SharedSlots};
+use nonet_search::{Outcome, SharedVectors};
+use serde::Serialize;
+use serde_json::Value;
+
+pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
+pub use opened::{Opened, Removable};
+pub use pins_db::{Pin, PinKind, PinStep, PinTexts, PinWrite, PinsDb};
+pub use redis::{Claim, Forget, Held, RedisStore, Replica, Replicas, Way};
+pub use sqlite::SqliteStore;
+use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb, spare::Spare};
+
+/// The return type of methods of [`Store`] and [`Records`].
+pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// Keeps results, jobs, outcomes and figures. Several gateways may use one store at the same time.
+///
+/// A stored value is visible to every gateway when the call returns, and survives the end of the process, however it ends,
+/// unless the answer is [`Lasts::UntilEnd`]. An owner is a string; an entry is visible only to its owner. Methods may be
+/// called from async code.
+pub trait Store: Debug + Send + Sync {
+    /// Stores a result, replacing an entry with the same id, then makes room within its [`Share`] and the [`Retention`], but
+    /// never by removing the new entry or a running job.
+    fn put_result<'a>(
+        &'a self,
+        id: &'a str,
+        owner: &'a str,
+        share: Share,
+        value: Arc<Value>,
+    ) -> Stored<'a, Lasts>;
+
+    /// Stores a job with its result, replacing its earlier state, then makes room as for a result.
+    ///
+    /// The job is leased to the gateway that stores it. A working job whose lease has ended is lost. An ended job stays
+    /// ended, so its start and its end may be stored in either order.
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts>;
+
+    /// Returns an entry's result as compact JSON; `None` if there is no such entry, or if the entry has no result.
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>>;
+
+    /// Returns a job; `None` if the owner has none with this id, or if it has expired.
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>>;
+
+    /// Returns at most `limit` jobs of an owner, latest start first.
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>>;
+
+    /// Asks the gateway that runs an owner's job to cancel it. Gateways of one machine do not get such requests.
+    fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, ()> {
+        let _ = (id, owner);
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Returns this gateway's jobs that others want cancelled, each once.
+    fn to_cancel(&self) -> Stored<'_, Vec<String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Returns at most `limit` results of all owners, without jobs, latest first. For the machine's user.
+    fn results(&self, limit: usize) -> Stored<'_, Vec<KeptRow>> {
+        let _ = limit;
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
+    /// Removes a result, or a job that has ended. Returns false if its owner has none with this id.
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+        let _ = (id, owner);
+        Box::pin(async { Ok(false) })
+    }
+
+    /// Removes expired entries, and lets the store's clock advance. Does nothing if this process has not used the store yet.
+    fn sweep(&self) -> Stored<'_, ()>;
+
+    /// Returns how much is stored, for all owners; `None` if this process has not used the store yet.
+    fn counts(&self) -> Stored<'_, Option<KeptCounts>>;
+
+    /// Returns all outcomes of searches.
+    fn outcomes(&self) -> Stored<'_, Vec<Outcome>>;
+
+    /// Stores an outcome of a search, replacing the same outcome if that was weaker.
+    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()>;
+
+    /// Returns the figures of all tools.
+    fn figures(&self) -> Stored<'_, Vec<NamedFigures>>;
+
+    /// Adds figures to the stored ones of these tools, and returns the sums; `None` if figures are not stored. Beyond the
+    /// maximum number of tools, the least recently called ones are dropped.
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>>;
+
+    /// Takes a call from each of these rates, or from none if one is used up. Answers within a moment.
+    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> Stored<'a, TakenRates> {
+        let _ = rates;
+        Box::pin(async { Ok(TakenRates::NotShared) })
+    }
+
+    /// Returns the trusted definitions that replicas share; `None` for a store of one machine, where they have a separate
+    /// file.
+    fn shared_pins(&self) -> Option<Arc<dyn PinStore>> {
+        None
+    }
+
+    /// Returns the vectors of tools that replicas share; `None` for a store of one machine.
+    fn shared_vectors(&self) -> Option<Arc<dyn SharedVectors>> {
+        None
+    }
+
+    /// Returns the slots that replicas share; `None` for a store of one machine.
+    fn shared_slots(&self) -> Option<Arc<dyn SharedSlots>> {
+        None
+    }
+
+    /// Ends this gateway's leases, so that others need not wait for them to expire. A lease in files ends with its process.
+    fn leave(&self) -> Stored<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Returns the replicas that share this store; `None` for a store of one machine.
+    fn replicas(&self) -> Option<Arc<Replicas>> {
+        None
+    }
+
+    /// Returns a description of the shared store; `None` for a store of one machine.
+    fn shared(&self) -> Option<SharedStore> {
+        None
+    }
+}
+
+/// Stores records: work for later, and facts to remember. Several gateways may use the same records at the same time.
+///
+/// A stored record is visible to every gateway when the call returns, and survives the end of the process and of the machine.
+/// Methods may be called from async code.
+pub trait Records: Debug + Send + Sync {
+    /// Stores a record, replacing the one with the same kind, owner and id. Returns how many of the owner's oldest records of
+    /// that kind were dropped for it; `None` if the owner already has as many as `most` allows, and nothing was stored.
+    fn put(&self, record: NewRecord, most: Most) -> Stored<'_, Option<usize>>;
+
+    /// Returns a record as it is now; `None` if the owner has none of this kind with this id.
+    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
+
+    /// Returns all records of an owner, oldest first.
+    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>>;
+
+    /// Returns all records of a kind, of every owner, oldest first.
+    fn of_kind(&self, kind: RecordKind) -> Stored<'_, Vec<Record>>;
+
+    /// Writes the body and the due time of a record as it was read. Returns false, and writes nothing, if the record has been
+    /// changed or removed since. The holder stays the same.
+    fn change(&self, record: Record) -> Stored<'_, bool>;
+
+    /// Removes a record as it was read. Returns false, and removes nothing, if the record has been changed or removed since.
+    fn remove(&self, record: Record) -> Stored<'_, bool>;
+
+    /// Makes this gateway the holder of a record as it was read, which counts as a change. Returns false if the record has
+    /// been changed or removed since, or if a running gateway holds it, including this one.
+    fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool>;
+
+    /// Removes a record and returns it. Of several callers, only one gets it.
+    ///
+    /// A parked record has parts: records of its kind whose owner is its id. They are taken or dropped with it.
+    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
+
+    /// Removes an owner's records stored before a time. Returns how many.
+    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize>;
+
+    /// Returns how many records of a kind an owner has.
+    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, usize>;
+
+    /// Returns the records of these kinds that are due at `now_ms` and that this gateway holds, earliest first. Takes over records of
+    /// gateways that have ended. A record stays due until it is changed.
+    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> Stored<'a, Vec<Record>>;
+
+    /// Returns the upcoming work of these kinds, and the notices; `None` if there are no records at all.
+    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> Stored<'a, Option<Agenda>>;
+
+    /// Makes this gateway the holder of at most `most` unheld records, oldest first, and returns them. Of several callers,
+    /// only one gets each.
+    fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>>;
+
+    /// Returns a number that grows by one for each changed fact of an owner; `None` if there have been no facts.
+    fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>>;
+
+    /// Returns a model's vectors of an owner's facts.
+    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> Stored<'a, Vec<FactVector>>;
+
+    /// Stores vectors of an owner's facts, replacing earlier ones. A vector of a fact that has been changed or removed is
+    /// dropped.
+    fn put_vectors<'a>(&'a self, owner: &'a str, model: &'a str, vectors: Vec<FactVector>) -> Stored<'a, ()>;
+
+    /// Releases records that this gateway holds.
+    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()>;
+}
+
+/// Stores the trusted definitions of one configuration's servers. Several gateways, and several threads of one, may use it at
+/// the same time. Every call blocks.
+pub trait PinStore: Debug + Removable + Send + Sync {
+    /// Returns a number that changes when another gateway changes a pin.
+    fn version(&self) -> Result<i64, StoreError>;
+
+    /// Returns the pins of a server.
+    fn of_server(&self, server: &str) -> Result<Vec<Pin>, StoreError>;
+
+    /// Returns the first `most` waiting pins, with their texts.
+    fn waiting(&self, most: usize) -> Result<Vec<(Pin, PinTexts)>, StoreError>;
+
+    /// Returns how many pins wait.
+    fn count_waiting(&self) -> Result<usize, StoreError>;
+
+    /// Returns the texts of a pin as it was read.
+    fn texts(&self, pin: &Pin) -> Result<PinTexts, StoreError>;
+
+    /// Writes changes to a server's pins, all or none.
+    fn write(&self, server: &str, writes: &[PinWrite], now_ms: u64) -> Result<(), StoreError>;
+
+    /// Trusts waiting definitions that are still as the user has seen them. Returns how many were.
+    fn trust(&self, seen: &[Pin], now_ms: u64) -> Result<usize, StoreError>;
+
+    /// Notes that these changes were reported. Returns how many of them still wait.
+    fn told(&self, seen: &[Pin]) -> Result<usize, StoreError>;
+}
+
+/// The kind of a record. Each kind has its own quotas and its own body format, which belong to the room that stores it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RecordKind {
+    /// A tool call that is repeated to compare its results.
+    Watch,
+    /// A call, an app or a reminder for later.
+    Schedule,
+    /// Something to remember.
+    Fact,
+    /// The goal of the work.
+    Goal,
+    /// An item on a model's to-do list.
+    Todo,
+    /// A workflow that waits for the user's answer.
+    Parked,
+    /// A message that a client has not received yet.
+    Notice,
+    /// A request that waits for the user's approval outside the chat.
+    Approval,
+}
+
+impl RecordKind {
+    const ALL: [Self; 8] = [
+        Self::Watch,
+        Self::Schedule,
+        Self::Fact,
+        Self::Goal,
+        Self::Todo,
+        Self::Parked,
+        Self::Notice,
+        Self::Approval,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Watch => "watch",
+            Self::Schedule => "schedule",
+            Self::Fact => "fact",
+            Self::Goal => "goal",
+            Self::Todo => "todo",
+            Self::Parked => "parked",
+            Self::Notice => "notice",
+            Self::Approval => "approval",
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
+    }
+
+    fn is_forgotten_with(self) -> Forgettable {
+        match self {
+            Self::Fact | Self::Goal | Self::Todo => Forgettable::Memory,
+            Self::Watch | Self::Schedule | Self::Parked => Forgettable::Plans,
+            Self::Notice | Self::Approval => Forgettable::Messages,
+        }
+    }
+}
+
+/// A record to put.
+#[derive(Clone, Debug)]
+pub struct NewRecord {
+    /// Determines the quota and the format of the body.
+    pub kind: RecordKind,
+    /// The profile that the record belongs to, empty without one; for a part of parked work, the id of that work.
+    pub owner: String,
+    /// Unique among the owner's records of this kind.
+    pub id: String,
+    /// The content, which the store does not interpret.
+    pub body: Value,
+    /// When it is due, in milliseconds since 1970.
+    pub due_ms: Option<u64>,
+    /// Whether this gateway holds it, until it ends or releases the record. While a gateway holds a record, no other one acts
+    /// on it.
+    pub held: bool,
+    /// Whether it is due only for gateways of this configuration, because others may lack what it needs.
+    pub of_config: bool,
+}
+
+impl NewRecord {
+    /// Returns a record without an owner, an id or a time, held by this gateway.
+    pub fn new(kind: RecordKind, body: Value) -> Self {
+        Self {
+            kind,
+            owner: String::new(),
+            id: String::new(),
+            body,
+            due_ms: None,
+            held: true,
+            of_config: false,
+        }
+    }
+}
+
+/// A record as last read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Record {
+    /// Determines the format of the body.
+    pub kind: RecordKind,
+    /// The profile that the record belongs to, empty without one; for a part of parked work, the id of that work.
+    pub owner: String,
+    /// Unique among the owner's records of this kind.
+    pub id: String,
+    /// The content, in the format of the room that stored the record.
+    pub body: Value,
+    /// When it is due, in milliseconds since 1970.
+    pub due_ms: Option<u64>,
+    /// Grows with every change.
+    pub revision: u64,
+    /// When it was stored, in milliseconds since 1970.
+    pub put_ms: u64,
+}
+
+/// A model's vector of a fact, made from the text of this revision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FactVector {
+    /// The id of the fact's record.
+    pub id: String,
+    /// The revision of the fact's record. A vector of an older revision is dropped.
+    pub revision: u64,
+    /// The components; how many depends on the model.
+    pub vector: Arc<[f32]>,
+}
+
+/// The quota of an owner for one kind of record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Most {
+    /// A new record beyond this number is refused.
+    Refuse(usize),
+    /// A new record beyond this number replaces the oldest.
+    DropOldest(usize),
+}
+
+/// The upcoming work.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Agenda {
+    /// When the next record is due that this gateway holds or may take over, in milliseconds since 1970.
+    pub next_due_ms: Option<u64>,
+    /// The number of waiting notices per owner, unless a gateway holds them.
+    pub notices: BTreeMap<String, usize>,
+}
+
+/// The part of the store that one client may fill. The client's new entries displace its own oldest ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// The client's name, unique among clients.
+    pub of: Arc<str>,
+    /// The maximum size of all its values, in bytes.
+    pub bytes: u64,
+}
+
+/// How long a stored entry lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasts {
+    /// As long as the retention says.
+    AsConfigured,
+    /// At most until this gateway ends: the disk cannot be written.
+    UntilEnd,
+}
+
+/// A rate of calls shared by a gateway's replicas: `burst` calls at once, and then one per `interval`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedRate {
+    /// A unique name.
+    pub name: String,
+    /// How long it takes until one more call is allowed.
+    pub interval: Duration,
+    /// The maximum number of calls at once, after a time without calls; at least one.
+    pub burst: u32,
+}
+
+/// The outcome of taking a call from rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenRates {
+    /// Not taken: the store belongs to one machine, which has its own rates.
+    NotShared,
+    /// The call was taken from all rates.
+    All,
+    /// The call was not taken, because this rate is used up.
+    UsedUp {
+        /// The index of the rate among the given ones.
+        at: usize,
+        /// How long until it allows the next call.
+        wait: Duration,
+    },
+}
+
+/// The store that a gateway's replicas share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SharedStore {
+    /// The kind of store: `redis`.
+    pub engine: &'static str,
+    /// Its host and port.
+    pub at: String,
+    /// The beginning of its keys. Gateways with the same Redis and prefix are replicas of each other.
+    pub prefix: String,
+    /// The name of this replica.
+    pub name: String,
+    /// The replicas that were alive a moment ago, including this one; `None` while this one does not serve over HTTP.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replicas: Vec<ShownReplica>,
+    /// Why it cannot be used at the moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+}
+
+/// A replica, for people.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ShownReplica {
+    /// The name that the replica was given, by default the host's name with a number.
+    pub name: String,
+    /// The address at which the others reach it.
+    pub address: String,
+    /// The version of Nonet that it runs; empty if it is not known.
+    pub version: String,
+    /// Whether it is about to stop.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub leaving: bool,
+    /// Whether its configuration differs from this replica's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub other_config: bool,
+}
+
+/// How much is stored, and for how long. Gateways with different limits each apply their own when they write.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// The total size of all values as compact JSON. A file may be larger by an eighth of that, and by the engine's overhead.
+    pub bytes: u64,
+    /// How long an entry is kept after it was stored, or after the job ended. On disk, time without a running gateway counts
+    /// for an hour at most, and so does a jump of the clock. Redis uses its own clock.
+    pub age: Duration,
+}
+
+impl Retention {
+    /// Enough for everything of a test: a gigabyte, for an hour.
+    pub const ROOMY: Self = Self { bytes: 1 << 30, age: Duration::from_secs(3_600) };
+}
+
+/// A background call, as stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobRow {
+    /// The handle of the task: `job-` and 12 hex digits.
+    pub id: String,
+    /// The profile under which the job was started; empty without one.
+    pub owner: String,
+    /// A description of its work, for people.
+    pub label: String,
+    /// Its last stored state. A job that is `Working` without a lease is lost.
+    pub state: JobState,
+    /// When it started, in milliseconds since 1970.
+    pub started_ms: u64,
+    /// Whether its lease holds: the gateway that stored it is still running. Ignored when a job is stored.
+    pub leased: bool,
+}
+
+/// The state of a job in the store. Times are in milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobState {
+    /// It is running while its lease holds.
+    Working,
+    /// It ended with a result.
+    Done {
+        /// When the work ended.
+        ended_ms: u64,
+        /// Whether the result reports a failed call.
+        failed: bool,
+    },
+    /// It was cancelled before it ended.
+    Cancelled {
+        /// When the cancelled work ended.
+        ended_ms: u64,
+    },
+}
+
+/// A kept result, without its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeptRow {
+    /// The reference that params and `gateway.fetch_result` use: `r-` and 10 hex digits.
+    pub id: String,
+    /// The profile under which the result was kept; empty without one.
+    pub owner: String,
+    /// The size of its value, as compact JSON.
+    pub bytes: u64,
+    /// When it was kept, in milliseconds since 1970.
+    pub at_ms: u64,
+}
+
+/// How much is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptCounts {
+    /// Results and jobs, including running ones.
+    pub entries: u64,
+    /// The total size of their values as compact JSON.
+    pub bytes: u64,
+}
+
+/// What the user can have forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgettable {
+    /// Outcomes of searches, and figures of tools.
+    Learned,
+    /// Kept results, and tasks.
+    Results,
+    /// Facts, goals and to-do lists.
+    Memory,
+    /// Watches, schedules and workflows that wait.
+    Plans,
+    /// Notices and approvals.
+    Messages,
+}
+
+impl Forgettable {
+    fn records(self) -> Vec<RecordKind> {
+        RecordKind::ALL.into_iter().filter(|kind| kind.is_forgotten_with() == self).collect()
+    }
+}
+
+/// How much there is to forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForgettableCount {
+    /// Outcomes, and tools with figures.
+    Learned {
+        /// How many outcomes of searches are stored.
+        outcomes: usize,
+        /// How many tools have stored figures.
+        tools: usize,
+    },
+    /// Results and tasks.
+    Results(KeptCounts),
+    /// Records.
+    Records(u64),
+}
+
+/// Counts what there is in a folder's files. Blocks.
+pub fn forgettable(folder: &Path, what: Forgettable) -> Result<ForgettableCount, StoreError> {
+    Ok(match what {
+        Forgettable::Learned => {
+            let db = OutcomesDb::open(folder)?;
+            ForgettableCount::Learned { outcomes: db.outcomes()?.len(), tools: db.figures()?.len() }
+        }
+        Forgettable::Results => ForgettableCount::Results(all_kept(folder)?.counts()?),
+        what => ForgettableCount::Records(all_records(folder)?.count(&what.records())?),
+    })
+}
+
+/// Removes it from a folder's files, including the traces on disk. A running gateway continues with what it has read. Blocks.
+pub fn forget(folder: &Path, what: Forgettable) -> Result<(), StoreError> {
+    match what {
+        Forgettable::Learned => OutcomesDb::open(folder)?.forget(),
+        Forgettable::Results => all_kept(folder)?.forget(),
+        what => all_records(folder)?.forget(&what.records()),
+    }
+}
+
+fn all_kept(folder: &Path) -> Result<KeptDb, StoreError> {
+    let unlimited = Retention { bytes: u64::MAX, age: Duration::MAX };
+    KeptDb::open(folder, unlimited, Holder::new(Clock::default()))
+}
+
+fn all_records(folder: &Path) -> Result<RecordsDb, StoreError> {
+    RecordsDb::open(folder, Holder::new(Clock::default()))
+}
+
+/// Works with a file on a thread that may block.
+async fn run<Db: Send + Sync + 'static, T: Send + 'static>(
+    db: Arc<Db>,
+    work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    tokio::task::spawn_blocking(move || work(&db)).await.unwrap_or(Err(StoreError::Unusable))
+}
+
+/// Returns the folder of the store: `nonet` in `$XDG_STATE_HOME` or `~/.local/state`. `None` without a home folder.
+pub fn folder() -> Option<PathBuf> {
+    let set = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let home = || std::env::home_dir().map(|home| home.join(".local/state"));
+    Some(set.or_else(home)?.join("nonet"))
+}
+
+/// Why data was not stored or not found. Without a store Nonet works, but remembers nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The folder or a file in it cannot be created or moved.
+    #[error("`{}`: {source}; make it writable for this user, or set XDG_STATE_HOME to a folder that is", path.display())]
+    Files {
+        /// The folder or file.
+        path: PathBuf,
+        /// The error of the file system.
+        source: io::Error,
+    },
+    /// The file was written by a newer Nonet. It was not changed.
+    #[error(
+        "`{}` was written by a newer Nonet (format {found}, this one supports {known}): update Nonet, or move the file away to start with an empty one",
+        file.display()
+    )]
+    Newer {
+        /// The database file.
+        file: PathBuf,
+        /// The number of the file's format.
+        found: usize,
+        /// The latest format that this version can read.
+        known: usize,
+    },
+    /// The file is damaged and could not be set aside. It was not changed.
+    #[error("`{}` is damaged ({what}) and in use: stop all gateways, then start one, which sets the file aside", file.display())]
+    Damaged {
+        /// The database file.
+        file: PathBuf,
+        /// What is wrong with the file, mostly in the words of SQLite.
+        what: String,
+    },
+    /// SQLite cannot read or write the file at the moment, such as on a full disk.
+    #[error("`{}`: {source}; if this continues, stop all gateways and move the file away to start with an empty one", file.display())]
+    Sqlite {
+        /// The database file.
+        file: PathBuf,
+        /// The error of SQLite.
+        source: rusqlite::Error,
+    },
+    /// Redis does not answer, or refuses. Whether a requested change was made is unknown.
+    #[error(
+        "Redis at `{place}` {what}; calls and searches continue. If the fault persists, restart Redis, or correct `redis` of [cluster]"
+    )]
+    Away {
+        /// The addresses of Redis, each as host and port.
+        place: String,
+        /// The fault as a predicate, such as `answers late`.
+        what: String,
+    },
+    /// The value in Redis was written by a newer Nonet. It was not changed.
+    #[error("`{what}` in Redis was written by a newer Nonet: update this one")]
+    NewerValue {
+        /// What the value is, such as the pin of a tool.
+        what: String,
+    },
+    /// A result exceeds the maximum size of a value in Redis. It was not stored there.
+    #[error("{bytes} bytes are too many for Redis; the maximum of a value is {most}")]
+    TooLarge {
+        /// The size of the value as it would be stored.
+        bytes: usize,
+        /// The maximum size of one value, in bytes.
+        most: usize,
+    },
+    /// The store could not be opened, not even in memory, or its work was aborted.
+    #[error("the store cannot be used; the log says why")]
+    Unusable,
+}

@@ -1,0 +1,98 @@
+//! The store's engines, for tests of their common behaviour.
+
+use std::{sync::Arc, time::Duration};
+
+use nonet_testing::RedisServer;
+use tempfile::TempDir;
+
+use super::{super::*, folder, until_ended};
+
+/// Long and large enough for every test that does not care.
+pub(crate) const ROOMY: Retention = Retention::ROOMY;
+pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Runs functions as tests, each with both engines.
+macro_rules! with_both_engines {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite {
+            use crate::tests::engines::Engine;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                super::$name(&Engine::sqlite()).await;
+            })*
+        }
+        mod redis {
+            use crate::tests::engines::Engine;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $name() {
+                if let Some(engine) = Engine::redis() {
+                    super::$name(&engine).await;
+                }
+            })*
+        }
+    };
+}
+pub(crate) use with_both_engines;
+
+/// An empty engine.
+pub(crate) enum Engine {
+    Sqlite(TempDir),
+    Redis(RedisServer),
+}
+
+/// A gateway as the store sees it.
+pub(crate) struct Here {
+    pub store: Arc<dyn Store>,
+    pub records: Arc<dyn Records>,
+    pub clock: Clock,
+    number: u32,
+}
+
+impl Engine {
+    pub(crate) fn sqlite() -> Self {
+        Self::Sqlite(folder())
+    }
+
+    /// Returns an engine; `None` without a `redis-server`, unless NONET_REDIS requires one.
+    pub(crate) fn redis() -> Option<Self> {
+        RedisServer::start().map(Self::Redis)
+    }
+
+    /// Returns another gateway with the same store.
+    pub(crate) fn gateway(&self) -> Here {
+        self.gateway_with(ROOMY, &Clock::default())
+    }
+
+    pub(crate) fn gateway_with(&self, retention: Retention, clock: &Clock) -> Here {
+        let clock = clock.clone();
+        match self {
+            Self::Sqlite(folder) => {
+                let folder = Some(folder.path().to_owned());
+                let store = Arc::new(SqliteStore::new(folder, retention, clock.clone()));
+                let number = store.holder.number;
+                Here { store: store.clone(), records: store, clock, number }
+            }
+            Self::Redis(server) => {
+                let store = Arc::new(store_at(server, retention, &clock));
+                Here { store: store.clone(), records: store, clock, number: 0 }
+            }
+        }
+    }
+
+    /// Ends a gateway, which releases everything that it held.
+    pub(crate) async fn end(&self, gateway: Here) {
+        gateway.store.leave().await.expect("left");
+        let number = gateway.number;
+        drop(gateway);
+        if let Self::Sqlite(folder) = self {
+            until_ended(folder, number);
+        }
+    }
+}
+
+/// Returns a store at a Redis.
+pub(crate) fn store_at(redis: &RedisServer, retention: Retention, clock: &Clock) -> RedisStore {
+    let mut store = RedisStore::new(redis.address(), "nonet", Some("here"), retention, clock.clone());
+    store.wait_for_rates(Duration::from_secs(10));
+    store
+}

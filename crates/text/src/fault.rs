@@ -1,0 +1,217 @@
+//! Faults of a call, as the model reads them: `{error: {code, message, retryable, ...}}`.
+//!
+//! The codes are a closed list. A fault says what happened, where, and which call to make next.
+
+use std::{borrow::Cow, time::Duration};
+
+use nonet_base::{clock::millis, text::clean};
+use rmcp::model::ErrorData;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// The `_meta` key of a result that is a fault of Nonet's own, with the code as its value.
+pub const MARK: &str = "nonet/fault";
+
+/// The kind of a fault, for clients to branch on. Appears as `code` in answers, in snake case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Code {
+    /// The name belongs to no tool that the caller may see.
+    UnknownTool,
+    /// The name may mean several tools. The message lists their full names.
+    AmbiguousTool,
+    /// The params do not fit the tool, or contain a template or a filter that cannot be used.
+    InvalidParams,
+    /// The server has not finished starting; a retry in a few seconds may succeed.
+    ServerStarting,
+    /// The server cannot be reached: it failed, is stopped or removed, or disconnected during the call.
+    ServerDown,
+    /// The server requires sign-in, or rejects its credentials. Only the user can change that.
+    AuthRequired,
+    /// A rule forbids this caller to use the tool.
+    Forbidden,
+    /// The user must approve the call first.
+    NeedsApproval,
+    /// A rate, a quota or a queue is full: the client's, the server's or Nonet's.
+    RateLimited,
+    /// The server did not answer within the hard limit.
+    Timeout,
+    /// The call was cancelled, or not made because another call of its plan failed.
+    Cancelled,
+    /// The server answered the call with a protocol error.
+    UpstreamError,
+    /// A category, skill, app, task, result or file that does not exist.
+    NotFound,
+    /// An internal error of Nonet.
+    Internal,
+}
+
+impl Code {
+    /// All codes, in the order of their declaration.
+    pub const ALL: [Code; 14] = [
+        Code::UnknownTool,
+        Code::AmbiguousTool,
+        Code::InvalidParams,
+        Code::ServerStarting,
+        Code::ServerDown,
+        Code::AuthRequired,
+        Code::Forbidden,
+        Code::NeedsApproval,
+        Code::RateLimited,
+        Code::Timeout,
+        Code::Cancelled,
+        Code::UpstreamError,
+        Code::NotFound,
+        Code::Internal,
+    ];
+
+    /// Parses a code.
+    pub fn of(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|code| code.as_str() == text)
+    }
+
+    /// Returns the code as answers show it, such as `unknown_tool`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Code::UnknownTool => "unknown_tool",
+            Code::AmbiguousTool => "ambiguous_tool",
+            Code::InvalidParams => "invalid_params",
+            Code::ServerStarting => "server_starting",
+            Code::ServerDown => "server_down",
+            Code::AuthRequired => "auth_required",
+            Code::Forbidden => "forbidden",
+            Code::NeedsApproval => "needs_approval",
+            Code::RateLimited => "rate_limited",
+            Code::Timeout => "timeout",
+            Code::Cancelled => "cancelled",
+            Code::UpstreamError => "upstream_error",
+            Code::NotFound => "not_found",
+            Code::Internal => "internal",
+        }
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn retryable(self) -> bool {
+        matches!(self, Code::ServerStarting | Code::ServerDown | Code::RateLimited | Code::Timeout)
+    }
+}
+
+/// A ready-made meta-tool call.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NextStep {
+    /// A meta-tool.
+    pub tool: &'static str,
+    /// The complete arguments of the meta-tool, as a JSON object.
+    pub arguments: Value,
+}
+
+impl NextStep {
+    /// Creates a call of any meta-tool. For Nonet's own tools, see [`Self::own`].
+    pub fn new(tool: &'static str, arguments: Value) -> Self {
+        Self { tool, arguments }
+    }
+
+    /// A call of `gateway.<tool>`, one of Nonet's own tools.
+    pub fn own(tool: &str, params: Value) -> Self {
+        Self::new("execute_tool", json!({ "name": format!("gateway.{tool}"), "params": params }))
+    }
+}
+
+/// Why a call has no result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fault {
+    /// What clients branch on; it also decides whether the fault is retryable, unless that is set.
+    pub code: Code,
+    /// What happened, where, and the remedy, in a sentence or two.
+    pub message: String,
+    /// Whether the same call, unchanged, may succeed later.
+    pub retryable: bool,
+    /// The delay before a retry, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// The call to make next; `None` if there is no obvious one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_step: Option<Box<NextStep>>,
+    /// Names that may have been meant, best first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub did_you_mean: Vec<String>,
+    /// Further details for the model: the parameter list, the server's error data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<Box<Value>>,
+    /// The server's own JSON-RPC error, if it refused the call with one.
+    #[serde(skip)]
+    pub refusal: Option<Box<ErrorData>>,
+}
+
+impl Fault {
+    /// Creates a fault that is retryable if its code is.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let message = message.into();
+        Self {
+            code,
+            // It may quote a server or a client.
+            message: match clean(&message) {
+                Cow::Borrowed(_) => message,
+                Cow::Owned(clean) => clean,
+            },
+            retryable: code.retryable(),
+            retry_after_ms: None,
+            next_step: None,
+            did_you_mean: Vec::new(),
+            details: None,
+            refusal: None,
+        }
+    }
+
+    /// Sets the next call to make, as a meta-tool and its arguments.
+    pub fn next(self, tool: &'static str, arguments: Value) -> Self {
+        self.then(NextStep::new(tool, arguments))
+    }
+
+    /// Sets the next call to make.
+    pub fn then(mut self, step: NextStep) -> Self {
+        self.next_step = Some(Box::new(step));
+        self
+    }
+
+    /// Sets names that may have been meant.
+    pub fn suggest<S: ToString>(mut self, names: impl IntoIterator<Item = S>) -> Self {
+        self.did_you_mean = names.into_iter().map(|name| name.to_string()).collect();
+        self
+    }
+
+    /// Sets the delay before a retry, and makes the fault retryable whatever its code.
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retryable = true;
+        self.retry_after_ms = Some(millis(wait));
+        self
+    }
+
+    /// Sets the further details, replacing earlier ones.
+    pub fn details(mut self, details: Value) -> Self {
+        self.details = Some(Box::new(details));
+        self
+    }
+
+    /// Returns the fault as `{error: ...}`.
+    pub fn to_value(&self) -> Value {
+        json!({ "error": self })
+    }
+
+    /// Returns the fault as a `CallToolResult` with `isError`, and with the mark that no server can set.
+    pub fn to_result(&self) -> Value {
+        json!({
+            "content": [{ "type": "text", "text": self.to_value().to_string() }],
+            "isError": true,
+            "_meta": { MARK: self.code },
+        })
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.code.as_str(), self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
