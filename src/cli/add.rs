@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context;
 use clap::{ArgGroup, Args, ValueEnum};
 use nonet_config::{self as config, Loaded, shell};
-use nonet_core::Tried;
+use nonet_core::TrialResult;
 use nonet_hosts::{
     self as hosts, Done, ImportSource, Imported, Machine, SecretStore, TypedLabels, TypedServer,
 };
@@ -138,7 +138,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
             }
         }
     };
-    let failed = matches!(started, Some(Tried::Failed(_) | Tried::LeftOut(_)));
+    let failed = matches!(started, Some(TrialResult::Failed(_) | TrialResult::LeftOut(_)));
     let applied = if args.dry_run || failed { None } else { Some(added.apply()?) };
     let report = Report { args, name: &name, file: &file, added: &added, started, notes };
     let Some(applied) = applied else {
@@ -256,8 +256,8 @@ fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Resu
 }
 
 /// Starts one server of a configuration. `Err`: the exit code, if the user interrupts it.
-async fn start(loaded: Loaded, name: &str, dry_run: bool) -> Result<Tried, u8> {
-    if let Some(tried) = Tried::left_out(&loaded.config, name) {
+async fn start(loaded: Loaded, name: &str, dry_run: bool) -> Result<TrialResult, u8> {
+    if let Some(tried) = TrialResult::left_out(&loaded.config, name) {
         return Ok(tried);
     }
     let gateway = match dry_run {
@@ -274,7 +274,7 @@ async fn start(loaded: Loaded, name: &str, dry_run: bool) -> Result<Tried, u8> {
     let state = gateway.connections().get(name).map(|connection| connection.state());
     let started = started.map(|()| {
         let listed = || gateway.snapshot().catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
-        Tried::of(state.unwrap_or(State::Stopped), listed)
+        TrialResult::of(state.unwrap_or(State::Stopped), listed)
     });
     tokio::select! {
         () = gateway.stop() => started,
@@ -289,7 +289,7 @@ struct Report<'a> {
     file: &'a PathBuf,
     added: &'a Imported,
     /// None if the server was not started.
-    started: Option<Tried>,
+    started: Option<TrialResult>,
     notes: Vec<String>,
 }
 
@@ -297,17 +297,17 @@ impl Report<'_> {
     fn tell_start(&self) {
         let name = self.name;
         match &self.started {
-            Some(Tried::Ready(tools)) => {
+            Some(TrialResult::Ready(tools)) => {
                 say!("`{name}` starts and has {}.", show::count(*tools as u64, "tool"))
             }
-            Some(Tried::SignIn(login)) => {
+            Some(TrialResult::SignIn(login)) => {
                 let run = login.as_ref().map(|login| format!(": run `{login}`")).unwrap_or_default();
                 say!("`{name}` answers and requires sign-in{run}");
             }
-            Some(Tried::Failed(error)) => {
+            Some(TrialResult::Failed(error)) => {
                 show::complain(format_args!("`{name}` does not start: {}", show::failure(error, true)));
             }
-            Some(Tried::LeftOut(why)) => {
+            Some(TrialResult::LeftOut(why)) => {
                 show::complain(format_args!("`{name}` cannot start: {why}"));
             }
             None => say!("`{name}` was not started (--no-check)."),
@@ -355,7 +355,7 @@ impl Report<'_> {
             "variables": variables,
         });
         if let (Some(fields), Some(Value::Object(started))) =
-            (answer.as_object_mut(), self.started.as_ref().map(Tried::json))
+            (answer.as_object_mut(), self.started.as_ref().map(TrialResult::json))
         {
             fields.extend(started);
         }

@@ -1,6 +1,6 @@
 //! Prompts, resources and completions in rmcp's types: verbatim, under a key of `_meta`.
 
-use nonet_core::Page;
+use nonet_core::ListPage;
 use nonet_wire::rmcp::carry;
 use rmcp::{
     ErrorData,
@@ -12,7 +12,7 @@ use rmcp::{
 use serde_json::{Value, json};
 
 /// Returns a list under the name of its field. A stateless client also learns that the list may change at any time.
-fn list(field: &str, page: Page, stateless: bool) -> Value {
+fn list(field: &str, page: ListPage, stateless: bool) -> Value {
     let mut list = json!({ field: page.entries });
     if let Some(next) = page.next {
         list["nextCursor"] = json!(next);
@@ -43,18 +43,18 @@ fn result(mut result: Value, stateless: bool, cached: bool) -> Value {
     result
 }
 
-pub(super) fn prompts(page: Page, stateless: bool) -> ListPromptsResult {
+pub(super) fn prompts(page: ListPage, stateless: bool) -> ListPromptsResult {
     ListPromptsResult { meta: Some(carry(list("prompts", page, stateless))), ..ListPromptsResult::default() }
 }
 
-pub(super) fn resources(page: Page, stateless: bool) -> ListResourcesResult {
+pub(super) fn resources(page: ListPage, stateless: bool) -> ListResourcesResult {
     ListResourcesResult {
         meta: Some(carry(list("resources", page, stateless))),
         ..ListResourcesResult::default()
     }
 }
 
-pub(super) fn templates(page: Page, stateless: bool) -> ListResourceTemplatesResult {
+pub(super) fn templates(page: ListPage, stateless: bool) -> ListResourceTemplatesResult {
     let list = list("resourceTemplates", page, stateless);
     ListResourceTemplatesResult { meta: Some(carry(list)), ..ListResourceTemplatesResult::default() }
 }

@@ -40,7 +40,7 @@ async fn library(server: &str, rules: &str) -> Inside {
 async fn got(inside: &Inside, profile: Option<&str>, rules: &str) -> (Vec<String>, Vec<String>) {
     let caller = profile.map_or_else(|| inside.caller.clone(), |profile| inside.under(profile));
     let gateway = &inside.gateway;
-    let page = |page: nonet_core::Page, key: &str| {
+    let page = |page: nonet_core::ListPage, key: &str| {
         page.entries.iter().map(|one| one[key].as_str().expect("a name").to_string()).collect::<Vec<_>>()
     };
     let mut listed = page(gateway.prompts(&caller, None).await.expect("a list"), "name");

@@ -12,7 +12,7 @@ mod tests;
 mod when;
 
 pub use plan::{CallKind, Flaw, Node, OnError, Plan, PlannedCall, Retry, needs};
-pub use schedule::{CallOutcome, Effect, Event, Pace, Reason, Schedule};
+pub use schedule::{Effect, Event, Pace, Reason, Schedule, StepOutcome};
 pub use when::{StepsRead, reads_item};
 
 /// The name of the input in the templates of an app's workflow.

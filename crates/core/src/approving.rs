@@ -20,9 +20,9 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Gateway,
-    call::Unprepared,
+    call::PrepareError,
     graph::Limit,
-    questions::{Approved, FormDecision, Unasked, patience},
+    questions::{ApprovalOutcome, ApprovalRequest, FormDecision, patience},
 };
 use nonet_state::outward;
 use nonet_state::{
@@ -34,7 +34,7 @@ use nonet_state::{
 const HOOK: Duration = Duration::from_secs(10);
 
 /// The state of the user's answer to an approval.
-enum Answered {
+enum ApprovalState {
     /// Decided; the decision is consumed.
     Decided(Decision),
     /// Not decided yet.
@@ -50,13 +50,13 @@ impl Gateway {
         tool: &Tool,
         params: &Map<String, Value>,
         asked: ApprovalAsked,
-    ) -> Result<Approver, Unprepared> {
+    ) -> Result<Approver, PrepareError> {
         let mut unasked = match self.questions.approve(caller, tool, params, asked).await? {
-            Approved::By(approver) => return Ok(approver),
-            Approved::Unasked(unasked) => unasked,
+            ApprovalOutcome::By(approver) => return Ok(approver),
+            ApprovalOutcome::Unasked(unasked) => unasked,
         };
         if caller.run.is_some() || unasked.by == ApproveBy::Chat || unasked.fault.is_some() {
-            return Err(Unprepared::Asks(unasked));
+            return Err(PrepareError::Asks(unasked));
         }
         let asked = Asked {
             key: unasked.approval.key(&self.approvals.nonce),
@@ -68,14 +68,16 @@ impl Gateway {
             ..Asked::default()
         };
         match self.answered_elsewhere(caller, asked).await? {
-            Answered::Decided(Decision { verdict: Verdict::Deny, .. }) => Err(unasked.refused(None).into()),
-            Answered::Decided(decision) => {
+            ApprovalState::Decided(Decision { verdict: Verdict::Deny, .. }) => {
+                Err(unasked.refused(None).into())
+            }
+            ApprovalState::Decided(decision) => {
                 if decision.verdict == Verdict::AllowForSession && unasked.lasting {
                     caller.session.approve(&tool.full, &tool.hash);
                 }
                 Ok(approver(&decision))
             }
-            Answered::Waiting(one) => {
+            ApprovalState::Waiting(one) => {
                 let message = format!(
                     "`{}` runs only if the user approves it ({}); an answer in this chat does not count. {} Tell the user \
                      what would run; then make the same call again: it waits for the decision.",
@@ -86,7 +88,7 @@ impl Gateway {
                 let fault = Fault::new(Code::NeedsApproval, message)
                     .details(json!({ "approval": one.id(), "left_s": one.left.as_secs() }));
                 unasked.fault = Some(Box::new(fault));
-                Err(Unprepared::Asks(unasked))
+                Err(PrepareError::Asks(unasked))
             }
         }
     }
@@ -97,7 +99,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         limit: Option<&Limit>,
-        unasked: Unasked,
+        unasked: ApprovalRequest,
     ) -> Option<RunApproval> {
         let asked = unasked.in_run();
         let Some(run) = &caller.run else { return Some(asked) };
@@ -184,11 +186,13 @@ impl Gateway {
     }
 
     /// Returns the decision on a subject and consumes it, or returns the waiting approval.
-    async fn answered_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<Answered, Fault> {
+    async fn answered_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<ApprovalState, Fault> {
         let one = self.asked_elsewhere(caller, asked).await?;
-        let Some(decision) = one.decision().cloned() else { return Ok(Answered::Waiting(Box::new(one))) };
+        let Some(decision) = one.decision().cloned() else {
+            return Ok(ApprovalState::Waiting(Box::new(one)));
+        };
         match self.approvals.take(one).await.map_err(not_kept)? {
-            true => Ok(Answered::Decided(decision)),
+            true => Ok(ApprovalState::Decided(decision)),
             // The same call, made at the same time, has consumed it.
             false => Err(over()),
         }
@@ -257,7 +261,7 @@ impl Gateway {
     ) -> Result<(Value, Approver), Fault> {
         let StepQuestion { token, about, message, .. } = question;
         match self.answered_elsewhere(caller, question.asked(caller)).await? {
-            Answered::Decided(decision) => {
+            ApprovalState::Decided(decision) => {
                 let by = approver(&decision);
                 Ok(match decision {
                     Decision { verdict: Verdict::Deny, .. } => (json!({ "status": "denied" }), by),
@@ -265,7 +269,7 @@ impl Gateway {
                     _ => (json!("approve"), by),
                 })
             }
-            Answered::Waiting(one) => {
+            ApprovalState::Waiting(one) => {
                 let told = format!(
                     "`{about}` waits for the user's own answer; an answer in this chat does not count \
                      (`approve_by`). {} Tell the user; then call ask_user with the token: it waits for the answer.",

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
-    call::{Begun, Unprepared, in_text, text_result},
+    call::{CallInFlight, PrepareError, in_text, text_result},
     graph::{ActionResult, OpenQuestion, RunLog},
     interrupt::Interrupt,
     questions::HeldCall,
@@ -59,17 +59,17 @@ pub struct AppArguments {
     log: Option<RunLog>,
     /// How the app returns its answer.
     #[serde(skip)]
-    handing: Handing,
+    handing: AnswerMode,
     /// Where an inner app leaves its question.
     #[serde(skip)]
-    waiting: Option<Waiting>,
+    waiting: Option<InnerApproval>,
 }
 
 /// The question of an inner app, which waits for the user together with the app around it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Waiting(Arc<OnceLock<RunApproval>>);
+pub(super) struct InnerApproval(Arc<OnceLock<RunApproval>>);
 
-impl Waiting {
+impl InnerApproval {
     /// Returns the question, if the app waits.
     pub(super) fn question(&self) -> Option<&RunApproval> {
         self.0.get()
@@ -94,7 +94,7 @@ impl Waiting {
 
 /// How an app called by `execute_tool` returns its answer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Handing {
+pub(super) struct AnswerMode {
     /// Whether the app was launched in the background.
     pub background: bool,
     /// A jq filter for the answer.
@@ -114,7 +114,7 @@ impl AppArguments {
     }
 
     /// Sets how the answer is returned, and a limit if there is one.
-    pub(super) fn handed_out(self, handing: Handing, limit: Option<Duration>) -> Self {
+    pub(super) fn handed_out(self, handing: AnswerMode, limit: Option<Duration>) -> Self {
         let timeout = limit.map(|limit| millis(limit).div_ceil(1_000)).or(self.timeout);
         Self { handing, timeout, ..self }
     }
@@ -125,7 +125,7 @@ impl AppArguments {
         input: Value,
         timeout: Option<Duration>,
         log: Option<RunLog>,
-        waiting: Waiting,
+        waiting: InnerApproval,
     ) -> Self {
         let timeout = Some(millis(timeout.unwrap_or(MAX_TIMEOUT)).div_ceil(1_000));
         let waiting = Some(waiting);
@@ -145,8 +145,8 @@ struct AppRun {
     began: Instant,
     timeout: Duration,
     log: Option<RunLog>,
-    handing: Handing,
-    waiting: Option<Waiting>,
+    handing: AnswerMode,
+    waiting: Option<InnerApproval>,
 }
 
 /// An app in the list of apps.
@@ -336,8 +336,8 @@ impl Gateway {
         let prepared = loop {
             let unasked = match self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await {
                 Ok(prepared) => break prepared,
-                Err(Unprepared::Fault(fault)) => return Err((*fault).into()),
-                Err(Unprepared::Asks(unasked)) => unasked,
+                Err(PrepareError::Fault(fault)) => return Err((*fault).into()),
+                Err(PrepareError::Asks(unasked)) => unasked,
             };
             let Some(waiting) = &app.waiting else {
                 let held = AppArguments::new(app.id, input).handed_out(app.handing, Some(app.timeout));
@@ -365,7 +365,7 @@ impl Gateway {
         };
         let went_on = run.went_on.clone();
         let work = async move {
-            let begun = Begun { at: app.began, ..gateway.begin(&own, &prepared.tool.full, &input) };
+            let begun = CallInFlight { at: app.began, ..gateway.begin(&own, &prepared.tool.full, &input) };
             let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
             let mut made = gateway.invoke(&own, prepared, Some(app.timeout), token, sink, &begun.span).await;
             let bytes_out = made.result.size().await;
@@ -393,7 +393,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         answer: Value,
-        handing: &Handing,
+        handing: &AnswerMode,
         went_on: &AtomicBool,
     ) -> CallResult {
         let size = json_len(&answer);

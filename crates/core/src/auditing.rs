@@ -12,7 +12,7 @@ use nonet_text::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Changes, Gateway, call::Begun};
+use super::{Changes, Gateway, call::CallInFlight};
 use crate::gate::Gate;
 use nonet_state::{known_secrets::secret_values, session::Caller, world::Connections};
 
@@ -80,8 +80,8 @@ fn who(caller: &Caller) -> Entry {
 
 impl Gateway {
     /// Begins a call. Its line in the audit log is written however the call ends.
-    pub(super) fn begin(&self, caller: &Caller, name: &str, params: &Value) -> Begun {
-        let begun = Begun::keeping(caller, params, self.most_kept_of_calls());
+    pub(super) fn begin(&self, caller: &Caller, name: &str, params: &Value) -> CallInFlight {
+        let begun = CallInFlight::keeping(caller, params, self.most_kept_of_calls());
         if let Some(audit) = &self.audit {
             let entry =
                 Entry { tool: clip(name, MAX_NAME).into(), bytes_in: Some(begun.bytes_in), ..who(caller) };
@@ -119,7 +119,7 @@ impl Gateway {
     }
 
     /// Replaces the params in a call's line with the params that were sent.
-    pub(super) fn audit_params(&self, begun: &Begun, params: &Map<String, Value>) {
+    pub(super) fn audit_params(&self, begun: &CallInFlight, params: &Map<String, Value>) {
         let Some(audit) = &self.audit else { return };
         if let Some(call) = begun.audited.lock().as_mut()
             && let Some(entry) = call.entry()
@@ -129,7 +129,13 @@ impl Gateway {
     }
 
     /// Writes the line of a call that was refused before it reached a tool.
-    pub(super) async fn audit_refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
+    pub(super) async fn audit_refused(
+        &self,
+        caller: &Caller,
+        name: &str,
+        begun: &CallInFlight,
+        fault: &Fault,
+    ) {
         let Some(audit) = &self.audit else { return };
         let own = begun.audited.lock().take();
         // An action of a failed plan has no line yet.

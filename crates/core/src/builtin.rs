@@ -21,7 +21,7 @@ use futures::{FutureExt, future::BoxFuture};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-pub use memory_work::AtWork;
+pub use memory_work::WorkSummary;
 
 use nonet_base::text::clip;
 use nonet_config::{Config, GatewaySettings};
@@ -97,7 +97,7 @@ static TOOLS: [OwnTool; 26] = [
     watch::STOP,
 ];
 /// Tools that a key of `[gateway]` removes.
-struct Switched {
+struct ToolSwitch {
     key: &'static str,
     is_on: fn(&GatewaySettings) -> bool,
     tools: &'static [&'static str],
@@ -105,20 +105,20 @@ struct Switched {
     off: &'static str,
 }
 
-static SWITCHED: [Switched; 3] = [
-    Switched {
+static SWITCHED: [ToolSwitch; 3] = [
+    ToolSwitch {
         key: "memory",
         is_on: |settings| settings.memory,
         tools: &["forget", "recall", "remember", "set_goal", "task_create", "task_list", "task_update"],
         off: "Nonet remembers nothing",
     },
-    Switched {
+    ToolSwitch {
         key: "scheduler",
         is_on: |settings| settings.scheduler,
         tools: &["cancel_schedule", "remind", "schedule", "schedule_list"],
         off: "Nothing runs at a time",
     },
-    Switched {
+    ToolSwitch {
         key: "watchers",
         is_on: |settings| settings.watchers,
         tools: &[

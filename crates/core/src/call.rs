@@ -38,11 +38,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     AppArguments, Gateway,
-    apps::Handing,
+    apps::AnswerMode,
     builtin::{self, fetch_result},
-    inspect::Passing,
+    inspect::ContentInTransit,
     interrupt::Interrupt,
-    questions::{HeldCall, Unasked},
+    questions::{ApprovalRequest, HeldCall},
     run::Run,
 };
 use crate::gate::{Gate, always_asks, with_the_near_call};
@@ -83,7 +83,7 @@ pub struct Request {
 }
 
 /// A call ready to be made: known tool, allowed, valid params.
-pub(super) struct Prepared {
+pub(super) struct PreparedCall {
     pub gate: Gate,
     pub tool: Arc<Tool>,
     pub params: Map<String, Value>,
@@ -97,7 +97,7 @@ pub(super) struct Prepared {
 
 /// A call in flight, until its log line is written and its span has ended.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct CallInFlight {
     pub at: Instant,
     /// The size of the params as JSON, in bytes.
     pub bytes_in: usize,
@@ -108,7 +108,7 @@ pub(super) struct Begun {
     pub audited: Mutex<Option<AuditedCall>>,
 }
 
-impl Begun {
+impl CallInFlight {
     /// Begins work that may become a call now. Work that certainly is a call begins with [`Gateway::begin`].
     pub(super) fn new(caller: &Caller, params: &Value) -> Self {
         Self::keeping(caller, params, 0)
@@ -124,7 +124,7 @@ impl Begun {
 
 /// The outcome of a call.
 #[derive(Debug)]
-pub(super) struct Made {
+pub(super) struct CallOutcome {
     /// Always a `CallToolResult`.
     pub result: CallResult,
     /// `ok`, `tool_error`, or a fault code.
@@ -141,7 +141,7 @@ pub(super) struct Made {
     pub approver: Option<Approver>,
 }
 
-impl Made {
+impl CallOutcome {
     /// Returns how the call failed, if it did.
     pub(super) fn error(&self) -> Option<CallFailure<'_>> {
         let message = match &self.fault {
@@ -156,7 +156,7 @@ impl Made {
 }
 
 /// Why a call has no result.
-struct NoResult {
+struct FailedCall {
     fault: Fault,
     /// Whether the call reached its server and was not cancelled.
     reached: bool,
@@ -164,19 +164,19 @@ struct NoResult {
 
 /// Why a call was not prepared.
 #[derive(Debug)]
-pub(super) enum Unprepared {
+pub(super) enum PrepareError {
     Fault(Box<Fault>),
     /// The user has to agree first.
-    Asks(Box<Unasked>),
+    Asks(Box<ApprovalRequest>),
 }
 
-impl From<Fault> for Unprepared {
+impl From<Fault> for PrepareError {
     fn from(fault: Fault) -> Self {
         Self::Fault(Box::new(fault))
     }
 }
 
-impl NoResult {
+impl FailedCall {
     fn unreached(fault: Fault) -> Self {
         Self { fault, reached: false }
     }
@@ -220,14 +220,14 @@ impl Gateway {
             let filled = self.kept.fill(&caller.owner(), &request.params).await?;
             let mut prepared = self.prepare_tool(caller, found, request.params, filled).await?;
             let is_page = fetch_result::narrow(&mut prepared, &mut request.select);
-            Ok::<_, Unprepared>((prepared, admission, is_page))
+            Ok::<_, PrepareError>((prepared, admission, is_page))
         };
         let (prepared, admission, is_page) = match prepared.await {
             Ok(ready) => ready,
             Err(unprepared) => {
                 let fault = match unprepared {
-                    Unprepared::Fault(fault) => *fault,
-                    Unprepared::Asks(unasked) => {
+                    PrepareError::Fault(fault) => *fault,
+                    PrepareError::Asks(unasked) => {
                         let held = Request {
                             name: unasked.approval.tool().into(),
                             params: unasked.written.clone(),
@@ -339,7 +339,7 @@ impl Gateway {
             input => input,
         };
         let arguments = AppArguments::new(tool.name.to_string(), arguments);
-        self.call_app(caller, arguments.handed_out(Handing { background, select }, timeout)).await
+        self.call_app(caller, arguments.handed_out(AnswerMode { background, select }, timeout)).await
     }
 
     /// Does everything before the server call. `written` are the params as received; `filled` are the same
@@ -350,7 +350,7 @@ impl Gateway {
         name: &str,
         written: Value,
         filled: Option<Filled>,
-    ) -> Result<Prepared, Unprepared> {
+    ) -> Result<PreparedCall, PrepareError> {
         let found = self.find_tool(caller, name).await;
         let found =
             found.map_err(|fault| with_the_near_call(&self.gate(&caller.session), fault, &written))?;
@@ -364,7 +364,7 @@ impl Gateway {
         (mut gate, tool): (Gate, Arc<Tool>),
         written: Value,
         filled: Option<Filled>,
-    ) -> Result<Prepared, Unprepared> {
+    ) -> Result<PreparedCall, PrepareError> {
         if tool.held().is_some() {
             return Box::pin(self.prepare_held(caller, tool, written, filled)).await;
         }
@@ -417,7 +417,7 @@ impl Gateway {
             self.metrics.repaired();
         }
         repaired.extend(passed_on(&tool, &reading.params));
-        Ok(Prepared { gate, tool, params: reading.params, repaired, approver, is_rated })
+        Ok(PreparedCall { gate, tool, params: reading.params, repaired, approver, is_rated })
     }
 
     /// Resolves a name to a tool that the caller may use, and returns the gate that resolved it. An unknown
@@ -482,33 +482,33 @@ impl Gateway {
     pub(super) async fn invoke(
         self: &Arc<Self>,
         caller: &Caller,
-        prepared: Prepared,
+        prepared: PreparedCall,
         timeout: Option<Duration>,
         cancel: CancellationToken,
         progress: ProgressSink,
         call: &Span,
-    ) -> Made {
+    ) -> CallOutcome {
         let approver = prepared.approver;
         let made = self.invoke_tool(caller, prepared, timeout, cancel, progress, call).await;
-        Made { approver, ..made }
+        CallOutcome { approver, ..made }
     }
 
     async fn invoke_tool(
         self: &Arc<Self>,
         caller: &Caller,
-        prepared: Prepared,
+        prepared: PreparedCall,
         timeout: Option<Duration>,
         cancel: CancellationToken,
         progress: ProgressSink,
         call: &Span,
-    ) -> Made {
+    ) -> CallOutcome {
         let tool = prepared.tool.clone();
-        let own = |answer: Result<Value, Fault>| answer.map(CallResult::from).map_err(NoResult::unreached);
+        let own = |answer: Result<Value, Fault>| answer.map(CallResult::from).map_err(FailedCall::unreached);
         // Nonet's own tools answer in any case: they show why calls are refused.
         let is_own = &*tool.server == GATEWAY && tool.kind == Kind::Tool;
         let admitted = if is_own { Ok(()) } else { self.audit_admits() };
         if let Err(fault) = admitted {
-            return self.made(caller, &tool, Err(NoResult::unreached(fault)), Duration::ZERO);
+            return self.made(caller, &tool, Err(FailedCall::unreached(fault)), Duration::ZERO);
         }
         if tool.kind != Kind::Tool {
             let caller = &Caller { cancel, ..caller.clone() };
@@ -537,18 +537,26 @@ impl Gateway {
         &self,
         caller: &Caller,
         tool: &Tool,
-        answer: Result<CallResult, NoResult>,
+        answer: Result<CallResult, FailedCall>,
         in_server: Duration,
-    ) -> Made {
+    ) -> CallOutcome {
         match answer {
             Ok(result) => {
                 let outcome = if result.is_error() { "tool_error" } else { "ok" };
                 if outcome == "ok" {
                     self.succeeded(caller, tool);
                 }
-                Made { result, outcome, in_server, counts: true, fault: None, refusal: None, approver: None }
+                CallOutcome {
+                    result,
+                    outcome,
+                    in_server,
+                    counts: true,
+                    fault: None,
+                    refusal: None,
+                    approver: None,
+                }
             }
-            Err(NoResult { fault, reached }) => Made {
+            Err(FailedCall { fault, reached }) => CallOutcome {
                 result: fault.to_result().into(),
                 outcome: fault.code.as_str(),
                 in_server,
@@ -563,12 +571,12 @@ impl Gateway {
     async fn call_server(
         &self,
         caller: &Caller,
-        prepared: Prepared,
+        prepared: PreparedCall,
         timeout: Option<Duration>,
         control: Control,
         span: &Span,
-    ) -> Result<CallResult, NoResult> {
-        let Prepared { gate, tool, params, is_rated, .. } = prepared;
+    ) -> Result<CallResult, FailedCall> {
+        let PreparedCall { gate, tool, params, is_rated, .. } = prepared;
         let (gate, tool) = (&gate, &tool);
         let connection = gate.connection_for(&self.servers, caller, &tool.server);
         let Some(connection) = connection else {
@@ -576,13 +584,14 @@ impl Gateway {
                 "`{}` is no longer configured, so nothing was called. Search for another tool.",
                 tool.server
             );
-            return Err(NoResult::unreached(Fault::new(Code::ServerDown, message)));
+            return Err(FailedCall::unreached(Fault::new(Code::ServerDown, message)));
         };
         let settings = connection.settings();
-        let passing = Passing { gate, caller, server: &tool.server, settings: &settings, label: &tool.full };
-        self.may_leave(passing, &params).map_err(NoResult::unreached)?;
+        let passing =
+            ContentInTransit { gate, caller, server: &tool.server, settings: &settings, label: &tool.full };
+        self.may_leave(passing, &params).map_err(FailedCall::unreached)?;
         if !is_rated {
-            self.take_rate(caller, tool).await.map_err(NoResult::unreached)?;
+            self.take_rate(caller, tool).await.map_err(FailedCall::unreached)?;
         }
         let timeout = timeout.unwrap_or(settings.timeout);
         let mut meta = caller.meta.clone();
@@ -610,12 +619,12 @@ impl Gateway {
                             clip(&other.to_string(), 200)
                         );
                         let fault = self.inspected_fault(passing, Fault::new(Code::UpstreamError, message));
-                        return Err(NoResult { fault, reached: true });
+                        return Err(FailedCall { fault, reached: true });
                     }
                 }
                 self.inspected_result(passing, result)
                     .await
-                    .map_err(|fault| NoResult { fault, reached: true })
+                    .map_err(|fault| FailedCall { fault, reached: true })
             }
             Err(error) => {
                 let reached = !matches!(
@@ -626,7 +635,7 @@ impl Gateway {
                         | CallError::Cancelled
                 );
                 let fault = self.inspected_fault(passing, call_fault(tool, error));
-                Err(NoResult { fault, reached })
+                Err(FailedCall { fault, reached })
             }
         }
     }
@@ -800,7 +809,7 @@ fn beside(tool: &Tool, result: &mut Value) -> Option<Value> {
     Some(note)
 }
 
-fn repair_note(prepared: &Prepared) -> Option<Value> {
+fn repair_note(prepared: &PreparedCall) -> Option<Value> {
     (!prepared.repaired.is_empty()).then(
         || json!({ "kind": "params_repaired", "tool": &*prepared.tool.full, "changes": prepared.repaired }),
     )

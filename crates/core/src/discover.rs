@@ -597,7 +597,7 @@ fn limit(arguments: &SearchArguments) -> usize {
 }
 
 /// A hit, its tool, and the full names of tools with the same definition.
-type Shown<'a> = (&'a Hit, &'a Arc<Tool>, Vec<&'a str>);
+type ShownHit<'a> = (&'a Hit, &'a Arc<Tool>, Vec<&'a str>);
 
 /// Selects the hits of an answer. `short`: low confidence and no limit set by the client.
 fn shown<'a>(
@@ -607,7 +607,7 @@ fn shown<'a>(
     found: &'a Found,
     short: bool,
     ties: &mut Ties,
-) -> Vec<Shown<'a>> {
+) -> Vec<ShownHit<'a>> {
     let limit = limit(arguments);
     let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
     let mut hits = distinct(&gate.snapshot, &found.hits, most, short, view, ties);
@@ -661,11 +661,11 @@ fn distinct<'a>(
     spread: bool,
     view: &View,
     ties: &mut Ties,
-) -> Vec<Shown<'a>> {
-    let mut kept: Vec<Shown<'a>> = Vec::new();
+) -> Vec<ShownHit<'a>> {
+    let mut kept: Vec<ShownHit<'a>> = Vec::new();
     for hit in hits {
         let Some(tool) = snapshot.tool(hit.document) else { continue };
-        let twin = |(_, other, _): &&mut Shown<'a>| {
+        let twin = |(_, other, _): &&mut ShownHit<'a>| {
             other.name == tool.name && other.version == tool.version && !view.ranks(tool)
         };
         match kept.iter_mut().find(twin) {
@@ -677,7 +677,7 @@ fn distinct<'a>(
             None => kept.push((hit, tool, Vec::new())),
         }
     }
-    let one_server = |kept: &[Shown<'a>]| kept.windows(2).all(|pair| pair[0].1.server == pair[1].1.server);
+    let one_server = |kept: &[ShownHit<'a>]| kept.windows(2).all(|pair| pair[0].1.server == pair[1].1.server);
     if spread
         && most > 1
         && kept.len() > most

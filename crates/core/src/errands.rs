@@ -34,7 +34,7 @@ use tokio::{
 
 use super::{
     Gateway,
-    call::{Prepared, Unprepared, needs_user, text_result},
+    call::{PrepareError, PreparedCall, needs_user, text_result},
 };
 use crate::gate::Gate;
 use nonet_state::session::{AsTask, Caller, Session};
@@ -143,7 +143,7 @@ impl Errands {
 
 /// Why an errand could not continue.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unkept {
+pub(super) enum ErrandError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("its record cannot be read")]
@@ -154,7 +154,7 @@ pub(super) enum Unkept {
 
 /// The result of an errand's call.
 #[derive(Debug)]
-pub(super) struct Called {
+pub(super) struct ErrandResult {
     /// Always a `CallToolResult`.
     pub result: Value,
     /// Repairs made to its params.
@@ -227,7 +227,7 @@ impl Gateway {
     }
 
     /// Runs an errand if it is still due.
-    async fn run_in_turn(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
+    async fn run_in_turn(self: &Arc<Self>, record: Record) -> Result<(), ErrandError> {
         // It may have run and been rescheduled before it got its turn.
         let now = self.records.get(record.kind, &record.owner, &record.id).await?;
         if now.is_none_or(|now| now.revision != record.revision) {
@@ -297,7 +297,7 @@ impl Gateway {
         caller: &Caller,
         name: &str,
         params: &Map<String, Value>,
-    ) -> Result<Called, Fault> {
+    ) -> Result<ErrandResult, Fault> {
         let until = Instant::now() + START_LIMIT;
         loop {
             let (called, outcome) = self.try_errand_call(caller, name, params).await?;
@@ -314,7 +314,7 @@ impl Gateway {
         caller: &Caller,
         name: &str,
         params: &Map<String, Value>,
-    ) -> Result<(Called, &'static str), Fault> {
+    ) -> Result<(ErrandResult, &'static str), Fault> {
         let params = Value::Object(params.clone());
         let begun = self.begin(caller, name, &params);
         let prepared = async {
@@ -341,7 +341,7 @@ impl Gateway {
         let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
         let bytes_out = made.result.size().await;
         self.record(caller, &tool, &begun, bytes_out, &mut made).await;
-        Ok((Called { result: made.result.into_tree().await, repaired }, made.outcome))
+        Ok((ErrandResult { result: made.result.into_tree().await, repaired }, made.outcome))
     }
 
     /// Reads the params of an errand's tool.
@@ -350,12 +350,12 @@ impl Gateway {
         caller: &Caller,
         found: (Gate, Arc<Tool>),
         params: Value,
-    ) -> Result<Prepared, Fault> {
+    ) -> Result<PreparedCall, Fault> {
         match self.prepare_tool(caller, found, params, None).await {
             Ok(prepared) => Ok(prepared),
-            Err(Unprepared::Fault(fault)) => Err(*fault),
+            Err(PrepareError::Fault(fault)) => Err(*fault),
             // An errand is refused before anybody would be asked.
-            Err(Unprepared::Asks(unasked)) => Err(needs_user(unasked.approval.tool(), &unasked.rule)),
+            Err(PrepareError::Asks(unasked)) => Err(needs_user(unasked.approval.tool(), &unasked.rule)),
         }
     }
 

@@ -20,8 +20,8 @@ use nonet_base::text::clip;
 use nonet_config::{
     select::{self, SelectError},
     workflow::{
-        CallKind, CallOutcome, Effect, Event, Flaw, INPUT, MAX_ITEMS, OnError, Pace, Plan, PlannedCall,
-        Reason, Schedule,
+        CallKind, Effect, Event, Flaw, INPUT, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule,
+        StepOutcome,
     },
 };
 use nonet_parts::{jobs::Progress, kept, quotas::Admission};
@@ -41,9 +41,9 @@ use tokio_util::sync::CancellationToken;
 pub(super) use self::{
     action::{ActionResult, OpenQuestion, unknown},
     each::ItemCounts,
-    journal::{Journal, Noted, RunLog, digest, place},
+    journal::{Journal, MemoryJournal, RunLog, digest, place},
     limit::Limit,
-    report::SoFar,
+    report::RunProgress,
 };
 use super::{
     Gate, Gateway,
@@ -63,7 +63,7 @@ pub(super) const CONCURRENCY: usize = 8;
 pub const MAX_ACTIONS: usize = 50;
 
 /// The values that templates refer to.
-pub(super) type Values = BTreeMap<String, Arc<Source>>;
+pub(super) type TemplateValues = BTreeMap<String, Arc<Source>>;
 
 /// The arguments of `run_parallel`.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
@@ -84,7 +84,7 @@ pub struct ParallelArguments {
 pub(super) struct PlanRun<'a> {
     pub plan: &'a Plan,
     /// Names for templates in addition to the calls' ids.
-    pub given: Values,
+    pub given: TemplateValues,
     /// The calls that ended in an earlier run of the plan.
     pub before: Vec<(usize, ActionResult)>,
     pub concurrency: usize,
@@ -93,7 +93,7 @@ pub(super) struct PlanRun<'a> {
     /// The time limit of the run, if the plan asks the user.
     pub limit: Option<&'a Limit>,
     /// Records each finished call.
-    pub so_far: &'a SoFar,
+    pub so_far: &'a RunProgress,
     /// Stores each finished call before its result is used.
     pub log: Option<RunLog>,
     /// The calls whose values are needed later.
@@ -113,7 +113,7 @@ pub(super) struct ParallelRun {
 }
 
 /// The outcome of a run.
-pub(super) struct Ran {
+pub(super) struct RunOutcome {
     /// The results of the calls, in the order of the plan; `None` for calls that did not run.
     pub results: Vec<Option<ActionResult>>,
     /// The call that waits for the user.
@@ -123,9 +123,9 @@ pub(super) struct Ran {
 }
 
 /// The state shared by all calls of one run.
-struct Common<'a> {
+struct RunState<'a> {
     plan: &'a Plan,
-    so_far: &'a SoFar,
+    so_far: &'a RunProgress,
     /// The caller of the calls. Nonet asks no questions of its own through it, because many calls run at the same time.
     caller: &'a Caller,
     /// The caller for the plan's own questions, which are asked one at a time.
@@ -141,7 +141,7 @@ struct Common<'a> {
     needed: BTreeSet<usize>,
 }
 
-impl Common<'_> {
+impl RunState<'_> {
     /// Returns the journal of one call.
     fn log_of(&self, at: usize) -> Option<RunLog> {
         Some(self.log.as_ref()?.part(self.plan.calls()[at].id.as_str()))
@@ -154,7 +154,7 @@ trait Calls<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult>;
 
     /// Records the end of a call; `None` if the call panicked.
-    fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome;
+    fn end(&mut self, at: usize, one: Option<ActionResult>) -> StepOutcome;
 
     /// Records a call that will not run.
     fn held_back(&mut self, at: usize, reason: &Reason);
@@ -200,19 +200,19 @@ async fn drive<'a>(
 }
 
 /// The calls of a plan and their results.
-struct Ends<'a> {
+struct RunCalls<'a> {
     gateway: &'a Arc<Gateway>,
-    common: &'a Common<'a>,
+    common: &'a RunState<'a>,
     results: Vec<Option<ActionResult>>,
-    values: Values,
+    values: TemplateValues,
     /// The first call that ran and failed.
     failed: Option<usize>,
 }
 
-impl Ends<'_> {
+impl RunCalls<'_> {
     /// Records the outcome of a call that was not held back.
-    fn ran(&mut self, at: usize, outcome: CallOutcome) {
-        if outcome == CallOutcome::Failed && !self.common.plan.calls()[at].optional {
+    fn ran(&mut self, at: usize, outcome: StepOutcome) {
+        if outcome == StepOutcome::Failed && !self.common.plan.calls()[at].optional {
             self.failed.get_or_insert(at);
         }
     }
@@ -221,27 +221,27 @@ impl Ends<'_> {
         let plan = self.common.plan;
         let call = &plan.calls()[at];
         match one.outcome() {
-            CallOutcome::Succeeded if plan.is_seen(at) => {
+            StepOutcome::Succeeded if plan.is_seen(at) => {
                 self.values.insert(call.id.clone(), Arc::new(one.value(call)));
             }
-            CallOutcome::Succeeded | CallOutcome::Open => {}
-            CallOutcome::Failed if !call.optional => {}
-            CallOutcome::Failed if call.on_error == OnError::Keep && call.for_each.is_none() => {
+            StepOutcome::Succeeded | StepOutcome::Open => {}
+            StepOutcome::Failed if !call.optional => {}
+            StepOutcome::Failed if call.on_error == OnError::Keep && call.for_each.is_none() => {
                 let error = json!({ "error": error_of(&one.result) });
                 self.values.insert(call.id.clone(), Arc::new(error.into()));
             }
-            CallOutcome::Failed | CallOutcome::Skipped => {
+            StepOutcome::Failed | StepOutcome::Skipped => {
                 self.values.insert(call.id.clone(), Arc::new(Source::absent()));
             }
         }
-        if one.outcome() != CallOutcome::Open {
+        if one.outcome() != StepOutcome::Open {
             self.common.so_far.end(at, &one);
         }
         self.results[at] = Some(one);
     }
 }
 
-impl<'a> Calls<'a> for Ends<'a> {
+impl<'a> Calls<'a> for RunCalls<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
         let (gateway, common, values) = (self.gateway, self.common, self.values.clone());
         Box::pin(async move {
@@ -251,7 +251,7 @@ impl<'a> Calls<'a> for Ends<'a> {
         })
     }
 
-    fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome {
+    fn end(&mut self, at: usize, one: Option<ActionResult>) -> StepOutcome {
         let one = one.unwrap_or_else(|| ActionResult::panicked(&self.common.plan.calls()[at]));
         let outcome = one.outcome();
         self.ran(at, outcome);
@@ -276,10 +276,10 @@ pub(super) fn plan_of(arguments: &ParallelArguments) -> Result<Plan, Fault> {
 }
 
 /// Returns the names for templates in addition to the ids of the actions.
-fn given_to(arguments: &ParallelArguments) -> Values {
+fn given_to(arguments: &ParallelArguments) -> TemplateValues {
     match &arguments.input {
-        Value::Null => Values::new(),
-        input => Values::from([(INPUT.to_string(), Arc::new(input.clone().into()))]),
+        Value::Null => TemplateValues::new(),
+        input => TemplateValues::from([(INPUT.to_string(), Arc::new(input.clone().into()))]),
     }
 }
 
@@ -376,7 +376,7 @@ impl Gateway {
             run: Some(caller.run.clone().unwrap_or(grants)),
             ..caller.clone()
         };
-        let so_far = SoFar::new(&parallel.plan);
+        let so_far = RunProgress::new(&parallel.plan);
         let told = so_far.clone();
         let progress: Progress = Arc::new(move || Some(told.report()));
         let run = Run {
@@ -441,7 +441,7 @@ impl Gateway {
         caller: &Caller,
         plan: &Plan,
         checkpoints: Option<&Arc<Checkpoints>>,
-    ) -> (Option<RunLog>, Option<Arc<Noted>>) {
+    ) -> (Option<RunLog>, Option<Arc<MemoryJournal>>) {
         if let Some(checkpoints) = checkpoints {
             return (Some(RunLog::new(checkpoints.clone())), None);
         }
@@ -457,7 +457,7 @@ impl Gateway {
         if !plan.calls().iter().any(may_wait_inside) {
             return (None, None);
         }
-        let noted = Arc::new(Noted::default());
+        let noted = Arc::new(MemoryJournal::default());
         (Some(RunLog::new(noted.clone())), Some(noted))
     }
 
@@ -483,7 +483,7 @@ impl Gateway {
     }
 
     /// Runs a plan.
-    pub(super) async fn run_plan(self: &Arc<Self>, caller: &Caller, run: PlanRun<'_>) -> Ran {
+    pub(super) async fn run_plan(self: &Arc<Self>, caller: &Caller, run: PlanRun<'_>) -> RunOutcome {
         let PlanRun { plan, given, mut before, concurrency, fail_fast, cancel, limit, so_far, log, needed } =
             run;
         let quiet = |unasked| Caller {
@@ -496,7 +496,7 @@ impl Gateway {
         let (caller, asking) = (&quiet(true), &quiet(caller.unasked));
         let halt = CancellationToken::new();
         let slots = Semaphore::new(MAX_ACTIONS);
-        let common = Common {
+        let common = RunState {
             plan,
             so_far,
             caller,
@@ -513,14 +513,14 @@ impl Gateway {
                 before.extend(common.log_of(at).and_then(|log| log.before()).map(|one| (at, one)));
             }
         }
-        let mut ends = Ends {
+        let mut ends = RunCalls {
             gateway: self,
             common: &common,
             results: vec![None; plan.calls().len()],
             values: given,
             failed: None,
         };
-        let ended: Vec<(usize, CallOutcome)> = before.iter().map(|(at, one)| (*at, one.outcome())).collect();
+        let ended: Vec<(usize, StepOutcome)> = before.iter().map(|(at, one)| (*at, one.outcome())).collect();
         for (at, one) in before {
             ends.ran(at, one.outcome());
             ends.add(at, one);
@@ -529,7 +529,7 @@ impl Gateway {
         let lanes = plan.calls().iter().map(|call| lane(&gate, call)).collect();
         let schedule = Schedule::resumed(plan, Pace { concurrency, fail_fast, lanes }, &ended);
         let open = drive(schedule, &mut ends, cancel.cancelled(), &halt).await;
-        Ran { results: ends.results, open, failed: ends.failed }
+        RunOutcome { results: ends.results, open, failed: ends.failed }
     }
 }
 

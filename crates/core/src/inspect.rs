@@ -48,7 +48,7 @@ const NOTICES: &str = "nonet/notices";
 
 /// Content in transit between a client and a server.
 #[derive(Clone, Copy)]
-pub(super) struct Passing<'a> {
+pub(super) struct ContentInTransit<'a> {
     pub gate: &'a Gate,
     pub caller: &'a Caller,
     pub server: &'a Arc<str>,
@@ -58,7 +58,7 @@ pub(super) struct Passing<'a> {
     pub label: &'a str,
 }
 
-impl Passing<'_> {
+impl ContentInTransit<'_> {
     fn on_leak(&self) -> OnLeak {
         self.settings.leaks.unwrap_or(self.gate.config().gateway.leaks)
     }
@@ -128,7 +128,11 @@ impl Passing<'_> {
 
 impl Gateway {
     /// Checks params before they go to a server. A configured secret may go only to its own server.
-    pub(super) fn may_leave(&self, passing: Passing<'_>, params: &Map<String, Value>) -> Result<(), Fault> {
+    pub(super) fn may_leave(
+        &self,
+        passing: ContentInTransit<'_>,
+        params: &Map<String, Value>,
+    ) -> Result<(), Fault> {
         let rule = passing.on_leak();
         if rule == OnLeak::Off || params.is_empty() {
             return Ok(());
@@ -165,7 +169,7 @@ impl Gateway {
     /// findings becomes a tree.
     pub(super) async fn inspected_result(
         &self,
-        passing: Passing<'_>,
+        passing: ContentInTransit<'_>,
         mut result: CallResult,
     ) -> Result<CallResult, Fault> {
         let (rule, on_injection) = (passing.on_leak(), passing.on_injection());
@@ -188,7 +192,11 @@ impl Gateway {
 
     /// Checks an answer before it goes to a client. Returns the answer, without secrets if the configuration requires
     /// that.
-    pub(super) async fn inspected(&self, passing: Passing<'_>, answer: Value) -> Result<Value, Fault> {
+    pub(super) async fn inspected(
+        &self,
+        passing: ContentInTransit<'_>,
+        answer: Value,
+    ) -> Result<Value, Fault> {
         Ok(self.inspected_with_notes(passing, answer).await?.0)
     }
 
@@ -196,7 +204,7 @@ impl Gateway {
     /// like instructions is also in its `_meta`.
     pub(super) async fn inspected_and_marked(
         &self,
-        passing: Passing<'_>,
+        passing: ContentInTransit<'_>,
         answer: Value,
     ) -> Result<Value, Fault> {
         let (mut answer, notes) = self.inspected_with_notes(passing, answer).await?;
@@ -211,7 +219,7 @@ impl Gateway {
     /// Checks an answer. Also returns the notices about suspicious text that were sent.
     async fn inspected_with_notes(
         &self,
-        passing: Passing<'_>,
+        passing: ContentInTransit<'_>,
         answer: Value,
     ) -> Result<(Value, Vec<Value>), Fault> {
         let (rule, on_injection) = (passing.on_leak(), passing.on_injection());
@@ -242,7 +250,7 @@ impl Gateway {
 
     /// Checks a fault, which may quote the server, like an answer, and removes what nobody sees in it. Known secrets are
     /// removed in any case. Nothing is withheld: what must not pass is removed.
-    pub(super) fn inspected_fault(&self, passing: Passing<'_>, mut fault: Fault) -> Fault {
+    pub(super) fn inspected_fault(&self, passing: ContentInTransit<'_>, mut fault: Fault) -> Fault {
         let known = &passing.gate.world.secrets;
         let rule = match passing.on_leak() {
             OnLeak::Block => OnLeak::Redact,
@@ -275,7 +283,7 @@ impl Gateway {
     }
 
     /// Checks a protocol error like a fault.
-    pub(super) fn inspected_error(&self, passing: Passing<'_>, error: ErrorData) -> ErrorData {
+    pub(super) fn inspected_error(&self, passing: ContentInTransit<'_>, error: ErrorData) -> ErrorData {
         let kept = error.clone();
         let fault = Fault { refusal: Some(Box::new(error)), ..Fault::new(Code::UpstreamError, "") };
         self.inspected_fault(passing, fault).refusal.map_or(kept, |error| *error)
@@ -283,7 +291,12 @@ impl Gateway {
 
     /// Reports the findings in an answer, or stops the answer. Returns the notices about text that reads like instructions,
     /// and about hidden characters.
-    fn tell(&self, passing: &Passing<'_>, rule: OnLeak, findings: &Findings) -> Result<Vec<Value>, Fault> {
+    fn tell(
+        &self,
+        passing: &ContentInTransit<'_>,
+        rule: OnLeak,
+        findings: &Findings,
+    ) -> Result<Vec<Value>, Fault> {
         let (instructions, hidden) = findings.split_marks();
         let mut notes = Vec::new();
         for (marks, kind, counted, message) in [
@@ -331,13 +344,13 @@ impl Gateway {
         Ok(notes)
     }
 
-    fn count_leaks(&self, passing: &Passing<'_>, leaks: &[Finding<Leak>], done: &'static str) {
+    fn count_leaks(&self, passing: &ContentInTransit<'_>, leaks: &[Finding<Leak>], done: &'static str) {
         for leak in leaks {
             self.count(passing, leak.what.kind(), done);
         }
     }
 
-    fn count(&self, passing: &Passing<'_>, kind: &'static str, done: &'static str) {
+    fn count(&self, passing: &ContentInTransit<'_>, kind: &'static str, done: &'static str) {
         // The number of names of sessions' servers is unlimited.
         let server = if passing.settings.session.is_some() { &OF_SESSIONS } else { passing.server };
         self.metrics.found(server, kind, done);

@@ -101,7 +101,7 @@ use tokio_util::sync::CancellationToken;
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
 use apps::parked::ParkedFlows;
-pub use builtin::AtWork;
+pub use builtin::WorkSummary;
 
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::Errands;
@@ -110,12 +110,12 @@ pub use graph::{MAX_ACTIONS, ParallelArguments};
 use guides::Guides;
 pub use interrupt::Interrupt;
 pub use placing::RELAYS;
-pub use prompts_resources::{FollowedResource, Page};
+pub use prompts_resources::{FollowedResource, ListPage};
 pub(crate) use questions::AskArguments;
 use questions::Questions;
 use reload::Texts;
 pub use skills::SkillArguments;
-pub use trying::{ServerTrial, Tried};
+pub use trying::{ServerTrial, TrialResult};
 
 /// Start options beside the configuration.
 #[derive(Default)]

@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The state of the placed programs.
-struct Placing {
+struct PlacementState {
     cluster: Arc<Cluster>,
     programs: BTreeMap<Arc<str>, Program>,
     /// A replica that does not respond.
@@ -55,7 +55,7 @@ impl Gateway {
         let Some(cluster) = self.cluster.clone() else { return };
         let gateway = self.clone();
         self.servers.life.tasks.spawn(async move {
-            let mut placing = Placing { cluster, programs: BTreeMap::new(), gone: None };
+            let mut placing = PlacementState { cluster, programs: BTreeMap::new(), gone: None };
             let (mut reloads, stop) = (gateway.reloads(), gateway.stopping().clone());
             loop {
                 placing.look(&gateway.servers.world()).await;
@@ -114,7 +114,7 @@ fn lease(server: &str) -> String {
     format!("server:{server}")
 }
 
-impl Placing {
+impl PlacementState {
     /// Whether every program has a place.
     fn is_settled(&self) -> bool {
         let own = self.cluster.replicas().number();

@@ -19,8 +19,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Gateway,
-    call::{Request, Unprepared},
-    inspect::Passing,
+    call::{PrepareError, Request},
+    inspect::ContentInTransit,
     questions::HeldCall,
 };
 use crate::gate::Gate;
@@ -59,7 +59,7 @@ impl FollowedResource {
 
 /// One page of a list, and the cursor of the next.
 #[derive(Debug, Default)]
-pub struct Page {
+pub struct ListPage {
     /// The definitions.
     pub entries: Vec<Value>,
     /// The cursor of the next page.
@@ -96,7 +96,7 @@ impl Gateway {
         entries: impl Iterator<Item = &'a OfferedItem>,
         is_seen: impl Fn(&OfferedItem) -> bool,
         cursor: Option<&str>,
-    ) -> Result<Page, ErrorData> {
+    ) -> Result<ListPage, ErrorData> {
         let from = match cursor {
             None => 0,
             Some(cursor) => cursor.parse().map_err(|_| {
@@ -106,25 +106,29 @@ impl Gateway {
         let mut entries = entries.filter(|entry| is_seen(entry)).skip(from);
         let page = entries.by_ref().take(PAGE).map(|entry| entry.shown.clone()).collect();
         let next = entries.next().map(|_| (from + PAGE).to_string());
-        Ok(Page { entries: page, next })
+        Ok(ListPage { entries: page, next })
     }
 
     /// Lists the prompts visible to a caller.
-    pub async fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+    pub async fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<ListPage, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
         Self::shown(gate.catalog().passed().prompts(), |prompt| gate.shows_prompt(prompt), cursor)
     }
 
     /// Lists the resources visible to a caller.
-    pub async fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+    pub async fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<ListPage, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
         Self::shown(gate.catalog().passed().resources().iter(), |one| gate.shows_resource(one), cursor)
     }
 
     /// Lists the resource templates visible to a caller.
-    pub async fn resource_templates(&self, caller: &Caller, cursor: Option<&str>) -> Result<Page, ErrorData> {
+    pub async fn resource_templates(
+        &self,
+        caller: &Caller,
+        cursor: Option<&str>,
+    ) -> Result<ListPage, ErrorData> {
         self.listed(caller, |_| false).await;
         let gate = self.gate(&caller.session);
         Self::shown(gate.catalog().passed().templates().iter(), |one| gate.shows_resource(one), cursor)
@@ -141,7 +145,7 @@ impl Gateway {
         let prompt = gate.prompt(name)?;
         let (connection, control, wait) = self.route(caller, &prompt.server)?;
         let (server, settings) = (&prompt.server, connection.settings());
-        let passing = Passing { gate: &gate, caller, server, settings: &settings, label: name };
+        let passing = ContentInTransit { gate: &gate, caller, server, settings: &settings, label: name };
         self.may_leave(passing, &arguments).map_err(stopped)?;
         let (owner, budget) = (caller.owner(), caller.limits.max_result_bytes);
         let result = match connection.get_prompt(&prompt.own, arguments, control, wait).await {
@@ -184,8 +188,8 @@ impl Gateway {
             let asked = ApprovalAsked { rule, written, own: Some(question), by };
             match self.approve(caller, tool, &params, asked).await {
                 Ok(_) => {}
-                Err(Unprepared::Fault(fault)) => return Err(*fault),
-                Err(Unprepared::Asks(unasked)) => {
+                Err(PrepareError::Fault(fault)) => return Err(*fault),
+                Err(PrepareError::Asks(unasked)) => {
                     let (name, params) = (tool.full.to_string(), unasked.written.clone());
                     let held = Request { name, params, ..Request::default() };
                     return Err(self.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held))));
@@ -211,7 +215,7 @@ impl Gateway {
     ) -> Result<Value, ErrorData> {
         let (connection, control, wait) = self.route(caller, server)?;
         let (gate, settings) = (self.gate(&caller.session), connection.settings());
-        let passing = Passing { gate: &gate, caller, server, settings: &settings, label: uri };
+        let passing = ContentInTransit { gate: &gate, caller, server, settings: &settings, label: uri };
         let sent = Map::from_iter([("uri".to_string(), json!(own))]);
         self.may_leave(passing, &sent).map_err(stopped)?;
         let result = match connection.read_resource(own, control, wait).await {
@@ -319,7 +323,8 @@ impl Gateway {
         let (connection, ..) = self.route(caller, &server)?;
         let subscribed = connection.subscribe(own).await;
         let (gate, settings) = (self.gate(&caller.session), connection.settings());
-        let passing = Passing { gate: &gate, caller, server: &server, settings: &settings, label: uri };
+        let passing =
+            ContentInTransit { gate: &gate, caller, server: &server, settings: &settings, label: uri };
         subscribed
             .map(FollowedResource::OfServer)
             .map_err(|error| self.inspected_error(passing, to_rpc_error(&server, error)))
@@ -358,7 +363,8 @@ impl Gateway {
         };
         let (connection, control, wait) = self.route(caller, &server)?;
         let settings = connection.settings();
-        let passing = Passing { gate: &gate, caller, server: &server, settings: &settings, label: &server };
+        let passing =
+            ContentInTransit { gate: &gate, caller, server: &server, settings: &settings, label: &server };
         let sent = [("argument", json!(params.argument)), ("context", json!(params.context))];
         self.may_leave(passing, &sent.map(|(key, value)| (key.to_string(), value)).into_iter().collect())
             .map_err(stopped)?;

@@ -34,11 +34,11 @@ use tokio::time::Instant;
 pub(crate) use self::arguments::AskArguments;
 use self::{
     about::About,
-    form::{Reply, check_form, form_for},
+    form::{FormReply, check_form, form_for},
 };
 pub(super) use self::{
     about::Question,
-    approval::{Approved, HeldCall, Unasked, by_chat},
+    approval::{ApprovalOutcome, ApprovalRequest, HeldCall, by_chat},
 };
 use nonet_state::{
     grants::{Approval, ApprovalAsked},
@@ -75,7 +75,7 @@ pub struct Questions {
 
 /// Whose question was answered outside of the chat.
 #[derive(Clone, Debug)]
-pub struct Settled {
+pub struct SettledQuestion {
     /// The client's name.
     pub client: String,
     /// The tool whose call waits for approval, if the question is about a call.
@@ -174,13 +174,13 @@ impl Questions {
         let schema = form_for(arguments, &about);
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
         match self.put(caller, &arguments.message(), &schema, wanted).await {
-            FormOutcome::Reply(Reply::Decline) => {
+            FormOutcome::Reply(FormReply::Decline) => {
                 return Ok(QuestionOutcome::Answer(json!({ "status": "denied" })));
             }
-            FormOutcome::Reply(Reply::Cancel) => {
+            FormOutcome::Reply(FormReply::Cancel) => {
                 return Ok(QuestionOutcome::Answer(json!({ "status": "cancelled" })));
             }
-            FormOutcome::Reply(Reply::Accept(form)) => {
+            FormOutcome::Reply(FormReply::Accept(form)) => {
                 if let Some(answer) = about.filled_in(form) {
                     return Ok(QuestionOutcome::Answer(answer));
                 }
@@ -212,7 +212,7 @@ impl Questions {
         tool: &Tool,
         params: &Map<String, Value>,
         asked: ApprovalAsked,
-    ) -> Result<Approved, Fault> {
+    ) -> Result<ApprovalOutcome, Fault> {
         let approval = Approval::of(caller, tool, params);
         let (by, is_single) = (asked.by, asked.own.is_some());
         let is_remembered = |hash: &str| caller.session.approves(&tool.full, hash);
@@ -220,37 +220,37 @@ impl Questions {
             && !is_single
             && (is_remembered(&tool.hash) || by == ApproveBy::Chat && is_remembered(&by_chat(&tool.hash)))
         {
-            return Ok(Approved::By(Approver::Session));
+            return Ok(ApprovalOutcome::By(Approver::Session));
         }
         if let Some(run) = &caller.run
             && let Some(answer) = run.answer(&approval, &asked)
         {
-            return answer.map(Approved::By);
+            return answer.map(ApprovalOutcome::By);
         }
         if by == ApproveBy::Chat
             && let Some(approver) = self.take_approval(&approval).await
         {
-            return Ok(Approved::By(approver));
+            return Ok(ApprovalOutcome::By(approver));
         }
-        let mut unasked = Unasked::new(caller, tool, approval, params, asked);
+        let mut unasked = ApprovalRequest::new(caller, tool, approval, params, asked);
         if caller.run.is_some() {
-            return Ok(Approved::Unasked(Box::new(unasked)));
+            return Ok(ApprovalOutcome::Unasked(Box::new(unasked)));
         }
         match self.by_form(caller, &unasked.message, unasked.lasting).await {
             FormDecision::Yes { always } => {
                 if always {
                     caller.session.approve(&tool.full, &tool.hash);
                 }
-                Ok(Approved::By(Approver::Form))
+                Ok(ApprovalOutcome::By(Approver::Form))
             }
             FormDecision::No => Err(unasked.refused(None)),
             // The model gets no way to answer for a user who has forms.
             FormDecision::Unanswered(why) => {
                 let message = format!("{why} `{}` was not called; repeat the call to ask again.", tool.full);
                 unasked.fault = Some(Box::new(Fault::new(Code::NeedsApproval, message)));
-                Ok(Approved::Unasked(Box::new(unasked)))
+                Ok(ApprovalOutcome::Unasked(Box::new(unasked)))
             }
-            FormDecision::NoForm => Ok(Approved::Unasked(Box::new(unasked))),
+            FormDecision::NoForm => Ok(ApprovalOutcome::Unasked(Box::new(unasked))),
         }
     }
 
@@ -264,7 +264,7 @@ impl Questions {
         });
         let unanswered = |why: &str| FormDecision::Unanswered(why.into());
         match self.put(caller, message, &schema, patience(caller)).await {
-            FormOutcome::Reply(Reply::Cancel) => unanswered("The form was closed without an answer."),
+            FormOutcome::Reply(FormReply::Cancel) => unanswered("The form was closed without an answer."),
             FormOutcome::Reply(reply) => match reply.decision() {
                 Decision::Yes | Decision::All => FormDecision::Yes { always: false },
                 Decision::Always => FormDecision::Yes { always: lasting },
@@ -279,8 +279,8 @@ impl Questions {
     }
 
     /// Holds a call until the user has agreed to it, and returns the fault that says how to go on.
-    pub(super) fn hold(&self, caller: &Caller, unasked: Unasked, held: HeldCall) -> Fault {
-        let Unasked { approval, message, brief, rule, written, lasting, fault, by, .. } = unasked;
+    pub(super) fn hold(&self, caller: &Caller, unasked: ApprovalRequest, held: HeldCall) -> Fault {
+        let ApprovalRequest { approval, message, brief, rule, written, lasting, fault, by, .. } = unasked;
         let tool = approval.tool.clone();
         // A model does not answer for a user who has forms: the call asks by one when it is repeated.
         let asks_later = caller.unasked && caller.forms_later().is_some();
@@ -318,13 +318,14 @@ impl Questions {
             "required": ["decision"],
         });
         match self.put(caller, question, &schema, patience(caller)).await {
-            FormOutcome::Reply(Reply::Accept(form)) => match form.get("decision").and_then(Value::as_str) {
+            FormOutcome::Reply(FormReply::Accept(form)) => match form.get("decision").and_then(Value::as_str)
+            {
                 Some("trust") => Some(true),
                 Some("deny") => Some(false),
                 _ => None,
             },
-            FormOutcome::Reply(Reply::Decline) => Some(false),
-            FormOutcome::Reply(Reply::Cancel) | FormOutcome::TimedOut | FormOutcome::NoForm => None,
+            FormOutcome::Reply(FormReply::Decline) => Some(false),
+            FormOutcome::Reply(FormReply::Cancel) | FormOutcome::TimedOut | FormOutcome::NoForm => None,
         }
     }
 
@@ -340,10 +341,10 @@ impl Questions {
         let patience = wanted.min(patience(caller));
         let asked = tokio::select! {
             asked = tokio::time::timeout(patience, asker.put(requests)) => asked,
-            () = caller.cancel.cancelled() => return FormOutcome::Reply(Reply::Cancel),
+            () = caller.cancel.cancelled() => return FormOutcome::Reply(FormReply::Cancel),
         };
         match asked.map(|replies| replies.and_then(|mut replies| replies.remove(ASK))) {
-            Ok(Some(Ok(answer))) => FormOutcome::Reply(Reply::of(&answer)),
+            Ok(Some(Ok(answer))) => FormOutcome::Reply(FormReply::of(&answer)),
             Ok(Some(Err(error))) => {
                 tracing::warn!(%error, "the client failed to show a form");
                 FormOutcome::NoForm
@@ -504,7 +505,7 @@ impl Questions {
         token: &str,
         said: &Value,
         session_of: impl FnOnce(u64) -> Option<Arc<Session>>,
-    ) -> Result<Settled, Option<String>> {
+    ) -> Result<SettledQuestion, Option<String>> {
         let question = self.open.get(token).map(|question| question.clone());
         let question = question.filter(Question::waits_for_user).ok_or(None)?;
         let answer = question.read_from_user(said).map_err(Some)?;
@@ -515,7 +516,7 @@ impl Questions {
             note_lasting(session, &question.about, &answer, said);
         }
         let runs = self.taken(question.about.clone(), &answer, Approver::Page).await.is_some();
-        let settled = Settled { client: question.client.clone(), tool: question.tool() };
+        let settled = SettledQuestion { client: question.client.clone(), tool: question.tool() };
         question.settled = Some(answer.clone());
         self.open.insert(token.into(), question);
         if let (Some(session), Value::Object(answer)) = (session, answer) {
@@ -552,7 +553,7 @@ pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
 
 /// The outcome of a form.
 enum FormOutcome {
-    Reply(Reply),
+    Reply(FormReply),
     TimedOut,
     NoForm,
 }

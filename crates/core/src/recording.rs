@@ -16,7 +16,7 @@ use nonet_text::{
 
 use super::{
     Gateway, auditing,
-    call::{Begun, Made, OF_SESSIONS},
+    call::{CallInFlight, CallOutcome, OF_SESSIONS},
 };
 use nonet_state::{
     feed::{CallContent, FinishedCall, MOST_OF_CALL},
@@ -39,9 +39,9 @@ impl Gateway {
         &self,
         caller: &Caller,
         tool: &Tool,
-        begun: &Begun,
+        begun: &CallInFlight,
         bytes_out: usize,
-        made: &mut Made,
+        made: &mut CallOutcome,
     ) {
         let bytes_in = begun.bytes_in;
         let in_gateway = begun.at.elapsed().saturating_sub(made.in_server);
@@ -118,7 +118,7 @@ impl Gateway {
     }
 
     /// Records a call that failed before it reached a tool.
-    pub(super) async fn refused(&self, caller: &Caller, name: &str, begun: &Begun, fault: &Fault) {
+    pub(super) async fn refused(&self, caller: &Caller, name: &str, begun: &CallInFlight, fault: &Fault) {
         self.metrics.refused(fault.code.as_str());
         let name = &*shown_name(name);
         let tool = name;
@@ -149,7 +149,7 @@ impl Gateway {
 }
 
 /// Returns the part of a finished call that is known when it begins, and the time.
-fn ended_call(caller: &Caller, begun: &Begun) -> FinishedCall {
+fn ended_call(caller: &Caller, begun: &CallInFlight) -> FinishedCall {
     FinishedCall {
         at: unix_ms(nonet_base::clock::system_time()),
         client: caller.client.clone(),

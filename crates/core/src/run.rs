@@ -99,7 +99,7 @@ impl Run {
         self.went_on.store(true, Ordering::Release);
         let questions = caller.asker.as_ref().map(|asker| {
             let board = caller.session.of_client().board.clone();
-            Questions { call: asker.waits.goes_on(&board), board, waits: asker.waits.clone() }
+            RunQuestions { call: asker.waits.goes_on(&board), board, waits: asker.waits.clone() }
         });
         let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked().into()) });
         let Run { label, cancel, progress, admission, .. } = self;
@@ -144,13 +144,13 @@ impl Run {
 
 /// The questions of a call that goes on as a task.
 #[derive(Debug)]
-struct Questions {
+struct RunQuestions {
     call: u64,
     board: Arc<QuestionBoard>,
     waits: Arc<ClientWait>,
 }
 
-impl TaskQuestions for Questions {
+impl TaskQuestions for RunQuestions {
     fn open(&self) -> Map<String, Value> {
         self.board.of_call(self.call)
     }

@@ -48,7 +48,7 @@ const STDERR_LINE: usize = 300;
 const MASK: &str = "***";
 
 /// A server that could be added.
-struct Plan {
+struct ServerCandidate {
     name: Arc<str>,
     server: OneServer,
     persist: bool,
@@ -86,7 +86,8 @@ impl Gateway {
         caller: &Caller,
         params: &Map<String, Value>,
     ) -> Result<Value, Fault> {
-        let Plan { name, server: OneServer { settings, keys }, persist } = self.plan(caller, params)?;
+        let ServerCandidate { name, server: OneServer { settings, keys }, persist } =
+            self.plan(caller, params)?;
         let Some(updates) = self.publisher.updates() else {
             return Err(Fault::new(
                 Code::Internal,
@@ -168,8 +169,10 @@ impl Gateway {
     /// Builds the question to the user whether a server may be removed.
     pub(super) fn question_of_removing(&self, caller: &Caller, name: &str) -> Result<String, Fault> {
         match self.removable(caller, name)? {
-            Removable::OfSession => Ok(format!("Remove the server `{name}`, which this session has added?")),
-            Removable::OfFile => Ok(format!(
+            RemovalPlace::OfSession => {
+                Ok(format!("Remove the server `{name}`, which this session has added?"))
+            }
+            RemovalPlace::OfFile => Ok(format!(
                 "Remove the server `{name}` from {}, for all clients? It was added with gateway.add_server.",
                 self.config().file.display()
             )),
@@ -180,14 +183,14 @@ impl Gateway {
     pub(super) async fn remove_server(self: &Arc<Self>, caller: &Caller, name: &str) -> Result<Value, Fault> {
         let mut answer = json!({ "name": name, "state": "removed" });
         match self.removable(caller, name)? {
-            Removable::OfSession => {
+            RemovalPlace::OfSession => {
                 let (gateway, session) = (self.clone(), caller.session.of_client().id);
                 let name = name.to_string();
                 // Runs to its end even if the call is cut off: nothing else would stop the process.
                 let removal = async move { gateway.retire_servers(session, &name).await };
                 let _ = self.servers.life.tasks.spawn(removal).await;
             }
-            Removable::OfFile => {
+            RemovalPlace::OfFile => {
                 if let Some(hint) = self.take_from_file(name).await? {
                     answer["hint"] = json!(hint);
                 }
@@ -247,7 +250,7 @@ impl Gateway {
         let (file, server) = (self.config().file.clone(), name.to_string());
         let removed = tokio::task::spawn_blocking(move || {
             let unused = file::remove(&file, &server)?;
-            Ok::<_, file::Unchanged>((unused, config::read_text(&file)))
+            Ok::<_, file::FileEditError>((unused, config::read_text(&file)))
         });
         let unused = match removed.await {
             Ok(Ok((unused, text))) => {
@@ -304,17 +307,17 @@ impl Gateway {
     }
 
     /// Whether a caller may remove a server, and from where.
-    fn removable(&self, caller: &Caller, name: &str) -> Result<Removable, Fault> {
+    fn removable(&self, caller: &Caller, name: &str) -> Result<RemovalPlace, Fault> {
         let gate = self.gate(&caller.session);
         if gate.world.owners.get(name) == Some(&caller.session.of_client().id) {
-            return Ok(Removable::OfSession);
+            return Ok(RemovalPlace::OfSession);
         }
         let config = gate.config();
         let is_of_file =
             config.servers.keys().any(|server| server.as_str() == name) || config.left_out.contains_key(name);
         if is_of_file && gate.may_concern(name) {
             if file::was_added(&config.file, name) && !gate.is_limited() {
-                return Ok(Removable::OfFile);
+                return Ok(RemovalPlace::OfFile);
             }
             let message = format!(
                 "`{name}` is a server of {}, and was not added by this client. The user can run `{} {name}`.",
@@ -334,7 +337,7 @@ impl Gateway {
     }
 
     /// Checks whether a server may be added, as far as possible before it is started.
-    fn plan(&self, caller: &Caller, params: &Map<String, Value>) -> Result<Plan, Fault> {
+    fn plan(&self, caller: &Caller, params: &Map<String, Value>) -> Result<ServerCandidate, Fault> {
         let given = params.get("name").and_then(Value::as_str).unwrap_or_default().trim();
         let again = |key: &str, value: Value| {
             let mut params = params.clone();
@@ -395,7 +398,7 @@ impl Gateway {
                 *sandbox = Some(Box::new(of_gateway.clone()));
             }
         }
-        Ok(Plan { name, server, persist })
+        Ok(ServerCandidate { name, server, persist })
     }
 
     /// Refuses a tool that ends with the session, because later work cannot use it.
@@ -467,7 +470,7 @@ impl Gateway {
 }
 
 /// Where a server can be removed.
-enum Removable {
+enum RemovalPlace {
     OfSession,
     OfFile,
 }
@@ -544,8 +547,8 @@ fn bytes(value: &Value) -> usize {
 }
 
 /// Builds the question for the user: everything that will run or be reached, without secrets.
-fn question(plan: &Plan, params: &Map<String, Value>, file: &str) -> String {
-    let Plan { name, server, persist } = plan;
+fn question(plan: &ServerCandidate, params: &Map<String, Value>, file: &str) -> String {
+    let ServerCandidate { name, server, persist } = plan;
     let mut text = match persist {
         true => format!("Add the server `{name}` to {file}, for all clients?"),
         false => format!("Add the server `{name}` to this session?"),

@@ -28,7 +28,7 @@ use super::{
     Gateway,
     apps::AppArguments,
     builtin::run_graph,
-    errands::{FAR_BACK_MS, SMALL, Unkept, bounded, failure, not_kept, unattended},
+    errands::{ErrandError, FAR_BACK_MS, SMALL, bounded, failure, not_kept, unattended},
     interrupt::Interrupt,
 };
 use crate::apps;
@@ -62,7 +62,7 @@ pub(super) struct ScheduleArguments {
 
 /// Something to do later, once or repeatedly.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Appointment {
+pub(super) struct ScheduleEntry {
     /// The time as written.
     when: String,
     /// Whether `when` is a cron expression, or words for one.
@@ -72,7 +72,7 @@ pub(super) struct Appointment {
     timezone: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     label: Option<String>,
-    what: What,
+    what: ScheduledWork,
     /// How often it runs; 0 for no limit.
     max_runs: u64,
     #[serde(default)]
@@ -82,7 +82,7 @@ pub(super) struct Appointment {
     kept_ms: u64,
     /// A started run whose result was not reported yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    begun: Option<BegunRun>,
+    begun: Option<RunRecord>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     last: Option<LastRun>,
 }
@@ -90,7 +90,7 @@ pub(super) struct Appointment {
 /// The subject of an appointment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum What {
+enum ScheduledWork {
     Tool { name: String, params: Map<String, Value> },
     App { app_id: String, input: Value },
     Reminder { message: String },
@@ -98,7 +98,7 @@ enum What {
 
 /// A run, recorded before it begins: a gateway that takes over sees from its task whether it has ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct BegunRun {
+struct RunRecord {
     task_id: String,
     /// Whether an earlier gateway started this run but ended before it did.
     #[serde(default)]
@@ -114,7 +114,7 @@ struct LastRun {
     task_id: String,
 }
 
-impl Appointment {
+impl ScheduleEntry {
     fn zone(&self) -> Zone {
         // The machine may no longer know the zone.
         Zone::of(self.timezone.as_deref()).unwrap_or_else(|_| Zone::machine())
@@ -129,9 +129,9 @@ impl Appointment {
     /// Adds the subject to a notice or a list.
     fn describe(&self, about: &mut Value) {
         match &self.what {
-            What::Tool { name, .. } => set_member(about, "tool", &**name),
-            What::App { app_id, .. } => set_member(about, "app_id", &**app_id),
-            What::Reminder { message } => set_member(about, "message", &**message),
+            ScheduledWork::Tool { name, .. } => set_member(about, "tool", &**name),
+            ScheduledWork::App { app_id, .. } => set_member(about, "app_id", &**app_id),
+            ScheduledWork::Reminder { message } => set_member(about, "message", &**message),
         }
         if let Some(label) = &self.label {
             set_member(about, "label", &**label);
@@ -230,7 +230,7 @@ impl Gateway {
             let message = format!("`message` has {length} characters; give 1 to {MAX_MESSAGE}.");
             return Err(Fault::new(Code::InvalidParams, message));
         }
-        self.appoint(caller, What::Reminder { message }, arguments).await
+        self.appoint(caller, ScheduledWork::Reminder { message }, arguments).await
     }
 
     /// Checks that a tool may run unattended with these params. Returns the tool and the repairs to its params.
@@ -239,7 +239,7 @@ impl Gateway {
         own: &Caller,
         name: &str,
         params: &Map<String, Value>,
-    ) -> Result<(What, Vec<String>), Fault> {
+    ) -> Result<(ScheduledWork, Vec<String>), Fault> {
         let written = Value::Object(params.clone());
         bounded("params", &written)?;
         let (gate, tool) = self.errand_tool(own, name).await?;
@@ -261,7 +261,7 @@ impl Gateway {
         }
         let full = tool.full.to_string();
         let prepared = self.prepare_errand(own, (gate, tool), written).await?;
-        Ok((What::Tool { name: full, params: params.clone() }, prepared.repaired))
+        Ok((ScheduledWork::Tool { name: full, params: params.clone() }, prepared.repaired))
     }
 
     /// Returns the params of `gateway.run_graph` if a name means a graph: that tool, `run_parallel`, or the name of a graph
@@ -304,7 +304,7 @@ impl Gateway {
     }
 
     /// Checks that an app's tools may run unattended and that the input fits.
-    async fn scheduled_app(&self, own: &Caller, id: &str, input: &Value) -> Result<What, Fault> {
+    async fn scheduled_app(&self, own: &Caller, id: &str, input: &Value) -> Result<ScheduledWork, Fault> {
         bounded("input", input)?;
         let config = self.config();
         let Some(app) = config.apps.get(id) else {
@@ -319,14 +319,14 @@ impl Gateway {
             let (gate, tool): (_, Arc<Tool>) = self.errand_tool(own, name).await?;
             unattended(&gate, &tool)?;
         }
-        Ok(What::App { app_id: id.into(), input: input.clone() })
+        Ok(ScheduledWork::App { app_id: id.into(), input: input.clone() })
     }
 
     /// Stores an appointment. Overwrites an appointment with the same label.
     async fn appoint(
         &self,
         caller: &Caller,
-        what: What,
+        what: ScheduledWork,
         arguments: ScheduleArguments,
     ) -> Result<Value, Fault> {
         let ScheduleArguments { when, label, max_runs, timezone, .. } = arguments;
@@ -345,7 +345,7 @@ impl Gateway {
         };
         let repeats = matches!(timetable, Timetable::Cron(_));
         let (when, timezone) = (when.trim().to_string(), timezone.and(zone.name().map(String::from)));
-        let appointment = Appointment {
+        let appointment = ScheduleEntry {
             when,
             repeats,
             timezone,
@@ -363,7 +363,7 @@ impl Gateway {
             owner: owner.clone(),
             id: id.clone(),
             due_ms,
-            of_config: !matches!(appointment.what, What::Reminder { .. }),
+            of_config: !matches!(appointment.what, ScheduledWork::Reminder { .. }),
             ..NewRecord::new(kind, json!(appointment))
         };
         let put = self.records.put(record, Most::Refuse(MOST_SCHEDULES)).await;
@@ -423,10 +423,12 @@ impl Gateway {
     }
 
     /// Runs a due appointment.
-    pub(super) async fn run_appointment(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
-        let appointment = read(&record).ok_or(Unkept::Unreadable)?;
+    pub(super) async fn run_appointment(self: &Arc<Self>, record: Record) -> Result<(), ErrandError> {
+        let appointment = read(&record).ok_or(ErrandError::Unreadable)?;
         match &appointment.what {
-            What::Reminder { message } => Ok(self.tell_reminder(&record, &appointment, message).await?),
+            ScheduledWork::Reminder { message } => {
+                Ok(self.tell_reminder(&record, &appointment, message).await?)
+            }
             _ => self.run_scheduled(record, appointment).await,
         }
     }
@@ -448,7 +450,7 @@ impl Gateway {
     async fn tell_reminder(
         &self,
         record: &Record,
-        appointment: &Appointment,
+        appointment: &ScheduleEntry,
         message: &str,
     ) -> Result<(), StoreError> {
         let (now_ms, due_ms) = (self.clock.unix_ms(), record.due_ms.unwrap_or_default());
@@ -456,7 +458,7 @@ impl Gateway {
         appointment.describe(&mut notice);
         notice["due"] = json!(appointment.zone().show(due_ms));
         add_lateness(&mut notice, self.lateness(due_ms, now_ms));
-        let kept = Appointment { runs: appointment.runs + 1, kept_ms: now_ms, ..appointment.clone() };
+        let kept = ScheduleEntry { runs: appointment.runs + 1, kept_ms: now_ms, ..appointment.clone() };
         let next_ms = kept.next_ms(now_ms.max(due_ms));
         if let Some(next) = next_ms {
             notice["next_run"] = json!(kept.zone().show(next));
@@ -477,8 +479,8 @@ impl Gateway {
     async fn run_scheduled(
         self: &Arc<Self>,
         mut record: Record,
-        mut appointment: Appointment,
-    ) -> Result<(), Unkept> {
+        mut appointment: ScheduleEntry,
+    ) -> Result<(), ErrandError> {
         let caller = self.errand_caller(&record.owner, "schedule");
         let mut again = false;
         if let Some(run) = &appointment.begun {
@@ -499,7 +501,7 @@ impl Gateway {
         self.jobs.has_room()?;
         let now_ms = self.clock.unix_ms();
         let late_ms = self.lateness(record.due_ms.unwrap_or(now_ms), now_ms);
-        let run = BegunRun { task_id: Jobs::new_id(), again, late_ms };
+        let run = RunRecord { task_id: Jobs::new_id(), again, late_ms };
         appointment.begun = Some(run.clone());
         record.body = json!(appointment);
         if !self.records.change(record.clone()).await? {
@@ -512,14 +514,14 @@ impl Gateway {
     }
 
     /// Runs the work as a task with this handle, and waits for its end.
-    async fn as_task(self: &Arc<Self>, caller: &Caller, task_id: &str, appointment: &Appointment) {
+    async fn as_task(self: &Arc<Self>, caller: &Caller, task_id: &str, appointment: &ScheduleEntry) {
         let cancel = CancellationToken::new();
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
         let (gateway, what) = (self.clone(), appointment.what.clone());
         let label = match &what {
-            What::Tool { name, .. } => name.clone(),
-            What::App { app_id, .. } => format!("app {app_id}"),
-            What::Reminder { .. } => String::new(),
+            ScheduledWork::Tool { name, .. } => name.clone(),
+            ScheduledWork::App { app_id, .. } => format!("app {app_id}"),
+            ScheduledWork::Reminder { .. } => String::new(),
         };
         let running = tokio::spawn(async move { gateway.scheduled_call(&own, what).await.into() });
         let progress = Arc::new(|| None);
@@ -529,14 +531,16 @@ impl Gateway {
         while job.wait(WAIT).await.is_none() {}
     }
 
-    async fn scheduled_call(self: &Arc<Self>, caller: &Caller, what: What) -> Value {
+    async fn scheduled_call(self: &Arc<Self>, caller: &Caller, what: ScheduledWork) -> Value {
         let ended = match what {
-            What::Tool { name, params } => {
+            ScheduledWork::Tool { name, params } => {
                 let called = self.errand_call(caller, &name, &params).await;
                 called.map(|called| called.result).map_err(Interrupt::from)
             }
-            What::App { app_id, input } => self.run_app(caller, AppArguments::new(app_id, input)).await,
-            What::Reminder { .. } => Ok(Value::Null),
+            ScheduledWork::App { app_id, input } => {
+                self.run_app(caller, AppArguments::new(app_id, input)).await
+            }
+            ScheduledWork::Reminder { .. } => Ok(Value::Null),
         };
         match ended {
             Ok(result) => result,
@@ -548,12 +552,12 @@ impl Gateway {
     }
 
     /// Whether a second run does no harm: every tool that it calls is read-only or idempotent.
-    async fn is_repeatable(&self, caller: &Caller, what: &What) -> bool {
+    async fn is_repeatable(&self, caller: &Caller, what: &ScheduledWork) -> bool {
         let config = self.config();
         let (mut apps, mut tools) = (BTreeSet::new(), BTreeSet::new());
         match what {
-            What::Tool { name, .. } => drop(tools.insert(name.as_str())),
-            What::App { app_id, .. } => {
+            ScheduledWork::Tool { name, .. } => drop(tools.insert(name.as_str())),
+            ScheduledWork::App { app_id, .. } => {
                 let is_model =
                     |id: &&str| config.apps.get(*id).is_none_or(|app| matches!(app.kind, AppKind::Model(_)));
                 if tools_of(&config, app_id, &mut apps, &mut tools).is_err()
@@ -563,7 +567,7 @@ impl Gateway {
                     return false;
                 }
             }
-            What::Reminder { .. } => {}
+            ScheduledWork::Reminder { .. } => {}
         }
         for name in tools {
             if !self.errand_tool(caller, name).await.is_ok_and(|(_, tool)| tool.is_repeatable()) {
@@ -578,7 +582,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         record: &Record,
-        appointment: Appointment,
+        appointment: ScheduleEntry,
     ) -> Result<(), StoreError> {
         let Some(run) = appointment.begun.clone() else { return Ok(()) };
         let result = self.kept.of_task(&caller.owner(), &run.task_id, usize::MAX).await;
@@ -606,13 +610,13 @@ impl Gateway {
         &self,
         caller: &Caller,
         record: &Record,
-        appointment: Appointment,
+        appointment: ScheduleEntry,
     ) -> Result<(), StoreError> {
         let message = "The gateway ended during this run, so it is unknown whether the run took effect. It was not repeated, because not everything that it calls is read-only or idempotent. Check what it has done before you run it again.";
         let mut told = json!({ "outcome": "unknown", "message": message });
         let mut next = schedule_list();
         match &appointment.what {
-            What::Tool { name, params } => {
+            ScheduledWork::Tool { name, params } => {
                 if json_len(&json!(params)) <= SMALL {
                     told["params"] = json!(params);
                 }
@@ -620,8 +624,8 @@ impl Gateway {
                     next = NextStep::new("browse_category", json!({ "category": &*tool.server }));
                 }
             }
-            What::App { input, .. } if json_len(input) <= SMALL => told["input"] = input.clone(),
-            What::App { .. } | What::Reminder { .. } => {}
+            ScheduledWork::App { input, .. } if json_len(input) <= SMALL => told["input"] = input.clone(),
+            ScheduledWork::App { .. } | ScheduledWork::Reminder { .. } => {}
         }
         self.close_run(record, appointment, None, told, next).await
     }
@@ -630,7 +634,7 @@ impl Gateway {
     async fn close_run(
         &self,
         record: &Record,
-        appointment: Appointment,
+        appointment: ScheduleEntry,
         success: Option<bool>,
         told: Value,
         next_step: NextStep,
@@ -639,7 +643,7 @@ impl Gateway {
         let now_ms = self.clock.unix_ms();
         let last = Some(LastRun { at_ms: now_ms, success, task_id: run.task_id.clone() });
         let runs = appointment.runs + 1;
-        let kept = Appointment { runs, kept_ms: now_ms, begun: None, last, ..appointment };
+        let kept = ScheduleEntry { runs, kept_ms: now_ms, begun: None, last, ..appointment };
         let mut notice = json!({ "kind": "scheduled_run", "job_id": record.id });
         kept.describe(&mut notice);
         if let (Some(notice), Value::Object(told)) = (notice.as_object_mut(), told) {
@@ -665,7 +669,7 @@ impl Gateway {
     async fn put_off(
         &self,
         record: Record,
-        kept: &Appointment,
+        kept: &ScheduleEntry,
         next_ms: Option<u64>,
     ) -> Result<bool, StoreError> {
         match next_ms {
@@ -719,8 +723,8 @@ fn tools_of<'a>(
     Ok(())
 }
 
-fn read(record: &Record) -> Option<Appointment> {
-    let appointment = Appointment::deserialize(&record.body);
+fn read(record: &Record) -> Option<ScheduleEntry> {
+    let appointment = ScheduleEntry::deserialize(&record.body);
     appointment.inspect_err(|error| tracing::warn!(%error, id = record.id, "a schedule cannot be read")).ok()
 }
 
@@ -734,14 +738,14 @@ pub(super) fn schedule_in_full(record: &Record) -> Option<Value> {
     let appointment = read(record)?;
     let mut shown = listed(record, &appointment);
     match appointment.what {
-        What::Tool { params, .. } => shown["params"] = json!(params),
-        What::App { input, .. } => shown["input"] = input,
-        What::Reminder { .. } => {}
+        ScheduledWork::Tool { params, .. } => shown["params"] = json!(params),
+        ScheduledWork::App { input, .. } => shown["input"] = input,
+        ScheduledWork::Reminder { .. } => {}
     }
     Some(shown)
 }
 
-fn listed(record: &Record, appointment: &Appointment) -> Value {
+fn listed(record: &Record, appointment: &ScheduleEntry) -> Value {
     let zone = appointment.zone();
     let mut entry = json!({ "job_id": record.id });
     appointment.describe(&mut entry);

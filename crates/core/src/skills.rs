@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, call::text_result, inspect::Passing, interrupt::Interrupt};
+use super::{Gateway, call::text_result, inspect::ContentInTransit, interrupt::Interrupt};
 use crate::gate::{Gate, may_not_be_used};
 use nonet_state::session::Caller;
 
@@ -226,7 +226,7 @@ impl Gateway {
         let patience = caller.limits.soft_deadline / 2;
         let settings = connection.settings();
         let label = format!("{server}/{name}");
-        let passing = Passing { gate, caller, server, settings: &settings, label: &label };
+        let passing = ContentInTransit { gate, caller, server, settings: &settings, label: &label };
         let arguments = prompt.arguments(given);
         self.may_leave(passing, &arguments)?;
         let control = Control {

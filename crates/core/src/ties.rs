@@ -30,12 +30,12 @@ pub(crate) enum TieBreak {
 
 /// The criteria for equal hits; the better hit has the smaller value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Standing {
+struct TieRank {
     is_up: Reverse<bool>,
     cost: Cost,
 }
 
-impl Standing {
+impl TieRank {
     /// Returns why a hit with this standing comes before a hit with another one.
     fn ahead_of(self, other: Self) -> Option<TieBreak> {
         if self >= other {
@@ -72,7 +72,7 @@ impl<'a> Ties<'a> {
         let gate = self.gate;
         let standing = |hit: &Hit| match gate.snapshot.tool(hit.document) {
             Some(tool) => self.standing(tool),
-            None => Standing { is_up: Reverse(false), cost: Cost::High },
+            None => TieRank { is_up: Reverse(false), cost: Cost::High },
         };
         let decided = settle(hits, standing);
         self.decided.extend(decided);
@@ -95,14 +95,14 @@ impl<'a> Ties<'a> {
         counts
     }
 
-    fn standing(&self, tool: &Tool) -> Standing {
+    fn standing(&self, tool: &Tool) -> TieRank {
         let cost = self.figures.map_or(Cost::default(), |figures| figures.cost(&tool.own_full()));
-        Standing { is_up: Reverse(self.gate.trouble(tool.at()).is_none()), cost }
+        TieRank { is_up: Reverse(self.gate.trouble(tool.at()).is_none()), cost }
     }
 }
 
 /// Sorts adjacent equal hits. Returns, by document, why hits moved ahead.
-fn settle(hits: &mut [Hit], standing: impl Fn(&Hit) -> Standing) -> Vec<(usize, TieBreak)> {
+fn settle(hits: &mut [Hit], standing: impl Fn(&Hit) -> TieRank) -> Vec<(usize, TieBreak)> {
     let (mut decided, mut at) = (Vec::new(), 0);
     while at < hits.len() {
         let first = hits[at];
@@ -112,7 +112,7 @@ fn settle(hits: &mut [Hit], standing: impl Fn(&Hit) -> Standing) -> Vec<(usize, 
         if equal == 0 {
             continue;
         }
-        let mut ranked: Vec<(Standing, usize, Hit)> =
+        let mut ranked: Vec<(TieRank, usize, Hit)> =
             group.iter().enumerate().map(|(place, hit)| (standing(hit), place, *hit)).collect();
         ranked.sort_by_key(|(standing, place, _)| (*standing, *place));
         for (slot, (_, _, hit)) in group.iter_mut().zip(&ranked) {
@@ -163,7 +163,7 @@ mod tests {
         let check = |hits: &[(f32, Reverse<bool>, Cost)], order: &[usize], because: &[(usize, TieBreak)]| {
             let mut found: Vec<Hit> =
                 hits.iter().enumerate().map(|(at, (score, ..))| hit(at, *score)).collect();
-            let standing = |hit: &Hit| Standing { is_up: hits[hit.document].1, cost: hits[hit.document].2 };
+            let standing = |hit: &Hit| TieRank { is_up: hits[hit.document].1, cost: hits[hit.document].2 };
             let decided = settle(&mut found, standing);
             assert_eq!(found.iter().map(|hit| hit.document).collect::<Vec<_>>(), order, "{hits:?}");
             assert_eq!(decided, because, "{hits:?}");

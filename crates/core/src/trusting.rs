@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Gateway,
-    call::{Prepared, Unprepared},
+    call::{PrepareError, PreparedCall},
 };
 use nonet_state::session::Caller;
 
@@ -148,7 +148,7 @@ impl Gateway {
         tool: Arc<Tool>,
         written: Value,
         filled: Option<Filled>,
-    ) -> BoxFuture<'a, Result<Prepared, Unprepared>> {
+    ) -> BoxFuture<'a, Result<PreparedCall, PrepareError>> {
         // Boxed, because it ends by preparing the same call again.
         Box::pin(async move { self.trust_and_prepare(caller, &tool, written, filled).await })
     }
@@ -159,7 +159,7 @@ impl Gateway {
         tool: &Tool,
         written: Value,
         filled: Option<Filled>,
-    ) -> Result<Prepared, Unprepared> {
+    ) -> Result<PreparedCall, PrepareError> {
         let Some(change) = tool.held() else {
             return Err(Fault::new(Code::Internal, "The tool is not held.").into());
         };

@@ -31,7 +31,7 @@ const STDERR_LINE: usize = 300;
 
 /// The result of trying out a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tried {
+pub enum TrialResult {
     /// The server has listed this many tools.
     Ready(usize),
     /// The server responds but requires a sign-in with this command.
@@ -42,7 +42,7 @@ pub enum Tried {
     LeftOut(String),
 }
 
-impl Tried {
+impl TrialResult {
     /// Returns the result for a state; `listed` counts the tools of a ready server.
     pub fn of(state: State, listed: impl FnOnce() -> usize) -> Self {
         match state {
@@ -87,7 +87,7 @@ impl Tried {
     }
 }
 
-impl Serialize for Tried {
+impl Serialize for TrialResult {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.json().serialize(serializer)
     }
@@ -101,7 +101,7 @@ pub struct ServerTrial {
     pub name: String,
     /// How it did; none if it is disabled.
     #[serde(flatten)]
-    pub tried: Option<Tried>,
+    pub tried: Option<TrialResult>,
     #[serde(skip_serializing_if = "Option::is_none")]
     likely_cause: Option<&'static str>,
     /// The last lines of stderr of a failed server.
@@ -110,13 +110,13 @@ pub struct ServerTrial {
 }
 
 impl ServerTrial {
-    fn of(name: &str, tried: Option<Tried>) -> Self {
+    fn of(name: &str, tried: Option<TrialResult>) -> Self {
         Self { name: name.into(), tried, likely_cause: None, stderr: Vec::new() }
     }
 
     /// Whether the server is unusable in this state.
     pub fn has_failed(&self) -> bool {
-        self.tried.as_ref().is_some_and(Tried::has_failed)
+        self.tried.as_ref().is_some_and(TrialResult::has_failed)
     }
 }
 
@@ -127,12 +127,12 @@ impl Gateway {
         self.servers.mask_by(config);
         join_all(names.iter().map(async |name| {
             let settings = config.servers.iter().find(|(known, _)| known.as_str() == name);
-            match (Tried::left_out(config, name), settings) {
+            match (TrialResult::left_out(config, name), settings) {
                 (Some(left_out), _) => ServerTrial::of(name, Some(left_out)),
                 (None, Some((_, settings))) if !settings.enabled => ServerTrial::of(name, None),
                 (None, Some((_, settings))) => self.try_server(name, settings).await,
                 (None, None) => {
-                    ServerTrial::of(name, Some(Tried::Failed("it is not in the configuration".into())))
+                    ServerTrial::of(name, Some(TrialResult::Failed("it is not in the configuration".into())))
                 }
             }
         }))
@@ -165,9 +165,9 @@ impl Gateway {
             Ok(Ok(tools)) => tools,
             _ => 0,
         };
-        let tried = Tried::of(state, || tools);
+        let tried = TrialResult::of(state, || tools);
         let mut trial = ServerTrial::of(name, Some(tried.clone()));
-        if let Tried::Failed(error) = &tried {
+        if let TrialResult::Failed(error) = &tried {
             trial.likely_cause = likely_cause(error);
             let tail = stderr.iter().rev().take(STDERR_LINES).rev().map(|line| clip(line, STDERR_LINE));
             trial.stderr = tail.collect();

@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Gateway,
     builtin::watch as watches,
-    questions::Settled,
+    questions::SettledQuestion,
     scheduling::{schedule_in_full, schedule_in_list},
 };
 use nonet_state::faults::of_store;
@@ -231,7 +231,7 @@ impl Gateway {
     /// # Errors
     ///
     /// `not_found` if the question is no longer open, `invalid_params` if the answer does not fit it.
-    pub async fn answer_question(&self, token: &str, said: &Value) -> Result<Settled, Fault> {
+    pub async fn answer_question(&self, token: &str, said: &Value) -> Result<SettledQuestion, Fault> {
         let settled = self.questions.settle(token, said, |id| self.sessions.get(id)).await;
         settled.map_err(|why| match why {
             Some(why) => Fault::new(Code::InvalidParams, why),

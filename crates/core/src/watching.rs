@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::{
     Gateway,
-    errands::{Called, SMALL, Unkept, bounded, failure, not_kept, unattended},
+    errands::{ErrandError, ErrandResult, SMALL, bounded, failure, not_kept, unattended},
 };
 use nonet_state::{faults::wrong_filter, session::Caller};
 
@@ -93,7 +93,7 @@ impl WatchArguments {
 }
 
 /// The finding of a check, and its source.
-struct Looked {
+struct CheckOutcome {
     finding: Finding,
     /// The compared value, if there is one.
     value: Value,
@@ -134,9 +134,9 @@ impl Gateway {
             }
             Err(fault) => Err(fault.clone()),
         };
-        let Called { result, repaired } = match called {
+        let ErrandResult { result, repaired } = match called {
             Err(fault) if PASSING.contains(&fault.code) => {
-                Called { result: fault.to_result(), repaired: Vec::new() }
+                ErrandResult { result: fault.to_result(), repaired: Vec::new() }
             }
             called => called?,
         };
@@ -307,8 +307,8 @@ impl Gateway {
     }
 
     /// Makes the due check.
-    pub(super) async fn check_watch(self: &Arc<Self>, record: Record) -> Result<(), Unkept> {
-        let watch = read(&record).ok_or(Unkept::Unreadable)?;
+    pub(super) async fn check_watch(self: &Arc<Self>, record: Record) -> Result<(), ErrandError> {
+        let watch = read(&record).ok_or(ErrandError::Unreadable)?;
         if watch.state != WatchState::Active {
             // Nothing is due for it.
             self.records.change(Record { due_ms: None, ..record }).await?;
@@ -317,7 +317,7 @@ impl Gateway {
         let caller = self.errand_caller(&record.owner, "watch");
         let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
         let looked = match self.errand_call(&caller, &watch.tool, &watch.params).await {
-            Ok(Called { result, .. }) => self.finding(&caller.owner(), &watch, result, at_ms).await,
+            Ok(ErrandResult { result, .. }) => self.finding(&caller.owner(), &watch, result, at_ms).await,
             Err(fault) => self.finding(&caller.owner(), &watch, fault.to_result(), at_ms).await,
         };
         let elapsed_ms = millis(timer.elapsed());
@@ -330,7 +330,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         due: Record,
-        looked: &Looked,
+        looked: &CheckOutcome,
         at_ms: u64,
         elapsed_ms: u64,
     ) -> Result<(), StoreError> {
@@ -363,7 +363,7 @@ impl Gateway {
         id: &str,
         watch: &Watch,
         news: &News,
-        looked: &Looked,
+        looked: &CheckOutcome,
     ) -> Value {
         let mut notice = json!({ "kind": "watch", "watcher_id": id, "tool": watch.tool, "why": news.why });
         if let Some(label) = &watch.label {
@@ -401,10 +401,10 @@ impl Gateway {
     }
 
     /// Evaluates a result for a watch.
-    async fn finding(&self, owner: &JobOwner, watch: &Watch, result: Value, at_ms: u64) -> Looked {
+    async fn finding(&self, owner: &JobOwner, watch: &Watch, result: Value, at_ms: u64) -> CheckOutcome {
         let failed = |code: String, message: String, result: Value| {
             let finding = Finding::Error(CheckError { code, message });
-            Looked { finding, value: Value::Null, result, note: None }
+            CheckOutcome { finding, value: Value::Null, result, note: None }
         };
         if is_error(&result) {
             let (code, message) = failure(&result);
@@ -433,7 +433,7 @@ impl Gateway {
             }
         };
         let seen = Seen::new(&value, json_len(&value) <= SMALL, at_ms);
-        Looked { finding: Finding::Value { seen, is_met }, value, result, note }
+        CheckOutcome { finding: Finding::Value { seen, is_met }, value, result, note }
     }
 
     /// Reschedules a watch that is due later than its interval.

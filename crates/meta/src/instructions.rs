@@ -7,7 +7,7 @@ use nonet_text::name::RESERVED;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use nonet_core::{AtWork, Gateway, NEEDS_CONFIG};
+use nonet_core::{Gateway, NEEDS_CONFIG, WorkSummary};
 use nonet_state::session::Caller;
 
 /// How many left-out servers the instructions name.
@@ -98,7 +98,7 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
 
 /// Describes the goal and the tasks. They come from an earlier session, so they are quoted as JSON strings, whose end
 /// is clear whatever they contain.
-fn work_notice(work: &AtWork) -> String {
+fn work_notice(work: &WorkSummary) -> String {
     let mut parts: Vec<String> = work.goal.iter().map(|goal| format!("goal {}", json!(goal))).collect();
     if !work.open.is_empty() {
         let task = |task: &Value| {
@@ -129,7 +129,7 @@ fn facts_notice(count: usize) -> String {
 }
 
 /// Says only that a goal or tasks exist.
-fn brief_notice(work: &AtWork) -> String {
+fn brief_notice(work: &WorkSummary) -> String {
     let goal = work.goal.iter().map(|_| "a goal".to_owned());
     let tasks = (work.total > 0).then(|| format!("open tasks ({})", work.total));
     let parts: Vec<String> = goal.chain(tasks).collect();

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use nonet_base::text::clip;
 use nonet_config::{Sources, keyring, shell};
-use nonet_core::{Gateway, Tried};
+use nonet_core::{Gateway, TrialResult};
 use nonet_hosts::{
     self as hosts, Carried, Defaults, FileScope, Host, HostFault, ImportRow, Imported, LeftServer, Machine,
     MappedRule, Setup, SetupClient, SetupUndo,
@@ -287,7 +287,7 @@ async fn broken(gateway: &Arc<Gateway>, chosen: &Arc<Chosen>) -> Result<BTreeMap
     let connections = gateway.connections();
     let running = running.into_iter().filter_map(|name| {
         let connection = connections.get(name)?;
-        Some((name.to_string(), Tried::of(connection.state(), || 0)))
+        Some((name.to_string(), TrialResult::of(connection.state(), || 0)))
     });
     let new: Vec<String> = new.into_iter().map(String::from).collect();
     let tried = gateway.try_servers(&loaded.config, &new).await;

@@ -25,7 +25,7 @@ pub enum Event {
         /// The position of the call in the plan.
         at: usize,
         /// How the call ended. A failure also holds back its dependants, unless the call is optional.
-        outcome: CallOutcome,
+        outcome: StepOutcome,
     },
     /// The run was cancelled. Its driver cancels the running calls and still reports their ends.
     Cancelled,
@@ -34,7 +34,7 @@ pub enum Event {
 /// How a call ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CallOutcome {
+pub enum StepOutcome {
     /// The call has a result that is not an error.
     Succeeded,
     /// The call ended with an error. Its dependants run only if it is optional.
@@ -78,16 +78,16 @@ pub enum Reason {
 enum Phase {
     Waiting,
     Running,
-    Ended(CallOutcome),
+    Ended(StepOutcome),
 }
 
 impl Phase {
-    const FAILED: Self = Self::Ended(CallOutcome::Failed);
-    const OPEN: Self = Self::Ended(CallOutcome::Open);
+    const FAILED: Self = Self::Ended(StepOutcome::Failed);
+    const OPEN: Self = Self::Ended(StepOutcome::Open);
 
     /// Whether the call is over for this run.
     fn is_over(self) -> bool {
-        matches!(self, Self::Ended(outcome) if outcome != CallOutcome::Open)
+        matches!(self, Self::Ended(outcome) if outcome != StepOutcome::Open)
     }
 }
 
@@ -110,14 +110,14 @@ impl<'a> Schedule<'a> {
     }
 
     /// Creates a run in which some calls have already ended.
-    pub fn resumed(plan: &'a Plan, pace: Pace, ended: &[(usize, CallOutcome)]) -> Self {
+    pub fn resumed(plan: &'a Plan, pace: Pace, ended: &[(usize, StepOutcome)]) -> Self {
         let mut schedule = Self::new(plan, pace);
         for (at, outcome) in ended {
             if let Some(phase) = schedule.phases.get_mut(*at) {
                 *phase = Phase::Ended(*outcome);
             }
             let optional = plan.calls().get(*at).is_some_and(|call| call.optional);
-            schedule.halted |= schedule.pace.fail_fast && *outcome == CallOutcome::Failed && !optional;
+            schedule.halted |= schedule.pace.fail_fast && *outcome == StepOutcome::Failed && !optional;
         }
         schedule
     }
@@ -133,7 +133,7 @@ impl<'a> Schedule<'a> {
                     return effects;
                 }
                 self.phases[at] = Phase::Ended(outcome);
-                let harmful = outcome == CallOutcome::Failed && !self.plan.calls()[at].optional;
+                let harmful = outcome == StepOutcome::Failed && !self.plan.calls()[at].optional;
                 if harmful && self.pace.fail_fast && !self.halted {
                     self.halted = true;
                     effects.push(Effect::Halt);

@@ -40,10 +40,10 @@ fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
             ended => Event::Ended {
                 at: place(ended),
                 outcome: match ended.chars().last() {
-                    Some('+') => CallOutcome::Succeeded,
-                    Some('~') => CallOutcome::Skipped,
-                    Some('?') => CallOutcome::Open,
-                    _ => CallOutcome::Failed,
+                    Some('+') => StepOutcome::Succeeded,
+                    Some('~') => StepOutcome::Skipped,
+                    Some('?') => StepOutcome::Open,
+                    _ => StepOutcome::Failed,
                 },
             },
         });
@@ -303,12 +303,12 @@ fn a_call_that_waits_for_the_user_parks_the_run_when_the_rest_has_ended() {
 #[test]
 fn a_resumed_run_does_what_is_left() {
     let plan = calls(&["", "a", "b", "a"]);
-    let ended = [(0, CallOutcome::Succeeded), (1, CallOutcome::Skipped)];
+    let ended = [(0, StepOutcome::Succeeded), (1, StepOutcome::Skipped)];
     let mut schedule = Schedule::resumed(&plan, pace(8), &ended);
     assert_eq!(schedule.step(Event::Begin), [Effect::Start(2), Effect::Start(3)]);
-    let ends = |at| Event::Ended { at, outcome: CallOutcome::Succeeded };
+    let ends = |at| Event::Ended { at, outcome: StepOutcome::Succeeded };
     assert_eq!((schedule.step(ends(3)), schedule.step(ends(2))), (vec![], vec![Effect::Finished]));
-    let mut failed = Schedule::resumed(&plan, pace(8), &[(0, CallOutcome::Failed)]);
+    let mut failed = Schedule::resumed(&plan, pace(8), &[(0, StepOutcome::Failed)]);
     let effects = failed.step(Event::Begin);
     assert!(effects.iter().all(|effect| !matches!(effect, Effect::Start(_))), "{effects:?}");
 }

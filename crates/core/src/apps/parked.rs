@@ -29,7 +29,7 @@ use nonet_base::{
 };
 use nonet_config::{
     ApproveBy,
-    workflow::{CallOutcome, Plan},
+    workflow::{Plan, StepOutcome},
 };
 use nonet_parts::audit::Approver;
 use nonet_servers::downstream::EscapedTexts;
@@ -46,7 +46,7 @@ use crate::{
     AskArguments, Gateway, ParallelArguments,
     approving::StepQuestion,
     call::text_result,
-    graph::{ActionResult, ItemCounts, Journal as _, Noted, OpenQuestion},
+    graph::{ActionResult, ItemCounts, Journal as _, MemoryJournal, OpenQuestion},
     interrupt::Interrupt,
     questions::{AskOutcome, HeldCall, Question, no_question},
 };
@@ -85,7 +85,7 @@ pub(crate) struct RunToPark<'a> {
     pub left: Duration,
     pub checkpoints: Option<&'a Checkpoints>,
     /// What has ended inside inner apps and lists.
-    pub noted: Option<&'a Noted>,
+    pub noted: Option<&'a MemoryJournal>,
 }
 
 /// A workflow or a `run_parallel` as it is stored.
@@ -130,7 +130,7 @@ struct ParkedFlow {
 struct ParkedStep {
     /// The id of its step; for a part, its place.
     id: String,
-    outcome: CallOutcome,
+    outcome: StepOutcome,
     name: String,
     /// A `CallToolResult`; without content if no later step needs it.
     result: Value,
@@ -271,7 +271,7 @@ impl ParkedFlows {
     }
 
     /// Keeps what has ended inside the unfinished calls of a run, so that it does not run again.
-    async fn keep_parts(&self, id: &str, noted: &Noted, ended: &[ParkedStep]) {
+    async fn keep_parts(&self, id: &str, noted: &MemoryJournal, ended: &[ParkedStep]) {
         let parts = self.checkpoints("", id, 0);
         for (place, (one, is_needed)) in noted.all() {
             if !is_over(&place, ended) {
@@ -494,7 +494,7 @@ impl ParkedStep {
             repaired: self.repaired,
             calls: self.calls,
             items: self.items,
-            skipped: self.outcome == CallOutcome::Skipped,
+            skipped: self.outcome == StepOutcome::Skipped,
             declined: self.declined,
             elapsed_ms: self.elapsed_ms,
             ..ActionResult::of(self.name, self.result)

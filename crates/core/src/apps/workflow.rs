@@ -7,7 +7,7 @@ use std::{
 
 use nonet_config::{
     RetryRule, Step, StepKind,
-    workflow::{CallKind, CallOutcome, Flaw, INPUT, OnError, Plan, PlannedCall, Retry},
+    workflow::{CallKind, Flaw, INPUT, OnError, Plan, PlannedCall, Retry, StepOutcome},
 };
 use nonet_parts::{jobs::Progress, quotas::Admission};
 use nonet_text::{
@@ -19,15 +19,15 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    AppAnswer, AppRun, Handing, Waiting, inside,
+    AnswerMode, AppAnswer, AppRun, InnerApproval, inside,
     parked::{Checkpoints, RunToPark},
 };
 use crate::{
     AskArguments, Gateway,
     call::text_result,
     graph::{
-        ActionResult, CONCURRENCY, Limit, Noted, PlanRun, Ran, RunLog, SoFar, Values, digest, refused_plan,
-        unknown,
+        ActionResult, CONCURRENCY, Limit, MemoryJournal, PlanRun, RunLog, RunOutcome, RunProgress,
+        TemplateValues, digest, refused_plan, unknown,
     },
     interrupt::Interrupt,
     questions,
@@ -59,9 +59,9 @@ pub(super) struct Flow {
     /// The user's answers about the calls of the run so far.
     pub grants: Value,
     /// How the run returns its answer.
-    pub handing: Handing,
+    pub handing: AnswerMode,
     /// Where the run of an inner app leaves its question.
-    pub waiting: Option<Waiting>,
+    pub waiting: Option<InnerApproval>,
 }
 
 impl Flow {
@@ -88,7 +88,7 @@ impl Flow {
     }
 
     /// Returns the state that is kept while the user is asked.
-    fn to_park<'a>(&'a self, noted: Option<&'a Noted>, left: Duration) -> RunToPark<'a> {
+    fn to_park<'a>(&'a self, noted: Option<&'a MemoryJournal>, left: Duration) -> RunToPark<'a> {
         RunToPark {
             app_id: &self.id,
             plan: &self.plan,
@@ -171,7 +171,7 @@ impl Gateway {
             own.run = Some(RunGrants::new(!caller.unasked, &flow.grants));
         }
         let gateway = self.clone();
-        let so_far = SoFar::new(&flow.plan);
+        let so_far = RunProgress::new(&flow.plan);
         let seen = so_far.clone();
         let progress: Progress = Arc::new(move || Some(seen.counts()));
         let run = Run {
@@ -191,7 +191,8 @@ impl Gateway {
             if flow.log.is_none() {
                 (flow.log, noted) = gateway.journal(&own, &flow.plan, flow.checkpoints.as_ref());
             }
-            let given = Values::from([(INPUT.to_string(), Arc::new(Source::from(flow.input.clone())))]);
+            let given =
+                TemplateValues::from([(INPUT.to_string(), Arc::new(Source::from(flow.input.clone())))]);
             let run = PlanRun {
                 plan: &flow.plan,
                 given: given.clone(),
@@ -213,7 +214,7 @@ impl Gateway {
                 }
             };
             drop(running);
-            let Ran { results, open, failed } = ran;
+            let RunOutcome { results, open, failed } = ran;
             let was_cut_off =
                 cancel.is_cancelled() || (failed.is_some() && gateway.stopping().is_cancelled());
             let answer = match (open, &flow.checkpoints) {
@@ -315,12 +316,12 @@ fn finish(
     ended: &[ActionResult],
     failed_first: Option<usize>,
     ran_out: bool,
-    given: Values,
+    given: TemplateValues,
 ) -> Value {
     let steps = || flow.plan.calls().iter().zip(ended);
     let tool_calls = ended.iter().map(|one| one.calls).sum();
     let failed =
-        |(call, one): &(&PlannedCall, &ActionResult)| one.outcome() == CallOutcome::Failed && !call.optional;
+        |(call, one): &(&PlannedCall, &ActionResult)| one.outcome() == StepOutcome::Failed && !call.optional;
     // This failure held back the rest.
     let first = failed_first.and_then(|at| steps().nth(at));
     if let Some((call, one)) = first.or_else(|| steps().find(failed)) {
@@ -362,7 +363,7 @@ fn finish(
         }
     };
     let failed_optional_steps = steps()
-        .filter(|(_, one)| one.outcome() == CallOutcome::Failed)
+        .filter(|(_, one)| one.outcome() == StepOutcome::Failed)
         .map(|(call, one)| (call.id.clone(), error_of(&one.result)))
         .collect();
     let notes =

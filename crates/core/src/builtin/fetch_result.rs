@@ -10,7 +10,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool};
-use crate::call::{Prepared, text_result};
+use crate::call::{PreparedCall, text_result};
 
 pub(super) const TOOL: OwnTool = OwnTool {
     name: "fetch_result",
@@ -40,7 +40,7 @@ pub(super) const TOOL: OwnTool = OwnTool {
 
 /// Moves a filter beside the params of this tool into them, because in both places it is for the kept value. Returns whether it
 /// did.
-pub(crate) fn narrow(prepared: &mut Prepared, beside: &mut Option<String>) -> bool {
+pub(crate) fn narrow(prepared: &mut PreparedCall, beside: &mut Option<String>) -> bool {
     let tool = &prepared.tool;
     if tool.kind != Kind::Tool || &*tool.server != GATEWAY || &*tool.name != TOOL.name {
         return false;

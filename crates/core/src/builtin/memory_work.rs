@@ -205,7 +205,7 @@ fn desk(caller: &Caller) -> Result<Desk<'_>, Fault> {
 }
 
 /// The goal and the first open tasks, as other answers show them.
-pub struct AtWork {
+pub struct WorkSummary {
     /// The goal on one line, shortened.
     pub goal: Option<String>,
     /// Id, subject and status of each.
@@ -214,16 +214,16 @@ pub struct AtWork {
     pub total: usize,
 }
 
-impl AtWork {
+impl WorkSummary {
     /// Returns `None` if there is nothing to show.
-    fn of(work: &Work) -> Option<AtWork> {
+    fn of(work: &Work) -> Option<WorkSummary> {
         // One line each, because several lines could look like something else.
         let line = |text: &str, most| clip(&text.split_whitespace().collect::<Vec<_>>().join(" "), most);
         let open = work.open();
         let short = |task: &&Todo| json!({ "task_id": task.id, "subject": line(&task.subject, MAX_SUBJECT), "status": task.state });
         let goal = work.goal.as_ref().map(|goal| line(goal, SHOWN_GOAL));
         let shown =
-            AtWork { goal, open: open.iter().take(SHOWN_TASKS).map(short).collect(), total: open.len() };
+            WorkSummary { goal, open: open.iter().take(SHOWN_TASKS).map(short).collect(), total: open.len() };
         (shown.goal.is_some() || shown.total > 0).then_some(shown)
     }
 }
@@ -237,7 +237,7 @@ impl Gate {
 
 impl Gateway {
     /// Returns the goal and the open tasks of a caller, if the caller's profile shows the tools for them.
-    pub async fn at_work(&self, caller: &Caller) -> Option<AtWork> {
+    pub async fn at_work(&self, caller: &Caller) -> Option<WorkSummary> {
         let gate = self.gate(&caller.session);
         let (goal, tasks) = (gate.offers(&SET_GOAL), gate.offers(&TASK_LIST));
         if !goal && !tasks {
@@ -250,14 +250,14 @@ impl Gateway {
         if !tasks {
             work.tasks.clear();
         }
-        AtWork::of(&work)
+        WorkSummary::of(&work)
     }
 
     /// Adds the goal, the open tasks and the number of facts to an answer.
     pub async fn add_work(&self, caller: &Caller, answer: &mut Value) {
         let (work, facts) = tokio::join!(self.at_work(caller), self.count_facts(caller));
         let Value::Object(answer) = answer else { return };
-        if let Some(AtWork { goal, open, total }) = work {
+        if let Some(WorkSummary { goal, open, total }) = work {
             answer.extend(goal.map(|goal| ("goal".into(), json!(goal))));
             if total > 0 {
                 answer.insert("open_tasks".into(), json!(open));

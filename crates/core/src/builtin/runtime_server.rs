@@ -71,13 +71,13 @@ pub(super) const REMOVE: OwnTool = OwnTool {
     properties: || json!({ "name": { "type": "string", "description": "Name of the server" } }),
     required: &["name"],
     access: Access::Destructive(|gateway, caller, params| {
-        let Named { name } = read(params.clone())?;
+        let NameArguments { name } = read(params.clone())?;
         gateway.question_of_removing(caller, name.trim())
     }),
     aliases: Aliases(&[("name", &["server", "servername", "id"])]),
     run: |gateway, caller, params| {
         async move {
-            let Named { name } = read(params)?;
+            let NameArguments { name } = read(params)?;
             Ok(text_result(gateway.remove_server(caller, name.trim()).await?.to_string()))
         }
         .boxed()
@@ -106,7 +106,7 @@ pub(super) fn split_command(params: &mut Map<String, Value>) -> Option<String> {
 }
 
 #[derive(serde::Deserialize)]
-struct Named {
+struct NameArguments {
     name: String,
 }
 

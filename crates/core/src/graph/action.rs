@@ -12,7 +12,7 @@ use nonet_config::{
     LONGEST_TIME,
     select::SelectError,
     workflow::{
-        CallKind, CallOutcome, FILTER, INDEX, INPUT, ITEM, PlannedCall, Retry, StepsRead, reads_item,
+        CallKind, FILTER, INDEX, INPUT, ITEM, PlannedCall, Retry, StepOutcome, StepsRead, reads_item,
     },
 };
 use nonet_parts::{jobs, kept};
@@ -29,12 +29,12 @@ use nonet_text::{
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{Common, ItemCounts, RunLog, Values, goes_alone};
+use super::{ItemCounts, RunLog, RunState, TemplateValues, goes_alone};
 use crate::{
     AppArguments, AskArguments, Gateway,
-    apps::Waiting,
+    apps::InnerApproval,
     builtin::fetch_result,
-    call::{Begun, Prepared, Unprepared, in_text, still_the_same, text_result},
+    call::{CallInFlight, PrepareError, PreparedCall, in_text, still_the_same, text_result},
     interrupt::Interrupt,
     questions::QuestionOutcome,
 };
@@ -146,23 +146,23 @@ impl ActionResult {
     }
 
     /// Returns the call's outcome.
-    pub(crate) fn outcome(&self) -> CallOutcome {
+    pub(crate) fn outcome(&self) -> StepOutcome {
         match (self.skipped, &self.open) {
-            (true, _) => CallOutcome::Skipped,
-            (_, Some(_)) => CallOutcome::Open,
-            _ if is_error(&self.result) => CallOutcome::Failed,
-            _ => CallOutcome::Succeeded,
+            (true, _) => StepOutcome::Skipped,
+            (_, Some(_)) => StepOutcome::Open,
+            _ if is_error(&self.result) => StepOutcome::Failed,
+            _ => StepOutcome::Succeeded,
         }
     }
 
     /// Whether its result is not an error.
     pub(crate) fn succeeded(&self) -> bool {
-        self.outcome() == CallOutcome::Succeeded
+        self.outcome() == StepOutcome::Succeeded
     }
 
     /// Whether it failed, or kept nothing but the errors of its items.
     pub(crate) fn failed(&self) -> bool {
-        self.outcome() == CallOutcome::Failed || self.items.is_some_and(|items| items.all_failed())
+        self.outcome() == StepOutcome::Failed || self.items.is_some_and(|items| items.all_failed())
     }
 }
 
@@ -170,9 +170,9 @@ impl Gateway {
     /// Carries out one call of a plan.
     pub(super) async fn run_action(
         self: &Arc<Self>,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         at: usize,
-        values: Values,
+        values: TemplateValues,
     ) -> ActionResult {
         let call = &common.plan.calls()[at];
         let began = Instant::now();
@@ -195,7 +195,7 @@ impl Gateway {
             Ok(one) => one,
             Err(fault) if call.filter.is_some() => ActionResult::not_run(call, &fault, Duration::ZERO),
             Err(fault) => {
-                let begun = Begun { at: began, ..Begun::new(common.caller, &call.params) };
+                let begun = CallInFlight { at: began, ..CallInFlight::new(common.caller, &call.params) };
                 self.not_made(common, call, &begun, &fault).await
             }
         };
@@ -214,10 +214,10 @@ impl Gateway {
     /// results that its call waits for.
     async fn holds(
         &self,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         at: usize,
         when: &str,
-        values: &Values,
+        values: &TemplateValues,
     ) -> Result<bool, Fault> {
         let over = seen(common, at, when, values);
         let owner = common.caller.owner();
@@ -228,11 +228,11 @@ impl Gateway {
     /// Returns the positions of the items for which a `when` holds, by one run of the filter.
     pub(super) async fn chosen(
         &self,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         at: usize,
         when: &str,
         items: &[Value],
-        values: &Values,
+        values: &TemplateValues,
     ) -> Result<Vec<usize>, Fault> {
         let mut over = seen(common, at, when, values);
         over["items"] = json!(items);
@@ -252,10 +252,10 @@ impl Gateway {
     /// Computes the value of a call with a `filter`. Its params, if there are any, are the filter's input.
     async fn computed(
         &self,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         at: usize,
         filter: &str,
-        values: &Values,
+        values: &TemplateValues,
     ) -> Result<ActionResult, Fault> {
         let params = &common.plan.calls()[at].params;
         let mut over = seen(common, at, filter, values);
@@ -271,9 +271,9 @@ impl Gateway {
     /// Makes one call, or the call for one item.
     pub(super) async fn once(
         self: &Arc<Self>,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         call: &PlannedCall,
-        values: &Values,
+        values: &TemplateValues,
         cancel: CancellationToken,
         log: Option<RunLog>,
     ) -> ActionResult {
@@ -289,7 +289,7 @@ impl Gateway {
         match ended {
             Ok(one) => one,
             Err(fault) => {
-                let begun = Begun { at: began, ..Begun::new(common.caller, &call.params) };
+                let begun = CallInFlight { at: began, ..CallInFlight::new(common.caller, &call.params) };
                 self.not_made(common, call, &begun, &fault).await
             }
         }
@@ -298,9 +298,9 @@ impl Gateway {
     /// Records a call that failed before it reached its target.
     async fn not_made(
         &self,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         call: &PlannedCall,
-        begun: &Begun,
+        begun: &CallInFlight,
         fault: &Fault,
     ) -> ActionResult {
         self.refused(common.caller, &call.name, begun, fault).await;
@@ -310,9 +310,9 @@ impl Gateway {
     /// Calls a tool, and retries if the step asks for retries and the tool allows them.
     async fn call_repeatedly(
         self: &Arc<Self>,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         call: &PlannedCall,
-        values: &Values,
+        values: &TemplateValues,
         cancel: &CancellationToken,
     ) -> ActionResult {
         let mut waits = call.retry.as_ref().map(pauses);
@@ -346,10 +346,10 @@ impl Gateway {
 
     async fn try_action(
         self: &Arc<Self>,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         call: &PlannedCall,
-        values: &Values,
-        begun: &Begun,
+        values: &TemplateValues,
+        begun: &CallInFlight,
         cancel: CancellationToken,
     ) -> Result<ActionResult, Fault> {
         let (caller, halt) = (common.caller, &common.halt);
@@ -399,10 +399,10 @@ impl Gateway {
     /// Prepares a call. The inner error is the question that the user has yet to answer.
     async fn prepare_action(
         &self,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         call: &PlannedCall,
-        values: &Values,
-    ) -> Result<Result<Prepared, RunApproval>, Fault> {
+        values: &TemplateValues,
+    ) -> Result<Result<PreparedCall, RunApproval>, Fault> {
         let caller = common.caller;
         loop {
             let params = self.filled(caller, &call.params, values).await?;
@@ -411,8 +411,8 @@ impl Gateway {
             let written = if portable { call.params.clone() } else { params.value.clone() };
             let unasked = match self.prepare(caller, &call.name, written, Some(params)).await {
                 Ok(prepared) => return Ok(Ok(prepared)),
-                Err(Unprepared::Fault(fault)) => return Err(*fault),
-                Err(Unprepared::Asks(unasked)) => unasked,
+                Err(PrepareError::Fault(fault)) => return Err(*fault),
+                Err(PrepareError::Asks(unasked)) => unasked,
             };
             let (count, is_least, shown) = self.calls_of(common, call, values, unasked.approval.tool()).await;
             let unasked = unasked.of_calls(count, is_least, &shown);
@@ -425,9 +425,9 @@ impl Gateway {
     /// Returns how many calls of a tool the run has yet to make, whether there may be more, and the params of the first ones.
     async fn calls_of(
         &self,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         asking: &PlannedCall,
-        values: &Values,
+        values: &TemplateValues,
         tool: &str,
     ) -> (usize, bool, Vec<Value>) {
         let gate = self.gate(&common.caller.session);
@@ -444,7 +444,7 @@ impl Gateway {
                 continue;
             }
             // Only the values of the call that asks are known.
-            let filled = async |json: &Value, values: &Values| match call.id == asking.id {
+            let filled = async |json: &Value, values: &TemplateValues| match call.id == asking.id {
                 true => self.filled(common.caller, json, values).await.ok().map(|filled| filled.value),
                 false => None,
             };
@@ -477,7 +477,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         json: &Value,
-        values: &Values,
+        values: &TemplateValues,
     ) -> Result<Filled, Fault> {
         let mut uses = template::references([json]).map_err(|error| kept::unread_template(&error))?;
         uses.kept.retain(|id, _| !values.contains_key(&kept::kept_name(id)));
@@ -499,10 +499,10 @@ impl Gateway {
     /// Runs an app in a plan. Waits for its whole answer; its output becomes the value.
     async fn call_inner_app(
         self: &Arc<Self>,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         call: &PlannedCall,
         id: &str,
-        values: &Values,
+        values: &TemplateValues,
         cancel: CancellationToken,
         log: Option<RunLog>,
     ) -> Result<ActionResult, Fault> {
@@ -521,7 +521,7 @@ impl Gateway {
         let mut caller = Caller { cancel, ..common.caller.clone() };
         caller.limits.soft_deadline = LONGEST_TIME;
         caller.limits.max_result_bytes = usize::MAX;
-        let waiting = Waiting::default();
+        let waiting = InnerApproval::default();
         let arguments = AppArguments::of_step(id, input, timeout, log, waiting.clone());
         let answer = self.run_app(&caller, arguments).await;
         if let Some(question) = waiting.question() {
@@ -554,9 +554,9 @@ impl Gateway {
     /// Asks a question of a plan. Without forms, the call stays open.
     async fn ask_in_plan(
         &self,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         call: &PlannedCall,
-        values: &Values,
+        values: &TemplateValues,
     ) -> Result<ActionResult, Fault> {
         let filled = self.filled(common.caller, &call.params, values).await?;
         let (filled, _) = in_text(AskArguments::texts(), filled);
@@ -577,7 +577,7 @@ impl Gateway {
 }
 
 /// Returns what a filter of a call sees: the input, and the results that it reads of those that its call waits for.
-fn seen(common: &Common<'_>, at: usize, filter: &str, values: &Values) -> Value {
+fn seen(common: &RunState<'_>, at: usize, filter: &str, values: &TemplateValues) -> Value {
     let calls = common.plan.calls();
     let read = StepsRead::of(filter);
     let value = |id: &str| values.get(id).map(|source| source.value.clone()).unwrap_or_default();
@@ -588,7 +588,7 @@ fn seen(common: &Common<'_>, at: usize, filter: &str, values: &Values) -> Value 
 
 /// Waits for the output of a filter of a call.
 async fn filtered<T>(
-    common: &Common<'_>,
+    common: &RunState<'_>,
     at: usize,
     key: &str,
     said: impl Future<Output = Result<T, SelectError>>,
@@ -624,7 +624,7 @@ fn pauses(retry: &Retry) -> ExponentialBackoff {
 }
 
 /// Builds the error for a template that names none of these values.
-pub(crate) fn unknown(values: &Values) -> Named {
+pub(crate) fn unknown(values: &TemplateValues) -> Named {
     Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", "))
 }
 

@@ -7,7 +7,7 @@ use nonet_base::text::clip;
 use nonet_config::{
     ITEMS_AT_A_TIME,
     workflow::{
-        CallOutcome, INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule, reads_item,
+        INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule, StepOutcome, reads_item,
     },
 };
 use nonet_parts::kept;
@@ -19,7 +19,9 @@ use nonet_text::{
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::{ActionResult, Calls, Common, MAX_ACTIONS, RunLog, Values, drive, lane, report::is_zero};
+use super::{
+    ActionResult, Calls, MAX_ACTIONS, RunLog, RunState, TemplateValues, drive, lane, report::is_zero,
+};
 use crate::Gateway;
 use nonet_state::faults::{error_of, why};
 
@@ -51,11 +53,11 @@ impl ItemCounts {
 /// The items of one call.
 struct Items<'a> {
     gateway: &'a Arc<Gateway>,
-    common: &'a Common<'a>,
+    common: &'a RunState<'a>,
     at: usize,
     call: &'a PlannedCall,
     /// The values for templates, without the item.
-    values: Values,
+    values: TemplateValues,
     items: Vec<Value>,
     ends: BTreeMap<usize, Value>,
     done: usize,
@@ -78,10 +80,10 @@ impl Gateway {
     /// Makes a call for each item of its list.
     pub(super) async fn each(
         self: &Arc<Self>,
-        common: &Common<'_>,
+        common: &RunState<'_>,
         at: usize,
         list: &Value,
-        mut values: Values,
+        mut values: TemplateValues,
     ) -> Result<ActionResult, Fault> {
         let call = &common.plan.calls()[at];
         let items = match self.filled(common.caller, list, &values).await?.value {
@@ -152,7 +154,7 @@ impl Gateway {
             name: call.name.clone(),
             log,
         };
-        let outcomes: Vec<(usize, CallOutcome)> =
+        let outcomes: Vec<(usize, StepOutcome)> =
             ended.iter().map(|(at, one)| (*at, one.outcome())).collect();
         for (at, one) in ended {
             items.end(at, Some(one));
@@ -194,7 +196,7 @@ impl<'a> Calls<'a> for Items<'a> {
         })
     }
 
-    fn end(&mut self, at: usize, one: Option<ActionResult>) -> CallOutcome {
+    fn end(&mut self, at: usize, one: Option<ActionResult>) -> StepOutcome {
         let mut one = one.unwrap_or_else(|| ActionResult::panicked(self.call));
         let outcome = one.outcome();
         self.calls += one.calls;
@@ -203,11 +205,11 @@ impl<'a> Calls<'a> for Items<'a> {
             self.note(at, &note);
         }
         let value = match outcome {
-            CallOutcome::Open => {
+            StepOutcome::Open => {
                 self.open = Some(one);
                 return outcome;
             }
-            CallOutcome::Succeeded => {
+            StepOutcome::Succeeded => {
                 self.done += 1;
                 let value = value_of(&one.result);
                 // Media are part of a value that consists of blocks.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use futures::future::BoxFuture;
 use nonet_base::text::hex;
-use nonet_config::workflow::CallOutcome;
+use nonet_config::workflow::StepOutcome;
 use nonet_text::fault::Code;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -71,16 +71,16 @@ pub(crate) fn digest(value: &Value) -> String {
 
 /// A journal in memory, of a run that may have to wait for the user.
 #[derive(Debug, Default)]
-pub(crate) struct Noted(Mutex<BTreeMap<String, (ActionResult, bool)>>);
+pub(crate) struct MemoryJournal(Mutex<BTreeMap<String, (ActionResult, bool)>>);
 
-impl Noted {
+impl MemoryJournal {
     /// Returns the finished calls with their places, and whether their values are needed.
     pub(crate) fn all(&self) -> BTreeMap<String, (ActionResult, bool)> {
         self.0.lock().clone()
     }
 }
 
-impl Journal for Noted {
+impl Journal for MemoryJournal {
     fn ended<'a>(&'a self, place: String, one: &'a ActionResult, is_needed: bool) -> BoxFuture<'a, ()> {
         let mut all = self.0.lock();
         // The result of a call has those of its items and of the steps of its app.
@@ -104,13 +104,13 @@ impl Gateway {
     pub(super) async fn log_end(&self, log: Option<&RunLog>, one: &ActionResult, is_needed: bool) {
         let Some(log) = log else { return };
         let is_over = match (one.outcome(), &one.declined) {
-            (CallOutcome::Open, _) => false,
-            (CallOutcome::Failed, Some(said)) => said["status"] != "cancelled",
-            (CallOutcome::Failed, None) => {
+            (StepOutcome::Open, _) => false,
+            (StepOutcome::Failed, Some(said)) => said["status"] != "cancelled",
+            (StepOutcome::Failed, None) => {
                 let was_cut_off = error_of(&one.result)["code"] == Code::Cancelled.as_str();
                 !was_cut_off && !self.stopping().is_cancelled()
             }
-            (CallOutcome::Succeeded | CallOutcome::Skipped, _) => true,
+            (StepOutcome::Succeeded | StepOutcome::Skipped, _) => true,
         };
         if is_over {
             log.journal.ended(place(&log.path), one, is_needed).await;

@@ -18,7 +18,7 @@ struct TimeLeft {
 }
 
 /// A pause in the time limit, until it is dropped.
-pub(crate) struct Paused<'a>(&'a Limit);
+pub(crate) struct LimitPause<'a>(&'a Limit);
 
 impl Limit {
     /// Creates a limit that starts now.
@@ -52,13 +52,13 @@ impl Limit {
     }
 
     /// Pauses the limit while the user is asked. Only one question is asked at a time.
-    pub(crate) fn pause(&self) -> Paused<'_> {
+    pub(crate) fn pause(&self) -> LimitPause<'_> {
         self.state.send_modify(|state| state.paused = Some(Instant::now()));
-        Paused(self)
+        LimitPause(self)
     }
 }
 
-impl Drop for Paused<'_> {
+impl Drop for LimitPause<'_> {
     fn drop(&mut self) {
         self.0.state.send_modify(|state| {
             state.ends += state.paused.take().map_or(Duration::ZERO, |since| since.elapsed());

@@ -102,7 +102,7 @@ pub(super) fn is_zero(count: &usize) -> bool {
 
 /// A large result that no longer fits, by its reference.
 #[derive(Serialize)]
-struct Truncated {
+struct TruncatedResult {
     truncated: bool,
     #[serde(rename = "ref")]
     reference: String,
@@ -207,7 +207,7 @@ impl Gateway {
 fn within(mut shown: Value, left: usize, bytes: usize) -> Value {
     match take_reference(&mut shown) {
         Some(reference) if json_len(&shown) > left => {
-            json!(Truncated { truncated: true, reference, bytes })
+            json!(TruncatedResult { truncated: true, reference, bytes })
         }
         _ => shown,
     }
@@ -215,7 +215,7 @@ fn within(mut shown: Value, left: usize, bytes: usize) -> Value {
 
 /// The progress of a plan: each finished call as the report shows it, but without large results.
 #[derive(Clone, Debug)]
-pub(crate) struct SoFar {
+pub(crate) struct RunProgress {
     ended: Arc<Mutex<Vec<Option<ActionReport>>>>,
     /// How many items of each call have ended, and how many there are.
     items: Arc<Mutex<BTreeMap<usize, (usize, usize)>>>,
@@ -240,7 +240,7 @@ struct ItemProgress {
     total: usize,
 }
 
-impl SoFar {
+impl RunProgress {
     pub(crate) fn new(plan: &Arc<Plan>) -> Self {
         let ended = Arc::new(Mutex::new(vec![None; plan.calls().len()]));
         Self { ended, items: Arc::default(), plan: plan.clone() }

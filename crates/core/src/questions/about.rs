@@ -49,7 +49,7 @@ pub(super) enum About {
 }
 
 /// Why an answer was not understood, and which answers would be.
-pub(super) struct Unread {
+pub(super) struct UnclearAnswer {
     why: String,
     words: String,
     feedback: Option<String>,
@@ -233,7 +233,7 @@ impl About {
     }
 
     /// Reads an answer.
-    pub(super) fn read(&self, said: &Value) -> Result<Value, Unread> {
+    pub(super) fn read(&self, said: &Value) -> Result<Value, UnclearAnswer> {
         match self {
             Self::Call { lasting, .. } | Self::Run { lasting } => read_approval(said, *lasting),
             Self::Content(content) => read_review(said, content),
@@ -244,11 +244,11 @@ impl About {
     }
 }
 
-fn unread(why: &str, words: &str) -> Unread {
-    Unread { why: why.into(), words: words.into(), feedback: None }
+fn unread(why: &str, words: &str) -> UnclearAnswer {
+    UnclearAnswer { why: why.into(), words: words.into(), feedback: None }
 }
 
-fn read_approval(said: &Value, lasting: bool) -> Result<Value, Unread> {
+fn read_approval(said: &Value, lasting: bool) -> Result<Value, UnclearAnswer> {
     let answer = answers::decision(said);
     match answer.decision {
         Decision::Yes | Decision::All | Decision::Always if answer.content.is_none() => {
@@ -272,12 +272,12 @@ fn read_approval(said: &Value, lasting: bool) -> Result<Value, Unread> {
     }
 }
 
-fn read_review(said: &Value, content: &str) -> Result<Value, Unread> {
+fn read_review(said: &Value, content: &str) -> Result<Value, UnclearAnswer> {
     let answer = answers::decision(said);
     match answer.decision {
         Decision::Yes | Decision::All | Decision::Always => Ok(approved(content, answer)),
         Decision::No | Decision::Change => Ok(denied(answer.feedback)),
-        Decision::Unclear => Err(Unread {
+        Decision::Unclear => Err(UnclearAnswer {
             why: "is neither a clear yes nor a no".into(),
             words: "`approve`, `deny`, {\"decision\": \"deny\", \"feedback\": \"what to change\"} or \
                     {\"decision\": \"approve\", \"content\": \"the edited text\"}"
@@ -287,7 +287,7 @@ fn read_review(said: &Value, content: &str) -> Result<Value, Unread> {
     }
 }
 
-fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, Unread> {
+fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, UnclearAnswer> {
     if let Some(taken) = answers::choose(said, choices, many) {
         let mut taken = taken.into_iter().map(|at| json!(choices[at]));
         let answer = if many { taken.collect() } else { taken.next().unwrap_or_default() };
@@ -303,7 +303,7 @@ fn read_choices(said: &Value, choices: &[String], many: bool) -> Result<Value, U
     })
 }
 
-fn read_form(said: &Value, form: &Value) -> Result<Value, Unread> {
+fn read_form(said: &Value, form: &Value) -> Result<Value, UnclearAnswer> {
     let said_no = answers::decision(said);
     let is_no = said_no.decision == Decision::No;
     match answers::fields(said, form) {
@@ -329,7 +329,7 @@ fn read_form(said: &Value, form: &Value) -> Result<Value, Unread> {
     }
 }
 
-fn read_text(said: &Value) -> Result<Value, Unread> {
+fn read_text(said: &Value) -> Result<Value, UnclearAnswer> {
     let answer = if said.is_object() { answers::opened(said) } else { said.clone() };
     let is_empty = answer.is_null() || answer.as_str().is_some_and(|text| text.trim().is_empty());
     if is_empty {
@@ -376,7 +376,7 @@ fn with_content(answer: &Value, content: &str) -> Value {
 }
 
 /// Repeats the question after an unclear answer.
-fn ask_again(question: &Question, token: &str, said: &Value, unread: Unread) -> Value {
+fn ask_again(question: &Question, token: &str, said: &Value, unread: UnclearAnswer) -> Value {
     let shown = said.as_str().map_or_else(|| said.to_string(), String::from);
     let mut answer = question.put(token);
     answer["hint"] = json!(format!(

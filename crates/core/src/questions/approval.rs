@@ -28,16 +28,16 @@ const MEMBERS: usize = 20;
 const MOST_OF_CALL: usize = 300;
 
 /// The outcome of an approval.
-pub(crate) enum Approved {
+pub(crate) enum ApprovalOutcome {
     /// The user agreed, in this way.
     By(Approver),
     /// Nobody has answered yet.
-    Unasked(Box<Unasked>),
+    Unasked(Box<ApprovalRequest>),
 }
 
 /// A call whose user was not asked yet.
 #[derive(Debug)]
-pub(crate) struct Unasked {
+pub(crate) struct ApprovalRequest {
     pub approval: Approval,
     /// The whole question, and the question for the chat.
     pub message: String,
@@ -71,7 +71,7 @@ impl HeldCall {
     }
 }
 
-impl Unasked {
+impl ApprovalRequest {
     /// Creates the question about a call.
     pub(super) fn new(
         caller: &Caller,

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::{AskArguments, about::About};
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Reply {
+pub(super) enum FormReply {
     /// Submitted.
     Accept(Map<String, Value>),
     Decline,
@@ -20,7 +20,7 @@ pub(super) enum Reply {
     Cancel,
 }
 
-impl Reply {
+impl FormReply {
     /// Reads the result of an `elicitation/create`.
     pub(super) fn of(answer: &Value) -> Self {
         match answer.get("action").and_then(Value::as_str) {

@@ -91,8 +91,8 @@ async fn an_approval_is_for_one_call_of_one_owner() {
         let asked =
             ApprovalAsked { rule: "a rule".into(), written: json!(params), own: None, by: ApproveBy::Chat };
         match questions.approve(caller, tool, params, asked).await? {
-            Approved::By(_) => Ok(()),
-            Approved::Unasked(unasked) => {
+            ApprovalOutcome::By(_) => Ok(()),
+            ApprovalOutcome::Unasked(unasked) => {
                 let request = Request { name: tool.full.to_string(), ..Request::default() };
                 Err(questions.hold(caller, *unasked, HeldCall::Tool(Box::new(request))))
             }

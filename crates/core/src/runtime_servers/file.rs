@@ -12,7 +12,7 @@ const ADDED: &str = "# Added by a client with gateway.add_server.";
 
 /// Why the file was not changed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unchanged {
+pub(super) enum FileEditError {
     #[error(transparent)]
     Edit(#[from] HostFault),
     #[error("{0}")]
@@ -20,7 +20,7 @@ pub(super) enum Unchanged {
 }
 
 /// Adds a server. Secrets in its keys go to `secrets.env`.
-pub(super) fn add(file: &Path, name: &str, keys: &Map<String, Value>) -> Result<(), Unchanged> {
+pub(super) fn add(file: &Path, name: &str, keys: &Map<String, Value>) -> Result<(), FileEditError> {
     let options = ImportOptions { replace: false, keyring: None, file: true };
     hosts::add_server(file, name, keys, options, &Machine::this()?)?.apply()?;
     let text = config::read_text(file)?;
@@ -40,7 +40,7 @@ pub(super) fn was_added(file: &Path, name: &str) -> bool {
 }
 
 /// Removes a server. Returns the names of secrets that are no longer used.
-pub(super) fn remove(file: &Path, name: &str) -> Result<Vec<String>, Unchanged> {
+pub(super) fn remove(file: &Path, name: &str) -> Result<Vec<String>, FileEditError> {
     let removal = hosts::remove_server(file, name, &Machine::this()?)?;
     removal.change.apply()?;
     Ok(removal.unused.into_iter().map(|secret| secret.name).collect())

@@ -15,7 +15,7 @@ use super::{ANY_CLIENT, ParkedFlow, Token, answerer};
 use crate::{
     Gateway, ParallelArguments,
     apps::{
-        Handing,
+        AnswerMode,
         workflow::{Flow, definition, plan},
     },
     graph::{ActionResult, ParallelRun, place, plan_of, refused_plan},
@@ -149,7 +149,7 @@ impl Gateway {
             checkpoints: None,
             log: None,
             grants: parked.grants.clone(),
-            handing: Handing::default(),
+            handing: AnswerMode::default(),
             waiting: None,
         };
         self.check_steps(caller, &flow).await?;

@@ -109,7 +109,7 @@ async fn only_what_has_ended_inside_of_unfinished_steps_is_kept_and_no_more_than
     let one = |size: usize| {
         ActionResult::of("t".into(), json!({ "content": [{ "type": "text", "text": "x".repeat(size) }] }))
     };
-    let noted = Noted::default();
+    let noted = MemoryJournal::default();
     for place in ["[\"a\"]", "[\"b\",0,\"s\"]", "[\"b\",0]", "[\"b\",1,\"s\"]", "[\"c\",0]"] {
         noted.ended(place.into(), &one(1), true).await;
     }
