@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench watch`
 
-use nonet_parts::watches::{Finding, HISTORY, Seen, Watch};
+use nonet_parts::watches::{HISTORY, SeenValue, Watch, WatchFinding};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,8 +16,8 @@ fn value(rows: usize) -> Value {
     (0..rows).map(|row| json!({ "id": row, "title": format!("row {row}"), "open": row % 2 == 0 })).collect()
 }
 
-fn finding(value: &Value) -> Finding {
-    Finding::Value { seen: Seen::new(value, value.to_string().len() < 2_000, 1), is_met: false }
+fn finding(value: &Value) -> WatchFinding {
+    WatchFinding::Value { seen: SeenValue::new(value, value.to_string().len() < 2_000, 1), is_met: false }
 }
 
 /// Returns a watch with a full history, as in the store.

@@ -55,7 +55,7 @@ mod version;
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use nonet_base::allocator;
-use nonet_config::{self as config, Loaded, Sources, select};
+use nonet_config::{self as config, LoadedConfig, Sources, select};
 use nonet_core::{Gateway, Options};
 use nonet_sandbox as sandbox;
 use nonet_search::eval::Measure;
@@ -321,7 +321,7 @@ fn found_or_begun(config: Option<&Path>) -> anyhow::Result<FoundFile> {
 
 /// Reads a configuration; a missing one is empty. Prints the faults of an unusable one and returns none; fails if the profile
 /// does not exist, or if the user does not trust the file as it is now.
-fn usable(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<Loaded>> {
+fn usable(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow::Result<Option<LoadedConfig>> {
     let loaded = match found.load() {
         Ok(loaded) => loaded,
         Err(unusable) => {
@@ -334,7 +334,7 @@ fn usable(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow::Re
     Ok(Some(loaded))
 }
 
-fn has_profile(loaded: &Loaded, profile: Option<&str>) -> anyhow::Result<()> {
+fn has_profile(loaded: &LoadedConfig, profile: Option<&str>) -> anyhow::Result<()> {
     let Some(profile) = profile.filter(|profile| !loaded.config.profiles.contains_key(*profile)) else {
         return Ok(());
     };
@@ -347,12 +347,12 @@ fn has_profile(loaded: &Loaded, profile: Option<&str>) -> anyhow::Result<()> {
 }
 
 /// Reads a configuration with this process's environment and this system's keyring.
-fn load(file: &Path) -> Result<Loaded, config::Unusable> {
+fn load(file: &Path) -> Result<LoadedConfig, config::LoadError> {
     load_sources(|sources| config::load(file, sources))
 }
 
 /// Returns the `[cluster]` table of a file. A file without that table need not be valid.
-fn cluster_of(file: &Path) -> Result<Option<config::ClusterSettings>, config::Unusable> {
+fn cluster_of(file: &Path) -> Result<Option<config::ClusterSettings>, config::LoadError> {
     match config::read_text(file) {
         Ok(text) if config::has_cluster(&text) => Ok(load_text(&text, file)?.config.cluster),
         _ => Ok(None),
@@ -360,7 +360,7 @@ fn cluster_of(file: &Path) -> Result<Option<config::ClusterSettings>, config::Un
 }
 
 /// Reads a configuration from the text of a file.
-fn load_text(text: &str, file: &Path) -> Result<Loaded, config::Unusable> {
+fn load_text(text: &str, file: &Path) -> Result<LoadedConfig, config::LoadError> {
     load_sources(|sources| config::load_text(text, file, sources))
 }
 
@@ -374,18 +374,18 @@ fn or_none(names: &[&str]) -> String {
 }
 
 /// Creates a gateway for a configuration. `embed`: whether to search by meaning.
-fn gateway(loaded: Loaded, embed: bool) -> Arc<Gateway> {
+fn gateway(loaded: LoadedConfig, embed: bool) -> Arc<Gateway> {
     let options = Options { without_embedder: !embed, ..options(&loaded) };
     Gateway::new(loaded.config, options)
 }
 
 /// Creates a gateway that leaves nothing behind of the servers that it tries.
-fn gateway_of_trial(loaded: Loaded) -> Arc<Gateway> {
+fn gateway_of_trial(loaded: LoadedConfig) -> Arc<Gateway> {
     let options = Options { without_embedder: true, cache: None, is_trial: true, ..options(&loaded) };
     Gateway::new(loaded.config, options)
 }
 
-fn options(loaded: &Loaded) -> Options {
+fn options(loaded: &LoadedConfig) -> Options {
     Options {
         executable: std::env::current_exe().ok(),
         cache: loaded.config.embedder.cache_folder(),

@@ -47,9 +47,9 @@ pub use neighbours::{Neighbours, SilentGateway};
 use nonet_base::text::{self, clip};
 use nonet_config::{ClientLimits, Config, KnownToken};
 use nonet_core::{FollowedResource, Gateway, Serves, inquiry};
-use nonet_meta::{self as meta, Answer};
+use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
-    quotas::{Account, Exhausted},
+    quotas::{Account, QuotaExceeded},
     trace,
 };
 use nonet_servers::downstream::LogLevel;
@@ -307,7 +307,7 @@ impl NonetServer {
         request: CallToolRequestParams,
         context: &impl Origin,
         level: Option<LogLevel>,
-    ) -> (InFlight<Answer>, Caller) {
+    ) -> (InFlight<MetaAnswer>, Caller) {
         let what = in_flight::called(&request, context.is_stateless());
         let base = self.who(context);
         let ways = self.ways(context, &base, level);
@@ -431,7 +431,7 @@ fn of_token(context: &impl Origin) -> Option<&Arc<Account>> {
 }
 
 /// Returns the error for a request beyond a quota.
-fn refused(exhausted: Exhausted) -> ErrorData {
+fn refused(exhausted: QuotaExceeded) -> ErrorData {
     let fault = Fault::from(exhausted);
     ErrorData::new(RATE_LIMITED, fault.message.clone(), Some(fault.to_value()))
 }

@@ -11,7 +11,7 @@ use nonet_base::text::clip;
 use nonet_store::doors::{OwnerKey, Shown};
 use nonet_wire::{
     Data, Head, Limits, Message, StreamEvent,
-    http::{Endpoint, HttpFault, HttpReply, SessionHeaders, stateless_headers},
+    http::{HttpFault, HttpReply, SessionHeaders, SignedClient, stateless_headers},
     web,
 };
 use parking_lot::Mutex;
@@ -73,7 +73,7 @@ impl Target {
 }
 
 pub(super) struct HttpLink {
-    endpoint: Endpoint,
+    endpoint: SignedClient,
     target: Target,
     back: mpsc::Sender<Back>,
     /// How long to keep trying a gateway that cannot be reached.
@@ -93,7 +93,7 @@ impl HttpLink {
         patience: Duration,
     ) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            endpoint: Endpoint::new(None)?,
+            endpoint: SignedClient::new(None)?,
             target,
             back,
             patience,

@@ -7,10 +7,10 @@ use std::{
 
 use anyhow::Context;
 use clap::{ArgGroup, Args, ValueEnum};
-use nonet_config::{self as config, Loaded, shell};
+use nonet_config::{self as config, LoadedConfig, shell};
 use nonet_core::TrialResult;
 use nonet_hosts::{
-    self as hosts, Done, ImportSource, Imported, Machine, SecretStore, TypedLabels, TypedServer,
+    self as hosts, ImportOutcome, ImportPlan, ImportSource, Machine, SecretStore, TypedLabels, TypedServer,
 };
 use nonet_servers::downstream::State;
 use serde_json::{Map, Value, json};
@@ -109,7 +109,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
         Some(text) => hosts::import(ImportSource::Text(text, &[]), &file, options, &machine),
         None => hosts::add_server(&file, &args.name, &entry, options, &machine),
     };
-    let has_secrets = if pasted.is_some() { Imported::has_secrets } else { Imported::stores_secrets };
+    let has_secrets = if pasted.is_some() { ImportPlan::has_secrets } else { ImportPlan::stores_secrets };
     let (mut added, _) = commands::with_secrets(commands::Secrets::Kept, false, work, has_secrets)?;
     let name = match &pasted {
         Some(_) => match pasted_name(args, &mut added)? {
@@ -199,27 +199,29 @@ fn pasted(args: &AddArgs, notes: &mut Vec<String>) -> anyhow::Result<Option<Stri
 }
 
 /// Returns the name under which a pasted server is added; none if servers.toml has the server.
-fn pasted_name(args: &AddArgs, added: &mut Imported) -> anyhow::Result<Option<String>> {
+fn pasted_name(args: &AddArgs, added: &mut ImportPlan) -> anyhow::Result<Option<String>> {
     let row = added.rows.first().context("the text has no server")?;
     let name = match &row.done {
-        Done::AlreadyThere { .. } => return Ok(None),
-        Done::Nonet => {
+        ImportOutcome::AlreadyThere { .. } => return Ok(None),
+        ImportOutcome::Nonet => {
             anyhow::bail!("this is Nonet itself. Name the program or the address of another server")
         }
-        Done::Skipped { why } => anyhow::bail!("`{}` cannot be added: {why}", row.name),
+        ImportOutcome::Skipped { why } => anyhow::bail!("`{}` cannot be added: {why}", row.name),
         // The user has chosen this name.
-        Done::AddedAs { server } if args.url.is_some() => anyhow::bail!(
+        ImportOutcome::AddedAs { server } if args.url.is_some() => anyhow::bail!(
             "the name `{}` cannot be used: it is invalid or taken. Choose another one, such as `{server}`",
             row.name
         ),
-        Done::Added { server } | Done::AddedAs { server } | Done::Replaced { server } => server.clone(),
+        ImportOutcome::Added { server }
+        | ImportOutcome::AddedAs { server }
+        | ImportOutcome::Replaced { server } => server.clone(),
     };
     added.change.told.push(format!("[servers.{name}] is added to {}.", added.change.file.display()));
     Ok(Some(name))
 }
 
 /// Tells that servers.toml has a pasted server.
-fn tell_nothing_new(args: &AddArgs, added: &Imported, file: &Path) -> anyhow::Result<u8> {
+fn tell_nothing_new(args: &AddArgs, added: &ImportPlan, file: &Path) -> anyhow::Result<u8> {
     let name = added.rows.first().and_then(|row| row.done.server()).unwrap_or_default();
     match args.json {
         true => raw!("{}", json!({ "server": name, "file": file, "written": false, "already_there": true })),
@@ -256,7 +258,7 @@ fn entry(args: &AddArgs, folder: &Path, notes: &mut Vec<String>) -> anyhow::Resu
 }
 
 /// Starts one server of a configuration. `Err`: the exit code, if the user interrupts it.
-async fn start(loaded: Loaded, name: &str, dry_run: bool) -> Result<TrialResult, u8> {
+async fn start(loaded: LoadedConfig, name: &str, dry_run: bool) -> Result<TrialResult, u8> {
     if let Some(tried) = TrialResult::left_out(&loaded.config, name) {
         return Ok(tried);
     }
@@ -287,7 +289,7 @@ struct Report<'a> {
     args: &'a AddArgs,
     name: &'a str,
     file: &'a PathBuf,
-    added: &'a Imported,
+    added: &'a ImportPlan,
     /// None if the server was not started.
     started: Option<TrialResult>,
     notes: Vec<String>,

@@ -6,7 +6,7 @@ use clap::Args;
 use nonet_base::clock::Clock;
 use nonet_config::shell;
 use nonet_core as gateway;
-use nonet_parts::approvals::{Approvals, Decision, Verdict, WaitingApproval};
+use nonet_parts::approvals::{ApprovalDecision, Approvals, UserVerdict, WaitingApproval};
 use nonet_servers::pins::plain;
 use nonet_store::{self as store, Retention};
 use nonet_text::fault::Code;
@@ -40,9 +40,9 @@ const IN_CHAT: &str = "ask-";
 pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Result<u8> {
     let file = found::path(config)?;
     let verdict = match (args.deny, args.session) {
-        (true, _) => Verdict::Deny,
-        (false, true) => Verdict::AllowForSession,
-        (false, false) => Verdict::Allow,
+        (true, _) => UserVerdict::Deny,
+        (false, true) => UserVerdict::AllowForSession,
+        (false, false) => UserVerdict::Allow,
     };
     let answer = args.answer.map(Value::String);
     match args.id.as_deref().map(str::trim) {
@@ -78,7 +78,7 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
             }
         }
         Some(id) => {
-            let decision = Decision { verdict, answer: answer.clone(), by: "command".into() };
+            let decision = ApprovalDecision { verdict, answer: answer.clone(), by: "command".into() };
             match approvals(&file)?.decide(id, decision).await {
                 Ok(one) => {
                     tell_done(id, verdict, answer, &one.asked.subject, &one.asked.question, args.json);
@@ -108,17 +108,17 @@ pub(super) fn approvals(file: &Path) -> anyhow::Result<Approvals> {
 }
 
 /// Returns the word for a verdict that a question in a chat accepts.
-pub(super) fn word_of(verdict: Verdict) -> &'static str {
+pub(super) fn word_of(verdict: UserVerdict) -> &'static str {
     match verdict {
-        Verdict::Allow => "allow",
-        Verdict::AllowForSession => "allow_for_session",
-        Verdict::Deny => "deny",
+        UserVerdict::Allow => "allow",
+        UserVerdict::AllowForSession => "allow_for_session",
+        UserVerdict::Deny => "deny",
     }
 }
 
 fn tell_done(
     id: &str,
-    verdict: Verdict,
+    verdict: UserVerdict,
     answer: Option<Value>,
     subject: &str,
     question: &str,
@@ -134,8 +134,8 @@ fn tell_done(
     }
     let done = match (answer, verdict) {
         (Some(_), _) => "Answered",
-        (None, Verdict::Deny) => "Denied",
-        (None, Verdict::Allow | Verdict::AllowForSession) => "Approved",
+        (None, UserVerdict::Deny) => "Denied",
+        (None, UserVerdict::Allow | UserVerdict::AllowForSession) => "Approved",
     };
     say!("{done}:");
     question.lines().for_each(|line| say!("    {}", plain(line)));

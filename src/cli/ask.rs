@@ -11,7 +11,7 @@ use std::{
 };
 
 use nonet_base::json::take_member;
-use nonet_config::{ConfigFault, Loaded, shell};
+use nonet_config::{ConfigFault, LoadedConfig, shell};
 use nonet_core::{
     Gateway,
     inquiry::{CLIENT, Inquiry, METHOD},
@@ -25,7 +25,7 @@ use tokio::sync::Mutex;
 use super::{
     FAILED, INDEX_LIMIT, answers,
     args::{Command, Where},
-    call::{self, Desk, Params},
+    call::{self, CommandParams, QuestionDesk},
     connect,
     local::LocalGateway,
     show,
@@ -45,7 +45,7 @@ pub(super) type InquiryAnswer = Result<Value, Value>;
 struct Asked {
     inquiry: Inquiry,
     /// The params of a call.
-    params: Option<Params>,
+    params: Option<CommandParams>,
     way: Where,
     refresh: bool,
     json: bool,
@@ -72,10 +72,10 @@ impl Asked {
                 Self { inquiry, params, table: show::whole, json, refresh, way }
             }
             Command::Call { name, params, select, json, way } => {
-                let typed = Params::read(&params)?;
+                let typed = CommandParams::read(&params)?;
                 let params = match &typed {
-                    Params::Json(params) => params.clone(),
-                    Params::Words(_) => json!({}),
+                    CommandParams::Json(params) => params.clone(),
+                    CommandParams::Words(_) => json!({}),
                 };
                 let inquiry = Inquiry::Call { name, params, select };
                 Self { inquiry, params: Some(typed), table: show::whole, json, refresh: false, way }
@@ -88,7 +88,7 @@ impl Asked {
     async fn ask(
         &self,
         ask: impl AsyncFn(Inquiry) -> Result<InquiryAnswer, Other>,
-        desk: Desk<'_>,
+        desk: QuestionDesk<'_>,
     ) -> Result<InquiryAnswer, Other> {
         match &self.params {
             Some(params) => call::make(self.inquiry.clone(), params, desk, ask).await,
@@ -125,7 +125,7 @@ pub(super) async fn run(
                 Err(Other::Unanswered(Unanswered::Refused { code: 0, message: show::causes(&error) }))
             }
         };
-        return match asked.ask(ask, Desk::Away).await {
+        return match asked.ask(ask, QuestionDesk::Away).await {
             Ok(answer) => asked.show(answer),
             Err(other) => told(other, asked.json),
         };
@@ -143,7 +143,7 @@ pub(super) async fn run(
             *connection = Some(running);
             Ok(answer)
         };
-        match asked.ask(ask, Desk::Running(&found.path)).await {
+        match asked.ask(ask, QuestionDesk::Running(&found.path)).await {
             Ok(answer) => return asked.show(answer),
             // The inquiry had no effect, so this process can answer it.
             Err(Other::Unanswered(error)) if !asked.is_call() || error.is_unknown_method() => {
@@ -192,7 +192,7 @@ pub(super) fn told(other: Other, as_json: bool) -> anyhow::Result<u8> {
 }
 
 /// Prints the faults of a configuration on stderr. Left-out servers are only named.
-fn tell_faults(loaded: &Loaded) {
+fn tell_faults(loaded: &LoadedConfig) {
     let left_out: Vec<String> = loaded.config.left_out.keys().map(|name| format!("`{name}`")).collect();
     let is_of_server = |fault: &ConfigFault| {
         let server = fault.entry.as_deref().and_then(|entry| entry.strip_prefix("servers."));
@@ -295,7 +295,7 @@ async fn inquire_on(
 }
 
 /// Answers with a gateway in this process.
-async fn here(loaded: Loaded, profile: Option<String>, asked: &Asked) -> anyhow::Result<u8> {
+async fn here(loaded: LoadedConfig, profile: Option<String>, asked: &Asked) -> anyhow::Result<u8> {
     let gateway = super::gateway(loaded, matches!(asked.inquiry, Inquiry::Search { .. }));
     gateway.ends_with_client();
     let caller = gateway.caller(gateway.open_session(profile), CLIENT);
@@ -361,7 +361,7 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> a
         Ok(answer.map_err(|fault| show::fault_value(&fault)))
     };
     let file = gateway.config().file.clone();
-    let mut answer = match asked.ask(ask, Desk::Here(gateway, &file)).await {
+    let mut answer = match asked.ask(ask, QuestionDesk::Here(gateway, &file)).await {
         Ok(answer) => answer,
         Err(other) => return told(other, asked.json),
     };

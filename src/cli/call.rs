@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use nonet_base::json::take_member;
 use nonet_core::{Gateway, inquiry::Inquiry};
-use nonet_parts::approvals::{Decision, Verdict};
+use nonet_parts::approvals::{ApprovalDecision, UserVerdict};
 use nonet_schema::Schema;
 use nonet_servers::pins::plain;
 use serde_json::{Map, Value, json};
@@ -19,14 +19,14 @@ use super::{
 
 /// The params of a call as they are on the command line.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Params {
+pub(super) enum CommandParams {
     /// One JSON object.
     Json(Value),
     /// Keys with values whose types the tool's schema decides.
     Words(Vec<(String, String)>),
 }
 
-impl Params {
+impl CommandParams {
     /// Reads the words after the tool's name.
     pub(super) fn read(words: &[String]) -> anyhow::Result<Self> {
         match words {
@@ -102,7 +102,7 @@ fn value_of(text: &str, schema: Value) -> Value {
 }
 
 /// Where the questions of a call wait.
-pub(super) enum Desk<'a> {
+pub(super) enum QuestionDesk<'a> {
     /// In the gateway of this process, for a file.
     Here(&'a Gateway, &'a Path),
     /// In the running gateways of a file.
@@ -114,11 +114,13 @@ pub(super) enum Desk<'a> {
 /// Makes a call. `ask` sends an inquiry to the gateway that answers.
 pub(super) async fn make(
     mut inquiry: Inquiry,
-    params: &Params,
-    desk: Desk<'_>,
+    params: &CommandParams,
+    desk: QuestionDesk<'_>,
     ask: impl AsyncFn(Inquiry) -> Result<InquiryAnswer, Other>,
 ) -> Result<InquiryAnswer, Other> {
-    if let (Inquiry::Call { name, params: typed_params, .. }, Params::Words(words)) = (&mut inquiry, params) {
+    if let (Inquiry::Call { name, params: typed_params, .. }, CommandParams::Words(words)) =
+        (&mut inquiry, params)
+    {
         match ask(Inquiry::Describe { name: name.clone() }).await? {
             Ok(mut tool) => *typed_params = typed(words, &take_member(&mut tool, "input_schema")),
             Err(fault) => return Ok(Err(fault)),
@@ -154,19 +156,19 @@ impl From<anyhow::Error> for NoAnswer {
 }
 
 /// Asks the user at the terminal whether a call may run, and passes the answer on. None if the question is not found.
-async fn is_approved(fault: &Value, desk: &Desk<'_>) -> Result<Option<bool>, NoAnswer> {
+async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bool>, NoAnswer> {
     let (gateway, file) = match desk {
-        Desk::Here(gateway, file) => (Some(*gateway), *file),
-        Desk::Running(file) => (None, *file),
-        Desk::Away => return Ok(None),
+        QuestionDesk::Here(gateway, file) => (Some(*gateway), *file),
+        QuestionDesk::Running(file) => (None, *file),
+        QuestionDesk::Away => return Ok(None),
     };
-    let verdict = |yes| if yes { Verdict::Allow } else { Verdict::Deny };
+    let verdict = |yes| if yes { UserVerdict::Allow } else { UserVerdict::Deny };
     if let Some(id) = fault["details"]["approval"].as_str() {
         let approvals = approvals(file)?;
         let waiting = approvals.waiting().await.map_err(anyhow::Error::from)?;
         let Some(one) = waiting.iter().find(|one| one.id() == id) else { return Ok(None) };
         let yes = agreed(&one.asked.question).await?;
-        let decision = Decision { verdict: verdict(yes), answer: None, by: "command".into() };
+        let decision = ApprovalDecision { verdict: verdict(yes), answer: None, by: "command".into() };
         approvals.decide(id, decision).await.map_err(|why| anyhow::anyhow!("{why}"))?;
         return Ok(Some(yes));
     }
@@ -221,7 +223,7 @@ mod tests {
         });
         let check = |words: &[&str], expected: Value| {
             let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-            let Ok(Params::Words(words)) = Params::read(&words) else { panic!("{words:?}") };
+            let Ok(CommandParams::Words(words)) = CommandParams::read(&words) else { panic!("{words:?}") };
             assert_eq!(typed(&words, &schema), expected, "{words:?}");
         };
         check(&["text=5"], json!({ "text": "5" }));
@@ -240,9 +242,10 @@ mod tests {
 
     #[test]
     fn one_object_stays_json() {
-        let read = |words: &[&str]| Params::read(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
-        assert_eq!(read(&[]).unwrap(), Params::Json(json!({})));
-        assert_eq!(read(&["{\"a\": \"b=c\"}"]).unwrap(), Params::Json(json!({ "a": "b=c" })));
+        let read =
+            |words: &[&str]| CommandParams::read(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
+        assert_eq!(read(&[]).unwrap(), CommandParams::Json(json!({})));
+        assert_eq!(read(&["{\"a\": \"b=c\"}"]).unwrap(), CommandParams::Json(json!({ "a": "b=c" })));
         let fault = read(&["not json"]).unwrap_err().to_string();
         assert!(fault.contains("neither JSON nor `KEY=VALUE`"), "{fault}");
         let fault = read(&["a=b", "c"]).unwrap_err().to_string();

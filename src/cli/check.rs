@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use nonet_base::json::set_member;
-use nonet_config::{ConfigFault, Loaded, OnChange, Unusable, shell};
+use nonet_config::{ConfigFault, LoadError, LoadedConfig, OnChange, shell};
 use nonet_core::Gateway;
 use nonet_hosts as hosts;
 use nonet_meta as meta;
@@ -27,7 +27,7 @@ use super::{
 use crate::serve;
 
 /// Returns an unusable configuration as JSON.
-pub(super) fn unusable(unusable: &Unusable) -> Value {
+pub(super) fn unusable(unusable: &LoadError) -> Value {
     let faults: Vec<FaultEntry> = unusable.faults().iter().map(FaultEntry::from).collect();
     let mut out = json!({ "usable": false, "faults": faults });
     if faults.is_empty() {
@@ -60,7 +60,7 @@ impl<'a> From<&'a ConfigFault> for FaultEntry<'a> {
 ///
 /// `offers` gets what `nonet doctor` could mend.
 pub(super) async fn run(
-    loaded: Loaded,
+    loaded: LoadedConfig,
     as_json: bool,
     verbose: bool,
     offers: Option<&mut Vec<Offer>>,

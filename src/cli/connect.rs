@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::Path, sync::Arc};
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use nonet_config::{
-    self as config, Loaded, Sources,
+    self as config, LoadedConfig, Sources,
     keyring::{self, Keyring},
 };
 use nonet_store::doors::OwnerKey;
@@ -62,7 +62,7 @@ pub(super) async fn to_shared(config: &Path, profile: Option<String>, by_trust: 
 
 /// Runs as the shared gateway.
 #[cfg(unix)]
-pub(super) async fn be_shared(loaded: Loaded) -> anyhow::Result<u8> {
+pub(super) async fn be_shared(loaded: LoadedConfig) -> anyhow::Result<u8> {
     let (file, by_trust) = (loaded.config.file.clone(), loaded.trust != config::FileTrust::NotNeeded);
     let Some(owner) = nonet_store::shared::SharedPlace::of(&file)?.own().await? else {
         // Another process was faster and serves the client.
@@ -88,7 +88,7 @@ pub(super) async fn to_shared(
 }
 
 #[cfg(not(unix))]
-pub(super) async fn be_shared(_loaded: Loaded) -> anyhow::Result<u8> {
+pub(super) async fn be_shared(_loaded: LoadedConfig) -> anyhow::Result<u8> {
     anyhow::bail!(NOT_HERE)
 }
 

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context;
 use nonet_config::{Config, ConfigFault, Sources, Transport, shell};
 use nonet_core::Gateway;
-use nonet_hosts::{self as hosts, FileScope, Host, Launch, Machine, Present};
+use nonet_hosts::{self as hosts, FileScope, Host, Launch, Machine, OwnEntry};
 use nonet_servers::downstream::{Remedy, State, missing_launcher};
 use tokio::process::Command;
 
@@ -126,7 +126,7 @@ fn clients(file: &Path, machine: &Machine) -> anyhow::Result<Vec<Offer>> {
     for host in hosts::HOSTS.iter().filter(|host| !host.is_by_hand()) {
         let is_there = host.file(FileScope::User, machine).is_some_and(|file| file.exists());
         // An unreadable file is reported by `setup` and `install`.
-        let Some(Ok(Present::Program { launch: now, config })) =
+        let Some(Ok(OwnEntry::Program { launch: now, config })) =
             is_there.then(|| hosts::present(host, FileScope::User, machine))
         else {
             continue;

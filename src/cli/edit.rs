@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use nonet_config::shell;
-use nonet_hosts::{self as hosts, Applied, Change, Machine, Removal, SecretStore, UnusedSecret};
+use nonet_hosts::{self as hosts, Change, ChangeResult, Machine, Removal, SecretStore, UnusedSecret};
 use nonet_servers::oauth::Vault;
 use nonet_store as store;
 use serde_json::{Value, json};
@@ -116,7 +116,7 @@ impl Edit<'_> {
     /// Reports the edit, and waits for the running gateway. `more` prints further details after the change.
     async fn finish(
         &self,
-        applied: Option<Applied>,
+        applied: Option<ChangeResult>,
         details: Value,
         more: impl FnOnce(),
     ) -> anyhow::Result<u8> {

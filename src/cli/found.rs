@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context;
 use nonet_base::text::line;
-use nonet_config::{self as config, FileTrust, Loaded, OutlineEntry, Unusable, shell};
+use nonet_config::{self as config, FileTrust, LoadError, LoadedConfig, OutlineEntry, shell};
 use nonet_store::{reloads::text_hash, trusted_files::TrustedFiles};
 
 use super::{load, load_text, setup::agree, show};
@@ -30,7 +30,7 @@ pub(super) struct FoundFile {
 
 impl FoundFile {
     /// Reads the configuration; a missing one is empty.
-    pub(super) fn load(&self) -> Result<Loaded, Unusable> {
+    pub(super) fn load(&self) -> Result<LoadedConfig, LoadError> {
         let mut loaded = if self.path.exists() { load(&self.path) } else { load_text("", &self.path) }?;
         loaded.trust = trust_in(&self.path, &loaded, self.by_trust);
         Ok(loaded)
@@ -38,7 +38,7 @@ impl FoundFile {
 }
 
 /// Returns whether the use of a text depends on the user's trust.
-pub(super) fn trust_in(file: &Path, loaded: &Loaded, by_trust: bool) -> FileTrust {
+pub(super) fn trust_in(file: &Path, loaded: &LoadedConfig, by_trust: bool) -> FileTrust {
     let is_given = || TrustedFiles::of_user().is_some_and(|files| files.covers(file, &loaded.config.digest));
     match by_trust {
         false => FileTrust::NotNeeded,
@@ -48,7 +48,7 @@ pub(super) fn trust_in(file: &Path, loaded: &Loaded, by_trust: bool) -> FileTrus
 }
 
 /// Refuses a file that has changed since the user was asked.
-pub(super) fn ensure_trusted(loaded: &Loaded) -> anyhow::Result<()> {
+pub(super) fn ensure_trusted(loaded: &LoadedConfig) -> anyhow::Result<()> {
     let file = loaded.config.file.display();
     anyhow::ensure!(
         loaded.trust != FileTrust::Lost,

@@ -8,13 +8,13 @@ use std::{
 
 use anyhow::Context;
 use nonet_config::{
-    self as config, LeftOut, Loaded,
+    self as config, LoadedConfig, UnusableEntry,
     keyring::{self, Keyring},
     shell,
 };
 use nonet_hosts::{
-    self as hosts, Applied, Carried, Change, FileScope, Host, ImportOptions, ImportSource, Imported, Launch,
-    Machine, SecretStore, Variable,
+    self as hosts, Change, ChangeResult, FileScope, Host, ImportOptions, ImportPlan, ImportSource,
+    KnownServer, Launch, Machine, SecretStore, Variable,
 };
 use nonet_servers::downstream;
 use serde_json::json;
@@ -66,9 +66,9 @@ pub(super) fn take_over(
     replace: bool,
     secrets: Secrets,
     machine: &Machine,
-) -> anyhow::Result<(Imported, Option<Keyring>)> {
+) -> anyhow::Result<(ImportPlan, Option<Keyring>)> {
     let work = |options: ImportOptions<'_>| hosts::import(source, target, options, machine);
-    with_secrets(secrets, replace, work, Imported::has_secrets)
+    with_secrets(secrets, replace, work, ImportPlan::has_secrets)
 }
 
 /// How long a keyring may take: at a terminal, its user may have to unlock it.
@@ -80,9 +80,9 @@ pub(super) fn keyring_patience() -> Duration {
 pub(super) fn with_secrets(
     secrets: Secrets,
     replace: bool,
-    work: impl Fn(ImportOptions<'_>) -> Result<Imported, hosts::HostFault>,
-    has_secrets: fn(&Imported) -> bool,
-) -> anyhow::Result<(Imported, Option<Keyring>)> {
+    work: impl Fn(ImportOptions<'_>) -> Result<ImportPlan, hosts::HostFault>,
+    has_secrets: fn(&ImportPlan) -> bool,
+) -> anyhow::Result<(ImportPlan, Option<Keyring>)> {
     let limit = keyring_patience();
     match secrets {
         Secrets::Kept => Ok(hosts::keeping_secrets(limit, replace, work, has_secrets)?),
@@ -178,7 +178,7 @@ pub(super) fn import(
 }
 
 /// Prints the result for each server, and what the user should do.
-pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
+pub(super) fn tell(imported: &ImportPlan, target: &Path, dry_run: bool) {
     let mut table = show::plain_table(&["SERVER", "FROM", "DONE"]);
     for row in &imported.rows {
         let from = row.from.host.map_or_else(|| row.from.file.display().to_string(), String::from);
@@ -207,7 +207,7 @@ pub(super) fn tell(imported: &Imported, target: &Path, dry_run: bool) {
 }
 
 /// Prints the clients' own rules for tools, and what servers.toml has for them.
-fn tell_rules(imported: &Imported) {
+fn tell_rules(imported: &ImportPlan) {
     if imported.rows.iter().all(|row| row.rules.is_empty()) {
         return;
     }
@@ -222,7 +222,7 @@ fn tell_rules(imported: &Imported) {
 }
 
 /// Prints where servers' secrets are stored.
-pub(super) fn tell_secrets(imported: &Imported, dry_run: bool) {
+pub(super) fn tell_secrets(imported: &ImportPlan, dry_run: bool) {
     let file = format!("In {}, readable only by you:", imported.secrets_file().display());
     for (store, title) in [(SecretStore::Keyring, "In the keyring:"), (SecretStore::File, &file)] {
         let kept: Vec<_> = imported.secrets.iter().filter(|kept| kept.store == store).collect();
@@ -266,7 +266,7 @@ pub(super) fn install(
     let always = always_allow || !dry_run && is_to_be_allowed(host, scope, &machine)?;
     let install = if always { hosts::allow_always } else { hosts::install };
     let change = install(host, scope, &launch, &names, &machine)?;
-    let lost: Vec<&Carried> =
+    let lost: Vec<&KnownServer> =
         carried.iter().filter(|carried| loaded.config.left_out.contains_key(&carried.server)).collect();
     if !lost.is_empty() {
         anyhow::bail!(refusal(&loaded, &lost, host, &target));
@@ -325,7 +325,7 @@ pub(super) fn tell_staying(staying: &[(String, String)]) {
 }
 
 /// Prints the servers' variables that are set only in this shell's environment.
-pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host: &Host, target: &Path) {
+pub(super) fn tell_of_this_shell(imported: &ImportPlan, carried: &[KnownServer], host: &Host, target: &Path) {
     let is_carried = |server: &String| carried.iter().any(|carried| carried.server == *server);
     let is_of_this_shell =
         |variable: &&Variable| variable.set && !variable.kept && !downstream::is_usual(&variable.name, "");
@@ -343,7 +343,7 @@ pub(super) fn tell_of_this_shell(imported: &Imported, carried: &[Carried], host:
 
 /// Reads the configuration that a host should start Nonet with, and a profile if named. Fails if Nonet could not start
 /// with it.
-fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<Loaded> {
+fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<LoadedConfig> {
     if !target.exists() {
         let here = match is_passed_over(target) {
             true => {
@@ -370,14 +370,14 @@ fn usable(target: &Path, host: &Host, profile: Option<&str>) -> anyhow::Result<L
 
 /// Explains why a host's servers are not removed from its file, and what to do. `lost` are servers that Nonet leaves
 /// out.
-fn refusal(loaded: &Loaded, lost: &[&Carried], host: &Host, target: &Path) -> String {
+fn refusal(loaded: &LoadedConfig, lost: &[&KnownServer], host: &Host, target: &Path) -> String {
     let servers = if lost.len() == 1 { "a server".into() } else { format!("{} servers", lost.len()) };
     let mut text = format!(
         "nothing was changed: Nonet leaves out {servers} of {}, so nothing would run them:\n",
         host.title
     );
     for carried in lost {
-        let why = loaded.config.left_out.get(&carried.server).map(LeftOut::brief).unwrap_or_default();
+        let why = loaded.config.left_out.get(&carried.server).map(UnusableEntry::brief).unwrap_or_default();
         text.push_str(&format!("  {}: {why}\n", carried.server));
     }
     let [import, set, check] =
@@ -400,12 +400,12 @@ pub(super) fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Res
     Ok(OK)
 }
 
-pub(super) fn apply(change: &Change, dry_run: bool) -> Result<Option<Applied>, hosts::HostFault> {
+pub(super) fn apply(change: &Change, dry_run: bool) -> Result<Option<ChangeResult>, hosts::HostFault> {
     if dry_run { Ok(None) } else { change.apply().map(Some) }
 }
 
 /// Reports what was done to a file, or would be done if nothing was applied.
-pub(super) fn finish(change: &Change, applied: Option<Applied>) {
+pub(super) fn finish(change: &Change, applied: Option<ChangeResult>) {
     if applied.is_none() && !change.is_nothing() {
         say!("This would be done:");
     }
@@ -422,7 +422,7 @@ pub(super) fn finish(change: &Change, applied: Option<Applied>) {
             }
             say!("Nothing was written (--dry-run).");
         }
-        Some(Applied { file, backup }) => {
+        Some(ChangeResult { file, backup }) => {
             if let Some(file) = file.filter(|_| !change.is_removal()) {
                 say!("written: {}", file.display());
             }

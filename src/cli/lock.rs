@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
-use nonet_config::{Loaded, shell};
+use nonet_config::{LoadedConfig, shell};
 use nonet_servers::{
     downstream::State,
     pins::{
@@ -36,7 +36,7 @@ struct Difference {
 }
 
 /// Starts every server, then writes the lock file or compares with it.
-pub(super) async fn run(loaded: Loaded, args: &LockArgs) -> anyhow::Result<u8> {
+pub(super) async fn run(loaded: LoadedConfig, args: &LockArgs) -> anyhow::Result<u8> {
     let file = loaded.config.file.clone();
     let disabled: Vec<String> = loaded
         .config

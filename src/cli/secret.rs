@@ -11,7 +11,7 @@ use nonet_config::{
     keyring::{self, Keyring},
     secrets_file::{self, SecretsFile},
 };
-use nonet_hosts::{ImportOptions, Imported, Machine, NamedSecret, SecretStore};
+use nonet_hosts::{ImportOptions, ImportPlan, Machine, NamedSecret, SecretStore};
 use serde::Serialize;
 use serde_json::json;
 
@@ -216,7 +216,7 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
 pub(super) fn move_out(file: &Path, dry_run: bool) -> anyhow::Result<u8> {
     let machine = Machine::this()?;
     let work = |options: ImportOptions<'_>| nonet_hosts::move_secrets(file, options, &machine);
-    let (moved, _) = hosts::with_secrets(hosts::Secrets::Kept, false, work, Imported::stores_secrets)?;
+    let (moved, _) = hosts::with_secrets(hosts::Secrets::Kept, false, work, ImportPlan::stores_secrets)?;
     let applied = if dry_run { None } else { Some(moved.apply()?) };
     hosts::finish(&moved.change, applied);
     hosts::tell_secrets(&moved, dry_run);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{io::IsTerminal, path::Path, sync::Arc};
 
 use anyhow::Context;
-use nonet_config::{FileTrust, Loaded, shell};
+use nonet_config::{FileTrust, LoadedConfig, shell};
 use nonet_core::Gateway;
 use nonet_hosts::{Launch, Machine};
 use serde_json::json;
@@ -18,7 +18,11 @@ use crate::serve::{self, HttpOptions, Serving};
 const SHARE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Serves MCP on stdio, or over HTTP at an address.
-pub(super) async fn run(loaded: Loaded, profile: Option<String>, http: Option<String>) -> anyhow::Result<u8> {
+pub(super) async fn run(
+    loaded: LoadedConfig,
+    profile: Option<String>,
+    http: Option<String>,
+) -> anyhow::Result<u8> {
     let (file, by_trust) = (loaded.config.file.clone(), loaded.trust != FileTrust::NotNeeded);
     if http.is_none() && loaded.config.gateway.shared {
         return connect::to_shared(&file, profile, by_trust).await;

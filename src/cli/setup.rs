@@ -15,7 +15,7 @@ use anyhow::Context;
 use clap::Args;
 use nonet_config::secrets_file::{self, SecretsFile};
 use nonet_hosts::{
-    self as hosts, ClientPlan, Defaults, FileScope, Host, Imported, Machine, Setup, SetupClient,
+    self as hosts, ClientPlan, Defaults, FileScope, Host, ImportPlan, Machine, Setup, SetupClient,
 };
 
 use super::{OK, UNUSABLE, hosts as commands, show};
@@ -159,7 +159,7 @@ fn question(plan: &ClientPlan) -> String {
     }
 }
 
-fn tell_clients(setup: &Setup, imported: &Imported) {
+fn tell_clients(setup: &Setup, imported: &ImportPlan) {
     let mut table = show::plain_table(&["CLIENT", "SERVERS", "FILE"]);
     for SetupClient { host, file, .. } in &setup.clients {
         let servers =
@@ -185,7 +185,7 @@ fn tell_of_always(setup: &Setup) {
 /// Asks all questions, and adds what the user types. Returns the changes that the user agrees to; none if the user refuses.
 fn ask(
     setup: &Setup,
-    imported: &mut Imported,
+    imported: &mut ImportPlan,
     defaults: &mut Defaults,
 ) -> anyhow::Result<Option<Vec<ClientPlan>>> {
     let agree = |question: &str| agree(question, true, &mut io::stdin().lock(), &mut io::stderr());
@@ -207,7 +207,7 @@ fn ask(
 }
 
 /// Prints the changes of every file.
-fn show_changes(setup: &Setup, imported: &Imported) -> anyhow::Result<()> {
+fn show_changes(setup: &Setup, imported: &ImportPlan) -> anyhow::Result<()> {
     if !imported.change.is_nothing() {
         raw!("{}", imported.change.diff());
     }
@@ -235,7 +235,7 @@ fn tell_defaults(defaults: Defaults) {
 }
 
 /// Asks for the values of unset variables. An empty answer skips a variable.
-fn ask_for_variables(imported: &Imported) -> anyhow::Result<Vec<(String, String)>> {
+fn ask_for_variables(imported: &ImportPlan) -> anyhow::Result<Vec<(String, String)>> {
     let mut typed = Vec::new();
     for variable in imported.variables.iter().filter(|variable| !variable.set) {
         let (servers, what) = (variable.servers.join(", "), &variable.what);

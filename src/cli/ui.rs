@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use clap::Args;
-use nonet_config::{FileTrust, Loaded};
+use nonet_config::{FileTrust, LoadedConfig};
 use nonet_store::shared::{PageLink, SharedPlace};
 
 use super::{OK, serve, signal};
@@ -35,7 +35,7 @@ pub(super) fn of_address(url: &str) -> anyhow::Error {
 }
 
 /// Shows the page, and starts its gateway if none is running.
-pub(super) async fn run(loaded: Loaded, args: &UiArgs) -> anyhow::Result<u8> {
+pub(super) async fn run(loaded: LoadedConfig, args: &UiArgs) -> anyhow::Result<u8> {
     let config = &loaded.config;
     let file = config.file.clone();
     anyhow::ensure!(
@@ -82,7 +82,7 @@ async fn ask(_place: &SharedPlace, _file: &Path) -> anyhow::Result<PageLink> {
 }
 
 /// Serves the page from a gateway of this process until the user ends it.
-async fn here(loaded: Loaded, place: &SharedPlace, args: &UiArgs) -> anyhow::Result<u8> {
+async fn here(loaded: LoadedConfig, place: &SharedPlace, args: &UiArgs) -> anyhow::Result<u8> {
     let (file, by_trust) = (loaded.config.file.clone(), loaded.trust != FileTrust::NotNeeded);
     let gateway = super::gateway(loaded, true);
     serve::watch(&gateway, &file, by_trust);

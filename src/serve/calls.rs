@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use nonet_core::run::ended_job;
-use nonet_meta::Answer;
+use nonet_meta::MetaAnswer;
 use nonet_state::session::AsTask;
 use nonet_text::results::CallResult;
 use nonet_wire::rmcp::carry_json;
@@ -85,18 +85,18 @@ impl NonetServer {
         };
         let answer = match (answer, caller) {
             // A client that wants a task gets one, even if the call has already ended.
-            (Answer::Result(result), Some((caller, name))) => {
-                Answer::Task(ended_job(&self.gateway.jobs, &caller, &name, result).await)
+            (MetaAnswer::Result(result), Some((caller, name))) => {
+                MetaAnswer::Task(ended_job(&self.gateway.jobs, &caller, &name, result).await)
             }
             (answer, _) => answer,
         };
         Ok(match answer {
-            Answer::Refused(error) => return Err(*error),
-            Answer::Task(job) if stateless => Called::Task(tasks::created(&self.gateway, job)),
-            Answer::Task(job) => {
+            MetaAnswer::Refused(error) => return Err(*error),
+            MetaAnswer::Task(job) if stateless => Called::Task(tasks::created(&self.gateway, job)),
+            MetaAnswer::Task(job) => {
                 Called::Verbatim(json!({ "task": tasks::started(&self.gateway, job) }).into())
             }
-            Answer::Result(mut result) => {
+            MetaAnswer::Result(mut result) => {
                 result.of_era(stateless);
                 Called::Verbatim(result)
             }

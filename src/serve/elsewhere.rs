@@ -11,7 +11,7 @@ use http::{
     request::Parts,
 };
 use nonet_meta as meta;
-use nonet_parts::cluster::{Cluster, MISDIRECTED, SendFault, Whereabouts, answered_headers};
+use nonet_parts::cluster::{Cluster, MISDIRECTED, SendFault, SessionLocation, answered_headers};
 use nonet_store::Replica;
 use nonet_text::fault::{Code, Fault};
 use nonet_wire::{Message, MessageKind};
@@ -50,9 +50,9 @@ pub(super) async fn of_session(
     let mut gone = None;
     loop {
         let (why, replica) = match cluster.find(session, gone).await {
-            Whereabouts::Here => return None,
-            Whereabouts::Unclear(why) => (why, None),
-            Whereabouts::At(replica) => match send(cluster, &replica, &request).await {
+            SessionLocation::Here => return None,
+            SessionLocation::Unclear(why) => (why, None),
+            SessionLocation::At(replica) => match send(cluster, &replica, &request).await {
                 Ok(response) if response.status() == MISDIRECTED => {
                     cluster.forget(session);
                     (format!("`{}` no longer has the session", replica.name), None)

@@ -22,7 +22,7 @@ use nonet_config::{Config, LimitSettings};
 use nonet_core::{Gateway, Serves};
 use nonet_parts::{
     cluster::{Cluster, own_address},
-    quotas::{Account, Exhausted, RETRY_SESSION},
+    quotas::{Account, QuotaExceeded, RETRY_SESSION},
 };
 use nonet_store::{
     Replica,
@@ -527,7 +527,7 @@ impl Door {
         self: &Arc<Self>,
         parts: &mut Parts,
         message: Option<&Message>,
-    ) -> Result<Option<(Arc<Account>, SessionPlace)>, Exhausted> {
+    ) -> Result<Option<(Arc<Account>, SessionPlace)>, QuotaExceeded> {
         let request = message.filter(|message| message.kind() == MessageKind::Request);
         if let Some(session) = plain_calls::session_id(&parts.headers) {
             if message.is_none() || request.is_some() {
@@ -560,7 +560,7 @@ impl Door {
 }
 
 /// Returns the refusal of a new session.
-fn no_session(id: Option<&str>, full: Exhausted) -> Response {
+fn no_session(id: Option<&str>, full: QuotaExceeded) -> Response {
     let fault = Fault::from(full);
     let error = json!({ "code": RATE_LIMITED.0, "message": fault.message, "data": fault.to_value() });
     let error = Message::failure_of(id.unwrap_or("null"), error.to_string().as_bytes());

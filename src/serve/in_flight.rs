@@ -10,11 +10,11 @@ use dashmap::DashMap;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use nonet_base::json::set_member;
 use nonet_core::Gateway;
-use nonet_meta::{self as meta, Answer};
+use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
     cluster::Cluster,
     jobs,
-    quotas::{Account, Place},
+    quotas::{Account, QuotaPlace},
 };
 use nonet_servers::downstream::{
     ClientChannel, InputReplies, InputRequests, LogLevel, QuestionBoard, TakenRequests, ToClient,
@@ -194,7 +194,7 @@ impl Drop for Listed {
 #[derive(Clone, Default)]
 pub(super) struct Parkings {
     /// Tool calls.
-    pub calls: Arc<Parking<Answer>>,
+    pub calls: Arc<Parking<MetaAnswer>>,
     /// Prompts and resources.
     pub passed: Arc<Parking<Result<Value, ErrorData>>>,
 }
@@ -215,7 +215,7 @@ struct Parked<T> {
     request: InFlight<T>,
     reply: oneshot::Sender<InputReplies>,
     asked: Vec<String>,
-    _place: Place,
+    _place: QuotaPlace,
 }
 
 /// A request that was not parked, and the reply to its question.
@@ -289,12 +289,16 @@ impl Channels {
 }
 
 /// Calls a tool or a meta-tool.
-pub(super) async fn call(gateway: Arc<Gateway>, caller: Caller, request: CallToolRequestParams) -> Answer {
+pub(super) async fn call(
+    gateway: Arc<Gateway>,
+    caller: Caller,
+    request: CallToolRequestParams,
+) -> MetaAnswer {
     let arguments = request.arguments.unwrap_or_default();
     let call = AssertUnwindSafe(meta::call(&gateway, &caller, &request.name, arguments)).catch_unwind();
     call.await.unwrap_or_else(|_| {
         tracing::error!(tool = %request.name, "a call panicked");
-        Answer::Result(jobs::panicked().into())
+        MetaAnswer::Result(jobs::panicked().into())
     })
 }
 

@@ -26,12 +26,12 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use nonet_base::json::set_member;
-use nonet_config::{BearerToken, LeftOut, OnChange};
+use nonet_config::{BearerToken, OnChange, UnusableEntry};
 use nonet_core::{Gateway, SearchArguments};
 use nonet_meta as meta;
 use nonet_parts::{
-    approvals::{Decision, Undecided, Verdict, WaitingApproval},
-    metrics::{CONTENT_TYPE, ClusterNow, Now, ServerNow},
+    approvals::{ApprovalDecision, DecisionError, UserVerdict, WaitingApproval},
+    metrics::{CONTENT_TYPE, ClusterNow, MetricsNow, ServerNow},
 };
 use nonet_servers::pins::{MarkedPlace, WaitingPin};
 use nonet_state::session::Caller;
@@ -226,7 +226,7 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
     let saving = meta::saving(&gateway);
     let (sessions, notices_waiting) = gateway.session_counts();
     let kept = gateway.kept.counts().await.unwrap_or_default();
-    let text = gateway.metrics.render(Now {
+    let text = gateway.metrics.render(MetricsNow {
         servers: servers.collect(),
         tasks_running: gateway.jobs.running(),
         notices_waiting,
@@ -269,7 +269,7 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     let config = gateway.config();
     for server in state["servers"].as_array_mut().into_iter().flatten() {
         let name = server["name"].as_str().unwrap_or_default();
-        let missing = config.left_out.get(name).map(LeftOut::missing).unwrap_or_default();
+        let missing = config.left_out.get(name).map(UnusableEntry::missing).unwrap_or_default();
         if !missing.is_empty() {
             set_member(server, "missing", missing.into_keys().collect::<Value>());
         }
@@ -358,7 +358,7 @@ async fn decide(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>, bod
         Ok(wanted) => wanted,
         Err(error) => return unreadable(&error),
     };
-    let decision = Decision { verdict: wanted.decision, answer: wanted.answer, by: "page".into() };
+    let decision = ApprovalDecision { verdict: wanted.decision, answer: wanted.answer, by: "page".into() };
     match gateway.approvals.decide(&id, decision).await {
         Ok(one) => {
             gateway
@@ -375,7 +375,7 @@ fn unreadable(error: &serde_json::Error) -> Response {
 
 #[derive(Deserialize)]
 struct DecisionWanted {
-    decision: Verdict,
+    decision: UserVerdict,
     answer: Option<Value>,
 }
 
@@ -401,11 +401,11 @@ async fn answer_at(
     }
 }
 
-fn refused(why: &Undecided) -> Response {
+fn refused(why: &DecisionError) -> Response {
     let status = match why {
-        Undecided::Unknown => StatusCode::NOT_FOUND,
-        Undecided::Unfit(_) => StatusCode::BAD_REQUEST,
-        Undecided::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        DecisionError::Unknown => StatusCode::NOT_FOUND,
+        DecisionError::Unfit(_) => StatusCode::BAD_REQUEST,
+        DecisionError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     answer(status, &json!({ "error": { "message": why.to_string() } }))
 }

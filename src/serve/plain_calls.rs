@@ -26,7 +26,7 @@ use http::{
     request::Parts,
 };
 use hyper::body::{Frame, SizeHint};
-use nonet_meta::Answer;
+use nonet_meta::MetaAnswer;
 use nonet_servers::downstream::LogLevel;
 use nonet_text::results::CallResult;
 use nonet_wire::{Message, MessageKind, VERSION_KEY};
@@ -89,7 +89,7 @@ struct SettledSession {
 
 /// A call that has started outside rmcp.
 pub(super) struct BegunCall {
-    open: InFlight<Answer>,
+    open: InFlight<MetaAnswer>,
     /// Its id as JSON.
     id: String,
     level: Option<LogLevel>,
@@ -98,10 +98,10 @@ pub(super) struct BegunCall {
 
 /// A call on its way to rmcp, attached to its request.
 #[derive(Clone)]
-struct HalfDone(Arc<Mutex<Option<InFlight<Answer>>>>);
+struct HalfDone(Arc<Mutex<Option<InFlight<MetaAnswer>>>>);
 
 /// Returns the call that started before its request reached rmcp.
-pub(super) fn take(extensions: &McpExtensions) -> Option<InFlight<Answer>> {
+pub(super) fn take(extensions: &McpExtensions) -> Option<InFlight<MetaAnswer>> {
     extensions.get::<Parts>()?.extensions.get::<HalfDone>()?.0.lock().take()
 }
 
@@ -310,7 +310,7 @@ impl BegunCall {
             None => None,
         };
         match outcome {
-            Some(Answer::Result(mut result)) => {
+            Some(MetaAnswer::Result(mut result)) => {
                 call.left = None;
                 result.of_era(is_stateless);
                 answered(&id, result)
@@ -323,14 +323,14 @@ impl BegunCall {
 /// A call that is not answered yet and not yet with rmcp. If its client leaves, the call is treated as rmcp treats it: one in
 /// a session continues, a stateless one is cancelled.
 struct FirstMoments {
-    left: Option<(InFlight<Answer>, Request)>,
+    left: Option<(InFlight<MetaAnswer>, Request)>,
     door: Arc<Door>,
     is_stateless: bool,
 }
 
 impl FirstMoments {
     /// Lets rmcp answer a call, whose outcome may be known already.
-    async fn pass_on(mut self, outcome: Option<Answer>) -> Response {
+    async fn pass_on(mut self, outcome: Option<MetaAnswer>) -> Response {
         let Some((open, request)) = self.left.take() else { return Response::default() };
         let open = match outcome {
             Some(outcome) => open.ended(outcome),
@@ -365,7 +365,7 @@ impl Drop for FirstMoments {
 }
 
 /// Lets rmcp continue a call.
-async fn hand_over(door: Arc<Door>, open: InFlight<Answer>, mut request: Request) -> Response {
+async fn hand_over(door: Arc<Door>, open: InFlight<MetaAnswer>, mut request: Request) -> Response {
     request.extensions_mut().insert(HalfDone(Arc::new(Mutex::new(Some(open)))));
     door.service.handle(request).await.map(Body::new)
 }

@@ -6,15 +6,15 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use nonet_parts::quotas::{Account, Exhausted, Place};
+use nonet_parts::quotas::{Account, QuotaExceeded, QuotaPlace};
 use parking_lot::Mutex;
 
 /// The place of a session, which a newer session may take over.
 #[derive(Clone, Debug)]
-pub(super) struct SessionPlace(Arc<Mutex<Option<Place>>>);
+pub(super) struct SessionPlace(Arc<Mutex<Option<QuotaPlace>>>);
 
 impl SessionPlace {
-    pub(super) fn of(place: Place) -> Self {
+    pub(super) fn of(place: QuotaPlace) -> Self {
         Self(Arc::new(Mutex::new(Some(place))))
     }
 }
@@ -32,7 +32,7 @@ struct Unused {
 struct UnusedSession {
     number: u64,
     account: Arc<Account>,
-    place: Weak<Mutex<Option<Place>>>,
+    place: Weak<Mutex<Option<QuotaPlace>>>,
 }
 
 impl UnusedSessions {
@@ -41,7 +41,7 @@ impl UnusedSessions {
     pub(super) fn place(
         &self,
         account: &Arc<Account>,
-    ) -> Result<(SessionPlace, Option<Box<str>>), Exhausted> {
+    ) -> Result<(SessionPlace, Option<Box<str>>), QuotaExceeded> {
         let full = match account.session() {
             Ok(place) => return Ok((SessionPlace::of(place), None)),
             Err(full) => full,

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 use nonet_base::clock::Clock;
 use nonet_config as config;
 use nonet_core::{Gateway, Options};
-use nonet_meta::{self as meta, Answer};
+use nonet_meta::{self as meta, MetaAnswer};
 use nonet_state::session::Caller;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -99,9 +99,9 @@ impl Inside {
     pub async fn call_as(&self, caller: &Caller, tool: &str, arguments: Value) -> Value {
         let Value::Object(arguments) = arguments else { panic!("arguments are an object") };
         match meta::call(&self.gateway, caller, tool, arguments).await {
-            Answer::Result(result) => result.into_tree().await,
-            Answer::Task(job) => panic!("it goes on as a task: {job:?}"),
-            Answer::Refused(error) => panic!("the server refuses it: {error:?}"),
+            MetaAnswer::Result(result) => result.into_tree().await,
+            MetaAnswer::Task(job) => panic!("it goes on as a task: {job:?}"),
+            MetaAnswer::Refused(error) => panic!("the server refuses it: {error:?}"),
         }
     }
 

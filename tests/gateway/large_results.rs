@@ -309,7 +309,7 @@ async fn a_protocol_error_that_is_passed_on_keeps_to_the_budget() {
         .open()
         .await;
     let answer = nonet_meta::call(&inside.gateway, &inside.caller, "refuse", serde_json::Map::new()).await;
-    let nonet_meta::Answer::Refused(error) = answer else { panic!("{answer:?}") };
+    let nonet_meta::MetaAnswer::Refused(error) = answer else { panic!("{answer:?}") };
     assert_eq!(error.code.0, -31_234);
     let message = &error.message;
     assert!(

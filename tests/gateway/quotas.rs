@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use nonet_base::clock::Clock;
-use nonet_meta::{self as meta, Answer};
+use nonet_meta::{self as meta, MetaAnswer};
 use nonet_state::session::Caller;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinHandle};
@@ -51,7 +51,7 @@ fn begin(inside: &Inside, caller: &Caller, name: &str) -> JoinHandle<Value> {
     let arguments = json!({ "name": name }).as_object().cloned().expect("an object");
     tokio::spawn(async move {
         match meta::call(&gateway, &caller, "execute_tool", arguments).await {
-            Answer::Result(result) => result.into_tree().await,
+            MetaAnswer::Result(result) => result.into_tree().await,
             other => panic!("{other:?}"),
         }
     })

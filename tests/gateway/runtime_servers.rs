@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nonet_parts::approvals::{Decision, Verdict};
+use nonet_parts::approvals::{ApprovalDecision, UserVerdict};
 use nonet_state::session::Caller;
 use serde_json::{Value, json};
 
@@ -63,12 +63,12 @@ async fn decided(inside: &Inside, fault: &Value) -> Value {
     assert_eq!(fault["code"], "needs_approval", "{fault}");
     let id = fault["details"]["approval"].as_str().expect("an approval");
     let decide = async |verdict| {
-        let decision = Decision { verdict, answer: None, by: "command".into() };
+        let decision = ApprovalDecision { verdict, answer: None, by: "command".into() };
         inside.gateway.approvals.decide(id, decision).await
     };
     // Nobody can give permission for more than this call.
-    assert!(decide(Verdict::AllowForSession).await.is_err());
-    decide(Verdict::Allow).await.expect("the approval waits");
+    assert!(decide(UserVerdict::AllowForSession).await.is_err());
+    decide(UserVerdict::Allow).await.expect("the approval waits");
     fault["next_step"]["arguments"].clone()
 }
 

@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, ops::Range};
 
-use crate::text::{Hidden, fold_confusables};
+use crate::text::{HiddenChar, fold_confusables};
 
 /// How much of a text is undone at once, and how much of it again with the next piece, in bytes.
 const PIECE: usize = 64 << 10;
@@ -109,8 +109,10 @@ fn has_other_letters(text: &str) -> bool {
 
 /// Whether a character has no place of its own in a word: an invisible one, or a mark that is drawn over a letter.
 fn is_unseen(c: char) -> bool {
-    let is_hidden =
-        matches!(Hidden::of(c), Some(Hidden::Invisible | Hidden::Direction | Hidden::Tag | Hidden::Selector));
+    let is_hidden = matches!(
+        HiddenChar::of(c),
+        Some(HiddenChar::Invisible | HiddenChar::Direction | HiddenChar::Tag | HiddenChar::Selector)
+    );
     is_hidden || matches!(c, '\u{300}'..='\u{36f}' | '\u{20d0}'..='\u{20f0}')
 }
 

@@ -8,7 +8,7 @@ use std::{borrow::Cow, fmt::Write};
 
 /// Why a character is invisible, or is not what it looks like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Hidden {
+pub enum HiddenChar {
     /// A control character: a terminal obeys it, a log takes it for a line end.
     Control,
     /// A mark, override or isolate of writing direction: text is displayed in another order than it is stored.
@@ -21,7 +21,7 @@ pub enum Hidden {
     Selector,
 }
 
-impl Hidden {
+impl HiddenChar {
     /// Returns the kind's name for a report.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ fn is_plain(text: &str) -> bool {
 
 /// Returns the hidden characters of a text, each with its position. Leaves out the ones that writing needs: a joiner between
 /// letters of a script or parts of an emoji, one selector after a character, the tags of flags.
-pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, Hidden)> + '_ {
+pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, HiddenChar)> + '_ {
     let mut before = None;
     let mut flag_ends = 0;
     text.char_indices().filter_map(move |(at, c)| {
@@ -92,8 +92,8 @@ pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, Hidden)> + '_ {
         {
             flag_ends = at + c.len_utf8() + flag.len();
         }
-        let kind = Hidden::of(c)?;
-        let is_shown = |c: Option<char>| c.is_some_and(|c| !c.is_ascii() && Hidden::of(c).is_none());
+        let kind = HiddenChar::of(c)?;
+        let is_shown = |c: Option<char>| c.is_some_and(|c| !c.is_ascii() && HiddenChar::of(c).is_none());
         let needed = match c {
             '\r' => rest().starts_with('\n'),
             // Also after a selector, as in a flag of several parts.
@@ -104,7 +104,7 @@ pub fn hidden(text: &str) -> impl Iterator<Item = (usize, char, Hidden)> + '_ {
                 is_shown(previous) || previous.is_some_and(|c| c.is_ascii_digit() || matches!(c, '#' | '*'))
             }
             '\u{feff}' => at == 0,
-            _ => kind == Hidden::Tag && at < flag_ends,
+            _ => kind == HiddenChar::Tag && at < flag_ends,
         };
         (!needed).then_some((at, c, kind))
     })
@@ -129,7 +129,7 @@ pub fn clean(text: &str) -> Cow<'_, str> {
             '\r' | '\u{2028}' | '\u{2029}' => out.push('\n'),
             '\u{1b}' => done += sequence(rest),
             '\u{9b}' => done += parameters(rest),
-            c if kind == Hidden::Control => push_escaped(&mut out, c),
+            c if kind == HiddenChar::Control => push_escaped(&mut out, c),
             _ => {}
         }
     }
@@ -478,13 +478,16 @@ mod tests {
 
     #[test]
     fn what_is_hidden_is_found_with_its_place() {
-        let check = |text: &str, expected: &[(usize, Hidden)]| {
+        let check = |text: &str, expected: &[(usize, HiddenChar)]| {
             let found: Vec<_> = hidden(text).map(|(at, _, kind)| (at, kind)).collect();
             assert_eq!(found, expected, "{text:?}");
         };
         check("plain\r\n", &[]);
-        check("é\u{200b}\u{202e}", &[(2, Hidden::Invisible), (5, Hidden::Direction)]);
-        check("a\u{e0061}\u{fe0f}\u{7}", &[(1, Hidden::Tag), (5, Hidden::Selector), (8, Hidden::Control)]);
+        check("é\u{200b}\u{202e}", &[(2, HiddenChar::Invisible), (5, HiddenChar::Direction)]);
+        check(
+            "a\u{e0061}\u{fe0f}\u{7}",
+            &[(1, HiddenChar::Tag), (5, HiddenChar::Selector), (8, HiddenChar::Control)],
+        );
     }
 
     #[test]

@@ -14,11 +14,11 @@ use super::{
     ConfigFault,
     apps::default_id,
     explain::{UNKNOWN_KEY, choose, quoted},
-    read::{Side, Written, join},
+    read::{ConfigSource, FaultSide, join},
     schema::path_params,
     servers::Placement,
 };
-use crate::workflow::{self, Flaw, INDEX, INPUT, ITEM, Node, StepsRead};
+use crate::workflow::{self, Flaw, INDEX, INPUT, ITEM, PlanNode, StepReferences};
 
 /// How deep apps may be nested.
 pub const APPS_DEEP: usize = 5;
@@ -31,7 +31,7 @@ pub const OF_REST: [&str; 5] =
 const WITH_TEMPLATES: [&str; 3] = ["params", "input", "ask"];
 
 /// Returns every fault between values. `earlier` are the faults known so far.
-pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFault> {
+pub(super) fn check(written: &ConfigSource, earlier: &[ConfigFault]) -> Vec<ConfigFault> {
     let mut checker = Checker { written, earlier, faults: Vec::new() };
     for (pointer, server) in checker.entries("servers") {
         checker.server(&pointer, server);
@@ -55,7 +55,7 @@ pub(super) fn check(written: &Written, earlier: &[ConfigFault]) -> Vec<ConfigFau
 }
 
 struct Checker<'a> {
-    written: &'a Written,
+    written: &'a ConfigSource,
     earlier: &'a [ConfigFault],
     faults: Vec<ConfigFault>,
 }
@@ -84,7 +84,7 @@ impl<'a> Checker<'a> {
                     "url" => "Keep `command` for a local program, or `url` for a remote server.",
                     _ => "Keep the one that reaches the server, or make two servers.",
                 };
-                return self.fault(&join(pointer, second), Side::Key, &message, remedy);
+                return self.fault(&join(pointer, second), FaultSide::Key, &message, remedy);
             }
         };
         if kind != "command" {
@@ -105,7 +105,7 @@ impl<'a> Checker<'a> {
         if let (Some(needed), Some(transport)) = (needed.filter(|needed| *needed != kind), transport) {
             let message = format!("`{transport}` needs `{needed}`, but this server has `{kind}`");
             let remedy = format!("Set `{needed}` instead, or remove `transport`.");
-            self.fault(&join(pointer, "transport"), Side::Value, &message, &remedy);
+            self.fault(&join(pointer, "transport"), FaultSide::Value, &message, &remedy);
         }
         self.placement(pointer, server, kind);
         match kind {
@@ -122,7 +122,7 @@ impl<'a> Checker<'a> {
             let remedy = "Set `sentinel` to the name by which the Sentinels know the node, or remove `sentinel_password`.";
             self.fault(
                 "/cluster/sentinel_password",
-                Side::Key,
+                FaultSide::Key,
                 "`sentinel_password` needs `sentinel`",
                 remedy,
             );
@@ -136,7 +136,7 @@ impl<'a> Checker<'a> {
         if kind != "command" {
             let message = format!("`placement` belongs to `command`, not to `{kind}`");
             let remedy = "Remove it: each replica of a cluster reaches a remote server by itself.";
-            self.fault(&pointer, Side::Key, &message, remedy);
+            self.fault(&pointer, FaultSide::Key, &message, remedy);
         } else if !matches!(
             Placement::try_from(placement.to_owned()),
             Ok(Placement::One | Placement::Label(_))
@@ -146,14 +146,14 @@ impl<'a> Checker<'a> {
             let remedy = "Add `[cluster]` with `redis`, or remove `placement`: without a cluster, the program runs once in any case.";
             self.fault(
                 &pointer,
-                Side::Value,
+                FaultSide::Value,
                 "only a `[cluster]` has more than one place for a program",
                 remedy,
             );
         } else if server.get("scope").and_then(Value::as_str) == Some("client") {
             let message = "a server with `scope = \"client\"` runs where its client is";
             let remedy = "Remove `placement`, or remove `scope` so that all clients share the one program.";
-            self.fault(&pointer, Side::Key, message, remedy);
+            self.fault(&pointer, FaultSide::Key, message, remedy);
         }
     }
 
@@ -164,7 +164,7 @@ impl<'a> Checker<'a> {
             let remedy = "Set `base_url`, so that no document decides where tokens go.";
             self.fault(
                 &join(pointer, "oauth"),
-                Side::Key,
+                FaultSide::Key,
                 "`oauth` of a REST service needs `base_url`",
                 remedy,
             );
@@ -174,14 +174,19 @@ impl<'a> Checker<'a> {
             self.only_with(pointer, server, &["operations"], "openapi", "endpoints");
             if !has("base_url") {
                 let remedy = "Set `base_url = \"https://api.example.com\"`, which the paths are appended to.";
-                self.fault(&join(pointer, "endpoints"), Side::Key, "`endpoints` need `base_url`", remedy);
+                self.fault(
+                    &join(pointer, "endpoints"),
+                    FaultSide::Key,
+                    "`endpoints` need `base_url`",
+                    remedy,
+                );
             }
         }
         let pointer = join(pointer, "endpoints");
         let endpoints = server.get("endpoints").and_then(Value::as_object);
         if endpoints.is_some_and(Map::is_empty) && !has("openapi") {
             let remedy = "Add a `[servers.NAME.endpoints.TOOL]` for each request.";
-            self.fault(&pointer, Side::Key, "must have at least one endpoint", remedy);
+            self.fault(&pointer, FaultSide::Key, "must have at least one endpoint", remedy);
         }
         for (name, endpoint) in endpoints.into_iter().flatten() {
             if let Some(endpoint) = endpoint.as_object() {
@@ -205,7 +210,7 @@ impl<'a> Checker<'a> {
                     let item = join(&join(pointer, place), &at.to_string());
                     self.fault(
                         &item,
-                        Side::Value,
+                        FaultSide::Value,
                         &message,
                         "A param has one place: remove it from one of them.",
                     );
@@ -217,19 +222,19 @@ impl<'a> Checker<'a> {
         if !has_body && endpoint.get("body").and_then(Value::as_array).is_some_and(|body| !body.is_empty()) {
             let message = format!("a {method} request has no body");
             let remedy = "Set `method`, or move the params to `query`.";
-            self.fault(&join(pointer, "body"), Side::Key, &message, remedy);
+            self.fault(&join(pointer, "body"), FaultSide::Key, &message, remedy);
         }
         let Some(schema) = endpoint.get("input_schema") else { return };
         let place = join(pointer, "input_schema");
         if schema.get("type").is_some_and(|kind| kind != "object") {
             let message = "the input of a tool must be an object";
             let remedy = "Set `type = \"object\"` and describe the params in `properties`.";
-            self.fault(&place, Side::Value, message, remedy);
+            self.fault(&place, FaultSide::Value, message, remedy);
         } else if let Err(error) = jsonschema::meta::validate(schema) {
             let message = format!("is not a JSON Schema ({})", error.masked());
             self.fault(
                 &place,
-                Side::Value,
+                FaultSide::Value,
                 &message,
                 "Describe each param in `properties`, as in JSON Schema.",
             );
@@ -239,7 +244,7 @@ impl<'a> Checker<'a> {
             if !described.is_some_and(|described| described.contains_key(*name)) {
                 let message = format!("the param {} of the {place} is not described", quoted(name));
                 let remedy = "Add it to `properties`, or remove `input_schema`.";
-                self.fault(&join(pointer, "input_schema"), Side::Key, &message, remedy);
+                self.fault(&join(pointer, "input_schema"), FaultSide::Key, &message, remedy);
             }
         }
     }
@@ -254,7 +259,7 @@ impl<'a> Checker<'a> {
             if tool.get("rename").is_some() {
                 let message = "a server with `expose = \"verbatim\"` keeps its own tool names";
                 let remedy = "Remove `rename`, or remove `expose` from the server.";
-                self.fault(&join(&join(&pointer, name), "rename"), Side::Key, message, remedy);
+                self.fault(&join(&join(&pointer, name), "rename"), FaultSide::Key, message, remedy);
             }
         }
     }
@@ -268,19 +273,19 @@ impl<'a> Checker<'a> {
             .is_some_and(|headers| headers.keys().any(|name| name.eq_ignore_ascii_case("authorization")))
         {
             let message = "a server cannot have both `oauth` and an `Authorization` header";
-            self.fault(&pointer, Side::Key, message, "Keep the one that the server expects.");
+            self.fault(&pointer, FaultSide::Key, message, "Keep the one that the server expects.");
         }
         let has = |key: &str| oauth.contains_key(key);
         if oauth.get("grant").and_then(Value::as_str) == Some("client_credentials") {
             if !has("client_id") || !has("client_secret") {
                 let message = "`client_credentials` needs `client_id` and `client_secret`";
                 let remedy = "Set both, or remove `grant` to sign in with `nonet login`.";
-                self.fault(&join(&pointer, "grant"), Side::Value, message, remedy);
+                self.fault(&join(&pointer, "grant"), FaultSide::Value, message, remedy);
             }
             self.only_with(&pointer, oauth, &["redirect_uri"], "authorization_code", "client_credentials");
         } else if has("client_secret") && !has("client_id") {
             let message = "`client_secret` needs a `client_id`";
-            self.fault(&join(&pointer, "client_secret"), Side::Key, message, "Set both or neither.");
+            self.fault(&join(&pointer, "client_secret"), FaultSide::Key, message, "Set both or neither.");
         }
     }
 
@@ -293,10 +298,10 @@ impl<'a> Checker<'a> {
             let name = pointer.rsplit('/').next().unwrap_or_default();
             if servers.contains(&name) {
                 let message = format!("`{name}` is already the category of the server with that name");
-                self.fault(&pointer, Side::Key, &message, "Choose another name for the group.");
+                self.fault(&pointer, FaultSide::Key, &message, "Choose another name for the group.");
             } else if RESERVED.contains(&name) {
                 let message = format!("`{name}` is a reserved category");
-                self.fault(&pointer, Side::Key, &message, "Choose another name for the group.");
+                self.fault(&pointer, FaultSide::Key, &message, "Choose another name for the group.");
             }
             self.must_exist(&pointer, category, "servers", "server", &servers);
         }
@@ -329,7 +334,7 @@ impl<'a> Checker<'a> {
         for same in places.values().filter(|same| same.len() > 1) {
             for (item, other) in same.iter().zip(same.iter().cycle().skip(1)) {
                 let message = format!("is the same token as {}", quoted(self.written.key(other)));
-                self.fault(item, Side::Value, &message, "Use a different token in each place.");
+                self.fault(item, FaultSide::Value, &message, "Use a different token in each place.");
             }
         }
     }
@@ -343,7 +348,7 @@ impl<'a> Checker<'a> {
         let is_asked = root.get("gateway").into_iter().chain(servers).any(by_user);
         if root.pointer(pointer).is_some() && !is_asked {
             let message = "is not used while approvals come through the chat";
-            self.fault(pointer, Side::Key, message, "Set `approve_by = \"user\"`, or remove it.");
+            self.fault(pointer, FaultSide::Key, message, "Set `approve_by = \"user\"`, or remove it.");
         }
     }
 
@@ -356,11 +361,11 @@ impl<'a> Checker<'a> {
         match (notify.contains_key("webhook"), notify.contains_key("command")) {
             (true, true) => {
                 let message = "notices go to `webhook` or to `command`, not to both";
-                self.fault(&join(pointer, "command"), Side::Key, message, "Keep one of them.");
+                self.fault(&join(pointer, "command"), FaultSide::Key, message, "Keep one of them.");
             }
             (false, false) => {
                 let remedy = "Set `webhook = \"https://…\"` or `command = [\"program\", \"argument\"]`.";
-                self.fault(pointer, Side::Key, "needs `webhook` or `command`", remedy);
+                self.fault(pointer, FaultSide::Key, "needs `webhook` or `command`", remedy);
             }
             (false, true) => self.only_with(pointer, notify, &["headers"], "webhook", "command"),
             (true, false) => {}
@@ -375,7 +380,7 @@ impl<'a> Checker<'a> {
             _ if has("model") => self.model(pointer, app),
             (true, true) => {
                 let message = "an app cannot have both `tool` and `steps`";
-                self.fault(&join(pointer, "tool"), Side::Key, message, "Make the tool one of the steps.");
+                self.fault(&join(pointer, "tool"), FaultSide::Key, message, "Make the tool one of the steps.");
             }
             (false, false) => self.missing(
                 pointer,
@@ -384,7 +389,7 @@ impl<'a> Checker<'a> {
             ),
             (true, false) => self.only_with(pointer, app, &["output"], "steps", "tool"),
             (false, true) if app.get("steps") == Some(&Value::Array(Vec::new())) => {
-                self.fault(&join(pointer, "steps"), Side::Value, "must have at least one step", "Add a step, or remove the app.");
+                self.fault(&join(pointer, "steps"), FaultSide::Value, "must have at least one step", "Add a step, or remove the app.");
             }
             (false, true) => {}
         }
@@ -406,7 +411,7 @@ impl<'a> Checker<'a> {
         for key in ["tool", "steps"].into_iter().filter(|key| app.contains_key(*key)) {
             let message = format!("an app cannot have both `{key}` and `model`");
             let remedy = "Name the tools that the model may call in `allowed_tools`, or make two apps.";
-            self.fault(&join(pointer, key), Side::Key, &message, remedy);
+            self.fault(&join(pointer, key), FaultSide::Key, &message, remedy);
         }
         self.only_with(pointer, app, &["output"], "steps", "model");
     }
@@ -416,10 +421,10 @@ impl<'a> Checker<'a> {
         let written = |step: &Value| Some(step.get("id")?.as_str()?.to_string()).filter(|id| !id.is_empty());
         let id = |(at, step): (usize, &Value)| written(step).unwrap_or_else(|| default_id(at));
         let names: Vec<String> = steps.iter().enumerate().map(id).collect();
-        let nodes: Vec<Node<'_>> = std::iter::zip(steps, &names)
+        let nodes: Vec<PlanNode<'_>> = std::iter::zip(steps, &names)
             .map(|(step, id)| {
                 let after = step.get("after").and_then(Value::as_array).into_iter().flatten();
-                Node {
+                PlanNode {
                     id,
                     after: after.filter_map(Value::as_str).collect(),
                     templates: WITH_TEMPLATES.iter().filter_map(|key| step.get(*key)).collect(),
@@ -438,7 +443,7 @@ impl<'a> Checker<'a> {
                 Flaw::SameId { id, first, second } => {
                     let message = format!("{} is already the id of step {}", quoted(&id), first + 1);
                     let place = written(&steps[second]).map_or(step(second), |_| join(&step(second), "id"));
-                    self.fault(&place, Side::Value, &message, "Give each step a different id.");
+                    self.fault(&place, FaultSide::Value, &message, "Give each step a different id.");
                 }
                 Flaw::UnknownId { at, name, .. } => self.unknown_step(&step(at), &steps[at], &name, &names),
                 Flaw::Cycle { calls, path } => {
@@ -447,7 +452,7 @@ impl<'a> Checker<'a> {
                         _ => format!("circular dependency of steps: {}", quoted(&path)),
                     };
                     let remedy = "Remove one reference from `after`, a template or a `when`.";
-                    self.fault(&step(calls[0]), Side::Key, &message, remedy);
+                    self.fault(&step(calls[0]), FaultSide::Key, &message, remedy);
                 }
             }
         }
@@ -471,7 +476,7 @@ impl<'a> Checker<'a> {
             }
             [first, second, ..] => {
                 let message = format!("a step cannot have both `{first}` and `{second}`");
-                self.fault(&join(pointer, second), Side::Key, &message, "Make each a separate step.");
+                self.fault(&join(pointer, second), FaultSide::Key, &message, "Make each a separate step.");
             }
             [kind] => {
                 let others: &[(&str, &[&str])] = match kind {
@@ -490,7 +495,7 @@ impl<'a> Checker<'a> {
         if !step.contains_key("for_each") {
             for key in ["max_concurrency", "on_error"].iter().filter(|key| step.contains_key(**key)) {
                 let message = format!("`{key}` needs `for_each`");
-                self.fault(&join(pointer, key), Side::Key, &message, "Set both or neither.");
+                self.fault(&join(pointer, key), FaultSide::Key, &message, "Set both or neither.");
             }
         }
         let instead = match step.get("tool").and_then(Value::as_str) {
@@ -501,7 +506,7 @@ impl<'a> Checker<'a> {
         let message = "a step calls a server's tool, but this is one of Nonet's own nine";
         self.fault(
             &join(pointer, "tool"),
-            Side::Value,
+            FaultSide::Value,
             message,
             &format!("Set `{instead}` instead of `tool`."),
         );
@@ -517,11 +522,11 @@ impl<'a> Checker<'a> {
             ["choices", "form", "content"].into_iter().filter(|key| ask.contains_key(*key)).collect();
         if let [first, second, ..] = kinds[..] {
             let message = format!("a question cannot have both `{first}` and `{second}`");
-            self.fault(&join(pointer, second), Side::Key, &message, "Make each a separate step.");
+            self.fault(&join(pointer, second), FaultSide::Key, &message, "Make each a separate step.");
         }
         if ask.contains_key("allow_multiple") && !ask.contains_key("choices") {
             let message = "`allow_multiple` needs `choices`";
-            self.fault(&join(pointer, "allow_multiple"), Side::Key, message, "Set both or neither.");
+            self.fault(&join(pointer, "allow_multiple"), FaultSide::Key, message, "Set both or neither.");
         }
     }
 
@@ -549,19 +554,19 @@ impl<'a> Checker<'a> {
                 }
                 if !known.contains(&called) {
                     let message = format!("there is no app {}", self.shown(&place, called));
-                    self.fault(&place, Side::Value, &message, &choose(called, &known));
+                    self.fault(&place, FaultSide::Value, &message, &choose(called, &known));
                 } else if called == *id {
-                    self.fault(&place, Side::Value, "the app calls itself", "Remove the step.");
+                    self.fault(&place, FaultSide::Value, "the app calls itself", "Remove the step.");
                 } else if let Some(path) = graph.path(called, &|app| app == *id) {
                     let message = format!("circular dependency of apps: {}", quoted(&shown_path(id, &path)));
-                    self.fault(&place, Side::Value, &message, "Remove one of the steps.");
+                    self.fault(&place, FaultSide::Value, &message, "Remove one of the steps.");
                 } else if let Some(path) = graph.path(called, &|app| graph.asking.contains(app)) {
                     let message = format!(
                         "{} asks the user, which only an app that is called directly can do",
                         quoted(path.last().unwrap_or(&called))
                     );
                     let remedy = "Ask in this app, and pass the answer on as `input`.";
-                    self.fault(&place, Side::Value, &message, remedy);
+                    self.fault(&place, FaultSide::Value, &message, remedy);
                 } else {
                     let deepest = graph.deepest(called, APPS_DEEP);
                     // The apps of a cycle already have a fault.
@@ -571,7 +576,7 @@ impl<'a> Checker<'a> {
                             "apps are nested more than {APPS_DEEP} deep: {}",
                             quoted(&shown_path(id, &deepest))
                         );
-                        self.fault(&place, Side::Value, &message, "Merge two of them into one.");
+                        self.fault(&place, FaultSide::Value, &message, "Merge two of them into one.");
                     }
                 }
             }
@@ -583,7 +588,7 @@ impl<'a> Checker<'a> {
         let after = step.get("after").and_then(Value::as_array);
         let reads = |key: &&str| {
             let filter = step.get(*key).and_then(Value::as_str);
-            filter.is_some_and(|filter| StepsRead::of(filter).named.contains(name))
+            filter.is_some_and(|filter| StepReferences::of(filter).named.contains(name))
         };
         let reading = ["when", "filter"].into_iter().find(reads);
         let position = after.and_then(|after| after.iter().position(|one| one == name));
@@ -606,7 +611,7 @@ impl<'a> Checker<'a> {
                 return self.unknown_template(&item, name, names);
             }
         };
-        self.fault(&item, Side::Value, &message, &choose(name, &distinct(names)));
+        self.fault(&item, FaultSide::Value, &message, &choose(name, &distinct(names)));
     }
 
     fn unknown_template(&mut self, item: &str, name: &str, names: &[String]) {
@@ -615,7 +620,7 @@ impl<'a> Checker<'a> {
             _ => format!("a template refers to {}, which is not a step", self.shown(item, name)),
         };
         let known: Vec<&str> = distinct(names).into_iter().chain([INPUT]).collect();
-        self.fault(item, Side::Value, &message, &choose(name, &known));
+        self.fault(item, FaultSide::Value, &message, &choose(name, &known));
     }
 
     fn entries(&self, table: &str) -> Vec<(String, &'a Map<String, Value>)> {
@@ -643,7 +648,7 @@ impl<'a> Checker<'a> {
             let told = key == "servers" && ServerName::new(name).is_err();
             if !known.contains(&name) && !told && !self.written.is_unknown(&item) {
                 let message = format!("there is no {what} {}", self.shown(&item, name));
-                self.fault(&item, Side::Value, &message, &choose(name, known));
+                self.fault(&item, FaultSide::Value, &message, &choose(name, known));
             }
         }
     }
@@ -651,7 +656,7 @@ impl<'a> Checker<'a> {
     fn only_with(&mut self, pointer: &str, entry: &Map<String, Value>, keys: &[&str], with: &str, has: &str) {
         for key in keys.iter().filter(|key| entry.contains_key(**key)) {
             let message = format!("`{key}` belongs to `{with}`, not to `{has}`");
-            self.fault(&join(pointer, key), Side::Key, &message, "Remove it.");
+            self.fault(&join(pointer, key), FaultSide::Key, &message, "Remove it.");
         }
     }
 
@@ -659,7 +664,7 @@ impl<'a> Checker<'a> {
     fn missing(&mut self, pointer: &str, message: &str, remedy: &str) {
         let entry = self.written.entry(pointer);
         if !self.earlier.iter().any(|fault| fault.entry == entry && fault.message == UNKNOWN_KEY) {
-            self.fault(pointer, Side::Key, message, remedy);
+            self.fault(pointer, FaultSide::Key, message, remedy);
         }
     }
 
@@ -667,7 +672,7 @@ impl<'a> Checker<'a> {
         if self.written.is_showable(pointer) { quoted(text) } else { "of this name".into() }
     }
 
-    fn fault(&mut self, pointer: &str, place: Side, message: &str, remedy: &str) {
+    fn fault(&mut self, pointer: &str, place: FaultSide, message: &str, remedy: &str) {
         self.faults.push(self.written.fault(pointer, place, message.into(), remedy.into()));
     }
 }

@@ -33,7 +33,7 @@ impl Sources<'_> {
 
 /// Why a text could not be expanded.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum ExpandError {
     #[error("the environment variable `{0}` is not set")]
     Unset(String),
     #[error("{error}")]
@@ -42,7 +42,7 @@ pub(super) enum Trouble {
     Malformed,
 }
 
-impl Trouble {
+impl ExpandError {
     /// Returns the remedy.
     pub(crate) fn remedy(&self) -> String {
         match self {
@@ -65,28 +65,28 @@ impl Trouble {
 
 /// Returns the text with its variables expanded, or every fault. As in a shell, a default applies if the variable is empty or
 /// unset. Values are not expanded recursively.
-pub(super) fn expand(text: &str, sources: Sources) -> Result<String, Vec<Trouble>> {
+pub(super) fn expand(text: &str, sources: Sources) -> Result<String, Vec<ExpandError>> {
     let mut troubles = Vec::new();
     let mut expanded = String::new();
     fill(text, sources, &mut expanded, &mut troubles);
     if troubles.is_empty() { Ok(expanded) } else { Err(troubles) }
 }
 
-fn fill(text: &str, sources: Sources, out: &mut String, troubles: &mut Vec<Trouble>) {
+fn fill(text: &str, sources: Sources, out: &mut String, troubles: &mut Vec<ExpandError>) {
     for piece in pieces(text) {
         match piece {
             Piece::Plain(text) => out.push_str(text),
             Piece::Keyring(name) => match (sources.keyring)(name) {
                 Ok(value) => out.push_str(&value),
-                Err(error) => troubles.push(Trouble::Keyring { name: name.into(), error }),
+                Err(error) => troubles.push(ExpandError::Keyring { name: name.into(), error }),
             },
             Piece::Variable { name, default } => match ((sources.env)(name), default) {
                 (Some(value), None) => out.push_str(&value),
                 (Some(value), Some(_)) if !value.is_empty() => out.push_str(&value),
                 (_, Some(default)) => fill(default, sources, out, troubles),
-                (None, None) => troubles.push(Trouble::Unset(name.into())),
+                (None, None) => troubles.push(ExpandError::Unset(name.into())),
             },
-            Piece::Malformed => return troubles.push(Trouble::Malformed),
+            Piece::Malformed => return troubles.push(ExpandError::Malformed),
         }
     }
 }
@@ -234,7 +234,7 @@ mod tests {
             "${keyring:NO}${keyring:SHUT}",
             Err("the keyring has no secret `NO`; the keyring is locked or denies access (asleep)"),
         );
-        let trouble = |error| Trouble::Keyring { name: "X".into(), error };
+        let trouble = |error| ExpandError::Keyring { name: "X".into(), error };
         assert_eq!(
             trouble(keyring::Error::NoSecret("X".into())).remedy(),
             "Store it with `nonet secret set X`."

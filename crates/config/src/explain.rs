@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{
     ConfigFault,
-    read::{Side, Written, join, written_key},
+    read::{ConfigSource, FaultSide, join, written_key},
     schema::{FORMATS, schema},
 };
 
@@ -18,7 +18,7 @@ pub(super) const UNKNOWN_KEY: &str = "unknown key";
 const MOST_CHOICES: usize = 16;
 
 /// Returns every fault that the schema finds.
-pub(super) fn check(written: &Written) -> Vec<ConfigFault> {
+pub(super) fn check(written: &ConfigSource) -> Vec<ConfigFault> {
     static SCHEMA: LazyLock<(Value, Validator)> = LazyLock::new(|| {
         let schema = schema();
         let validator = validator(&schema).expect("the schema of our own types is valid");
@@ -45,7 +45,7 @@ fn validator(schema: &Value) -> Result<Validator, ValidationError<'static>> {
 }
 
 /// Explains one error of the validator in plain words; as several faults if it names several keys.
-fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<ConfigFault> {
+fn explain(error: &ValidationError, schema: &Value, written: &ConfigSource) -> Vec<ConfigFault> {
     let pointer = error.instance_path().as_str();
     let keyword = error.schema_path().as_str();
     let node = schema.pointer(keyword.rsplit_once('/').map_or("", |(node, _)| node)).unwrap_or(&Value::Null);
@@ -55,7 +55,8 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Co
             .iter()
             .map(|key| {
                 let pointer = join(pointer, key);
-                let mut fault = written.fault(&pointer, Side::Key, UNKNOWN_KEY.into(), known_keys(key, node));
+                let mut fault =
+                    written.fault(&pointer, FaultSide::Key, UNKNOWN_KEY.into(), known_keys(key, node));
                 // The rest of `[gateway]` is used without it.
                 if pointer.starts_with("/gateway/") {
                     fault.entry = Some(fault.key.clone());
@@ -67,40 +68,42 @@ fn explain(error: &ValidationError, schema: &Value, written: &Written) -> Vec<Co
             let name = error.instance().as_str().unwrap_or_default();
             let why = format_fault(error.kind(), name).unwrap_or_else(|| "is not a valid key".into());
             let message = format!("{} {why}", quoted(name));
-            vec![written.fault(&join(pointer, name), Side::Key, message, "Choose another name.".into())]
+            vec![written.fault(&join(pointer, name), FaultSide::Key, message, "Choose another name.".into())]
         }
         Kind::Type { .. } => {
             let message = format!("expected {}, found {}", expected(node), found(error.instance()));
-            at(Side::Value, message, like(pointer, node, written))
+            at(FaultSide::Value, message, like(pointer, node, written))
         }
         Kind::Format { .. } => {
             let text = error.instance().as_str().unwrap_or_default();
             let why = format_fault(error.kind(), text).unwrap_or_else(|| "is not well-formed".into());
             let shown = if written.is_showable(pointer) { quoted(text) } else { "this value".into() };
-            at(Side::Value, format!("{shown} {why}"), like(pointer, node, written))
+            at(FaultSide::Value, format!("{shown} {why}"), like(pointer, node, written))
         }
         Kind::Enum { options } => {
             let options: Vec<_> =
                 options.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             let text = error.instance().as_str().unwrap_or_default();
             let shown = if written.is_showable(pointer) { quoted(text) } else { "this value".into() };
-            at(Side::Value, format!("{shown} is not a valid choice"), choose(text, &options))
+            at(FaultSide::Value, format!("{shown} is not a valid choice"), choose(text, &options))
         }
         Kind::Required { property } => {
             let key = property.as_str().unwrap_or_default();
             let remedy = like(&join(pointer, key), &node["properties"][key], written);
-            at(Side::Key, format!("`{key}` is missing"), remedy)
+            at(FaultSide::Key, format!("`{key}` is missing"), remedy)
         }
         Kind::Minimum { limit } => {
-            at(Side::Value, format!("must be at least {limit}"), like(pointer, node, written))
+            at(FaultSide::Value, format!("must be at least {limit}"), like(pointer, node, written))
         }
         Kind::Maximum { limit } => {
-            at(Side::Value, format!("must be at most {limit}"), like(pointer, node, written))
+            at(FaultSide::Value, format!("must be at most {limit}"), like(pointer, node, written))
         }
-        Kind::MinLength { .. } => at(Side::Value, "must not be empty".into(), like(pointer, node, written)),
+        Kind::MinLength { .. } => {
+            at(FaultSide::Value, "must not be empty".into(), like(pointer, node, written))
+        }
         _ => {
             let message = error.masked().to_string();
-            at(Side::Value, message, "Run `nonet schema` for the expected form.".into())
+            at(FaultSide::Value, message, "Run `nonet schema` for the expected form.".into())
         }
     }
 }
@@ -132,7 +135,7 @@ pub(super) fn choose(given: &str, choices: &[&str]) -> String {
 }
 
 /// Returns an example of a value: the schema's, or one of the right type.
-fn like(pointer: &str, node: &Value, written: &Written) -> String {
+fn like(pointer: &str, node: &Value, written: &ConfigSource) -> String {
     let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
     if is_table(&node["items"]) {
         return format!("Write each entry under its own header: `[[{}]]`.", written.key(pointer));

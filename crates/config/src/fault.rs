@@ -61,7 +61,7 @@ impl fmt::Display for ConfigFault {
 
 /// Why a file yields no config at all.
 #[derive(Debug)]
-pub enum Unusable {
+pub enum LoadError {
     /// The file cannot be read.
     Unreadable {
         /// The file.
@@ -73,7 +73,7 @@ pub enum Unusable {
     Faults(Vec<ConfigFault>),
 }
 
-impl Unusable {
+impl LoadError {
     /// Returns all faults, by line; none for an unreadable file.
     pub fn faults(&self) -> &[ConfigFault] {
         match self {
@@ -83,7 +83,7 @@ impl Unusable {
     }
 }
 
-impl std::error::Error for Unusable {
+impl std::error::Error for LoadError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unreadable { source, .. } => Some(source),
@@ -92,7 +92,7 @@ impl std::error::Error for Unusable {
     }
 }
 
-impl fmt::Display for Unusable {
+impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { file, .. } => write!(f, "cannot read {}", file.display()),

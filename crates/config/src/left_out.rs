@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     ConfigFault,
-    read::{Written, join},
+    read::{ConfigSource, join},
 };
 
 /// How many faults one sentence names; `nonet check` lists all.
@@ -20,14 +20,14 @@ const LONGEST: usize = 1_000;
 
 /// A server or an app that is unusable until its table is fixed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct UnusableEntry {
     /// The purpose of the entry; empty if the file does not state it in plain text.
     pub description: String,
     /// The faults of its table; never empty.
     pub faults: Vec<ConfigFault>,
 }
 
-impl LeftOut {
+impl UnusableEntry {
     /// Returns only the problems, without places and remedies.
     pub fn brief(&self) -> String {
         let messages: BTreeSet<&str> = self.faults.iter().map(|fault| fault.message.as_str()).collect();
@@ -61,7 +61,11 @@ impl LeftOut {
 }
 
 /// Returns the enabled entries of a table such as `servers` with faults, by their names in the file.
-pub(super) fn left_out(written: &Written, faults: &[ConfigFault], table: &str) -> BTreeMap<String, LeftOut> {
+pub(super) fn left_out(
+    written: &ConfigSource,
+    faults: &[ConfigFault],
+    table: &str,
+) -> BTreeMap<String, UnusableEntry> {
     let entries = written.value.get(table).and_then(Value::as_object).into_iter().flatten();
     let parent = join("", table);
     let wanted = entries.filter(|(_, table)| table.get("enabled") != Some(&Value::Bool(false)));
@@ -72,7 +76,7 @@ pub(super) fn left_out(written: &Written, faults: &[ConfigFault], table: &str) -
         let is_plain = written.is_showable(&join(&pointer, "description"));
         let description = if is_plain { about.into() } else { String::new() };
         let faults = faults.iter().filter(|fault| fault.entry == entry).cloned().collect();
-        (name.clone(), LeftOut { description, faults })
+        (name.clone(), UnusableEntry { description, faults })
     });
     all.filter(|(_, left_out)| !left_out.faults.is_empty()).collect()
 }

@@ -58,12 +58,12 @@ pub use clients::{ClientLimits, ClientSettings};
 pub use cluster::{ClusterSettings, RedisAddresses, RedisUrl, ReplicaAddress};
 pub use endpoints::Endpoint;
 pub use expand::Sources;
-pub use fault::{ConfigFault, NotFound, Unusable};
+pub use fault::{ConfigFault, LoadError, NotFound};
 pub use groups::{
     ApprovalHook, ApproveBy, Category, GatewaySettings, NewServers, OnChange, Outlet, PolicyRule, Profile,
     Risk, ToolInjection,
 };
-pub use left_out::LeftOut;
+pub use left_out::UnusableEntry;
 pub use limits::LimitSettings;
 pub use one_server::toml_value;
 pub use one_server::{OneServer, server_of};
@@ -89,7 +89,7 @@ use nonet_search as search;
 use nonet_text::name::ServerName;
 use paths::{Paths, home};
 pub use read::written_key;
-use read::{Side, Written, join};
+use read::{ConfigSource, FaultSide, join};
 pub use schema::{header_name, header_value, http_url};
 pub use values::time::LONGEST as LONGEST_TIME;
 
@@ -126,9 +126,9 @@ pub struct Config {
     /// The servers, including disabled ones.
     pub servers: BTreeMap<ServerName, ServerSettings>,
     /// The servers left out because of their own faults, by their names in the file.
-    pub left_out: BTreeMap<String, LeftOut>,
+    pub left_out: BTreeMap<String, UnusableEntry>,
     /// The apps left out because of their own faults.
-    pub left_out_apps: BTreeMap<String, LeftOut>,
+    pub left_out_apps: BTreeMap<String, UnusableEntry>,
     /// Groups of tools, in addition to one per server.
     pub categories: BTreeMap<String, Category>,
     /// What particular clients may see.
@@ -174,7 +174,7 @@ impl Config {
 
 /// A usable configuration; some entries of the file may be missing.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The usable part. A profile or category may name a server that was left out.
     pub config: Config,
     /// Why entries were left out, by line; each fault names its `entry`, except a fault of `secrets.env`.
@@ -197,7 +197,7 @@ pub enum FileTrust {
     Lost,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Returns the entries that are left out, such as `servers.files`.
     pub fn left_out(&self) -> BTreeSet<&str> {
         self.faults.iter().filter_map(|fault| fault.entry.as_deref()).collect()
@@ -206,8 +206,8 @@ impl Loaded {
 
 /// Reads and checks a file. `sources` supply the environment and the keyring; a variable missing in the environment is
 /// looked up in `secrets.env` beside the file.
-pub fn load(file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
-    let text = read_text(file).map_err(|source| Unusable::Unreadable { file: file.into(), source })?;
+pub fn load(file: &Path, sources: Sources) -> Result<LoadedConfig, LoadError> {
+    let text = read_text(file).map_err(|source| LoadError::Unreadable { file: file.into(), source })?;
     load_text(&text, file, sources)
 }
 
@@ -218,7 +218,7 @@ pub fn read_text(file: &Path) -> io::Result<String> {
 }
 
 /// Checks the text of a file, with the `secrets.env` beside it. `sources` are as for [`load`].
-pub fn load_text(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
+pub fn load_text(text: &str, file: &Path, sources: Sources) -> Result<LoadedConfig, LoadError> {
     let path = secrets_file::beside(file);
     let at = |line: usize, message: String, remedy: String| ConfigFault {
         file: path.clone(),
@@ -251,13 +251,13 @@ pub fn load_text(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Un
             Ok(loaded)
         }
         // An unreadable secret may be the cause of the fatal fault.
-        Err(Unusable::Faults(faults)) => Err(Unusable::Faults(faults.into_iter().chain(told).collect())),
+        Err(LoadError::Faults(faults)) => Err(LoadError::Faults(faults.into_iter().chain(told).collect())),
         Err(error) => Err(error),
     }
 }
 
 /// Checks a text as if it were in `file`, which need not exist.
-pub fn parse(text: &str, file: &Path, sources: Sources) -> Result<Loaded, Unusable> {
+pub fn parse(text: &str, file: &Path, sources: Sources) -> Result<LoadedConfig, LoadError> {
     parse_with(text, file, sources, &SecretsFile::default())
 }
 
@@ -267,7 +267,7 @@ pub fn parse_with(
     file: &Path,
     sources: Sources,
     secrets: &SecretsFile,
-) -> Result<Loaded, Unusable> {
+) -> Result<LoadedConfig, LoadError> {
     let mut written = read::read(text, file, sources, secrets)?;
     let mut faults = std::mem::take(&mut written.faults);
     faults.extend(explain::check(&written));
@@ -280,9 +280,9 @@ pub fn parse_with(
     config.left_out = left_out::left_out(&written, &faults, "servers");
     config.left_out_apps = left_out::left_out(&written, &faults, "apps");
     if faults.iter().any(|fault| fault.entry.is_none()) {
-        return Err(Unusable::Faults(faults));
+        return Err(LoadError::Faults(faults));
     }
-    Ok(Loaded { config, faults, warnings: Vec::new(), trust: FileTrust::default() })
+    Ok(LoadedConfig { config, faults, warnings: Vec::new(), trust: FileTrust::default() })
 }
 
 /// Whether a text has a `[cluster]` table, even a faulty one.
@@ -339,7 +339,7 @@ fn own_place(env: Env) -> Option<PathBuf> {
 /// Converts the written values into types, leaving out faulty entries.
 struct Assembler<'a> {
     paths: Paths,
-    written: &'a Written,
+    written: &'a ConfigSource,
     faults: &'a mut Vec<ConfigFault>,
 }
 
@@ -434,7 +434,12 @@ impl Assembler<'_> {
         T::deserialize(value)
             .map_err(|error| {
                 let remedy = "Run `nonet schema` for the expected form.";
-                self.faults.push(self.written.fault(pointer, Side::Key, error.to_string(), remedy.into()));
+                self.faults.push(self.written.fault(
+                    pointer,
+                    FaultSide::Key,
+                    error.to_string(),
+                    remedy.into(),
+                ));
             })
             .ok()
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, Table, Value as Toml};
 
-use super::{ConfigFault, ServerSettings, Unusable, expand::Sources};
+use super::{ConfigFault, LoadError, ServerSettings, expand::Sources};
 use crate::keyring;
 
 /// A checked server, with its keys as they would be in the file.
@@ -43,9 +43,9 @@ pub fn server_of(
             Some((_, settings)) if loaded.faults.is_empty() => Ok(OneServer { settings, keys }),
             _ => Err(loaded.faults),
         },
-        Err(Unusable::Faults(faults)) => Err(faults),
+        Err(LoadError::Faults(faults)) => Err(faults),
         // No file is read here.
-        Err(Unusable::Unreadable { .. }) => Err(Vec::new()),
+        Err(LoadError::Unreadable { .. }) => Err(Vec::new()),
     }
 }
 

@@ -83,7 +83,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{self as config, Sources, Unusable};
+    use crate::{self as config, LoadError, Sources};
 
     fn quotas(toml: &str, profile: Option<&str>) -> Quotas {
         let loaded = config::parse(toml, Path::new("servers.toml"), Sources::NONE).expect("usable");
@@ -108,7 +108,7 @@ mod tests {
         let check = |toml: &str, key: &str, word: &str| {
             let parsed = config::parse(toml, Path::new("servers.toml"), Sources::NONE);
             let faults = match parsed {
-                Err(Unusable::Faults(faults)) => faults,
+                Err(LoadError::Faults(faults)) => faults,
                 Ok(loaded) => loaded.faults,
                 Err(other) => panic!("{other}"),
             };

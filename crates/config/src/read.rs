@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 use toml_edit::{Document, Item, TableLike, Value as Toml};
 
 use super::{
-    ConfigFault, Unusable,
-    expand::{Sources, Trouble, expand},
+    ConfigFault, LoadError,
+    expand::{ExpandError, Sources, expand},
     explain::quoted,
 };
 use crate::{keyring, secrets_file::SecretsFile};
@@ -24,7 +24,7 @@ use crate::{keyring, secrets_file::SecretsFile};
 const TABLES_OF_ENTRIES: [&str; 5] = ["servers", "categories", "profiles", "clients", "apps"];
 
 /// A file as written.
-pub(super) struct Written {
+pub(super) struct ConfigSource {
     file: PathBuf,
     /// The whole file, as JSON.
     pub value: Value,
@@ -59,7 +59,7 @@ enum TextState {
 
 /// Which part of a spot a fault points to.
 #[derive(Clone, Copy)]
-pub(super) enum Side {
+pub(super) enum FaultSide {
     Key,
     Value,
 }
@@ -70,7 +70,7 @@ pub(super) fn read(
     file: &Path,
     sources: Sources,
     kept: &SecretsFile,
-) -> Result<Written, Unusable> {
+) -> Result<ConfigSource, LoadError> {
     let lines = LineStarts::new(text);
     let document = Document::parse(text).map_err(|error| {
         let span = error.span().unwrap_or_default();
@@ -85,9 +85,9 @@ pub(super) fn read(
         };
         let remedy = remedy.into();
         let (file, key) = (file.into(), String::new());
-        Unusable::Faults(vec![ConfigFault { file, line, column, key, message, remedy, entry: None }])
+        LoadError::Faults(vec![ConfigFault { file, line, column, key, message, remedy, entry: None }])
     })?;
-    let written = Written {
+    let written = ConfigSource {
         file: file.into(),
         value: Value::Null,
         faults: Vec::new(),
@@ -101,12 +101,18 @@ pub(super) fn read(
     Ok(walk.written)
 }
 
-impl Written {
+impl ConfigSource {
     /// Creates a fault at the value with this pointer.
-    pub(crate) fn fault(&self, pointer: &str, place: Side, message: String, remedy: String) -> ConfigFault {
+    pub(crate) fn fault(
+        &self,
+        pointer: &str,
+        place: FaultSide,
+        message: String,
+        remedy: String,
+    ) -> ConfigFault {
         let (line, column) = self.spots.get(pointer).map_or((1, 1), |spot| match place {
-            Side::Key => spot.key_at,
-            Side::Value => spot.value_at,
+            FaultSide::Key => spot.key_at,
+            FaultSide::Value => spot.value_at,
         });
         let key = self.key(pointer).to_string();
         ConfigFault {
@@ -195,7 +201,7 @@ pub fn written_key(key: &str) -> String {
 }
 
 struct Walk<'a> {
-    written: Written,
+    written: ConfigSource,
     lines: LineStarts<'a>,
     sources: Sources<'a>,
     kept: &'a SecretsFile,
@@ -301,9 +307,9 @@ impl Walk<'_> {
                 self.mark(pointer, TextState::Unknown);
                 for trouble in troubles {
                     // A disabled server need not have its token.
-                    if !self.is_off || trouble == Trouble::Malformed {
+                    if !self.is_off || trouble == ExpandError::Malformed {
                         let remedy = match &trouble {
-                            Trouble::Unset(name) => format!(
+                            ExpandError::Unset(name) => format!(
                                 "Set the variable, store it with `nonet secret set {name} --file`, or give a default: \
                                  `${{{name}:-default}}`."
                             ),
@@ -337,7 +343,7 @@ impl Walk<'_> {
 
     fn unreadable(&mut self, pointer: &str, message: String, remedy: String) {
         self.mark(pointer, TextState::Unknown);
-        let fault = self.written.fault(pointer, Side::Value, message, remedy);
+        let fault = self.written.fault(pointer, FaultSide::Value, message, remedy);
         self.written.faults.push(fault);
     }
 }

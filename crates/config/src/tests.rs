@@ -39,7 +39,7 @@ fn here() -> Sources<'static> {
     Sources { env: &env, keyring: &keyring }
 }
 
-fn loaded(text: &str) -> Loaded {
+fn loaded(text: &str) -> LoadedConfig {
     parse(text, Path::new(FILE), here()).unwrap_or_else(|unusable| panic!("{unusable}"))
 }
 

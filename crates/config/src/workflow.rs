@@ -11,9 +11,9 @@ mod schedule;
 mod tests;
 mod when;
 
-pub use plan::{CallKind, Flaw, Node, OnError, Plan, PlannedCall, Retry, needs};
+pub use plan::{CallKind, Flaw, OnError, Plan, PlanNode, PlannedCall, Retry, needs};
 pub use schedule::{Effect, Event, Pace, Reason, Schedule, StepOutcome};
-pub use when::{StepsRead, reads_item};
+pub use when::{StepReferences, reads_item};
 
 /// The name of the input in the templates of an app's workflow.
 pub const INPUT: &str = "input";

@@ -4,7 +4,7 @@
 //! servers together with the remedy.
 
 use nonet_base::text::clip;
-use nonet_config::{LeftOut, shell};
+use nonet_config::{UnusableEntry, shell};
 use nonet_search::outcomes;
 use nonet_servers::{
     catalog::APPS,
@@ -47,7 +47,7 @@ impl Gateway {
 
 impl Gate {
     /// Returns the left-out servers visible to the caller, by name.
-    fn left_out(&self) -> impl Iterator<Item = (&String, &LeftOut)> {
+    fn left_out(&self) -> impl Iterator<Item = (&String, &UnusableEntry)> {
         self.config().left_out.iter().filter(|(name, _)| self.may_concern(name))
     }
 
@@ -80,7 +80,7 @@ impl Gate {
 
     /// Returns the left-out servers as categories.
     pub(super) fn left_out_categories(&self) -> Vec<Value> {
-        let entry = |(name, left_out): (&String, &LeftOut)| {
+        let entry = |(name, left_out): (&String, &UnusableEntry)| {
             let mut category = json!({ "name": name });
             if !left_out.description.is_empty() {
                 category["description"] = json!(clip(&left_out.description, super::discover::SUMMARY));
@@ -190,7 +190,7 @@ impl Gate {
     }
 }
 
-fn needs_config(server: &str, left_out: &LeftOut) -> Fault {
+fn needs_config(server: &str, left_out: &UnusableEntry) -> Fault {
     let message = format!(
         "`{server}` is left out because its configuration is incomplete or wrong. {} Nonet reloads the changed file at once.",
         left_out.why()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nonet_base::text::hex;
 use nonet_config::{ApprovalHook, ApproveBy, shell};
 use nonet_parts::{
-    approvals::{Asked, Decision, Undecided, Verdict, WaitingApproval},
+    approvals::{ApprovalDecision, ApprovalQuestion, DecisionError, UserVerdict, WaitingApproval},
     audit::Approver,
 };
 use nonet_servers::catalog::Tool;
@@ -36,7 +36,7 @@ const HOOK: Duration = Duration::from_secs(10);
 /// The state of the user's answer to an approval.
 enum ApprovalState {
     /// Decided; the decision is consumed.
-    Decided(Decision),
+    Decided(ApprovalDecision),
     /// Not decided yet.
     Waiting(Box<WaitingApproval>),
 }
@@ -58,21 +58,21 @@ impl Gateway {
         if caller.run.is_some() || unasked.by == ApproveBy::Chat || unasked.fault.is_some() {
             return Err(PrepareError::Asks(unasked));
         }
-        let asked = Asked {
+        let asked = ApprovalQuestion {
             key: unasked.approval.key(&self.approvals.nonce),
             question: unasked.message.clone(),
             subject: tool.full.to_string(),
             rule: unasked.rule.clone(),
             client: caller.client.clone(),
             lasting: unasked.lasting,
-            ..Asked::default()
+            ..ApprovalQuestion::default()
         };
         match self.answered_elsewhere(caller, asked).await? {
-            ApprovalState::Decided(Decision { verdict: Verdict::Deny, .. }) => {
+            ApprovalState::Decided(ApprovalDecision { verdict: UserVerdict::Deny, .. }) => {
                 Err(unasked.refused(None).into())
             }
             ApprovalState::Decided(decision) => {
-                if decision.verdict == Verdict::AllowForSession && unasked.lasting {
+                if decision.verdict == UserVerdict::AllowForSession && unasked.lasting {
                     caller.session.approve(&tool.full, &tool.hash);
                 }
                 Ok(approver(&decision))
@@ -156,7 +156,11 @@ impl Gateway {
     }
 
     /// Returns the approval for a subject, decided or waiting. A repeated request waits for the user.
-    async fn asked_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<WaitingApproval, Fault> {
+    async fn asked_elsewhere(
+        &self,
+        caller: &Caller,
+        asked: ApprovalQuestion,
+    ) -> Result<WaitingApproval, Fault> {
         let owner = caller.session.owner();
         let known = self.approvals.of_key(owner, &asked.key).await.map_err(not_kept)?;
         let one = match known {
@@ -170,7 +174,7 @@ impl Gateway {
                     (Some(_), Some(_)) => uuid::Uuid::new_v4().simple().to_string(),
                     _ => String::new(),
                 };
-                let asked = Asked { address, ..asked };
+                let asked = ApprovalQuestion { address, ..asked };
                 let Some(one) = self.approvals.ask(owner, asked).await.map_err(not_kept)? else {
                     let message = "Too many approvals are already waiting for the user. They are decided \
                                    with `nonet approve`, or expire after some minutes.";
@@ -186,7 +190,11 @@ impl Gateway {
     }
 
     /// Returns the decision on a subject and consumes it, or returns the waiting approval.
-    async fn answered_elsewhere(&self, caller: &Caller, asked: Asked) -> Result<ApprovalState, Fault> {
+    async fn answered_elsewhere(
+        &self,
+        caller: &Caller,
+        asked: ApprovalQuestion,
+    ) -> Result<ApprovalState, Fault> {
         let one = self.asked_elsewhere(caller, asked).await?;
         let Some(decision) = one.decision().cloned() else {
             return Ok(ApprovalState::Waiting(Box::new(one)));
@@ -264,8 +272,10 @@ impl Gateway {
             ApprovalState::Decided(decision) => {
                 let by = approver(&decision);
                 Ok(match decision {
-                    Decision { verdict: Verdict::Deny, .. } => (json!({ "status": "denied" }), by),
-                    Decision { answer: Some(answer), .. } => (answer, by),
+                    ApprovalDecision { verdict: UserVerdict::Deny, .. } => {
+                        (json!({ "status": "denied" }), by)
+                    }
+                    ApprovalDecision { answer: Some(answer), .. } => (answer, by),
                     _ => (json!("approve"), by),
                 })
             }
@@ -290,11 +300,11 @@ impl Gateway {
     }
 
     /// Accepts the answer sent to a one-time address.
-    pub async fn answer_at(&self, address: &str, answer: &Value) -> Result<(), Undecided> {
-        let failed = |error: StoreError| Undecided::Failed(error.to_string());
-        let id = self.approvals.at_address(address).await.map_err(failed)?.ok_or(Undecided::Unknown)?;
+    pub async fn answer_at(&self, address: &str, answer: &Value) -> Result<(), DecisionError> {
+        let failed = |error: StoreError| DecisionError::Failed(error.to_string());
+        let id = self.approvals.at_address(address).await.map_err(failed)?.ok_or(DecisionError::Unknown)?;
         let unfit =
-            Undecided::Unfit("the answer must be {\"decision\": \"allow\"} or {\"decision\": \"deny\"}");
+            DecisionError::Unfit("the answer must be {\"decision\": \"allow\"} or {\"decision\": \"deny\"}");
         let decision = decision_of(answer, "webhook").ok_or(unfit)?;
         self.approvals.decide(&id, decision).await.map(drop)
     }
@@ -312,21 +322,21 @@ pub(super) struct StepQuestion {
 }
 
 impl StepQuestion {
-    fn asked(&self, caller: &Caller) -> Asked {
-        Asked {
+    fn asked(&self, caller: &Caller) -> ApprovalQuestion {
+        ApprovalQuestion {
             key: hex(&Sha256::digest(format!("ask {}", self.token).as_bytes())),
             question: self.message.clone(),
             subject: self.about.clone(),
             rule: self.rule.clone(),
             client: caller.client.clone(),
             takes_answer: self.takes_answer,
-            ..Asked::default()
+            ..ApprovalQuestion::default()
         }
     }
 }
 
 /// Returns where a decision was made.
-fn approver(decision: &Decision) -> Approver {
+fn approver(decision: &ApprovalDecision) -> Approver {
     match decision.by.as_str() {
         "page" => Approver::Page,
         "webhook" => Approver::Webhook,
@@ -335,14 +345,14 @@ fn approver(decision: &Decision) -> Approver {
 }
 
 /// Reads the decision in a program's answer; `None` if the answer is not clear.
-fn decision_of(answer: &Value, by: &str) -> Option<Decision> {
+fn decision_of(answer: &Value, by: &str) -> Option<ApprovalDecision> {
     let verdict = match answer.get("decision")?.as_str()? {
-        "allow" => Verdict::Allow,
-        "allow_for_session" => Verdict::AllowForSession,
-        "deny" => Verdict::Deny,
+        "allow" => UserVerdict::Allow,
+        "allow_for_session" => UserVerdict::AllowForSession,
+        "deny" => UserVerdict::Deny,
         _ => return None,
     };
-    Some(Decision { verdict, answer: answer.get("answer").cloned(), by: by.into() })
+    Some(ApprovalDecision { verdict, answer: answer.get("answer").cloned(), by: by.into() })
 }
 
 fn not_kept(error: StoreError) -> Fault {

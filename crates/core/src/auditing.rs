@@ -4,8 +4,8 @@ use std::path::Path;
 
 use nonet_base::text::clip;
 use nonet_config::{Config, Policy, Transport};
-use nonet_parts::audit::{Audit, AuditStatus, AuditedCall, Entry, Hidden, masked};
-use nonet_servers::{catalog::Tool, policy::Verdict};
+use nonet_parts::audit::{Audit, AuditStatus, AuditedCall, Entry, MaskRules, masked};
+use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
 use nonet_text::{
     fault::{Code, Fault},
     results::json_len,
@@ -159,9 +159,9 @@ impl Gateway {
             (entry.verdict, entry.rule) = (Some("approve"), Some(change.rule.clone()));
         } else if matches!(code, Code::Forbidden | Code::NeedsApproval) {
             (entry.verdict, entry.rule) = match gate.verdict(tool) {
-                Verdict::Deny(rule) => (Some("deny"), Some(rule)),
-                Verdict::Approve(rule) => (Some("approve"), Some(rule)),
-                Verdict::Allow => (Some("allow"), None),
+                PolicyVerdict::Deny(rule) => (Some("deny"), Some(rule)),
+                PolicyVerdict::Approve(rule) => (Some("approve"), Some(rule)),
+                PolicyVerdict::Allow => (Some("allow"), None),
             };
         }
     }
@@ -188,7 +188,7 @@ impl Gateway {
 
     /// Returns what masks a text, which may be JSON, for the user of the page.
     pub fn mask_for_user(&self) -> impl Fn(&str) -> String + use<> {
-        let hidden = Hidden::new(secrets(&self.config()));
+        let hidden = MaskRules::new(secrets(&self.config()));
         move |text| masked(text, &hidden, MAX_SHOWN)
     }
 

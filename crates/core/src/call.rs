@@ -23,7 +23,7 @@ use nonet_schema::Schema;
 use nonet_servers::{
     catalog::{GATEWAY, Kind, SKILLS, Tool},
     downstream::{BESIDE, CallError, Control, Declined, ProgressSink},
-    policy::Verdict,
+    policy::PolicyVerdict,
 };
 use nonet_text::{
     fault::{Code, Fault, NextStep},
@@ -369,10 +369,10 @@ impl Gateway {
             return Box::pin(self.prepare_held(caller, tool, written, filled)).await;
         }
         let asked = match gate.verdict(&tool) {
-            Verdict::Approve(rule) if caller.session.app.is_some() || caller.session.unattended => {
+            PolicyVerdict::Approve(rule) if caller.session.app.is_some() || caller.session.unattended => {
                 return Err(needs_user(&tool.full, &rule).into());
             }
-            Verdict::Approve(rule) => Some((rule, written.clone())),
+            PolicyVerdict::Approve(rule) => Some((rule, written.clone())),
             _ => None,
         };
         let (mut params, mut notes) = match filled {

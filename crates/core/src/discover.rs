@@ -7,7 +7,7 @@ use nonet_config::Risk;
 use nonet_search::{self as search, Boost, Boosts, Confidence, Found, Hit, Learned, Query};
 use nonet_servers::{
     catalog::{Kind, Tool, mark},
-    policy::{self, Verdict},
+    policy::{self, PolicyVerdict},
 };
 use nonet_text::{
     fault::{Code, Fault},
@@ -374,7 +374,7 @@ impl Gateway {
         );
         put("version", json!(tool.version));
         put("call", tool.call());
-        if matches!(gate.verdict(tool), Verdict::Approve(_)) {
+        if matches!(gate.verdict(tool), PolicyVerdict::Approve(_)) {
             put("policy", json!("approve: the user is asked before each call"));
         }
         if let Some(holder) = gate.catalog().clash(&tool.full) {

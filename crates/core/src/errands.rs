@@ -14,11 +14,11 @@ use std::{
 use dashmap::{DashMap, DashSet};
 use nonet_base::{clock::millis, json::set_member, text::clip};
 use nonet_config::ClientLimits;
-use nonet_parts::quotas::{Account, Exhausted};
+use nonet_parts::quotas::{Account, QuotaExceeded};
 use nonet_servers::{
     catalog::{GATEWAY, Tool},
     downstream::ProgressSink,
-    policy::Verdict,
+    policy::PolicyVerdict,
 };
 use nonet_store::{Record, RecordKind, StoreError};
 use nonet_text::{
@@ -149,7 +149,7 @@ pub(super) enum ErrandError {
     #[error("its record cannot be read")]
     Unreadable,
     #[error("{0}")]
-    Full(#[from] Exhausted),
+    Full(#[from] QuotaExceeded),
 }
 
 /// The result of an errand's call.
@@ -426,7 +426,7 @@ pub(super) fn for_later(mut fault: Fault, tool: &str, written: &Map<String, Valu
 /// Refuses a tool that requires asking the user.
 pub(super) fn unattended(gate: &Gate, tool: &Tool) -> Result<(), Fault> {
     match gate.verdict(tool) {
-        Verdict::Approve(rule) => Err(Fault::new(
+        PolicyVerdict::Approve(rule) => Err(Fault::new(
             Code::NeedsApproval,
             format!(
                 "`{}` runs only if the user agrees to each call ({rule}), and nobody can be asked when it runs by itself. Choose a tool without this rule, or ask the user to change it.",

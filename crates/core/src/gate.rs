@@ -12,7 +12,7 @@ use nonet_servers::{
     catalog::{Catalog, GATEWAY, Kind, SKILLS, ServerEntry, Sight, Tool},
     downstream::{Connection, State},
     pins::DefinitionChange,
-    policy::{self, Item, ItemKind, Scope, Verdict},
+    policy::{self, Item, ItemKind, PolicyVerdict, Scope},
     prompts_resources::Claim,
 };
 use nonet_text::{
@@ -136,33 +136,33 @@ impl Gate {
 
     /// Checks a tool, a skill or an app against the rules and the profile. A prompt is visible to callers that see its
     /// server.
-    pub fn verdict(&self, tool: &Tool) -> Verdict {
+    pub fn verdict(&self, tool: &Tool) -> PolicyVerdict {
         if self.hides(tool) {
-            return Verdict::Deny("it belongs to another session".into());
+            return PolicyVerdict::Deny("it belongs to another session".into());
         }
         match self.verdict_of_rules(tool) {
-            Verdict::Allow if always_asks(tool) => Verdict::Approve(ALWAYS.into()),
+            PolicyVerdict::Allow if always_asks(tool) => PolicyVerdict::Approve(ALWAYS.into()),
             verdict => verdict,
         }
     }
 
-    fn verdict_of_rules(&self, tool: &Tool) -> Verdict {
+    fn verdict_of_rules(&self, tool: &Tool) -> PolicyVerdict {
         if let Some(rule) = self.session.app.as_ref().and_then(|app| app.denies(tool)) {
-            return Verdict::Deny(rule);
+            return PolicyVerdict::Deny(rule);
         }
         match (policy::check(tool, self.scope()), &tool.of) {
-            (Verdict::Allow, Some(server)) => self.verdict_on_prompt(server, tool.name_at_server()),
+            (PolicyVerdict::Allow, Some(server)) => self.verdict_on_prompt(server, tool.name_at_server()),
             (verdict, _) => verdict,
         }
     }
 
     /// Checks a prompt of a server, by the server's own name.
-    pub fn verdict_on_prompt(&self, server: &str, own: &str) -> Verdict {
+    pub fn verdict_on_prompt(&self, server: &str, own: &str) -> PolicyVerdict {
         self.verdict_on(ItemKind::Prompt, server, own)
     }
 
     /// Checks a resource of a server, by the server's own URI.
-    pub fn verdict_on_resource(&self, server: &str, uri: &str, claim: Claim) -> Verdict {
+    pub fn verdict_on_resource(&self, server: &str, uri: &str, claim: Claim) -> PolicyVerdict {
         let kind = match claim {
             Claim::Listed => ItemKind::Resource,
             Claim::Linked => ItemKind::Linked,
@@ -173,13 +173,13 @@ impl Gate {
 
     /// Checks an item of a server that is not a tool. The item is visible to callers that see its server, if the rules
     /// allow the item.
-    fn verdict_on(&self, kind: ItemKind, server: &str, own: &str) -> Verdict {
+    fn verdict_on(&self, kind: ItemKind, server: &str, own: &str) -> PolicyVerdict {
         let Some(connection) = self.connection(server) else {
-            return Verdict::Deny(format!("servers.{server}"));
+            return PolicyVerdict::Deny(format!("servers.{server}"));
         };
         if !self.sees(server) {
             let profile = self.scope().map_or("", |scope| scope.name);
-            return Verdict::Deny(format!("profiles.{profile}"));
+            return PolicyVerdict::Deny(format!("profiles.{profile}"));
         }
         let settings = connection.settings();
         let item = Item::new(kind, server, own, &settings);
@@ -187,7 +187,7 @@ impl Gate {
             && kind != ItemKind::Linked
             && !item.matches(&app.allowed)
         {
-            return Verdict::Deny(app.rule());
+            return PolicyVerdict::Deny(app.rule());
         }
         policy::check_item(&item, &self.config().policies, self.scope())
     }
@@ -214,7 +214,7 @@ impl Gate {
 
     /// Whether the rules let the caller use a tool.
     pub fn allows(&self, tool: &Tool) -> bool {
-        !matches!(self.verdict(tool), Verdict::Deny(_))
+        !matches!(self.verdict(tool), PolicyVerdict::Deny(_))
     }
 
     /// Records that the session gets a server's instructions. Returns whether they are new to the session.
@@ -254,7 +254,7 @@ impl Gate {
         }
         let Some(entry) = self.catalog().servers().get(server) else { return may_concern(scope, server) };
         let mut tools = entry.tools.iter().filter_map(|full| self.catalog().get(full));
-        tools.any(|tool| !matches!(policy::check(tool, scope), Verdict::Deny(_)))
+        tools.any(|tool| !matches!(policy::check(tool, scope), PolicyVerdict::Deny(_)))
     }
 
     /// Whether the profile might allow tools of a server whose tools are not known yet.
@@ -324,7 +324,7 @@ impl Gate {
             return Err(self.catalog().unknown(name, &allows));
         }
         match self.verdict(tool) {
-            Verdict::Deny(rule) => Err(forbidden(tool, &rule)),
+            PolicyVerdict::Deny(rule) => Err(forbidden(tool, &rule)),
             _ => Ok(tool.clone()),
         }
     }

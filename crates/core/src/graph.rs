@@ -27,7 +27,7 @@ use nonet_config::{
 use nonet_parts::{jobs::Progress, kept, quotas::Admission};
 use nonet_servers::{
     catalog::{Kind, Tool},
-    policy::Verdict,
+    policy::PolicyVerdict,
 };
 use nonet_text::{
     fault::{Code, Fault},
@@ -449,7 +449,7 @@ impl Gateway {
         let may_wait_inside = |call: &PlannedCall| match call.kind {
             CallKind::App => true,
             CallKind::Tool => gate.tool(&call.name).is_ok_and(|tool| {
-                let asks = || matches!(gate.verdict(&tool), Verdict::Approve(_));
+                let asks = || matches!(gate.verdict(&tool), PolicyVerdict::Approve(_));
                 tool.kind == Kind::App || call.for_each.is_some() && asks()
             }),
             CallKind::Ask => false,

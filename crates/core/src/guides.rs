@@ -16,7 +16,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use nonet_config::{App, AppKind, Config, LONGEST_TIME};
-use nonet_parts::skills::{self, Found, Skill};
+use nonet_parts::skills::{self, FoundSkills, Skill};
 use nonet_servers::{
     catalog::{APPS, Kind, Listing, SKILLS, Tool, guide},
     downstream::CallError,
@@ -57,7 +57,7 @@ struct Readings {
     /// When the folders were last read, and which folders.
     last: Option<(Instant, Vec<PathBuf>)>,
     /// A slow reading in progress, because a folder does not respond.
-    late: Option<JoinHandle<Found>>,
+    late: Option<JoinHandle<FoundSkills>>,
     /// The problems with folders reported so far.
     told: HashSet<String>,
 }
@@ -91,7 +91,7 @@ impl Guides {
             state.late = Some(reading);
             return;
         };
-        let Found { skills, left_out } = read.unwrap_or_default();
+        let FoundSkills { skills, left_out } = read.unwrap_or_default();
         left_out.iter().filter(|why| !state.told.contains(*why)).for_each(|why| tracing::warn!("{why}"));
         state.told = left_out.into_iter().collect();
         if **self.skills.load() != skills {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nonet_base::clock::millis;
-use nonet_parts::rates::{Exceeded, RatedCall};
+use nonet_parts::rates::{RateExceeded, RatedCall};
 use nonet_servers::{
     catalog::Tool,
     downstream::{BreakerNews, Connection},
@@ -82,8 +82,8 @@ impl Gateway {
 }
 
 /// Builds the fault for a call beyond a rate.
-fn used_up(tool: &Tool, exceeded: &Exceeded) -> Fault {
-    let Exceeded { rule, rate, wait } = exceeded;
+fn used_up(tool: &Tool, exceeded: &RateExceeded) -> Fault {
+    let RateExceeded { rule, rate, wait } = exceeded;
     let message = format!(
         "`{}` was not called: the rule `{rule} = \"{rate}\"` of the configuration allows no more calls for now. Wait for `retry_after_ms`, then call again.",
         tool.full

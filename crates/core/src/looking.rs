@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nonet_base::json::set_member;
 use nonet_config::Policy;
-use nonet_servers::{catalog::Tool, policy::Verdict};
+use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
 use serde_json::{Value, json};
 
 use super::Gateway;
@@ -90,11 +90,11 @@ impl Gateway {
         }
     }
 
-    fn tell_policy(&self, verdict: &Verdict, row: &mut Value) {
+    fn tell_policy(&self, verdict: &PolicyVerdict, row: &mut Value) {
         let (policy, rule) = match verdict {
-            Verdict::Allow => ("allow", None),
-            Verdict::Approve(rule) => ("approve", Some(rule)),
-            Verdict::Deny(rule) => ("deny", Some(rule)),
+            PolicyVerdict::Allow => ("allow", None),
+            PolicyVerdict::Approve(rule) => ("approve", Some(rule)),
+            PolicyVerdict::Deny(rule) => ("deny", Some(rule)),
         };
         set_member(row, "policy", policy);
         if let Some(rule) = rule {

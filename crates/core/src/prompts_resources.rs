@@ -7,7 +7,7 @@ use nonet_base::{json::set_member, text::clip};
 use nonet_servers::{
     catalog::{GATEWAY, SKILLS, Tool},
     downstream::{CallError, Connection, Control, Held, LogLevel, ResourceSubscription},
-    policy::Verdict,
+    policy::PolicyVerdict,
     prompts_resources::{Claim, OfferedItem, PromptsResources, UriTarget, named_uri},
 };
 use nonet_text::{
@@ -180,7 +180,9 @@ impl Gateway {
         tool: &Tool,
     ) -> Result<Value, Fault> {
         let is_quiet = caller.session.app.is_some() || caller.session.unattended || is_notices(caller, uri);
-        if !is_quiet && let Ok((_, server, own, Verdict::Approve(rule))) = self.judged_resource(caller, uri) {
+        if !is_quiet
+            && let Ok((_, server, own, PolicyVerdict::Approve(rule))) = self.judged_resource(caller, uri)
+        {
             let params = Map::from_iter([("uri".to_string(), json!(uri))]);
             let question = format!("May the resource `{}` of `{server}` be read?", clip(&own, SHOWN_URI));
             let written = Value::Object(params.clone());
@@ -197,7 +199,8 @@ impl Gateway {
             }
             // The user may have taken minutes; the rules may have changed since.
             match self.judged_resource(caller, uri) {
-                Ok((_, now, same, Verdict::Allow | Verdict::Approve(_))) if now == server && same == own => {}
+                Ok((_, now, same, PolicyVerdict::Allow | PolicyVerdict::Approve(_)))
+                    if now == server && same == own => {}
                 _ => return self.read_resource(caller, uri).await.map_err(|error| unread(uri, &error)),
             }
             let read = self.read_from(caller, uri, &server, &own).await;
@@ -261,20 +264,20 @@ impl Gateway {
     pub(super) fn resource(&self, caller: &Caller, uri: &str) -> Result<(Arc<str>, String), ErrorData> {
         let (_, server, own, verdict) = self.judged_resource(caller, uri)?;
         match verdict {
-            Verdict::Allow => Ok((server, own)),
-            Verdict::Approve(rule) => Err(not_found(
+            PolicyVerdict::Allow => Ok((server, own)),
+            PolicyVerdict::Approve(rule) => Err(not_found(
                 uri,
                 &format!(
                     "the rule `{rule}` requires the user to approve each read, and this method cannot ask; the tool `gateway.read_resource` can"
                 ),
             )),
-            Verdict::Deny(rule) if rule.ends_with(".unlisted_resources") => Err(not_found(
+            PolicyVerdict::Deny(rule) if rule.ends_with(".unlisted_resources") => Err(not_found(
                 uri,
                 &format!(
                     "`{server}` does not list it, no result linked to it, and the configuration does not allow such URIs (`{rule} = true`)"
                 ),
             )),
-            Verdict::Deny(rule) => {
+            PolicyVerdict::Deny(rule) => {
                 Err(not_found(uri, &format!("the rule `{rule}` of the configuration forbids it")))
             }
         }
@@ -285,7 +288,7 @@ impl Gateway {
         &self,
         caller: &Caller,
         uri: &str,
-    ) -> Result<(Gate, Arc<str>, String, Verdict), ErrorData> {
+    ) -> Result<(Gate, Arc<str>, String, PolicyVerdict), ErrorData> {
         let gate = self.gate(&caller.session);
         let seen = |server: &str| gate.sees(server);
         if let Some((server, own)) = self.sessions.seal.open(caller.session.owner(), uri)
@@ -300,7 +303,10 @@ impl Gateway {
             UriTarget::Server(server, own, claim) => {
                 let mut verdict = gate.verdict_on_resource(&server, &own, claim);
                 // A link may lead to a resource that the profile does not list.
-                if claim == Claim::Listed && verdict != Verdict::Allow && links.of(&own).contains(&server) {
+                if claim == Claim::Listed
+                    && verdict != PolicyVerdict::Allow
+                    && links.of(&own).contains(&server)
+                {
                     verdict = gate.verdict_on_resource(&server, &own, Claim::Linked);
                 }
                 Ok((gate, server, own, verdict))
@@ -440,12 +446,12 @@ impl Gateway {
 
 impl Gate {
     fn shows_prompt(&self, prompt: &OfferedItem) -> bool {
-        !matches!(self.verdict_on_prompt(&prompt.server, &prompt.own), Verdict::Deny(_))
+        !matches!(self.verdict_on_prompt(&prompt.server, &prompt.own), PolicyVerdict::Deny(_))
     }
 
     fn shows_resource(&self, resource: &OfferedItem) -> bool {
         let verdict = self.verdict_on_resource(&resource.server, &resource.own, Claim::Listed);
-        !matches!(verdict, Verdict::Deny(_))
+        !matches!(verdict, PolicyVerdict::Deny(_))
     }
 
     /// Finds a prompt that the caller may get.
@@ -457,9 +463,9 @@ impl Gate {
             return refused(format!("there is no prompt `{name}`"));
         };
         match self.verdict_on_prompt(&prompt.server, &prompt.own) {
-            Verdict::Allow => Ok(prompt),
-            Verdict::Deny(_) => refused(format!("there is no prompt `{name}`")),
-            Verdict::Approve(rule) => {
+            PolicyVerdict::Allow => Ok(prompt),
+            PolicyVerdict::Deny(_) => refused(format!("there is no prompt `{name}`")),
+            PolicyVerdict::Approve(rule) => {
                 let skill = guide_name(&prompt.server, &prompt.own);
                 refused(format!(
                     "the rule `{rule}` requires the user to approve each use of `{name}`, and this method cannot ask; execute_tool with `{skill}` can"

@@ -16,7 +16,7 @@ use std::{
 
 use nonet_base::text::clip;
 use nonet_config::{
-    self as config, BearerToken, Config, FileTrust, Loaded, Unusable, keyring, secrets_file, shell,
+    self as config, BearerToken, Config, FileTrust, LoadError, LoadedConfig, keyring, secrets_file, shell,
 };
 use nonet_parts::rates::Rates;
 use nonet_servers::downstream::Update;
@@ -146,7 +146,7 @@ impl Gateway {
         self: Arc<Self>,
         file: PathBuf,
         desk: Option<ReloadDesk>,
-        read: impl Fn(&str) -> Result<Loaded, Unusable> + Send + Sync + 'static,
+        read: impl Fn(&str) -> Result<LoadedConfig, LoadError> + Send + Sync + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (sender, mut events) = mpsc::channel(16);
         let target = file.file_name().map(|name| name.to_os_string());
@@ -207,7 +207,7 @@ impl Gateway {
                 let looked = tokio::task::spawn_blocking(move || {
                     let request = asked.and_then(|post| post.request());
                     let text =
-                        config::read_text(&file).map_err(|source| Unusable::Unreadable { file, source });
+                        config::read_text(&file).map_err(|source| LoadError::Unreadable { file, source });
                     let hash = text.as_ref().map(|text| text_hash(text)).unwrap_or_default();
                     (request, hash, text.and_then(|text| read(&text)))
                 });
@@ -247,7 +247,7 @@ impl Gateway {
     }
 
     /// Applies a readable file, unless it loses protection. Returns the notice about it.
-    async fn apply(self: &Arc<Self>, mut loaded: Loaded, hash: String) -> Value {
+    async fn apply(self: &Arc<Self>, mut loaded: LoadedConfig, hash: String) -> Value {
         let now = self.config();
         keep_faulty(&mut loaded, &now);
         let mut lost = losses(&now, &loaded.config);
@@ -343,7 +343,7 @@ async fn open_post(
 }
 
 /// Keeps the old version of entries that have become faulty: a typo must not stop a running server.
-fn keep_faulty(loaded: &mut Loaded, old: &Config) {
+fn keep_faulty(loaded: &mut LoadedConfig, old: &Config) {
     fn keep<K: Ord + Clone, V: Clone>(
         new: &mut BTreeMap<K, V>,
         old: &BTreeMap<K, V>,

@@ -9,7 +9,7 @@ use nonet_search::{Boosts, Document, Index};
 use nonet_servers::{
     catalog::{Kind, SKILLS, guide::is_named},
     downstream::{CallError, Control, Held, State},
-    policy::Verdict,
+    policy::PolicyVerdict,
 };
 use nonet_text::{
     fault::{Code, Fault},
@@ -127,7 +127,8 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
     let prompts =
         servers.flat_map(|(server, entry)| entry.listing.prompts.iter().map(move |prompt| (server, prompt)));
     let prompts = prompts.map(|(server, prompt)| (server, Prompt::of(prompt)));
-    let is_shown = |server: &str, own: &str| !matches!(gate.verdict_on_prompt(server, own), Verdict::Deny(_));
+    let is_shown =
+        |server: &str, own: &str| !matches!(gate.verdict_on_prompt(server, own), PolicyVerdict::Deny(_));
     let prompts = prompts.filter(|(server, prompt)| is_shown(server, prompt.name)).map(|(server, prompt)| {
         let shown = |(name, required): &(&str, bool)| format!("{name}{}", if *required { "" } else { "?" });
         ListedSkill {
@@ -281,15 +282,15 @@ fn may_use(gate: &Gate, skill: &str) -> Result<(), Fault> {
 fn may_get(gate: &Gate, server: &str, prompt: &Prompt<'_>, approved: bool) -> Result<(), Fault> {
     let full = name::full_name(SKILLS, &format!("{server}/{}", prompt.name));
     match gate.verdict_on_prompt(server, prompt.name) {
-        Verdict::Allow => Ok(()),
-        Verdict::Approve(_) if approved => Ok(()),
-        Verdict::Approve(rule) => {
+        PolicyVerdict::Allow => Ok(()),
+        PolicyVerdict::Approve(_) if approved => Ok(()),
+        PolicyVerdict::Approve(rule) => {
             let message =
                 format!("`{full}` is used only if the user agrees (`{rule}`). execute_tool asks the user.");
             Err(Fault::new(Code::NeedsApproval, message)
                 .next("execute_tool", json!({ "name": full, "params": {} })))
         }
-        Verdict::Deny(rule) => Err(may_not_be_used(&full, &rule).next("use_skill", json!({}))),
+        PolicyVerdict::Deny(rule) => Err(may_not_be_used(&full, &rule).next("use_skill", json!({}))),
     }
 }
 

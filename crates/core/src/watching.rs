@@ -7,7 +7,7 @@ use nonet_config::select;
 use nonet_parts::{
     jobs::JobOwner,
     timetable::Zone,
-    watches::{CheckError, Finding, News, NotifyWhen, Seen, Watch, WatchState, Why},
+    watches::{CheckError, News, NoticeReason, NotifyWhen, SeenValue, Watch, WatchFinding, WatchState},
 };
 use nonet_servers::catalog::{GATEWAY, Kind, Tool};
 use nonet_store::{Most, NewRecord, Record, RecordKind, StoreError};
@@ -94,7 +94,7 @@ impl WatchArguments {
 
 /// The finding of a check, and its source.
 struct CheckOutcome {
-    finding: Finding,
+    finding: WatchFinding,
     /// The compared value, if there is one.
     value: Value,
     /// The result of the call.
@@ -141,7 +141,7 @@ impl Gateway {
             called => called?,
         };
         let looked = self.finding(&own.owner(), &watch, result, at_ms).await;
-        if let Finding::Error(error) = &looked.finding {
+        if let WatchFinding::Error(error) = &looked.finding {
             if !is_error(&looked.result) {
                 return Err(not_readable(&error.message));
             }
@@ -403,7 +403,7 @@ impl Gateway {
     /// Evaluates a result for a watch.
     async fn finding(&self, owner: &JobOwner, watch: &Watch, result: Value, at_ms: u64) -> CheckOutcome {
         let failed = |code: String, message: String, result: Value| {
-            let finding = Finding::Error(CheckError { code, message });
+            let finding = WatchFinding::Error(CheckError { code, message });
             CheckOutcome { finding, value: Value::Null, result, note: None }
         };
         if is_error(&result) {
@@ -432,8 +432,8 @@ impl Gateway {
                 }
             }
         };
-        let seen = Seen::new(&value, json_len(&value) <= SMALL, at_ms);
-        CheckOutcome { finding: Finding::Value { seen, is_met }, value, result, note }
+        let seen = SeenValue::new(&value, json_len(&value) <= SMALL, at_ms);
+        CheckOutcome { finding: WatchFinding::Value { seen, is_met }, value, result, note }
     }
 
     /// Reschedules a watch that is due later than its interval.
@@ -503,30 +503,30 @@ fn merge(answer: &mut Value, more: Value) {
 fn message(watch: &Watch, news: &News) -> String {
     let tool = &watch.tool;
     match news.why {
-        Why::Changed => format!("`{tool}` returns a different value than before."),
-        Why::Failed => format!("`{tool}` began to fail at this check."),
-        Why::Recovered => format!("`{tool}` works again."),
-        Why::ThresholdReached => {
+        NoticeReason::Changed => format!("`{tool}` returns a different value than before."),
+        NoticeReason::Failed => format!("`{tool}` began to fail at this check."),
+        NoticeReason::Recovered => format!("`{tool}` works again."),
+        NoticeReason::ThresholdReached => {
             format!(
                 "`{}` has become true for the result of `{tool}`.",
                 watch.expression.as_deref().unwrap_or_default()
             )
         }
-        Why::Summary => {
+        NoticeReason::Summary => {
             let counts = news.counts.unwrap_or_default();
             format!(
                 "The last {} checks of `{tool}`: {} changes, {} errors.",
                 counts.checks, counts.changes, counts.errors
             )
         }
-        Why::Checked if news.changed => {
+        NoticeReason::Checked if news.changed => {
             format!("`{tool}` was checked, and returns a different value than before.")
         }
-        Why::Checked => format!("`{tool}` was checked."),
-        Why::Paused => {
+        NoticeReason::Checked => format!("`{tool}` was checked."),
+        NoticeReason::Paused => {
             format!("`{tool}` failed {} times in a row, so the watch is paused.", watch.failures_in_a_row)
         }
-        Why::Finished => format!(
+        NoticeReason::Finished => format!(
             "`{tool}` was checked {} times, as requested; the watch has finished.",
             watch.counts.checks
         ),

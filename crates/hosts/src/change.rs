@@ -29,12 +29,12 @@ pub struct Change {
     pub(super) backup: bool,
     /// Values that a diff must not show.
     pub(super) secrets: Vec<String>,
-    pub(super) afterwards: Afterwards,
+    pub(super) afterwards: FollowUp,
     backups: Backups,
 }
 
 /// What to do after writing the file.
-pub(super) enum Afterwards {
+pub(super) enum FollowUp {
     Nothing,
     /// Write the install record. Its backup is filled in here.
     Record(Receipt),
@@ -44,7 +44,7 @@ pub(super) enum Afterwards {
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct ChangeResult {
     /// The written file, with links resolved. None if there was nothing to do.
     pub file: Option<PathBuf>,
     /// The backup of the old content.
@@ -77,7 +77,7 @@ impl Change {
             after,
             backup: true,
             secrets: Vec::new(),
-            afterwards: Afterwards::Nothing,
+            afterwards: FollowUp::Nothing,
             backups: Backups::of(machine),
         }
     }
@@ -126,11 +126,11 @@ impl Change {
     }
 
     /// Writes the file, unless it has changed since it was read.
-    pub fn apply(&self) -> Result<Applied, HostFault> {
+    pub fn apply(&self) -> Result<ChangeResult, HostFault> {
         let file = behind_links(&self.file)?;
         if self.is_nothing() {
             self.finish(&file, None)?;
-            return Ok(Applied { file: None, backup: None });
+            return Ok(ChangeResult { file: None, backup: None });
         }
         if bytes(&file)? != self.before {
             let remedy = "Nothing was written; try again.";
@@ -158,7 +158,7 @@ impl Change {
             Some(after) => {
                 let trusted = self.keep_trusted(&file, after);
                 // A new servers.toml is its owner's; a client's file is as its client would make it.
-                let is_private = self.before.is_none() && !matches!(self.afterwards, Afterwards::Record(_));
+                let is_private = self.before.is_none() && !matches!(self.afterwards, FollowUp::Record(_));
                 let write = if is_private { replace_private } else { replace_as_it_was };
                 write(&file, after).map_err(|error| {
                     if let (Some(files), Some(before)) = (trusted, &self.before) {
@@ -170,7 +170,7 @@ impl Change {
             None => fs::remove_file(&file).map_err(|error| failed("cannot remove the file", error))?,
         }
         self.finish(&file, backup.as_deref())?;
-        Ok(Applied { file: Some(file), backup })
+        Ok(ChangeResult { file: Some(file), backup })
     }
 
     /// Keeps a trusted file trusted through this edit: beforehand, because a running gateway reads the new text at once.
@@ -187,9 +187,9 @@ impl Change {
 
     fn finish(&self, file: &Path, backup: Option<&Path>) -> Result<(), HostFault> {
         match &self.afterwards {
-            Afterwards::Nothing => Ok(()),
-            Afterwards::Record(receipt) => receipt.clone().with_backup(backup).write(file),
-            Afterwards::Forget(backup) => {
+            FollowUp::Nothing => Ok(()),
+            FollowUp::Record(receipt) => receipt.clone().with_backup(backup).write(file),
+            FollowUp::Forget(backup) => {
                 receipt::forget(file);
                 // The file equals the backup again, byte for byte.
                 backup.iter().for_each(|backup| self.backups.forget(backup));

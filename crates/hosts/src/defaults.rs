@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{HostFault, Imported, servers::ServersToml, text::Text};
+use super::{HostFault, ImportPlan, servers::ServersToml, text::Text};
 
 /// Settings that a setup adds if servers.toml says nothing about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Defaults {
     pub shared: bool,
 }
 
-impl Imported {
+impl ImportPlan {
     /// Returns the settings that the new servers.toml says nothing about.
     pub fn missing_defaults(&self) -> Result<Defaults, HostFault> {
         let file = &self.change.file;

@@ -14,14 +14,14 @@ use super::{
     launchers::program_of,
     listed,
     parts::{AskedInput, TextPart, TextParts, TextReader, as_plain},
-    rules::{Effect, ToolNames, ToolRule},
+    rules::{RuleEffect, ToolNames, ToolRule},
     shortened,
 };
 pub(super) use own::of_servers_toml;
 
 /// A server, with its texts split into parts.
 pub(super) struct HostServer {
-    pub transport: Reach,
+    pub transport: EntryTransport,
     pub enabled: bool,
     pub description: Option<TextParts>,
     /// The client's own rules for its tools.
@@ -36,7 +36,7 @@ pub(super) struct HostServer {
     pub more: Map<String, Value>,
 }
 
-pub(super) enum Reach {
+pub(super) enum EntryTransport {
     Program {
         command: TextParts,
         args: Vec<TextParts>,
@@ -55,26 +55,30 @@ impl HostServer {
     /// Returns every text meant for the server, with its place in the entry.
     pub(crate) fn texts(&self) -> Vec<(String, &TextParts)> {
         match &self.transport {
-            Reach::Program { command, args, env, cwd } => std::iter::once(("command".into(), command))
-                .chain(args.iter().enumerate().map(|(index, text)| (format!("args[{index}]"), text)))
-                .chain(env.iter().map(|(name, text)| (format!("env.{name}"), text)))
-                .chain(cwd.iter().map(|text| ("cwd".into(), text)))
-                .collect(),
-            Reach::Address { url, headers, .. } => std::iter::once(("url".into(), url))
+            EntryTransport::Program { command, args, env, cwd } => {
+                std::iter::once(("command".into(), command))
+                    .chain(args.iter().enumerate().map(|(index, text)| (format!("args[{index}]"), text)))
+                    .chain(env.iter().map(|(name, text)| (format!("env.{name}"), text)))
+                    .chain(cwd.iter().map(|text| ("cwd".into(), text)))
+                    .collect()
+            }
+            EntryTransport::Address { url, headers, .. } => std::iter::once(("url".into(), url))
                 .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
                 .collect(),
-            Reach::Document { openapi, base_url, headers } => std::iter::once(("openapi".into(), openapi))
-                .chain(base_url.iter().map(|text| ("base_url".into(), text)))
-                .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
-                .collect(),
-            Reach::Other => Vec::new(),
+            EntryTransport::Document { openapi, base_url, headers } => {
+                std::iter::once(("openapi".into(), openapi))
+                    .chain(base_url.iter().map(|text| ("base_url".into(), text)))
+                    .chain(headers.iter().map(|(name, text)| (format!("headers.{name}"), text)))
+                    .collect()
+            }
+            EntryTransport::Other => Vec::new(),
         }
     }
 
     /// Returns the program to start, if known.
     pub(crate) fn command(&self) -> Option<&str> {
         match &self.transport {
-            Reach::Program { command, .. } => as_plain(command),
+            EntryTransport::Program { command, .. } => as_plain(command),
             _ => None,
         }
     }
@@ -300,7 +304,7 @@ impl<'a> EntryReader<'a> {
             && !names.iter().any(|name| name == "*")
             && (strict || !names.is_empty())
         {
-            rules.push(ToolRule::of_entry(Effect::Only, key, &names, file));
+            rules.push(ToolRule::of_entry(RuleEffect::Only, key, &names, file));
         }
         let hidden = self.names(&["disabledTools", "disabled_tools", "excludeTools"]);
         for (key, names) in hidden.into_iter().filter(|(_, names)| !names.is_empty()) {
@@ -308,7 +312,7 @@ impl<'a> EntryReader<'a> {
                 let name = shortened(name);
                 unmapped = Some(format!("its rule `{key}: {name}` depends on params, which a policy cannot"));
             }
-            rules.push(ToolRule::of_entry(Effect::Hide, key, &names, file));
+            rules.push(ToolRule::of_entry(RuleEffect::Hide, key, &names, file));
         }
         self.approvals(&mut rules);
         (rules, unmapped)
@@ -321,23 +325,23 @@ impl<'a> EntryReader<'a> {
         // Other modes than these two ask, at least about some calls.
         let is_asked = |mode: Option<&Value>| mode.is_some_and(|mode| mode != "auto" && mode != "approve");
         let asks = is_asked(self.entry.get(default));
-        let mut add = |effect: Effect, tool: ToolNames, written: String| {
+        let mut add = |effect: RuleEffect, tool: ToolNames, written: String| {
             rules.push(ToolRule { effect, tools: vec![tool], written, file: file.into() });
         };
         if asks {
             self.taken.push(default);
             let mode = self.entry.get(default).and_then(Value::as_str).unwrap_or_default();
-            add(Effect::Ask, ToolNames::every(), format!("{default}: {}", shortened(mode)));
+            add(RuleEffect::Ask, ToolNames::every(), format!("{default}: {}", shortened(mode)));
         }
         let Some(tools) = self.entry.get("tools").and_then(Value::as_object) else { return };
         let mut is_read = true;
         for (tool, settings) in tools {
             let mode = settings.get("approval_mode");
             if settings.get("enabled") == Some(&Value::Bool(false)) {
-                add(Effect::Hide, ToolNames::exact(tool), format!("tools.{tool}.enabled: false"));
+                add(RuleEffect::Hide, ToolNames::exact(tool), format!("tools.{tool}.enabled: false"));
             } else if is_asked(mode) {
                 let mode = shortened(mode.and_then(Value::as_str).unwrap_or_default());
-                add(Effect::Ask, ToolNames::exact(tool), format!("tools.{tool}.approval_mode: {mode}"));
+                add(RuleEffect::Ask, ToolNames::exact(tool), format!("tools.{tool}.approval_mode: {mode}"));
             } else if asks && mode.is_some() {
                 let name = shortened(tool);
                 self.notes.push(format!(

@@ -8,7 +8,7 @@ use super::{
     FileScope, HOSTS, Host, HostFault, Machine, OWN_NAME,
     entry::{self, Context, HostEntry, HostServer},
     import::ImportSource,
-    imported::Origin,
+    imported::EntryOrigin,
     listed,
     pasted::{self, PASTED},
     read,
@@ -27,7 +27,7 @@ pub(super) struct FoundEntries {
 /// A server in a file.
 pub(super) struct FoundEntry {
     pub name: String,
-    pub from: Origin,
+    pub from: EntryOrigin,
     pub entry: HostEntry,
 }
 
@@ -190,7 +190,7 @@ impl FoundEntries {
             for (name, value) in table.entries.iter() {
                 self.secrets.extend(entry::secrets(value, machine));
                 let entry = self.entry(name, value, &context, &rules);
-                let from = Origin {
+                let from = EntryOrigin {
                     host: host.map(|host| host.name),
                     file: file.into(),
                     table: table.table.clone(),

@@ -11,8 +11,8 @@ use serde::Deserialize;
 use super::{
     Change, Host, HostFault, Machine, Os,
     find::find,
-    imported::{Done, ImportRow, Imported, KeptSecret, SecretStore, Variable},
-    join::Joining,
+    imported::{ImportOutcome, ImportPlan, ImportRow, KeptSecret, SecretStore, Variable},
+    join::ImportMerge,
     listed, literals,
     servers::ServersToml,
     text::{self, Text},
@@ -68,7 +68,7 @@ pub fn import(
     servers_toml: &Path,
     manner: ImportOptions,
     machine: &Machine,
-) -> Result<Imported, HostFault> {
+) -> Result<ImportPlan, HostFault> {
     if let Some(keyring) = manner.keyring {
         usable(keyring).map_err(|error| unusable(&error))?;
     }
@@ -77,13 +77,13 @@ pub fn import(
     let text = Text::new(before.as_deref(), servers_toml)?;
     let doc = ServersToml::new(text.plain(), servers_toml)?;
     let file = secrets_beside(servers_toml)?;
-    let mut joining = Joining::new(doc, &found.entries, manner, &file, machine);
+    let mut joining = ImportMerge::new(doc, &found.entries, manner, &file, machine);
     let rows: Vec<_> = found.entries.iter().map(|found| joining.join(found)).collect();
     if let Some(error) = joining.names.trouble() {
         return Err(unusable(&error));
     }
     joining.apply_to_twins();
-    let Joining { doc, mine, variables, secrets, .. } = joining;
+    let ImportMerge { doc, mine, variables, secrets, .. } = joining;
     let added = rows.iter().any(|row| row.done.is_new()) || doc.is_edited();
     let after = match added {
         true => Some(text.with(&doc.checked(text.plain(), servers_toml, &mine)?)),
@@ -91,7 +91,7 @@ pub fn import(
     };
     let mut change = Change::new(servers_toml, before, after, machine);
     // Added servers can be removed again; replaced servers would be lost.
-    change.backup = rows.iter().any(|row| matches!(row.done, Done::Replaced { .. }));
+    change.backup = rows.iter().any(|row| matches!(row.done, ImportOutcome::Replaced { .. }));
     change.secrets = found.secrets;
     change.secrets.extend(literals::secrets(text.plain()));
     let mut notes = found.notes;
@@ -127,11 +127,11 @@ fn differences(rows: &[ImportRow]) -> Vec<String> {
 
 /// Works out an edit of servers.toml whose secrets are stored: in the keyring if there is one, else in `secrets.env`. The
 /// keyring is asked only if there are secrets, and may take at most `limit`; it is returned if used.
-pub fn keeping_secrets<T: AsMut<Imported>, E>(
+pub fn keeping_secrets<T: AsMut<ImportPlan>, E>(
     limit: Duration,
     replace: bool,
     work: impl Fn(ImportOptions<'_>) -> Result<T, E>,
-    has_secrets: fn(&Imported) -> bool,
+    has_secrets: fn(&ImportPlan) -> bool,
 ) -> Result<(T, Option<Keyring>), E> {
     let options = ImportOptions { replace, keyring: None, file: true };
     let mut edit = work(options)?;
@@ -158,14 +158,14 @@ pub(super) fn assembled(
     change: Change,
     options: ImportOptions,
     file: SecretsFile,
-) -> Imported {
+) -> ImportPlan {
     secrets.sort_by(|a, b| a.name.cmp(&b.name));
     variables.sort_by(|a, b| a.name.cmp(&b.name));
     if secrets.iter().any(|kept| kept.store == SecretStore::File && !kept.there) && is_tracked(file.path()) {
         let note = "this folder is in a git repository: add `secrets.env` to its .gitignore";
         notes.push(format!("{}: {note}", file.path().display()));
     }
-    Imported { rows, variables, secrets, notes, change, keyring: options.keyring.cloned(), file }
+    ImportPlan { rows, variables, secrets, notes, change, keyring: options.keyring.cloned(), file }
 }
 
 /// Returns the `secrets.env` beside a servers.toml.

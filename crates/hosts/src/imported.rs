@@ -7,20 +7,20 @@ use std::{
 };
 
 use nonet_config::{
-    self as config, Loaded, Secret, Sources, Unusable,
+    self as config, LoadError, LoadedConfig, Secret, Sources,
     keyring::{self, Keyring},
     secrets_file::SecretsFile,
 };
 use serde::Serialize;
 
 use super::{
-    Applied, Change, FileScope, Host, HostFault, Machine,
+    Change, ChangeResult, FileScope, Host, HostFault, Machine,
     import::{secrets_beside, unusable},
     rules::MappedRule,
 };
 
 /// The servers of an import, and the new servers.toml.
-pub struct Imported {
+pub struct ImportPlan {
     /// One row per server found, in the order of the files.
     pub rows: Vec<ImportRow>,
     /// The variables that the servers need, by name.
@@ -35,14 +35,14 @@ pub struct Imported {
     pub(super) file: SecretsFile,
 }
 
-impl AsMut<Self> for Imported {
+impl AsMut<Self> for ImportPlan {
     fn as_mut(&mut self) -> &mut Self {
         self
     }
 }
 
 /// An edit that stores no secrets.
-impl From<Change> for Imported {
+impl From<Change> for ImportPlan {
     fn from(change: Change) -> Self {
         let (rows, variables, secrets, notes) = Default::default();
         Self { rows, variables, secrets, notes, change, keyring: None, file: SecretsFile::default() }
@@ -55,10 +55,10 @@ pub struct ImportRow {
     /// The server's name in the host's file.
     pub name: String,
     /// The place of the entry.
-    pub from: Origin,
+    pub from: EntryOrigin,
     /// The outcome.
     #[serde(flatten)]
-    pub done: Done,
+    pub done: ImportOutcome,
     /// Omitted or changed settings, and remarks.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -77,7 +77,7 @@ pub struct ImportRow {
 }
 
 impl ImportRow {
-    pub(super) fn new(name: &str, from: &Origin, done: Done) -> Self {
+    pub(super) fn new(name: &str, from: &EntryOrigin, done: ImportOutcome) -> Self {
         Self {
             name: name.into(),
             from: from.clone(),
@@ -92,12 +92,12 @@ impl ImportRow {
 
     /// Whether servers.toml has the server, with its client's rules.
     fn is_there(&self) -> bool {
-        matches!(self.done, Done::AlreadyThere { .. }) && !self.is_pending
+        matches!(self.done, ImportOutcome::AlreadyThere { .. }) && !self.is_pending
     }
 
     fn why_it_stays(&self) -> Option<String> {
         match &self.done {
-            Done::Skipped { why } => Some(why.clone()),
+            ImportOutcome::Skipped { why } => Some(why.clone()),
             _ => self.stays.clone(),
         }
     }
@@ -105,7 +105,7 @@ impl ImportRow {
 
 /// Where a server's entry is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Origin {
+pub struct EntryOrigin {
     /// The host, if known.
     #[serde(rename = "client", skip_serializing_if = "Option::is_none")]
     pub host: Option<&'static str>,
@@ -118,7 +118,7 @@ pub struct Origin {
 /// The outcome for a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "done", rename_all = "snake_case")]
-pub enum Done {
+pub enum ImportOutcome {
     /// It was added under its own name.
     Added {
         /// Its name in servers.toml.
@@ -148,7 +148,7 @@ pub enum Done {
     },
 }
 
-impl Done {
+impl ImportOutcome {
     /// Whether the import adds the server to servers.toml.
     pub fn is_new(&self) -> bool {
         matches!(self, Self::Added { .. } | Self::AddedAs { .. } | Self::Replaced { .. })
@@ -166,7 +166,7 @@ impl Done {
     }
 }
 
-impl fmt::Display for Done {
+impl fmt::Display for ImportOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Added { .. } => f.write_str("added"),
@@ -257,21 +257,21 @@ fn unwritten(file: &SecretsFile, source: io::Error) -> HostFault {
 
 /// A server of a host's file that servers.toml has too.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Carried {
+pub struct KnownServer {
     /// Its name in the host's file.
     pub name: String,
     /// Its name in servers.toml.
     pub server: String,
 }
 
-impl Imported {
+impl ImportPlan {
     /// Stores the secrets, then writes servers.toml. If either fails, neither takes effect.
-    pub fn apply(&self) -> Result<Applied, HostFault> {
+    pub fn apply(&self) -> Result<ChangeResult, HostFault> {
         let mut stored = Vec::new();
         let kept = self.store(&mut stored).and_then(|()| self.keep());
         let applied = match &kept {
             Ok(_) => self.change.apply(),
-            Err(_) => Ok(Applied { file: None, backup: None }),
+            Err(_) => Ok(ChangeResult { file: None, backup: None }),
         };
         if (kept.is_err() || applied.is_err())
             && let Some(keyring) = &self.keyring
@@ -284,8 +284,8 @@ impl Imported {
         kept.and(applied)
     }
 
-    /// Reads the new servers.toml as it will be after [`Imported::apply`].
-    pub fn preview(&self, sources: Sources) -> Result<Loaded, Unusable> {
+    /// Reads the new servers.toml as it will be after [`ImportPlan::apply`].
+    pub fn preview(&self, sources: Sources) -> Result<LoadedConfig, LoadError> {
         let mut file = self.file.clone();
         let mut stored = BTreeMap::new();
         for KeptSecret { name, value, store, .. } in self.secrets.iter().filter(|kept| !kept.there) {
@@ -379,12 +379,12 @@ impl Imported {
 
     /// Returns the servers of one table that servers.toml has now and Nonet may run: [`install`](super::install) may
     /// remove them from the table.
-    pub fn carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
+    pub fn carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<KnownServer> {
         self.carried_if(host, scope, machine, ImportRow::is_there)
     }
 
     /// Returns the servers of one table that [`install`](super::install) may remove once this import is applied.
-    pub fn will_be_carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<Carried> {
+    pub fn will_be_carried(&self, host: &Host, scope: FileScope, machine: &Machine) -> Vec<KnownServer> {
         self.carried_if(host, scope, machine, |_| true)
     }
 
@@ -394,11 +394,11 @@ impl Imported {
         scope: FileScope,
         machine: &Machine,
         is_wanted: fn(&ImportRow) -> bool,
-    ) -> Vec<Carried> {
+    ) -> Vec<KnownServer> {
         let rows = self.rows_of(host, scope, machine);
         let carried = rows.filter(|row| row.stays.is_none() && is_wanted(row)).filter_map(|row| {
             let server = row.done.server()?.to_string();
-            Some(Carried { name: row.name.clone(), server })
+            Some(KnownServer { name: row.name.clone(), server })
         });
         carried.collect()
     }
@@ -424,7 +424,7 @@ impl Imported {
 
     fn rows_of(&self, host: &Host, scope: FileScope, machine: &Machine) -> impl Iterator<Item = &ImportRow> {
         let (file, table) = (host.file(scope, machine), host.table);
-        let is_from = move |from: &Origin| Some(&from.file) == file.as_ref() && from.table == table;
+        let is_from = move |from: &EntryOrigin| Some(&from.file) == file.as_ref() && from.table == table;
         self.rows.iter().filter(move |row| is_from(&row.from))
     }
 }

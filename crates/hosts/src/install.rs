@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 use super::{
     Change, FileScope, Host, HostFault, Launch, Machine, OWN_NAME,
     backups::Backups,
-    change::Afterwards,
+    change::FollowUp,
     edit::HostTable,
     entry, listed,
-    receipt::{self, Receipt, Removed},
+    receipt::{self, Receipt, RemovedServer},
     text::{Text, behind_links, bytes},
 };
 
 /// Nonet's own entry in a host's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Present {
+pub enum OwnEntry {
     /// Not present.
     Absent,
     /// It starts a program. `config` is the configuration file named in the entry, if any.
@@ -31,23 +31,23 @@ pub enum Present {
 }
 
 /// Returns how a host starts Nonet now.
-pub fn present(host: &Host, scope: FileScope, machine: &Machine) -> Result<Present, HostFault> {
+pub fn present(host: &Host, scope: FileScope, machine: &Machine) -> Result<OwnEntry, HostFault> {
     let file = HostFile::read(host, scope, machine)?;
     let entries = file.servers(host).entries(file.text.plain())?;
-    let Some(entry) = entries.get(OWN_NAME) else { return Ok(Present::Absent) };
+    let Some(entry) = entries.get(OWN_NAME) else { return Ok(OwnEntry::Absent) };
     let items = entry.get("args").and_then(Value::as_array);
     let args: Option<Vec<String>> =
         items.into_iter().flatten().map(|arg| arg.as_str().map(Into::into)).collect();
     let command = entry.get(host.program).and_then(Value::as_str);
-    let (Some(command), Some(args)) = (command, args) else { return Ok(Present::Elsewhere) };
+    let (Some(command), Some(args)) = (command, args) else { return Ok(OwnEntry::Elsewhere) };
     if args.iter().any(|arg| arg.starts_with("http://") || arg.starts_with("https://")) {
-        return Ok(Present::Elsewhere);
+        return Ok(OwnEntry::Elsewhere);
     }
     let next = args.iter().position(|arg| arg == "--config").and_then(|at| args.get(at + 1));
     let glued = || args.iter().find_map(|arg| arg.strip_prefix("--config="));
     let by_env = || entry.pointer("/env/NONET_CONFIG").and_then(Value::as_str);
     let config = next.map(String::as_str).or_else(glued).or_else(by_env).map(Into::into);
-    Ok(Present::Program { launch: Launch { command: command.into(), args }, config })
+    Ok(OwnEntry::Program { launch: Launch { command: command.into(), args }, config })
 }
 
 /// The content of a host's file.
@@ -171,7 +171,7 @@ fn installed(
     let mut change = Change::new(&file.file, file.bytes.clone(), after, machine);
     if !change.is_nothing() {
         told.push(host.reload.into());
-        change.afterwards = Afterwards::Record(record);
+        change.afterwards = FollowUp::Record(record);
     }
     change.told = told;
     change.secrets = secrets(&servers, &change, machine);
@@ -193,17 +193,17 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
         .as_ref()
         .filter(|receipt| file.bytes.as_deref().is_some_and(|bytes| receipt::digest(bytes) == receipt.after));
     let (after, afterwards) = match untouched.and_then(|receipt| file.first(receipt, &servers)) {
-        Some(First::NoFile) => {
+        Some(OriginalFile::NoFile) => {
             told.push(format!("{shown} was created for `{OWN_NAME}` and is removed."));
-            (None, Afterwards::Forget(None))
+            (None, FollowUp::Forget(None))
         }
-        Some(First::Was(backup, bytes)) => {
+        Some(OriginalFile::Was(backup, bytes)) => {
             told.push(format!("{shown} is restored byte for byte to its state before `{OWN_NAME}`."));
-            (Some(bytes), Afterwards::Forget(Some(backup)))
+            (Some(bytes), FollowUp::Forget(Some(backup)))
         }
         None if !entries.contains_key(OWN_NAME) && receipt.is_none() => {
             told.push(format!("`{OWN_NAME}` is not in {shown}."));
-            (file.bytes.clone(), Afterwards::Nothing)
+            (file.bytes.clone(), FollowUp::Nothing)
         }
         None => {
             let mut text = servers.take(file.text.plain(), &[OWN_NAME])?;
@@ -212,7 +212,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
                     "`{OWN_NAME}` is removed from {shown}; your other changes to the file stay."
                 ));
             }
-            for Removed { name, backup } in receipt.map(|receipt| receipt.removed).unwrap_or_default() {
+            for RemovedServer { name, backup } in receipt.map(|receipt| receipt.removed).unwrap_or_default() {
                 match file.kept(&backup, &name, &servers) {
                     _ if entries.contains_key(&name) => {}
                     Some(entry) => {
@@ -227,7 +227,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
             }
             let after =
                 if text == file.text.plain() { file.bytes.clone() } else { Some(file.text.with(&text)) };
-            (after, Afterwards::Forget(None))
+            (after, FollowUp::Forget(None))
         }
     };
     let mut change = Change::new(&file.file, file.bytes.clone(), after, machine);
@@ -235,7 +235,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
         told.push(host.reload.into());
     }
     // Restoring a backup needs no further backup.
-    change.backup = !matches!(afterwards, Afterwards::Forget(Some(_))) && change.after.is_some();
+    change.backup = !matches!(afterwards, FollowUp::Forget(Some(_))) && change.after.is_some();
     change.afterwards = afterwards;
     change.told = told;
     change.secrets = secrets(&servers, &change, machine);
@@ -243,7 +243,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
 }
 
 /// The state of a file before Nonet.
-enum First {
+enum OriginalFile {
     NoFile,
     Was(PathBuf, Vec<u8>),
 }
@@ -280,19 +280,19 @@ impl HostFile {
         let new_backup = chained.is_none() && self.bytes.is_some();
         let Receipt { before, mut removed, .. } = chained.unwrap_or_default();
         removed.retain(|removed| !out.contains(&removed.name.as_str()));
-        removed.extend(out.iter().map(|name| Removed { name: (*name).into(), backup: String::new() }));
+        removed.extend(out.iter().map(|name| RemovedServer { name: (*name).into(), backup: String::new() }));
         Receipt { before, new_backup, after: after.map(receipt::digest).unwrap_or_default(), removed }
     }
 
     /// Returns the state of the file before Nonet, if the record tells. A backup that contains Nonet is from
     /// a later state.
-    fn first(&self, receipt: &Receipt, servers: &HostTable) -> Option<First> {
-        let Some(name) = &receipt.before else { return Some(First::NoFile) };
+    fn first(&self, receipt: &Receipt, servers: &HostTable) -> Option<OriginalFile> {
+        let Some(name) = &receipt.before else { return Some(OriginalFile::NoFile) };
         let backup = self.backups.find(&self.real, name)?;
         let bytes = bytes(&backup).ok()??;
         let text = Text::new(Some(&bytes), &backup).ok()?;
         let entries = servers.entries(text.plain()).ok()?;
-        (!entries.contains_key(OWN_NAME)).then_some(First::Was(backup, bytes))
+        (!entries.contains_key(OWN_NAME)).then_some(OriginalFile::Was(backup, bytes))
     }
 
     /// Returns a server from a backup.

@@ -10,19 +10,19 @@ use super::{
     entry::{HostEntry, HostServer},
     find::FoundEntry,
     import::ImportOptions,
-    imported::{Done, ImportRow, KeptSecret, SecretStore, Variable},
+    imported::{ImportOutcome, ImportRow, KeptSecret, SecretStore, Variable},
     listed,
-    names::{Meaning, Names, Reference},
+    names::{Meaning, Reference, VariableNames},
     parts::{TextPart, TextParts},
-    rules::{Effect, MappedRule, ToolNames, ToolRule},
-    servers::{Newcomer, ServersToml, held, references, written},
+    rules::{MappedRule, RuleEffect, ToolNames, ToolRule},
+    servers::{NewServer, ServersToml, held, references, written},
     shortened,
 };
 
 /// Adds servers to servers.toml, one by one.
-pub(super) struct Joining<'a> {
+pub(super) struct ImportMerge<'a> {
     pub doc: ServersToml,
-    pub names: Names<'a>,
+    pub names: VariableNames<'a>,
     machine: &'a Machine,
     replace: bool,
     /// Whether variables' values are stored in `secrets.env`.
@@ -41,7 +41,7 @@ pub(super) struct Joining<'a> {
     pub secrets: Vec<KeptSecret>,
 }
 
-impl<'a> Joining<'a> {
+impl<'a> ImportMerge<'a> {
     /// Starts with the names in servers.toml and in the entries reserved for their meanings.
     pub(crate) fn new(
         doc: ServersToml,
@@ -50,7 +50,7 @@ impl<'a> Joining<'a> {
         file: &'a SecretsFile,
         machine: &'a Machine,
     ) -> Self {
-        let mut names = Names::new(machine, manner.keyring, file);
+        let mut names = VariableNames::new(machine, manner.keyring, file);
         let mentioned = found.iter().flat_map(|found| named(&found.entry));
         doc.references().into_iter().chain(mentioned).for_each(|reference| names.reserve(reference));
         Self {
@@ -71,20 +71,20 @@ impl<'a> Joining<'a> {
 
     /// Adds a server, unless servers.toml already has it.
     pub(crate) fn join(&mut self, found: &FoundEntry) -> ImportRow {
-        let row = |done: Done| ImportRow::new(&found.name, &found.from, done);
+        let row = |done: ImportOutcome| ImportRow::new(&found.name, &found.from, done);
         let (server, notes) = match &found.entry {
-            HostEntry::Nonet => return row(Done::Nonet),
-            HostEntry::Left(why) => return row(Done::Skipped { why: why.clone() }),
+            HostEntry::Nonet => return row(ImportOutcome::Nonet),
+            HostEntry::Left(why) => return row(ImportOutcome::Skipped { why: why.clone() }),
             HostEntry::Server(server, notes) => (server, notes),
         };
-        if let Some(rule) = server.rules.iter().find(|rule| rule.effect == Effect::Ask)
+        if let Some(rule) = server.rules.iter().find(|rule| rule.effect == RuleEffect::Ask)
             && self.doc.denies_by_risk()
         {
             let why = format!(
                 "its rule `{}` would precede the policy of servers.toml that denies tools by their risk",
                 rule.written
             );
-            return row(Done::Skipped { why });
+            return row(ImportOutcome::Skipped { why });
         }
         let (done, more) = self.server(found, server);
         let mut row = row(done);
@@ -118,24 +118,24 @@ impl<'a> Joining<'a> {
         }
         for rule in &server.rules {
             let became = match rule.effect {
-                Effect::Allow => continue,
-                Effect::Only if is_new => format!("`allowed_tools` of [servers.{name}]"),
-                Effect::Only if self.doc.shows_only(name, &rule.tools) => {
+                RuleEffect::Allow => continue,
+                RuleEffect::Only if is_new => format!("`allowed_tools` of [servers.{name}]"),
+                RuleEffect::Only if self.doc.shows_only(name, &rule.tools) => {
                     format!("`allowed_tools` of [servers.{name}], as it is")
                 }
-                Effect::Only if self.new.contains(name) => {
+                RuleEffect::Only if self.new.contains(name) => {
                     self.doc.show_only(name, &rule.tools);
                     format!("`allowed_tools` of [servers.{name}], for every client")
                 }
-                Effect::Only => {
+                RuleEffect::Only => {
                     let rule = &rule.written;
                     let why =
                         format!("its rule `{rule}` shows fewer tools than [servers.{name}] of servers.toml");
                     row.stays.get_or_insert(why);
                     continue;
                 }
-                Effect::Hide if is_new => format!("`blocked_tools` of [servers.{name}]"),
-                Effect::Ask | Effect::Deny | Effect::Hide => {
+                RuleEffect::Hide if is_new => format!("`blocked_tools` of [servers.{name}]"),
+                RuleEffect::Ask | RuleEffect::Deny | RuleEffect::Hide => {
                     let policy = rule.effect.policy();
                     let patterns: Vec<String> =
                         rule.tools.iter().flat_map(|tools| self.rule(name, tools, policy)).collect();
@@ -181,7 +181,7 @@ impl<'a> Joining<'a> {
         }
     }
 
-    fn server(&mut self, found: &FoundEntry, server: &HostServer) -> (Done, Option<String>) {
+    fn server(&mut self, found: &FoundEntry, server: &HostServer) -> (ImportOutcome, Option<String>) {
         let wanted = match ServerName::new(&found.name) {
             Ok(name) => name.as_str().to_string(),
             Err(bad) => bad.nearest,
@@ -189,7 +189,7 @@ impl<'a> Joining<'a> {
         let mut number = 1;
         let name = loop {
             let name = numbered(&wanted, number);
-            let newcomer = Newcomer { server, file: &found.from.file, name: &name };
+            let newcomer = NewServer { server, file: &found.from.file, name: &name };
             let replaceable =
                 self.replace && number == 1 && self.doc.has(&name) && !self.mine.contains(&name);
             let same = self.doc.same(&name, &newcomer, &self.names);
@@ -198,21 +198,21 @@ impl<'a> Joining<'a> {
                 self.mine.insert(name.clone());
                 self.note_references(found, server, &name, Some(&held));
                 held.into_iter().for_each(|(reference, held)| self.names.hold(reference, held));
-                return (Done::AlreadyThere { server: name }, note);
+                return (ImportOutcome::AlreadyThere { server: name }, note);
             }
             if replaceable {
                 self.doc.replace(&newcomer, &mut self.names);
                 self.mine.insert(name.clone());
                 self.new.insert(name.clone());
                 self.note_references(found, server, &name, None);
-                return (Done::Replaced { server: name }, None);
+                return (ImportOutcome::Replaced { server: name }, None);
             }
             if !self.doc.has(&name) && !self.doc.is_category(&name) {
                 break name;
             }
             number += 1;
         };
-        let newcomer = Newcomer { server, file: &found.from.file, name: &name };
+        let newcomer = NewServer { server, file: &found.from.file, name: &name };
         let twin = self.doc.twin(&newcomer, &self.names);
         self.twins.extend(twin.iter().map(|twin| (twin.clone(), name.clone())));
         let note =
@@ -221,8 +221,11 @@ impl<'a> Joining<'a> {
         self.mine.insert(name.clone());
         self.new.insert(name.clone());
         self.note_references(found, server, &name, None);
-        let done =
-            if name == found.name { Done::Added { server: name } } else { Done::AddedAs { server: name } };
+        let done = if name == found.name {
+            ImportOutcome::Added { server: name }
+        } else {
+            ImportOutcome::AddedAs { server: name }
+        };
         (done, note)
     }
 
@@ -364,7 +367,7 @@ impl<'a> Joining<'a> {
 }
 
 /// Returns a word for what happens to a tool: two rules with the same word differ in name only.
-fn strictness(effect: Effect) -> &'static str {
+fn strictness(effect: RuleEffect) -> &'static str {
     match effect.policy() {
         Policy::Allow => "allow",
         Policy::Approve => "ask",

@@ -43,11 +43,13 @@ use std::{
 };
 
 pub use backups::sweep_backups;
-pub use change::{Applied, Change};
+pub use change::{Change, ChangeResult};
 pub use defaults::Defaults;
 pub use import::{ImportOptions, ImportSource, LeftServer, import, keeping_secrets, usable};
-pub use imported::{Carried, Done, ImportRow, Imported, KeptSecret, SecretStore, Variable, keep_secret};
-pub use install::{Present, allow_always, entry_text, install, is_always_allowed, present, uninstall};
+pub use imported::{
+    ImportOutcome, ImportPlan, ImportRow, KeptSecret, KnownServer, SecretStore, Variable, keep_secret,
+};
+pub use install::{OwnEntry, allow_always, entry_text, install, is_always_allowed, present, uninstall};
 pub use known::HOSTS;
 pub use launch::{Launch, fetching_command, is_lost, on_path};
 pub use launchers::runtime_of;
@@ -57,7 +59,7 @@ pub use pasted::{LONGEST as LONGEST_PASTED, is_install_link, is_pasted, one_serv
 pub use references::{NamedSecret, named_secrets};
 pub use rules::MappedRule;
 pub use server_edits::{
-    Removal, ServerTable, TableEdit, TableFault, Unedited, UnusedSecret, add_server, edit_table,
+    EditError, Removal, TableEdit, TableFault, TableText, UnusedSecret, add_server, edit_table,
     enable_server, give_token, pass_variable, remove_server, server_table, set_tool_policy,
 };
 pub use typed::{TypedLabels, TypedServer};

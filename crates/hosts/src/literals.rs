@@ -8,8 +8,8 @@ use toml_edit::{Document, Item, TableLike, Value};
 use super::{
     HostFault, ImportOptions, Machine,
     import::{assembled, secrets_beside, unusable},
-    imported::Imported,
-    join::Joining,
+    imported::ImportPlan,
+    join::ImportMerge,
     parts::{TextPart, TextParts, own},
     secrets::{TextPlace, mark},
     server_edits::ServersFile,
@@ -71,12 +71,12 @@ pub fn move_secrets(
     servers_toml: &Path,
     options: ImportOptions,
     machine: &Machine,
-) -> Result<Imported, HostFault> {
+) -> Result<ImportPlan, HostFault> {
     let toml = ServersFile::read(servers_toml)?;
     let before = toml.text.written();
     let file = secrets_beside(servers_toml)?;
     let doc = ServersToml::new(toml.text.plain(), servers_toml)?;
-    let mut joining = Joining::new(doc, &[], options, &file, machine);
+    let mut joining = ImportMerge::new(doc, &[], options, &file, machine);
     let after = referring(before, None, servers_toml, &mut joining)?;
     let mut change = toml.change(&after, machine);
     let moved = secrets(before).len();
@@ -94,7 +94,7 @@ pub(super) fn referring(
     text: &str,
     server: Option<&str>,
     servers_toml: &Path,
-    joining: &mut Joining,
+    joining: &mut ImportMerge,
 ) -> Result<String, HostFault> {
     let start = server.map(|server| format!("{TABLE}.{}.", written_key(server)));
     let mut after = text.to_string();

@@ -1,6 +1,6 @@
 //! Moves the servers of this machine's clients behind Nonet: the steps that `nonet setup` and the page share.
 //!
-//! A [`Setup`] is everything known before the first question. Nothing is written before the caller applies the [`Imported`]
+//! A [`Setup`] is everything known before the first question. Nothing is written before the caller applies the [`ImportPlan`]
 //! servers.toml or the [`Change`] of a client's file; a [`SetupUndo`] knows how to undo all of it.
 
 use std::{
@@ -16,9 +16,9 @@ use nonet_config::{
 };
 
 use super::{
-    Applied, Carried, Change, FileScope, HOSTS, Host, HostFault, ImportOptions, ImportSource, Imported,
-    Launch, LeftServer, Machine, Os, Present, SecretStore, Variable, import, import::secrets_beside, install,
-    is_lost, keeping_secrets, present, text::bytes, uninstall,
+    Change, ChangeResult, FileScope, HOSTS, Host, HostFault, ImportOptions, ImportPlan, ImportSource,
+    KnownServer, Launch, LeftServer, Machine, Os, OwnEntry, SecretStore, Variable, import,
+    import::secrets_beside, install, is_lost, keeping_secrets, present, text::bytes, uninstall,
 };
 
 /// A client to set up.
@@ -111,17 +111,17 @@ impl Setup {
             HostFault::new(message, "Start Nonet by its full path.".into())
         })?;
         let launch = match present(host, FileScope::User, &self.machine)? {
-            Present::Absent => wanted,
-            Present::Program { config, .. } if !self.is_target(config.as_deref()) => {
+            OwnEntry::Absent => wanted,
+            OwnEntry::Program { config, .. } if !self.is_target(config.as_deref()) => {
                 let remedy = format!("`nonet install {}` changes that.", host.name);
                 return Err(HostFault::new("its `nonet` uses another configuration".into(), remedy));
             }
-            Present::Program { launch: now, .. } => match profile {
+            OwnEntry::Program { launch: now, .. } => match profile {
                 None if !is_lost(&now.command) => now,
                 None => wanted.with_options_of(now.args),
                 Some(_) => wanted,
             },
-            Present::Elsewhere => {
+            OwnEntry::Elsewhere => {
                 let message = "its `nonet` connects to a gateway elsewhere".to_string();
                 let remedy = format!("`nonet uninstall {}` removes it.", host.name);
                 return Err(HostFault::new(message, remedy));
@@ -143,11 +143,11 @@ impl Setup {
         &self,
         limit: Duration,
         left: &[LeftServer],
-    ) -> Result<(Imported, Option<Keyring>), HostFault> {
+    ) -> Result<(ImportPlan, Option<Keyring>), HostFault> {
         let hosts = self.hosts();
         let source = ImportSource::Users(&hosts, left);
         let work = |options: ImportOptions<'_>| import(source, &self.target, options, &self.machine);
-        let (mut imported, keyring) = keeping_secrets(limit, false, work, Imported::has_secrets)?;
+        let (mut imported, keyring) = keeping_secrets(limit, false, work, ImportPlan::has_secrets)?;
         imported.keep_backup();
         Ok((imported, keyring))
     }
@@ -157,7 +157,7 @@ impl Setup {
         &self,
         keyring: Option<&Keyring>,
         left: &[LeftServer],
-    ) -> Result<Imported, HostFault> {
+    ) -> Result<ImportPlan, HostFault> {
         let hosts = self.hosts();
         let options = ImportOptions { replace: false, keyring, file: true };
         import(ImportSource::Users(&hosts, left), &self.target, options, &self.machine)
@@ -168,7 +168,7 @@ impl Setup {
     }
 
     /// Returns the servers that can probably move behind Nonet; none has been started yet.
-    pub fn movable(&self, host: &Host, imported: &Imported) -> Vec<Carried> {
+    pub fn movable(&self, host: &Host, imported: &ImportPlan) -> Vec<KnownServer> {
         let unset = imported.variables.iter().filter(|variable| !variable.set);
         let unset: BTreeSet<&String> = unset.flat_map(|variable: &Variable| &variable.servers).collect();
         let mut carried = imported.will_be_carried(host, FileScope::User, &self.machine);
@@ -177,7 +177,7 @@ impl Setup {
     }
 
     /// Returns the planned change of each client's file.
-    pub fn planned(&self, imported: &Imported) -> Result<Vec<ClientPlan>, HostFault> {
+    pub fn planned(&self, imported: &ImportPlan) -> Result<Vec<ClientPlan>, HostFault> {
         let plan = |client: &SetupClient| {
             let carried = self.movable(client.host, imported);
             let change = self.change(client, &carried)?;
@@ -191,7 +191,7 @@ impl Setup {
         let is_planned =
             |host: &Host| planned.iter().any(|plan| plan.host.name == host.name && !plan.is_nothing);
         let is_there = |host: &Host| match present(host, FileScope::User, &self.machine) {
-            Ok(Present::Program { config, .. }) => self.is_target(config.as_deref()),
+            Ok(OwnEntry::Program { config, .. }) => self.is_target(config.as_deref()),
             _ => false,
         };
         let clients = HOSTS.iter().filter(|host| is_planned(host) || is_there(host));
@@ -199,7 +199,7 @@ impl Setup {
     }
 
     /// Works out a client's file with Nonet in it and without these servers.
-    pub fn change(&self, client: &SetupClient, carried: &[Carried]) -> Result<Change, HostFault> {
+    pub fn change(&self, client: &SetupClient, carried: &[KnownServer]) -> Result<Change, HostFault> {
         let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
         install(client.host, FileScope::User, &client.launch, &names, &self.machine)
     }
@@ -209,15 +209,20 @@ impl Setup {
     pub fn carried(
         &self,
         client: &SetupClient,
-        now: &Imported,
+        now: &ImportPlan,
         broken: &BTreeMap<String, String>,
-    ) -> (Vec<Carried>, Vec<Carried>) {
+    ) -> (Vec<KnownServer>, Vec<KnownServer>) {
         let carried = now.carried(client.host, FileScope::User, &self.machine).into_iter();
         carried.partition(|carried| !broken.contains_key(&carried.server))
     }
 
     /// Returns what undoes a setup that wrote these files.
-    pub fn undo(&self, imported: &Imported, applied: &Applied, clients: &[&'static Host]) -> SetupUndo {
+    pub fn undo(
+        &self,
+        imported: &ImportPlan,
+        applied: &ChangeResult,
+        clients: &[&'static Host],
+    ) -> SetupUndo {
         let stored = |store: SecretStore| {
             let new = imported.secrets.iter().filter(move |kept| kept.store == store && !kept.there);
             new.map(|kept| kept.name.clone()).collect()

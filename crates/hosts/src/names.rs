@@ -13,7 +13,7 @@ use super::{
 };
 
 /// The names of variables and secrets in servers.toml, existing and new.
-pub(super) struct Names<'a> {
+pub(super) struct VariableNames<'a> {
     machine: &'a Machine,
     /// The store for secrets; without it, they become variables.
     keyring: Option<&'a Keyring>,
@@ -61,7 +61,7 @@ pub(super) enum Meaning {
     Unknown,
 }
 
-impl<'a> Names<'a> {
+impl<'a> VariableNames<'a> {
     pub(crate) fn new(machine: &'a Machine, keyring: Option<&'a Keyring>, file: &'a SecretsFile) -> Self {
         Self { machine, keyring, file, trouble: RefCell::default(), held: BTreeMap::new() }
     }
@@ -237,7 +237,7 @@ mod tests {
         };
         let mut file = SecretsFile::default();
         file.set("KEPT", "a");
-        let mut names = Names::new(&machine, None, &file);
+        let mut names = VariableNames::new(&machine, None, &file);
         names.reserve(Reference::Variable("USED".into()));
         let mut check = |server: &str, key: SecretName, value: &str, expected: &str| {
             let name = names.name(server, Meaning::Value { value: value.into(), key });

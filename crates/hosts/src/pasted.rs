@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use self::naming::name_of;
 use super::{
     FileFormat, HostFault, YamlServers,
-    entry::{HostEntry, Reach},
+    entry::{EntryTransport, HostEntry},
     launchers::is_launcher,
     parts::{SecretName, TextPart, TextParts},
     read, shortened,
@@ -243,15 +243,15 @@ pub(super) fn without_placeholders(name: &str, entry: &mut HostEntry) {
         }
     };
     match &mut server.transport {
-        Reach::Program { args, env, .. } => {
+        EntryTransport::Program { args, env, .. } => {
             args.iter_mut().for_each(ask);
             env.iter_mut().for_each(|(_, parts)| ask(parts));
         }
-        Reach::Address { url, headers, .. } => {
+        EntryTransport::Address { url, headers, .. } => {
             ask(url);
             headers.iter_mut().for_each(|(_, parts)| ask(parts));
         }
-        Reach::Document { .. } | Reach::Other => {}
+        EntryTransport::Document { .. } | EntryTransport::Other => {}
     }
 }
 

@@ -26,13 +26,13 @@ pub(super) struct Receipt {
     /// The SHA-256 of the file after the install.
     pub after: String,
     /// The removed servers.
-    pub removed: Vec<Removed>,
+    pub removed: Vec<RemovedServer>,
 }
 
 /// A server removed from the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Removed {
+pub(super) struct RemovedServer {
     pub name: String,
     /// The backup that contains it.
     pub backup: String,

@@ -32,7 +32,7 @@ pub struct MappedRule {
 
 /// What a rule does with tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Effect {
+pub(super) enum RuleEffect {
     /// Runs without a question.
     Allow,
     /// The user is asked first.
@@ -45,7 +45,7 @@ pub(super) enum Effect {
     Only,
 }
 
-impl Effect {
+impl RuleEffect {
     /// Returns the policy that does the same.
     pub(crate) fn policy(self) -> Policy {
         match self {
@@ -59,7 +59,7 @@ impl Effect {
 /// A rule for tools of one server, by their own names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ToolRule {
-    pub effect: Effect,
+    pub effect: RuleEffect,
     pub tools: Vec<ToolNames>,
     /// The rule, as the file has it.
     pub written: String,
@@ -79,7 +79,7 @@ enum Scope {
 /// A rule in a client's file. `names` are the client's names for tools.
 #[derive(Clone, Debug)]
 struct ClientRule {
-    effect: Effect,
+    effect: RuleEffect,
     names: ToolNames,
     scope: Scope,
     written: String,
@@ -94,7 +94,7 @@ struct RuleList {
 
 /// How a client names the tools of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Naming {
+enum ToolNaming {
     /// No rules for tools are known.
     #[default]
     Unknown,
@@ -119,7 +119,7 @@ enum Naming {
 /// The rules of one client, for all of its servers.
 #[derive(Debug, Default)]
 pub(super) struct ClientRules {
-    naming: Naming,
+    naming: ToolNaming,
     lists: Vec<RuleList>,
     /// A place that cannot be read: the reason to leave every server with the client.
     unreadable: Option<String>,
@@ -174,10 +174,10 @@ impl ClientRules {
                 Scope::Part(part) => {
                     return Err(format!("its rule `{written}` is {part}, which a policy cannot be"));
                 }
-                Scope::Params if rule.effect > Effect::Allow => {
+                Scope::Params if rule.effect > RuleEffect::Allow => {
                     return Err(format!("its rule `{written}` depends on params, which a policy cannot"));
                 }
-                _ if rule.effect == Effect::Allow => continue,
+                _ if rule.effect == RuleEffect::Allow => continue,
                 _ => {}
             }
             for tools in own {
@@ -194,14 +194,14 @@ impl ClientRules {
                     continue;
                 }
                 let exceptions: Vec<_> = later.into_iter().filter(|(_, own)| own.overlaps(tools)).collect();
-                let mut map = |effect: Effect, tools: Vec<ToolNames>| {
+                let mut map = |effect: RuleEffect, tools: Vec<ToolNames>| {
                     let (written, file) = (rule.written.clone(), file.to_path_buf());
                     mapped.rules.push(ToolRule { effect, tools, written, file });
                 };
                 match exceptions.first() {
                     None => map(rule.effect, vec![tools.clone()]),
-                    Some((exception, _)) if rule.effect == Effect::Ask => {
-                        map(Effect::Ask, vec![tools.clone()]);
+                    Some((exception, _)) if rule.effect == RuleEffect::Ask => {
+                        map(RuleEffect::Ask, vec![tools.clone()]);
                         mapped.notes.push(format!(
                             "`{}` is not carried over: Nonet asks for all of `{written}`",
                             shortened_rule(&exception.written)
@@ -217,7 +217,7 @@ impl ClientRules {
                                 shown.push((*own).clone());
                             }
                         }
-                        map(Effect::Only, shown);
+                        map(RuleEffect::Only, shown);
                     }
                     Some((exception, _)) => {
                         return Err(format!(
@@ -237,7 +237,7 @@ impl ClientRules {
     }
 }
 
-impl Naming {
+impl ToolNaming {
     /// Returns the names of a server's tools, as the server has them, that a pattern on the client's names matches.
     fn own_names(self, names: &ToolNames, server: &str) -> Vec<ToolNames> {
         let clean = clean(server);
@@ -278,7 +278,7 @@ impl Naming {
 
 impl ToolRule {
     /// A list of tools' names in an entry itself. Gemini CLI's names may have params.
-    pub(crate) fn of_entry(effect: Effect, key: &str, names: &[String], file: &Path) -> Self {
+    pub(crate) fn of_entry(effect: RuleEffect, key: &str, names: &[String], file: &Path) -> Self {
         let tools = names.iter().map(|name| ToolNames::exact(name.split('(').next().unwrap_or_default()));
         Self {
             effect,
@@ -291,7 +291,8 @@ impl ToolRule {
 
 /// Returns the tools that all `Only` rules show; none if there is no such rule.
 pub(super) fn shown_tools(rules: &[ToolRule]) -> Option<Vec<ToolNames>> {
-    let mut lists = rules.iter().filter(|rule| rule.effect == Effect::Only).map(|rule| rule.tools.clone());
+    let mut lists =
+        rules.iter().filter(|rule| rule.effect == RuleEffect::Only).map(|rule| rule.tools.clone());
     let first = lists.next()?;
     Some(lists.fold(first, |shown, list| narrowed(&shown, &list)))
 }
@@ -309,7 +310,7 @@ pub(super) fn narrowed(a: &[ToolNames], b: &[ToolNames]) -> Vec<ToolNames> {
 
 /// Returns the tools that an entry hides.
 pub(super) fn hidden_tools(rules: &[ToolRule]) -> impl Iterator<Item = &ToolNames> {
-    rules.iter().filter(|rule| rule.effect == Effect::Hide).flat_map(|rule| &rule.tools)
+    rules.iter().filter(|rule| rule.effect == RuleEffect::Hide).flat_map(|rule| &rule.tools)
 }
 
 fn shortened_rule(written: &str) -> String {

@@ -10,13 +10,13 @@ use nonet_text::name::{self, ServerName};
 use serde_json::{Map, Value};
 
 use super::{
-    Change, FileFormat, HostFault, ImportOptions, Imported, Machine, SecretStore,
+    Change, FileFormat, HostFault, ImportOptions, ImportPlan, Machine, SecretStore,
     edit::HostTable,
     entry::{self, HostEntry, HostServer},
     find::FoundEntry,
     import::{assembled, secrets_beside, unusable, usable},
-    imported::Origin,
-    join::Joining,
+    imported::EntryOrigin,
+    join::ImportMerge,
     listed, literals,
     names::Reference,
     parts::TextPart,
@@ -27,7 +27,7 @@ use super::{
 };
 
 pub use table::{
-    ServerTable, TableEdit, TableFault, Unedited, edit_table, give_token, pass_variable, server_table,
+    EditError, TableEdit, TableFault, TableText, edit_table, give_token, pass_variable, server_table,
     set_tool_policy,
 };
 
@@ -62,7 +62,7 @@ pub fn add_server(
     entry: &Map<String, Value>,
     options: ImportOptions,
     machine: &Machine,
-) -> Result<Imported, HostFault> {
+) -> Result<ImportPlan, HostFault> {
     if let Err(bad) = ServerName::new(name) {
         let remedy = format!("Use `{}`, or another name.", bad.nearest);
         return Err(HostFault::new(
@@ -86,11 +86,11 @@ pub fn add_server(
         return Err(HostFault::new("this is Nonet itself".into(), remedy.into()));
     }
     let secrets = secrets_in(&server);
-    let from = Origin { host: None, file: servers_toml.into(), table: String::new() };
+    let from = EntryOrigin { host: None, file: servers_toml.into(), table: String::new() };
     let found =
         [FoundEntry { name: name.into(), from, entry: HostEntry::Server(Box::new(server), Vec::new()) }];
     let file = secrets_beside(servers_toml)?;
-    let mut joining = Joining::new(doc, &found, options, &file, machine);
+    let mut joining = ImportMerge::new(doc, &found, options, &file, machine);
     let rows: Vec<_> = found.iter().map(|found| joining.join(found)).collect();
     if let Some(error) = joining.names.trouble() {
         return Err(unusable(&error));

@@ -10,8 +10,8 @@ use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 use super::{
     FileFormat, HostFault,
     edit::add_toml,
-    entry::{HostServer, Reach},
-    names::{Meaning, Names, Reference},
+    entry::{EntryTransport, HostServer},
+    names::{Meaning, Reference, VariableNames},
     parts::{TextPart, TextParts, escaped, own},
     read,
     rules::{ToolNames, hidden_tools, shown_tools},
@@ -38,7 +38,7 @@ pub(super) struct ServersToml {
 }
 
 /// A server to add: its source file, and its name in servers.toml.
-pub(super) struct Newcomer<'a> {
+pub(super) struct NewServer<'a> {
     pub server: &'a HostServer,
     pub file: &'a Path,
     pub name: &'a str,
@@ -139,8 +139,8 @@ impl ServersToml {
     pub(crate) fn same(
         &self,
         name: &str,
-        newcomer: &Newcomer,
-        names: &Names,
+        newcomer: &NewServer,
+        names: &VariableNames,
     ) -> Option<Vec<(Reference, Meaning)>> {
         let there = self.servers()?.get(name)?.as_table_like()?;
         let mut comparison = Comparison { newcomer, name, names, found: Vec::new() };
@@ -148,19 +148,19 @@ impl ServersToml {
     }
 
     /// Returns another server in the file with the same connection.
-    pub(crate) fn twin(&self, newcomer: &Newcomer, names: &Names) -> Option<String> {
+    pub(crate) fn twin(&self, newcomer: &NewServer, names: &VariableNames) -> Option<String> {
         let others = self.servers()?.iter().map(|(name, _)| name).filter(|name| *name != newcomer.name);
         others.into_iter().find(|name| self.same(name, newcomer, names).is_some()).map(Into::into)
     }
 
     /// Adds a server after the last one.
-    pub(crate) fn add(&mut self, newcomer: &Newcomer, names: &mut Names) {
+    pub(crate) fn add(&mut self, newcomer: &NewServer, names: &mut VariableNames) {
         let table: Table = items(newcomer, names).into_iter().collect();
         add_toml(&mut self.document, TABLE, newcomer.name, table);
     }
 
     /// Replaces the server of that name. The user's settings for its tools, tags and rules stay.
-    pub(crate) fn replace(&mut self, newcomer: &Newcomer, names: &mut Names) {
+    pub(crate) fn replace(&mut self, newcomer: &NewServer, names: &mut VariableNames) {
         let new = items(newcomer, names);
         let servers = self.document.get_mut(TABLE).and_then(Item::as_table_like_mut);
         let Some(there) = servers.and_then(|servers| servers.get_mut(newcomer.name)) else { return };
@@ -189,7 +189,7 @@ impl ServersToml {
 }
 
 /// Returns the keys of a server in the order used by the repository's own servers.toml.
-fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)> {
+fn items<'a>(newcomer: &NewServer<'a>, names: &mut VariableNames) -> Vec<(&'a str, Item)> {
     let server = newcomer.server;
     let mut items = Vec::new();
     let mut text = |parts: &TextParts| written(parts, newcomer.name, newcomer.file, names);
@@ -201,7 +201,7 @@ fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)>
         items.push(("enabled", Item::Value(Value::from(false))));
     }
     match &server.transport {
-        Reach::Program { command, args, env, cwd } => {
+        EntryTransport::Program { command, args, env, cwd } => {
             items.push(("command", value(text(command))));
             if !args.is_empty() {
                 items.push(("args", array("args", args.iter().map(&mut text))));
@@ -213,7 +213,7 @@ fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)>
                 items.push(("cwd", value(text(cwd))));
             }
         }
-        Reach::Address { url, headers, sse } => {
+        EntryTransport::Address { url, headers, sse } => {
             if *sse {
                 items.push(("transport", Item::Value(Value::from("sse"))));
             }
@@ -225,7 +225,7 @@ fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)>
                 ));
             }
         }
-        Reach::Document { openapi, base_url, headers } => {
+        EntryTransport::Document { openapi, base_url, headers } => {
             items.push(("openapi", value(text(openapi))));
             if let Some(base_url) = base_url {
                 items.push(("base_url", value(text(base_url))));
@@ -235,7 +235,7 @@ fn items<'a>(newcomer: &Newcomer<'a>, names: &mut Names) -> Vec<(&'a str, Item)>
                 items.push(("headers", table("headers", headers)));
             }
         }
-        Reach::Other => {}
+        EntryTransport::Other => {}
     }
     if let Some(tools) = shown_tools(&server.rules) {
         items.push(("allowed_tools", array("allowed_tools", tools.iter().map(pattern))));
@@ -306,7 +306,7 @@ fn pattern(tools: &ToolNames) -> String {
 }
 
 /// Returns parts as a text of servers.toml, with references in the place of a server's secrets.
-pub(super) fn written(parts: &TextParts, server: &str, file: &Path, names: &mut Names) -> String {
+pub(super) fn written(parts: &TextParts, server: &str, file: &Path, names: &mut VariableNames) -> String {
     let mut text = String::new();
     for part in parts {
         match part {
@@ -377,10 +377,10 @@ fn texts(value: &serde_json::Value, found: &mut dyn FnMut(&str)) {
 
 /// Compares a server with an existing one.
 struct Comparison<'a> {
-    newcomer: &'a Newcomer<'a>,
+    newcomer: &'a NewServer<'a>,
     /// The name of the existing server.
     name: &'a str,
-    names: &'a Names<'a>,
+    names: &'a VariableNames<'a>,
     /// The meanings of its variables and secrets, if the servers are the same.
     found: Vec<(Reference, Meaning)>,
 }
@@ -388,7 +388,7 @@ struct Comparison<'a> {
 impl Comparison<'_> {
     fn is_same(&mut self, there: &dyn TableLike) -> bool {
         match &self.newcomer.server.transport {
-            Reach::Program { command, args, env, cwd } => {
+            EntryTransport::Program { command, args, env, cwd } => {
                 self.text(there, "command", Some(command))
                     && self.text(there, "cwd", cwd.as_ref())
                     && self.list(there, args)
@@ -396,17 +396,17 @@ impl Comparison<'_> {
                     && !there.contains_key("url")
             }
             // Without `transport`, it is detected.
-            Reach::Address { url, headers, .. } => {
+            EntryTransport::Address { url, headers, .. } => {
                 self.text(there, "url", Some(url))
                     && self.table(there, "headers", headers)
                     && !there.contains_key("command")
             }
-            Reach::Document { openapi, base_url, headers } => {
+            EntryTransport::Document { openapi, base_url, headers } => {
                 self.text(there, "openapi", Some(openapi))
                     && self.text(there, "base_url", base_url.as_ref())
                     && self.table(there, "headers", headers)
             }
-            Reach::Other => false,
+            EntryTransport::Other => false,
         }
     }
 

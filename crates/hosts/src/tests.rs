@@ -12,7 +12,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::{
-    imported::{Done, ImportRow},
+    imported::{ImportOutcome, ImportRow},
     *,
 };
 
@@ -95,17 +95,17 @@ impl World {
         self.machine.current.join("servers.toml")
     }
 
-    fn import(&self, text: &str, replace: bool) -> Imported {
+    fn import(&self, text: &str, replace: bool) -> ImportPlan {
         self.try_import(text, ImportOptions { replace, ..ImportOptions::default() }).unwrap()
     }
 
-    fn try_import(&self, text: &str, manner: ImportOptions) -> Result<Imported, HostFault> {
+    fn try_import(&self, text: &str, manner: ImportOptions) -> Result<ImportPlan, HostFault> {
         let file = self.machine.current.join("some.json");
         self.write(&file, text);
         import(ImportSource::File(&file), &self.servers_toml(), manner, &self.machine)
     }
 
-    fn import_host(&self, host: &str) -> Imported {
+    fn import_host(&self, host: &str) -> ImportPlan {
         import(
             ImportSource::Host(find(host).unwrap()),
             &self.servers_toml(),
@@ -122,7 +122,7 @@ impl World {
     }
 
     /// Renders everything an import reports, for a golden file.
-    fn told(&self, imported: &Imported) -> String {
+    fn told(&self, imported: &ImportPlan) -> String {
         let rows = serde_json::to_string_pretty(&imported.rows).unwrap();
         let variables = serde_json::to_string_pretty(&imported.variables).unwrap();
         let text = String::from_utf8_lossy(imported.change.after.as_deref().unwrap_or_default()).into_owned();
@@ -136,9 +136,9 @@ fn launch() -> Launch {
     Launch { command: "/opt/nonet/bin/nonet".into(), args }
 }
 
-fn done(imported: &Imported) -> String {
+fn done(imported: &ImportPlan) -> String {
     let row = |row: &ImportRow| match &row.done {
-        Done::Skipped { .. } => format!("{} skipped", row.name),
+        ImportOutcome::Skipped { .. } => format!("{} skipped", row.name),
         done => {
             let done = serde_json::to_value(done).unwrap();
             let word = |key: &str| done[key].as_str().unwrap_or("itself").to_string();

@@ -53,10 +53,15 @@ pub(super) struct KnownTools<'a> {
 }
 
 /// Arguments under the meta-tool's own keys, and the changes made.
-pub(super) type Renamed = (Map<String, Value>, Vec<String>);
+pub(super) type RenamedArguments = (Map<String, Value>, Vec<String>);
 
 /// Reads the keys of a meta-tool that has the arguments `own`.
-pub(super) fn named(tool: &str, own: &[&str], aliases: Aliases, arguments: Map<String, Value>) -> Renamed {
+pub(super) fn named(
+    tool: &str,
+    own: &[&str],
+    aliases: Aliases,
+    arguments: Map<String, Value>,
+) -> RenamedArguments {
     let mut changes = Vec::new();
     let mut arguments = arguments;
     if let Some((key, inner)) = unwrapped(own, aliases, &arguments) {
@@ -308,7 +313,11 @@ fn ignore<'a>(
 
 /// Reads a call as models write it: aliases for `name` and `params`, the server beside the name, or the params beside
 /// the name.
-pub(super) fn call(own: &[&str], mut arguments: Map<String, Value>, tools: KnownTools<'_>) -> Renamed {
+pub(super) fn call(
+    own: &[&str],
+    mut arguments: Map<String, Value>,
+    tools: KnownTools<'_>,
+) -> RenamedArguments {
     let mut changes = Vec::new();
     let is = |key: &str, name: &str| meant(own, CALL, key) == Some(name);
     if !arguments.contains_key("name") {

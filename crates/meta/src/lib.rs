@@ -35,7 +35,7 @@ pub const NAMES: [&str; 9] = nonet_text::name::META_TOOLS;
 
 /// The outcome of a meta-tool's call.
 #[derive(Debug)]
-pub enum Answer {
+pub enum MetaAnswer {
     /// The result of the call.
     Result(CallResult),
     /// The call continues as a task, which the client follows.
@@ -66,10 +66,10 @@ pub async fn call(
     caller: &Caller,
     name: &str,
     arguments: Map<String, Value>,
-) -> Answer {
+) -> MetaAnswer {
     let _place = match caller.account.request() {
         Ok(place) => place,
-        Err(exhausted) => return Answer::Result(Fault::from(exhausted).to_result().into()),
+        Err(exhausted) => return MetaAnswer::Result(Fault::from(exhausted).to_result().into()),
     };
     gateway.recalled_lists().await;
     let find = |name: &str| META.iter().find(|tool| tool.name == name);
@@ -101,9 +101,9 @@ pub async fn call(
     let result = match outcome {
         Ok(result) => result,
         Err(Interrupt::Fault(fault)) => fault.to_result().into(),
-        Err(Interrupt::Task(job)) => return Answer::Task(job),
+        Err(Interrupt::Task(job)) => return MetaAnswer::Task(job),
         Err(Interrupt::Refused(error)) => {
-            return Answer::Refused(Box::new(gateway.kept.fit_error(&owner, *error, budget).await));
+            return MetaAnswer::Refused(Box::new(gateway.kept.fit_error(&owner, *error, budget).await));
         }
     };
     let mut result = gateway.kept.fit_own(&owner, result, budget).await;
@@ -111,7 +111,7 @@ pub async fn call(
     if !caller.cancel.is_cancelled() && !verbatim {
         gateway.deliver(caller, &mut result, notices).await;
     }
-    Answer::Result(result)
+    MetaAnswer::Result(result)
 }
 
 #[cfg(test)]

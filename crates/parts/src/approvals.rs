@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// The user's verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum UserVerdict {
     /// This once.
     Allow,
     /// For the rest of the session.
@@ -34,9 +34,9 @@ pub enum Verdict {
 
 /// A decision, and where it was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct ApprovalDecision {
     /// The user's verdict.
-    pub verdict: Verdict,
+    pub verdict: UserVerdict,
     /// The answer to a question that is not a yes-or-no question.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
@@ -47,7 +47,7 @@ pub struct Decision {
 /// The question that the user decides.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Asked {
+pub struct ApprovalQuestion {
     /// The digest of whatever is approved: the call, its definition, its params and its session.
     pub key: String,
     /// The whole question.
@@ -68,7 +68,7 @@ pub struct Asked {
     pub config: String,
     /// The user's decision.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub decision: Option<Decision>,
+    pub decision: Option<ApprovalDecision>,
 }
 
 /// An approval that waits.
@@ -76,7 +76,7 @@ pub struct Asked {
 pub struct WaitingApproval {
     record: Record,
     /// The question.
-    pub asked: Asked,
+    pub asked: ApprovalQuestion,
     /// The remaining time.
     pub left: Duration,
 }
@@ -94,7 +94,7 @@ pub struct Approvals {
 
 /// Why no decision was made.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Undecided {
+pub enum DecisionError {
     /// No approval with this id waits.
     Unknown,
     /// The approval does not accept such an answer.
@@ -103,7 +103,7 @@ pub enum Undecided {
     Failed(String),
 }
 
-impl std::fmt::Display for Undecided {
+impl std::fmt::Display for DecisionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unknown => {
@@ -138,7 +138,7 @@ impl WaitingApproval {
     }
 
     /// Returns the user's decision, if there is one.
-    pub fn decision(&self) -> Option<&Decision> {
+    pub fn decision(&self) -> Option<&ApprovalDecision> {
         self.asked.decision.as_ref()
     }
 }
@@ -152,7 +152,7 @@ impl Approvals {
 
     /// Reads a record. Returns `None` if it has expired or belongs to another configuration.
     fn read(&self, record: Record) -> Option<WaitingApproval> {
-        let asked = Asked::deserialize(&record.body).ok()?;
+        let asked = ApprovalQuestion::deserialize(&record.body).ok()?;
         let age = Duration::from_millis(self.clock.unix_ms().saturating_sub(record.put_ms));
         let left = AGE.checked_sub(age).filter(|left| !left.is_zero())?;
         (asked.config == self.config).then_some(WaitingApproval { record, asked, left })
@@ -185,10 +185,14 @@ impl Approvals {
     }
 
     /// Adds an approval and returns it; `None` if too many approvals of the owner wait.
-    pub async fn ask(&self, owner: &str, asked: Asked) -> Result<Option<WaitingApproval>, StoreError> {
+    pub async fn ask(
+        &self,
+        owner: &str,
+        asked: ApprovalQuestion,
+    ) -> Result<Option<WaitingApproval>, StoreError> {
         let before = self.clock.unix_ms().saturating_sub(millis(AGE));
         self.records.drop_old(RecordKind::Approval, owner, before).await?;
-        let asked = Asked { config: self.config.clone(), ..asked };
+        let asked = ApprovalQuestion { config: self.config.clone(), ..asked };
         let id = uuid::Uuid::new_v4().simple().to_string();
         // Short enough to type, because only a few approvals wait at a time.
         let id = id.get(..8).unwrap_or(&id).to_string();
@@ -206,16 +210,20 @@ impl Approvals {
     }
 
     /// Decides a waiting approval. Of several decisions the first one counts.
-    pub async fn decide(&self, id: &str, decision: Decision) -> Result<WaitingApproval, Undecided> {
-        let failed = |error: StoreError| Undecided::Failed(error.to_string());
+    pub async fn decide(
+        &self,
+        id: &str,
+        decision: ApprovalDecision,
+    ) -> Result<WaitingApproval, DecisionError> {
+        let failed = |error: StoreError| DecisionError::Failed(error.to_string());
         let waiting = self.waiting().await.map_err(failed)?;
         let found = waiting.into_iter().find(|one| one.id() == id);
-        let WaitingApproval { mut record, mut asked, left } = found.ok_or(Undecided::Unknown)?;
-        if decision.verdict == Verdict::AllowForSession && !asked.lasting {
-            return Err(Undecided::Unfit("this can be approved for one call only, not for a session"));
+        let WaitingApproval { mut record, mut asked, left } = found.ok_or(DecisionError::Unknown)?;
+        if decision.verdict == UserVerdict::AllowForSession && !asked.lasting {
+            return Err(DecisionError::Unfit("this can be approved for one call only, not for a session"));
         }
         if decision.answer.is_some() && !asked.takes_answer {
-            return Err(Undecided::Unfit("this accepts only a yes or a no"));
+            return Err(DecisionError::Unfit("this accepts only a yes or a no"));
         }
         tracing::info!(id, subject = %asked.subject, verdict = ?decision.verdict, by = %decision.by, "the user decided an approval");
         asked.decision = Some(decision);
@@ -225,7 +233,7 @@ impl Approvals {
                 self.decided.notify_waiters();
                 Ok(WaitingApproval { record, asked, left })
             }
-            false => Err(Undecided::Unknown),
+            false => Err(DecisionError::Unknown),
         }
     }
 
@@ -270,12 +278,12 @@ mod tests {
         Approvals::new(Arc::new(records), clock.clone(), config)
     }
 
-    fn asked(key: &str) -> Asked {
-        Asked { key: key.into(), question: "May it?".into(), ..Asked::default() }
+    fn asked(key: &str) -> ApprovalQuestion {
+        ApprovalQuestion { key: key.into(), question: "May it?".into(), ..ApprovalQuestion::default() }
     }
 
-    fn decision(verdict: Verdict) -> Decision {
-        Decision { verdict, answer: None, by: "command".into() }
+    fn decision(verdict: UserVerdict) -> ApprovalDecision {
+        ApprovalDecision { verdict, answer: None, by: "command".into() }
     }
 
     #[tokio::test]
@@ -285,16 +293,19 @@ mod tests {
         let one = approvals.ask("", asked("k")).await.expect("kept").expect("room");
         let id = one.id().to_string();
         assert_eq!(approvals.waiting().await.expect("read").len(), 1);
-        let for_session = approvals.decide(&id, decision(Verdict::AllowForSession)).await;
-        assert!(matches!(for_session, Err(Undecided::Unfit(_))), "{for_session:?}");
-        approvals.decide(&id, decision(Verdict::Allow)).await.expect("decided");
-        assert_eq!(approvals.decide(&id, decision(Verdict::Deny)).await.unwrap_err(), Undecided::Unknown);
+        let for_session = approvals.decide(&id, decision(UserVerdict::AllowForSession)).await;
+        assert!(matches!(for_session, Err(DecisionError::Unfit(_))), "{for_session:?}");
+        approvals.decide(&id, decision(UserVerdict::Allow)).await.expect("decided");
+        assert_eq!(
+            approvals.decide(&id, decision(UserVerdict::Deny)).await.unwrap_err(),
+            DecisionError::Unknown
+        );
         assert!(approvals.waiting().await.expect("read").is_empty());
         assert!(approvals.of_key("other", "k").await.expect("read").is_none(), "another owner");
         let cancel = CancellationToken::new();
         let decided =
             approvals.wait(one, Duration::from_secs(5), &cancel).await.expect("read").expect("there");
-        assert_eq!(decided.decision().map(|one| one.verdict), Some(Verdict::Allow));
+        assert_eq!(decided.decision().map(|one| one.verdict), Some(UserVerdict::Allow));
         assert!(approvals.take(decided.clone()).await.expect("taken"));
         assert!(!approvals.take(decided).await.expect("gone"));
         assert!(approvals.of_key("", "k").await.expect("read").is_none());

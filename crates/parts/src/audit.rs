@@ -37,11 +37,11 @@ use tokio::sync::{
     oneshot,
 };
 
-use self::writer::{Message, Writer};
+use self::writer::{Writer, WriterMessage};
 pub use self::{
     files::chain_files,
-    line::{Approver, ChainKey, Entry, Params},
-    mask::{Hidden, masked},
+    line::{Approver, AuditedParams, ChainKey, Entry},
+    mask::{MaskRules, masked},
     verify::{Break, ChainReport, each_line, has_line, verify},
 };
 
@@ -65,7 +65,7 @@ struct Shared {
     /// The name of the gateway in its lines.
     gateway: String,
     /// Values that params must not show.
-    secrets: ArcSwap<Hidden>,
+    secrets: ArcSwap<MaskRules>,
     failing: AtomicBool,
     error: Mutex<Option<String>>,
     /// Wakes the calls that wait for the disk when a write has failed.
@@ -110,7 +110,7 @@ impl Shared {
 /// The audit log of a gateway.
 pub struct Audit {
     shared: Arc<Shared>,
-    sender: mpsc::Sender<Message>,
+    sender: mpsc::Sender<WriterMessage>,
     key: Hmac<Sha256>,
 }
 
@@ -181,12 +181,12 @@ impl Audit {
 
     /// Writes that the gateway has started.
     pub fn begins(&self) {
-        let _ = self.sender.try_send(Message::Begin);
+        let _ = self.sender.try_send(WriterMessage::Begin);
     }
 
     /// Replaces the values that params must not show.
     pub fn hide(&self, secrets: Vec<String>) {
-        self.shared.secrets.store(Arc::new(Hidden::new(secrets)));
+        self.shared.secrets.store(Arc::new(MaskRules::new(secrets)));
     }
 
     /// Begins a call. Its line is written when the call ends or is dropped.
@@ -205,10 +205,10 @@ impl Audit {
     }
 
     /// Returns the params of a call as its line shows them.
-    pub fn params(&self, params: &Value) -> Params {
+    pub fn params(&self, params: &Value) -> AuditedParams {
         /// A hash that can be written to.
-        struct Hashed(Hmac<Sha256>);
-        impl io::Write for Hashed {
+        struct HmacWriter(Hmac<Sha256>);
+        impl io::Write for HmacWriter {
             fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
                 self.0.update(bytes);
                 Ok(bytes.len())
@@ -217,7 +217,7 @@ impl Audit {
                 Ok(())
             }
         }
-        let mut hashed = Hashed(self.key.clone());
+        let mut hashed = HmacWriter(self.key.clone());
         // Writing to a hash or to memory cannot fail.
         let _ = serde_json::to_writer(&mut hashed, params);
         let hash = hex(&hashed.0.finalize().into_bytes()[..PARAMS_HASH]);
@@ -226,7 +226,7 @@ impl Audit {
             text.truncate(text.floor_char_boundary(MAX_PARAMS));
             text
         });
-        Params { hash, text }
+        AuditedParams { hash, text }
     }
 
     /// Writes an event that is not a call.
@@ -236,7 +236,7 @@ impl Audit {
             other => Map::from_iter([("value".to_owned(), other)]),
         };
         let entry = Box::new(Entry { event, about, ..Entry::default() });
-        if self.sender.try_send(Message::Line { at_ms: now(), entry, written: None }).is_err() {
+        if self.sender.try_send(WriterMessage::Line { at_ms: now(), entry, written: None }).is_err() {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -282,7 +282,7 @@ impl Audit {
         }
         let (tell, told) = oneshot::channel();
         let stopped = async {
-            if self.sender.send(Message::Stop(tell)).await.is_ok() {
+            if self.sender.send(WriterMessage::Stop(tell)).await.is_ok() {
                 let _ = told.await;
             }
         };
@@ -295,8 +295,8 @@ impl Audit {
 /// A call in flight that will have its line.
 pub struct AuditedCall {
     shared: Arc<Shared>,
-    sender: mpsc::Sender<Message>,
-    permit: Option<OwnedPermit<Message>>,
+    sender: mpsc::Sender<WriterMessage>,
+    permit: Option<OwnedPermit<WriterMessage>>,
     entry: Option<Box<Entry>>,
     at_ms: u64,
     began: Instant,
@@ -360,11 +360,15 @@ impl AuditedCall {
         }
     }
 
-    fn message(&mut self, outcome: &'static str, written: Option<oneshot::Sender<()>>) -> Option<Message> {
+    fn message(
+        &mut self,
+        outcome: &'static str,
+        written: Option<oneshot::Sender<()>>,
+    ) -> Option<WriterMessage> {
         let mut entry = self.entry.take()?;
         entry.outcome = Some(outcome);
         entry.elapsed_us = u64::try_from(self.began.elapsed().as_micros()).ok();
-        Some(Message::Line { at_ms: self.at_ms, entry, written })
+        Some(WriterMessage::Line { at_ms: self.at_ms, entry, written })
     }
 }
 

@@ -15,7 +15,7 @@ use nonet_base::text::clip;
 use nonet_config::Secret;
 use nonet_wire::{
     Data, EventReader,
-    http::{Endpoint, HttpFault, HttpReply, address},
+    http::{HttpFault, HttpReply, SignedClient, address},
     web,
 };
 use parking_lot::Mutex;
@@ -29,7 +29,7 @@ use tokio::{
 mod gather;
 pub mod in_text;
 
-use gather::Gathering;
+use gather::CompletionBuilder;
 
 /// The longest answer that is accepted, in bytes.
 const MAX_ANSWER: usize = 8 << 20;
@@ -192,7 +192,7 @@ impl From<HttpFault> for ChatError {
 
 /// A model at an address.
 pub struct ChatEndpoint {
-    http: Endpoint,
+    http: SignedClient,
     url: Url,
     model: String,
     key: Option<Secret>,
@@ -247,7 +247,7 @@ impl ChatEndpoint {
             path.pop_if_empty().extend(["chat", "completions"]);
         }
         let form = Mutex::default();
-        Ok(Self { http: Endpoint::new(None)?, url, model: model.into(), key, form })
+        Ok(Self { http: SignedClient::new(None)?, url, model: model.into(), key, form })
     }
 
     /// Returns the address in a form that may be shown.
@@ -339,7 +339,7 @@ impl ChatEndpoint {
         &self,
         mut events: EventReader<R>,
     ) -> Result<Completion, ChatError> {
-        let mut gathering = Gathering::default();
+        let mut gathering = CompletionBuilder::default();
         let mut left = MAX_ANSWER;
         while let Some(event) = events.next(|_| MAX_ANSWER).await {
             let data = match event.data {

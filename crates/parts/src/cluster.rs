@@ -52,7 +52,7 @@ pub struct Cluster {
 
 /// Where a session is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whereabouts {
+pub enum SessionLocation {
     /// At this replica, or at none.
     Here,
     /// At another running replica.
@@ -135,36 +135,38 @@ impl Cluster {
 
     /// Finds a session that this replica does not have in memory. `gone` is a replica that no longer runs, whatever its lease
     /// says. Unless this replica is about to stop, it becomes the holder of an unheld session.
-    pub async fn find(&self, session: &str, gone: Option<u32>) -> Whereabouts {
+    pub async fn find(&self, session: &str, gone: Option<u32>) -> SessionLocation {
         let own = self.replicas.number();
         let last = self.moved.get(session).map(|number| *number).or_else(|| self.maker(session));
         if let Some(number) = last.filter(|number| *number != own && Some(*number) != gone)
             && let Some(replica) = self.replicas.get(number).await
             && !replica.leaving
         {
-            return Whereabouts::At(replica);
+            return SessionLocation::At(replica);
         }
         let may = !self.replicas.is_leaving();
         match self.replicas.claim_session(session, gone, may).await {
             Ok(Held::By(number)) => match self.replicas.get(number).await {
                 Some(replica) => {
                     self.note(session, number);
-                    Whereabouts::At(replica)
+                    SessionLocation::At(replica)
                 }
                 // That replica holds the session until its lease expires, but has no address.
-                None => Whereabouts::Unclear("the replica that holds the session is starting or gone".into()),
+                None => {
+                    SessionLocation::Unclear("the replica that holds the session is starting or gone".into())
+                }
             },
             Ok(Held::Here(_)) => {
                 self.note(session, own);
-                Whereabouts::Here
+                SessionLocation::Here
             }
             Ok(Held::Unknown) => match last.filter(|number| *number != own && Some(*number) != gone) {
                 // Redis may have lost the entry; the holder will write it again.
                 Some(number) => match self.replicas.get_anew(number).await {
-                    Some(replica) => Whereabouts::At(replica),
-                    None => Whereabouts::Here,
+                    Some(replica) => SessionLocation::At(replica),
+                    None => SessionLocation::Here,
                 },
-                None => Whereabouts::Here,
+                None => SessionLocation::Here,
             },
             // This replica is about to stop, so any other one takes over the session.
             Ok(Held::Free) => {
@@ -172,10 +174,10 @@ impl Cluster {
                 let other = known
                     .iter()
                     .find(|other| other.number != own && !other.leaving && Some(other.number) != gone);
-                other.map_or(Whereabouts::Here, |other| Whereabouts::At(other.clone()))
+                other.map_or(SessionLocation::Here, |other| SessionLocation::At(other.clone()))
             }
-            Err(StoreError::Away { .. }) if last.is_none_or(|number| number == own) => Whereabouts::Here,
-            Err(error) => Whereabouts::Unclear(error.to_string()),
+            Err(StoreError::Away { .. }) if last.is_none_or(|number| number == own) => SessionLocation::Here,
+            Err(error) => SessionLocation::Unclear(error.to_string()),
         }
     }
 

@@ -34,7 +34,7 @@ use nonet_text::{
     results::CallResult,
 };
 
-use crate::quotas::{Account, Exhausted, Place};
+use crate::quotas::{Account, QuotaExceeded, QuotaPlace};
 
 /// How many jobs the table holds. Beyond that, finished jobs are dropped: the oldest of the client with the most. If
 /// this many jobs are running, no new work may begin.
@@ -117,7 +117,7 @@ pub struct Start {
     /// Reports the progress. Dropped when the job ends.
     pub progress: Progress,
     /// Its place in the owner's quota, held until the job ends.
-    pub place: Option<Place>,
+    pub place: Option<QuotaPlace>,
 }
 
 /// A call in the background, running or ended. For one that only the store knows, see [`TaskSummary`].
@@ -168,7 +168,7 @@ impl Job {
 
     /// Waits up to `limit` for the end. Returns `None` if the job is still running.
     pub async fn wait(&self, limit: Duration) -> Option<JobEnd> {
-        let _waiting = Waiting::new(&self.waiting);
+        let _waiting = WaiterCount::new(&self.waiting);
         let mut end = self.end.subscribe();
         let _ = tokio::time::timeout(limit, end.wait_for(Option::is_some)).await;
         self.end()
@@ -234,16 +234,16 @@ impl Job {
 }
 
 /// Counts a waiting call.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaiterCount<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaiterCount<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaiterCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
@@ -332,9 +332,9 @@ impl Jobs {
     }
 
     /// Whether new work may begin, including work that may become a job later.
-    pub fn has_room(&self) -> Result<(), Exhausted> {
+    pub fn has_room(&self) -> Result<(), QuotaExceeded> {
         match self.running.load(Ordering::Acquire) >= self.most {
-            true => Err(Exhausted::Gateway(self.most)),
+            true => Err(QuotaExceeded::Gateway(self.most)),
             false => Ok(()),
         }
     }

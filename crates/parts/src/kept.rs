@@ -42,21 +42,21 @@ pub struct KeptResults {
 
 /// Where a result is kept. Displays as text for an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptAs {
+pub struct KeptReference {
     /// The name for later calls: `r-` and 10 hex digits.
     pub reference: String,
     /// Whether the result is on disk, or kept only until this gateway ends.
     pub lasts: Lasts,
 }
 
-impl KeptAs {
+impl KeptReference {
     /// Returns how long the result is kept, if that differs from the configuration.
     pub fn passing(&self) -> Option<&'static str> {
         (self.lasts == Lasts::UntilEnd).then_some(results::PASSING)
     }
 }
 
-impl fmt::Display for KeptAs {
+impl fmt::Display for KeptReference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "`{}`", self.reference)?;
         match self.passing() {
@@ -90,7 +90,7 @@ impl KeptResults {
             None => (whole.body, None),
             Some(filter) => {
                 let selected = self.select(owner, filter, whole).await;
-                let Selected { value, note } = selected.map_err(|error| wrong_filter(&query, &error))?;
+                let FilterOutput { value, note } = selected.map_err(|error| wrong_filter(&query, &error))?;
                 match value {
                     Value::String(text) => (Body::Text(text), note),
                     value => (Body::Json(value.to_string()), note),
@@ -110,14 +110,14 @@ impl KeptResults {
         owner: &JobOwner,
         filter: &str,
         whole: Whole,
-    ) -> Result<Selected, SelectError> {
+    ) -> Result<FilterOutput, SelectError> {
         let mut failed = None;
         for reading in whole.readings(filter) {
             match self.selector.select(owner.account.id, filter, reading).await {
                 Ok(value) => {
                     let is_first = failed.is_none();
                     let note = is_first.then(|| whole.lacks(filter, !is_blank(&value))).flatten();
-                    return Ok(Selected { value, note });
+                    return Ok(FilterOutput { value, note });
                 }
                 // The first reading's error refers to the value that was shown.
                 Err(error) => drop(failed.get_or_insert(error)),
@@ -217,7 +217,7 @@ impl KeptResults {
     }
 
     /// Keeps a large result. The log says if that failed.
-    async fn kept_of(&self, owner: &JobOwner, result: Arc<Value>) -> Result<KeptAs, String> {
+    async fn kept_of(&self, owner: &JobOwner, result: Arc<Value>) -> Result<KeptReference, String> {
         self.keep(owner, result).await.map_err(|error| {
             tracing::error!(%error, "a large result was not kept");
             error.to_string()
@@ -225,10 +225,10 @@ impl KeptResults {
     }
 
     /// Keeps a result for later calls.
-    pub async fn keep(&self, owner: &JobOwner, result: Arc<Value>) -> Result<KeptAs, StoreError> {
+    pub async fn keep(&self, owner: &JobOwner, result: Arc<Value>) -> Result<KeptReference, StoreError> {
         let reference = results::new_reference();
         let lasts = self.store.put_result(&reference, owner.key(), owner.share(), result).await?;
-        Ok(KeptAs { reference, lasts })
+        Ok(KeptReference { reference, lasts })
     }
 
     /// Removes expired results.
@@ -331,7 +331,7 @@ impl KeptResults {
 
 /// The output of a jq filter.
 #[derive(Debug)]
-pub struct Selected {
+pub struct FilterOutput {
     /// The only output, or the array of all outputs if there are several or none.
     pub value: Value,
     /// Why the filter probably does not find what it is for.
@@ -369,7 +369,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
-fn reference_of(kept: &Result<KeptAs, String>) -> Result<&str, &str> {
+fn reference_of(kept: &Result<KeptReference, String>) -> Result<&str, &str> {
     kept.as_ref().map(|kept| kept.reference.as_str()).map_err(String::as_str)
 }
 

@@ -179,7 +179,7 @@ struct RecentSearch {
 }
 
 /// The outcome of a search, by a successful call.
-struct Led {
+struct SearchLead {
     words: Vec<String>,
     /// The tool shown first, if another tool was called.
     passed_over: Option<Arc<str>>,
@@ -205,16 +205,16 @@ impl RecentSearches {
     }
 
     /// Returns the outcome of the latest search that found this tool; each search counts once per tool.
-    fn led_to(&self, tool: &str) -> Option<Led> {
+    fn led_to(&self, tool: &str) -> Option<SearchLead> {
         self.0.lock().iter_mut().rev().find_map(|search| search.led_to(tool))
     }
 }
 
 impl RecentSearch {
-    fn led_to(&mut self, tool: &str) -> Option<Led> {
+    fn led_to(&mut self, tool: &str) -> Option<SearchLead> {
         let at = self.found.iter().position(|found| **found == *tool)?;
         self.found.remove(at);
         let passed_over = self.first.take().filter(|first| **first != *tool);
-        (self.at.elapsed() < FOLLOWED_WITHIN).then(|| Led { words: self.words.clone(), passed_over })
+        (self.at.elapsed() < FOLLOWED_WITHIN).then(|| SearchLead { words: self.words.clone(), passed_over })
     }
 }

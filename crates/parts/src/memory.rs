@@ -1,7 +1,7 @@
 //! What models ask Nonet to remember: facts to find again, and the goal and tasks of their work.
 //!
 //! Facts belong to a user and profile; [`Memory`] finds them with the same search as tools. The goal and the tasks are
-//! on a [`Desk`]: in the store for clients of this machine, so that their next session continues with them, else in the
+//! on a [`WorkPlace`]: in the store for clients of this machine, so that their next session continues with them, else in the
 //! session. This room knows owners as strings; it knows no clients or tools.
 
 mod desk;
@@ -17,9 +17,9 @@ use nonet_search::{Embedder, Rules, Settings};
 use nonet_store::Records;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use desk::{AddedTask, Desk, MOST_TASKS, Todo, TodoState, Work, Worklist};
+pub use desk::{AddedTask, MOST_TASKS, Todo, TodoState, Work, WorkPlace, Worklist};
 use facts::Fact;
-pub use facts::{MOST_FACTS, Remembered};
+pub use facts::{FactOutcome, MOST_FACTS};
 use parking_lot::Mutex;
 use shelf::Shelf;
 

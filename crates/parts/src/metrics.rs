@@ -3,7 +3,7 @@
 //!
 //! [`Metrics::record`] runs once per call: it finds the tool's entry, which holds all of its counters, and adds to atomics
 //! there. Labels are built when the page is. Every label is a configured or catalogued name, or a code from the source, never
-//! a client's text. This room does not read the gateway: figures that it cannot count itself are passed in through [`Now`].
+//! a client's text. This room does not read the gateway: figures that it cannot count itself are passed in through [`MetricsNow`].
 
 mod histogram;
 mod page;
@@ -21,7 +21,7 @@ use dashmap::DashMap;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-pub use self::page::{CONTENT_TYPE, ClusterNow, Now, ServerNow};
+pub use self::page::{CONTENT_TYPE, ClusterNow, MetricsNow, ServerNow};
 use self::{
     histogram::{Histogram, HistogramReading},
     page::MetricsPage,
@@ -81,7 +81,7 @@ pub struct CallRecord<'a> {
 
 /// What clients were spared since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Spared {
+pub struct Savings {
     /// Bytes of definitions that clients did not have to read.
     pub definitions: u64,
     /// Bytes of results that were filtered, or are read only if wanted.
@@ -91,7 +91,7 @@ pub struct Spared {
 }
 
 #[derive(Debug, Default)]
-struct SparedCounts {
+struct SavingsCounts {
     /// How many clients have read a list of tools, and the bytes of these lists.
     lists: AtomicU64,
     listed: AtomicU64,
@@ -113,7 +113,7 @@ pub struct Metrics {
     found: Mutex<BTreeMap<FoundKey, u64>>,
     gateway: Histogram,
     search: Histogram,
-    spared: SparedCounts,
+    spared: SavingsCounts,
 }
 
 /// Latencies; a part without observations is absent.
@@ -121,13 +121,13 @@ pub struct Metrics {
 pub struct Latency {
     /// Of calls, in Nonet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<Spread>,
+    pub gateway: Option<Quantiles>,
     /// Of calls, in servers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub server: Option<Spread>,
+    pub server: Option<Quantiles>,
     /// Of searches.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub search: Option<Spread>,
+    pub search: Option<Quantiles>,
 }
 
 impl Latency {
@@ -139,7 +139,7 @@ impl Latency {
 
 /// Two quantiles, as exact as the buckets allow. Times above all buckets count as the highest bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Spread {
+pub struct Quantiles {
     /// Half of the times are at most this long, in microseconds.
     pub p50_us: u64,
     /// Nineteen of twenty are at most this long, in microseconds.
@@ -158,7 +158,7 @@ impl Default for Metrics {
             found: Mutex::default(),
             gateway: Histogram::new(GATEWAY_US),
             search: Histogram::new(SEARCH_US),
-            spared: SparedCounts::default(),
+            spared: SavingsCounts::default(),
         }
     }
 }
@@ -203,10 +203,10 @@ impl Metrics {
     }
 
     /// Returns what clients were spared since the start. `definitions` is the size of all definitions in bytes.
-    pub fn spared(&self, definitions: usize) -> Spared {
-        let SparedCounts { lists, listed, results, repaired } = &self.spared;
+    pub fn spared(&self, definitions: usize) -> Savings {
+        let SavingsCounts { lists, listed, results, repaired } = &self.spared;
         let all = lists.load(Relaxed).saturating_mul(definitions as u64);
-        Spared {
+        Savings {
             definitions: all.saturating_sub(listed.load(Relaxed)),
             results: results.load(Relaxed),
             repaired: repaired.load(Relaxed),
@@ -261,7 +261,10 @@ impl Metrics {
     /// Returns the medians and 95th percentiles.
     pub fn latency(&self) -> Latency {
         let spread = |times: HistogramReading| {
-            times.quantile_us(50).zip(times.quantile_us(95)).map(|(p50_us, p95_us)| Spread { p50_us, p95_us })
+            times
+                .quantile_us(50)
+                .zip(times.quantile_us(95))
+                .map(|(p50_us, p95_us)| Quantiles { p50_us, p95_us })
         };
         Latency {
             gateway: spread(self.gateway.read()),
@@ -271,7 +274,7 @@ impl Metrics {
     }
 
     /// Returns the page for Prometheus, in OpenMetrics text format: serve it as [`CONTENT_TYPE`].
-    pub fn render(&self, now: Now) -> String {
+    pub fn render(&self, now: MetricsNow) -> String {
         // A server that was never lost has a zero, so that the first restart shows up as one.
         for name in now.servers.keys() {
             self.server(name);

@@ -35,12 +35,12 @@ pub struct Account {
     /// Its name in the store. A token's account keeps its name across restarts.
     name: Arc<str>,
     quotas: ArcSwap<Quotas>,
-    used: Mutex<Used>,
+    used: Mutex<PlacesInUse>,
 }
 
 /// The places in use, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Used {
+struct PlacesInUse {
     requests: usize,
     calls: usize,
     jobs: usize,
@@ -58,7 +58,7 @@ enum PlaceKind {
     Parked,
 }
 
-impl Used {
+impl PlacesInUse {
     fn of(&mut self, kind: PlaceKind) -> &mut usize {
         match kind {
             PlaceKind::Request => &mut self.requests,
@@ -72,12 +72,12 @@ impl Used {
 
 /// One place of an account, given back when dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct QuotaPlace {
     account: Arc<Account>,
     kind: PlaceKind,
 }
 
-impl Drop for Place {
+impl Drop for QuotaPlace {
     fn drop(&mut self) {
         let mut used = self.account.used.lock();
         let count = used.of(self.kind);
@@ -88,13 +88,13 @@ impl Drop for Place {
 /// The places of work that may become a job; empty for work inside other work, which shares the outer places.
 #[derive(Debug, Default)]
 pub struct Admission {
-    call: Option<Place>,
-    job: Option<Place>,
+    call: Option<QuotaPlace>,
+    job: Option<QuotaPlace>,
 }
 
 impl Admission {
     /// Exchanges the place of the call for the place of the job.
-    pub fn into_job(self, account: &Arc<Account>) -> Place {
+    pub fn into_job(self, account: &Arc<Account>) -> QuotaPlace {
         let place = self.job.unwrap_or_else(|| account.place(PlaceKind::Job));
         drop(self.call);
         place
@@ -103,7 +103,7 @@ impl Admission {
 
 /// A refusal of new work beyond a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Exhausted {
+pub enum QuotaExceeded {
     /// The client has as many calls in flight as `quotas.calls` allows. Holds their number.
     #[error("This client already has {0} calls in flight, its maximum")]
     Calls(usize),
@@ -121,18 +121,18 @@ pub enum Exhausted {
     Gateway(usize),
 }
 
-impl From<Exhausted> for Fault {
-    fn from(exhausted: Exhausted) -> Self {
+impl From<QuotaExceeded> for Fault {
+    fn from(exhausted: QuotaExceeded) -> Self {
         let (then, wait) = match exhausted {
-            Exhausted::Calls(_) | Exhausted::Requests(_) => {
+            QuotaExceeded::Calls(_) | QuotaExceeded::Requests(_) => {
                 ("wait for one to end, or cancel one; `quotas.calls` of servers.toml is the limit.", RETRY)
             }
-            Exhausted::Jobs(_) => (
+            QuotaExceeded::Jobs(_) => (
                 "wait for one to end, or cancel one with gateway.background_run {task_id, cancel: true}; `quotas.jobs` of servers.toml is the limit.",
                 RETRY,
             ),
-            Exhausted::Gateway(_) => ("wait for one to end, or cancel one.", RETRY),
-            Exhausted::Sessions(_) => (
+            QuotaExceeded::Gateway(_) => ("wait for one to end, or cancel one.", RETRY),
+            QuotaExceeded::Sessions(_) => (
                 "end one with a DELETE request; `quotas.sessions` of servers.toml is the limit.",
                 RETRY_SESSION,
             ),
@@ -184,51 +184,51 @@ impl Account {
     }
 
     /// Takes a place for a request of any kind.
-    pub fn request(self: &Arc<Self>) -> Result<Place, Exhausted> {
+    pub fn request(self: &Arc<Self>) -> Result<QuotaPlace, QuotaExceeded> {
         let quotas = self.quotas();
         let most = REQUESTS * quotas.calls;
         self.take(PlaceKind::Request, |used| {
             // Requests that turn into tasks need room too.
             let with_jobs = used.requests + used.jobs;
             let full = used.requests >= most || with_jobs >= most + quotas.calls + quotas.jobs;
-            if full { Err(Exhausted::Requests(used.requests)) } else { Ok(()) }
+            if full { Err(QuotaExceeded::Requests(used.requests)) } else { Ok(()) }
         })
     }
 
     /// Takes a place for a call, which may become a job later.
-    pub fn call(self: &Arc<Self>) -> Result<Admission, Exhausted> {
+    pub fn call(self: &Arc<Self>) -> Result<Admission, QuotaExceeded> {
         let quotas = self.quotas();
         let place = self.take(PlaceKind::Call, |used| {
             if used.calls >= quotas.calls {
-                return Err(Exhausted::Calls(used.calls));
+                return Err(QuotaExceeded::Calls(used.calls));
             }
             let full = used.calls + used.jobs >= quotas.calls + quotas.jobs;
-            if full { Err(Exhausted::Jobs(used.jobs)) } else { Ok(()) }
+            if full { Err(QuotaExceeded::Jobs(used.jobs)) } else { Ok(()) }
         });
         Ok(Admission { call: Some(place?), job: None })
     }
 
     /// Takes a place for work that is a job from the start.
-    pub fn job(self: &Arc<Self>) -> Result<Admission, Exhausted> {
+    pub fn job(self: &Arc<Self>) -> Result<Admission, QuotaExceeded> {
         let most = self.quotas().jobs;
         let place = self.take(PlaceKind::Job, |used| {
-            if used.jobs >= most { Err(Exhausted::Jobs(used.jobs)) } else { Ok(()) }
+            if used.jobs >= most { Err(QuotaExceeded::Jobs(used.jobs)) } else { Ok(()) }
         });
         Ok(Admission { call: None, job: Some(place?) })
     }
 
     /// Takes a place for a session, which is given back when the session ends.
-    pub fn session(self: &Arc<Self>) -> Result<Place, Exhausted> {
+    pub fn session(self: &Arc<Self>) -> Result<QuotaPlace, QuotaExceeded> {
         let most = self.quotas().sessions;
         self.take(PlaceKind::Session, |used| {
-            if used.sessions >= most { Err(Exhausted::Sessions(used.sessions)) } else { Ok(()) }
+            if used.sessions >= most { Err(QuotaExceeded::Sessions(used.sessions)) } else { Ok(()) }
         })
     }
 
     /// Takes a place for a request that waits for its client; `None` if the quota is used up.
-    pub fn parked(self: &Arc<Self>) -> Option<Place> {
+    pub fn parked(self: &Arc<Self>) -> Option<QuotaPlace> {
         let most = self.quotas().parked;
-        let full = Exhausted::Requests(most);
+        let full = QuotaExceeded::Requests(most);
         self.take(PlaceKind::Parked, |used| if used.parked >= most { Err(full) } else { Ok(()) }).ok()
     }
 
@@ -240,19 +240,19 @@ impl Account {
     fn take(
         self: &Arc<Self>,
         kind: PlaceKind,
-        check: impl FnOnce(&Used) -> Result<(), Exhausted>,
-    ) -> Result<Place, Exhausted> {
+        check: impl FnOnce(&PlacesInUse) -> Result<(), QuotaExceeded>,
+    ) -> Result<QuotaPlace, QuotaExceeded> {
         let mut used = self.used.lock();
         check(&used)?;
         *used.of(kind) += 1;
         drop(used);
-        Ok(Place { account: self.clone(), kind })
+        Ok(QuotaPlace { account: self.clone(), kind })
     }
 
     /// Takes a place without checking the quota.
-    fn place(self: &Arc<Self>, kind: PlaceKind) -> Place {
+    fn place(self: &Arc<Self>, kind: PlaceKind) -> QuotaPlace {
         *self.used.lock().of(kind) += 1;
-        Place { account: self.clone(), kind }
+        QuotaPlace { account: self.clone(), kind }
     }
 }
 

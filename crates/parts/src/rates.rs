@@ -34,7 +34,7 @@ struct Limit {
 
 /// The limits of one server.
 #[derive(Debug, Default)]
-struct OfServer {
+struct ServerRates {
     all: Option<Arc<Limit>>,
     /// By the server's own names of the tools.
     tools: HashMap<String, Arc<Limit>>,
@@ -44,7 +44,7 @@ struct OfServer {
 #[derive(Debug, Default)]
 pub struct Rates {
     gateway: Option<Arc<Limit>>,
-    servers: HashMap<String, OfServer>,
+    servers: HashMap<String, ServerRates>,
     profiles: HashMap<String, Arc<Limit>>,
     tokens: HashMap<BearerToken, Arc<Limit>>,
     is_empty: bool,
@@ -65,7 +65,7 @@ pub struct RatedCall<'a> {
 
 /// The rule that refuses a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exceeded {
+pub struct RateExceeded {
     /// The configuration key.
     pub rule: String,
     /// Its rate.
@@ -104,7 +104,7 @@ impl Limit {
         Arc::new(Self { rule, rate, limiter, shared, refused: AtomicU64::new(0) })
     }
 
-    fn take(&self) -> Result<(), Exceeded> {
+    fn take(&self) -> Result<(), RateExceeded> {
         let taken = self.limiter.check();
         taken.map_err(|not_until| self.exceeded(not_until.wait_time_from(self.limiter.clock().now())))
     }
@@ -116,9 +116,9 @@ impl Limit {
     }
 
     /// Counts and describes a refusal.
-    fn exceeded(&self, wait: Duration) -> Exceeded {
+    fn exceeded(&self, wait: Duration) -> RateExceeded {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        Exceeded { rule: self.rule.clone(), rate: self.rate, wait }
+        RateExceeded { rule: self.rule.clone(), rate: self.rate, wait }
     }
 
     fn shown(&self) -> ShownRate {
@@ -150,7 +150,7 @@ impl Rates {
                 })
                 .collect();
             if all.is_some() || !tools.is_empty() {
-                servers.insert(name.to_owned(), OfServer { all, tools });
+                servers.insert(name.to_owned(), ServerRates { all, tools });
             }
         }
         let profiles: HashMap<String, Arc<Limit>> = config
@@ -185,7 +185,7 @@ impl Rates {
     /// # Errors
     ///
     /// The first exhausted rule. The call must not be made.
-    pub async fn take(&self, call: &RatedCall<'_>, store: &dyn Store) -> Result<(), Exceeded> {
+    pub async fn take(&self, call: &RatedCall<'_>, store: &dyn Store) -> Result<(), RateExceeded> {
         let limits = self.about(call);
         if limits.is_empty() {
             return Ok(());
@@ -271,7 +271,7 @@ mod tests {
     const CALL: RatedCall<'_> = RatedCall { server: "shop", tool: "buy", profile: None, token: None };
 
     /// Counts a call without shared rates.
-    fn take(rates: &Rates, call: &RatedCall<'_>) -> Result<(), Exceeded> {
+    fn take(rates: &Rates, call: &RatedCall<'_>) -> Result<(), RateExceeded> {
         let store = SqliteStore::new(None, Retention::ROOMY, Clock::default());
         rates.take(call, &store).now_or_never().expect("there is nothing to wait for")
     }

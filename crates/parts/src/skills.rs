@@ -57,7 +57,7 @@ pub enum SkillError {
 
 /// The contents of some folders.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct FoundSkills {
     /// The skills, ordered by name.
     pub skills: Vec<Skill>,
     /// Why other folders with a `SKILL.md` are not skills.
@@ -65,7 +65,7 @@ pub struct Found {
 }
 
 /// Reads all skills below the given folders. The first of two skills with the same name counts. Blocks.
-pub fn load(folders: &[PathBuf]) -> Found {
+pub fn load(folders: &[PathBuf]) -> FoundSkills {
     let mut all: Vec<Skill> = Vec::new();
     let mut left_out = Vec::new();
     for folder in folders {
@@ -97,7 +97,7 @@ pub fn load(folders: &[PathBuf]) -> Found {
         }
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
-    Found { skills: all, left_out }
+    FoundSkills { skills: all, left_out }
 }
 
 fn read(text: &str, folder: &Path) -> Skill {
@@ -308,7 +308,7 @@ mod tests {
         fs::write(elsewhere.path().join("text.md"), "---\nname: linked\n---\nDo it.").unwrap();
         symlink("text.md", elsewhere.path().join(SKILL)).unwrap();
         symlink(elsewhere.path(), root.path().join("link")).unwrap();
-        let Found { skills, left_out } = load(&[root.path().to_path_buf()]);
+        let FoundSkills { skills, left_out } = load(&[root.path().to_path_buf()]);
         assert_eq!(left_out.len(), 5, "{left_out:?}");
         let names: Vec<&str> = skills.iter().map(|skill| skill.name.as_str()).collect();
         assert_eq!(names, ["linked", "release-notes"]);

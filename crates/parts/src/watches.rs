@@ -94,7 +94,7 @@ pub struct Watch {
     pub is_met: bool,
     /// The last value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last: Option<Seen>,
+    pub last: Option<SeenValue>,
     /// The last checks, oldest first.
     #[serde(default)]
     pub history: VecDeque<WatchCheck>,
@@ -113,7 +113,7 @@ pub struct Counts {
 
 /// A value as a watch remembers it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct SeenValue {
     /// The digest that distinguishes it from other values.
     pub digest: String,
     /// The value itself, if it is small.
@@ -149,11 +149,11 @@ pub struct WatchCheck {
 
 /// The finding of a check.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Finding {
+pub enum WatchFinding {
     /// A value.
     Value {
         /// The value as the watch remembers it.
-        seen: Seen,
+        seen: SeenValue,
         /// Whether the expression is true for the value.
         is_met: bool,
     },
@@ -164,7 +164,7 @@ pub enum Finding {
 /// Why the client gets a notice about a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Why {
+pub enum NoticeReason {
     /// The value has changed.
     Changed,
     /// The tool has started to fail.
@@ -187,7 +187,7 @@ pub enum Why {
 #[derive(Clone, Debug, PartialEq)]
 pub struct News {
     /// The reason.
-    pub why: Why,
+    pub why: NoticeReason,
     /// Whether the value differs from the one before.
     pub changed: bool,
     /// The value before the change, if it is small.
@@ -198,14 +198,14 @@ pub struct News {
 
 impl Watch {
     /// Records a check that began at `at_ms`. A watch that was paused meanwhile remembers the check but has no news.
-    pub fn take(&mut self, finding: Finding, at_ms: u64, elapsed_ms: u64) -> Option<News> {
+    pub fn take(&mut self, finding: WatchFinding, at_ms: u64, elapsed_ms: u64) -> Option<News> {
         let failed_before = self.error.is_some();
         let was_met = self.is_met;
         let had_value = self.last.is_some();
         let (mut changed, mut before) = (false, None);
         self.counts.checks += 1;
         match finding {
-            Finding::Value { seen, is_met } => {
+            WatchFinding::Value { seen, is_met } => {
                 self.failures_in_a_row = 0;
                 self.error = None;
                 self.is_met = is_met;
@@ -214,7 +214,7 @@ impl Watch {
                 let last = self.last.replace(seen);
                 before = last.filter(|_| changed).and_then(|last| last.value);
             }
-            Finding::Error(error) => {
+            WatchFinding::Error(error) => {
                 self.failures_in_a_row += 1;
                 self.counts.errors += 1;
                 self.error = Some(error);
@@ -230,23 +230,25 @@ impl Watch {
         }
         let fails = self.error.is_some();
         let mut why = match self.notify_when {
-            NotifyWhen::OnChange if failed_before && !fails && !had_value => Some(Why::Recovered),
-            NotifyWhen::OnChange => changed.then_some(Why::Changed),
+            NotifyWhen::OnChange if failed_before && !fails && !had_value => Some(NoticeReason::Recovered),
+            NotifyWhen::OnChange => changed.then_some(NoticeReason::Changed),
             NotifyWhen::OnError => match (failed_before, fails) {
-                (false, true) => Some(Why::Failed),
-                (true, false) => Some(Why::Recovered),
+                (false, true) => Some(NoticeReason::Failed),
+                (true, false) => Some(NoticeReason::Recovered),
                 _ => None,
             },
-            NotifyWhen::OnThreshold => (self.is_met && !was_met).then_some(Why::ThresholdReached),
-            NotifyWhen::Summary => (self.since_summary().checks >= self.batch_size).then_some(Why::Summary),
-            NotifyWhen::Always => Some(Why::Checked),
+            NotifyWhen::OnThreshold => (self.is_met && !was_met).then_some(NoticeReason::ThresholdReached),
+            NotifyWhen::Summary => {
+                (self.since_summary().checks >= self.batch_size).then_some(NoticeReason::Summary)
+            }
+            NotifyWhen::Always => Some(NoticeReason::Checked),
         };
         if self.max_checks > 0 && self.counts.checks >= self.max_checks {
             self.state = WatchState::Finished;
-            why = why.or(Some(Why::Finished));
+            why = why.or(Some(NoticeReason::Finished));
         } else if self.failures_in_a_row >= FAILURES_TO_PAUSE && !self.awaits_success() {
             self.state = WatchState::Paused;
-            why = Some(Why::Paused);
+            why = Some(NoticeReason::Paused);
         }
         let why = why?;
         let counts = match self.notify_when {
@@ -255,7 +257,7 @@ impl Watch {
                 self.summed_up = self.counts;
                 Some(counts)
             }
-            _ => (why == Why::Finished).then_some(self.counts),
+            _ => (why == NoticeReason::Finished).then_some(self.counts),
         };
         Some(News { why, changed, before, counts })
     }
@@ -311,7 +313,7 @@ impl Watch {
     }
 }
 
-impl Seen {
+impl SeenValue {
     /// Creates a remembered value. Keeps the value itself only if `is_small`.
     pub fn new(value: &Value, is_small: bool, at_ms: u64) -> Self {
         Self { digest: digest(value), value: is_small.then(|| value.clone()), at_ms }

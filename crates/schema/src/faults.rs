@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Inner, Misfit,
-    limits::Cost,
+    limits::CheckCost,
     repair::{Last, Repair, values},
     signature::{kind, properties, required},
 };
@@ -111,7 +111,7 @@ impl Inner {
     /// Returns the validator, if listing every fault of `value` is cheap.
     fn cheap(&self, value: &Value) -> Option<&jsonschema::Validator> {
         let compiled = self.ready()?;
-        let Cost::Simple(subschemas) = compiled.cost else { return None };
+        let CheckCost::Simple(subschemas) = compiled.cost else { return None };
         let times = |size: usize| subschemas.saturating_mul(u64::try_from(size).unwrap_or(u64::MAX));
         let little = times(values(value)) <= MAX_LOOKS && times(value.to_string().len()) <= MAX_COPIES;
         little.then_some(&compiled.validator)

@@ -29,7 +29,7 @@ use std::{
 };
 
 use jsonschema::{PatternOptions, Validator};
-use limits::Cost;
+use limits::CheckCost;
 pub use readings::from_text;
 pub use repair::bare;
 use serde_json::{Map, Value, json};
@@ -92,7 +92,7 @@ impl Deref for Raw {
 #[derive(Debug)]
 struct Compiled {
     validator: Validator,
-    cost: Cost,
+    cost: CheckCost,
 }
 
 /// Valid params, ready for the server.
@@ -158,9 +158,9 @@ impl Schema {
     /// and longer the first time.
     pub fn is_quick(&self) -> bool {
         match self.inner.compiled.get() {
-            Some(Ok(compiled)) => matches!(compiled.cost, Cost::Simple(_)),
+            Some(Ok(compiled)) => matches!(compiled.cost, CheckCost::Simple(_)),
             Some(Err(_)) => true,
-            None => !matches!(limits::examine(&self.inner.raw), Ok(Cost::Open)),
+            None => !matches!(limits::examine(&self.inner.raw), Ok(CheckCost::Open)),
         }
     }
 
@@ -168,7 +168,7 @@ impl Schema {
     pub fn accepts(&self, value: &Value) -> bool {
         match self.compiled() {
             Err(_) => true,
-            Ok(Compiled { validator, cost: Cost::Simple(_) }) => validator.is_valid(value),
+            Ok(Compiled { validator, cost: CheckCost::Simple(_) }) => validator.is_valid(value),
             Ok(_) if too_deep(value, MAX_VALUE_DEPTH) => false,
             Ok(_) => {
                 let value = value.clone();
@@ -188,7 +188,7 @@ impl Schema {
             other => other,
         };
         match self.compiled() {
-            Ok(Compiled { cost: Cost::Simple(_), .. }) => self.inner.read(given),
+            Ok(Compiled { cost: CheckCost::Simple(_), .. }) => self.inner.read(given),
             Ok(_) if too_deep(&given, MAX_VALUE_DEPTH) => Err(Misfit {
                 faults: vec![format!("params: nested deeper than {MAX_VALUE_DEPTH} levels")],
                 example: self.example(),
@@ -214,8 +214,8 @@ impl Schema {
             }
             let cost = limits::examine(&self.inner.raw)?;
             let built = match cost {
-                Cost::Simple(_) => build(&self.inner.raw),
-                Cost::Open => spawn(&self.inner, COMPILE_LIMIT, |inner| build(&inner.raw))
+                CheckCost::Simple(_) => build(&self.inner.raw),
+                CheckCost::Open => spawn(&self.inner, COMPILE_LIMIT, |inner| build(&inner.raw))
                     .unwrap_or_else(|_| Err("the schema could not be compiled in time".into())),
             };
             Ok(Compiled { validator: built?, cost })

@@ -29,7 +29,7 @@ const SIMPLE_REPEATS: u64 = 1_000;
 
 /// The cost of checking a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Cost {
+pub(super) enum CheckCost {
     /// At most this many subschemas per part of the value.
     Simple(u64),
     /// Unknown in advance.
@@ -56,7 +56,7 @@ const PART_MAP: [&str; 2] = ["properties", "patternProperties"];
 
 /// Returns the cost of checking against `schema`, or why it must not be tried. In messages, `it` is the
 /// schema.
-pub(super) fn examine(schema: &Value) -> Result<Cost, String> {
+pub(super) fn examine(schema: &Value) -> Result<CheckCost, String> {
     let mut bytes = 0;
     measure(schema, 0, &mut bytes)?;
     if any_below(schema, &|part| part.get("$ref").is_some_and(Value::is_string)) {
@@ -73,7 +73,7 @@ pub(super) fn examine(schema: &Value) -> Result<Cost, String> {
     let mut survey = Survey::new(schema);
     let found = survey.all(schema, 0)?;
     let open = survey.open || found.count > SIMPLE_TOTAL || found.longest > MAX_CHAIN;
-    Ok(if open { Cost::Open } else { Cost::Simple(found.count) })
+    Ok(if open { CheckCost::Open } else { CheckCost::Simple(found.count) })
 }
 
 /// Returns the dialect of a schema. MCP defaults to 2020-12; an unknown dialect is most likely another name

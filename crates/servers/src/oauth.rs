@@ -1,6 +1,6 @@
 //! Signs in to remote servers with OAuth 2.1, as MCP's revisions since 2025-03-26 require.
 //!
-//! `nonet login` ([`SignIn`]) stores a [`SignInRecord`] in the [`Vault`]; an [`Account`] signs the requests of one server
+//! `nonet login` ([`SignIn`]) stores a [`SignInRecord`] in the [`Vault`]; an [`TokenAccount`] signs the requests of one server
 //! with the access token of that record and renews the token in time. Discovery, registration, PKCE and the token requests
 //! are rmcp's; storage, renewal and messages are decided here. rmcp's own store drops the secret of a registered client,
 //! without which no token of that client can be renewed.
@@ -70,14 +70,14 @@ impl From<VaultError> for RenewError {
 }
 
 /// The tokens of one server.
-pub struct Account {
+pub struct TokenAccount {
     url: String,
     settings: OAuth,
     /// The place of the sign-in in the vault; absent without a vault, or if no user signs in.
     entry: Option<VaultEntry>,
     /// Locked during a renewal, so that all of the server's requests wait for one renewal.
     held: tokio::sync::Mutex<HeldSignIn>,
-    /// The last tokens and secrets, for [`Account::mask`].
+    /// The last tokens and secrets, for [`TokenAccount::mask`].
     secrets: Mutex<VecDeque<String>>,
     clock: Clock,
 }
@@ -104,13 +104,13 @@ impl HeldSignIn {
     }
 }
 
-impl fmt::Debug for Account {
+impl fmt::Debug for TokenAccount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Account").field("url", &web::place(&self.url)).finish_non_exhaustive()
+        f.debug_struct("TokenAccount").field("url", &web::place(&self.url)).finish_non_exhaustive()
     }
 }
 
-impl Account {
+impl TokenAccount {
     /// Returns the account for a server's requests.
     pub fn new(server: &str, url: &str, settings: OAuth, vault: Option<&Vault>) -> Self {
         let vault = vault.filter(|_| settings.grant == Grant::AuthorizationCode);
@@ -322,7 +322,7 @@ impl From<RenewError> for HttpFault {
     }
 }
 
-impl Signer for Account {
+impl Signer for TokenAccount {
     fn current(self: Arc<Self>) -> BoxFuture<'static, Result<Option<String>, HttpFault>> {
         async move { Ok(self.token().await?) }.boxed()
     }
@@ -499,10 +499,10 @@ mod tests {
     use super::*;
 
     /// Returns an account without a network, whose token was issued just now, is valid for an hour, and cannot be renewed.
-    fn signed_in(folder: &std::path::Path) -> Account {
+    fn signed_in(folder: &std::path::Path) -> TokenAccount {
         let vault = Vault::in_state(folder);
         let url = "https://a.example/mcp";
-        let account = Account::new("docs", url, OAuth::default(), Some(&vault));
+        let account = TokenAccount::new("docs", url, OAuth::default(), Some(&vault));
         let credentials = json!({
             "client_id": "c", "granted_scopes": [], "token_received_at": account.clock.unix_secs(),
             "token_response": { "access_token": "t0k3n", "token_type": "bearer", "expires_in": 3_600 },
@@ -525,12 +525,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let account = Arc::new(signed_in(folder.path()));
         let told = |token: Result<Option<String>, RenewError>| token.map_err(|error| error.to_string());
-        assert_eq!(told(Account::token(&account).await), Ok(Some("t0k3n".into())));
+        assert_eq!(told(TokenAccount::token(&account).await), Ok(Some("t0k3n".into())));
         account.clock.advance(Duration::from_secs(3_600 - 35));
-        assert_eq!(told(Account::token(&account).await), Ok(Some("t0k3n".into())));
+        assert_eq!(told(TokenAccount::token(&account).await), Ok(Some("t0k3n".into())));
         account.clock.advance(Duration::from_secs(10));
         // A token without a refresh token cannot be renewed: the attempt ends the sign-in.
-        assert_eq!(told(Account::token(&account).await), Err("its sign-in has expired".into()));
+        assert_eq!(told(TokenAccount::token(&account).await), Err("its sign-in has expired".into()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub const RESOURCES: &str = "resources";
 
 /// The rules' verdict on one tool for one caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PolicyVerdict {
     /// The tool may be called.
     Allow,
     /// The user must approve each call; holds the rule.
@@ -87,8 +87,8 @@ pub fn check_item(
     item: &Item<'_>,
     policies: &BTreeMap<String, PolicyRule>,
     scope: Option<Scope<'_>>,
-) -> Verdict {
-    let of_server = |key: &str| Verdict::Deny(format!("servers.{}.{key}", item.server));
+) -> PolicyVerdict {
+    let of_server = |key: &str| PolicyVerdict::Deny(format!("servers.{}.{key}", item.server));
     if item.settings.blocked_tools.catches_own(item.own) {
         return of_server("blocked_tools");
     }
@@ -105,14 +105,14 @@ pub fn check_item(
         .unwrap_or((Policy::Allow, String::new()));
     let (policy, rule) = PolicyRule::raised(exact, policies, item.risk, |tools| item.is_caught_by(tools));
     if policy == Policy::Deny {
-        return Verdict::Deny(rule);
+        return PolicyVerdict::Deny(rule);
     }
     if let Some(scope) = scope
         && let Some(rule) = item_denied_by(item, scope)
     {
-        return Verdict::Deny(format!("profiles.{}.{rule}", scope.name));
+        return PolicyVerdict::Deny(format!("profiles.{}.{rule}", scope.name));
     }
-    if policy == Policy::Approve { Verdict::Approve(rule) } else { Verdict::Allow }
+    if policy == Policy::Approve { PolicyVerdict::Approve(rule) } else { PolicyVerdict::Allow }
 }
 
 /// Returns the profile's rule that denies a prompt or resource.
@@ -153,21 +153,21 @@ pub fn in_category(tool: &Tool, category: &Category) -> bool {
 }
 
 /// Checks a tool against its own policy and the caller's profile.
-pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> Verdict {
+pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> PolicyVerdict {
     if let Some(rule) = &tool.blocked {
-        return Verdict::Deny(rule.clone());
+        return PolicyVerdict::Deny(rule.clone());
     }
     if let Some(change) = tool.change.as_ref().filter(|change| change.effect == OnChange::Deny) {
-        return Verdict::Deny(change.rule.clone());
+        return PolicyVerdict::Deny(change.rule.clone());
     }
     if let Some(scope) = scope
         && let Some(rule) = denied_by(tool, scope)
     {
-        return Verdict::Deny(format!("profiles.{}.{rule}", scope.name));
+        return PolicyVerdict::Deny(format!("profiles.{}.{rule}", scope.name));
     }
     match tool.policy {
-        Policy::Approve => Verdict::Approve(tool.policy_rule.clone()),
-        Policy::Allow | Policy::Deny => Verdict::Allow,
+        Policy::Approve => PolicyVerdict::Approve(tool.policy_rule.clone()),
+        Policy::Allow | Policy::Deny => PolicyVerdict::Allow,
     }
 }
 
@@ -254,9 +254,9 @@ mod tests {
             ];
             let said = items.map(|(kind, own)| {
                 match check_item(&Item::new(kind, "docs", own, settings), &config.policies, scope) {
-                    Verdict::Allow => "yes".to_string(),
-                    Verdict::Approve(rule) => format!("ask {rule}"),
-                    Verdict::Deny(rule) => rule,
+                    PolicyVerdict::Allow => "yes".to_string(),
+                    PolicyVerdict::Approve(rule) => format!("ask {rule}"),
+                    PolicyVerdict::Deny(rule) => rule,
                 }
             });
             assert_eq!(said, expected, "{server}\n{rules}");

@@ -13,7 +13,7 @@ use nonet_parts::{
     jobs::JobOwner,
     learning::RecentSearches,
     memory::Worklist,
-    quotas::{Account, Admission, Exhausted},
+    quotas::{Account, Admission, QuotaExceeded},
     trace::{self, Span},
 };
 use nonet_servers::{
@@ -369,7 +369,7 @@ impl Caller {
 
     /// Reserves a place for new work of this caller, before any of the work is done: for a call that may become a job
     /// later, or for work that is a job from the start, such as a `launch`. Work inside other work shares its place.
-    pub fn admit(&self, launch: bool) -> Result<Admission, Exhausted> {
+    pub fn admit(&self, launch: bool) -> Result<Admission, QuotaExceeded> {
         match launch || self.as_task == AsTask::AtOnce {
             _ if self.is_admitted => Ok(Admission::default()),
             true => self.account.job(),

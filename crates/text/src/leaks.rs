@@ -23,7 +23,7 @@ use std::{
 use nonet_base::{
     disguises::undone,
     json::any_text,
-    text::{self, Hidden},
+    text::{self, HiddenChar},
     words::Words,
 };
 use serde_json::{Map, Value, json};
@@ -137,7 +137,7 @@ impl Findings {
 
 /// Whether a mark is about hidden characters.
 fn is_hidden(what: &str) -> bool {
-    [Hidden::Tag, Hidden::Selector, Hidden::Direction].iter().any(|kind| kind.as_str() == what)
+    [HiddenChar::Tag, HiddenChar::Selector, HiddenChar::Direction].iter().any(|kind| kind.as_str() == what)
 }
 
 /// Whether the text that hidden characters spell reads like instructions.

@@ -5,7 +5,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use nonet_base::text::{Hidden, fold_confusables};
+use nonet_base::text::{HiddenChar, fold_confusables};
 use nonet_search as search;
 use sha2::{Digest, Sha256};
 
@@ -297,7 +297,7 @@ fn simplified(part: &str, splits: bool, slashes: bool) -> String {
 
 /// Whether a character adds nothing that tells names apart: a hidden one, or an accent of its own.
 fn is_unseen(c: char) -> bool {
-    Hidden::of(c).is_some_and(|kind| kind != Hidden::Control) || ('\u{300}'..='\u{36f}').contains(&c)
+    HiddenChar::of(c).is_some_and(|kind| kind != HiddenChar::Control) || ('\u{300}'..='\u{36f}').contains(&c)
 }
 
 /// Returns a pattern in the forms that match [`Spellings`]: wildcards stay, and what is between them is simplified like a name.

@@ -140,12 +140,12 @@ fn header_value(text: &str) -> String {
 
 /// Sends requests, each with the token of an account, if there is one.
 #[derive(Clone)]
-pub struct Endpoint {
+pub struct SignedClient {
     client: Client,
     signer: Option<Arc<dyn Signer>>,
 }
 
-impl Endpoint {
+impl SignedClient {
     /// Returns an endpoint. Sends nothing yet.
     pub fn new(signer: Option<Arc<dyn Signer>>) -> Result<Self, HttpFault> {
         Ok(Self::over(web::client()?, signer))

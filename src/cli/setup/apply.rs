@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nonet_config::keyring::Keyring;
-use nonet_hosts::{Carried, FileScope, Imported, SetupUndo};
+use nonet_hosts::{FileScope, ImportPlan, KnownServer, SetupUndo};
 use nonet_servers::downstream::{Remedy, State};
 
 use super::{
@@ -18,7 +18,7 @@ use super::{
 /// Applies what the user agreed to.
 pub(super) async fn apply(
     setup: &Setup,
-    imported: &Imported,
+    imported: &ImportPlan,
     keyring: Option<&Keyring>,
     chosen: &BTreeSet<&str>,
 ) -> anyhow::Result<u8> {
@@ -48,7 +48,7 @@ pub(super) async fn apply(
         say!("\n{}", host.title);
         let (carried, stay) = setup.carried(client, &now, &broken);
         commands::tell_staying(&now.staying(host, FileScope::User, &setup.machine));
-        for Carried { name, server } in stay {
+        for KnownServer { name, server } in stay {
             let why = broken.get(&server).map(String::as_str).unwrap_or_default();
             say!("`{name}` stays in its file because Nonet cannot run it: {why}");
             stayed = true;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use nonet_base::text::clip;
 use nonet_core::{Gateway, place_of};
-use nonet_hosts::{self as hosts, Change, FileScope, HOSTS, Host, HostFault, Launch, Machine, Present};
+use nonet_hosts::{self as hosts, Change, FileScope, HOSTS, Host, HostFault, Launch, Machine, OwnEntry};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -64,9 +64,9 @@ fn row(host: &'static Host, launch: &Launch, own: &str, machine: &Machine) -> Va
         "entry": hosts::entry_text(host, launch).unwrap_or_default(),
     });
     match hosts::present(host, FileScope::User, machine) {
-        Ok(Present::Absent) => row["nonet"] = json!("absent"),
-        Ok(Present::Elsewhere) => row["nonet"] = json!("elsewhere"),
-        Ok(Present::Program { config, .. }) => {
+        Ok(OwnEntry::Absent) => row["nonet"] = json!("absent"),
+        Ok(OwnEntry::Elsewhere) => row["nonet"] = json!("elsewhere"),
+        Ok(OwnEntry::Program { config, .. }) => {
             // Without a file, the entry means the user's own.
             let file = config.as_deref().map(PathBuf::from).or_else(nonet_config::user_file);
             let is_own = file.is_some_and(|file| place_of(&file) == own);

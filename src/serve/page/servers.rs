@@ -16,8 +16,8 @@ use http::StatusCode;
 use nonet_config::{Sources, keyring, shell};
 use nonet_core::{Gateway, ServerTrial};
 use nonet_hosts::{
-    self as hosts, HostFault, ImportSource, Imported, Machine, SecretStore, TableFault, TypedLabels,
-    TypedServer, Unedited,
+    self as hosts, EditError, HostFault, ImportPlan, ImportSource, Machine, SecretStore, TableFault,
+    TypedLabels, TypedServer,
 };
 use nonet_store::reloads::text_hash;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -137,7 +137,7 @@ async fn add(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respons
         let machine = Machine::this()?;
         let work =
             |options: hosts::ImportOptions<'_>| hosts::add_server(&file, &name, &entry, options, &machine);
-        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, Imported::stores_secrets)?.0)
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, ImportPlan::stores_secrets)?.0)
     });
     added(&gateway, imported.await?, wanted.check, notes).await
 }
@@ -165,7 +165,7 @@ async fn import(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Resp
         let machine = Machine::this()?;
         let source = ImportSource::Text(&text, &without);
         let work = |options: hosts::ImportOptions<'_>| hosts::import(source, &file, options, &machine);
-        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, Imported::has_secrets)?.0)
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, ImportPlan::has_secrets)?.0)
     });
     let imported = imported.await?;
     if imported.rows.is_empty() {
@@ -182,7 +182,7 @@ async fn import(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Resp
 /// Writes new servers into the file once they have started; tells how each did.
 async fn added(
     gateway: &Arc<Gateway>,
-    imported: Imported,
+    imported: ImportPlan,
     check: bool,
     mut notes: Vec<String>,
 ) -> Result<Response, Response> {
@@ -236,7 +236,7 @@ async fn added(
 }
 
 /// Says where secrets are stored.
-pub(super) fn told_secrets(imported: &Imported) -> Vec<String> {
+pub(super) fn told_secrets(imported: &ImportPlan) -> Vec<String> {
     let place = |kept: &hosts::KeptSecret| match kept.store {
         SecretStore::Keyring => format!("`{}` goes into the keyring", kept.name),
         SecretStore::File => format!("`{}` goes into {}", kept.name, imported.secrets_file().display()),
@@ -309,7 +309,7 @@ async fn edit(
                 hosts::edit_table(&file, &server, &text, is_shown, options, sources, &machine)
             })
         };
-        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, Imported::stores_secrets))
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, ImportPlan::stores_secrets))
     });
     let (edit, _) = edited.await?.map_err(|unedited| not_edited(&unedited))?;
     gateway.refuse_losses(&edit.loaded.config).map_err(|why| wrong(StatusCode::CONFLICT, why))?;
@@ -383,7 +383,7 @@ async fn token(
                 hosts::give_token(&file, &name, token.trim(), options, sources, &machine)
             })
         };
-        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, Imported::stores_secrets))
+        Ok(hosts::keeping_secrets(keyring::UNATTENDED, false, work, ImportPlan::stores_secrets))
     });
     let (edit, _) = edited.await?.map_err(|unedited| not_edited(&unedited))?;
     gateway.accept_edit(&edit.imported.change).await;
@@ -391,10 +391,10 @@ async fn token(
 }
 
 /// Says why a text was not taken.
-pub(super) fn not_edited(unedited: &Unedited) -> Response {
+pub(super) fn not_edited(unedited: &EditError) -> Response {
     match unedited {
-        Unedited::Stale(fault) => wrong(StatusCode::CONFLICT, fault),
-        Unedited::Faults(faults) => {
+        EditError::Stale(fault) => wrong(StatusCode::CONFLICT, fault),
+        EditError::Faults(faults) => {
             let message = faults.first().map_or_else(String::new, |fault| fault.message.clone());
             let fault = |fault: &TableFault| json!({ "line": fault.line, "message": fault.message });
             let faults: Vec<Value> = faults.iter().take(20).map(fault).collect();
@@ -407,12 +407,12 @@ pub(super) fn not_edited(unedited: &Unedited) -> Response {
 /// Applies an edit of the file, and waits until the gateway has taken it up.
 pub(super) async fn write(
     gateway: &Arc<Gateway>,
-    edit: impl Into<Imported>,
+    edit: impl Into<ImportPlan>,
     action: &str,
     server: &str,
     mut notes: Vec<String>,
 ) -> Result<Response, Response> {
-    let edit: Arc<Imported> = Arc::new(edit.into());
+    let edit: Arc<ImportPlan> = Arc::new(edit.into());
     let apply = edit.clone();
     let applied = blocking(move || apply.apply()).await?;
     notes.extend(edit.notes.iter().cloned());

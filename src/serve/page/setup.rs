@@ -20,8 +20,8 @@ use nonet_base::text::clip;
 use nonet_config::{Sources, keyring, shell};
 use nonet_core::{Gateway, TrialResult};
 use nonet_hosts::{
-    self as hosts, Carried, Defaults, FileScope, Host, HostFault, ImportRow, Imported, LeftServer, Machine,
-    MappedRule, Setup, SetupClient, SetupUndo,
+    self as hosts, Defaults, FileScope, Host, HostFault, ImportPlan, ImportRow, KnownServer, LeftServer,
+    Machine, MappedRule, Setup, SetupClient, SetupUndo,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -61,7 +61,7 @@ struct SetupWanted {
 /// A setup with the user's choices.
 struct Chosen {
     setup: Setup,
-    imported: Imported,
+    imported: ImportPlan,
     keyring: Option<keyring::Keyring>,
     defaults: Defaults,
     /// A digest of the files as they are and will be.
@@ -299,13 +299,13 @@ async fn broken(gateway: &Arc<Gateway>, chosen: &Arc<Chosen>) -> Result<BTreeMap
 fn move_client(
     setup: &Setup,
     client: &SetupClient,
-    now: &Imported,
+    now: &ImportPlan,
     broken: &BTreeMap<String, String>,
 ) -> ClientDone {
     let (carried, stays) = setup.carried(client, now, broken);
     let mut stay = now.staying(client.host, FileScope::User, &setup.machine);
     let why = |server: &str| broken.get(server).cloned().unwrap_or_default();
-    stay.extend(stays.into_iter().map(|Carried { name, server }| (name, why(&server))));
+    stay.extend(stays.into_iter().map(|KnownServer { name, server }| (name, why(&server))));
     let done = setup.change(client, &carried).and_then(|change| {
         change.apply()?;
         Ok((!change.is_nothing(), change.told))

@@ -96,7 +96,7 @@ tool = "a.b"
 
 #[test]
 fn every_fault_is_told_at_once() {
-    let Loaded { config, faults, .. } = loaded(FAULTY);
+    let LoadedConfig { config, faults, .. } = loaded(FAULTY);
     let told = faults.iter().map(|fault| format!("{fault}\n")).collect::<String>();
     let servers: Vec<_> = config.servers.keys().map(ServerName::as_str).collect();
     let others = [keys(&config.apps), keys(&config.profiles), keys(&config.categories)];
@@ -207,7 +207,7 @@ command = "x"
     let left_out = loaded(text).config.left_out;
     assert_eq!(keys(&left_out), ["Bad", "docs", "many", "odd"]);
     assert_eq!(left_out["docs"].description, "Pages of the wiki");
-    let told = left_out.values().map(LeftOut::why).collect::<Vec<_>>().join("\n");
+    let told = left_out.values().map(UnusableEntry::why).collect::<Vec<_>>().join("\n");
     assert_snapshot!(told);
     assert!(!format!("{left_out:?}").contains("s3cr3t"));
     assert!(loaded("[servers]\nbad = 5").config.left_out["bad"].why().contains("expected a table"));

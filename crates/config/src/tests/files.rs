@@ -19,7 +19,7 @@ fn the_file_is_found_where_it_is_said_to_be() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("servers.toml");
     assert_eq!(find(Some(&missing)).unwrap_err().looked_at.as_deref(), Some(&*missing));
-    assert!(matches!(load(&missing, here()), Err(Unusable::Unreadable { .. })));
+    assert!(matches!(load(&missing, here()), Err(LoadError::Unreadable { .. })));
     std::fs::write(&missing, "[servers.a]\ncommand = \"./a\"\n").unwrap();
     assert_eq!(find(Some(&missing)).unwrap(), missing);
     let config = load(&missing, here()).unwrap().config;
@@ -28,7 +28,7 @@ fn the_file_is_found_where_it_is_said_to_be() {
     };
     assert_eq!(Path::new(command), folder.path().join("a"));
     std::fs::write(&missing, b"\xff").unwrap();
-    assert!(matches!(load(&missing, here()), Err(Unusable::Unreadable { .. })));
+    assert!(matches!(load(&missing, here()), Err(LoadError::Unreadable { .. })));
 
     let own = |env: Env| own_place(env).unwrap();
     assert_eq!(own(&env), Path::new("/home/ann/.config/nonet/servers.toml"));

@@ -20,7 +20,7 @@ args = ["--token=${keyring:TOKEN}"]
 enabled = false
 command = "${keyring:NONE}"
 "#;
-    let Loaded { config, faults, .. } = loaded(text);
+    let LoadedConfig { config, faults, .. } = loaded(text);
     let told: Vec<_> =
         faults.iter().map(|fault| format!("{}: {}. {}", fault.key, fault.message, fault.remedy)).collect();
     assert_snapshot!(told.join("\n"));

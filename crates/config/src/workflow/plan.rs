@@ -8,7 +8,7 @@ use std::{
 use nonet_text::template;
 use serde_json::{Value, json};
 
-use super::{INDEX, ITEM, StepsRead};
+use super::{INDEX, ITEM, StepReferences};
 
 /// One call of a plan.
 #[derive(Clone, Debug, Default, serde::Deserialize, serde::Serialize)]
@@ -139,8 +139,8 @@ impl From<Retry> for RetryTable {
 
 impl PlannedCall {
     /// Returns the parts that determine its order.
-    fn node(&self) -> Node<'_> {
-        Node {
+    fn node(&self) -> PlanNode<'_> {
+        PlanNode {
             id: &self.id,
             after: self.after.iter().map(String::as_str).collect(),
             templates: vec![&self.params],
@@ -153,7 +153,7 @@ impl PlannedCall {
 
 /// The parts of a call that determine its order.
 #[derive(Clone, Default)]
-pub struct Node<'a> {
+pub struct PlanNode<'a> {
     /// Its id, by which the other calls refer to it.
     pub id: &'a str,
     /// The ids of calls that must end before this one, whether or not it uses their values.
@@ -168,7 +168,7 @@ pub struct Node<'a> {
     pub filter: Option<&'a str>,
 }
 
-impl Node<'_> {
+impl PlanNode<'_> {
     /// Returns the names that its templates use, except those of an item.
     fn used(&self) -> BTreeSet<String> {
         let mut used: BTreeSet<String> =
@@ -181,8 +181,8 @@ impl Node<'_> {
     }
 
     /// Returns the steps that its filter reads.
-    fn filtered(&self) -> StepsRead {
-        self.filter.map(StepsRead::of).unwrap_or_default()
+    fn filtered(&self) -> StepReferences {
+        self.filter.map(StepReferences::of).unwrap_or_default()
     }
 }
 
@@ -241,7 +241,7 @@ fn literally(name: &str, in_template: bool) -> String {
 }
 
 /// Returns the dependencies of each of `nodes`, and every flaw. `given` are names for templates in addition to the ids.
-pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<Flaw>) {
+pub fn needs(nodes: &[PlanNode<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<Flaw>) {
     let mut flaws = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for (second, node) in nodes.iter().enumerate() {
@@ -251,9 +251,9 @@ pub fn needs(nodes: &[Node<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<F
         }
     }
     let mut all: Vec<BTreeSet<usize>> = Vec::new();
-    let reads: Vec<StepsRead> = nodes
+    let reads: Vec<StepReferences> = nodes
         .iter()
-        .map(|node| node.when.map(StepsRead::of).unwrap_or_default().and(node.filtered()))
+        .map(|node| node.when.map(StepReferences::of).unwrap_or_default().and(node.filtered()))
         .collect();
     for (at, (node, read)) in nodes.iter().zip(&reads).enumerate() {
         let used = node.used();
@@ -349,7 +349,7 @@ impl Plan {
             }
             call.optional |= call.on_error == OnError::Keep && call.for_each.is_none();
         }
-        let nodes: Vec<Node<'_>> = calls.iter().map(PlannedCall::node).collect();
+        let nodes: Vec<PlanNode<'_>> = calls.iter().map(PlannedCall::node).collect();
         let (needs, flaws) = needs(&nodes, given);
         if let Some(flaw) = flaws.into_iter().next() {
             return Err(flaw);
@@ -357,7 +357,7 @@ impl Plan {
         let (mut users, mut read) = (BTreeMap::<usize, Vec<usize>>::new(), BTreeSet::new());
         for (at, (node, needs)) in std::iter::zip(&nodes, &needs).enumerate() {
             let (names, filtered) = (node.used(), node.filtered());
-            let when = node.when.map(StepsRead::of).unwrap_or_default();
+            let when = node.when.map(StepReferences::of).unwrap_or_default();
             for need in needs {
                 let id = nodes[*need].id;
                 if names.contains(id) || filtered.reads(id) {

@@ -93,7 +93,7 @@ fn flawed_calls_are_not_a_plan() {
 
 #[test]
 fn every_flaw_is_found_at_once() {
-    let node = |id, after: &[&'static str]| Node { id, after: after.to_vec(), ..Node::default() };
+    let node = |id, after: &[&'static str]| PlanNode { id, after: after.to_vec(), ..PlanNode::default() };
     let (all, flaws) = needs(&[node("a", &["x", "b"]), node("b", &["a", "y"]), node("a", &[])], &["y"]);
     assert_eq!(all.iter().map(|needs| needs.len()).collect::<Vec<_>>(), [1, 1, 0]);
     let places: Vec<&str> = flaws

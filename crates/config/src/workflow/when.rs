@@ -37,7 +37,7 @@ const KEYWORDS: [&str; 8] = ["and", "or", "if", "then", "elif", "else", "reduce"
 
 /// The steps that a filter reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StepsRead {
+pub struct StepReferences {
     /// The steps that it names: `.steps.ID`, `.steps["ID"]` and `.steps."ID"`.
     pub named: BTreeSet<String>,
     /// The steps that it may name: behind a pipe or inside a function, where `.` is another value; and all of its
@@ -47,7 +47,7 @@ pub struct StepsRead {
     pub all: bool,
 }
 
-impl StepsRead {
+impl StepReferences {
     /// Finds the steps that a filter reads.
     pub fn of(filter: &str) -> Self {
         let (mut read, mut words) = (Self::default(), BTreeSet::new());
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn the_steps_that_a_filter_reads_are_found() {
         let check = |filter: &str, named: &[&str], all: bool| {
-            let read = StepsRead::of(filter);
+            let read = StepReferences::of(filter);
             assert_eq!(read.named.iter().map(String::as_str).collect::<Vec<_>>(), named, "{filter}");
             assert_eq!(read.all, all, "{filter}");
         };
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn steps_are_found_where_the_filter_may_mean_something_else() {
         let check = |filter: &str, named: &[&str], known: &[&str], all: bool| {
-            let read = StepsRead::of(filter);
+            let read = StepReferences::of(filter);
             assert_eq!(read.named.iter().map(String::as_str).collect::<Vec<_>>(), named, "{filter}");
             let perhaps = known.iter().all(|id| read.perhaps.contains(*id));
             assert!(perhaps && (all || read.perhaps.len() == known.len()), "{filter}: {:?}", read.perhaps);
@@ -187,7 +187,7 @@ mod tests {
         check("to_entries[] | select(.key == \"steps\")", &[], &[], true);
         // Nothing here panics.
         for filter in ["))]} .steps.a", "((([{", "\"\\(", "\"", "\"\\(\"\\(", ".steps[\"", "é(.steps)"] {
-            StepsRead::of(filter);
+            StepReferences::of(filter);
         }
     }
 }

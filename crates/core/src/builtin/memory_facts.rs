@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 use nonet_base::{clock::at_unix_ms, json::set_member, text::clip};
-use nonet_parts::memory::{MOST_FACTS, Remembered};
+use nonet_parts::memory::{FactOutcome, MOST_FACTS};
 use nonet_store::StoreError;
 use nonet_text::{
     aliases::Aliases,
@@ -105,8 +105,8 @@ async fn remember(gateway: &Gateway, caller: &Caller, arguments: RememberArgumen
     let (owner, embedder) = (caller.owner(), gateway.embedder());
     let kept = gateway.memory.remember(owner.key(), &content, &tags, embedder.as_ref()).await;
     let (id, tags, known, similar) = match kept.map_err(|error| store_fault(&error))? {
-        Remembered::Kept { id, tags, known, similar } => (id, tags, known, similar),
-        Remembered::Full => {
+        FactOutcome::Kept { id, tags, known, similar } => (id, tags, known, similar),
+        FactOutcome::Full => {
             let message = format!(
                 "{MOST_FACTS} facts are already remembered, which is the maximum. Forget some first."
             );

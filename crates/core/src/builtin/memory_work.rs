@@ -3,7 +3,7 @@
 
 use futures::FutureExt;
 use nonet_base::text::clip;
-use nonet_parts::memory::{AddedTask, Desk, MOST_TASKS, Todo, TodoState, Work};
+use nonet_parts::memory::{AddedTask, MOST_TASKS, Todo, TodoState, Work, WorkPlace};
 use nonet_servers::catalog::GATEWAY;
 use nonet_text::{
     aliases::Aliases,
@@ -193,10 +193,10 @@ fn list_call() -> NextStep {
 }
 
 /// Returns the desk of a caller. A client of this machine finds its work again in the next session.
-fn desk(caller: &Caller) -> Result<Desk<'_>, Fault> {
+fn desk(caller: &Caller) -> Result<WorkPlace<'_>, Fault> {
     match (caller.local, caller.lasting) {
-        (true, _) => Ok(Desk::Kept { owner: caller.session.profile.as_deref().unwrap_or_default() }),
-        (false, true) => Ok(Desk::Session(&caller.session.work)),
+        (true, _) => Ok(WorkPlace::Kept { owner: caller.session.profile.as_deref().unwrap_or_default() }),
+        (false, true) => Ok(WorkPlace::Session(&caller.session.work)),
         (false, false) => {
             let message = "Goal and tasks belong to a session, and a stateless client over HTTP has none. gateway.remember keeps facts for every session.";
             Err(Fault::new(Code::Forbidden, message))

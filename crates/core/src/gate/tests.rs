@@ -165,9 +165,9 @@ fn what_the_rules_say_of_a_call_is_said_once() {
     );
     let gate = gate(&toml, &lists(), None);
     let verdict = |name: &str| gate.catalog().get(name).map(|tool| gate.verdict(tool));
-    assert_eq!(verdict("files.read"), Some(Verdict::Allow));
-    assert_eq!(verdict("files.delete_all"), Some(Verdict::Approve("policies.careful".into())));
-    assert_eq!(verdict("shop.write"), Some(Verdict::Deny("policies.never".into())));
+    assert_eq!(verdict("files.read"), Some(PolicyVerdict::Allow));
+    assert_eq!(verdict("files.delete_all"), Some(PolicyVerdict::Approve("policies.careful".into())));
+    assert_eq!(verdict("shop.write"), Some(PolicyVerdict::Deny("policies.never".into())));
 }
 
 #[test]

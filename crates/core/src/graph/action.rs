@@ -12,7 +12,7 @@ use nonet_config::{
     LONGEST_TIME,
     select::SelectError,
     workflow::{
-        CallKind, FILTER, INDEX, INPUT, ITEM, PlannedCall, Retry, StepOutcome, StepsRead, reads_item,
+        CallKind, FILTER, INDEX, INPUT, ITEM, PlannedCall, Retry, StepOutcome, StepReferences, reads_item,
     },
 };
 use nonet_parts::{jobs, kept};
@@ -579,7 +579,7 @@ impl Gateway {
 /// Returns what a filter of a call sees: the input, and the results that it reads of those that its call waits for.
 fn seen(common: &RunState<'_>, at: usize, filter: &str, values: &TemplateValues) -> Value {
     let calls = common.plan.calls();
-    let read = StepsRead::of(filter);
+    let read = StepReferences::of(filter);
     let value = |id: &str| values.get(id).map(|source| source.value.clone()).unwrap_or_default();
     let ids = common.plan.needs(at).iter().map(|need| &calls[*need].id).filter(|id| read.reads(id));
     let steps: Map<String, Value> = ids.map(|id| (id.clone(), value(id))).collect();

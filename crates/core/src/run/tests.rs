@@ -2,7 +2,7 @@
 
 use nonet_base::clock::Clock;
 use nonet_config::{ClientLimits, Quotas};
-use nonet_parts::quotas::{Account, Exhausted};
+use nonet_parts::quotas::{Account, QuotaExceeded};
 use nonet_store::{JobState, Retention, SqliteStore, Store};
 use serde_json::Value;
 
@@ -83,7 +83,7 @@ async fn work_over_the_deadline_goes_on_whatever_the_quota_of_jobs_says() {
     let caller = Caller { account: account.clone(), ..caller() };
     let first = Run { admission: caller.admit(true).expect("there is room"), ..launch(true) };
     first.wait(&jobs, &caller, std::future::pending()).await.expect("a handle");
-    assert_eq!(caller.admit(true).err(), Some(Exhausted::Jobs(1)));
+    assert_eq!(caller.admit(true).err(), Some(QuotaExceeded::Jobs(1)));
     let run = Run { admission: caller.admit(false).expect("a call"), ..launch(false) };
     let cancel = run.cancel.clone();
     let answer = run.wait(&jobs, &caller, std::future::pending()).await.expect("an answer");

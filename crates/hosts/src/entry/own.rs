@@ -7,7 +7,7 @@ use super::{
         parts::{TextParts, own},
         secrets::{TextPlace, mark},
     },
-    HostServer, Reach,
+    EntryTransport, HostServer,
 };
 
 /// Splits the texts that may hold secrets into parts. A key without a value counts as absent; keys of the wrong type are left to
@@ -16,7 +16,7 @@ pub(in super::super) fn of_servers_toml(entry: &Map<String, Value>) -> HostServe
     let mut rest = entry.clone();
     rest.retain(|_, value| !value.is_null());
     let transport = if let Some(command) = take(&mut rest, "command", None) {
-        Reach::Program {
+        EntryTransport::Program {
             command,
             args: args(&mut rest),
             env: table(&mut rest, "env", |name| TextPlace::Env(name)),
@@ -28,16 +28,16 @@ pub(in super::super) fn of_servers_toml(entry: &Map<String, Value>) -> HostServe
         if sse {
             rest.shift_remove("transport");
         }
-        Reach::Address { url, headers, sse }
+        EntryTransport::Address { url, headers, sse }
     } else if let Some(openapi) = take(&mut rest, "openapi", Some(TextPlace::Url)) {
         let base_url = take(&mut rest, "base_url", Some(TextPlace::Url));
-        Reach::Document {
+        EntryTransport::Document {
             openapi,
             base_url,
             headers: table(&mut rest, "headers", |name| TextPlace::Header(name)),
         }
     } else {
-        Reach::Other
+        EntryTransport::Other
     };
     let description = rest.get("description").and_then(Value::as_str).map(own);
     if description.is_some() {

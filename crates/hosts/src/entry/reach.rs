@@ -10,11 +10,11 @@ use super::{
         secrets::{TextPlace, mark},
         shortened,
     },
-    EntryReader, Reach,
+    EntryReader, EntryTransport,
 };
 
 impl<'a> EntryReader<'a> {
-    pub(super) fn program(&mut self, command: &str, entry: &'a Map<String, Value>) -> Reach {
+    pub(super) fn program(&mut self, command: &str, entry: &'a Map<String, Value>) -> EntryTransport {
         self.taken.extend(["args", "env", "cwd", "env_vars"]);
         let command = self.program_path(command);
         for (key, is_right) in [("args", Value::is_array as fn(&Value) -> bool), ("env", Value::is_object)] {
@@ -68,10 +68,10 @@ impl<'a> EntryReader<'a> {
             }
         }
         let cwd = self.text("cwd").filter(|cwd| !cwd.is_empty()).map(|cwd| self.path(cwd, "`cwd`"));
-        Reach::Program { command, args, env, cwd }
+        EntryTransport::Program { command, args, env, cwd }
     }
 
-    pub(super) fn address(&mut self, url: &str, sse: bool) -> Result<Reach, String> {
+    pub(super) fn address(&mut self, url: &str, sse: bool) -> Result<EntryTransport, String> {
         self.taken.extend([
             "headers",
             "http_headers",
@@ -104,7 +104,7 @@ impl<'a> EntryReader<'a> {
             let token = TextPart::Variable { name: name.into(), default: None };
             self.header("Authorization", Some(vec![TextPart::Plain("Bearer ".into()), token]), &mut headers);
         }
-        Ok(Reach::Address { url: mark(parts, TextPlace::Url), headers, sse })
+        Ok(EntryTransport::Address { url: mark(parts, TextPlace::Url), headers, sse })
     }
 
     /// Adds a header, or notes why not: a single invalid header would invalidate the whole server.

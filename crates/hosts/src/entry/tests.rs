@@ -33,13 +33,13 @@ fn nonet_is_known_by_what_starts_it() {
 
 fn brief(server: &HostServer) -> String {
     match &server.transport {
-        Reach::Program { command, args, .. } => {
+        EntryTransport::Program { command, args, .. } => {
             format!("{} {}", as_plain(command).unwrap_or("?"), args.len())
         }
-        Reach::Address { url, sse, .. } => {
+        EntryTransport::Address { url, sse, .. } => {
             format!("{}{}", as_plain(url).unwrap_or("?"), if *sse { " sse" } else { "" })
         }
-        Reach::Document { .. } | Reach::Other => "not of a host".into(),
+        EntryTransport::Document { .. } | EntryTransport::Other => "not of a host".into(),
     }
 }
 

@@ -12,7 +12,7 @@ use super::{
         FileScope, Host, HostFault, Machine, Os, read,
         text::{self, Text},
     },
-    ClientRule, ClientRules, Effect, Naming, RuleList, Scope, ToolNames, at, clean,
+    ClientRule, ClientRules, RuleEffect, RuleList, Scope, ToolNames, ToolNaming, at, clean,
 };
 
 /// Gemini CLI's own tools; a rule for one of them concerns no server.
@@ -55,7 +55,7 @@ pub(in super::super) fn of_client(
     let home = &machine.home;
     match host.name {
         "claude-code" => {
-            rules.naming = Naming::Claude;
+            rules.naming = ToolNaming::Claude;
             let own = claude_files(machine);
             for (file, settings) in others(own.clone()) {
                 rules.claude(&file, &settings, None);
@@ -85,18 +85,18 @@ pub(in super::super) fn of_client(
             }
         }
         "cursor" => {
-            rules.naming = Naming::Cursor;
+            rules.naming = ToolNaming::Cursor;
             let paths = vec![home.join(".cursor/cli-config.json"), machine.current.join(".cursor/cli.json")];
             for (file, settings) in others(paths) {
                 let denied = ["permissions", "deny"];
-                rules.listed(&file, &settings, &denied, Effect::Deny, |rule| {
+                rules.listed(&file, &settings, &denied, RuleEffect::Deny, |rule| {
                     let inner = rule.trim().strip_prefix("Mcp(")?.strip_suffix(')')?;
                     Some((inner.into(), Scope::Every))
                 });
             }
         }
         "vscode" => {
-            rules.naming = Naming::VsCode;
+            rules.naming = ToolNaming::VsCode;
             let users = (host.user)(machine).with_file_name("settings.json");
             for (file, settings) in others(vec![users, machine.current.join(".vscode/settings.json")]) {
                 let key = "chat.tools.eligibleForAutoApproval";
@@ -104,19 +104,20 @@ pub(in super::super) fn of_client(
                 let table = settings.get(key).or(nested).and_then(Value::as_object);
                 let asked =
                     table.into_iter().flatten().filter(|(_, eligible)| **eligible == Value::Bool(false));
-                let asked = asked.map(|(name, _)| (name.clone(), Effect::Ask, Scope::Every, key.to_string()));
+                let asked =
+                    asked.map(|(name, _)| (name.clone(), RuleEffect::Ask, Scope::Every, key.to_string()));
                 rules.add(&file, asked);
             }
         }
         "zed" => {
-            rules.naming = Naming::Zed;
+            rules.naming = ToolNaming::Zed;
             files.extend(others(scopes));
             for (file, settings) in &files {
                 rules.zed(file, settings);
             }
         }
         "gemini-cli" => {
-            rules.naming = Naming::Gemini;
+            rules.naming = ToolNaming::Gemini;
             files.extend(others(scopes));
             for (file, settings) in &files {
                 rules.gemini(file, settings);
@@ -128,30 +129,30 @@ pub(in super::super) fn of_client(
             rules.gemini_policies(&others(policies));
         }
         "continue" => {
-            rules.naming = Naming::Bare;
+            rules.naming = ToolNaming::Bare;
             for (file, settings) in others(vec![home.join(".continue/permissions.yaml")]) {
                 // `Bash`, `Write` and the like are Continue's own.
                 let named = |rule: &str| {
                     let is_own = rule.starts_with(|c: char| c.is_ascii_uppercase());
                     (!is_own).then(|| with_params(rule))
                 };
-                rules.listed(&file, &settings, &["ask"], Effect::Ask, named);
-                rules.listed(&file, &settings, &["exclude"], Effect::Deny, named);
+                rules.listed(&file, &settings, &["ask"], RuleEffect::Ask, named);
+                rules.listed(&file, &settings, &["exclude"], RuleEffect::Deny, named);
             }
         }
         "goose" => {
-            rules.naming = Naming::Goose;
+            rules.naming = ToolNaming::Goose;
             let beside = (host.user)(machine).with_file_name("permission.yaml");
             for (file, settings) in others(vec![beside]) {
                 for kind in ["smart_approve", "user"] {
                     let whole = |rule: &str| Some((rule.into(), Scope::Every));
-                    rules.listed(&file, &settings, &[kind, "ask_before"], Effect::Ask, whole);
-                    rules.listed(&file, &settings, &[kind, "never_allow"], Effect::Deny, whole);
+                    rules.listed(&file, &settings, &[kind, "ask_before"], RuleEffect::Ask, whole);
+                    rules.listed(&file, &settings, &[kind, "never_allow"], RuleEffect::Deny, whole);
                 }
             }
         }
         "opencode" => {
-            rules.naming = Naming::Opencode;
+            rules.naming = ToolNaming::Opencode;
             let beside = |file: &Path| [file.with_extension("json"), file.with_extension("jsonc")];
             let mut paths: Vec<PathBuf> =
                 scopes.iter().flat_map(|file| beside(file)).chain(beside(file)).collect();
@@ -232,7 +233,7 @@ impl ClientRules {
         let mut list = RuleList { file: file.into(), rules: Vec::new() };
         for (name, effect, scope, key) in rules {
             let names = match self.naming {
-                Naming::Opencode | Naming::Gemini => ToolNames::wild(&name),
+                ToolNaming::Opencode | ToolNaming::Gemini => ToolNames::wild(&name),
                 _ => ToolNames::starred(&name),
             };
             let written = format!("{key}: {name}");
@@ -253,7 +254,7 @@ impl ClientRules {
         file: &Path,
         settings: &Value,
         path: &[&str],
-        effect: Effect,
+        effect: RuleEffect,
         named: impl Fn(&str) -> Option<(String, Scope)>,
     ) {
         let key = path.join(".");
@@ -288,8 +289,8 @@ impl ClientRules {
             let concerns = name.starts_with("mcp__") || name.contains('*');
             concerns.then(|| (name, part.clone().unwrap_or(scope)))
         };
-        self.listed(file, settings, &["permissions", "ask"], Effect::Ask, named);
-        self.listed(file, settings, &["permissions", "deny"], Effect::Deny, named);
+        self.listed(file, settings, &["permissions", "ask"], RuleEffect::Ask, named);
+        self.listed(file, settings, &["permissions", "deny"], RuleEffect::Deny, named);
         // A hook can refuse calls by their names, which change behind Nonet.
         let hooks = at(settings, &["hooks", "PreToolUse"]).and_then(Value::as_array);
         let matchers = hooks.into_iter().flatten().filter_map(|hook| hook.get("matcher")?.as_str());
@@ -304,7 +305,7 @@ impl ClientRules {
                 continue;
             }
             let key = "hooks.PreToolUse".to_string();
-            self.add(file, [(format!("{stem}*"), Effect::Ask, Scope::Part("a hook".into()), key)]);
+            self.add(file, [(format!("{stem}*"), RuleEffect::Ask, Scope::Part("a hook".into()), key)]);
         }
         let denied = settings.get("deniedMcpServers").and_then(Value::as_array).into_iter().flatten();
         let denied = denied.filter_map(|server| server.get("serverName")?.as_str());
@@ -326,15 +327,15 @@ impl ClientRules {
             project.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
         for name in names {
             let scope = Scope::Part(format!("for the project {} only", path.display()));
-            self.add(file, [(format!("mcp__{}", clean(name)), Effect::Hide, scope, key.to_string())]);
+            self.add(file, [(format!("mcp__{}", clean(name)), RuleEffect::Hide, scope, key.to_string())]);
         }
     }
 
     fn zed(&mut self, file: &Path, settings: &Value) {
         let effect = |table: &Value| match table.get("default").and_then(Value::as_str) {
-            Some("deny") => Effect::Deny,
-            Some("confirm") => Effect::Ask,
-            _ => Effect::Allow,
+            Some("deny") => RuleEffect::Deny,
+            Some("confirm") => RuleEffect::Ask,
+            _ => RuleEffect::Allow,
         };
         let key = "agent.tool_permissions";
         if let Some(permissions) = at(settings, &["agent", "tool_permissions"]) {
@@ -349,7 +350,7 @@ impl ClientRules {
                     Scope::Every
                 };
                 let effect = match (&scope, table.get("default")) {
-                    (Scope::Params, _) => Effect::Deny,
+                    (Scope::Params, _) => RuleEffect::Deny,
                     // Without a default, the general one holds.
                     (_, None) => continue,
                     _ => effect(table),
@@ -366,7 +367,7 @@ impl ClientRules {
                 for (tool, _) in tools.filter(|(_, shown)| **shown == Value::Bool(false)) {
                     let name = format!("mcp:{server}:{tool}");
                     let scope = Scope::Part(format!("for the profile `{profile}` only"));
-                    self.add(file, [(name, Effect::Hide, scope, format!("agent.profiles.{profile}"))]);
+                    self.add(file, [(name, RuleEffect::Hide, scope, format!("agent.profiles.{profile}"))]);
                 }
             }
         }
@@ -374,7 +375,7 @@ impl ClientRules {
 
     fn gemini(&mut self, file: &Path, settings: &Value) {
         for path in [&["tools", "exclude"][..], &["excludeTools"]] {
-            self.listed(file, settings, path, Effect::Deny, |rule| {
+            self.listed(file, settings, path, RuleEffect::Deny, |rule| {
                 let (name, scope) = with_params(rule);
                 let is_own =
                     OF_GEMINI.contains(&name.as_str()) || name.starts_with(|c: char| c.is_ascii_uppercase());
@@ -397,13 +398,13 @@ impl ClientRules {
 
     /// Reads the files of Gemini CLI's policy engine. The rule with the highest priority counts.
     fn gemini_policies(&mut self, files: &[(PathBuf, Value)]) {
-        let mut found: Vec<(f64, &Path, String, Effect, Scope)> = Vec::new();
+        let mut found: Vec<(f64, &Path, String, RuleEffect, Scope)> = Vec::new();
         for (file, policies) in files {
             for rule in policies.get("rule").and_then(Value::as_array).into_iter().flatten() {
                 let effect = match rule.get("decision").and_then(Value::as_str) {
-                    Some("deny") => Effect::Deny,
-                    Some("ask_user") => Effect::Ask,
-                    _ => Effect::Allow,
+                    Some("deny") => RuleEffect::Deny,
+                    Some("ask_user") => RuleEffect::Ask,
+                    _ => RuleEffect::Allow,
                 };
                 let depends = ["argsPattern", "commandPrefix", "commandRegex", "toolAnnotations"];
                 let is_part = rule.get("modes").is_some() || rule.get("interactive").is_some();
@@ -452,21 +453,21 @@ impl ClientRules {
 }
 
 /// A rule: the client's names, what the rule does and when, and the key that it is under.
-type NamedRule = (String, Effect, Scope, String);
+type NamedRule = (String, RuleEffect, Scope, String);
 
 /// Returns opencode's rules in their order: first `tools`, then `permission`.
 fn opencode_rules(settings: &Value, key: &str, scope: &Scope) -> Vec<NamedRule> {
     let empty = Map::new();
     let mut rules = Vec::new();
     for (name, shown) in settings.get("tools").and_then(Value::as_object).unwrap_or(&empty) {
-        let effect = if *shown == Value::Bool(false) { Effect::Hide } else { Effect::Allow };
+        let effect = if *shown == Value::Bool(false) { RuleEffect::Hide } else { RuleEffect::Allow };
         rules.push((name.clone(), effect, scope.clone(), format!("{key}tools")));
     }
     let effect = |word: &Value| match word.as_str() {
-        Some("allow") => Effect::Allow,
-        Some("ask") => Effect::Ask,
+        Some("allow") => RuleEffect::Allow,
+        Some("ask") => RuleEffect::Ask,
         // Unknown words may be strict.
-        _ => Effect::Deny,
+        _ => RuleEffect::Deny,
     };
     let written = format!("{key}permission");
     match settings.get("permission") {
@@ -479,7 +480,7 @@ fn opencode_rules(settings: &Value, key: &str, scope: &Scope) -> Vec<NamedRule> 
                 };
                 let is_plain = patterns.keys().all(|pattern| pattern == "*");
                 let scope = if is_plain { scope.clone() } else { Scope::Params };
-                let strictest = patterns.values().map(effect).max().unwrap_or(Effect::Allow);
+                let strictest = patterns.values().map(effect).max().unwrap_or(RuleEffect::Allow);
                 rules.push((name.clone(), strictest, scope, written.clone()));
             }
         }

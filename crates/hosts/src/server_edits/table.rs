@@ -2,13 +2,13 @@
 
 use std::{fmt, path::Path};
 
-use nonet_config::{self as config, ConfigFault, Loaded, Policy, Sources, Unusable, written_key};
+use nonet_config::{self as config, ConfigFault, LoadError, LoadedConfig, Policy, Sources, written_key};
 
 use super::{ServersFile, server_text};
 use crate::{
-    HostFault, ImportOptions, Imported, Machine,
+    HostFault, ImportOptions, ImportPlan, Machine,
     import::{assembled, secrets_beside},
-    join::Joining,
+    join::ImportMerge,
     literals,
     server_text::TABLE,
     servers::ServersToml,
@@ -17,7 +17,7 @@ use crate::{
 
 /// The text of one server: its table, its sub-tables and the comments directly above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerTable {
+pub struct TableText {
     /// The text, with `\n` line ends.
     pub text: String,
     /// The text's first line in the file, from 1.
@@ -29,13 +29,13 @@ pub struct ServerTable {
 /// A usable edited servers.toml.
 pub struct TableEdit {
     /// The new servers.toml, and the secrets that the text had.
-    pub imported: Imported,
+    pub imported: ImportPlan,
     /// The parsed content.
-    pub loaded: Loaded,
+    pub loaded: LoadedConfig,
 }
 
-impl AsMut<Imported> for TableEdit {
-    fn as_mut(&mut self) -> &mut Imported {
+impl AsMut<ImportPlan> for TableEdit {
+    fn as_mut(&mut self) -> &mut ImportPlan {
         &mut self.imported
     }
 }
@@ -51,14 +51,14 @@ pub struct TableFault {
 
 /// Why a text was refused.
 #[derive(Debug)]
-pub enum Unedited {
+pub enum EditError {
     /// The file has changed since the text was shown.
     Stale(HostFault),
     /// It has faults.
     Faults(Vec<TableFault>),
 }
 
-impl fmt::Display for Unedited {
+impl fmt::Display for EditError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stale(fault) => write!(f, "{fault}"),
@@ -77,14 +77,14 @@ impl From<HostFault> for TableFault {
 }
 
 /// Returns the text of a server.
-pub fn server_table(servers_toml: &Path, name: &str) -> Result<ServerTable, HostFault> {
+pub fn server_table(servers_toml: &Path, name: &str) -> Result<TableText, HostFault> {
     let toml = ServersFile::read(servers_toml)?;
     toml.known(name)?;
     let written = toml.text.written();
     let lines = server_text::lines_of(written, name).ok_or_else(|| by_hand(name, servers_toml))?;
     let line = line_at(written, lines.start);
     let text = written.get(lines).unwrap_or_default().replace("\r\n", "\n");
-    Ok(ServerTable { text, line, whole: written.into() })
+    Ok(TableText { text, line, whole: written.into() })
 }
 
 /// Works out a servers.toml in which a server has another text. `whole` is the file's text as shown: if the file has
@@ -98,15 +98,15 @@ pub fn edit_table(
     options: ImportOptions,
     sources: Sources,
     machine: &Machine,
-) -> Result<TableEdit, Unedited> {
-    let one = |fault: HostFault| Unedited::Faults(vec![TableFault::from(fault)]);
+) -> Result<TableEdit, EditError> {
+    let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
     let toml = ServersFile::read(servers_toml).map_err(one)?;
     toml.known(name).map_err(one)?;
     let written = toml.text.written();
     if !is_shown(written) {
         let remedy = "Nothing was written. Open the editor again to see the text as it is now.";
         let fault = HostFault::new("the file has changed since its text was shown".into(), remedy.into());
-        return Err(Unedited::Stale(fault.within(servers_toml)));
+        return Err(EditError::Stale(fault.within(servers_toml)));
     }
     let lines = server_text::lines_of(written, name).ok_or_else(|| one(by_hand(name, servers_toml)))?;
     let first = line_at(written, lines.start);
@@ -117,7 +117,7 @@ pub fn edit_table(
         let (line, _) = position(&after, fault.span().unwrap_or_default().start);
         let message = fault.message().lines().collect::<Vec<_>>().join(", ");
         let message = format!("this is not TOML: {message}. Nothing was written.");
-        return Err(Unedited::Faults(vec![TableFault { line: here(line), message }]));
+        return Err(EditError::Faults(vec![TableFault { line: here(line), message }]));
     }
     let entries = toml.table().entries(&after).map_err(one)?;
     let wanted = entries.get(name).ok_or_else(|| {
@@ -131,7 +131,7 @@ pub fn edit_table(
     })?;
     let secrets = secrets_beside(servers_toml).map_err(one)?;
     let doc = ServersToml::new(&after, servers_toml).map_err(one)?;
-    let mut joining = Joining::new(doc, &[], options, &secrets, machine);
+    let mut joining = ImportMerge::new(doc, &[], options, &secrets, machine);
     let after = match options.file || options.keyring.is_some() {
         true => literals::referring(&after, Some(name), servers_toml, &mut joining).map_err(one)?,
         false => after,
@@ -154,24 +154,24 @@ pub fn edit_table(
     };
     let loaded = match imported.preview(sources) {
         Ok(loaded) => loaded,
-        Err(unusable @ Unusable::Unreadable { .. }) => {
-            return Err(Unedited::Faults(vec![TableFault { line: None, message: unusable.to_string() }]));
+        Err(unusable @ LoadError::Unreadable { .. }) => {
+            return Err(EditError::Faults(vec![TableFault { line: None, message: unusable.to_string() }]));
         }
-        Err(Unusable::Faults(faults)) => {
+        Err(LoadError::Faults(faults)) => {
             let fatal = faults.iter().filter(|fault| fault.entry.is_none());
-            return Err(Unedited::Faults(fatal.map(told).collect()));
+            return Err(EditError::Faults(fatal.map(told).collect()));
         }
     };
     let mut faults: Vec<&ConfigFault> = loaded.faults.iter().filter(is_of_it).collect();
     if !faults.is_empty() {
         // What the server lacked before the edit does not stand in the way of the edit.
         let before = config::load_text(written, servers_toml, sources);
-        let before = before.as_ref().map_or_else(Unusable::faults, |loaded| loaded.faults.as_slice());
+        let before = before.as_ref().map_or_else(LoadError::faults, |loaded| loaded.faults.as_slice());
         let before: Vec<&ConfigFault> = before.iter().filter(is_of_it).collect();
         faults.retain(|fault| !fault.is_lacking_like(&before));
     }
     if !faults.is_empty() {
-        return Err(Unedited::Faults(faults.into_iter().map(told).collect()));
+        return Err(EditError::Faults(faults.into_iter().map(told).collect()));
     }
     Ok(TableEdit { imported, loaded })
 }
@@ -194,8 +194,8 @@ pub fn set_tool_policy(
     policy: Option<Policy>,
     sources: Sources,
     machine: &Machine,
-) -> Result<TableEdit, Unedited> {
-    let one = |fault: HostFault| Unedited::Faults(vec![TableFault::from(fault)]);
+) -> Result<TableEdit, EditError> {
+    let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
     let table = server_table(servers_toml, server).map_err(one)?;
     let text =
         with_policy(&table.text, server, tool, policy).ok_or_else(|| one(by_hand(server, servers_toml)))?;
@@ -249,8 +249,8 @@ pub fn give_token(
     options: ImportOptions,
     sources: Sources,
     machine: &Machine,
-) -> Result<TableEdit, Unedited> {
-    let one = |fault: HostFault| Unedited::Faults(vec![TableFault::from(fault)]);
+) -> Result<TableEdit, EditError> {
+    let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
     if token.is_empty() || token.contains(char::is_control) {
         let fault = HostFault::new("there is no token".into(), "Enter one on a single line.".into());
         return Err(one(fault));
@@ -283,8 +283,8 @@ pub fn pass_variable(
     variable: &str,
     sources: Sources,
     machine: &Machine,
-) -> Result<TableEdit, Unedited> {
-    let one = |fault: HostFault| Unedited::Faults(vec![TableFault::from(fault)]);
+) -> Result<TableEdit, EditError> {
+    let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
     let table = server_table(servers_toml, server).map_err(one)?;
     let edited = with_variable(&table.text, server, variable).ok_or_else(|| by_hand(server, servers_toml));
     let text = edited.and_then(|edited| edited).map_err(one)?;

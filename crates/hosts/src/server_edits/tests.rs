@@ -73,13 +73,13 @@ impl Place {
         fs::read_to_string(self.file()).unwrap()
     }
 
-    fn try_add(&self, name: &str, entry: Value) -> Result<Imported, String> {
+    fn try_add(&self, name: &str, entry: Value) -> Result<ImportPlan, String> {
         let entry = entry.as_object().unwrap();
         let added = add_server(&self.file(), name, entry, KEPT, &self.machine);
         added.map_err(|fault| fault.to_string().replace(&self.file().display().to_string(), "FILE"))
     }
 
-    fn add(&self, name: &str, entry: Value) -> Imported {
+    fn add(&self, name: &str, entry: Value) -> ImportPlan {
         let added = self.try_add(name, entry).unwrap();
         added.apply().unwrap();
         added
@@ -308,11 +308,11 @@ fn a_text_that_is_not_taken_tells_the_line() {
         Sources::NONE,
         &place.machine,
     ) {
-        Err(Unedited::Faults(faults)) => {
+        Err(EditError::Faults(faults)) => {
             let told = faults.iter().map(|fault| format!("{}: {}", fault.line.unwrap_or(0), fault.message));
             told.collect::<Vec<_>>().join("\n")
         }
-        Err(Unedited::Stale(fault)) => fault.to_string(),
+        Err(EditError::Stale(fault)) => fault.to_string(),
         Ok(_) => panic!("it was taken: {text}"),
     };
     let check = |text: &str, expected: &str| {
@@ -330,7 +330,7 @@ fn a_text_that_is_not_taken_tells_the_line() {
     check("[servers.a]\ncommand = 'x'\n[servers.b]\ncommand = 'c'", "");
     assert_eq!(place.text(), before);
     let stale = edit_table(&place.file(), "a", "", |_| false, KEPT, Sources::NONE, &place.machine);
-    assert!(matches!(stale, Err(Unedited::Stale(_))));
+    assert!(matches!(stale, Err(EditError::Stale(_))));
 
     for text in [
         "servers = { a = { command = 'x' } }\n",

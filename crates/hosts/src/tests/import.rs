@@ -48,12 +48,15 @@ fn a_second_import_finds_everything_there() {
         let again = world.import_host(host.name);
         assert!(again.change.is_nothing(), "{}: {}", host.name, again.change.diff());
         let there = |row: &ImportRow| {
-            matches!(row.done, Done::AlreadyThere { .. } | Done::Nonet | Done::Skipped { .. })
+            matches!(
+                row.done,
+                ImportOutcome::AlreadyThere { .. } | ImportOutcome::Nonet | ImportOutcome::Skipped { .. }
+            )
         };
         assert!(again.rows.iter().all(there), "{}: {}", host.name, done(&again));
         // Variables to set are still reported.
         let names =
-            |imported: &Imported| imported.variables.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
+            |imported: &ImportPlan| imported.variables.iter().map(|v| v.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&first), names(&again), "{}", host.name);
     }
 }

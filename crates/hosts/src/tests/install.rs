@@ -81,7 +81,7 @@ fn check_made_and_removed(host: &'static Host, scope: FileScope, os: Os) {
     let world = World::new(os);
     let Some(file) = host.file(scope, &world.machine) else { return };
     let change = install(host, scope, &launch(), &[], &world.machine).unwrap();
-    assert_eq!(change.apply().unwrap(), Applied { file: Some(file.clone()), backup: None });
+    assert_eq!(change.apply().unwrap(), ChangeResult { file: Some(file.clone()), backup: None });
     let text = fs::read_to_string(&file).unwrap();
     let servers = edit::HostTable { format: host.format, table: host.table, file: &file };
     assert!(servers.entries(&text).unwrap().contains_key("nonet"), "{text}");
@@ -213,7 +213,8 @@ fn what_nonet_would_not_run_as_the_host_does_is_not_taken_out() {
         names.sort();
         names.join(" ")
     };
-    let carried = |carried: Vec<Carried>| sorted(carried.into_iter().map(|carried| carried.name).collect());
+    let carried =
+        |carried: Vec<KnownServer>| sorted(carried.into_iter().map(|carried| carried.name).collect());
     let stay = |stay: Vec<(String, String)>| sorted(stay.into_iter().map(|(name, _)| name).collect());
     let first = world.import_host("vscode");
     let all = "boxed filed odd off open plain";

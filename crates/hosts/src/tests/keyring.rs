@@ -21,7 +21,7 @@ fn toml(world: &World) -> String {
     fs::read_to_string(world.servers_toml()).unwrap_or_default()
 }
 
-fn kept(imported: &Imported) -> Vec<(&str, bool)> {
+fn kept(imported: &ImportPlan) -> Vec<(&str, bool)> {
     imported.secrets.iter().map(|kept| (kept.name.as_str(), kept.there)).collect()
 }
 

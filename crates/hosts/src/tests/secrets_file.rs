@@ -21,7 +21,7 @@ fn file(world: &World) -> SecretsFile {
     SecretsFile::read(&secrets_file::beside(&world.servers_toml())).unwrap()
 }
 
-fn kept(imported: &Imported) -> Vec<(&str, bool)> {
+fn kept(imported: &ImportPlan) -> Vec<(&str, bool)> {
     assert!(imported.secrets.iter().all(|kept| kept.store == SecretStore::File));
     imported.secrets.iter().map(|kept| (kept.name.as_str(), kept.there)).collect()
 }

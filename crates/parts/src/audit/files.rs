@@ -14,7 +14,7 @@ use std::{
 use nonet_base::files::{append_file, lock_file, open_file, private_folder};
 use serde_json::{Value, json};
 
-use super::line::{self, Broken, ChainKey, Head};
+use super::line::{self, ChainHead, ChainKey, LineFlaw};
 
 /// How many gateways can write at the same time.
 const MAX_CHAINS: u32 = 256;
@@ -87,7 +87,7 @@ pub(super) fn lock_again(folder: &Path, chain: u32) -> Option<File> {
 /// The end of a chain.
 #[derive(Debug, Default)]
 pub(super) struct End {
-    pub head: Head,
+    pub head: ChainHead,
     /// The last file, and the length of its whole lines.
     pub file: Option<(PathBuf, u64)>,
     /// The torn last line of the file, if a crash has left one.
@@ -144,7 +144,7 @@ pub(super) fn end_of(folder: &Path, chain: u32, key: &ChainKey) -> io::Result<En
             let length = |bytes: usize| begin + bytes as u64;
             if let Ok(place) = line::read(rest, key) {
                 end.lacks_newline = true;
-                end.head = Head { seq: place.seq, hash: place.hash };
+                end.head = ChainHead { seq: place.seq, hash: place.hash };
                 end.file = Some((file.path.clone(), length(bytes.len())));
                 return Ok(end);
             }
@@ -154,12 +154,12 @@ pub(super) fn end_of(folder: &Path, chain: u32, key: &ChainKey) -> io::Result<En
         for line in bytes[..whole].split(|byte| *byte == b'\n').rev().filter(|line| !line.is_empty()) {
             match line::read(line, key) {
                 Ok(place) => {
-                    end.head = Head { seq: place.seq, hash: place.hash };
+                    end.head = ChainHead { seq: place.seq, hash: place.hash };
                     return Ok(end);
                 }
                 Err(why) => {
                     end.needs_other_key |=
-                        !end.is_damaged && matches!(why, Broken::NeedsKey | Broken::OtherKey);
+                        !end.is_damaged && matches!(why, LineFlaw::NeedsKey | LineFlaw::OtherKey);
                 }
             }
             end.is_damaged = true;

@@ -41,14 +41,14 @@ impl ChainKey {
 
 /// The head of a chain: the number and the hash of its last line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Head {
+pub(super) struct ChainHead {
     /// The number of the last line; 0 before the first.
     pub seq: u64,
     /// The hash of the last line; zeros before the first.
     pub hash: String,
 }
 
-impl Default for Head {
+impl Default for ChainHead {
     fn default() -> Self {
         Self { seq: 0, hash: "0".repeat(HASH) }
     }
@@ -56,7 +56,7 @@ impl Default for Head {
 
 /// The params of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Params {
+pub struct AuditedParams {
     /// A keyed hash: equal for equal params, and useless for guessing them.
     pub hash: String,
     /// The params themselves without secrets, if the settings want them.
@@ -110,7 +110,7 @@ pub struct Entry {
     pub version: Option<Box<str>>,
     /// Its params.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub params: Option<Params>,
+    pub params: Option<AuditedParams>,
     /// `allow`, `approve` or `deny`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<&'static str>,
@@ -145,7 +145,7 @@ pub struct Entry {
 
 /// A line as it is written.
 #[derive(Serialize)]
-struct Written<'a> {
+struct AuditLine<'a> {
     seq: u64,
     prev: &'a str,
     at: &'a str,
@@ -159,7 +159,7 @@ struct Written<'a> {
 /// Appends a line to `out` and moves the head of the chain to it. Returns where the line begins.
 pub(super) fn write(
     out: &mut Vec<u8>,
-    head: &mut Head,
+    head: &mut ChainHead,
     at_ms: u64,
     gateway: &str,
     entry: &Entry,
@@ -170,7 +170,7 @@ pub(super) fn write(
     let ms = i64::try_from(at_ms).unwrap_or(i64::MAX);
     let at = jiff::Timestamp::from_millisecond(ms).unwrap_or_default();
     let at = format!("{at:.3}");
-    let written = Written { seq, prev: &head.hash, at: &at, gateway, keyed: key.is_set(), entry };
+    let written = AuditLine { seq, prev: &head.hash, at: &at, gateway, keyed: key.is_set(), entry };
     // Writing into memory cannot fail, and every key is text.
     let _ = serde_json::to_writer(&mut *out, &written);
     out.pop();
@@ -178,13 +178,13 @@ pub(super) fn write(
     for part in [BEFORE, &hash, BEHIND, "\n"] {
         out.extend_from_slice(part.as_bytes());
     }
-    *head = Head { seq, hash };
+    *head = ChainHead { seq, hash };
     begin
 }
 
 /// The part of a line that places it in its chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(super) struct Place {
+pub(super) struct ChainPlace {
     pub seq: u64,
     pub prev: String,
     pub hash: String,
@@ -199,7 +199,7 @@ pub(super) struct Place {
 
 /// Why a line is not as it was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Broken {
+pub(super) enum LineFlaw {
     /// The line is not JSON, or lacks a mandatory field.
     Unreadable,
     /// The line's hash does not match its content.
@@ -211,15 +211,15 @@ pub(super) enum Broken {
 }
 
 /// Reads a line without its newline.
-pub(super) fn read(line: &[u8], key: &ChainKey) -> Result<Place, Broken> {
-    let place: Place = serde_json::from_slice(line).map_err(|_| Broken::Unreadable)?;
+pub(super) fn read(line: &[u8], key: &ChainKey) -> Result<ChainPlace, LineFlaw> {
+    let place: ChainPlace = serde_json::from_slice(line).map_err(|_| LineFlaw::Unreadable)?;
     let tail = format!("{BEFORE}{}{BEHIND}", place.hash);
-    let content = line.strip_suffix(tail.as_bytes()).ok_or(Broken::Edited)?;
+    let content = line.strip_suffix(tail.as_bytes()).ok_or(LineFlaw::Edited)?;
     let plain = ChainKey::default();
     let (key, broken) = match place.keyed {
-        true if !key.is_set() => return Err(Broken::NeedsKey),
-        true => (key, Broken::OtherKey),
-        false => (&plain, Broken::Edited),
+        true if !key.is_set() => return Err(LineFlaw::NeedsKey),
+        true => (key, LineFlaw::OtherKey),
+        false => (&plain, LineFlaw::Edited),
     };
     if key.hash(content) == place.hash { Ok(place) } else { Err(broken) }
 }
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_line_is_read_as_it_was_written_and_no_other_way() {
-        let (mut out, mut head) = (Vec::new(), Head::default());
+        let (mut out, mut head) = (Vec::new(), ChainHead::default());
         let entry = Entry { event: "call", tool: "shop.buy".into(), outcome: Some("ok"), ..Entry::default() };
         let (plain, keyed) = (ChainKey::default(), ChainKey::new(Some("a key of the user")));
         write(&mut out, &mut head, 1_700_000_000_123, "g", &entry, &plain);
@@ -244,12 +244,12 @@ mod tests {
         assert!(first.contains(r#""at":"2023-11-14T22:13:20.123Z""#), "{first}");
         let check =
             |line: String, expected| assert_eq!(read(line.as_bytes(), &plain), Err(expected), "{line}");
-        check(first.replace("shop.buy", "shop.bug"), Broken::Edited);
-        check(first.replace("\"seq\":1", "\"seq\":2"), Broken::Edited);
-        check(first[..first.len() - 1].into(), Broken::Unreadable);
-        check(first.replace(&one.hash, &one.prev), Broken::Edited);
-        check(format!("{first} "), Broken::Edited);
-        check("{}".into(), Broken::Unreadable);
+        check(first.replace("shop.buy", "shop.bug"), LineFlaw::Edited);
+        check(first.replace("\"seq\":1", "\"seq\":2"), LineFlaw::Edited);
+        check(first[..first.len() - 1].into(), LineFlaw::Unreadable);
+        check(first.replace(&one.hash, &one.prev), LineFlaw::Edited);
+        check(format!("{first} "), LineFlaw::Edited);
+        check("{}".into(), LineFlaw::Unreadable);
 
         let mut out = Vec::new();
         write(&mut out, &mut head, 1_700_000_000_123, "g", &entry, &keyed);
@@ -257,8 +257,8 @@ mod tests {
         let third = third.trim_end();
         assert_eq!(read(third.as_bytes(), &keyed).map(|place| place.hash), Ok(head.hash));
         let other = ChainKey::new(Some("another key"));
-        assert_eq!(read(third.as_bytes(), &other), Err(Broken::OtherKey));
-        check(third.into(), Broken::NeedsKey);
-        check(third.replace(r#""keyed":true,"#, ""), Broken::Edited);
+        assert_eq!(read(third.as_bytes(), &other), Err(LineFlaw::OtherKey));
+        check(third.into(), LineFlaw::NeedsKey);
+        check(third.replace(r#""keyed":true,"#, ""), LineFlaw::Edited);
     }
 }

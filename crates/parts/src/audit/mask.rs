@@ -15,14 +15,14 @@ pub(super) const MAX_TEXT: usize = 16_000;
 
 /// Values that must not appear.
 #[derive(Default)]
-pub struct Hidden {
+pub struct MaskRules {
     /// The values as they are.
     values: Vec<String>,
     /// The same in every encoding, where they are distinguishable from words.
     known: KnownSecrets,
 }
 
-impl Hidden {
+impl MaskRules {
     /// Takes the values, the longest first.
     pub fn new(values: Vec<String>) -> Self {
         let known = KnownSecrets::new(values.iter().map(|value| ("".into(), value.clone())));
@@ -31,7 +31,7 @@ impl Hidden {
 }
 
 /// Returns params or another text, which may be JSON, without secrets and of at most `most` characters.
-pub fn masked(text: &str, known: &Hidden, most: usize) -> String {
+pub fn masked(text: &str, known: &MaskRules, most: usize) -> String {
     let text = match serde_json::from_str::<Value>(text) {
         Ok(mut params) => {
             mask(&mut params, known);
@@ -43,7 +43,7 @@ pub fn masked(text: &str, known: &Hidden, most: usize) -> String {
     clip(&text, most)
 }
 
-fn mask(value: &mut Value, known: &Hidden) {
+fn mask(value: &mut Value, known: &MaskRules) {
     match value {
         Value::String(text) => *text = plain(text, known),
         Value::Array(items) => items.iter_mut().for_each(|item| mask(item, known)),
@@ -63,7 +63,7 @@ fn mask(value: &mut Value, known: &Hidden) {
     }
 }
 
-fn plain(text: &str, known: &Hidden) -> String {
+fn plain(text: &str, known: &MaskRules) -> String {
     let text = known
         .values
         .iter()
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn params_have_no_secrets() {
-        let known = Hidden::new(vec!["hunter2-of-the-config".into()]);
+        let known = MaskRules::new(vec!["hunter2-of-the-config".into()]);
         let check =
             |params: &str, expected: &str| assert_eq!(masked(params, &known, MAX_TEXT), expected, "{params}");
         check(r#"{"path":"a/b","n":3}"#, r#"{"path":"a/b","n":3}"#);

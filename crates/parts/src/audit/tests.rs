@@ -232,8 +232,10 @@ async fn a_chain_that_is_gone_or_cut_off_is_missed_by_the_others() {
     fs::write(&second, cut.join("\n") + "\n").expect("written");
     check("the chain ends with line 4, but line 8 of chain 1 saw its line 7");
     // A rewritten end has another head.
-    let mut head =
-        line::Head { seq: 4, hash: line::read(cut[3].as_bytes(), &ChainKey::default()).expect("read").hash };
+    let mut head = line::ChainHead {
+        seq: 4,
+        hash: line::read(cut[3].as_bytes(), &ChainKey::default()).expect("read").hash,
+    };
     let mut forged = (cut.join("\n") + "\n").into_bytes();
     for _ in 0..3 {
         let entry = Entry { event: "call", ..Entry::default() };
@@ -290,7 +292,7 @@ async fn only_the_key_makes_lines_of_a_keyed_chain() {
     let mut forged = (lines[..5].join("\n") + "\n").into_bytes();
     let hash =
         |line: &str| line.rsplit("\"hash\":\"").next().expect("a hash").trim_end_matches("\"}").to_owned();
-    let mut head = line::Head { seq: 5, hash: hash(lines[4]) };
+    let mut head = line::ChainHead { seq: 5, hash: hash(lines[4]) };
     line::write(
         &mut forged,
         &mut head,

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::{
     files::{ChainFile, chain_files},
-    line::{self, Broken, ChainKey, Head},
+    line::{self, ChainHead, ChainKey, LineFlaw},
 };
 
 /// The longest line that is read, in bytes. Written lines are always shorter.
@@ -68,7 +68,7 @@ pub struct Break {
 /// The head of a chain, as a line of another chain has recorded it.
 #[derive(Debug)]
 struct Sighting {
-    head: Head,
+    head: ChainHead,
     /// Whether the other line has the key.
     is_keyed: bool,
     /// The chain and the number of the other line.
@@ -116,7 +116,7 @@ pub fn verify(place: &Path, key: &ChainKey) -> io::Result<Vec<ChainReport>> {
 /// they were written is found when their own chain is read.
 fn find_sightings(file: &ChainFile, into: &mut BTreeMap<u32, Vec<Sighting>>) -> io::Result<()> {
     #[derive(Deserialize)]
-    struct Seen {
+    struct ChainAnchor {
         chain: u32,
         last: u64,
         hash: String,
@@ -128,12 +128,12 @@ fn find_sightings(file: &ChainFile, into: &mut BTreeMap<u32, Vec<Sighting>>) -> 
     let mut bytes = Vec::new();
     while io::Read::take(&mut lines, MAX_LINE).read_until(b'\n', &mut bytes)? > 0 {
         if finder.find(&bytes).is_some()
-            && let Ok(place) = serde_json::from_slice::<line::Place>(&bytes)
+            && let Ok(place) = serde_json::from_slice::<line::ChainPlace>(&bytes)
             && matches!(place.event.as_str(), "start" | "file" | "file_missing")
         {
             let seen = place.about.as_ref().and_then(|about| about.get("chains")).unwrap_or(&Value::Null);
-            for seen in Vec::<Seen>::deserialize(seen).unwrap_or_default() {
-                let head = Head { seq: seen.last, hash: seen.hash };
+            for seen in Vec::<ChainAnchor>::deserialize(seen).unwrap_or_default() {
+                let head = ChainHead { seq: seen.last, hash: seen.hash };
                 let sighting = Sighting { head, is_keyed: place.keyed, by: (file.chain, place.seq) };
                 into.entry(seen.chain).or_default().push(sighting);
             }
@@ -155,13 +155,13 @@ fn gone(folder: &Path, chain: u32, sightings: &[Sighting]) -> ChainReport {
 struct Reader<'a> {
     key: &'a ChainKey,
     report: ChainReport,
-    head: Option<Head>,
+    head: Option<ChainHead>,
     /// The number of the last line with the key, or for which a line with the key vouches.
     vouched: u64,
     /// What other chains have seen of this one, and has not been found yet.
     sightings: Vec<Sighting>,
     /// The lines that the first line follows; a later line must record their removal.
-    begins_after: Option<Head>,
+    begins_after: Option<ChainHead>,
     /// Whether the line before has the key.
     last_is_keyed: bool,
     at: (PathBuf, usize),
@@ -260,14 +260,14 @@ impl Reader<'_> {
                     self.rest = Some(bytes.len());
                     continue;
                 }
-                Err(Broken::Unreadable) => return Ok(Err("it is not a line of an audit log".into())),
-                Err(Broken::Edited) => {
+                Err(LineFlaw::Unreadable) => return Ok(Err("it is not a line of an audit log".into())),
+                Err(LineFlaw::Edited) => {
                     return Ok(Err("it was edited: its hash does not match its content".into()));
                 }
-                Err(Broken::OtherKey) => {
+                Err(LineFlaw::OtherKey) => {
                     return Ok(Err("it was edited, or written with another key".into()));
                 }
-                Err(Broken::NeedsKey) => {
+                Err(LineFlaw::NeedsKey) => {
                     let why = "it was written with a key: name the servers.toml that has `key` in [audit]";
                     return Ok(Err(why.into()));
                 }
@@ -278,14 +278,14 @@ impl Reader<'_> {
         }
     }
 
-    fn line(&mut self, place: line::Place) -> Result<(), String> {
+    fn line(&mut self, place: line::ChainPlace) -> Result<(), String> {
         let about = |key: &str| place.about.as_ref().and_then(|about| about.get(key));
         let number = |key: &str| about(key).and_then(Value::as_u64);
         match &self.head {
             None => {
                 self.report.first = place.seq;
                 let hash = place.prev.clone();
-                self.begins_after = Some(Head { seq: place.seq.saturating_sub(1), hash });
+                self.begins_after = Some(ChainHead { seq: place.seq.saturating_sub(1), hash });
             }
             Some(head) if place.seq != head.seq + 1 => {
                 return Err(format!(
@@ -333,7 +333,7 @@ impl Reader<'_> {
             self.begins_after = None;
         }
         self.report.lines += 1;
-        self.head = Some(Head { seq: place.seq, hash: place.hash });
+        self.head = Some(ChainHead { seq: place.seq, hash: place.hash });
         Ok(())
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Shared,
     files::{self, End, chain_files, path_of},
-    line::{self, ChainKey, Entry, Head},
+    line::{self, ChainHead, ChainKey, Entry},
     mask,
 };
 use crate::trace::AuditExport;
@@ -41,7 +41,7 @@ const MAX_FILE: u64 = 64 << 20;
 const MAX_TORN: usize = 2_000;
 
 /// A message to the thread.
-pub(super) enum Message {
+pub(super) enum WriterMessage {
     /// An entry, its time, and the sender that is notified once the line is on disk.
     Line { at_ms: u64, entry: Box<Entry>, written: Option<oneshot::Sender<()>> },
     /// Begin the log even if no entry follows.
@@ -55,7 +55,7 @@ struct Chain {
     number: u32,
     /// Held as long as the gateway writes to the chain.
     _lock: File,
-    head: Head,
+    head: ChainHead,
     file: File,
     path: PathBuf,
     /// The length of the file's whole lines.
@@ -83,12 +83,12 @@ pub(super) struct Writer {
 }
 
 /// A writer that has written everything. Exports the remaining lines when it is dropped, outside the runtime.
-pub(super) struct Ended {
+pub(super) struct StoppedWriter {
     _export: Option<AuditExport>,
     stopped: Option<oneshot::Sender<()>>,
 }
 
-impl Ended {
+impl StoppedWriter {
     /// Notifies the caller that stopped the writer.
     pub(super) fn tell(mut self) {
         let stopped = self.stopped.take();
@@ -117,7 +117,7 @@ impl Writer {
     }
 
     /// Writes until the gateway stops or all senders are gone.
-    pub(super) async fn run(mut self, mut messages: mpsc::Receiver<Message>) -> Ended {
+    pub(super) async fn run(mut self, mut messages: mpsc::Receiver<WriterMessage>) -> StoppedWriter {
         let mut stopped = None;
         let mut received = Vec::with_capacity(BATCH);
         while stopped.is_none() {
@@ -126,17 +126,17 @@ impl Writer {
             }
             for message in received.drain(..) {
                 match message {
-                    Message::Line { at_ms, entry, written } => {
+                    WriterMessage::Line { at_ms, entry, written } => {
                         self.entries.push_back((at_ms, entry));
                         self.waiting.extend(written);
                     }
-                    Message::Begin => {}
-                    Message::Stop(tell) => stopped = Some(tell),
+                    WriterMessage::Begin => {}
+                    WriterMessage::Stop(tell) => stopped = Some(tell),
                 }
             }
             if stopped.is_some() {
                 // Messages behind the stop belong to calls that have ended meanwhile.
-                while let Ok(Message::Line { at_ms, entry, written }) = messages.try_recv() {
+                while let Ok(WriterMessage::Line { at_ms, entry, written }) = messages.try_recv() {
                     self.entries.push_back((at_ms, entry));
                     self.waiting.extend(written);
                 }
@@ -149,11 +149,15 @@ impl Writer {
         if let Some(chain) = &self.chain {
             let _ = chain.file.sync_all();
         }
-        Ended { _export: self.export.take(), stopped }
+        StoppedWriter { _export: self.export.take(), stopped }
     }
 
     /// Waits for messages, and syncs lines when that is due. Returns whether more messages may come.
-    async fn receive(&mut self, from: &mut mpsc::Receiver<Message>, into: &mut Vec<Message>) -> bool {
+    async fn receive(
+        &mut self,
+        from: &mut mpsc::Receiver<WriterMessage>,
+        into: &mut Vec<WriterMessage>,
+    ) -> bool {
         loop {
             let unsynced = self.unsynced.filter(|_| self.shared.settings.sync == AuditSync::Interval);
             let left = unsynced.map(|since| SYNC_EVERY.saturating_sub(since.elapsed()));

@@ -58,7 +58,7 @@ fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(from: D)
 
 /// A message being assembled.
 #[derive(Default)]
-pub(super) struct Gathering {
+pub(super) struct CompletionBuilder {
     message: Completion,
     refusal: String,
     /// The endpoint's number of each call.
@@ -69,12 +69,12 @@ pub(super) struct Gathering {
 
 /// Reads an answer that is one object.
 pub(super) fn whole(body: &[u8]) -> Result<Completion, ChatError> {
-    let mut gathering = Gathering::default();
+    let mut gathering = CompletionBuilder::default();
     gathering.add(body)?;
     gathering.finish()
 }
 
-impl Gathering {
+impl CompletionBuilder {
     /// Adds an object of the answer.
     pub(super) fn add(&mut self, json: &[u8]) -> Result<(), ChatError> {
         let unusable = |why: &str| {

@@ -85,7 +85,7 @@ async fn work_that_was_begun_always_becomes_a_job() {
         assert_eq!(jobs.has_room(), Ok(()));
         endless(&jobs, me());
     }
-    assert_eq!(jobs.has_room(), Err(Exhausted::Gateway(3)), "nothing new begins");
+    assert_eq!(jobs.has_room(), Err(QuotaExceeded::Gateway(3)), "nothing new begins");
     let late = start(me());
     let cancel = late.cancel.clone();
     let late = jobs.adopt(late, tokio::spawn(std::future::pending()), |_| {});
@@ -133,13 +133,13 @@ async fn a_job_has_its_place_until_it_ends() {
         jobs.adopt(Start { place, ..start(me()) }, tokio::spawn(std::future::pending()), |_| {})
     };
     let first = hand_over(begin(true).expect("there is room"));
-    assert_eq!(begin(true).err(), Some(Exhausted::Jobs(1)));
+    assert_eq!(begin(true).err(), Some(QuotaExceeded::Jobs(1)));
     // Work in progress continues regardless of the number of jobs.
     let (one, other) = (begin(false).expect("a call"), begin(false).expect("a call"));
-    assert_eq!(begin(false).err(), Some(Exhausted::Calls(2)));
+    assert_eq!(begin(false).err(), Some(QuotaExceeded::Calls(2)));
     hand_over(one);
     hand_over(other);
-    assert_eq!((account.jobs(), begin(false).err()), (3, Some(Exhausted::Jobs(3))));
+    assert_eq!((account.jobs(), begin(false).err()), (3, Some(QuotaExceeded::Jobs(3))));
     first.cancel.cancel();
     drop(first);
     assert_eq!(jobs.running(), 3);

@@ -18,7 +18,7 @@ const GOAL: &str = "goal";
 
 /// Where an owner's goal and tasks are kept.
 #[derive(Clone, Copy, Debug)]
-pub enum Desk<'a> {
+pub enum WorkPlace<'a> {
     /// In the store, for later sessions too.
     Kept {
         /// The profile that the desk belongs to; empty without one.
@@ -129,10 +129,10 @@ fn in_the_way(tasks: &[Todo]) -> Option<Option<&Todo>> {
 
 impl Memory {
     /// Returns the work on a desk.
-    pub async fn work(&self, desk: Desk<'_>) -> Result<Work, StoreError> {
+    pub async fn work(&self, desk: WorkPlace<'_>) -> Result<Work, StoreError> {
         match desk {
-            Desk::Session(list) => Ok(list.0.lock().clone()),
-            Desk::Kept { owner } => {
+            WorkPlace::Session(list) => Ok(list.0.lock().clone()),
+            WorkPlace::Kept { owner } => {
                 let goal = self.records.get(RecordKind::Goal, owner, GOAL).await?;
                 let goal = goal.and_then(|record| record.body["goal"].as_str().map(str::to_owned));
                 Ok(Work { goal, tasks: self.kept_tasks(owner).await? })
@@ -145,10 +145,16 @@ impl Memory {
     }
 
     /// Sets or removes the goal. Returns the previous goal.
-    pub async fn set_goal(&self, desk: Desk<'_>, goal: Option<&str>) -> Result<Option<String>, StoreError> {
+    pub async fn set_goal(
+        &self,
+        desk: WorkPlace<'_>,
+        goal: Option<&str>,
+    ) -> Result<Option<String>, StoreError> {
         match desk {
-            Desk::Session(list) => Ok(std::mem::replace(&mut list.0.lock().goal, goal.map(str::to_owned))),
-            Desk::Kept { owner } => {
+            WorkPlace::Session(list) => {
+                Ok(std::mem::replace(&mut list.0.lock().goal, goal.map(str::to_owned)))
+            }
+            WorkPlace::Kept { owner } => {
                 let before = self.records.get(RecordKind::Goal, owner, GOAL).await?;
                 match goal {
                     Some(goal) => {
@@ -165,14 +171,14 @@ impl Memory {
     /// Adds a task.
     pub async fn add_task(
         &self,
-        desk: Desk<'_>,
+        desk: WorkPlace<'_>,
         subject: &str,
         description: Option<&str>,
     ) -> Result<AddedTask, StoreError> {
         let task = Todo::new(subject, description);
         let id = task.id.clone();
         match desk {
-            Desk::Session(list) => {
+            WorkPlace::Session(list) => {
                 let mut work = list.0.lock();
                 let removed = match in_the_way(&work.tasks) {
                     None => None,
@@ -183,7 +189,7 @@ impl Memory {
                 work.tasks.push(task);
                 Ok(AddedTask::Added { id, removed })
             }
-            Desk::Kept { owner } => {
+            WorkPlace::Kept { owner } => {
                 let tasks = self.kept_tasks(owner).await?;
                 let removed = match in_the_way(&tasks) {
                     None => None,
@@ -207,14 +213,14 @@ impl Memory {
     /// Changes a task and returns it; `None` if there is no such task.
     pub async fn update_task(
         &self,
-        desk: Desk<'_>,
+        desk: WorkPlace<'_>,
         id: &str,
         state: Option<TodoState>,
         note: Option<&str>,
     ) -> Result<Option<Todo>, StoreError> {
         let owner = match desk {
-            Desk::Kept { owner } => owner,
-            Desk::Session(list) => {
+            WorkPlace::Kept { owner } => owner,
+            WorkPlace::Session(list) => {
                 let mut work = list.0.lock();
                 let task = work.tasks.iter_mut().find(|task| task.id == id);
                 return Ok(task.map(|task| {

@@ -39,7 +39,7 @@ pub struct Fact {
 
 /// The outcome of remembering a fact.
 #[derive(Debug)]
-pub enum Remembered {
+pub enum FactOutcome {
     /// The fact is kept.
     Kept {
         /// `fact-` and 12 hex digits, a hash of the text: the same text always has the same id.
@@ -101,7 +101,7 @@ impl Memory {
         content: &str,
         tags: &[String],
         embedder: Option<&Embedder>,
-    ) -> Result<Remembered, StoreError> {
+    ) -> Result<FactOutcome, StoreError> {
         let id = id_of(content);
         let shelf = self.shelf(owner);
         let mut state = shelf.current(&*self.records, embedder).await?;
@@ -123,7 +123,7 @@ impl Memory {
             ..NewRecord::new(RecordKind::Fact, json!({ "content": content, "tags": all }))
         };
         if self.records.put(record, Most::Refuse(MOST_FACTS)).await?.is_none() {
-            return Ok(Remembered::Full);
+            return Ok(FactOutcome::Full);
         }
         let fact = Fact {
             document: Arc::new(Document::prose(&id, content, all.clone())),
@@ -134,7 +134,7 @@ impl Memory {
         state.put(fact);
         drop(state);
         self.catch_up(&shelf, embedder);
-        Ok(Remembered::Kept { id, tags: all, known: known.is_some(), similar })
+        Ok(FactOutcome::Kept { id, tags: all, known: known.is_some(), similar })
     }
 
     /// Finds facts with all of these tags: the best matches for a query, or the newest facts.

@@ -69,7 +69,7 @@ struct State {
 }
 
 /// The facts as currently stored. Keeps them locked until dropped.
-pub(super) struct Current<'a> {
+pub(super) struct LockedFacts<'a> {
     state: MutexGuard<'a, State>,
     count: &'a AtomicUsize,
 }
@@ -101,7 +101,7 @@ impl Shelf {
         &self,
         records: &dyn Records,
         embedder: Option<&Embedder>,
-    ) -> Result<Current<'_>, StoreError> {
+    ) -> Result<LockedFacts<'_>, StoreError> {
         let mut state = self.state.lock().await;
         let changes = records.changes(&self.owner).await?;
         if changes != state.changes {
@@ -126,7 +126,7 @@ impl Shelf {
                 .collect();
             (state.model, state.without_vectors) = (Some(model), true);
         }
-        Ok(Current { state, count: &self.count })
+        Ok(LockedFacts { state, count: &self.count })
     }
 
     /// Whether the caller has to update the index, because nobody else is doing so.
@@ -142,7 +142,7 @@ impl Shelf {
 
     /// Updates the index, and makes the missing vectors.
     pub(super) async fn catch_up(&self, records: &dyn Records, embedder: Option<&Embedder>) {
-        let done = Done(&self.catching_up);
+        let done = UpdateGuard(&self.catching_up);
         let mut refused = HashSet::new();
         loop {
             let mut current = match self.current(records, embedder).await {
@@ -203,9 +203,9 @@ impl Shelf {
 }
 
 /// Marks the update of the index as over, however it ends.
-struct Done<'a>(&'a watch::Sender<bool>);
+struct UpdateGuard<'a>(&'a watch::Sender<bool>);
 
-impl Drop for Done<'_> {
+impl Drop for UpdateGuard<'_> {
     fn drop(&mut self) {
         self.0.send_replace(false);
     }
@@ -232,7 +232,7 @@ impl State {
     }
 }
 
-impl Current<'_> {
+impl LockedFacts<'_> {
     pub(super) fn len(&self) -> usize {
         self.state.facts.len()
     }

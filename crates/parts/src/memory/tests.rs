@@ -19,8 +19,8 @@ fn open(folder: Option<&TempDir>) -> Memory {
 async fn remember(memory: &Memory, content: &str, tags: &[&str]) -> (String, bool, Vec<Arc<str>>) {
     let tags: Vec<String> = tags.iter().map(|tag| (*tag).to_owned()).collect();
     match memory.remember("", content, &tags, None).await.expect("it is kept") {
-        Remembered::Kept { id, known, similar, .. } => (id, known, similar),
-        Remembered::Full => panic!("there is room"),
+        FactOutcome::Kept { id, known, similar, .. } => (id, known, similar),
+        FactOutcome::Full => panic!("there is room"),
     }
 }
 
@@ -100,7 +100,7 @@ async fn ten_thousand_facts_are_found_and_more_are_refused() {
     assert_eq!(found[0], "Machine 7001 is in rack 17", "{found:?}");
     for owner in ["b", "c"] {
         let more = memory.remember(owner, "one more", &[], None).await.expect("it is answered");
-        assert!(matches!(more, Remembered::Full));
+        assert!(matches!(more, FactOutcome::Full));
     }
     // Only the facts of two owners stay in memory.
     memory.shelf("c");
@@ -108,14 +108,14 @@ async fn ten_thousand_facts_are_found_and_more_are_refused() {
     assert_eq!(owners, ["b", "c"]);
     memory.forget("c", "7").await.expect("it is removed").expect("it was there");
     let more = memory.remember("c", "one more", &[], None).await.expect("it is answered");
-    assert!(matches!(more, Remembered::Kept { .. }));
+    assert!(matches!(more, FactOutcome::Kept { .. }));
 }
 
 #[tokio::test]
 async fn a_desk_is_the_same_in_the_store_and_in_a_session() {
     let memory = open(None);
     let list = Worklist::default();
-    for desk in [Desk::Session(&list), Desk::Kept { owner: "" }] {
+    for desk in [WorkPlace::Session(&list), WorkPlace::Kept { owner: "" }] {
         assert_eq!(memory.work(desk).await.expect("read"), Work::default());
         assert_eq!(memory.set_goal(desk, Some("ship 2.0")).await.expect("set"), None);
         assert_eq!(memory.set_goal(desk, Some("ship 2.1")).await.expect("set").as_deref(), Some("ship 2.0"));

@@ -24,7 +24,7 @@ const BYTES_PER_TOKEN: i64 = 4;
 
 /// Figures read from the gateway when the page is built.
 #[derive(Clone, Debug, Default)]
-pub struct Now {
+pub struct MetricsNow {
     /// The servers of the configuration, by name.
     pub servers: BTreeMap<Arc<str>, ServerNow>,
     /// Calls that run in the background.
@@ -83,7 +83,7 @@ pub(super) struct MetricsPage {
     pub(super) servers: BTreeMap<Arc<str>, Arc<ServerCounts>>,
     pub(super) gateway: HistogramReading,
     pub(super) search: HistogramReading,
-    pub(super) now: Now,
+    pub(super) now: MetricsNow,
 }
 
 impl MetricsPage {

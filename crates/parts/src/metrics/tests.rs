@@ -24,9 +24,9 @@ fn call(metrics: &Metrics, server: &str, tool: &str, outcome: &'static str, serv
     metrics.record(&full, &call);
 }
 
-fn now(servers: &[(&str, &'static str)]) -> Now {
+fn now(servers: &[(&str, &'static str)]) -> MetricsNow {
     let servers = servers.iter().map(|(server, state)| (name(server), ServerNow { state, calls_running: 0 }));
-    Now { servers: servers.collect(), ..Now::default() }
+    MetricsNow { servers: servers.collect(), ..MetricsNow::default() }
 }
 
 /// Returns the samples of a page, by series. Fails if a line is not a sample or if a series occurs twice.
@@ -57,7 +57,7 @@ fn the_page_is_as_promised() {
     metrics.refused("invalid_params");
     metrics.searched(Duration::from_micros(700));
     metrics.restarted(&name("shop"));
-    let page = metrics.render(Now {
+    let page = metrics.render(MetricsNow {
         servers: BTreeMap::from([
             (name("shop"), ServerNow { state: "ready", calls_running: 2 }),
             (name("mail"), ServerNow { state: "auth_required", calls_running: 0 }),
@@ -79,7 +79,7 @@ fn the_page_is_as_promised() {
 
 #[test]
 fn an_empty_page_is_a_page() {
-    let page = Metrics::default().render(Now::default());
+    let page = Metrics::default().render(MetricsNow::default());
     assert_eq!(samples(&page)["nonet_gateway_seconds_count"], 0.0);
 }
 
@@ -185,7 +185,7 @@ fn two_tools_with_one_label_are_one_series() {
         };
         metrics.record(&name(full), &call);
     }
-    let page = metrics.render(Now::default());
+    let page = metrics.render(MetricsNow::default());
     assert_eq!(samples(&page)["nonet_calls_total{server=\"shop\",tool=\"buy\",outcome=\"ok\"}"], 2.0);
 }
 
@@ -209,7 +209,7 @@ fn the_number_of_series_has_an_end() {
     call(&metrics, "shop", "tool_0", "ok", 1_000);
     assert_eq!(metrics.total(), (MAX_TOOLS as u64 + 501, 0));
     assert_eq!(metrics.of("shop.tool_0"), (2, 0));
-    let page = metrics.render(Now::default());
+    let page = metrics.render(MetricsNow::default());
     let samples = samples(&page);
     let series = samples.keys().filter(|series| series.starts_with("nonet_calls_total")).count();
     assert_eq!(series, MAX_TOOLS + 2);
@@ -229,7 +229,7 @@ fn own_tools_do_not_count_as_time_in_a_server() {
     assert_eq!(metrics.latency().server, None);
     call(&metrics, "shop", "buy", "ok", 3_000);
     assert_eq!(metrics.mean_us(), Some((80, 3_000)));
-    let page = metrics.render(Now::default());
+    let page = metrics.render(MetricsNow::default());
     assert!(!page.contains("nonet_server_seconds_count{server=\"gateway\"}"), "{page}");
 }
 
@@ -259,7 +259,7 @@ fn quantiles_cover_all_servers() {
 
 #[test]
 fn a_short_list_saves_nothing() {
-    let now = Now { bytes_of_all_tools: 2_000, bytes_of_the_nine: 10_000, ..Now::default() };
+    let now = MetricsNow { bytes_of_all_tools: 2_000, bytes_of_the_nine: 10_000, ..MetricsNow::default() };
     let page = Metrics::default().render(now);
     assert_eq!(samples(&page)["nonet_tools_list_saved_tokens"], -2_000.0);
 }

@@ -10,11 +10,11 @@ fn account(quotas: Quotas) -> Arc<Account> {
 fn a_place_is_free_again_once_it_is_dropped() {
     let account = account(Quotas { calls: 2, ..Quotas::default() });
     let (one, other) = (account.call(), account.call());
-    assert_eq!(account.call().err(), Some(Exhausted::Calls(2)));
+    assert_eq!(account.call().err(), Some(QuotaExceeded::Calls(2)));
     drop(one);
     assert!(account.call().is_ok());
     drop(other);
-    assert_eq!(*account.used.lock(), Used::default());
+    assert_eq!(*account.used.lock(), PlacesInUse::default());
 }
 
 #[test]
@@ -26,27 +26,27 @@ fn calls_and_jobs_together_stay_below_both_quotas() {
         jobs.push(call.into_job(&account));
     }
     assert_eq!(account.jobs(), 5);
-    assert_eq!(account.call().err(), Some(Exhausted::Jobs(5)));
-    assert_eq!(account.job().err(), Some(Exhausted::Jobs(5)));
+    assert_eq!(account.call().err(), Some(QuotaExceeded::Jobs(5)));
+    assert_eq!(account.job().err(), Some(QuotaExceeded::Jobs(5)));
     // There is always room for requests about the work in progress.
     assert!(account.request().is_ok());
     jobs.pop();
     assert!(account.call().is_ok());
-    assert_eq!(account.job().err(), Some(Exhausted::Jobs(4)));
+    assert_eq!(account.job().err(), Some(QuotaExceeded::Jobs(4)));
     jobs.clear();
     let launched = account.job().expect("there is room for a job").into_job(&account);
     assert_eq!((account.jobs(), account.used.lock().calls), (1, 0));
     drop(launched);
-    assert_eq!(*account.used.lock(), Used::default());
+    assert_eq!(*account.used.lock(), PlacesInUse::default());
 }
 
 #[test]
 fn everything_has_an_end() {
     let account = account(Quotas { calls: 2, sessions: 1, parked: 1, ..Quotas::default() });
-    let requests: Vec<Place> = (0..4).map(|_| account.request().expect("there is room")).collect();
-    assert_eq!(account.request().err(), Some(Exhausted::Requests(4)));
+    let requests: Vec<QuotaPlace> = (0..4).map(|_| account.request().expect("there is room")).collect();
+    assert_eq!(account.request().err(), Some(QuotaExceeded::Requests(4)));
     let session = account.session().expect("the first one");
-    assert_eq!(account.session().err(), Some(Exhausted::Sessions(1)));
+    assert_eq!(account.session().err(), Some(QuotaExceeded::Sessions(1)));
     let parked = account.parked().expect("the first one");
     assert!(account.parked().is_none());
     drop((requests, session, parked));
@@ -55,12 +55,15 @@ fn everything_has_an_end() {
 
 #[test]
 fn a_refusal_says_what_to_end() {
-    for exhausted in
-        [Exhausted::Calls(64), Exhausted::Jobs(50), Exhausted::Requests(128), Exhausted::Sessions(100)]
-    {
+    for exhausted in [
+        QuotaExceeded::Calls(64),
+        QuotaExceeded::Jobs(50),
+        QuotaExceeded::Requests(128),
+        QuotaExceeded::Sessions(100),
+    ] {
         let fault = Fault::from(exhausted);
         assert!(fault.code == Code::RateLimited && fault.retryable && fault.retry_after_ms.is_some());
-        assert!(fault.message.contains("quotas.") || exhausted == Exhausted::Requests(128), "{fault}");
+        assert!(fault.message.contains("quotas.") || exhausted == QuotaExceeded::Requests(128), "{fault}");
         assert!(fault.next_step.is_some() && fault.message.contains("Nothing was sent"), "{fault}");
     }
 }

@@ -165,7 +165,7 @@ impl Parent {
         if !ACTIVE.load(Ordering::Relaxed) {
             return Self::default();
         }
-        Self(TraceContextPropagator::new().extract_with_context(&Context::new(), &Read(meta)))
+        Self(TraceContextPropagator::new().extract_with_context(&Context::new(), &MetaReader(meta)))
     }
 
     /// Returns whether it is a span of this process.
@@ -228,7 +228,7 @@ impl Span {
     /// Names this span in `_meta` as the parent of what follows.
     pub fn pass_on(&self, meta: &mut Map<String, Value>) {
         if !self.0.is_disabled() {
-            TraceContextPropagator::new().inject_context(&self.0.context(), &mut Write(meta));
+            TraceContextPropagator::new().inject_context(&self.0.context(), &mut MetaWriter(meta));
         }
     }
 
@@ -290,9 +290,9 @@ fn signed(size: usize) -> i64 {
 }
 
 /// Reads from `_meta`.
-struct Read<'a>(&'a Map<String, Value>);
+struct MetaReader<'a>(&'a Map<String, Value>);
 
-impl Extractor for Read<'_> {
+impl Extractor for MetaReader<'_> {
     fn get(&self, key: &str) -> Option<&str> {
         self.0.get(key)?.as_str()
     }
@@ -303,9 +303,9 @@ impl Extractor for Read<'_> {
 }
 
 /// Writes to `_meta`, and removes empty values.
-struct Write<'a>(&'a mut Map<String, Value>);
+struct MetaWriter<'a>(&'a mut Map<String, Value>);
 
-impl Injector for Write<'_> {
+impl Injector for MetaWriter<'_> {
     fn set(&mut self, key: &str, value: String) {
         if value.is_empty() {
             self.0.remove(key);

@@ -15,12 +15,12 @@ fn watch(notify_when: NotifyWhen) -> Watch {
     Watch { tool: "a.b".into(), interval_s: 30, notify_when, batch_size: 3, ..Watch::default() }
 }
 
-fn finding(found: F) -> Finding {
-    let value = |n: i64, is_met| Finding::Value { seen: Seen::new(&json!(n), true, 0), is_met };
+fn finding(found: F) -> WatchFinding {
+    let value = |n: i64, is_met| WatchFinding::Value { seen: SeenValue::new(&json!(n), true, 0), is_met };
     match found {
         V(n) => value(n, false),
         T(n) => value(n, true),
-        E => Finding::Error(CheckError { code: "server_down".into(), message: "down".into() }),
+        E => WatchFinding::Error(CheckError { code: "server_down".into(), message: "down".into() }),
     }
 }
 
@@ -64,7 +64,7 @@ fn a_change_comes_with_the_value_before_it() {
     let news = take(&mut watch, V(2)).expect("news");
     assert_eq!((news.changed, news.before, news.counts), (true, Some(json!(1)), None));
     // A large value is compared, but not remembered.
-    let large = |n| Finding::Value { seen: Seen::new(&json!(n), false, 0), is_met: false };
+    let large = |n| WatchFinding::Value { seen: SeenValue::new(&json!(n), false, 0), is_met: false };
     watch.take(large(3), 0, 0);
     let news = watch.take(large(4), 0, 0).expect("news");
     assert_eq!((news.changed, news.before), (true, None));
@@ -79,7 +79,7 @@ fn a_summary_counts_what_came_since_the_last() {
     assert_eq!(take(&mut watch, V(2)).and_then(|news| news.counts), counts(3, 1, 1));
     assert_eq!(take(&mut watch, V(2)), None);
     let last = take(&mut watch, V(3)).expect("news");
-    assert_eq!((last.why, last.counts), (Why::Finished, counts(2, 1, 0)));
+    assert_eq!((last.why, last.counts), (NoticeReason::Finished, counts(2, 1, 0)));
 }
 
 #[test]

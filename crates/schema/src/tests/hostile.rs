@@ -248,7 +248,7 @@ fn nearly_all_schemas_are_simple() {
         json!({"$defs": {"A": {"enum": [1]}}, "properties": {"a": {"$ref": "#/$defs/A"}, "b": {"$ref": "#/$defs/A"}}}),
         json!({"properties": {"a": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, "additionalProperties": false}),
     ] {
-        assert!(matches!(limits::examine(&schema), Ok(Cost::Simple(_))), "{schema}");
+        assert!(matches!(limits::examine(&schema), Ok(CheckCost::Simple(_))), "{schema}");
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     link::{Lost, SignInNeeded},
     refusal::Refusal,
 };
-use crate::oauth::Account;
+use crate::oauth::TokenAccount;
 
 /// The shortest value of `env`, `headers` or the keyring that is masked: shorter ones are words, not secrets.
 const MASKED: usize = 8;
@@ -24,7 +24,7 @@ pub(super) struct Credentials {
     /// Values of `env` and `headers`, and secrets of the keyring.
     pub secrets: Arc<[String]>,
     /// The sign-in, for a server without authorization in its `headers`.
-    pub account: Option<Arc<Account>>,
+    pub account: Option<Arc<TokenAccount>>,
 }
 
 impl Credentials {
@@ -38,7 +38,7 @@ impl Credentials {
         let configured = configured.map(|value| without_scheme(value.expose()).to_string());
         let secrets = configured.chain(inherited.into_iter().flatten()).chain(in_query(&settings.transport));
         let account = settings.transport.sign_in().map(|(url, _, oauth)| {
-            Arc::new(Account::new(server, url, oauth.clone(), context.vault.as_ref()))
+            Arc::new(TokenAccount::new(server, url, oauth.clone(), context.vault.as_ref()))
         });
         Self {
             server: server.clone(),

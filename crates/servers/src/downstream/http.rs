@@ -20,7 +20,7 @@ use nonet_text::results::CallResult;
 use nonet_wire::{
     BodyStream, EventReader, Expectations, Inbox, Limits, Message, MessageKind, Scanned, Share, SizeLimit,
     Weight, error_excerpt,
-    http::{Endpoint, HttpFault, HttpReply, Signer, said},
+    http::{HttpFault, HttpReply, SignedClient, Signer, said},
     judge, off_thread,
     rmcp::{TransportFault, discover_refused, transport_fault},
     scan,
@@ -98,7 +98,7 @@ pub(super) fn transport(
         direct: tap.open.clone(),
         asking: Arc::default(),
     };
-    let endpoint = Endpoint::new(signer)?;
+    let endpoint = SignedClient::new(signer)?;
     let client = VerbatimClient { server, endpoint, streams: streams.clone(), place: Place::default() };
     let (to_rmcp, beside) = mpsc::channel(MOST_BESIDE);
     let calls = HttpCalls::new(client.clone(), tap.beside(), to_rmcp);
@@ -213,7 +213,7 @@ impl Transport<RoleClient> for HttpTransport {
 #[derive(Clone)]
 pub(super) struct VerbatimClient {
     server: Arc<str>,
-    endpoint: Endpoint,
+    endpoint: SignedClient,
     streams: Streams,
     place: Place,
 }

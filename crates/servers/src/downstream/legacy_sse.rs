@@ -10,7 +10,7 @@ use http::{HeaderMap, StatusCode};
 use nonet_base::text::clip;
 use nonet_wire::{
     Backlog, BodyStream, Data, EventReader, Expectations, Heavy, Inbox, Message, Scan, StreamEvent, Weight,
-    http::{Endpoint, HttpFault, Signer, address},
+    http::{HttpFault, SignedClient, Signer, address},
     judge, scan,
 };
 use reqwest::Url;
@@ -54,7 +54,7 @@ pub(super) struct Events {
 
 /// The destination of messages.
 struct Post {
-    endpoint: Endpoint,
+    endpoint: SignedClient,
     url: Url,
     headers: HeaderMap,
     /// Messages in transmission.
@@ -74,7 +74,7 @@ impl Events {
         tap: Tap,
         closed: CancellationToken,
     ) -> Result<Self, SseError> {
-        let endpoint = Endpoint::new(signer)?;
+        let endpoint = SignedClient::new(signer)?;
         let base = address(url)?;
         let reply = endpoint.stream(base.clone(), headers.clone(), None).await?;
         if !reply.status.is_success() {

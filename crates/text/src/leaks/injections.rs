@@ -7,7 +7,7 @@ use std::{ops::Range, sync::LazyLock};
 
 use nonet_base::{
     disguises::flat,
-    text::{self, Hidden},
+    text::{self, HiddenChar},
 };
 use regex::Regex;
 
@@ -521,12 +521,12 @@ impl Family {
 }
 
 /// Returns the hidden text that starts at a place, if any, and how far the text was examined.
-pub(super) fn hidden_at(text: &str, at: usize) -> (Option<(Range<usize>, Hidden)>, usize) {
+pub(super) fn hidden_at(text: &str, at: usize) -> (Option<(Range<usize>, HiddenChar)>, usize) {
     let start = text.floor_char_boundary(at.saturating_sub(32));
     let rest = &text[start..];
-    let mut found: Option<(Range<usize>, Hidden)> = None;
+    let mut found: Option<(Range<usize>, HiddenChar)> = None;
     for (place, c, kind) in text::hidden(&rest[..rest.floor_char_boundary(4_096)]) {
-        let is_told = matches!(kind, Hidden::Tag | Hidden::Selector | Hidden::Direction);
+        let is_told = matches!(kind, HiddenChar::Tag | HiddenChar::Selector | HiddenChar::Direction);
         let (place, end) = (start + place, start + place + c.len_utf8());
         match &mut found {
             None if place >= at && is_told => found = Some((place..end, kind)),

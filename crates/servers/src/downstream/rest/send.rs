@@ -9,7 +9,7 @@ use nonet_base::text::clip;
 use nonet_config::Secret;
 use nonet_rest::RestRequest;
 use nonet_wire::{
-    http::{Endpoint, HttpFault, HttpReply, Signer},
+    http::{HttpFault, HttpReply, SignedClient, Signer},
     web,
 };
 use reqwest::Url;
@@ -38,9 +38,9 @@ pub(super) struct Sender {
     pub reach: Reach,
     client: reqwest::Client,
     /// Sends requests with the account's tokens.
-    signed: Endpoint,
+    signed: SignedClient,
     /// Sends requests without the account's tokens.
-    unsigned: Endpoint,
+    unsigned: SignedClient,
     /// The configured headers.
     headers: HeaderMap,
     credentials: Arc<Credentials>,
@@ -162,8 +162,8 @@ impl Sender {
         });
         Ok(Self {
             reach,
-            signed: Endpoint::over(client.clone(), account),
-            unsigned: Endpoint::over(client.clone(), None),
+            signed: SignedClient::over(client.clone(), account),
+            unsigned: SignedClient::over(client.clone(), None),
             client,
             headers: headers.collect(),
             credentials,
