@@ -8,7 +8,7 @@ use std::{path::Path, sync::Arc};
 use divan::Bencher;
 use nonet_config::{self as config, Config};
 use nonet_search::{Document, Graph, Index};
-use nonet_servers::catalog::{Catalog, Listing, Source};
+use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 use nonet_state::snapshot::Snapshot;
 use nonet_text::name::Namespaces;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ fn config() -> Config {
 }
 
 /// Returns `size` tools: the recorded ones repeated, with different words each time.
-fn sources(size: usize) -> Vec<Source> {
+fn sources(size: usize) -> Vec<CatalogSource> {
     let lines = include_str!("../tests/data/tools.jsonl").lines();
     let recorded: Vec<Value> = lines.map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let each = size / SERVERS;
@@ -43,13 +43,13 @@ fn sources(size: usize) -> Vec<Source> {
             Arc::new(json!({ "name": name, "description": said, "inputSchema": tool["input_schema"] }))
         });
         let listing = Arc::new(Listing { tools: tools.collect(), ..Listing::default() });
-        Source { server: format!("server{number}").into(), listing, settings: None }
+        CatalogSource { server: format!("server{number}").into(), listing, settings: None }
     };
     (0..SERVERS).map(server).collect()
 }
 
 /// Adds one tool to the server in the middle.
-fn with_one_more(sources: &[Source]) -> Vec<Source> {
+fn with_one_more(sources: &[CatalogSource]) -> Vec<CatalogSource> {
     let mut sources = sources.to_vec();
     let changed = &mut sources[SERVERS / 2];
     let mut listing = Listing::clone(&changed.listing);
@@ -58,7 +58,7 @@ fn with_one_more(sources: &[Source]) -> Vec<Source> {
     sources
 }
 
-fn names(sources: &[Source]) -> Arc<Namespaces> {
+fn names(sources: &[CatalogSource]) -> Arc<Namespaces> {
     Arc::new(Namespaces::new(sources.iter().map(|source| &*source.server)))
 }
 
@@ -66,7 +66,7 @@ fn names(sources: &[Source]) -> Arc<Namespaces> {
 struct Case {
     config: Config,
     before: Snapshot,
-    sources: Vec<Source>,
+    sources: Vec<CatalogSource>,
     documents: Vec<Arc<Document>>,
 }
 

@@ -19,7 +19,7 @@ use anyhow::Context;
 use bytes::Bytes;
 pub use http::Target;
 use ledger::{Ledger, cancel};
-pub use running::{RunningGateway, Unanswered};
+pub use running::{RequestFailure, RunningGateway};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     sync::mpsc,
@@ -29,7 +29,7 @@ use tokio::{
 
 #[cfg(unix)]
 use nonet_store::shared::{Hello, SharedPlace};
-use nonet_wire::{Backlog, Head, Limits, Line, LineReader, Message, MessageFault, Waiting};
+use nonet_wire::{Backlog, Limits, Line, LineReader, Message, MessageFault, MessageHead, WaitingMessage};
 
 /// How many messages may wait in each direction.
 const QUEUE: usize = 64;
@@ -51,7 +51,7 @@ const UNREAD: usize = 64 << 20;
 const LOST: i32 = -32000;
 
 /// The other side.
-pub enum Far {
+pub enum FarSide {
     /// The shared gateway of this machine, which is started if it is not there.
     #[cfg(unix)]
     Shared(SharedPlace, Hello),
@@ -62,36 +62,36 @@ pub enum Far {
 /// Lines to the other side and back. The link is lost when no more lines come back.
 struct LineLink {
     to: mpsc::Sender<Bytes>,
-    from: mpsc::Receiver<Back>,
+    from: mpsc::Receiver<ReturnedLine>,
     /// The tasks that move the lines. They end with the link.
     tasks: JoinSet<()>,
 }
 
 /// What comes back.
-enum Back {
+enum ReturnedLine {
     /// A message for the client.
     Line(Bytes),
     /// A message that did not arrive, and can be sent again.
     Unsent(Bytes),
 }
 
-impl Far {
+impl FarSide {
     async fn open(&self) -> anyhow::Result<LineLink> {
         match self {
             #[cfg(unix)]
-            Far::Shared(place, hello) => {
+            FarSide::Shared(place, hello) => {
                 let joined = place.join(hello).await?;
                 Ok(LineLink::over_lines(joined.reader, joined.writer))
             }
-            Far::Http(target) => LineLink::over_http(target.clone(), http::PATIENCE),
+            FarSide::Http(target) => LineLink::over_http(target.clone(), http::PATIENCE),
         }
     }
 
     fn name(&self) -> String {
         match self {
             #[cfg(unix)]
-            Far::Shared(..) => "the shared gateway".into(),
-            Far::Http(target) => format!("the gateway at {}", target.shown()),
+            FarSide::Shared(..) => "the shared gateway".into(),
+            FarSide::Http(target) => format!("the gateway at {}", target.shown()),
         }
     }
 }
@@ -132,7 +132,7 @@ async fn write_lines<W: AsyncWrite + Unpin>(mut lines: mpsc::Receiver<Bytes>, mu
 }
 
 #[cfg(unix)]
-async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc::Sender<Back>) {
+async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc::Sender<ReturnedLine>) {
     let mut open = None;
     while let Some(line) = reader.next().await {
         let line = match line {
@@ -141,7 +141,7 @@ async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc
                 Some(line.freeze())
             }
             Line::TooLong(beginning) => {
-                open = Some(Head::of(&beginning));
+                open = Some(MessageHead::of(&beginning));
                 None
             }
             Line::TooLongEnd(tail) => {
@@ -150,7 +150,7 @@ async fn read_lines<R: AsyncRead + Unpin>(mut reader: LineReader<R>, lines: mpsc
             }
         };
         if let Some(line) = line
-            && lines.send(Back::Line(line)).await.is_err()
+            && lines.send(ReturnedLine::Line(line)).await.is_err()
         {
             return;
         }
@@ -165,21 +165,21 @@ enum LinkEnd {
 
 /// One client, joined to the other side.
 struct Bridge {
-    far: Far,
+    far: FarSide,
     ledger: Ledger,
     /// Messages for the other side that it has not taken yet.
     held: VecDeque<Bytes>,
     /// A message from the client that is too long, kept until its end gives its id.
-    too_long: Option<Head>,
+    too_long: Option<MessageHead>,
     /// Lines for the client, each with its share of the backlog. A client may write a lot before it reads, but once this much
     /// is unread, neither side is read any further.
-    out: mpsc::UnboundedSender<(Bytes, Waiting)>,
+    out: mpsc::UnboundedSender<(Bytes, WaitingMessage)>,
     backlog: Backlog,
 }
 
 /// Joins a client on stdin and stdout to the other side until the client leaves or `stop` resolves. Fails if the other side
 /// cannot be reached or is lost repeatedly.
-pub async fn run(far: Far, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(far: FarSide, stop: impl Future<Output = ()>) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
     #[expect(clippy::disallowed_methods, reason = "`Backlog` bounds it")]
     let (out, lines) = mpsc::unbounded_channel();
@@ -190,7 +190,10 @@ pub async fn run(far: Far, stop: impl Future<Output = ()>) -> anyhow::Result<()>
     joined
 }
 
-async fn write_out<W: AsyncWrite + Unpin>(mut lines: mpsc::UnboundedReceiver<(Bytes, Waiting)>, mut out: W) {
+async fn write_out<W: AsyncWrite + Unpin>(
+    mut lines: mpsc::UnboundedReceiver<(Bytes, WaitingMessage)>,
+    mut out: W,
+) {
     while let Some((line, _waiting)) = lines.recv().await {
         if out.write_all(&line).await.is_err() || out.flush().await.is_err() {
             return;
@@ -199,9 +202,9 @@ async fn write_out<W: AsyncWrite + Unpin>(mut lines: mpsc::UnboundedReceiver<(By
 }
 
 async fn join<R: AsyncRead + Unpin>(
-    far: Far,
+    far: FarSide,
     mut client: LineReader<R>,
-    out: mpsc::UnboundedSender<(Bytes, Waiting)>,
+    out: mpsc::UnboundedSender<(Bytes, WaitingMessage)>,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     tokio::pin!(stop);
@@ -273,7 +276,7 @@ impl Bridge {
                         line.extend_from_slice(b"\n");
                         self.held.extend(self.ledger.sent(line.freeze()));
                     }
-                    Some(Line::TooLong(beginning)) => self.too_long = Some(Head::of(&beginning)),
+                    Some(Line::TooLong(beginning)) => self.too_long = Some(MessageHead::of(&beginning)),
                     Some(Line::TooLongEnd(tail)) => self.refuse(&tail)?,
                 },
                 place = link.to.reserve(), if !self.held.is_empty() => match (place, self.held.pop_front()) {
@@ -295,10 +298,10 @@ impl Bridge {
         }
     }
 
-    fn take(&mut self, back: Back) -> anyhow::Result<()> {
+    fn take(&mut self, back: ReturnedLine) -> anyhow::Result<()> {
         match back {
-            Back::Line(line) => self.ledger.came(line).map_or(Ok(()), |line| self.write(line)),
-            Back::Unsent(line) => {
+            ReturnedLine::Line(line) => self.ledger.came(line).map_or(Ok(()), |line| self.write(line)),
+            ReturnedLine::Unsent(line) => {
                 self.held.push_back(line);
                 Ok(())
             }
@@ -375,7 +378,7 @@ impl Bridge {
             let back = back.with_context(|| format!("{} does not answer the handshake", self.far.name()))?;
             match back {
                 None => return Ok(false),
-                Some(Back::Line(line)) if answers(&line, &id) => {
+                Some(ReturnedLine::Line(line)) if answers(&line, &id) => {
                     if Message::of(line.clone()).is_some_and(|message| message.result().is_some()) {
                         break;
                     }

@@ -9,13 +9,13 @@ use bytes::Bytes;
 use futures::FutureExt;
 use nonet_config as config;
 use nonet_schema::Schema;
-use nonet_servers::catalog::{Catalog, Listing, Source};
+use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 use nonet_text::{
     name::{self, ServerName},
-    template::{self, Named},
+    template::{self, NameLookup},
 };
 use nonet_wire::{
-    Data, EventReader, Expectations, Head, Inbox, Limits, Line, LineReader, Message, SizeLimit, scan,
+    Data, EventReader, Expectations, Inbox, Limits, Line, LineReader, Message, MessageHead, SizeLimit, scan,
 };
 use rmcp::model::RequestId;
 use serde_json::{Value, json};
@@ -27,9 +27,9 @@ const SHORT: usize = 64;
 const LIMITS: Limits = Limits::HIGHEST;
 
 /// Requests whose answers are awaited: 1 and 2.
-struct Awaited;
+struct AwaitedIds;
 
-impl Expectations for Awaited {
+impl Expectations for AwaitedIds {
     fn limits(&self) -> &Limits {
         &LIMITS
     }
@@ -41,7 +41,7 @@ impl Expectations for Awaited {
 
 /// Checks that a message matches what a JSON parser finds in it, and that reading it never fails.
 pub fn envelope(bytes: &[u8]) {
-    let _ = Head::of(bytes);
+    let _ = MessageHead::of(bytes);
     let Ok(message) = Message::within(Bytes::copy_from_slice(bytes), LIMITS.of_server) else {
         return inbox(bytes);
     };
@@ -70,8 +70,8 @@ pub fn envelope(bytes: &[u8]) {
 
 fn inbox(bytes: &[u8]) {
     let mut inbox = Inbox::new("server".into(), "a line");
-    inbox.take(scan(Bytes::copy_from_slice(bytes), LIMITS.answer.values), &Awaited);
-    inbox.too_long(bytes, &Awaited);
+    inbox.take(scan(Bytes::copy_from_slice(bytes), LIMITS.answer.values), &AwaitedIds);
+    inbox.too_long(bytes, &AwaitedIds);
     inbox.too_long_end(&String::from_utf8_lossy(bytes));
     let all = std::iter::from_fn(|| inbox.pop()).collect::<Vec<_>>();
     assert!(all.len() <= 1_002, "a batch has an end");
@@ -127,7 +127,7 @@ pub fn templates(bytes: &[u8]) {
     let value = serde_json::from_str(&text).unwrap_or_else(|_| Value::String(text.into_owned()));
     let names = template::names(&value);
     let Ok(references) = template::references([&value]) else {
-        let filled = template::fill(&value, &|_| Named::Foreign);
+        let filled = template::fill(&value, &|_| NameLookup::Foreign);
         assert!(
             filled.is_err() && template::check(&value).is_err(),
             "a reference that cannot be read is a fault"
@@ -135,22 +135,23 @@ pub fn templates(bytes: &[u8]) {
         return;
     };
     let has_any = !names.is_empty() || !references.kept.is_empty();
-    let foreign = template::fill(&value, &|_| Named::Foreign).expect("nobody is asked for a value");
+    let foreign = template::fill(&value, &|_| NameLookup::Foreign).expect("nobody is asked for a value");
     if !references.has_literals {
         assert_eq!(foreign.value, value, "the templates of somebody else stay");
     }
-    let unknown = template::fill(&value, &|_| Named::Unknown(String::new()));
+    let unknown = template::fill(&value, &|_| NameLookup::Unknown(String::new()));
     assert_eq!(unknown.is_err(), has_any, "each template is looked up: {names:?} {references:?}");
-    let source = Arc::new(template::Source::from(json!({ "a": ["{{b}}", { "c": "{{ref:r}}" }], "n": 1 })));
-    let filled = template::fill(&value, &|_| Named::Value(source.clone()));
+    let source =
+        Arc::new(template::TemplateSource::from(json!({ "a": ["{{b}}", { "c": "{{ref:r}}" }], "n": 1 })));
+    let filled = template::fill(&value, &|_| NameLookup::Value(source.clone()));
     assert!(filled.is_err() || template::check(&value).is_ok(), "what is filled can be read");
     if let Ok(filled) = filled
         && !has_any
     {
         assert_eq!(filled.value, foreign.value);
     }
-    let gone = Arc::new(template::Source::absent());
-    template::fill(&value, &|_| Named::Value(gone.clone()))
+    let gone = Arc::new(template::TemplateSource::absent());
+    template::fill(&value, &|_| NameLookup::Value(gone.clone()))
         .expect("every path in an absent value leads to null");
 }
 
@@ -177,7 +178,7 @@ pub fn names(bytes: &[u8]) {
         let tools =
             tools.iter().map(|tool| Arc::new(json!({ "name": tool, "inputSchema": { "type": "object" } })));
         let listing = Listing { tools: tools.collect(), ..Listing::default() };
-        Source { server: (*server).into(), listing: Arc::new(listing), settings: None }
+        CatalogSource { server: (*server).into(), listing: Arc::new(listing), settings: None }
     });
     let catalog = Catalog::new(sources, &BTreeMap::new());
     for tool in catalog.visible() {

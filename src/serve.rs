@@ -42,11 +42,11 @@ use std::{
 };
 
 pub(crate) use access::WITHOUT_TOKENS;
-pub use http::{HttpOptions, Serving, serve_http};
+pub use http::{HttpOptions, ServeAddress, serve_http};
 pub use neighbours::{Neighbours, SilentGateway};
 use nonet_base::text::{self, clip};
 use nonet_config::{ClientLimits, Config, KnownToken};
-use nonet_core::{FollowedResource, Gateway, Serves, inquiry};
+use nonet_core::{FollowedResource, Gateway, ServeMode, inquiry};
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
     quotas::{Account, QuotaExceeded},
@@ -84,11 +84,11 @@ use tokio_util::{
 pub use user_page::UserPage;
 
 use self::{
-    calls::Called,
+    calls::CallReply,
     carried::CarriedSessions,
-    in_flight::{Channels, InFlight, LogThreshold, Parkings, RequestOutcome, WayBack},
+    in_flight::{Channels, InFlight, LogThreshold, ParkedRequests, RequestOutcome, WayBack},
     list_changes::{AnnouncedLists, tell_changed},
-    origin::Origin,
+    origin::RequestOrigin,
     unused_sessions::SessionPlace,
 };
 
@@ -118,8 +118,8 @@ pub async fn serve_stdio(
     gateway.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
-    offer_page(&gateway, Serves::Stdio);
-    let server = NonetServer::new(gateway.clone(), profile, None, Parkings::default());
+    offer_page(&gateway, ServeMode::Stdio);
+    let server = NonetServer::new(gateway.clone(), profile, None, ParkedRequests::default());
     tokio::pin!(stop);
     let running = tokio::select! {
         running = stdio::serve(server, lines, writer, limits) => running,
@@ -146,7 +146,7 @@ pub async fn serve_stdio(
 }
 
 /// Shows the gateway on the pages of this user's other gateways, after [`HEAD_START`].
-fn offer_page(gateway: &Arc<Gateway>, serves: Serves) {
+fn offer_page(gateway: &Arc<Gateway>, serves: ServeMode) {
     #[cfg(unix)]
     page::gateways::offer(gateway, serves);
     #[cfg(not(unix))]
@@ -178,7 +178,7 @@ type KnownClient = (Box<str>, Arc<Config>, ClientLimits);
 
 /// The account of a request's token over HTTP, stored in the request's extensions.
 #[derive(Clone)]
-struct OfToken(Arc<Account>);
+struct RequestAccount(Arc<Account>);
 
 /// The handler of one session.
 #[derive(Clone)]
@@ -189,7 +189,7 @@ pub struct NonetServer {
     /// The last client, with its limits under one configuration.
     client: Arc<Mutex<Option<KnownClient>>>,
     /// The parked requests of all sessions that share this table.
-    parkings: Parkings,
+    parkings: ParkedRequests,
     /// The client's capabilities for servers' requests, from its handshake.
     can: Arc<OnceLock<Arc<Map<String, Value>>>>,
     /// The log level that the client has set.
@@ -213,7 +213,7 @@ impl NonetServer {
         gateway: Arc<Gateway>,
         profile: Option<String>,
         strangers: Option<Arc<Account>>,
-        parkings: Parkings,
+        parkings: ParkedRequests,
     ) -> Self {
         let http = strangers.is_some();
         let session = match strangers {
@@ -245,7 +245,7 @@ impl NonetServer {
         Self { _ends: None, ..self.clone() }
     }
 
-    fn caller(&self, context: &impl Origin, base: Caller, ways: &Channels) -> Caller {
+    fn caller(&self, context: &impl RequestOrigin, base: Caller, ways: &Channels) -> Caller {
         let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
         let as_task = match context.is_stateless() {
             false if context.wants_task() => AsTask::AtOnce,
@@ -263,7 +263,7 @@ impl NonetServer {
 
     /// Returns the channels to a request's client. A client declares its capabilities once in the session era, and with each
     /// request in the stateless era.
-    fn ways(&self, context: &impl Origin, caller: &Caller, log: Option<LogLevel>) -> Channels {
+    fn ways(&self, context: &impl RequestOrigin, caller: &Caller, log: Option<LogLevel>) -> Channels {
         let told =
             || Arc::new(in_flight::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
         let parks = context.is_stateless();
@@ -294,7 +294,7 @@ impl NonetServer {
     }
 
     /// Returns the minimum level of log messages that a client gets about its request.
-    fn log_level_for(&self, context: &impl Origin) -> Option<LogLevel> {
+    fn log_level_for(&self, context: &impl RequestOrigin) -> Option<LogLevel> {
         match context.is_stateless() {
             true => context.meta().log_level().map(Into::into),
             false => Some(self.log_level.get()),
@@ -305,7 +305,7 @@ impl NonetServer {
     fn open_call(
         &self,
         request: CallToolRequestParams,
-        context: &impl Origin,
+        context: &impl RequestOrigin,
         level: Option<LogLevel>,
     ) -> (InFlight<MetaAnswer>, Caller) {
         let what = in_flight::called(&request, context.is_stateless());
@@ -383,12 +383,12 @@ impl NonetServer {
     }
 
     /// Returns the caller of a request, with the metadata for servers.
-    fn asker(&self, context: &impl Origin) -> Caller {
+    fn asker(&self, context: &impl RequestOrigin) -> Caller {
         Caller { meta: passed_on(context, &self.session), ..self.who(context) }
     }
 
     /// Returns the caller of a request, without the channels of a call.
-    fn who(&self, context: &impl Origin) -> Caller {
+    fn who(&self, context: &impl RequestOrigin) -> Caller {
         let client = context.client_name().map_or_else(|| "unknown".into(), |name| text::name(&name));
         let limits = self.limits(&client);
         // A stateless request over HTTP belongs to no session: only the id identifies its tasks.
@@ -426,8 +426,8 @@ fn place_of(extensions: &rmcp::model::Extensions) -> Option<&SessionPlace> {
 }
 
 /// Returns the account of a request's token, if it has one.
-fn of_token(context: &impl Origin) -> Option<&Arc<Account>> {
-    context.beside()?.get::<OfToken>().map(|OfToken(account)| account)
+fn of_token(context: &impl RequestOrigin) -> Option<&Arc<Account>> {
+    context.beside()?.get::<RequestAccount>().map(|RequestAccount(account)| account)
 }
 
 /// Returns the error for a request beyond a quota.
@@ -438,7 +438,7 @@ fn refused(exhausted: QuotaExceeded) -> ErrorData {
 
 /// Returns the part of a request's `_meta` that servers get: everything but the keys of the protocol, which Nonet sets itself,
 /// and Nonet's own. Tells the session if there is too much of it.
-fn passed_on(context: &impl Origin, session: &Session) -> Map<String, Value> {
+fn passed_on(context: &impl RequestOrigin, session: &Session) -> Map<String, Value> {
     let is_passed = |key: &str| key != "progressToken" && !key.starts_with(OF_PROTOCOL) && !is_own_meta(key);
     let given = context.meta().0.iter().filter(|(key, _)| is_passed(key));
     let bytes: usize = given.clone().map(|(key, value)| key.len() + json_len(value) + 4).sum();
@@ -453,7 +453,7 @@ fn passed_on(context: &impl Origin, session: &Session) -> Map<String, Value> {
 }
 
 /// Returns the bearer token of a request over HTTP, if access requires one.
-fn token_of(context: &impl Origin) -> Option<KnownToken> {
+fn token_of(context: &impl RequestOrigin) -> Option<KnownToken> {
     context.beside()?.get::<KnownToken>().cloned()
 }
 
@@ -556,7 +556,7 @@ impl ServerHandler for NonetServer {
         if let Some(arguments) = held_arguments::take(&context.extensions) {
             request.arguments = Some(arguments);
         }
-        self.call(request, &context).await.map(Called::into_response)
+        self.call(request, &context).await.map(CallReply::into_response)
     }
 
     async fn get_task(

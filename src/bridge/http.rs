@@ -8,9 +8,9 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
 use nonet_base::text::clip;
-use nonet_store::doors::{OwnerKey, Shown};
+use nonet_store::doors::{OwnerKey, PresentedToken};
 use nonet_wire::{
-    Data, Head, Limits, Message, StreamEvent,
+    Data, Limits, Message, MessageHead, StreamEvent,
     http::{HttpFault, HttpReply, SessionHeaders, SignedClient, stateless_headers},
     web,
 };
@@ -22,7 +22,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{Back, LOST, as_line, error};
+use super::{LOST, ReturnedLine, as_line, error};
 
 /// How long to keep trying a gateway that cannot be reached: it may just be restarting.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,9 +54,9 @@ impl Target {
     /// Returns the headers of a request. `None`: nobody listens there yet, so it is not known whether to send the token.
     fn headers(&self) -> Option<Cow<'_, HeaderMap>> {
         let token = match self.owner.as_ref().map(|owner| owner.shown()) {
-            Some(Shown::Token(token)) => token,
-            Some(Shown::NotYet) => return None,
-            Some(Shown::Nothing) | None => return Some(Cow::Borrowed(&self.headers)),
+            Some(PresentedToken::Token(token)) => token,
+            Some(PresentedToken::NotYet) => return None,
+            Some(PresentedToken::Nothing) | None => return Some(Cow::Borrowed(&self.headers)),
         };
         let mut headers = self.headers.clone();
         if let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}")) {
@@ -75,7 +75,7 @@ impl Target {
 pub(super) struct HttpLink {
     endpoint: SignedClient,
     target: Target,
-    back: mpsc::Sender<Back>,
+    back: mpsc::Sender<ReturnedLine>,
     /// How long to keep trying a gateway that cannot be reached.
     patience: Duration,
     session: Mutex<SessionHeaders>,
@@ -89,7 +89,7 @@ pub(super) struct HttpLink {
 impl HttpLink {
     pub(super) fn new(
         target: Target,
-        back: mpsc::Sender<Back>,
+        back: mpsc::Sender<ReturnedLine>,
         patience: Duration,
     ) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
@@ -114,7 +114,7 @@ impl HttpLink {
                 () = self.expired.cancelled() => {
                     // Messages left in the queue were not sent.
                     while let Ok(line) = lines.try_recv() {
-                        let _ = self.back.send(Back::Unsent(line)).await;
+                        let _ = self.back.send(ReturnedLine::Unsent(line)).await;
                     }
                     return;
                 }
@@ -214,7 +214,7 @@ impl HttpLink {
             }
             Err(HttpFault::SessionExpired) => {
                 tracing::info!("the gateway no longer knows the session");
-                let _ = self.back.send(Back::Unsent(line)).await;
+                let _ = self.back.send(ReturnedLine::Unsent(line)).await;
                 self.expired.cancel();
             }
             Err(HttpFault::Broken(error)) if error.is_connect() => {
@@ -319,7 +319,7 @@ impl HttpLink {
                     }
                 },
                 Data::TooLong(beginning, tail) => {
-                    let of = Head::of(&beginning).with_tail(&tail).id;
+                    let of = MessageHead::of(&beginning).with_tail(&tail).id;
                     self.fail(of.as_deref(), &HttpFault::TooLong(MAX_ANSWER).to_string()).await;
                     if id.is_some() && of.as_deref() == id {
                         return true;
@@ -374,7 +374,7 @@ impl HttpLink {
     }
 
     async fn line(&self, line: Bytes) {
-        let _ = self.back.send(Back::Line(line)).await;
+        let _ = self.back.send(ReturnedLine::Line(line)).await;
     }
 
     /// Answers a request with an error, or logs the failure of any other message.

@@ -6,7 +6,7 @@ use nonet_wire::VERSION_KEY;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::{Back, LineLink, Target, answers};
+use super::{LineLink, ReturnedLine, Target, answers};
 #[cfg(unix)]
 use nonet_base::json::{set_member, take_member};
 use nonet_store::shared::{Hello, SharedPlace};
@@ -26,7 +26,7 @@ pub struct RunningGateway {
 
 /// Why a request has no result.
 #[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
+pub enum RequestFailure {
     /// The gateway answered with a JSON-RPC error, or could not be reached.
     #[error("{message}")]
     Refused {
@@ -40,7 +40,7 @@ pub enum Unanswered {
     Lost,
 }
 
-impl Unanswered {
+impl RequestFailure {
     /// Returns whether the gateway does not know the method: an older version, which did nothing.
     pub fn is_unknown_method(&self) -> bool {
         matches!(self, Self::Refused { code: -32601, .. })
@@ -75,7 +75,7 @@ impl RunningGateway {
     }
 
     /// Makes a request and waits for its result.
-    pub async fn request(&mut self, method: &str, mut params: Value) -> Result<Value, Unanswered> {
+    pub async fn request(&mut self, method: &str, mut params: Value) -> Result<Value, RequestFailure> {
         self.last_id += 1;
         let meta = json!({
             VERSION_KEY: VERSION,
@@ -84,19 +84,19 @@ impl RunningGateway {
         });
         set_member(&mut params, "_meta", meta);
         let request = json!({ "jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params });
-        self.link.to.send(format!("{request}\n").into()).await.map_err(|_| Unanswered::Lost)?;
+        self.link.to.send(format!("{request}\n").into()).await.map_err(|_| RequestFailure::Lost)?;
         let id = self.last_id.to_string();
         loop {
             let line = match self.link.from.recv().await {
-                Some(Back::Line(line)) => line,
-                Some(Back::Unsent(_)) | None => return Err(Unanswered::Lost),
+                Some(ReturnedLine::Line(line)) => line,
+                Some(ReturnedLine::Unsent(_)) | None => return Err(RequestFailure::Lost),
             };
             if !answers(&line, &id) {
                 continue;
             }
-            let mut answer: Value = serde_json::from_slice(&line).map_err(|_| Unanswered::Lost)?;
+            let mut answer: Value = serde_json::from_slice(&line).map_err(|_| RequestFailure::Lost)?;
             return match answer.get_mut("error") {
-                Some(error) => Err(Unanswered::Refused {
+                Some(error) => Err(RequestFailure::Refused {
                     code: error["code"].as_i64().unwrap_or_default(),
                     message: error["message"].as_str().unwrap_or("no message").into(),
                 }),

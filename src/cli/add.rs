@@ -20,7 +20,7 @@ use super::{
     local::LocalGateway,
     show,
     signal::stopped,
-    take_up::{self, TakenUp},
+    take_up::{self, ObservedState},
 };
 
 const EXAMPLES: &str = "\
@@ -150,7 +150,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
         commands::finish(&added.change, Some(applied));
         report.tell_needs();
     }
-    let taken_up = take_up::wait(&file, &name, take_up::Wanted::Present).await;
+    let taken_up = take_up::wait(&file, &name, take_up::ExpectedState::Present).await;
     match args.json {
         true => raw!("{}", serde_json::to_string_pretty(&report.json(Some(&taken_up)))?),
         false => taken_up.tell(&name, &file),
@@ -345,7 +345,7 @@ impl Report<'_> {
         }
     }
 
-    fn json(&self, taken_up: Option<&TakenUp>) -> Value {
+    fn json(&self, taken_up: Option<&ObservedState>) -> Value {
         let variables = self.added.variables.iter();
         let variables: Vec<Value> =
             variables.map(|variable| json!({ "name": variable.name, "set": variable.set })).collect();

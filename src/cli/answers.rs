@@ -4,8 +4,8 @@ use nonet_base::text::clip;
 use serde_json::Value;
 
 use super::{
-    show::{Look, count, field, for_people, names, paint, plain_table},
-    table::Plain,
+    show::{WordStyle, count, field, for_people, names, paint, plain_table},
+    table::PlainTable,
 };
 
 /// Prints the answer of `search_tools`.
@@ -59,8 +59,8 @@ fn was_without_query(answer: &Value) -> bool {
 /// Returns the worst effect of a call, in its colour.
 fn risk(tool: &Value) -> String {
     match field(tool, "risk") {
-        "high" => paint(Look::Bad, "high"),
-        "medium" => paint(Look::Warn, "medium"),
+        "high" => paint(WordStyle::Bad, "high"),
+        "medium" => paint(WordStyle::Warn, "medium"),
         other => other.into(),
     }
 }
@@ -139,7 +139,7 @@ pub(super) fn explained_table(answer: &Value) {
 /// Prints every tool, one per line.
 pub(super) fn tools_table(answer: &Value) {
     let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
-    let add = |table: &mut Plain, tool: &Value| {
+    let add = |table: &mut PlainTable, tool: &Value| {
         let description = field(tool, "description").split_whitespace().collect::<Vec<_>>().join(" ");
         table.add_row([field(tool, "name").to_owned(), risk(tool), clip(&description, 100)]);
     };

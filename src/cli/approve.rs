@@ -12,7 +12,7 @@ use nonet_store::{self as store, Retention};
 use nonet_text::fault::Code;
 use serde_json::{Value, json};
 
-use super::{FAILED, OK, elsewhere::Elsewhere, found, show};
+use super::{FAILED, OK, elsewhere::OtherGateways, found, show};
 
 /// What to decide.
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
     match args.id.as_deref().map(str::trim) {
         None => {
             let waiting = approvals(&file)?.waiting().await?;
-            let elsewhere = Elsewhere::look(&file).await;
+            let elsewhere = OtherGateways::look(&file).await;
             match args.json {
                 true => show::raw(&as_json(&waiting, elsewhere.as_ref()).to_string()),
                 false => list(&waiting, elsewhere.as_ref(), &file),
@@ -56,10 +56,10 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
             Ok(OK)
         }
         Some(token) if token.starts_with(IN_CHAT) => {
-            let elsewhere = Elsewhere::look(&file).await;
+            let elsewhere = OtherGateways::look(&file).await;
             let question = elsewhere.as_ref().and_then(|elsewhere| elsewhere.question(token)).cloned();
             let (Some(elsewhere), Some(question)) = (&elsewhere, question) else {
-                elsewhere.iter().for_each(Elsewhere::tell_unasked);
+                elsewhere.iter().for_each(OtherGateways::tell_unasked);
                 let why = "no question with this token is open; `nonet approve` lists the open ones";
                 return Ok(refuse(Code::NotFound, token, &why, args.json));
             };
@@ -141,7 +141,7 @@ fn tell_done(
     question.lines().for_each(|line| say!("    {}", plain(line)));
 }
 
-fn as_json(waiting: &[WaitingApproval], elsewhere: Option<&Elsewhere>) -> Value {
+fn as_json(waiting: &[WaitingApproval], elsewhere: Option<&OtherGateways>) -> Value {
     let all: Vec<Value> = waiting.iter().map(WaitingApproval::to_json).collect();
     let mut told = json!({ "waiting": all });
     if let Some(elsewhere) = elsewhere {
@@ -153,7 +153,7 @@ fn as_json(waiting: &[WaitingApproval], elsewhere: Option<&Elsewhere>) -> Value 
     told
 }
 
-fn list(waiting: &[WaitingApproval], elsewhere: Option<&Elsewhere>, file: &Path) {
+fn list(waiting: &[WaitingApproval], elsewhere: Option<&OtherGateways>, file: &Path) {
     let show_text = |text: &str| text.lines().for_each(|line| say!("    {}", plain(line)));
     for one in waiting {
         let WaitingApproval { asked, left, .. } = one;
@@ -185,7 +185,7 @@ fn list(waiting: &[WaitingApproval], elsewhere: Option<&Elsewhere>, file: &Path)
     }
     elsewhere.iter().for_each(|elsewhere| elsewhere.tell_unasked());
     let is_whole = elsewhere.is_none_or(|elsewhere| elsewhere.unasked.is_empty());
-    match elsewhere.map_or(0, Elsewhere::definitions) {
+    match elsewhere.map_or(0, OtherGateways::definitions) {
         0 if first.is_none() && on_pages.is_empty() && !is_whole => {
             say!("Nothing is waiting for your approval in the gateways that answered.");
         }

@@ -248,7 +248,7 @@ pub(super) enum Command {
         replay: bool,
     },
     /// Set up Nonet for your clients, step by step: import, secrets, check, install
-    Setup(setup::Wishes),
+    Setup(setup::SetupArgs),
     /// Import MCP servers from a client's configuration into servers.toml
     Import {
         /// Client (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline, roo-code,

@@ -32,7 +32,7 @@ use super::{
     signal::stopped,
     usable,
 };
-use crate::bridge::{RunningGateway, Unanswered};
+use crate::bridge::{RequestFailure, RunningGateway};
 
 /// How long a running gateway may take to greet.
 #[cfg(unix)]
@@ -42,7 +42,7 @@ const GREETING: Duration = Duration::from_secs(2);
 pub(super) type InquiryAnswer = Result<Value, Value>;
 
 /// An inquiry, the gateway to ask, and the format of the answer.
-struct Asked {
+struct InquiryCommand {
     inquiry: Inquiry,
     /// The params of a call.
     params: Option<CommandParams>,
@@ -52,7 +52,7 @@ struct Asked {
     table: fn(&Value),
 }
 
-impl Asked {
+impl InquiryCommand {
     fn of(command: Command) -> anyhow::Result<Self> {
         Ok(match command {
             Command::Search { query, limit, category, explain, json, refresh, way } => Self {
@@ -87,9 +87,9 @@ impl Asked {
     /// Sends the inquiry by `ask`.
     async fn ask(
         &self,
-        ask: impl AsyncFn(Inquiry) -> Result<InquiryAnswer, Other>,
+        ask: impl AsyncFn(Inquiry) -> Result<InquiryAnswer, AskFailure>,
         desk: QuestionDesk<'_>,
-    ) -> Result<InquiryAnswer, Other> {
+    ) -> Result<InquiryAnswer, AskFailure> {
         match &self.params {
             Some(params) => call::make(self.inquiry.clone(), params, desk, ask).await,
             None => ask(self.inquiry.clone()).await,
@@ -102,7 +102,7 @@ impl Asked {
 
     /// Prints the answer. Returns the exit code.
     fn show(&self, answer: InquiryAnswer) -> anyhow::Result<u8> {
-        let manner = show::Style { json: self.json, verbose: self.way.verbose };
+        let manner = show::OutputStyle { json: self.json, verbose: self.way.verbose };
         match self.inquiry {
             Inquiry::Call { .. } => show::result(answer, manner),
             _ => show::answer(answer, manner, self.table),
@@ -116,14 +116,15 @@ pub(super) async fn run(
     config: Option<&Path>,
     profile: Option<String>,
 ) -> anyhow::Result<u8> {
-    let asked = Asked::of(command)?;
+    let asked = InquiryCommand::of(command)?;
     if let Some(url) = &asked.way.url {
         let target = connect::target(url, &asked.way.header, profile.as_deref())?;
         let ask = async |inquiry: Inquiry| match RunningGateway::at(target.clone(), CLIENT) {
             Ok(running) => inquire(running, &inquiry).await,
-            Err(error) => {
-                Err(Other::Unanswered(Unanswered::Refused { code: 0, message: show::causes(&error) }))
-            }
+            Err(error) => Err(AskFailure::Unanswered(RequestFailure::Refused {
+                code: 0,
+                message: show::causes(&error),
+            })),
         };
         return match asked.ask(ask, QuestionDesk::Away).await {
             Ok(answer) => asked.show(answer),
@@ -138,7 +139,7 @@ pub(super) async fn run(
         let connection = Mutex::new(Some(running));
         let ask = async |inquiry: Inquiry| {
             let mut connection = connection.lock().await;
-            let running = connection.take().ok_or(Other::Unanswered(Unanswered::Lost))?;
+            let running = connection.take().ok_or(AskFailure::Unanswered(RequestFailure::Lost))?;
             let (answer, running) = inquire_on(running, &inquiry).await?;
             *connection = Some(running);
             Ok(answer)
@@ -146,7 +147,7 @@ pub(super) async fn run(
         match asked.ask(ask, QuestionDesk::Running(&found.path)).await {
             Ok(answer) => return asked.show(answer),
             // The inquiry had no effect, so this process can answer it.
-            Err(Other::Unanswered(error)) if !asked.is_call() || error.is_unknown_method() => {
+            Err(AskFailure::Unanswered(error)) if !asked.is_call() || error.is_unknown_method() => {
                 tracing::debug!(%error, "the running gateway did not answer");
             }
             Err(other) => return told(other, asked.json),
@@ -162,9 +163,9 @@ pub(super) async fn run(
 }
 
 /// Why a running gateway gave no answer.
-pub(super) enum Other {
+pub(super) enum AskFailure {
     /// The gateway did not answer.
-    Unanswered(Unanswered),
+    Unanswered(RequestFailure),
     /// The user interrupted the command: the exit code.
     Stopped(u8),
     /// The user did not let the call run.
@@ -172,18 +173,18 @@ pub(super) enum Other {
 }
 
 /// Prints why there is no answer. Returns the exit code.
-pub(super) fn told(other: Other, as_json: bool) -> anyhow::Result<u8> {
+pub(super) fn told(other: AskFailure, as_json: bool) -> anyhow::Result<u8> {
     match other {
-        Other::Stopped(code) => Ok(code),
-        Other::Denied => {
+        AskFailure::Stopped(code) => Ok(code),
+        AskFailure::Denied => {
             eprintln!("Nothing was called.");
             Ok(FAILED)
         }
-        Other::Unanswered(error) => {
+        AskFailure::Unanswered(error) => {
             let code = match error {
-                Unanswered::Refused { .. } => Code::ServerDown,
+                RequestFailure::Refused { .. } => Code::ServerDown,
                 // The call may have taken effect.
-                Unanswered::Lost => Code::UpstreamError,
+                RequestFailure::Lost => Code::UpstreamError,
             };
             show::refuse(code, error, as_json);
             Ok(FAILED)
@@ -270,7 +271,7 @@ pub(super) async fn quietly_running(_file: &Path, _profile: Option<String>) -> O
 }
 
 /// Sends an inquiry to a running gateway.
-pub(super) async fn inquire(running: RunningGateway, inquiry: &Inquiry) -> Result<InquiryAnswer, Other> {
+pub(super) async fn inquire(running: RunningGateway, inquiry: &Inquiry) -> Result<InquiryAnswer, AskFailure> {
     Ok(inquire_on(running, inquiry).await?.0)
 }
 
@@ -278,15 +279,15 @@ pub(super) async fn inquire(running: RunningGateway, inquiry: &Inquiry) -> Resul
 async fn inquire_on(
     mut running: RunningGateway,
     inquiry: &Inquiry,
-) -> Result<(InquiryAnswer, RunningGateway), Other> {
+) -> Result<(InquiryAnswer, RunningGateway), AskFailure> {
     let answer = tokio::select! {
         answer = running.request(METHOD, json!(inquiry)) => answer,
         code = stopped() => {
             running.cancel().await;
-            return Err(Other::Stopped(code));
+            return Err(AskFailure::Stopped(code));
         }
     };
-    let mut answer = answer.map_err(Other::Unanswered)?;
+    let mut answer = answer.map_err(AskFailure::Unanswered)?;
     let answer = match answer.get_mut("fault") {
         Some(fault) => Err(fault.take()),
         None => Ok(take_member(&mut answer, "answer")),
@@ -295,7 +296,7 @@ async fn inquire_on(
 }
 
 /// Answers with a gateway in this process.
-async fn here(loaded: LoadedConfig, profile: Option<String>, asked: &Asked) -> anyhow::Result<u8> {
+async fn here(loaded: LoadedConfig, profile: Option<String>, asked: &InquiryCommand) -> anyhow::Result<u8> {
     let gateway = super::gateway(loaded, matches!(asked.inquiry, Inquiry::Search { .. }));
     gateway.ends_with_client();
     let caller = gateway.caller(gateway.open_session(profile), CLIENT);
@@ -315,7 +316,7 @@ async fn here(loaded: LoadedConfig, profile: Option<String>, asked: &Asked) -> a
     }
 }
 
-async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &Asked) -> anyhow::Result<u8> {
+async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryCommand) -> anyhow::Result<u8> {
     let here = LocalGateway { gateway, seen: gateway.last_seen() };
     let all = || here.seen.keys().cloned().collect::<Vec<_>>();
     let first = match &asked.inquiry {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     FAILED, OK, found, load, show,
-    table::{Look, paint, plain_table},
+    table::{WordStyle, paint, plain_table},
 };
 
 /// What to do with the audit log.
@@ -92,7 +92,7 @@ pub(super) fn run(action: AuditAction, config: Option<&Path>) -> anyhow::Result<
         AuditAction::Query { path, tool, who, outcome, since, until, limit, json } => {
             let tool =
                 tool.map(|tool| Globs::new(vec![tool])).transpose().context("`--tool` is not a pattern")?;
-            let wanted = Wanted { tool, who: who.map(|who| who.to_lowercase()), outcome, since, until };
+            let wanted = LineFilter { tool, who: who.map(|who| who.to_lowercase()), outcome, since, until };
             query(&Log::find(path, config)?.place, &wanted, limit, json)
         }
     }
@@ -198,7 +198,7 @@ fn tell(report: &ChainReport) {
 }
 
 /// Which lines to show.
-struct Wanted {
+struct LineFilter {
     tool: Option<Globs>,
     who: Option<String>,
     outcome: Option<String>,
@@ -206,7 +206,7 @@ struct Wanted {
     until: Option<String>,
 }
 
-impl Wanted {
+impl LineFilter {
     fn fits(&self, line: &Value) -> bool {
         let text = |key: &str| line[key].as_str().unwrap_or_default();
         let is_of = |who: &String| {
@@ -223,7 +223,7 @@ impl Wanted {
     }
 }
 
-fn query(place: &Path, wanted: &Wanted, limit: usize, as_json: bool) -> anyhow::Result<u8> {
+fn query(place: &Path, wanted: &LineFilter, limit: usize, as_json: bool) -> anyhow::Result<u8> {
     let mut found: VecDeque<Value> = VecDeque::new();
     let mut total = 0_u64;
     // Chains are read one after the other; the last lines of each are enough.
@@ -279,8 +279,8 @@ fn row(line: &Value) -> [String; 6] {
     };
     let look = match &*outcome {
         "ok" | "" => None,
-        "tool_error" | "forbidden" | "needs_approval" | "cancelled" => Some(Look::Warn),
-        _ => Some(Look::Bad),
+        "tool_error" | "forbidden" | "needs_approval" | "cancelled" => Some(WordStyle::Warn),
+        _ => Some(WordStyle::Bad),
     };
     let outcome = look.map_or_else(|| outcome.clone(), |look| paint(look, &outcome));
     let ms = line["elapsed_us"].as_u64().map(|us| format!("{:.1}", us as f64 / 1_000.0)).unwrap_or_default();
@@ -316,18 +316,18 @@ mod tests {
             "at": "2026-01-31T10:00:00.000Z", "event": "call", "client": "Claude", "session": 3, "profile": "reader",
             "tool": "files.read", "outcome": "ok",
         });
-        let check = |wanted: Wanted, expected: bool| assert_eq!(wanted.fits(&line), expected);
-        let any = || Wanted { tool: None, who: None, outcome: None, since: None, until: None };
+        let check = |wanted: LineFilter, expected: bool| assert_eq!(wanted.fits(&line), expected);
+        let any = || LineFilter { tool: None, who: None, outcome: None, since: None, until: None };
         let globs = |pattern: &str| Globs::new(vec![pattern.into()]).ok();
         check(any(), true);
-        check(Wanted { tool: globs("files.*"), ..any() }, true);
-        check(Wanted { tool: globs("git.*"), ..any() }, false);
-        check(Wanted { who: Some("claude".into()), ..any() }, true);
-        check(Wanted { who: Some("read".into()), ..any() }, true);
-        check(Wanted { who: Some("3".into()), ..any() }, true);
-        check(Wanted { who: Some("cursor".into()), ..any() }, false);
-        check(Wanted { outcome: Some("timeout".into()), ..any() }, false);
-        check(Wanted { since: Some("2026-01-31T10:00:00.001Z".into()), ..any() }, false);
-        check(Wanted { until: Some("2026-01-31T10:00:00.000Z".into()), ..any() }, true);
+        check(LineFilter { tool: globs("files.*"), ..any() }, true);
+        check(LineFilter { tool: globs("git.*"), ..any() }, false);
+        check(LineFilter { who: Some("claude".into()), ..any() }, true);
+        check(LineFilter { who: Some("read".into()), ..any() }, true);
+        check(LineFilter { who: Some("3".into()), ..any() }, true);
+        check(LineFilter { who: Some("cursor".into()), ..any() }, false);
+        check(LineFilter { outcome: Some("timeout".into()), ..any() }, false);
+        check(LineFilter { since: Some("2026-01-31T10:00:00.001Z".into()), ..any() }, false);
+        check(LineFilter { until: Some("2026-01-31T10:00:00.000Z".into()), ..any() }, true);
     }
 }

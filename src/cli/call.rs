@@ -12,8 +12,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     approve::{approvals, word_of},
-    ask::{InquiryAnswer, Other},
-    elsewhere::Elsewhere,
+    ask::{AskFailure, InquiryAnswer},
+    elsewhere::OtherGateways,
     found, setup, show,
 };
 
@@ -116,8 +116,8 @@ pub(super) async fn make(
     mut inquiry: Inquiry,
     params: &CommandParams,
     desk: QuestionDesk<'_>,
-    ask: impl AsyncFn(Inquiry) -> Result<InquiryAnswer, Other>,
-) -> Result<InquiryAnswer, Other> {
+    ask: impl AsyncFn(Inquiry) -> Result<InquiryAnswer, AskFailure>,
+) -> Result<InquiryAnswer, AskFailure> {
     if let (Inquiry::Call { name, params: typed_params, .. }, CommandParams::Words(words)) =
         (&mut inquiry, params)
     {
@@ -133,10 +133,10 @@ pub(super) async fn make(
     }
     match is_approved(fault, &desk).await {
         Ok(Some(true)) => ask(inquiry).await,
-        Ok(Some(false)) => Err(Other::Denied),
+        Ok(Some(false)) => Err(AskFailure::Denied),
         Ok(None) => Ok(answer),
-        Err(NoAnswer::Stopped(code)) => Err(Other::Stopped(code)),
-        Err(NoAnswer::Failed(error)) => {
+        Err(AnswerFailure::Stopped(code)) => Err(AskFailure::Stopped(code)),
+        Err(AnswerFailure::Failed(error)) => {
             show::complain(show::causes(&error));
             Ok(answer)
         }
@@ -144,19 +144,19 @@ pub(super) async fn make(
 }
 
 /// Why there is no answer of the user.
-enum NoAnswer {
+enum AnswerFailure {
     Stopped(u8),
     Failed(anyhow::Error),
 }
 
-impl From<anyhow::Error> for NoAnswer {
+impl From<anyhow::Error> for AnswerFailure {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed(error)
     }
 }
 
 /// Asks the user at the terminal whether a call may run, and passes the answer on. None if the question is not found.
-async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bool>, NoAnswer> {
+async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bool>, AnswerFailure> {
     let (gateway, file) = match desk {
         QuestionDesk::Here(gateway, file) => (Some(*gateway), *file),
         QuestionDesk::Running(file) => (None, *file),
@@ -175,7 +175,7 @@ async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bo
     let Some(token) = fault["next_step"]["arguments"]["token"].as_str() else { return Ok(None) };
     let elsewhere = match gateway {
         Some(_) => None,
-        None => Elsewhere::look(file).await,
+        None => OtherGateways::look(file).await,
     };
     let question = match (gateway, &elsewhere) {
         (Some(gateway), _) => gateway.user_questions().into_iter().find(|one| one["token"] == token),
@@ -183,7 +183,7 @@ async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bo
         (None, None) => None,
     };
     let Some(question) = question else {
-        elsewhere.iter().for_each(Elsewhere::tell_unasked);
+        elsewhere.iter().for_each(OtherGateways::tell_unasked);
         return Ok(None);
     };
     let yes = agreed(show::field(&question, "message")).await?;
@@ -199,11 +199,11 @@ async fn is_approved(fault: &Value, desk: &QuestionDesk<'_>) -> Result<Option<bo
     Ok(Some(yes))
 }
 
-async fn agreed(question: &str) -> Result<bool, NoAnswer> {
+async fn agreed(question: &str) -> Result<bool, AnswerFailure> {
     question.lines().for_each(|line| eprintln!("{}", plain(line)));
     match setup::asked("Run it?".into(), false).await? {
         Ok(yes) => Ok(yes),
-        Err(code) => Err(NoAnswer::Stopped(code)),
+        Err(code) => Err(AnswerFailure::Stopped(code)),
     }
 }
 

@@ -12,7 +12,7 @@ use nonet_servers::{
     downstream::{DocumentReport, Reach, State, net_text},
 };
 use nonet_state::session::Caller;
-use nonet_state::unmatched::Unmatched;
+use nonet_state::unmatched::UnmatchedRule;
 use nonet_text::{name::RESERVED, results::json_len};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -161,7 +161,7 @@ struct Report {
     documents: BTreeMap<Arc<str>, DocumentReport>,
     /// What locally started servers could access.
     reach: BTreeMap<Arc<str>, Reach>,
-    unmatched: Vec<Unmatched>,
+    unmatched: Vec<UnmatchedRule>,
 }
 
 impl Report {

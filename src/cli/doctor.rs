@@ -49,12 +49,12 @@ pub(super) enum Offer {
 
 /// Whether a user can be asked, and whether to accept offers that need no input.
 #[derive(Clone, Copy)]
-pub(super) struct Asking {
+pub(super) struct OfferMode {
     pub terminal: bool,
     pub yes: bool,
 }
 
-impl Asking {
+impl OfferMode {
     pub(super) fn here(yes: bool) -> Self {
         Self { terminal: io::stdin().is_terminal(), yes }
     }
@@ -201,7 +201,7 @@ impl Offer {
 }
 
 /// Offers the fixes, and applies the accepted ones. Returns whether anything was fixed.
-pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: Asking) -> anyhow::Result<bool> {
+pub(super) async fn run(offers: Vec<Offer>, file: &Path, asking: OfferMode) -> anyhow::Result<bool> {
     if offers.is_empty() {
         say!("\nNonet found nothing to fix.");
         return Ok(false);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{
     FAILED, found, hosts as commands, reload, show,
-    take_up::{self, TakenUp, Wanted},
+    take_up::{self, ExpectedState, ObservedState},
 };
 
 /// How an edit is made and reported.
@@ -31,7 +31,7 @@ pub(super) async fn remove(server: &str, config: Option<&Path>, style: EditStyle
         "unused_secrets": removal.unused,
         "logout": sign_in.then(|| shell::nonet(&format!("logout {server}"), &file)),
     });
-    let edit = Edit { server, file: &file, change: &removal.change, wanted: Wanted::Absent, style };
+    let edit = Edit { server, file: &file, change: &removal.change, wanted: ExpectedState::Absent, style };
     accept(&removal.change, style);
     let applied = commands::apply(&removal.change, style.dry_run)?;
     edit.finish(applied, details, || tell_remains(&removal, server, sign_in, &file)).await
@@ -46,7 +46,7 @@ pub(super) async fn enable(
 ) -> anyhow::Result<u8> {
     let file = used(config)?;
     let change = hosts::enable_server(&file, server, enabled, &Machine::this()?)?;
-    let wanted = if enabled { Wanted::Present } else { Wanted::Absent };
+    let wanted = if enabled { ExpectedState::Present } else { ExpectedState::Absent };
     let edit = Edit { server, file: &file, change: &change, wanted, style };
     accept(&change, style);
     let applied = commands::apply(&change, style.dry_run)?;
@@ -108,7 +108,7 @@ struct Edit<'a> {
     server: &'a str,
     file: &'a Path,
     change: &'a Change,
-    wanted: Wanted,
+    wanted: ExpectedState,
     style: EditStyle,
 }
 
@@ -132,7 +132,7 @@ impl Edit<'_> {
             true => Some(take_up::wait(self.file, self.server, self.wanted).await),
             false => None,
         };
-        let code = taken_up.as_ref().map_or(super::OK, TakenUp::code);
+        let code = taken_up.as_ref().map_or(super::OK, ObservedState::code);
         if !self.style.json {
             taken_up.iter().for_each(|taken_up| taken_up.tell(self.server, self.file));
             return Ok(code);

@@ -10,7 +10,7 @@ use super::show;
 use crate::serve::{Neighbours, SilentGateway};
 
 /// The running gateways of one servers.toml, with what waits in each.
-pub(super) struct Elsewhere {
+pub(super) struct OtherGateways {
     neighbours: Neighbours,
     /// Their ids, and what waits.
     gateways: Vec<(String, Value)>,
@@ -32,7 +32,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
     one == other || whole(one) == whole(other)
 }
 
-impl Elsewhere {
+impl OtherGateways {
     /// Asks the gateways of a file. None if gateways cannot be asked here.
     pub(super) async fn look(file: &Path) -> Option<Self> {
         let neighbours = Neighbours::of(&store::folder()?).ok()?;

@@ -8,7 +8,7 @@ use nonet_base::clock::Clock;
 use nonet_config::ClusterSettings;
 use nonet_core as gateway;
 use nonet_sandbox as sandbox;
-use nonet_store::{self as store, Forget, Forgettable, ForgettableCount, PinsDb, Retention, Store};
+use nonet_store::{self as store, ForgetCount, ForgetScope, ForgetTarget, PinsDb, Retention, Store};
 
 use super::{FAILED, OK, found, setup::agree, show};
 
@@ -17,7 +17,7 @@ use super::{FAILED, OK, found, setup::agree, show};
 pub(super) struct ForgetArgs {
     /// What to delete (default: all of these)
     #[arg(value_enum, value_name = "WHAT", conflicts_with_all = ["trust", "cluster"])]
-    what: Vec<What>,
+    what: Vec<KeptPart>,
     /// Delete which definitions of servers are trusted, and nothing else: what servers list next is trusted at first sight
     #[arg(long)]
     trust: bool,
@@ -34,7 +34,7 @@ pub(super) struct ForgetArgs {
 
 /// A part of what is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum What {
+enum KeptPart {
     /// Outcomes of searches, and figures of tools
     Learned,
     /// Kept results, and tasks
@@ -49,14 +49,14 @@ enum What {
     Homes,
 }
 
-impl What {
-    fn in_store(self) -> Option<Forgettable> {
+impl KeptPart {
+    fn in_store(self) -> Option<ForgetTarget> {
         Some(match self {
-            Self::Learned => Forgettable::Learned,
-            Self::Results => Forgettable::Results,
-            Self::Memory => Forgettable::Memory,
-            Self::Plans => Forgettable::Plans,
-            Self::Messages => Forgettable::Messages,
+            Self::Learned => ForgetTarget::Learned,
+            Self::Results => ForgetTarget::Results,
+            Self::Memory => ForgetTarget::Memory,
+            Self::Plans => ForgetTarget::Plans,
+            Self::Messages => ForgetTarget::Messages,
             Self::Homes => return None,
         })
     }
@@ -70,21 +70,21 @@ impl What {
         };
         let Some(kept) = self.in_store() else { return homes() };
         Ok(match (store::forgettable(folder, kept)?, self) {
-            (ForgettableCount::Learned { outcomes, tools }, _) => format!(
+            (ForgetCount::Learned { outcomes, tools }, _) => format!(
                 "{}, the figures of {}",
                 show::count(outcomes as u64, "search outcome"),
                 show::count(tools as u64, "tool")
             ),
-            (ForgettableCount::Results(kept), _) => {
+            (ForgetCount::Results(kept), _) => {
                 format!("{} kept results and tasks ({})", kept.entries, show::count(kept.bytes, "byte"))
             }
-            (ForgettableCount::Records(records), Self::Memory) => {
+            (ForgetCount::Records(records), Self::Memory) => {
                 format!("{records} facts, goals and to-dos")
             }
-            (ForgettableCount::Records(records), Self::Plans) => {
+            (ForgetCount::Records(records), Self::Plans) => {
                 format!("{records} watches, schedules and waiting workflows")
             }
-            (ForgettableCount::Records(records), _) => format!("{records} notices and approvals"),
+            (ForgetCount::Records(records), _) => format!("{records} notices and approvals"),
         })
     }
 
@@ -117,7 +117,7 @@ pub(super) async fn run(args: &ForgetArgs, config: Option<&Path>) -> anyhow::Res
     };
     let folder = store::folder().context("there is no home folder, so nothing is stored")?;
     let what = match args.what.as_slice() {
-        [] => What::value_variants(),
+        [] => KeptPart::value_variants(),
         what => what,
     };
     say!("In {}:", folder.display());
@@ -181,7 +181,7 @@ fn forget_trust(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn forget_kept(folder: &Path, what: &[What]) -> anyhow::Result<()> {
+fn forget_kept(folder: &Path, what: &[KeptPart]) -> anyhow::Result<()> {
     for part in what {
         part.delete(folder)?;
     }
@@ -197,7 +197,7 @@ async fn forget_shared(cluster: &ClusterSettings, trust: bool) -> anyhow::Result
     // Results are not touched otherwise.
     let retention = Retention { bytes: u64::MAX, age: Duration::MAX };
     let store = gateway::open_redis(cluster, retention, Clock::default());
-    let what = if trust { Forget::Trust } else { Forget::Kept };
+    let what = if trust { ForgetScope::Trust } else { ForgetScope::Kept };
     let removed = store.forget(what).await?;
     let at = store.shared().map_or_else(String::new, |shared| shared.at);
     say!("deleted {} of `{}` from Redis at {at}", show::count(removed as u64, "key"), cluster.prefix);

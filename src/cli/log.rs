@@ -212,19 +212,19 @@ impl Files {
 
 /// Writes the lines within [`PAUSE`] in one piece: waking the writing thread for each line would cost a call more than the line
 /// itself.
-struct Gathered<W: Write> {
+struct LineBatch<W: Write> {
     to: BufWriter<W>,
     /// Whether something was written since the last pause.
     is_new: bool,
 }
 
-impl<W: Write> Gathered<W> {
+impl<W: Write> LineBatch<W> {
     fn new(to: W) -> Self {
         Self { to: BufWriter::with_capacity(GATHERED, to), is_new: false }
     }
 }
 
-impl<W: Write> Write for Gathered<W> {
+impl<W: Write> Write for LineBatch<W> {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
         self.is_new = true;
         self.to.write(lines)
@@ -243,7 +243,7 @@ impl<W: Write> Write for Gathered<W> {
 /// Starts a writing thread. A short command does not wait for a pause.
 fn thread(to: impl Write + Send + 'static, serves: bool, form: Form) -> (NonBlocking, WorkerGuard) {
     match serves {
-        true => tracing_appender::non_blocking(OneLine { writer: Gathered::new(to), form }),
+        true => tracing_appender::non_blocking(OneLine { writer: LineBatch::new(to), form }),
         false => tracing_appender::non_blocking(OneLine { writer: to, form }),
     }
 }

@@ -46,7 +46,7 @@ pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Logs
         show::refuse(Code::NotFound, message, wanted.json);
         return Ok(FAILED);
     }
-    let shown = Shown::new(&wanted);
+    let shown = EntryFilter::new(&wanted);
     let last = last_entries(&days, &shown)?;
     if last.is_empty() && !wanted.follow {
         match &wanted.server {
@@ -91,7 +91,7 @@ fn days(files: &Files) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Returns the last requested entries of the log, in order.
-fn last_entries(days: &[PathBuf], shown: &Shown) -> anyhow::Result<VecDeque<String>> {
+fn last_entries(days: &[PathBuf], shown: &EntryFilter) -> anyhow::Result<VecDeque<String>> {
     let mut last: VecDeque<String> = VecDeque::new();
     for day in days.iter().rev() {
         let text = end_of(day).with_context(|| format!("cannot read `{}`", day.display()))?;
@@ -123,7 +123,7 @@ fn end_of(file: &Path) -> io::Result<String> {
 }
 
 /// Prints new entries, of this file and of later days.
-async fn follow(files: &Files, last: Option<&PathBuf>, shown: &Shown) -> anyhow::Result<()> {
+async fn follow(files: &Files, last: Option<&PathBuf>, shown: &EntryFilter) -> anyhow::Result<()> {
     let mut at = last.map(|file| (file.clone(), fs::metadata(file).map_or(0, |file| file.len())));
     let mut begun = Vec::new();
     let mut entries = Entries::default();
@@ -180,14 +180,14 @@ impl Entries {
 }
 
 /// Which entries to show, and how.
-struct Shown {
+struct EntryFilter {
     server: Option<String>,
     most: usize,
     json: bool,
     colours: bool,
 }
 
-impl Shown {
+impl EntryFilter {
     fn new(wanted: &LogsArgs) -> Self {
         let colours = std::io::stdout().is_terminal() && console::colors_enabled();
         Self { server: wanted.server.clone(), most: wanted.lines, json: wanted.json, colours }
@@ -297,7 +297,7 @@ two server=bank
         }
         let days = days(&files).expect("readable");
         assert_eq!(days.len(), 2, "{days:?}");
-        let found = last_entries(&days, &Shown::new(&wanted(server, most))).expect("readable");
+        let found = last_entries(&days, &EntryFilter::new(&wanted(server, most))).expect("readable");
         let found: Vec<&str> = found.iter().flat_map(|entry| entry.lines()).collect();
         let expected: Vec<&str> = expected.iter().filter_map(|at| LOG.lines().nth(*at)).collect();
         assert_eq!(found, expected, "{server:?} {most}");

@@ -154,7 +154,7 @@ fn in_file(action: &SecretAction, name: &str, config: Option<&Path>) -> anyhow::
 
 /// A secret in the list: its name, where it is, and the entries that use it.
 #[derive(Serialize)]
-struct Listed {
+struct SecretRow {
     name: String,
     #[serde(rename = "in")]
     place: &'static str,
@@ -182,11 +182,11 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
             None if has_default => "default",
             None => NOT_SET,
         };
-        all.push(Listed { name, place, used_by });
+        all.push(SecretRow { name, place, used_by });
     }
     for name in kept.values().keys() {
         if all.iter().all(|known| known.name != *name || known.place.starts_with("keyring")) {
-            all.push(Listed { name: name.clone(), place: secrets_file::NAME, used_by: Vec::new() });
+            all.push(SecretRow { name: name.clone(), place: secrets_file::NAME, used_by: Vec::new() });
         }
     }
     all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -203,9 +203,9 @@ fn list(file: &Path, as_json: bool) -> anyhow::Result<u8> {
         return Ok(OK);
     }
     let mut table = show::plain_table(&["NAME", "IN", "USED BY"]);
-    for Listed { name, place, used_by } in &all {
+    for SecretRow { name, place, used_by } in &all {
         let place =
-            if *place == NOT_SET { show::paint(show::Look::Bad, place) } else { (*place).to_string() };
+            if *place == NOT_SET { show::paint(show::WordStyle::Bad, place) } else { (*place).to_string() };
         table.add_row([name.clone(), place, used_by.join(", ")]);
     }
     say!("{table}");

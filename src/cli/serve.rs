@@ -11,7 +11,7 @@ use nonet_hosts::{Launch, Machine};
 use serde_json::json;
 
 use super::{OK, connect, found, gateway, load_text, log, reload, signal};
-use crate::serve::{self, HttpOptions, Serving};
+use crate::serve::{self, HttpOptions, ServeAddress};
 
 /// How often a gateway that serves HTTP checks whether it can also serve this machine's clients.
 #[cfg(unix)]
@@ -41,7 +41,7 @@ pub(super) async fn run(
                 addresses.next().with_context(|| format!("`{address}` does not resolve to an address"))?;
             let options = HttpOptions { address, profile };
             let sharing = gateway.clone();
-            let ready = |serving: Serving| {
+            let ready = |serving: ServeAddress| {
                 #[cfg(unix)]
                 share(&sharing, &file, serving.page.clone());
                 #[cfg(not(unix))]

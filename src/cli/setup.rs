@@ -28,7 +28,7 @@ const EXAMPLE: &str = r#"  [servers.memory]
 
 /// The arguments of a setup.
 #[derive(Debug, Args)]
-pub(super) struct Wishes {
+pub(super) struct SetupArgs {
     /// Clients (claude-desktop, claude-code, cursor, vscode, zed, windsurf, codex, gemini-cli, cline, roo-code, continue,
     /// goose, lm-studio, copilot-cli, amazon-q, warp, kiro) (default: all with a configuration on this machine)
     pub clients: Vec<String>,
@@ -41,7 +41,11 @@ pub(super) struct Wishes {
 }
 
 /// Sets up clients. Exit code 1: a client's file could not be written.
-pub(super) async fn run(wishes: &Wishes, config: Option<&Path>, profile: Option<&str>) -> anyhow::Result<u8> {
+pub(super) async fn run(
+    wishes: &SetupArgs,
+    config: Option<&Path>,
+    profile: Option<&str>,
+) -> anyhow::Result<u8> {
     let named: Vec<&'static Host> =
         wishes.clients.iter().map(|name| hosts::find(name)).collect::<Result<_, _>>()?;
     let asks = !wishes.yes && !wishes.dry_run;

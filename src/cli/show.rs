@@ -21,7 +21,7 @@ use super::{FAILED, OK, found, signal::stopped, table};
 pub(super) use super::{
     failure::{brief, failure, missing_variables},
     fitting::fitted,
-    table::{Look, clean, paint, plain_table},
+    table::{WordStyle, clean, paint, plain_table},
 };
 
 /// The length of a wait before a progress bar appears, or a line without a terminal.
@@ -208,7 +208,7 @@ pub(super) async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
 
 /// How an answer is shown.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Style {
+pub(super) struct OutputStyle {
     /// As JSON.
     pub json: bool,
     /// With the full output of failed servers.
@@ -216,7 +216,11 @@ pub(super) struct Style {
 }
 
 /// Prints an answer as JSON or as a table. Returns the exit code. A fault is `{code, message, ...}`.
-pub(super) fn answer(answer: Result<Value, Value>, manner: Style, table: fn(&Value)) -> anyhow::Result<u8> {
+pub(super) fn answer(
+    answer: Result<Value, Value>,
+    manner: OutputStyle,
+    table: fn(&Value),
+) -> anyhow::Result<u8> {
     match answer {
         Ok(answer) if manner.json => raw!("{}", serde_json::to_string_pretty(&answer)?),
         Ok(answer) => table(&answer),
@@ -319,7 +323,7 @@ fn for_terminal(text: &str) -> Cow<'_, str> {
 }
 
 /// Prints the result of a call: its text, or everything as JSON. Returns the exit code.
-pub(super) fn result(result: Result<Value, Value>, manner: Style) -> anyhow::Result<u8> {
+pub(super) fn result(result: Result<Value, Value>, manner: OutputStyle) -> anyhow::Result<u8> {
     let mut result = match result {
         Ok(result) => result,
         Err(fault) => return answer(Err(fault), manner, whole),

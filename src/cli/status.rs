@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use super::{
     FAILED, OK, UNUSABLE,
     args::Where,
-    ask::{self, Other},
+    ask::{self, AskFailure},
     connect, elsewhere,
     found::{self, FoundFile},
     reload, show,
-    show::{Look, paint},
+    show::{WordStyle, paint},
     signal::stopped,
     usable,
 };
@@ -111,10 +111,10 @@ async fn ask_for_it(
             Ok(Ok(status))
         }
         Ok(Err(fault)) => Ok(Err({
-            let manner = show::Style { json: wanted.json, verbose: way.verbose };
+            let manner = show::OutputStyle { json: wanted.json, verbose: way.verbose };
             show::answer(Err(fault), manner, show::whole)?
         })),
-        Err(Other::Unanswered(error)) if error.is_unknown_method() => {
+        Err(AskFailure::Unanswered(error)) if error.is_unknown_method() => {
             let message = "the running gateway is a different version of Nonet: run `nonet restart`";
             show::refuse(Code::UpstreamError, message, wanted.json);
             Ok(Err(FAILED))
@@ -246,7 +246,7 @@ fn print_others(status: &Value) {
         let clients = gateway["clients"].as_array().into_iter().flatten().filter_map(Value::as_str);
         let version = match text(gateway, "version") {
             version if version == env!("CARGO_PKG_VERSION") => version.into(),
-            version => paint(Look::Warn, version),
+            version => paint(WordStyle::Warn, version),
         };
         table.add_row([
             gateway["pid"].to_string(),
@@ -303,13 +303,13 @@ fn print_running(status: &Value) {
                 line.push_str(", stopping");
             }
             if other["other_config"] == true {
-                line.push_str(&format!(", {}", paint(Look::Bad, "with a different configuration")));
+                line.push_str(&format!(", {}", paint(WordStyle::Bad, "with a different configuration")));
             }
             say!("{line}");
         }
         match text(cluster, "trouble") {
             "" => {}
-            trouble => say!("{}", paint(Look::Bad, &format!("Redis {trouble}"))),
+            trouble => say!("{}", paint(WordStyle::Bad, &format!("Redis {trouble}"))),
         }
     }
     say!("");
@@ -319,7 +319,7 @@ fn print_running(status: &Value) {
         let lost = lost.join("; ");
         say!(
             "{}: it loses {lost}. Run `nonet reload --accept` to accept it.\n",
-            paint(Look::Bad, "servers.toml is refused")
+            paint(WordStyle::Bad, "servers.toml is refused")
         );
     }
     for task in status["tasks"].as_array().into_iter().flatten() {
@@ -331,9 +331,9 @@ fn print_running(status: &Value) {
 /// Returns a server's state in its colour.
 pub(super) fn state(state: &str) -> String {
     match state {
-        "ready" => paint(Look::Good, state),
-        "down" | "auth_required" | "needs_config" => paint(Look::Bad, state),
+        "ready" => paint(WordStyle::Good, state),
+        "down" | "auth_required" | "needs_config" => paint(WordStyle::Bad, state),
         "" => String::new(),
-        other => paint(Look::Warn, other),
+        other => paint(WordStyle::Warn, other),
     }
 }

@@ -38,7 +38,7 @@ mod unix {
     use super::{
         super::{
             FAILED, OK,
-            ask::{self, Other},
+            ask::{self, AskFailure},
             elsewhere, found,
             show::{self, count},
         },
@@ -65,11 +65,11 @@ mod unix {
         let status = match ask::inquire(running, &Inquiry::Status).await {
             Ok(Ok(status)) => status,
             Ok(Err(fault)) => anyhow::bail!("{}", show::field(&fault, "message")),
-            Err(Other::Stopped(code)) => return Ok(code),
-            Err(Other::Unanswered(error)) => {
+            Err(AskFailure::Stopped(code)) => return Ok(code),
+            Err(AskFailure::Unanswered(error)) => {
                 anyhow::bail!("the gateway of {file} did not say which process it is: {error}")
             }
-            Err(Other::Denied) => return Ok(FAILED),
+            Err(AskFailure::Denied) => return Ok(FAILED),
         };
         let pid = status["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.filter(|pid| *pid > 1).context("the gateway did not say which process it is")?;

@@ -8,7 +8,7 @@ use nonet_base::text;
 
 /// The look of a word if there are colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum WordStyle {
     /// As it should be.
     Good,
     /// It needs attention.
@@ -19,34 +19,34 @@ pub(super) enum Look {
 
 /// Marks before a word of each look, and after any word. They have no width, so column widths stay correct; they are
 /// replaced when the table is shown.
-const MARKS: [(char, Look); 3] =
-    [('\u{2061}', Look::Good), ('\u{2062}', Look::Warn), ('\u{2063}', Look::Bad)];
+const MARKS: [(char, WordStyle); 3] =
+    [('\u{2061}', WordStyle::Good), ('\u{2062}', WordStyle::Warn), ('\u{2063}', WordStyle::Bad)];
 const END: char = '\u{2064}';
 /// The minimum width of the last column, even if the others would take all.
 const LAST: u16 = 24;
 
 /// Marks a word for a cell with its look.
-pub(super) fn paint(look: Look, word: &str) -> String {
+pub(super) fn paint(look: WordStyle, word: &str) -> String {
     let mark = MARKS.iter().find(|(_, marked)| *marked == look).map_or(END, |(mark, _)| *mark);
     format!("{mark}{word}{END}")
 }
 
 /// A table of plain lines.
 #[derive(Debug)]
-pub(super) struct Plain {
+pub(super) struct PlainTable {
     table: Table,
     /// The maximum height of a row, in terminal lines.
     height: Option<usize>,
 }
 
 /// Returns an empty table.
-pub(super) fn plain_table(head: &[&str]) -> Plain {
+pub(super) fn plain_table(head: &[&str]) -> PlainTable {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_header(head);
-    Plain { table, height: None }
+    PlainTable { table, height: None }
 }
 
-impl Plain {
+impl PlainTable {
     /// Adds a row. In a narrow terminal, the last column shrinks.
     pub(super) fn add_row<T: ToString>(&mut self, cells: impl IntoIterator<Item = T>) {
         let cells = cells.into_iter().map(|cell| clean(&cell.to_string()));
@@ -87,7 +87,7 @@ impl Plain {
     }
 }
 
-impl fmt::Display for Plain {
+impl fmt::Display for PlainTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let colours = std::io::stdout().is_terminal() && console::colors_enabled();
         f.write_str(&self.render(terminal_width(), colours))
@@ -124,9 +124,9 @@ fn coloured(text: &str, colours: bool) -> String {
         match (mark, c) {
             (Some((_, marked)), _) => {
                 look = match marked {
-                    Look::Good => Style::new().green(),
-                    Look::Warn => Style::new().yellow(),
-                    Look::Bad => Style::new().red(),
+                    WordStyle::Good => Style::new().green(),
+                    WordStyle::Warn => Style::new().yellow(),
+                    WordStyle::Bad => Style::new().red(),
                 };
                 word = Some(String::new());
             }
@@ -153,11 +153,11 @@ fn styled(style: &Style, text: &str, colours: bool) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Plain {
+    fn table() -> PlainTable {
         let mut table = plain_table(&["TOOL", "RISK", "DESCRIPTION"]);
         table.add_row([
             "filesystem.read_multiple_files".to_owned(),
-            paint(Look::Bad, "high"),
+            paint(WordStyle::Bad, "high"),
             "Reads the contents of several files at the same time, which is faster than one by one".repeat(2),
         ]);
         table.add_row(["time.now", "low", "Tells the\u{1b}[2J time"]);

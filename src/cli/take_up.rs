@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     FAILED, OK,
-    ask::{self, Other},
+    ask::{self, AskFailure},
     show,
     signal::stopped,
 };
@@ -23,7 +23,7 @@ const EVERY: Duration = Duration::from_millis(100);
 
 /// The expected state of a server in the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum ExpectedState {
     /// The server is there, and its start has finished or failed.
     Present,
     /// The server is gone.
@@ -32,7 +32,7 @@ pub(super) enum Wanted {
 
 /// What the running gateway shows.
 #[derive(Debug)]
-pub(super) enum TakenUp {
+pub(super) enum ObservedState {
     /// No gateway is running for this file.
     NotRunning,
     /// The gateway is running, but does not show the change.
@@ -46,41 +46,41 @@ pub(super) enum TakenUp {
 }
 
 /// Waits until the running gateway has applied the change of a server.
-pub(super) async fn wait(file: &Path, server: &str, wanted: Wanted) -> TakenUp {
+pub(super) async fn wait(file: &Path, server: &str, wanted: ExpectedState) -> ObservedState {
     tokio::select! {
         taken_up = watch(file, server, wanted) => taken_up,
-        code = stopped() => TakenUp::Stopped(code),
+        code = stopped() => ObservedState::Stopped(code),
     }
 }
 
-async fn watch(file: &Path, server: &str, wanted: Wanted) -> TakenUp {
+async fn watch(file: &Path, server: &str, wanted: ExpectedState) -> ObservedState {
     let began = Instant::now();
     loop {
-        let Some(running) = ask::running(file, None).await else { return TakenUp::NotRunning };
+        let Some(running) = ask::running(file, None).await else { return ObservedState::NotRunning };
         let status = match ask::inquire(running, &Inquiry::Status).await {
             Ok(Ok(status)) => status,
-            Ok(Err(_)) | Err(Other::Unanswered(_) | Other::Denied) => return TakenUp::Unseen,
-            Err(Other::Stopped(code)) => return TakenUp::Stopped(code),
+            Ok(Err(_)) | Err(AskFailure::Unanswered(_) | AskFailure::Denied) => return ObservedState::Unseen,
+            Err(AskFailure::Stopped(code)) => return ObservedState::Stopped(code),
         };
         let servers = status["servers"].as_array().into_iter().flatten();
         let seen = servers.into_iter().find(|known| known["name"] == server).cloned();
         let elapsed = began.elapsed();
         match (wanted, seen) {
-            (Wanted::Absent, None) => return TakenUp::Absent,
-            (Wanted::Present, Some(seen)) => {
+            (ExpectedState::Absent, None) => return ObservedState::Absent,
+            (ExpectedState::Present, Some(seen)) => {
                 let is_starting = seen["state"] == "starting" || seen["state"] == "stopped";
                 if !is_starting || elapsed > READ_LIMIT + START_LIMIT {
-                    return TakenUp::Present(seen);
+                    return ObservedState::Present(seen);
                 }
             }
-            _ if elapsed > READ_LIMIT => return TakenUp::Unseen,
+            _ if elapsed > READ_LIMIT => return ObservedState::Unseen,
             _ => {}
         }
         sleep(EVERY).await;
     }
 }
 
-impl TakenUp {
+impl ObservedState {
     /// Returns the exit code: a server that fails in the gateway is a failure.
     pub(super) fn code(&self) -> u8 {
         match self {

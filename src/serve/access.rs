@@ -13,7 +13,7 @@ use nonet_core::Gateway;
 use nonet_store::doors::OwnerToken;
 use serde_json::json;
 
-use super::listen::{Connection, Stranger};
+use super::listen::{InboundConnection, Stranger};
 
 /// The JSON-RPC error code of a refusal: the first in the range for servers.
 const REFUSED: i32 = -32000;
@@ -27,9 +27,9 @@ pub(crate) const WITHOUT_TOKENS: &str = "`allow_without_tokens = true` in [gatew
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AccessDenied {
     /// The request has no bearer token, but needs one.
-    NoToken(Needed),
+    NoToken(TokenKind),
     /// The token is not in the configuration, or not the user's.
-    UnknownToken(Needed),
+    UnknownToken(TokenKind),
     /// No token is needed, but another user of this machine or a sandboxed server is at the other end.
     NotForThem(Stranger),
     /// The token is for another profile.
@@ -45,7 +45,7 @@ pub(super) enum AccessDenied {
 
 /// The kind of token that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Needed {
+pub(super) enum TokenKind {
     /// One of the configuration's.
     OfFile,
     /// That of this machine's user.
@@ -54,7 +54,7 @@ pub(super) enum Needed {
 
 /// What is known about a request besides its headers. Looked up only if the configuration has no tokens.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Beside {
+pub(super) struct PeerIdentity {
     /// The token of this machine's user.
     owner: Option<BearerToken>,
     /// Who sends a request that needs no token.
@@ -78,29 +78,29 @@ impl Entrance {
     }
 
     /// Returns what is known about a request besides its headers.
-    pub(super) async fn beside(&self, config: &Config, extensions: &Extensions) -> Beside {
+    pub(super) async fn beside(&self, config: &Config, extensions: &Extensions) -> PeerIdentity {
         if config.guarded {
-            return Beside::default();
+            return PeerIdentity::default();
         }
         if config.gateway.allow_without_tokens {
-            let stranger = match Connection::of(extensions) {
+            let stranger = match InboundConnection::of(extensions) {
                 Some(connection) => connection.stranger().await,
                 None => Stranger::Admitted,
             };
-            return Beside { stranger: Some(stranger), ..Beside::default() };
+            return PeerIdentity { stranger: Some(stranger), ..PeerIdentity::default() };
         }
         let token = self.owner.as_ref().map(OwnerToken::current);
         if let Some(Err(error)) = &token {
             tracing::warn!(%error, "the token for HTTP cannot be read, so every request is refused");
         }
         let owner = token.and_then(Result::ok).map(|token| BearerToken::new(&token));
-        Beside { owner, ..Beside::default() }
+        PeerIdentity { owner, ..PeerIdentity::default() }
     }
 }
 
 /// Who sends a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who<'a> {
+enum Requester<'a> {
     /// Anybody: access needs no token.
     Anybody,
     /// The owner, with access to everything. This machine's user is one.
@@ -123,16 +123,16 @@ pub(super) struct Access {
 pub(super) fn access(
     config: &Config,
     headers: &HeaderMap,
-    beside: Beside,
+    beside: PeerIdentity,
     named: Option<&str>,
     default: Option<&str>,
 ) -> Result<Access, AccessDenied> {
     let (who, token) = who(config, headers, beside)?;
     let profile = match (who, named) {
-        (Who::Under(own), None) => Some(own),
-        (Who::Under(own), Some(named)) if own != named => return Err(AccessDenied::NotWithThisToken),
+        (Requester::Under(own), None) => Some(own),
+        (Requester::Under(own), Some(named)) if own != named => return Err(AccessDenied::NotWithThisToken),
         (_, Some(named)) => Some(named),
-        (Who::Anybody | Who::Owner, None) => default,
+        (Requester::Anybody | Requester::Owner, None) => default,
     };
     match profile {
         Some(name) if !config.profiles.contains_key(name) => {
@@ -150,11 +150,11 @@ pub(super) fn access(
 pub(super) fn to_everything(
     config: &Config,
     headers: &HeaderMap,
-    beside: Beside,
+    beside: PeerIdentity,
 ) -> Result<(), AccessDenied> {
     match who(config, headers, beside)?.0 {
-        Who::Anybody | Who::Owner => Ok(()),
-        Who::Under(_) => Err(AccessDenied::NotWithThisToken),
+        Requester::Anybody | Requester::Owner => Ok(()),
+        Requester::Under(_) => Err(AccessDenied::NotWithThisToken),
     }
 }
 
@@ -162,12 +162,12 @@ pub(super) fn to_everything(
 fn who<'a>(
     config: &'a Config,
     headers: &HeaderMap,
-    beside: Beside,
-) -> Result<(Who<'a>, Option<BearerToken>), AccessDenied> {
-    let needed = if config.guarded { Needed::OfFile } else { Needed::OfOwner };
-    if needed == Needed::OfOwner && config.gateway.allow_without_tokens {
+    beside: PeerIdentity,
+) -> Result<(Requester<'a>, Option<BearerToken>), AccessDenied> {
+    let needed = if config.guarded { TokenKind::OfFile } else { TokenKind::OfOwner };
+    if needed == TokenKind::OfOwner && config.gateway.allow_without_tokens {
         return match beside.stranger {
-            Some(Stranger::Admitted) => Ok((Who::Anybody, None)),
+            Some(Stranger::Admitted) => Ok((Requester::Anybody, None)),
             Some(stranger) => Err(AccessDenied::NotForThem(stranger)),
             // The configuration has just changed.
             None => Err(AccessDenied::NoToken(needed)),
@@ -176,18 +176,18 @@ fn who<'a>(
     let mut given = headers.get_all(AUTHORIZATION).iter();
     let only = given.next().filter(|_| given.next().is_none());
     let token = BearerToken::new(only.and_then(bearer).ok_or(AccessDenied::NoToken(needed))?);
-    if needed == Needed::OfOwner {
+    if needed == TokenKind::OfOwner {
         // It opens the door and changes nothing else: each session has its own quotas.
         return match beside.owner == Some(token) {
-            true => Ok((Who::Owner, None)),
+            true => Ok((Requester::Owner, None)),
             false => Err(AccessDenied::UnknownToken(needed)),
         };
     }
     if config.gateway.tokens.contains(&token) {
-        return Ok((Who::Owner, Some(token)));
+        return Ok((Requester::Owner, Some(token)));
     }
     let profile = config.profiles.iter().find(|(_, profile)| profile.tokens.contains(&token));
-    profile.map(|(name, _)| (Who::Under(name), Some(token))).ok_or(AccessDenied::UnknownToken(needed))
+    profile.map(|(name, _)| (Requester::Under(name), Some(token))).ok_or(AccessDenied::UnknownToken(needed))
 }
 
 fn bearer(header: &HeaderValue) -> Option<&str> {
@@ -216,21 +216,21 @@ impl AccessDenied {
 
     fn message(&self) -> String {
         match self {
-            Self::NoToken(Needed::OfFile) => {
+            Self::NoToken(TokenKind::OfFile) => {
                 "this gateway requires a token: send the header `Authorization: Bearer TOKEN` with one of \
                               `tokens` in its servers.toml"
                     .into()
             }
-            Self::NoToken(Needed::OfOwner) => {
+            Self::NoToken(TokenKind::OfOwner) => {
                 "this gateway requires the token of this machine's user: start `nonet connect URL` in the client, which sends \
                  it, or send the header `Authorization: Bearer TOKEN` with the token in `http.token` of Nonet's state folder \
                  (~/.local/state/nonet), or list `tokens` in [gateway] of servers.toml"
                     .into()
             }
-            Self::UnknownToken(Needed::OfFile) => {
+            Self::UnknownToken(TokenKind::OfFile) => {
                 "unknown bearer token: use one of the current `tokens` in the gateway's servers.toml".into()
             }
-            Self::UnknownToken(Needed::OfOwner) => {
+            Self::UnknownToken(TokenKind::OfOwner) => {
                 "unknown bearer token: use the one in `http.token` of Nonet's state folder (~/.local/state/nonet), or list \
                  `tokens` in [gateway] of servers.toml"
                     .into()
@@ -302,7 +302,7 @@ mod tests {
         if let Some(token) = token {
             headers.insert(AUTHORIZATION, HeaderValue::from_str(&format!("bearer  {token}")).unwrap());
         }
-        let found = access(config, &headers, Beside::default(), named, Some("plain"));
+        let found = access(config, &headers, PeerIdentity::default(), named, Some("plain"));
         let found = found.as_ref().map(|access| access.profile.as_deref());
         let found = found.map_err(|refusal| refusal.status().as_u16());
         assert_eq!(found, expected, "{token:?} at {named:?}");
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn without_tokens_in_the_file_the_owners_token_opens_every_profile() {
         let config = config("[profiles.plain]\n[profiles.reader]\ntokens = []\n");
-        let beside = Beside { owner: Some(BearerToken::new(OWNER)), ..Beside::default() };
+        let beside = PeerIdentity { owner: Some(BearerToken::new(OWNER)), ..PeerIdentity::default() };
         let with = |token: Option<&str>, beside, named| {
             let value = |token| HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
             let headers = token.map(|token| (AUTHORIZATION, value(token)));
@@ -343,10 +343,13 @@ mod tests {
         assert_eq!(with(Some(OWNER), beside, None), open("plain"));
         assert_eq!(with(Some(OWNER), beside, Some("reader")), open("reader"));
         for named in [None, Some("reader"), Some("nothing")] {
-            assert_eq!(with(None, beside, named), Err(AccessDenied::NoToken(Needed::OfOwner)));
-            assert_eq!(with(Some(READER), beside, named), Err(AccessDenied::UnknownToken(Needed::OfOwner)));
-            let unread = with(Some(OWNER), Beside::default(), named);
-            assert_eq!(unread, Err(AccessDenied::UnknownToken(Needed::OfOwner)));
+            assert_eq!(with(None, beside, named), Err(AccessDenied::NoToken(TokenKind::OfOwner)));
+            assert_eq!(
+                with(Some(READER), beside, named),
+                Err(AccessDenied::UnknownToken(TokenKind::OfOwner))
+            );
+            let unread = with(Some(OWNER), PeerIdentity::default(), named);
+            assert_eq!(unread, Err(AccessDenied::UnknownToken(TokenKind::OfOwner)));
         }
         let told = with(Some(OWNER), beside, Some("nothing")).unwrap_err();
         assert_eq!(told.message(), "there is no profile `nothing`; profiles: plain, reader");
@@ -356,14 +359,14 @@ mod tests {
     fn without_any_token_whoever_is_known_as_another_stays_out() {
         let config = config("[gateway]\nallow_without_tokens = true\n");
         let with = |stranger| {
-            let beside = Beside { stranger, ..Beside::default() };
+            let beside = PeerIdentity { stranger, ..PeerIdentity::default() };
             access(&config, &HeaderMap::new(), beside, None, None).map(|access| access.profile)
         };
         assert_eq!(with(Some(Stranger::Admitted)), Ok(None));
         for other in [Stranger::OfUser(7), Stranger::Sandboxed, Stranger::Gone] {
             assert_eq!(with(Some(other)), Err(AccessDenied::NotForThem(other)));
         }
-        assert_eq!(with(None), Err(AccessDenied::NoToken(Needed::OfOwner)));
+        assert_eq!(with(None), Err(AccessDenied::NoToken(TokenKind::OfOwner)));
     }
 
     #[test]
@@ -392,14 +395,14 @@ mod tests {
             values.iter().for_each(|value| {
                 headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
             });
-            access(&config, &headers, Beside::default(), None, None).map(|access| access.profile)
+            access(&config, &headers, PeerIdentity::default(), None, None).map(|access| access.profile)
         };
         let good = format!("Bearer {READER}");
         assert_eq!(with(&[&good]), Ok(Some("reader".into())));
         for bad in
             [&[&*good, "Bearer x"][..], &[READER], &[&format!("Basic {READER}")], &["Bearer "], &["Bearer"]]
         {
-            assert_eq!(with(bad), Err(AccessDenied::NoToken(Needed::OfFile)), "{bad:?}");
+            assert_eq!(with(bad), Err(AccessDenied::NoToken(TokenKind::OfFile)), "{bad:?}");
         }
     }
 
@@ -408,11 +411,11 @@ mod tests {
         let config = config(&format!("[gateway]\ntokens = ['${{OWNER}}']\n{PROFILES}"));
         let with = |token: &str| {
             let value = HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
-            to_everything(&config, &HeaderMap::from_iter([(AUTHORIZATION, value)]), Beside::default())
+            to_everything(&config, &HeaderMap::from_iter([(AUTHORIZATION, value)]), PeerIdentity::default())
         };
         assert_eq!(with(OWNER), Ok(()));
         assert_eq!(with(READER), Err(AccessDenied::NotWithThisToken));
-        let nothing = to_everything(&config, &HeaderMap::new(), Beside::default());
-        assert_eq!(nothing, Err(AccessDenied::NoToken(Needed::OfFile)));
+        let nothing = to_everything(&config, &HeaderMap::new(), PeerIdentity::default());
+        assert_eq!(nothing, Err(AccessDenied::NoToken(TokenKind::OfFile)));
     }
 }

@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 use super::{
     NonetServer,
     in_flight::{self, RequestOutcome},
-    origin::Origin,
+    origin::RequestOrigin,
     plain_calls, tasks,
 };
 
 /// The outcome of a call.
-pub(super) enum Called {
+pub(super) enum CallReply {
     /// The result, verbatim.
     Verbatim(CallResult),
     /// The client has to answer first.
@@ -30,7 +30,7 @@ pub(super) enum Called {
     Task(CreateTaskResult),
 }
 
-impl Called {
+impl CallReply {
     /// Returns the request's result as JSON in pieces, between two given ones.
     pub(super) fn written(self, before: &[u8], after: &[u8]) -> Vec<Bytes> {
         let other = |json: serde_json::Result<Value>| CallResult::from(json.expect("its types are JSON"));
@@ -62,7 +62,7 @@ impl NonetServer {
         &self,
         request: CallToolRequestParams,
         context: &RequestContext<RoleServer>,
-    ) -> Result<Called, ErrorData> {
+    ) -> Result<CallReply, ErrorData> {
         let stateless = context.is_stateless();
         let level = self.log_level_for(context);
         let (what, profile) = (in_flight::called(&request, stateless), self.session.profile.as_deref());
@@ -81,7 +81,7 @@ impl NonetServer {
         };
         let answer = match open.run(&self.parkings.calls, context, level).await {
             RequestOutcome::Ended(answer) => answer,
-            RequestOutcome::Asks(asked) => return Ok(Called::Asks(asked)),
+            RequestOutcome::Asks(asked) => return Ok(CallReply::Asks(asked)),
         };
         let answer = match (answer, caller) {
             // A client that wants a task gets one, even if the call has already ended.
@@ -92,13 +92,13 @@ impl NonetServer {
         };
         Ok(match answer {
             MetaAnswer::Refused(error) => return Err(*error),
-            MetaAnswer::Task(job) if stateless => Called::Task(tasks::created(&self.gateway, job)),
+            MetaAnswer::Task(job) if stateless => CallReply::Task(tasks::created(&self.gateway, job)),
             MetaAnswer::Task(job) => {
-                Called::Verbatim(json!({ "task": tasks::started(&self.gateway, job) }).into())
+                CallReply::Verbatim(json!({ "task": tasks::started(&self.gateway, job) }).into())
             }
             MetaAnswer::Result(mut result) => {
                 result.of_era(stateless);
-                Called::Verbatim(result)
+                CallReply::Verbatim(result)
             }
         })
     }

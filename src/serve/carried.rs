@@ -14,7 +14,7 @@ use http::request::Parts;
 use nonet_parts::cluster::Cluster;
 use nonet_servers::downstream::LogLevel;
 use nonet_state::session::CarriedSession;
-use nonet_store::Held;
+use nonet_store::SessionHolder;
 use rmcp::{
     RoleServer,
     model::{ClientJsonRpcMessage, InitializeRequestParams, ServerJsonRpcMessage},
@@ -302,7 +302,7 @@ impl SessionManager for HttpSessions {
 impl SessionStore for CarriedSessions {
     async fn load(&self, id: &str) -> Result<Option<SessionState>, SessionStoreError> {
         let may = !self.cluster.replicas().is_leaving();
-        let Held::Here(body) = self.cluster.replicas().claim_session(id, None, may).await? else {
+        let SessionHolder::Here(body) = self.cluster.replicas().claim_session(id, None, may).await? else {
             return Ok(None);
         };
         let record: SessionRecord = serde_json::from_slice(&body)?;

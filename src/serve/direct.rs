@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio::io::AsyncWrite;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{NonetServer, calls::Called, origin::Origin, tasks};
+use super::{NonetServer, calls::CallReply, origin::RequestOrigin, tasks};
 
 /// The params of a `tools/call`.
 #[derive(Deserialize)]
@@ -81,9 +81,9 @@ impl ToolCall {
 /// Unanswered requests; the ones answered here also have their cancellation token. Of several requests with one id, the first
 /// that ends is answered.
 #[derive(Default)]
-pub(super) struct Unanswered(Mutex<HashMap<RequestId, Option<CancellationToken>>>);
+pub(super) struct UnansweredRequests(Mutex<HashMap<RequestId, Option<CancellationToken>>>);
 
-impl Unanswered {
+impl UnansweredRequests {
     pub(super) fn count(&self) -> usize {
         self.0.lock().len()
     }
@@ -103,14 +103,14 @@ impl Unanswered {
 }
 
 /// Answers the calls of one client.
-pub(super) struct Direct {
+pub(super) struct CallResponder {
     server: Arc<NonetServer>,
     peer: Peer<RoleServer>,
     ends: CancellationToken,
     calls: TaskTracker,
 }
 
-impl Direct {
+impl CallResponder {
     /// Returns the answerer of calls from the client behind `peer`, until `ended` is cancelled.
     pub(super) fn new(server: NonetServer, peer: Peer<RoleServer>, ended: &CancellationToken) -> Self {
         Self { server: Arc::new(server), peer, ends: ended.child_token(), calls: TaskTracker::new() }
@@ -120,7 +120,7 @@ impl Direct {
     pub(super) fn begin<W: AsyncWrite + Unpin + Send + 'static>(
         &self,
         call: ToolCall,
-        unanswered: &Arc<Unanswered>,
+        unanswered: &Arc<UnansweredRequests>,
         writer: &LineWriter<W>,
     ) -> Option<ToolCall> {
         let mut context = RequestContext::new(call.id.clone(), self.peer.clone());
@@ -166,7 +166,7 @@ impl Direct {
 }
 
 /// Returns the line that answers a call, in pieces.
-fn answer(id: &RequestId, called: Result<Called, ErrorData>) -> serde_json::Result<Vec<Bytes>> {
+fn answer(id: &RequestId, called: Result<CallReply, ErrorData>) -> serde_json::Result<Vec<Bytes>> {
     let id_text = serde_json::to_string(id)?;
     Ok(match called {
         Ok(called) => {

@@ -29,10 +29,10 @@ const MOST_LOOKED_AT: usize = 1 << 20;
 
 /// Marks an answer of another replica, which has its final form.
 #[derive(Clone, Copy)]
-pub(super) struct OfReplica;
+pub(super) struct ReplicaAnswer;
 
 /// A request with its complete body.
-pub(super) struct Incoming<'a> {
+pub(super) struct BufferedRequest<'a> {
     pub parts: &'a Parts,
     pub authorization: Option<&'a HeaderValue>,
     pub body: Bytes,
@@ -44,7 +44,7 @@ pub(super) struct Incoming<'a> {
 pub(super) async fn of_session(
     cluster: &Arc<Cluster>,
     session: &str,
-    request: Incoming<'_>,
+    request: BufferedRequest<'_>,
 ) -> Option<Response> {
     let until = Instant::now() + PATIENCE;
     let mut gone = None;
@@ -81,7 +81,7 @@ pub(super) async fn of_session(
 }
 
 /// Forwards a request without a session to the replica that made its handle. `None`: the request is to be answered here.
-pub(super) async fn of_handle(cluster: &Arc<Cluster>, request: Incoming<'_>) -> Option<Response> {
+pub(super) async fn of_handle(cluster: &Arc<Cluster>, request: BufferedRequest<'_>) -> Option<Response> {
     let handle = handle(request.message?)?;
     let replica = cluster.elsewhere(&handle).await?;
     match send(cluster, &replica, &request).await {
@@ -114,7 +114,11 @@ fn handle(message: &Message) -> Option<String> {
     })
 }
 
-async fn send(cluster: &Arc<Cluster>, to: &Replica, request: &Incoming<'_>) -> Result<Response, SendFault> {
+async fn send(
+    cluster: &Arc<Cluster>,
+    to: &Replica,
+    request: &BufferedRequest<'_>,
+) -> Result<Response, SendFault> {
     let answer = cluster.send(to, request.parts, request.authorization, request.body.clone()).await?;
     let (status, headers) = (answer.status(), answered_headers(answer.headers()));
     let is_stream =
@@ -130,7 +134,7 @@ async fn send(cluster: &Arc<Cluster>, to: &Replica, request: &Incoming<'_>) -> R
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers;
-    response.extensions_mut().insert(OfReplica);
+    response.extensions_mut().insert(ReplicaAnswer);
     Ok(response)
 }
 
@@ -141,7 +145,7 @@ fn until_answered(
     id: String,
     fault: Bytes,
 ) -> impl Stream<Item = reqwest::Result<Bytes>> + Send {
-    let seen = Answered { id, rest: BytesMut::new(), is_there: false };
+    let seen = AnswerSearch { id, rest: BytesMut::new(), is_there: false };
     futures::stream::unfold(
         (of, Box::pin(from), seen, Some(fault)),
         async |(of, mut from, mut seen, mut fault)| {
@@ -172,13 +176,13 @@ fn fault_event(fault: &[u8]) -> Bytes {
 }
 
 /// Searches events for the answer to a request.
-struct Answered {
+struct AnswerSearch {
     id: String,
     rest: BytesMut,
     is_there: bool,
 }
 
-impl Answered {
+impl AnswerSearch {
     fn read(&mut self, bytes: &[u8]) {
         if self.is_there {
             return;
@@ -226,7 +230,7 @@ fn interruption(message: Option<&Message>, replica: &str) -> Bytes {
     Bytes::from(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}"))
 }
 
-fn interrupted(request: &Incoming<'_>, replica: &Replica) -> Response {
+fn interrupted(request: &BufferedRequest<'_>, replica: &Replica) -> Response {
     tracing::warn!(replica = replica.name, "a replica ended during a call forwarded to it");
     let mut response = Response::new(Body::from(interruption(request.message, &replica.name)));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -19,7 +19,7 @@ use http::{
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use nonet_config::{Config, LimitSettings};
-use nonet_core::{Gateway, Serves};
+use nonet_core::{Gateway, ServeMode};
 use nonet_parts::{
     cluster::{Cluster, own_address},
     quotas::{Account, QuotaExceeded, RETRY_SESSION},
@@ -30,7 +30,7 @@ use nonet_store::{
 };
 use nonet_text::fault::Fault;
 use nonet_wire::{
-    Limits, Message, MessageFault, MessageKind, Refused, Scanned, Weight, off_thread,
+    Limits, Message, MessageFault, MessageKind, RefusedMessage, ScannedMessage, Weight, off_thread,
     rmcp::{is_unreadable_body, is_unrestored, without_carrier},
 };
 use parking_lot::Mutex;
@@ -46,13 +46,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NonetServer, OfToken, RATE_LIMITED,
-    access::{self, Access, AccessDenied, Beside, Entrance},
+    NonetServer, RATE_LIMITED, RequestAccount,
+    access::{self, Access, AccessDenied, Entrance, PeerIdentity},
     carried::{CarriedSessions, HttpSessions},
-    elsewhere::{self, Incoming, OfReplica},
+    elsewhere::{self, BufferedRequest, ReplicaAnswer},
     held_arguments::HeldArguments,
-    in_flight::Parkings,
-    listen::{self, Connection},
+    in_flight::ParkedRequests,
+    listen::{self, InboundConnection},
     offer_page, page,
     plain_calls::{self, PlainCalls},
     relays,
@@ -77,7 +77,7 @@ pub struct HttpOptions {
 
 /// Where it serves, once it is listening.
 #[derive(Clone, Debug)]
-pub struct Serving {
+pub struct ServeAddress {
     /// The address that it listens on.
     pub address: SocketAddr,
     /// The live page, with its token; none if it is disabled or if others can reach this address.
@@ -90,7 +90,7 @@ pub struct Serving {
 pub async fn serve_http(
     gateway: Arc<Gateway>,
     options: HttpOptions,
-    ready: impl FnOnce(Serving),
+    ready: impl FnOnce(ServeAddress),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
     let config = gateway.config();
@@ -125,7 +125,7 @@ pub async fn serve_http(
     let doors = Arc::new(Doors::new(&gateway, &options, address, hosts.clone(), entrance.clone(), &ending));
     tokio::spawn(doors.clone().follow());
     gateway.serves_at(&format!("http://{address}"), token.is_some());
-    offer_page(&gateway, Serves::Http);
+    offer_page(&gateway, ServeMode::Http);
     let beside = page::router(&gateway, entrance, token).layer(axum::middleware::from_fn(
         move |request: Request, next: Next| {
             let allowed = is_allowed_host(request.headers(), request.extensions(), &hosts);
@@ -138,7 +138,7 @@ pub async fn serve_http(
     }
     gateway.connect();
     gateway.keep_time();
-    ready(Serving { address, page: link, token_file });
+    ready(ServeAddress { address, page: link, token_file });
     let (end, leaving) = (ending.clone(), doors);
     tokio::spawn(async move {
         stop.await;
@@ -225,7 +225,7 @@ pub(super) fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, host
     let mut given = headers.get_all(HOST).iter();
     let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
     let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
-    let local = Connection::local(extensions);
+    let local = InboundConnection::local(extensions);
     local.is_some_and(|local| plain(host.host()).parse() == Ok(local))
         || hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
             Ok(allowed) => {
@@ -331,7 +331,7 @@ impl Doors {
         };
         if let Some(token) = access.token {
             let account = self.gateway.account_of(access.profile.as_deref(), token.token);
-            request.extensions_mut().insert(OfToken(account));
+            request.extensions_mut().insert(RequestAccount(account));
             // The sender remains known by the token's place in the file.
             request.extensions_mut().insert(token);
         }
@@ -341,7 +341,7 @@ impl Doors {
         if let Some(carried) = &door.carried {
             request.extensions_mut().insert(carried.clone());
         }
-        let away = self.gateway.cluster.as_ref().map(|cluster| Away {
+        let away = self.gateway.cluster.as_ref().map(|cluster| ForwardTarget {
             cluster,
             hosts: &self.hosts,
             authorization,
@@ -371,13 +371,13 @@ impl Doors {
         &self,
         named: Option<&str>,
         headers: &HeaderMap,
-        beside: Beside,
+        beside: PeerIdentity,
     ) -> Result<(Arc<Config>, Arc<Door>, Access), AccessDenied> {
         let mut open = self.open.lock();
         // Read under the lock, so that a door closed by `close` is not reopened by an older configuration.
         let config = self.gateway.config();
         if !is_open_only_where_wanted(&config, self.address) {
-            return Err(AccessDenied::NoToken(access::Needed::OfFile));
+            return Err(AccessDenied::NoToken(access::TokenKind::OfFile));
         }
         let access = access::access(&config, headers, beside, named, self.default.as_deref())?;
         let door = match open.get(&access.profile) {
@@ -451,7 +451,7 @@ impl Door {
         let cluster = gateway.cluster.clone();
         let carried =
             cluster.clone().map(|cluster| CarriedSessions::new(cluster, profile.clone(), sessions.clone()));
-        let (gateway, parkings) = (gateway.clone(), Parkings::new(cluster.as_ref()));
+        let (gateway, parkings) = (gateway.clone(), ParkedRequests::new(cluster.as_ref()));
         let strangers = gateway.account_of_strangers(profile.as_deref());
         let account = strangers.clone();
         let handler = move || {
@@ -475,7 +475,7 @@ impl Door {
         self: Arc<Self>,
         mut request: Request,
         limits: &LimitSettings,
-        away: Option<Away<'_>>,
+        away: Option<ForwardTarget<'_>>,
     ) -> Response {
         // A client that accepts anything accepts the types that the specification wants named.
         if request.headers().get(ACCEPT).is_none_or(|accept| accept == "*/*") {
@@ -538,7 +538,8 @@ impl Door {
         if request.is_none_or(|request| request.method().as_deref() != Some("initialize")) {
             return Ok(None);
         }
-        let account = parts.extensions.get().map_or(&self.strangers, |OfToken(account)| account).clone();
+        let account =
+            parts.extensions.get().map_or(&self.strangers, |RequestAccount(account)| account).clone();
         let (place, ended) = self.unused.place(&account)?;
         if let Some(ended) = ended {
             tracing::debug!("an unused session over HTTP makes room for a new one");
@@ -583,10 +584,10 @@ fn router(doors: Arc<Doors>) -> Router {
 
 /// Keeps a request's session here as long as the request holds it.
 #[derive(Clone)]
-struct Held(#[expect(dead_code, reason = "it is only to be dropped")] Arc<()>);
+struct SessionGuard(#[expect(dead_code, reason = "it is only to be dropped")] Arc<()>);
 
 /// The data for forwarding a request to its replica.
-struct Away<'a> {
+struct ForwardTarget<'a> {
     cluster: &'a Arc<Cluster>,
     hosts: &'a [String],
     authorization: Option<HeaderValue>,
@@ -594,7 +595,7 @@ struct Away<'a> {
     marked: bool,
 }
 
-impl Away<'_> {
+impl ForwardTarget<'_> {
     /// Forwards a request that belongs to another replica. `None`: this replica answers.
     async fn answer(
         &self,
@@ -605,7 +606,7 @@ impl Away<'_> {
     ) -> Option<Response> {
         let session = plain_calls::session_id(&parts.headers);
         if let Some(held) = session.and_then(|session| door.carried.as_ref()?.hold(session)) {
-            parts.extensions.insert(Held(held));
+            parts.extensions.insert(SessionGuard(held));
             return None;
         }
         if self.marked {
@@ -620,7 +621,7 @@ impl Away<'_> {
         {
             return None;
         }
-        let request = Incoming { parts, authorization: self.authorization.as_ref(), body, message };
+        let request = BufferedRequest { parts, authorization: self.authorization.as_ref(), body, message };
         match session {
             Some(session) => elsewhere::of_session(self.cluster, session, request).await,
             None => elsewhere::of_handle(self.cluster, request).await,
@@ -654,7 +655,7 @@ pub(super) async fn within_bounds(
             }
         };
     let text = body.clone();
-    let scan = move || Scanned::of(text, limits.of_client.values);
+    let scan = move || ScannedMessage::of(text, limits.of_client.values);
     let (scanned, _) = off_thread(Weight::of(body.len()), scan).await;
     let message = match scanned.within(|head| of_client(head, &limits)) {
         Ok(message) => message,
@@ -662,7 +663,7 @@ pub(super) async fn within_bounds(
         Err(refused) if refused.fault.is_syntax() => {
             return Ok((parts, body, None));
         }
-        Err(Refused { head, fault, .. }) => {
+        Err(RefusedMessage { head, fault, .. }) => {
             return Err(refusal(StatusCode::BAD_REQUEST, head.id.as_deref(), fault.of_request()));
         }
     };
@@ -708,7 +709,7 @@ fn in_json(status: StatusCode, body: Bytes) -> Response {
 /// text. A session whose record is unreadable may be back shortly.
 async fn readable(response: Response) -> Response {
     let told = [StatusCode::UNSUPPORTED_MEDIA_TYPE, StatusCode::INTERNAL_SERVER_ERROR];
-    if !told.contains(&response.status()) || response.extensions().get::<OfReplica>().is_some() {
+    if !told.contains(&response.status()) || response.extensions().get::<ReplicaAnswer>().is_some() {
         return response;
     }
     let (parts, body) = response.into_parts();
@@ -731,7 +732,7 @@ fn unwrap(response: Response) -> Response {
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     // Another replica's answer is already unwrapped.
-    if !events || response.extensions().get::<OfReplica>().is_some() {
+    if !events || response.extensions().get::<ReplicaAnswer>().is_some() {
         return response;
     }
     response.map(|body| Body::new(body.map_frame(|frame| frame.map_data(without_carrier))))

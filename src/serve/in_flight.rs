@@ -17,7 +17,7 @@ use nonet_parts::{
     quotas::{Account, QuotaPlace},
 };
 use nonet_servers::downstream::{
-    ClientChannel, InputReplies, InputRequests, LogLevel, QuestionBoard, TakenRequests, ToClient,
+    ClientChannel, ClientMessage, InputReplies, InputRequests, LogLevel, QuestionBoard, TakenRequests,
 };
 use nonet_state::session::{Caller, Session};
 use parking_lot::Mutex;
@@ -55,16 +55,16 @@ pub(super) struct InFlight<T> {
     account: Arc<Account>,
     work: Pin<Box<dyn Future<Output = T> + Send>>,
     progress: Option<mpsc::Receiver<Value>>,
-    toward: mpsc::Receiver<ToClient>,
+    toward: mpsc::Receiver<ClientMessage>,
     asker: ClientChannel,
     /// The way to the client once the request has been answered.
     way_back: WayBack,
     /// The message that the client has to get first.
-    held: Option<ToTell>,
+    held: Option<EarlyMessage>,
     /// Cancels the work if the request is dropped early.
     cancel: CancelOnDrop,
     /// Its entry among the calls that the client may cancel.
-    _listed: Option<Listed>,
+    _listed: Option<CancellableGuard>,
     /// Marks the session busy until dropped.
     _busy: Arc<()>,
 }
@@ -80,17 +80,17 @@ pub(super) enum WayBack {
 
 impl WayBack {
     /// Waits for a question of an earlier call that this request can bring to the client.
-    async fn next(&self, asker: &ClientChannel) -> ToTell {
+    async fn next(&self, asker: &ClientChannel) -> EarlyMessage {
         match self {
             Self::AtOnce => std::future::pending().await,
-            Self::NextRequest { board, .. } => ToTell::Earlier(board.next(asker).await),
+            Self::NextRequest { board, .. } => EarlyMessage::Earlier(board.next(asker).await),
         }
     }
 
     /// Returns a question of an earlier call that this request can bring to the client, if there is one.
-    fn take(&self, asker: &ClientChannel) -> Option<ToTell> {
+    fn take(&self, asker: &ClientChannel) -> Option<EarlyMessage> {
         let Self::NextRequest { board, .. } = self else { return None };
-        board.take(asker).map(ToTell::Earlier)
+        board.take(asker).map(EarlyMessage::Earlier)
     }
 
     /// Leaves a question of an earlier call to another request.
@@ -105,7 +105,7 @@ impl WayBack {
         self,
         call: u64,
         peer: Peer<RoleServer>,
-        mut toward: mpsc::Receiver<ToClient>,
+        mut toward: mpsc::Receiver<ClientMessage>,
         mut asking: FuturesUnordered<BoxFuture<'static, ()>>,
     ) {
         loop {
@@ -115,12 +115,12 @@ impl WayBack {
             };
             match (told, &self) {
                 (None, _) => break,
-                (Some(ToClient::Log(_)), _) => {}
-                (Some(ToClient::Ask(requests, reply)), Self::AtOnce) => {
+                (Some(ClientMessage::Log(_)), _) => {}
+                (Some(ClientMessage::Ask(requests, reply)), Self::AtOnce) => {
                     let asked = ask(peer.clone(), requests, reply, CancellationToken::new());
                     asking.push(tokio::time::timeout(PARKED_FOR, asked).map(drop).boxed());
                 }
-                (Some(ToClient::Ask(requests, reply)), Self::NextRequest { board, by_task }) => {
+                (Some(ClientMessage::Ask(requests, reply)), Self::NextRequest { board, by_task }) => {
                     let number = board.post(call, *by_task, requests, reply);
                     let board = board.clone();
                     asking.push(
@@ -141,11 +141,11 @@ impl WayBack {
 }
 
 /// A message for a client before the answer.
-enum ToTell {
+enum EarlyMessage {
     /// The params of a progress notification.
     Progress(Value),
     /// A log message or a question.
-    Toward(ToClient),
+    Toward(ClientMessage),
     /// A question of an earlier call, which goes on as a task.
     Earlier(TakenRequests),
 }
@@ -164,7 +164,7 @@ impl Drop for CancelOnDrop {
 pub(super) struct Cancellable(Arc<DashMap<String, CancellationToken>>);
 
 /// An entry of [`Cancellable`], removed on drop.
-pub(super) struct Listed {
+pub(super) struct CancellableGuard {
     calls: Cancellable,
     id: String,
 }
@@ -183,7 +183,7 @@ impl Cancellable {
     }
 }
 
-impl Drop for Listed {
+impl Drop for CancellableGuard {
     fn drop(&mut self) {
         // Its own token is cancelled by now; another call's token may have taken its place.
         self.calls.0.remove_if(&self.id, |_, token| token.is_cancelled());
@@ -192,26 +192,26 @@ impl Drop for Listed {
 
 /// The parked requests, grouped by type of outcome.
 #[derive(Clone, Default)]
-pub(super) struct Parkings {
+pub(super) struct ParkedRequests {
     /// Tool calls.
-    pub calls: Arc<Parking<MetaAnswer>>,
+    pub calls: Arc<ParkingLot<MetaAnswer>>,
     /// Prompts and resources.
-    pub passed: Arc<Parking<Result<Value, ErrorData>>>,
+    pub passed: Arc<ParkingLot<Result<Value, ErrorData>>>,
 }
 
 /// Requests that wait for their clients' answers.
-pub(super) struct Parking<T> {
-    waiting: Mutex<HashMap<String, Parked<T>>>,
+pub(super) struct ParkingLot<T> {
+    waiting: Mutex<HashMap<String, ParkedRequest<T>>>,
     cluster: Option<Arc<Cluster>>,
 }
 
-impl<T> Default for Parking<T> {
+impl<T> Default for ParkingLot<T> {
     fn default() -> Self {
         Self::new(None)
     }
 }
 
-struct Parked<T> {
+struct ParkedRequest<T> {
     request: InFlight<T>,
     reply: oneshot::Sender<InputReplies>,
     asked: Vec<String>,
@@ -219,7 +219,7 @@ struct Parked<T> {
 }
 
 /// A request that was not parked, and the reply to its question.
-type Unparked<T> = (Box<InFlight<T>>, Option<oneshot::Sender<InputReplies>>);
+type UnparkedRequest<T> = (Box<InFlight<T>>, Option<oneshot::Sender<InputReplies>>);
 
 /// How a request left its handler.
 pub(super) enum RequestOutcome<T> {
@@ -237,7 +237,7 @@ pub(super) struct Channels {
     pub asker: ClientChannel,
     /// Cancels the request.
     pub cancel: CancellationToken,
-    receivers: (Option<mpsc::Receiver<Value>>, mpsc::Receiver<ToClient>),
+    receivers: (Option<mpsc::Receiver<Value>>, mpsc::Receiver<ClientMessage>),
     busy: Arc<()>,
 }
 
@@ -323,7 +323,7 @@ impl<T: Send + 'static> InFlight<T> {
     /// Adds the request under its id to the calls that the client may cancel.
     pub(super) fn listed_in(self, calls: &Cancellable, id: &str) -> Self {
         calls.0.insert(id.into(), self.cancel.0.clone());
-        Self { _listed: Some(Listed { calls: calls.clone(), id: id.into() }), ..self }
+        Self { _listed: Some(CancellableGuard { calls: calls.clone(), id: id.into() }), ..self }
     }
 
     /// Polls the work until it ends, at most for `limit`. Returns its outcome, if no message for the client has to go first
@@ -350,7 +350,7 @@ impl<T: Send + 'static> InFlight<T> {
                 () = &mut over => return None,
             };
             match told {
-                ToTell::Toward(ToClient::Log(params)) if !is_wanted(&params, level) => {}
+                EarlyMessage::Toward(ClientMessage::Log(params)) if !is_wanted(&params, level) => {}
                 told => {
                     self.held = Some(told);
                     return None;
@@ -379,7 +379,7 @@ impl<T: Send + 'static> InFlight<T> {
     /// Polls the work until it ends or the client has to answer.
     pub(super) async fn run(
         mut self,
-        parking: &Arc<Parking<T>>,
+        parking: &Arc<ParkingLot<T>>,
         context: &RequestContext<RoleServer>,
         level: Option<LogLevel>,
     ) -> RequestOutcome<T> {
@@ -417,16 +417,16 @@ impl<T: Send + 'static> InFlight<T> {
                 },
             };
             match told {
-                ToTell::Progress(params) => forward(params).await,
-                ToTell::Toward(ToClient::Log(params)) => tell(peer, params, level).await,
-                ToTell::Toward(ToClient::Ask(requests, reply)) if self.asker.parks => {
+                EarlyMessage::Progress(params) => forward(params).await,
+                EarlyMessage::Toward(ClientMessage::Log(params)) => tell(peer, params, level).await,
+                EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) if self.asker.parks => {
                     match parking.park(self, &requests, reply) {
                         Ok(asked) => return RequestOutcome::Asks(asked),
                         // Whoever drops the reply declines.
                         Err((open, _)) => self = *open,
                     }
                 }
-                ToTell::Earlier((place, requests, reply)) if self.asker.parks => {
+                EarlyMessage::Earlier((place, requests, reply)) if self.asker.parks => {
                     match parking.park(self, &requests, reply) {
                         Ok(asked) => return RequestOutcome::Asks(asked),
                         Err((open, reply)) => {
@@ -438,10 +438,10 @@ impl<T: Send + 'static> InFlight<T> {
                         }
                     }
                 }
-                ToTell::Toward(ToClient::Ask(requests, reply)) => {
+                EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) => {
                     asking.push(ask(peer.clone(), requests, reply, over.clone()).boxed());
                 }
-                ToTell::Earlier((_, requests, reply)) => {
+                EarlyMessage::Earlier((_, requests, reply)) => {
                     earlier.push(ask(peer.clone(), requests, reply, CancellationToken::new()).boxed());
                     // The question goes out before the answer to this request.
                     let _ = futures::poll!(earlier.next());
@@ -470,7 +470,7 @@ impl<T: Send + 'static> InFlight<T> {
             None => {
                 self.toward.close();
                 while let Ok(toward) = self.toward.try_recv() {
-                    if let ToClient::Log(params) = toward {
+                    if let ClientMessage::Log(params) = toward {
                         tell(peer, params, level).await;
                     }
                 }
@@ -483,8 +483,8 @@ impl<T: Send + 'static> InFlight<T> {
 /// Returns the next message for the client; `None` if there can be no more.
 async fn next(
     progress: &mut Option<mpsc::Receiver<Value>>,
-    toward: &mut mpsc::Receiver<ToClient>,
-) -> Option<ToTell> {
+    toward: &mut mpsc::Receiver<ClientMessage>,
+) -> Option<EarlyMessage> {
     let progress = async {
         match progress {
             Some(progress) => progress.recv().await,
@@ -493,8 +493,8 @@ async fn next(
     };
     tokio::select! {
         biased;
-        Some(params) = progress => Some(ToTell::Progress(params)),
-        Some(toward) = toward.recv() => Some(ToTell::Toward(toward)),
+        Some(params) = progress => Some(EarlyMessage::Progress(params)),
+        Some(toward) = toward.recv() => Some(EarlyMessage::Toward(toward)),
         else => None,
     }
 }
@@ -568,21 +568,21 @@ pub(super) async fn tell_notice(peer: &Peer<RoleServer>, notice: &Value, level: 
     tell(peer, json!({ "level": "notice", "logger": "nonet", "data": notice }), Some(level)).await;
 }
 
-impl Parkings {
+impl ParkedRequests {
     /// Returns parkings whose handles name the replica of a cluster that has the request.
     pub(super) fn new(cluster: Option<&Arc<Cluster>>) -> Self {
-        let (calls, passed) = (Parking::new(cluster.cloned()), Parking::new(cluster.cloned()));
+        let (calls, passed) = (ParkingLot::new(cluster.cloned()), ParkingLot::new(cluster.cloned()));
         Self { calls: Arc::new(calls), passed: Arc::new(passed) }
     }
 }
 
-impl<T> Parking<T> {
+impl<T> ParkingLot<T> {
     fn new(cluster: Option<Arc<Cluster>>) -> Self {
         Self { waiting: Mutex::default(), cluster }
     }
 }
 
-impl<T: Send + 'static> Parking<T> {
+impl<T: Send + 'static> ParkingLot<T> {
     /// Parks a request until its client answers. Returns the request if it cannot be parked, and the reply if that is for want
     /// of room.
     fn park(
@@ -590,7 +590,7 @@ impl<T: Send + 'static> Parking<T> {
         open: InFlight<T>,
         requests: &InputRequests,
         reply: oneshot::Sender<InputReplies>,
-    ) -> Result<Box<InputRequiredResult>, Unparked<T>> {
+    ) -> Result<Box<InputRequiredResult>, UnparkedRequest<T>> {
         let asked: Vec<String> = requests.keys().cloned().collect();
         let handle = format!("{HANDLE}{}", uuid::Uuid::new_v4().simple());
         let handle = self.cluster.as_ref().map_or_else(|| handle.clone(), |cluster| cluster.handle(&handle));
@@ -623,7 +623,9 @@ impl<T: Send + 'static> Parking<T> {
             }
         };
         let open = InFlight { work: Box::pin(work), ..open };
-        self.waiting.lock().insert(handle.clone(), Parked { request: open, reply, asked, _place: place });
+        self.waiting
+            .lock()
+            .insert(handle.clone(), ParkedRequest { request: open, reply, asked, _place: place });
         // Weak: parked requests end with the last client that could come back for them.
         let parking = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -647,7 +649,7 @@ impl<T: Send + 'static> Parking<T> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
         let account = account();
         let mut all = self.waiting.lock();
-        let fits = |Parked { request, .. }: &Parked<T>| {
+        let fits = |ParkedRequest { request, .. }: &ParkedRequest<T>| {
             request.what == what && request.profile.as_deref() == profile && request.account == account
         };
         let fits = all.get(handle).is_some_and(fits);
@@ -685,7 +687,7 @@ mod tests {
 
     /// Parks a request with one question. Returns its handle, the reply's receiver and the future of its work.
     fn park(
-        parking: &Arc<Parking<u8>>,
+        parking: &Arc<ParkingLot<u8>>,
         what: &str,
         profile: Option<&str>,
     ) -> (String, oneshot::Receiver<InputReplies>) {
@@ -706,7 +708,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_handle_is_good_once_for_the_same_request_and_profile() {
-        let parking = Arc::<Parking<u8>>::default();
+        let parking = Arc::<ParkingLot<u8>>::default();
         let (handle, mut replied) = park(&parking, "tools/call a", Some("reader"));
         let given = InputResponses::from_iter([("q".into(), json!(1)), ("other".into(), json!(2))]);
         let resume = |what: &str, profile: Option<&str>, state: Option<&str>| {
@@ -734,7 +736,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_parked_request_expires_and_declines_its_question() {
-        let parking = Arc::<Parking<u8>>::default();
+        let parking = Arc::<ParkingLot<u8>>::default();
         let (handle, replied) = park(&parking, "prompts/get a", None);
         tokio::time::sleep(PARKED_FOR - Duration::from_secs(1)).await;
         assert_eq!(parking.waiting.lock().len(), 1);
@@ -749,7 +751,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_so_many_requests_are_parked() {
-        let parking = Arc::<Parking<u8>>::default();
+        let parking = Arc::<ParkingLot<u8>>::default();
         for number in 0..MAX_PARKED {
             park(&parking, &number.to_string(), None);
         }
@@ -758,7 +760,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_client_does_not_take_the_room_of_another() {
-        let parking = Arc::<Parking<u8>>::default();
+        let parking = Arc::<ParkingLot<u8>>::default();
         let account = || Account::of_session(Quotas { parked: 2, ..Quotas::default() });
         let (one, other) = (account(), account());
         let park = |account: &Arc<Account>| {
@@ -769,13 +771,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_of_an_earlier_call_without_room_waits_for_another_request() {
-        let parking = Arc::<Parking<u8>>::default();
+        let parking = Arc::<ParkingLot<u8>>::default();
         let full = Account::of_session(Quotas { parked: 0, ..Quotas::default() });
         let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
         let (board, (reply, mut replied)) = (Arc::<QuestionBoard>::default(), oneshot::channel());
         let number = board.post(board.number(), false, InputRequests::new(), reply);
         let way = WayBack::NextRequest { board: board.clone(), by_task: false };
-        let Some(ToTell::Earlier((place, requests, reply))) = way.take(&channels.asker) else {
+        let Some(EarlyMessage::Earlier((place, requests, reply))) = way.take(&channels.asker) else {
             panic!("it is there")
         };
         let Err((_, Some(reply))) = parking.park(request(full), &requests, reply) else {

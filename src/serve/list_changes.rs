@@ -15,7 +15,10 @@ use tokio::sync::watch;
 use super::NonetServer;
 
 /// Announces changed lists to a client of the session era.
-pub(super) async fn tell_changed(peer: &Peer<RoleServer>, changed: &Changed) -> Result<(), ServiceError> {
+pub(super) async fn tell_changed(
+    peer: &Peer<RoleServer>,
+    changed: &ChangedLists,
+) -> Result<(), ServiceError> {
     if changed.tools {
         peer.notify_tool_list_changed().await?;
     }
@@ -38,7 +41,7 @@ pub(super) struct AnnouncedLists {
 }
 
 /// The changed lists.
-pub(super) struct Changed {
+pub(super) struct ChangedLists {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
@@ -53,7 +56,7 @@ impl AnnouncedLists {
     }
 
     /// Waits for the next change. Returns `None` when the gateway or the session ends.
-    pub(super) async fn changed(&mut self) -> Option<Changed> {
+    pub(super) async fn changed(&mut self) -> Option<ChangedLists> {
         loop {
             self.indexing.changed().await.ok()?;
             let snapshot = self.gateway.snapshot();
@@ -62,7 +65,7 @@ impl AnnouncedLists {
             }
             let passed = snapshot.catalog.passed().clone();
             let session = self.session.upgrade()?;
-            let changed = Changed {
+            let changed = ChangedLists {
                 tools: meta::list_can_change(&self.gateway.gate(&session)),
                 prompts: !passed.same_prompts(&self.passed, session.id),
                 resources: !passed.same_resources(&self.passed, session.id),

@@ -80,7 +80,7 @@ pub(super) enum Stranger {
 }
 
 /// A connection that a request came over.
-pub(super) struct Connection {
+pub(super) struct InboundConnection {
     from: SocketAddr,
     /// The address on this machine.
     local: Option<SocketAddr>,
@@ -92,7 +92,7 @@ pub(super) struct Connection {
     stranger: OnceCell<Stranger>,
 }
 
-impl Connection {
+impl InboundConnection {
     /// Returns the connection of a request.
     pub(super) fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
         extensions.get()
@@ -121,7 +121,7 @@ impl Connection {
 
 /// Counts a request's connection among those that have shown a valid token. Returns the refusal if there are too many of them.
 pub(super) fn refusal_of_proven(extensions: &Extensions) -> Option<Response> {
-    let connection = Connection::of(extensions)?;
+    let connection = InboundConnection::of(extensions)?;
     let fits = connection.is_proven.load(Ordering::Acquire) || connection.open.prove(connection);
     (!fits).then(too_many)
 }
@@ -161,7 +161,7 @@ pub(super) async fn serve(
         // Meanwhile further clients wait in the system's queue.
         let Some((number, end)) = ending.run_until_cancelled(open.enter(from.ip())).await else { break };
         let local = stream.local_addr().ok();
-        let connection = Arc::new(Connection {
+        let connection = Arc::new(InboundConnection {
             from,
             local,
             open: open.clone(),
@@ -170,7 +170,7 @@ pub(super) async fn serve(
             has_asked: AtomicBool::default(),
             stranger: OnceCell::new(),
         });
-        let counted = Counted(connection.clone());
+        let counted = CountedConnection(connection.clone());
         let served = answer(stream, router.clone(), connection, ending.clone());
         tasks.spawn(async move {
             end.run_until_cancelled(served).await;
@@ -188,7 +188,12 @@ fn is_of_one_client(error: &io::Error) -> bool {
 }
 
 /// Answers the requests of one connection.
-async fn answer(stream: TcpStream, router: Router, connection: Arc<Connection>, ending: CancellationToken) {
+async fn answer(
+    stream: TcpStream,
+    router: Router,
+    connection: Arc<InboundConnection>,
+    ending: CancellationToken,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }
@@ -307,13 +312,13 @@ struct Counts {
     /// Those that have shown a valid token.
     proven: HashMap<IpAddr, usize>,
     /// The others, in the order in which they came.
-    unproven: BTreeMap<u64, Unproven>,
+    unproven: BTreeMap<u64, UnprovenConnection>,
     last: u64,
     /// The requests in flight of clients behind trusted proxies.
     requests: HashMap<IpAddr, usize>,
 }
 
-struct Unproven {
+struct UnprovenConnection {
     from: IpAddr,
     /// When it began or first asked; `None` until it is looked after.
     since: Option<Instant>,
@@ -353,7 +358,7 @@ impl Counts {
         let mut of_address = HashMap::<IpAddr, usize>::new();
         self.unproven.values().for_each(|one| *of_address.entry(one.from).or_default() += 1);
         let (most, _) = of_address.into_iter().max_by_key(|(_, count)| *count)?;
-        let is_over = |one: &Unproven| one.since.is_some_and(|since| since.elapsed() >= GRACE);
+        let is_over = |one: &UnprovenConnection| one.since.is_some_and(|since| since.elapsed() >= GRACE);
         let mut own = self.unproven.iter().filter(|(_, one)| one.from == most);
         own.find(|(_, one)| is_over(one)).map(|(number, _)| *number)
     }
@@ -385,7 +390,9 @@ impl OpenConnections {
                 if counts.unproven.len() < most {
                     counts.last += 1;
                     let (number, end) = (counts.last, CancellationToken::new());
-                    counts.unproven.insert(number, Unproven { from, since: None, end: end.clone() });
+                    counts
+                        .unproven
+                        .insert(number, UnprovenConnection { from, since: None, end: end.clone() });
                     return (number, end);
                 }
             }
@@ -401,7 +408,7 @@ impl OpenConnections {
     }
 
     /// Counts a connection among those with a token. Returns false if there are too many: then it stays where it was.
-    fn prove(&self, connection: &Connection) -> bool {
+    fn prove(&self, connection: &InboundConnection) -> bool {
         let (config, from) = ((self.config)(), client(connection.from.ip()));
         let mut counts = self.counts.lock();
         // Also true for a connection that has just ended, or is proven already.
@@ -429,7 +436,7 @@ impl OpenConnections {
     /// Takes a place for a request if it comes from a client behind a trusted proxy. `None`: that client has too many.
     fn request(
         self: &Arc<Self>,
-        connection: &Connection,
+        connection: &InboundConnection,
         headers: &HeaderMap,
     ) -> Option<Option<RequestPlace>> {
         let limits = &(self.config)().limits;
@@ -452,9 +459,9 @@ fn is_trusted(limits: &LimitSettings, from: IpAddr) -> bool {
 }
 
 /// An open connection, counted until dropped. Requests may keep the connection itself for longer.
-struct Counted(Arc<Connection>);
+struct CountedConnection(Arc<InboundConnection>);
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         let Self(connection) = self;
         let mut counts = connection.open.counts.lock();
@@ -492,11 +499,11 @@ mod tests {
         Arc::new(OpenConnections::new(move || config.clone(), |_| false))
     }
 
-    async fn enter_with(open: &Arc<OpenConnections>, from: &str) -> (Counted, CancellationToken) {
+    async fn enter_with(open: &Arc<OpenConnections>, from: &str) -> (CountedConnection, CancellationToken) {
         let from = SocketAddr::new(from.parse().expect("an address"), 1);
         let (number, end) = open.enter(from.ip()).await;
         open.renew(number);
-        let connection = Connection {
+        let connection = InboundConnection {
             from,
             local: None,
             open: open.clone(),
@@ -505,10 +512,10 @@ mod tests {
             has_asked: AtomicBool::default(),
             stranger: OnceCell::new(),
         };
-        (Counted(Arc::new(connection)), end)
+        (CountedConnection(Arc::new(connection)), end)
     }
 
-    async fn enter(open: &Arc<OpenConnections>, from: &str) -> Counted {
+    async fn enter(open: &Arc<OpenConnections>, from: &str) -> CountedConnection {
         enter_with(open, from).await.0
     }
 

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::tasks::WantsTask;
 
 /// Where a request comes from.
-pub(super) trait Origin {
+pub(super) trait RequestOrigin {
     /// Returns its `_meta`.
     fn meta(&self) -> &RequestMetaObject;
 
@@ -33,7 +33,7 @@ pub(super) trait Origin {
     fn cancel(&self) -> CancellationToken;
 }
 
-impl Origin for RequestContext<RoleServer> {
+impl RequestOrigin for RequestContext<RoleServer> {
     fn meta(&self) -> &RequestMetaObject {
         &self.meta
     }

@@ -354,7 +354,7 @@ const MOST_SHOWN: usize = 100;
 
 /// Decides an approval.
 async fn decide(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>, body: Bytes) -> Response {
-    let wanted: DecisionWanted = match serde_json::from_slice(&body) {
+    let wanted: DecisionRequest = match serde_json::from_slice(&body) {
         Ok(wanted) => wanted,
         Err(error) => return unreadable(&error),
     };
@@ -374,7 +374,7 @@ fn unreadable(error: &serde_json::Error) -> Response {
 }
 
 #[derive(Deserialize)]
-struct DecisionWanted {
+struct DecisionRequest {
     decision: UserVerdict,
     answer: Option<Value>,
 }
@@ -412,7 +412,7 @@ fn refused(why: &DecisionError) -> Response {
 
 /// Trusts definitions as the page has shown them: each by its name and its hash.
 async fn trust(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Response {
-    let wanted: Vec<TrustWanted> = match serde_json::from_slice(&body) {
+    let wanted: Vec<TrustRequest> = match serde_json::from_slice(&body) {
         Ok(wanted) => wanted,
         Err(error) => return unreadable(&error),
     };
@@ -440,7 +440,7 @@ async fn trust(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Response {
 }
 
 #[derive(Deserialize)]
-struct TrustWanted {
+struct TrustRequest {
     name: String,
     hash: String,
 }

@@ -48,7 +48,7 @@ use super::{
     direct::CallParams,
     http::Door,
     in_flight::{Cancellable, InFlight},
-    origin::Origin,
+    origin::RequestOrigin,
 };
 
 /// How long a call may take to be answered with plain JSON.
@@ -88,7 +88,7 @@ struct SettledSession {
 }
 
 /// A call that has started outside rmcp.
-pub(super) struct BegunCall {
+pub(super) struct StartedCall {
     open: InFlight<MetaAnswer>,
     /// Its id as JSON.
     id: String,
@@ -98,11 +98,11 @@ pub(super) struct BegunCall {
 
 /// A call on its way to rmcp, attached to its request.
 #[derive(Clone)]
-struct HalfDone(Arc<Mutex<Option<InFlight<MetaAnswer>>>>);
+struct CallHandover(Arc<Mutex<Option<InFlight<MetaAnswer>>>>);
 
 /// Returns the call that started before its request reached rmcp.
 pub(super) fn take(extensions: &McpExtensions) -> Option<InFlight<MetaAnswer>> {
-    extensions.get::<Parts>()?.extensions.get::<HalfDone>()?.0.lock().take()
+    extensions.get::<Parts>()?.extensions.get::<CallHandover>()?.0.lock().take()
 }
 
 /// Remembers a session whose client has completed its handshake, until the session ends.
@@ -178,7 +178,7 @@ impl PlainCalls {
     }
 
     /// Starts an ordinary call. `None` for every other request.
-    pub(super) fn begin(&self, request: &Request, message: &Message) -> Option<BegunCall> {
+    pub(super) fn begin(&self, request: &Request, message: &Message) -> Option<StartedCall> {
         let is_call = message.kind() == MessageKind::Request
             && message.method().as_deref() == Some("tools/call")
             && message.is_versioned();
@@ -203,14 +203,14 @@ impl PlainCalls {
                 let origin = PlainOrigin { meta, beside, peer: Some(&session.peer) };
                 let level = session.server.log_level_for(&origin);
                 let open = session.server.open_call(call, &origin, level).0.listed_in(&session.calls, &id);
-                Some(BegunCall { open, id, level, is_stateless: false })
+                Some(StartedCall { open, id, level, is_stateless: false })
             }
             false => {
                 let origin = PlainOrigin { meta, beside, peer: None };
                 let server = self.stateless(request.headers(), &origin.meta, &call.name)?;
                 let level = server.log_level_for(&origin);
                 let open = server.open_call(call, &origin, level).0;
-                Some(BegunCall { open, id, level, is_stateless: true })
+                Some(StartedCall { open, id, level, is_stateless: true })
             }
         }
     }
@@ -268,7 +268,7 @@ struct PlainOrigin<'a> {
     peer: Option<&'a Peer<RoleServer>>,
 }
 
-impl Origin for PlainOrigin<'_> {
+impl RequestOrigin for PlainOrigin<'_> {
     fn meta(&self) -> &RequestMetaObject {
         &self.meta
     }
@@ -300,7 +300,7 @@ impl Origin for PlainOrigin<'_> {
     }
 }
 
-impl BegunCall {
+impl StartedCall {
     /// Answers the call: with plain JSON, or through rmcp.
     pub(super) async fn answer(self, door: Arc<Door>, request: Request) -> Response {
         let Self { open, id, level, is_stateless } = self;
@@ -366,7 +366,7 @@ impl Drop for FirstMoments {
 
 /// Lets rmcp continue a call.
 async fn hand_over(door: Arc<Door>, open: InFlight<MetaAnswer>, mut request: Request) -> Response {
-    request.extensions_mut().insert(HalfDone(Arc::new(Mutex::new(Some(open)))));
+    request.extensions_mut().insert(CallHandover(Arc::new(Mutex::new(Some(open)))));
     door.service.handle(request).await.map(Body::new)
 }
 

@@ -30,8 +30,8 @@ use nonet_core::{Gateway, RELAYS};
 use nonet_servers::{
     catalog::Listing,
     downstream::{
-        CallError, ClientChannel, Connection, Control, InputReplies, InputRequests, LogLevel, ProgressSink,
-        QuestionTurns, Relayed, State as ServerState, ToClient,
+        CallError, ClientChannel, ClientMessage, Connection, Control, InputReplies, InputRequests, LogLevel,
+        ProgressSink, QuestionTurns, RelayedCall, State as ServerState,
     },
 };
 use nonet_text::results::CallResult;
@@ -305,7 +305,7 @@ impl RelaySession {
             _ => Map::new(),
         };
         let token = meta.remove("progressToken");
-        let relayed = Relayed::take(&mut meta);
+        let relayed = RelayedCall::take(&mut meta);
         let (to, mut for_client) = mpsc::channel(QUEUE);
         let (progress, mut told) = mpsc::channel(QUEUE);
         let asker = relayed.session.map(|session| ClientChannel {
@@ -364,13 +364,13 @@ impl RelaySession {
     }
 
     /// Passes a log message or questions from the program on to the replica whose call they belong to.
-    fn pass_on(self: &Arc<Self>, message: ToClient, events: &Events) {
+    fn pass_on(self: &Arc<Self>, message: ClientMessage, events: &Events) {
         match message {
-            ToClient::Log(params) => {
+            ClientMessage::Log(params) => {
                 // Log messages may be lost.
                 let _ = events.try_send(Ok(event(&note("notifications/message", &params))));
             }
-            ToClient::Ask(requests, reply) => {
+            ClientMessage::Ask(requests, reply) => {
                 let (session, events) = (self.clone(), events.clone());
                 tokio::spawn(async move {
                     let asking = session.ask(requests, &events);
@@ -390,7 +390,7 @@ impl RelaySession {
             let id = number.to_string();
             let (tell, told) = oneshot::channel();
             self.questions.lock().insert(id.clone(), tell);
-            let _asked = Asked { session: self, id };
+            let _asked = QuestionInFlight { session: self, id };
             self.unsigned(&mut request);
             let asked = json!({
                 "jsonrpc": "2.0", "id": number, "method": request["method"], "params": request["params"],
@@ -521,12 +521,12 @@ impl RelaySession {
 }
 
 /// A question in flight.
-struct Asked<'a> {
+struct QuestionInFlight<'a> {
     session: &'a RelaySession,
     id: String,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for QuestionInFlight<'_> {
     fn drop(&mut self) {
         self.session.questions.lock().remove(&self.id);
     }

@@ -9,16 +9,16 @@ use std::{
     time::Duration,
 };
 
-use nonet_core::{Gateway, Serves};
+use nonet_core::{Gateway, ServeMode};
 use nonet_store::shared::{self, Hello, START_LIMIT, SharedOwner, Welcome};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::task::TaskTracker;
 
 use super::{
     NonetServer, connect_soon,
-    in_flight::Parkings,
+    in_flight::ParkedRequests,
     offer_page, stdio,
-    user_page::{Presence, Present, UserPage},
+    user_page::{PresenceCount, PresenceGuard, UserPage},
 };
 
 /// How often a gateway without clients checks whether its jobs have ended and nothing is scheduled.
@@ -36,7 +36,7 @@ pub async fn serve_shared(
     let mut listener = owner.listen()?;
     tracing::info!(pid = std::process::id(), "the shared gateway is ready");
     connect_soon(&gateway);
-    offer_page(&gateway, Serves::Shared);
+    offer_page(&gateway, ServeMode::Shared);
     // A page opened later also shows earlier calls.
     if gateway.config().gateway.page {
         gateway.calls.switch_on();
@@ -102,7 +102,7 @@ pub async fn accept_shared(gateway: Arc<Gateway>, mut owner: SharedOwner, page: 
 /// The clients of the socket.
 struct Clients {
     /// Connected clients, and open pages.
-    presence: Presence,
+    presence: PresenceCount,
     page: UserPage,
     /// Whether a client was of another version of Nonet.
     of_another_version: AtomicBool,
@@ -110,7 +110,7 @@ struct Clients {
 
 impl Clients {
     fn new(page: UserPage) -> Self {
-        let presence = Presence::default();
+        let presence = PresenceCount::default();
         Self { page: page.with(presence.clone()), presence, of_another_version: AtomicBool::default() }
     }
 
@@ -178,7 +178,7 @@ async fn welcome(gateway: &Gateway, clients: &Clients, hello: &Hello) -> Welcome
     welcome
 }
 
-async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients, _here: Present) {
+async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients, _here: PresenceGuard) {
     let config = gateway.config();
     let limits = config.limits.messages();
     let welcome = async |hello: &Hello| welcome(&gateway, clients, hello).await;
@@ -195,7 +195,7 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients,
     if hello.page {
         return;
     }
-    let server = NonetServer::new(gateway.clone(), hello.profile, None, Parkings::default());
+    let server = NonetServer::new(gateway.clone(), hello.profile, None, ParkedRequests::default());
     let serving = async {
         match stdio::serve(server, reader, writer, limits).await {
             Ok(running) => drop(running.waiting().await),

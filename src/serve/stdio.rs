@@ -15,8 +15,8 @@ use std::{
 use bytes::Bytes;
 use nonet_base::json::set_member;
 use nonet_wire::{
-    Head, Heavy, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageKind, Refused, Scanned,
-    SizeLimit, Weight,
+    HeavyParse, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageHead, MessageKind,
+    RefusedMessage, ScannedMessage, SizeLimit, Weight,
 };
 use rmcp::{
     RoleServer,
@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     NonetServer,
-    direct::{Direct, ToolCall, Unanswered},
+    direct::{CallResponder, ToolCall, UnansweredRequests},
     tasks,
     verbatim::Verbatim,
 };
@@ -57,19 +57,19 @@ pub(super) struct ClientLines<R, W> {
     writer: LineWriter<W>,
     limits: Limits,
     /// A line being parsed.
-    reading: Heavy<Result<Incoming, Unreadable>>,
+    reading: HeavyParse<Result<ReadMessage, Unreadable>>,
     /// A message that is too long, kept until its end gives its id.
-    open: Option<Head>,
+    open: Option<MessageHead>,
     /// Unanswered requests.
-    unanswered: Arc<Unanswered>,
+    unanswered: Arc<UnansweredRequests>,
     /// Answers calls once the handshake is done.
-    direct: Arc<OnceLock<Direct>>,
+    direct: Arc<OnceLock<CallResponder>>,
     /// When the client closed its end.
     left: Option<Instant>,
 }
 
 /// A message that was read.
-enum Incoming {
+enum ReadMessage {
     Call(Box<ToolCall>),
     Message(Box<RxJsonRpcMessage<RoleServer>>),
 }
@@ -90,7 +90,7 @@ where
     let running = serve_server_with_ct(Verbatim(server.clone()), client, ended.clone()).await?;
     // A client of the stateless era has made no handshake.
     if running.peer().peer_info().is_some() {
-        let _ = direct.set(Direct::new(server, running.peer().clone(), &ended));
+        let _ = direct.set(CallResponder::new(server, running.peer().clone(), &ended));
     }
     Ok(running)
 }
@@ -99,7 +99,7 @@ impl<R: AsyncRead + Unpin, W: AsyncWrite + Unpin> ClientLines<R, W> {
     fn new(lines: LineReader<R>, writer: W, limits: Limits) -> Self {
         let writer = LineWriter::new(writer, limits.unread);
         let (unanswered, direct) = (Arc::default(), Arc::default());
-        Self { lines, writer, limits, reading: Heavy::Idle, open: None, unanswered, direct, left: None }
+        Self { lines, writer, limits, reading: HeavyParse::Idle, open: None, unanswered, direct, left: None }
     }
 }
 
@@ -107,10 +107,10 @@ impl<R, W: AsyncWrite + Unpin + Send + 'static> ClientLines<R, W> {
     /// Starts a call here, or counts a request until it is answered or cancelled. Returns the message for rmcp. Beyond
     /// [`MOST_UNANSWERED`] requests, the last one is refused: reading must go on, since the others may be waiting for the
     /// client's answers to questions.
-    fn counted(&self, read: Incoming) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Unreadable> {
+    fn counted(&self, read: ReadMessage) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Unreadable> {
         let id = match &read {
-            Incoming::Call(call) => Some(&call.id),
-            Incoming::Message(message) => match &**message {
+            ReadMessage::Call(call) => Some(&call.id),
+            ReadMessage::Message(message) => match &**message {
                 JsonRpcMessage::Request(request) => Some(&request.id),
                 JsonRpcMessage::Notification(notification) => {
                     if let ClientNotification::CancelledNotification(cancelled) = &notification.notification
@@ -132,14 +132,14 @@ impl<R, W: AsyncWrite + Unpin + Send + 'static> ClientLines<R, W> {
             return Err(Unreadable::Request(Message::failure(&id, BUSY, &what)));
         }
         let message = match (read, self.direct.get()) {
-            (Incoming::Call(call), Some(direct)) => {
+            (ReadMessage::Call(call), Some(direct)) => {
                 match direct.begin(*call, &self.unanswered, &self.writer) {
                     None => return Ok(None),
                     Some(call) => call.into_message(),
                 }
             }
-            (Incoming::Call(call), None) => call.into_message(),
-            (Incoming::Message(message), _) => *message,
+            (ReadMessage::Call(call), None) => call.into_message(),
+            (ReadMessage::Message(message), _) => *message,
         };
         if let JsonRpcMessage::Request(request) = &message {
             self.unanswered.begin(request.id.clone(), None);
@@ -224,7 +224,7 @@ where
                     continue;
                 }
                 Line::TooLong(beginning) => {
-                    let head = Head::of(&beginning);
+                    let head = MessageHead::of(&beginning);
                     tracing::warn!(
                         method = head.shown_method(),
                         "a message of the client is longer than {longest} bytes; skipped"
@@ -242,7 +242,7 @@ where
                     None => continue,
                 },
             };
-            self.reading = Heavy::Done(Err(unread));
+            self.reading = HeavyParse::Done(Err(unread));
         }
     }
 
@@ -266,7 +266,7 @@ enum Unreadable {
 }
 
 impl Unreadable {
-    fn of(head: Head, fault: MessageFault) -> Self {
+    fn of(head: MessageHead, fault: MessageFault) -> Self {
         let (code, message) = fault.of_request();
         match (head.kind, head.id) {
             (MessageKind::Notification, _) | (_, None) => Self::Noise,
@@ -285,11 +285,11 @@ impl Unreadable {
 }
 
 /// Reads one message.
-fn read(line: Bytes, limits: &Limits) -> Result<Incoming, Unreadable> {
-    let scanned = Scanned::of(line, limits.of_client.values);
+fn read(line: Bytes, limits: &Limits) -> Result<ReadMessage, Unreadable> {
+    let scanned = ScannedMessage::of(line, limits.of_client.values);
     let message = match scanned.within(|head| of_client(head, limits)) {
         Ok(message) => message,
-        Err(Refused { head, fault, bytes }) if fault.is_syntax() => {
+        Err(RefusedMessage { head, fault, bytes }) if fault.is_syntax() => {
             let begins = bytes.trim_ascii_start().first();
             return Err(match (head.id.filter(|_| head.method.is_some()), begins) {
                 // Almost JSON: the sender waits for an answer.
@@ -306,12 +306,12 @@ fn read(line: Bytes, limits: &Limits) -> Result<Incoming, Unreadable> {
                 (None, _) => unreadable(&bytes),
             });
         }
-        Err(Refused { head, fault, .. }) => return Err(Unreadable::of(head, fault)),
+        Err(RefusedMessage { head, fault, .. }) => return Err(Unreadable::of(head, fault)),
     };
     if let Some(call) = ToolCall::of(&message) {
-        return Ok(Incoming::Call(Box::new(call)));
+        return Ok(ReadMessage::Call(Box::new(call)));
     }
-    serde_json::from_slice(message.bytes()).map(|message| Incoming::Message(Box::new(message))).map_err(
+    serde_json::from_slice(message.bytes()).map(|message| ReadMessage::Message(Box::new(message))).map_err(
         |error| {
             if matches!(message.kind(), MessageKind::Result | MessageKind::Error) {
                 return Unreadable::answered(
@@ -330,7 +330,7 @@ fn read(line: Bytes, limits: &Limits) -> Result<Incoming, Unreadable> {
 }
 
 /// Returns the size limit of a client's message. Arguments of calls are parsed once; rmcp parses everything else many times.
-pub(super) fn of_client(head: &Head, limits: &Limits) -> SizeLimit {
+pub(super) fn of_client(head: &MessageHead, limits: &Limits) -> SizeLimit {
     let SizeLimit { bytes, values } = limits.of_client;
     match head.method.as_deref() {
         Some("tools/call") => limits.of_client,

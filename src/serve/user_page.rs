@@ -14,7 +14,7 @@ use axum::{body::Body, extract::Request, middleware::Next, response::Response};
 use http::StatusCode;
 use http_body_util::BodyExt;
 use nonet_base::files;
-use nonet_core::{Gateway, Serves};
+use nonet_core::{Gateway, ServeMode};
 use nonet_store::shared::{PageFiles, PageLink};
 use tokio::{
     net::TcpListener,
@@ -36,15 +36,15 @@ const STREAM: &str = "/ui/api/calls";
 
 /// The number of clients and open pages, which keep the gateway running.
 #[derive(Clone, Default)]
-pub(super) struct Presence(Arc<watch::Sender<usize>>);
+pub(super) struct PresenceCount(Arc<watch::Sender<usize>>);
 
 /// Counts one client or page until dropped.
-pub(super) struct Present(Presence);
+pub(super) struct PresenceGuard(PresenceCount);
 
-impl Presence {
-    pub(super) fn enter(&self) -> Present {
+impl PresenceCount {
+    pub(super) fn enter(&self) -> PresenceGuard {
         self.0.send_modify(|count| *count += 1);
-        Present(self.clone())
+        PresenceGuard(self.clone())
     }
 
     #[cfg(unix)]
@@ -53,7 +53,7 @@ impl Presence {
     }
 }
 
-impl Drop for Present {
+impl Drop for PresenceGuard {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }
@@ -63,7 +63,7 @@ impl Drop for Present {
 pub struct UserPage {
     gateway: Arc<Gateway>,
     files: PageFiles,
-    presence: Presence,
+    presence: PresenceCount,
     /// Its address with the token.
     link: OnceCell<String>,
     /// Whether the gateway serves clients over HTTP.
@@ -78,7 +78,7 @@ impl UserPage {
         Self {
             gateway,
             files,
-            presence: Presence::default(),
+            presence: PresenceCount::default(),
             link: OnceCell::new(),
             over_http: false,
             opened: Arc::default(),
@@ -93,7 +93,7 @@ impl UserPage {
 
     /// Returns this page, counting open pages in `presence`.
     #[cfg(unix)]
-    pub(super) fn with(self, presence: Presence) -> Self {
+    pub(super) fn with(self, presence: PresenceCount) -> Self {
         Self { presence, ..self }
     }
 
@@ -158,7 +158,7 @@ impl UserPage {
             },
         ));
         // Unless it serves clients as well, and did so before.
-        super::offer_page(&self.gateway, Serves::Page);
+        super::offer_page(&self.gateway, ServeMode::Page);
         self.gateway.calls.switch_on();
         self.gateway.shows_page_at(&format!("http://{address}"));
         let settings = self.gateway.clone();
@@ -206,7 +206,7 @@ fn redirect(link: &str) -> String {
 }
 
 /// Returns a response that counts as present until it ends.
-fn while_open(response: Response, here: Present) -> Response {
+fn while_open(response: Response, here: PresenceGuard) -> Response {
     response.map(|body| {
         Body::new(body.map_frame(move |frame| {
             let _ = &here;

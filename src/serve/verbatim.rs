@@ -7,7 +7,7 @@ use rmcp::{
     service::{NotificationContext, RequestContext, ServiceRole},
 };
 
-use super::{NonetServer, origin::Origin, tasks};
+use super::{NonetServer, origin::RequestOrigin, tasks};
 
 /// The handler with results unwrapped, for transports that let a service answer with any JSON.
 pub(super) struct Verbatim(pub(super) NonetServer);

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use nonet_servers::catalog::{Catalog, Listing, Source};
+use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ fn catalog<'a>(servers: impl Iterator<Item = (&'a String, Vec<&'a String>)>) -> 
         let tools =
             tools.into_iter().map(|tool| json!({ "name": tool, "inputSchema": { "type": "object" } }));
         let listing = Listing { tools: tools.map(Arc::new).collect(), ..Listing::default() };
-        Source { server: server.as_str().into(), listing: Arc::new(listing), settings: None }
+        CatalogSource { server: server.as_str().into(), listing: Arc::new(listing), settings: None }
     });
     Catalog::new(sources, &BTreeMap::new())
 }

@@ -21,14 +21,14 @@ const FULL_LINE: usize = 60;
 
 /// A text without disguises, and where its parts were.
 #[derive(Debug)]
-pub struct Undone {
+pub struct UndisguisedText {
     /// The text.
     pub text: String,
     /// Positions in this text and in the original one; both grow. Between two of them, the distance is the same.
     places: Vec<(usize, usize)>,
 }
 
-impl Undone {
+impl UndisguisedText {
     /// Returns the range of the original text that a range of this text was made from.
     pub fn original(&self, range: &Range<usize>) -> Range<usize> {
         let place = |at: usize| {
@@ -40,7 +40,7 @@ impl Undone {
 }
 
 /// Returns the parts of a text that are in disguise, each without it and with the position of its beginning.
-pub fn undone(text: &str) -> impl Iterator<Item = (usize, Undone)> + '_ {
+pub fn undone(text: &str) -> impl Iterator<Item = (usize, UndisguisedText)> + '_ {
     let mut next = 0;
     std::iter::from_fn(move || {
         while next < text.len() {
@@ -136,9 +136,9 @@ fn is_styled(c: char) -> bool {
 }
 
 /// Returns a text with its letters as they look, without invisible characters, and with letters set apart joined.
-fn undo(text: &str) -> Undone {
+fn undo(text: &str) -> UndisguisedText {
     let chars = joined(plain_letters(text));
-    let mut undone = Undone { text: String::with_capacity(text.len()), places: Vec::new() };
+    let mut undone = UndisguisedText { text: String::with_capacity(text.len()), places: Vec::new() };
     let mut expected = None;
     for (at, c) in chars {
         if expected != Some(at) {

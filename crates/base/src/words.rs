@@ -20,13 +20,13 @@ const SHORT: usize = 512;
 
 /// Words to look for, ignoring ASCII case.
 #[derive(Debug)]
-pub struct Words {
+pub struct WordFinder {
     automaton: DFA,
     start: StateID,
     longest: usize,
 }
 
-impl Words {
+impl WordFinder {
     /// Takes the words; a word's number is its index.
     ///
     /// # Panics
@@ -114,7 +114,7 @@ mod tests {
 
     const WORDS: [&[u8]; 6] = [b"ab", b"abcab", b"b", b"CAB", b"c\xc3\xa9", b"bcabcabc"];
 
-    fn found(words: &Words, text: &[u8]) -> Vec<(usize, Range<usize>)> {
+    fn found(words: &WordFinder, text: &[u8]) -> Vec<(usize, Range<usize>)> {
         let mut all = Vec::new();
         words.find(text, &mut |word, range| all.push((word, range)));
         all
@@ -131,7 +131,7 @@ mod tests {
             let text = [vec![b' '; before * (BLOCK - 1_000)], text].concat();
             let expected: Vec<_> =
                 one.find_overlapping_iter(&text).map(|hit| (hit.pattern().as_usize(), hit.range())).collect();
-            prop_assert_eq!(found(&Words::new(&WORDS), &text), expected);
+            prop_assert_eq!(found(&WordFinder::new(&WORDS), &text), expected);
         }
     }
 }

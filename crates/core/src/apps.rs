@@ -15,7 +15,7 @@ use nonet_config::{APPS_DEEP, App, AppKind, Config, Step, StepKind};
 use nonet_parts::jobs::Progress;
 use nonet_schema::{Schema, from_text};
 use nonet_servers::{
-    catalog::{APPS, Kind, guide::is_named},
+    catalog::{APPS, EntryKind, guide::is_named},
     downstream::ProgressSink,
 };
 use nonet_text::{
@@ -215,7 +215,7 @@ impl Gateway {
         let arguments = AppArguments { app_id: given.clone(), ..arguments };
         let answer = self.call_filled_app(caller, arguments).await?;
         if let Some(id) = given.filter(|_| !is_error(&answer)) {
-            self.guided(caller, Kind::App, &id);
+            self.guided(caller, EntryKind::App, &id);
         }
         Ok(answer)
     }
@@ -317,7 +317,7 @@ impl Gateway {
         tool: &str,
     ) -> Result<Value, Interrupt> {
         let (mut gate, tool) = self.find_tool(caller, tool).await?;
-        if tool.kind == Kind::App {
+        if tool.kind == EntryKind::App {
             let inner = AppArguments::new(tool.name.to_string(), app.input)
                 .handed_out(app.handing, Some(app.timeout));
             return self.run_app(caller, AppArguments { waiting: app.waiting, ..inner }).await;
@@ -407,7 +407,7 @@ impl Gateway {
     /// Refuses an app that a rule denies to the caller, or that is nested in itself or too deeply. The configuration is
     /// checked for nested apps when it is loaded, but a tool's name may also lead to an app.
     fn may_run(&self, caller: &Caller, id: &str, app: &App) -> Result<(), Fault> {
-        if let Some(rule) = self.gate(&caller.session).kept_from(Kind::App, id) {
+        if let Some(rule) = self.gate(&caller.session).kept_from(EntryKind::App, id) {
             return Err(may_not_be_used(&name::full_name(APPS, id), &rule).next("call_app", json!({})));
         }
         let within = &caller.within;
@@ -447,7 +447,7 @@ fn outcome_of(answer: &Result<Value, Interrupt>) -> &'static str {
 /// Resolves an app's name, or its name in the catalogue (`apps.ID`), to its id.
 pub(super) fn own_id(config: &Config, given: &str) -> String {
     let given = given.trim();
-    let is_meant = |id: &&String| is_named(Kind::App, id, given);
+    let is_meant = |id: &&String| is_named(EntryKind::App, id, given);
     let meant = config.apps.keys().find(is_meant).filter(|_| !config.apps.contains_key(given));
     meant.map_or(given, String::as_str).into()
 }
@@ -459,7 +459,7 @@ fn inside(caller: &Caller, id: &str) -> Vec<Arc<str>> {
 
 /// Lists the apps.
 fn list(config: &Config, gate: &Gate) -> Value {
-    let apps = config.apps.iter().filter(|(id, _)| gate.kept_from(Kind::App, id).is_none());
+    let apps = config.apps.iter().filter(|(id, _)| gate.kept_from(EntryKind::App, id).is_none());
     let listed: Vec<ListedApp<'_>> = apps.map(|(id, app)| ListedApp::new(id, app)).collect();
     let mut answer = json!({ "apps": listed });
     if !config.left_out_apps.is_empty() {

@@ -264,7 +264,7 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use nonet_config::Risk;
-    use nonet_servers::catalog::{Catalog, Source};
+    use nonet_servers::catalog::{Catalog, CatalogSource};
 
     use super::*;
     use crate::gate::always_asks;
@@ -274,7 +274,7 @@ mod tests {
         assert!(TOOLS.is_sorted_by_key(|tool| tool.name));
         let settings = GatewaySettings { allow_runtime_servers: true, ..GatewaySettings::default() };
         let listing = Arc::new(listing(&settings));
-        let own = Source { server: GATEWAY.into(), listing, settings: None };
+        let own = CatalogSource { server: GATEWAY.into(), listing, settings: None };
         insta::assert_json_snapshot!(own.listing.tools);
         let catalog = Catalog::new([own], &Default::default());
         for tool in catalog.visible() {

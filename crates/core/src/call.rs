@@ -21,15 +21,15 @@ use nonet_parts::{
 };
 use nonet_schema::Schema;
 use nonet_servers::{
-    catalog::{GATEWAY, Kind, SKILLS, Tool},
-    downstream::{BESIDE, CallError, Control, Declined, ProgressSink},
+    catalog::{EntryKind, GATEWAY, SKILLS, Tool},
+    downstream::{BESIDE, CallError, Control, DeclinedRequest, ProgressSink},
     policy::PolicyVerdict,
 };
 use nonet_text::{
     fault::{Code, Fault, NextStep},
     name::{fold, meta_tool, split_given, without_client_prefix},
     results::{CallResult, is_question, json_len, json_start},
-    template::Filled,
+    template::FilledTemplate,
 };
 use parking_lot::Mutex;
 use rmcp::model::ErrorData;
@@ -197,7 +197,7 @@ impl Gateway {
             Err(fault) => Err(fault),
         };
         if let Ok((_, tool)) = &found
-            && tool.kind == Kind::App
+            && tool.kind == EntryKind::App
         {
             // The app writes its own line.
             if let Some(call) = begun.audited.lock().take() {
@@ -349,7 +349,7 @@ impl Gateway {
         caller: &Caller,
         name: &str,
         written: Value,
-        filled: Option<Filled>,
+        filled: Option<FilledTemplate>,
     ) -> Result<PreparedCall, PrepareError> {
         let found = self.find_tool(caller, name).await;
         let found =
@@ -363,7 +363,7 @@ impl Gateway {
         caller: &Caller,
         (mut gate, tool): (Gate, Arc<Tool>),
         written: Value,
-        filled: Option<Filled>,
+        filled: Option<FilledTemplate>,
     ) -> Result<PreparedCall, PrepareError> {
         if tool.held().is_some() {
             return Box::pin(self.prepare_held(caller, tool, written, filled)).await;
@@ -505,12 +505,12 @@ impl Gateway {
         let tool = prepared.tool.clone();
         let own = |answer: Result<Value, Fault>| answer.map(CallResult::from).map_err(FailedCall::unreached);
         // Nonet's own tools answer in any case: they show why calls are refused.
-        let is_own = &*tool.server == GATEWAY && tool.kind == Kind::Tool;
+        let is_own = &*tool.server == GATEWAY && tool.kind == EntryKind::Tool;
         let admitted = if is_own { Ok(()) } else { self.audit_admits() };
         if let Err(fault) = admitted {
             return self.made(caller, &tool, Err(FailedCall::unreached(fault)), Duration::ZERO);
         }
-        if tool.kind != Kind::Tool {
+        if tool.kind != EntryKind::Tool {
             let caller = &Caller { cancel, ..caller.clone() };
             let limit = timeout.unwrap_or(Duration::MAX);
             let answer = self.guide(caller, &tool, &prepared.params, limit).await;
@@ -703,8 +703,8 @@ pub fn text_result(text: String) -> Value {
 
 /// Turns inserted values into text where the tool accepts only text. Returns the params and a note per
 /// change.
-pub(super) fn in_text(schema: &Schema, filled: Filled) -> (Value, Vec<String>) {
-    let Filled { mut value, inserted } = filled;
+pub(super) fn in_text(schema: &Schema, filled: FilledTemplate) -> (Value, Vec<String>) {
+    let FilledTemplate { mut value, inserted } = filled;
     let mut notes = Vec::new();
     for one in inserted {
         if !schema.takes_only_text(&one.path) {
@@ -777,7 +777,7 @@ fn still_starting(name: &str, servers: &str) -> Fault {
 /// Reports server requests that were declined. Missing roots are not reported: servers ask for roots speculatively.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
     let mut declined = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
-    declined.retain(|Declined { method, .. }| {
+    declined.retain(|DeclinedRequest { method, .. }| {
         let of_interest = *method != "roots/list";
         if !of_interest {
             tracing::info!(tool = %tool.full, %method, "the server asked for this, and the client could not answer it");

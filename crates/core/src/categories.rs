@@ -160,14 +160,14 @@ fn sample(tools: &[&Arc<Tool>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nonet_servers::catalog::{Catalog, Listing, Source};
+    use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 
     #[test]
     fn instructions_are_told_from_descriptions() {
         let names = ["echo", "read_file", "get-annotated-message", "trigger-long-running-operation"];
         let tools = names.map(|name| Arc::new(json!({ "name": name })));
         let listing = Arc::new(Listing { tools: tools.into(), ..Listing::default() });
-        let source = Source { server: "s".into(), listing, settings: None };
+        let source = CatalogSource { server: "s".into(), listing, settings: None };
         let catalog = Catalog::new([source], &std::collections::BTreeMap::new());
         let tools: Vec<&Arc<Tool>> = catalog.tools().collect();
         let check = |text: &str, expected: bool| assert_eq!(tells(text, &tools), expected, "{text}");

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Instant};
 
 use nonet_base::text::{MAX_NAME, clean, clip};
 use nonet_config::Risk;
-use nonet_search::{self as search, Boost, Boosts, Confidence, Found, Hit, Learned, Query};
+use nonet_search::{self as search, Boost, Boosts, Confidence, Hit, LearnedBoost, Query, SearchResult};
 use nonet_servers::{
-    catalog::{Kind, Tool, mark},
+    catalog::{EntryKind, Tool, mark},
     policy::{self, PolicyVerdict},
 };
 use nonet_text::{
@@ -91,7 +91,7 @@ pub struct SearchArguments {
     pub max_risk: Option<Risk>,
     /// Limits the search to tools, skills or apps.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub kind: Option<Kind>,
+    pub kind: Option<EntryKind>,
     /// Limits the search to tools with one of these tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
@@ -228,7 +228,7 @@ impl Gateway {
     async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
         self.fresh_skills().await;
         let gate = self.gate(&caller.session);
-        let of_kind = || arguments.kind.and_then(Kind::category).map(String::from);
+        let of_kind = || arguments.kind.and_then(EntryKind::category).map(String::from);
         let category = arguments.category.clone().or_else(of_kind);
         let is_filtered = arguments.kind.is_some() || !arguments.tags.is_empty();
         let page = BrowseArguments { page_size: arguments.limit, ..BrowseArguments::default() };
@@ -256,7 +256,7 @@ impl Gateway {
         gate: &Gate,
         request: &Query,
         words: &[String],
-        found: &Found,
+        found: &SearchResult,
         arguments: &SearchArguments,
     ) -> Option<String> {
         let mut hints: Vec<String> = gate.first_server().into_iter().collect();
@@ -350,14 +350,14 @@ impl Gateway {
         };
         let field = |key: &str| tool.visible.get(key).cloned().unwrap_or_default();
         put("name", json!(&*tool.full));
-        if tool.kind != Kind::Tool {
+        if tool.kind != EntryKind::Tool {
             put("kind", json!(tool.kind));
         }
         put("title", json!(tool.title));
         put("description", json!(tool.description));
         put("input_schema", tool.schema.raw().clone());
         put("output_schema", field("outputSchema"));
-        if tool.kind == Kind::Tool {
+        if tool.kind == EntryKind::Tool {
             put("annotations", field("annotations"));
         }
         put("risk", json!(tool.risk));
@@ -389,7 +389,7 @@ impl Gateway {
         // Skills and apps are left out, because their own meta-tools also run them and only calls of tools are counted.
         // A session's own server is left out, because nothing about it is kept and its name may have been another
         // server's.
-        if tool.kind == Kind::Tool && tool.session.is_none() {
+        if tool.kind == EntryKind::Tool && tool.session.is_none() {
             let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
             if let Value::Object(figures) = json!(report) {
                 figures.into_iter().for_each(|(key, value)| put(&key, value));
@@ -476,7 +476,7 @@ impl Gate {
     /// Describes one tool for a list.
     fn line(&self, tool: &Tool, detail: Detail, summary: usize, score: Option<f32>) -> Value {
         let mut line = json!({ "name": &*tool.full });
-        if tool.kind != Kind::Tool {
+        if tool.kind != EntryKind::Tool {
             line["kind"] = json!(tool.kind);
         }
         if detail != Detail::Name {
@@ -487,12 +487,12 @@ impl Gate {
             }
             if detail == Detail::Full {
                 line["input_schema"] = tool.schema.raw().clone();
-            } else if tool.kind == Kind::Tool {
+            } else if tool.kind == EntryKind::Tool {
                 // The name is beside it.
                 line["signature"] =
                     json!(tool.signature.strip_prefix(&*tool.full).unwrap_or(&tool.signature));
             }
-            if tool.kind != Kind::Tool {
+            if tool.kind != EntryKind::Tool {
                 line["call"] = tool.call();
             }
             line["risk"] = json!(tool.risk);
@@ -604,7 +604,7 @@ fn shown<'a>(
     gate: &'a Gate,
     view: &View,
     arguments: &SearchArguments,
-    found: &'a Found,
+    found: &'a SearchResult,
     short: bool,
     ties: &mut Ties,
 ) -> Vec<ShownHit<'a>> {
@@ -623,7 +623,7 @@ fn explain(
     snapshot: &Snapshot,
     view: &View,
     request: &Query,
-    learned: &[(usize, Learned)],
+    learned: &[(usize, LearnedBoost)],
     tie: Option<TieBreak>,
     hit: &Hit,
 ) -> Value {

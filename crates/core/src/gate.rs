@@ -9,11 +9,11 @@ use std::{
 
 use nonet_config::{ApproveBy, Category, Config, Globs, Profile, Risk};
 use nonet_servers::{
-    catalog::{Catalog, GATEWAY, Kind, SKILLS, ServerEntry, Sight, Tool},
+    catalog::{Catalog, EntryKind, GATEWAY, SKILLS, ServerEntry, Sight, Tool},
     downstream::{Connection, State},
     pins::DefinitionChange,
     policy::{self, Item, ItemKind, PolicyVerdict, Scope},
-    prompts_resources::Claim,
+    prompts_resources::UriClaim,
 };
 use nonet_text::{
     fault::{Code, Fault},
@@ -162,11 +162,11 @@ impl Gate {
     }
 
     /// Checks a resource of a server, by the server's own URI.
-    pub fn verdict_on_resource(&self, server: &str, uri: &str, claim: Claim) -> PolicyVerdict {
+    pub fn verdict_on_resource(&self, server: &str, uri: &str, claim: UriClaim) -> PolicyVerdict {
         let kind = match claim {
-            Claim::Listed => ItemKind::Resource,
-            Claim::Linked => ItemKind::Linked,
-            Claim::Named => ItemKind::Unlisted,
+            UriClaim::Listed => ItemKind::Resource,
+            UriClaim::Linked => ItemKind::Linked,
+            UriClaim::Named => ItemKind::Unlisted,
         };
         self.verdict_on(kind, server, uri)
     }
@@ -194,7 +194,7 @@ impl Gate {
 
     /// Returns the rule that denies a skill or an app, by its name, to the caller. The catalogue may not contain it
     /// yet.
-    pub fn kept_from(&self, kind: Kind, name: &str) -> Option<String> {
+    pub fn kept_from(&self, kind: EntryKind, name: &str) -> Option<String> {
         if let Some(app) = &self.session.app {
             return Some(app.rule());
         }
@@ -336,7 +336,7 @@ impl Gate {
         // `ask.user` is a tool of a server `ask`. A tool's bare name never replaces a meta-tool.
         let is_tool = || {
             !self.world.names.named(name).is_empty()
-                && self.tool(name).is_ok_and(|tool| tool.kind == Kind::Tool)
+                && self.tool(name).is_ok_and(|tool| tool.kind == EntryKind::Tool)
         };
         (own == meant || !is_tool()).then_some(meant)
     }

@@ -6,8 +6,8 @@
 
 use std::{collections::HashSet, sync::LazyLock};
 
-use nonet_search::{Boosts, Confidence, Found, Hit, outcomes};
-use nonet_servers::catalog::{APPS, GATEWAY, Kind, SKILLS};
+use nonet_search::{Boosts, Confidence, Hit, SearchResult, outcomes};
+use nonet_servers::catalog::{APPS, EntryKind, GATEWAY, SKILLS};
 use nonet_text::name;
 
 use super::discover::NEAR;
@@ -64,7 +64,7 @@ pub(super) fn tools_first(hits: &mut [Hit], snapshot: &Snapshot) {
         let is_twin = |hit: &Hit| {
             let tool = snapshot.tool(hit.document);
             (hit.exact || !is_exact)
-                && tool.is_some_and(|tool| tool.kind == Kind::Tool && name::fold(&tool.name) == named)
+                && tool.is_some_and(|tool| tool.kind == EntryKind::Tool && name::fold(&tool.name) == named)
         };
         if let Some(behind) = hits[at + 1..].iter().position(is_twin) {
             hits[at..=at + 1 + behind].rotate_right(1);
@@ -74,7 +74,7 @@ pub(super) fn tools_first(hits: &mut [Hit], snapshot: &Snapshot) {
 
 /// Returns the confidence in an answer. An own tool at the top does not justify high confidence, unless the request is
 /// its name. An own tool that is not near the request either was found only because no server has a fitting tool.
-pub(super) fn confidence(found: &Found, snapshot: &Snapshot) -> Confidence {
+pub(super) fn confidence(found: &SearchResult, snapshot: &Snapshot) -> Confidence {
     let first = found.hits.first().filter(|hit| !hit.exact);
     let is_own = |document| snapshot.tool(document).is_some_and(|tool| &*tool.server == GATEWAY);
     match first.filter(|hit| is_own(hit.document)) {

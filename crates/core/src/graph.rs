@@ -26,13 +26,13 @@ use nonet_config::{
 };
 use nonet_parts::{jobs::Progress, kept, quotas::Admission};
 use nonet_servers::{
-    catalog::{Kind, Tool},
+    catalog::{EntryKind, Tool},
     policy::PolicyVerdict,
 };
 use nonet_text::{
     fault::{Code, Fault},
     name,
-    template::{self, Source},
+    template::{self, TemplateSource},
 };
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -63,7 +63,7 @@ pub(super) const CONCURRENCY: usize = 8;
 pub const MAX_ACTIONS: usize = 50;
 
 /// The values that templates refer to.
-pub(super) type TemplateValues = BTreeMap<String, Arc<Source>>;
+pub(super) type TemplateValues = BTreeMap<String, Arc<TemplateSource>>;
 
 /// The arguments of `run_parallel`.
 #[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
@@ -231,7 +231,7 @@ impl RunCalls<'_> {
                 self.values.insert(call.id.clone(), Arc::new(error.into()));
             }
             StepOutcome::Failed | StepOutcome::Skipped => {
-                self.values.insert(call.id.clone(), Arc::new(Source::absent()));
+                self.values.insert(call.id.clone(), Arc::new(TemplateSource::absent()));
             }
         }
         if one.outcome() != StepOutcome::Open {
@@ -450,7 +450,7 @@ impl Gateway {
             CallKind::App => true,
             CallKind::Tool => gate.tool(&call.name).is_ok_and(|tool| {
                 let asks = || matches!(gate.verdict(&tool), PolicyVerdict::Approve(_));
-                tool.kind == Kind::App || call.for_each.is_some() && asks()
+                tool.kind == EntryKind::App || call.for_each.is_some() && asks()
             }),
             CallKind::Ask => false,
         };

@@ -18,7 +18,7 @@ use arc_swap::ArcSwap;
 use nonet_config::{App, AppKind, Config, LONGEST_TIME};
 use nonet_parts::skills::{self, FoundSkills, Skill};
 use nonet_servers::{
-    catalog::{APPS, Kind, Listing, SKILLS, Tool, guide},
+    catalog::{APPS, EntryKind, Listing, SKILLS, Tool, guide},
     downstream::CallError,
 };
 use nonet_text::fault::{Code, Fault};
@@ -29,7 +29,7 @@ use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
 use super::{AppArguments, Gateway, SkillArguments, interrupt::Interrupt};
 use nonet_state::{
     faults::call_fault,
-    publisher::{Known, Lists},
+    publisher::{KnownList, Lists},
     session::{AsTask, Caller},
 };
 
@@ -154,7 +154,7 @@ fn put(known: &mut Lists, category: &str, listing: Listing) -> bool {
                 Some(before) => listing.sharing(&before.listing),
                 None => listing,
             };
-            known.insert(category.into(), Known::of_all(listing));
+            known.insert(category.into(), KnownList::of_all(listing));
             true
         }
     }
@@ -205,12 +205,12 @@ impl Gateway {
         let (_, arguments) = tool.meta_call(params);
         let work = async {
             match tool.kind {
-                Kind::App => {
+                EntryKind::App => {
                     let mut caller = Caller { as_task: AsTask::Never, ..caller.clone() };
                     caller.limits.soft_deadline = LONGEST_TIME;
                     self.run_app(&caller, read::<AppArguments>(arguments)?).await
                 }
-                Kind::Skill | Kind::Tool => {
+                EntryKind::Skill | EntryKind::Tool => {
                     // The user was asked before this point.
                     self.follow_skill(caller, read::<SkillArguments>(arguments)?, true).await
                 }
@@ -243,7 +243,7 @@ mod tests {
     fn the_prompts_of_a_sessions_server_take_no_place_from_others() {
         let prompts = |count: usize| (0..count).map(|n| json!({ "name": format!("p{n}") })).collect();
         let of = |session: Option<u64>, count: usize| {
-            Known::new(Listing { prompts: prompts(count), ..Listing::default() }, 1, session)
+            KnownList::new(Listing { prompts: prompts(count), ..Listing::default() }, 1, session)
         };
         let known = Lists::from([("a".into(), of(Some(1), MAX_SKILLS)), ("z".into(), of(None, 2))]);
         let listed = list_of_skills(&[], &known).tools;

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use nonet_servers::{catalog::Kind, downstream::State};
+use nonet_servers::{catalog::EntryKind, downstream::State};
 use nonet_text::fault::{Code, Fault};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -118,7 +118,7 @@ impl Gateway {
     /// Lists all tools visible to the caller, including skills and apps.
     fn all_tools(&self, caller: &Caller) -> Value {
         let gate = self.gate(&caller.session);
-        let all = |kind: Kind| {
+        let all = |kind: EntryKind| {
             let of_kind = gate.tools().filter(move |tool| tool.kind == kind);
             of_kind.map(|tool| {
                 json!({
@@ -132,9 +132,9 @@ impl Gateway {
                 })
             })
         };
-        let tools: Vec<Value> = all(Kind::Tool).collect();
+        let tools: Vec<Value> = all(EntryKind::Tool).collect();
         let mut answer = json!({ "total": tools.len(), "tools": tools });
-        for kind in [Kind::Skill, Kind::App] {
+        for kind in [EntryKind::Skill, EntryKind::App] {
             let others: Vec<Value> = all(kind).collect();
             if let Some(category) = kind.category().filter(|_| !others.is_empty()) {
                 answer[category] = json!(others);

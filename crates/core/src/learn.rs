@@ -1,7 +1,7 @@
 //! Outcomes of searches, by the documents of a snapshot.
 
-use nonet_search::{Boosts, Found, Hit, Learned};
-use nonet_servers::catalog::{Kind, Tool};
+use nonet_search::{Boosts, Hit, LearnedBoost, SearchResult};
+use nonet_servers::catalog::{EntryKind, Tool};
 use nonet_text::name::full_name;
 
 use super::{Gateway, Snapshot};
@@ -17,13 +17,19 @@ impl Gateway {
     }
 
     /// Returns each document's bonus for the words of a request, and the words that earned the bonus.
-    pub(super) fn learned(&self, snapshot: &Snapshot, words: &[String]) -> Vec<(usize, Learned)> {
+    pub(super) fn learned(&self, snapshot: &Snapshot, words: &[String]) -> Vec<(usize, LearnedBoost)> {
         let lifts = self.learning.lifts(words).into_iter();
         lifts.filter_map(|(full, learned)| Some((snapshot.place(&full)?, learned))).collect()
     }
 
     /// Remembers a search, so that a later call can count as its outcome.
-    pub(super) fn searched(&self, caller: &Caller, snapshot: &Snapshot, words: Vec<String>, found: &Found) {
+    pub(super) fn searched(
+        &self,
+        caller: &Caller,
+        snapshot: &Snapshot,
+        words: Vec<String>,
+        found: &SearchResult,
+    ) {
         if self.config().gateway.learn && caller.lasting {
             let name = |hit: &Hit| Some(snapshot.tool(hit.document)?.full.clone());
             caller.session.searches.remember(words, &found.hits, name);
@@ -39,7 +45,7 @@ impl Gateway {
     }
 
     /// Counts the use of a skill or an app in the same way.
-    pub(super) fn guided(&self, caller: &Caller, kind: Kind, name: &str) {
+    pub(super) fn guided(&self, caller: &Caller, kind: EntryKind, name: &str) {
         if let Some(category) = kind.category() {
             self.learning.succeeded(&caller.session.searches, &full_name(category, name));
         }
@@ -47,7 +53,7 @@ impl Gateway {
 }
 
 /// Adds learned bonuses to other boosts.
-pub(super) fn add(boosts: &mut Boosts, learned: &[(usize, Learned)]) {
+pub(super) fn add(boosts: &mut Boosts, learned: &[(usize, LearnedBoost)]) {
     for (document, learned) in learned {
         boosts.entry(*document).or_default().learned += learned.boost;
     }

@@ -82,16 +82,16 @@ use nonet_servers::{
 use nonet_state::{
     feed::Feed,
     mail::{Follower, Mail},
-    outward::Outward,
+    outward::NoticeDelivery,
     page_questions::OpenQuestions,
     publisher::{Indexing, Publisher},
-    servers::{Life, Servers},
+    servers::{Lifetime, Servers},
     session::{Caller, Session},
     sessions::Sessions,
     snapshot::Snapshot,
     world::{Changes, Connections},
 };
-use nonet_store::{Records, RedisStore, Retention, SqliteStore, Store, Way};
+use nonet_store::{Records, RedisStore, RedisTopology, Retention, SqliteStore, Store};
 use nonet_text::results::CallResult;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -140,7 +140,7 @@ pub struct Options {
 /// How a gateway serves its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Serves {
+pub enum ServeMode {
     /// One client, on stdin and stdout.
     Stdio,
     /// Clients over HTTP.
@@ -192,7 +192,7 @@ pub struct Gateway {
     /// Workflows that wait for their user's answer.
     parked: ParkedFlows,
     /// Sends notices to people.
-    outward: Outward,
+    outward: NoticeDelivery,
     /// The store.
     store: Arc<dyn Store>,
     /// This replica's part in the cluster, if there is one.
@@ -215,7 +215,7 @@ pub struct Gateway {
     /// Its name among the gateways of this user.
     pub id: Box<str>,
     /// How it serves its clients, once it does.
-    pub serves: OnceLock<Serves>,
+    pub serves: OnceLock<ServeMode>,
 }
 
 impl Gateway {
@@ -223,7 +223,7 @@ impl Gateway {
     pub fn new(config: Config, options: Options) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
         let state = options.state.clone();
-        let (life, clock) = (Life::default(), options.clock);
+        let (life, clock) = (Lifetime::default(), options.clock);
         let audit = auditing::open(&config, options.state.as_deref());
         let rates = ArcSwap::from_pointee(Rates::new(&config, &Rates::default()));
         let retention =
@@ -242,7 +242,7 @@ impl Gateway {
             placements: Placements::default(),
             slots: store.shared_slots(),
         });
-        let outward = Outward::new(around.clone(), life.tasks.clone(), life.stop.clone());
+        let outward = NoticeDelivery::new(around.clone(), life.tasks.clone(), life.stop.clone());
         let cluster = store.replicas().map(|replicas| Arc::new(Cluster::new(replicas)));
         let pins = pins.sharing(store.shared_pins().filter(|_| !options.is_trial));
         let parked = ParkedFlows::new(records.clone(), clock.clone());
@@ -510,13 +510,13 @@ impl Gateway {
 pub fn open_redis(cluster: &ClusterSettings, retention: Retention, clock: Clock) -> RedisStore {
     let mut nodes = cluster.redis.connections();
     let way = match (&cluster.sentinel, &cluster.redis) {
-        (Some(master), _) => Way::Sentinel {
+        (Some(master), _) => RedisTopology::Sentinel {
             sentinels: nodes,
             master: master.clone(),
             password: cluster.sentinel_password.as_ref().map(|password| password.expose().to_owned()),
         },
-        (None, RedisAddresses::One(_)) => Way::Node(nodes.remove(0)),
-        (None, RedisAddresses::Several(_)) => Way::Cluster(nodes),
+        (None, RedisAddresses::One(_)) => RedisTopology::Node(nodes.remove(0)),
+        (None, RedisAddresses::Several(_)) => RedisTopology::Cluster(nodes),
     };
     RedisStore::new(way, &cluster.prefix, cluster.name.as_deref(), retention, clock)
 }

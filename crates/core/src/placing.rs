@@ -14,8 +14,8 @@ use std::{
 use http::HeaderMap;
 use nonet_config::Placement;
 use nonet_parts::cluster::{Cluster, MARK};
-use nonet_servers::downstream::{Connection, Holder, Place, Placed};
-use nonet_store::{Claim, Replica};
+use nonet_servers::downstream::{Connection, ProgramHolder, ProgramPlace, ProgramPlacement};
+use nonet_store::{LeaseClaim, Replica};
 use sha2::{Digest, Sha256};
 use tokio::{select, time::sleep};
 
@@ -79,7 +79,7 @@ impl Gateway {
             let stays = |connection: &Arc<Connection>| {
                 let is_here = connection
                     .placed()
-                    .is_some_and(|placed| matches!(placed.get(), Place::Here | Place::Leaving));
+                    .is_some_and(|placed| matches!(placed.get(), ProgramPlace::Here | ProgramPlace::Leaving));
                 let placement = &connection.settings().placement;
                 is_here && known.iter().any(|other| other.number != own && is_fit(other, placement))
             };
@@ -96,15 +96,17 @@ impl Gateway {
         let world = self.servers.world();
         let connection = world.connections.get(server)?;
         let place = connection.placed()?.get();
-        matches!(place, Place::Here | Place::Leaving).then(|| connection.clone())
+        matches!(place, ProgramPlace::Here | ProgramPlace::Leaving).then(|| connection.clone())
     }
 
     /// Returns the name of the replica that runs a server's program for all.
     pub(super) fn runs_at(&self, connection: &Connection) -> Option<String> {
         match connection.placed()?.get() {
-            Place::Unknown => None,
-            Place::Here | Place::Leaving => Some(self.cluster.as_ref()?.replicas().name().into()),
-            Place::At(holder) => Some(holder.name.clone()),
+            ProgramPlace::Unknown => None,
+            ProgramPlace::Here | ProgramPlace::Leaving => {
+                Some(self.cluster.as_ref()?.replicas().name().into())
+            }
+            ProgramPlace::At(holder) => Some(holder.name.clone()),
         }
     }
 }
@@ -126,7 +128,7 @@ impl PlacementState {
 
     /// Finds out where each program runs, and takes over the programs for this replica.
     async fn look(&mut self, world: &World) {
-        let wanted: Vec<(&Arc<str>, Placement, Arc<Placed>)> = world
+        let wanted: Vec<(&Arc<str>, Placement, Arc<ProgramPlacement>)> = world
             .connections
             .iter()
             .filter_map(|(name, connection)| {
@@ -153,10 +155,10 @@ impl PlacementState {
             let may = can && !(replicas.is_leaving() && has_other);
             if program.holder == Some(own) && !may && (has_other || !can) {
                 // Another replica takes over once its calls have ended and it has stopped.
-                placed.set(Place::Leaving);
+                placed.set(ProgramPlace::Leaving);
                 if !placed.is_in_use() && replicas.end_lease(&lease(name)).await.is_ok() {
                     program.holder = None;
-                    placed.set(Place::Unknown);
+                    placed.set(ProgramPlace::Unknown);
                 }
             }
             let is_first = others.all(|other| rank(name, other) <= rank(name, own));
@@ -175,8 +177,8 @@ impl PlacementState {
             let program = self.programs.entry((*name).clone()).or_default();
             let Some(number) = holder else {
                 program.free_since.get_or_insert_with(Instant::now);
-                if placed.get() != Place::Leaving {
-                    placed.set(Place::Unknown);
+                if placed.get() != ProgramPlace::Leaving {
+                    placed.set(ProgramPlace::Unknown);
                 }
                 continue;
             };
@@ -185,13 +187,13 @@ impl PlacementState {
             }
             *program = Program { holder: Some(number), free_since: None };
             if number == own {
-                if placed.get() != Place::Leaving {
-                    placed.set(Place::Here);
+                if placed.get() != ProgramPlace::Leaving {
+                    placed.set(ProgramPlace::Here);
                 }
             } else if let Some(replica) = replicas.get(number).await
                 && let Some(mark) = self.cluster.mark()
             {
-                placed.set(Place::At(Arc::new(Holder {
+                placed.set(ProgramPlace::At(Arc::new(ProgramHolder {
                     number,
                     url: format!("{}{RELAYS}/{name}", replica.address.trim_end_matches('/')),
                     name: replica.name,
@@ -217,7 +219,11 @@ impl PlacementState {
     }
 
     /// Checks whether the holder of an unreachable program is gone.
-    async fn find_gone(&mut self, wanted: &[(&Arc<str>, Placement, Arc<Placed>)], known: &[Replica]) {
+    async fn find_gone(
+        &mut self,
+        wanted: &[(&Arc<str>, Placement, Arc<ProgramPlacement>)],
+        known: &[Replica],
+    ) {
         let own = self.cluster.replicas().number();
         let mut suspects = Vec::from_iter(self.gone);
         for (name, _, placed) in wanted {
@@ -243,21 +249,21 @@ impl PlacementState {
 
 impl Program {
     /// Decides which lease this replica may take.
-    fn claim(&self, own: u32, gone: Option<u32>, known: &[Replica], may: bool, is_first: bool) -> Claim {
+    fn claim(&self, own: u32, gone: Option<u32>, known: &[Replica], may: bool, is_first: bool) -> LeaseClaim {
         if !may {
-            return Claim::No;
+            return LeaseClaim::No;
         }
         // Redis may have lost the lease, but the program still runs here.
         if self.holder == Some(own) || self.free_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
-            return Claim::Free;
+            return LeaseClaim::Free;
         }
         let runs = |last: u32| {
             Some(last) != gone && known.iter().any(|replica| replica.number == last && !replica.leaving)
         };
         match (is_first, self.holder.is_some_and(runs)) {
-            (true, false) => Claim::Free,
-            (true, true) => Claim::OfEnded,
-            (false, _) => Claim::No,
+            (true, false) => LeaseClaim::Free,
+            (true, true) => LeaseClaim::OfEnded,
+            (false, _) => LeaseClaim::No,
         }
     }
 }
@@ -313,23 +319,24 @@ mod tests {
     fn a_lease_is_taken_at_once_only_by_the_first_and_from_the_ended() {
         let known = [replica(1, &[], false), replica(2, &[], false), replica(3, &[], true)];
         let long_ago = Instant::now().checked_sub(PATIENCE);
-        let check = |holder: Option<u32>, is_first: bool, gone: Option<u32>, free: bool, expected: Claim| {
-            let program = Program { holder, free_since: long_ago.filter(|_| free) };
-            assert_eq!(
-                program.claim(1, gone, &known, true, is_first),
-                expected,
-                "{holder:?} {is_first} {gone:?} {free}"
-            );
-            assert_eq!(program.claim(1, gone, &known, false, is_first), Claim::No);
-        };
-        check(None, true, None, false, Claim::Free);
-        check(None, false, None, false, Claim::No);
-        check(None, false, None, true, Claim::Free);
+        let check =
+            |holder: Option<u32>, is_first: bool, gone: Option<u32>, free: bool, expected: LeaseClaim| {
+                let program = Program { holder, free_since: long_ago.filter(|_| free) };
+                assert_eq!(
+                    program.claim(1, gone, &known, true, is_first),
+                    expected,
+                    "{holder:?} {is_first} {gone:?} {free}"
+                );
+                assert_eq!(program.claim(1, gone, &known, false, is_first), LeaseClaim::No);
+            };
+        check(None, true, None, false, LeaseClaim::Free);
+        check(None, false, None, false, LeaseClaim::No);
+        check(None, false, None, true, LeaseClaim::Free);
         // The other replica is running: if Redis has lost its lease, it takes the lease again.
-        check(Some(2), true, None, false, Claim::OfEnded);
-        check(Some(2), true, Some(2), false, Claim::Free);
-        check(Some(2), false, Some(2), false, Claim::No);
-        check(Some(3), true, None, false, Claim::Free);
-        check(Some(1), false, None, false, Claim::Free);
+        check(Some(2), true, None, false, LeaseClaim::OfEnded);
+        check(Some(2), true, Some(2), false, LeaseClaim::Free);
+        check(Some(2), false, Some(2), false, LeaseClaim::No);
+        check(Some(3), true, None, false, LeaseClaim::Free);
+        check(Some(1), false, None, false, LeaseClaim::Free);
     }
 }

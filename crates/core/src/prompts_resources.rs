@@ -6,9 +6,9 @@ use std::{sync::Arc, time::Duration};
 use nonet_base::{json::set_member, text::clip};
 use nonet_servers::{
     catalog::{GATEWAY, SKILLS, Tool},
-    downstream::{CallError, Connection, Control, Held, LogLevel, ResourceSubscription},
+    downstream::{CallError, Connection, Control, HeldResult, LogLevel, ResourceSubscription},
     policy::PolicyVerdict,
-    prompts_resources::{Claim, OfferedItem, PromptsResources, UriTarget, named_uri},
+    prompts_resources::{OfferedItem, PromptsResources, UriClaim, UriTarget, named_uri},
 };
 use nonet_text::{
     fault::{Code, Fault},
@@ -295,7 +295,7 @@ impl Gateway {
             && let Some(connection) = gate.connection(server)
         {
             let server = connection.name.clone();
-            let verdict = gate.verdict_on_resource(&server, own, Claim::Linked);
+            let verdict = gate.verdict_on_resource(&server, own, UriClaim::Linked);
             return Ok((gate, server, own.into(), verdict));
         }
         let links = &caller.session.of_client().links;
@@ -303,11 +303,11 @@ impl Gateway {
             UriTarget::Server(server, own, claim) => {
                 let mut verdict = gate.verdict_on_resource(&server, &own, claim);
                 // A link may lead to a resource that the profile does not list.
-                if claim == Claim::Listed
+                if claim == UriClaim::Listed
                     && verdict != PolicyVerdict::Allow
                     && links.of(&own).contains(&server)
                 {
-                    verdict = gate.verdict_on_resource(&server, &own, Claim::Linked);
+                    verdict = gate.verdict_on_resource(&server, &own, UriClaim::Linked);
                 }
                 Ok((gate, server, own, verdict))
             }
@@ -396,7 +396,7 @@ impl Gateway {
             meta: caller.meta.clone(),
             asker: caller.asker.clone(),
             owner: caller.account.id,
-            held: Held::default(),
+            held: HeldResult::default(),
         };
         Ok((connection, control, patience))
     }
@@ -450,7 +450,7 @@ impl Gate {
     }
 
     fn shows_resource(&self, resource: &OfferedItem) -> bool {
-        let verdict = self.verdict_on_resource(&resource.server, &resource.own, Claim::Listed);
+        let verdict = self.verdict_on_resource(&resource.server, &resource.own, UriClaim::Listed);
         !matches!(verdict, PolicyVerdict::Deny(_))
     }
 

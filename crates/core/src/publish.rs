@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Gateway, builtin, trusting::retain_differences};
 use nonet_state::{
-    publisher::{Known, Lists},
+    publisher::{KnownList, Lists},
     trust::ServerNews,
 };
 
@@ -34,7 +34,7 @@ impl Gateway {
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
         let publisher = &self.publisher;
         let mut known: Lists =
-            BTreeMap::from([(GATEWAY.into(), Known::of_all(builtin::listing(&self.config().gateway)))]);
+            BTreeMap::from([(GATEWAY.into(), KnownList::of_all(builtin::listing(&self.config().gateway)))]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         let world = self.servers.world();
         tokio::join!(publisher.read_lists(&mut known, &world), publisher.open_pins());
@@ -95,7 +95,7 @@ impl Gateway {
                 relisted |= matches!(update, Update::Listed { .. } | Update::Reconfigured);
                 match update {
                     Update::Listed { server, connection, session, listing, published } => {
-                        let listing = listing.map(|listing| Known::new(listing, connection, session));
+                        let listing = listing.map(|listing| KnownList::new(listing, connection, session));
                         if let Some(listing) = listing {
                             let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
                             changed |= differs;
@@ -125,7 +125,7 @@ impl Gateway {
                             Some(before) => own.sharing(&before.listing),
                             None => own,
                         };
-                        known.insert(GATEWAY.into(), Known::of_all(own));
+                        known.insert(GATEWAY.into(), KnownList::of_all(own));
                         publisher.read_lists(&mut known, &world).await;
                         self.guides.read(&world.config.gateway.skills, Duration::MAX).await;
                         changed = true;
@@ -247,7 +247,7 @@ impl Gateway {
         known: &mut Lists,
         fresh: &mut HashSet<Arc<str>>,
         server: Arc<str>,
-        mut new: Known,
+        mut new: KnownList,
     ) -> (bool, Option<Value>) {
         let connection = self.connections().get(&server).cloned();
         // The session's server has ended, or another server has its name now.
@@ -274,7 +274,7 @@ impl Gateway {
             self.publisher.keep_list(&server, &connection.settings(), &new.raw);
         }
         if let Some(old) = old {
-            new = Known::new(Listing::clone(&new.raw).sharing(&old.raw), new.connection, new.session);
+            new = KnownList::new(Listing::clone(&new.raw).sharing(&old.raw), new.connection, new.session);
         }
         known.insert(server, new);
         (true, notice)

@@ -11,8 +11,8 @@ use nonet_parts::{
     jobs::{Jobs, Start, TaskState, wait_call},
     timetable::{TimeFault, Timetable, Zone},
 };
-use nonet_servers::catalog::{GATEWAY, Kind, Tool};
-use nonet_store::{Most, NewRecord, Record, RecordKind, StoreError};
+use nonet_servers::catalog::{EntryKind, GATEWAY, Tool};
+use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, StoreError};
 use nonet_text::{
     fault::{Code, Fault, NextStep},
     name::{self, meta_tool},
@@ -158,7 +158,7 @@ impl Gateway {
                 Some("call_app") => arguments.params.get("app_id").and_then(Value::as_str).map(String::from),
                 _ => Some(name.trim().to_string()).filter(|name| self.config().apps.contains_key(name)),
             };
-            let meant = || self.gate(&own.session).tool(name).ok().filter(|tool| tool.kind == Kind::App);
+            let meant = || self.gate(&own.session).tool(name).ok().filter(|tool| tool.kind == EntryKind::App);
             let is_by_name = id.is_none().then(meant).flatten();
             if let Some(app) = &is_by_name
                 && !arguments.params.is_empty()
@@ -244,7 +244,7 @@ impl Gateway {
         bounded("params", &written)?;
         let (gate, tool) = self.errand_tool(own, name).await?;
         unattended(&gate, &tool)?;
-        if tool.kind == Kind::Skill {
+        if tool.kind == EntryKind::Skill {
             let message = format!(
                 "`{}` is text for a model to follow, and no model reads it at that time. Schedule the tools that it names, or gateway.remind to use it.",
                 tool.full
@@ -366,7 +366,7 @@ impl Gateway {
             of_config: !matches!(appointment.what, ScheduledWork::Reminder { .. }),
             ..NewRecord::new(kind, json!(appointment))
         };
-        let put = self.records.put(record, Most::Refuse(MOST_SCHEDULES)).await;
+        let put = self.records.put(record, RecordQuota::Refuse(MOST_SCHEDULES)).await;
         if put.map_err(|error| not_kept(&error))?.is_none() {
             let message = format!(
                 "There are already {MOST_SCHEDULES} schedules and reminders, which is the maximum. Cancel one with gateway.cancel_schedule."

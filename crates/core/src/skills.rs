@@ -7,8 +7,8 @@ use nonet_parts::skills::Skill;
 use nonet_schema::Reading;
 use nonet_search::{Boosts, Document, Index};
 use nonet_servers::{
-    catalog::{Kind, SKILLS, guide::is_named},
-    downstream::{CallError, Control, Held, State},
+    catalog::{EntryKind, SKILLS, guide::is_named},
+    downstream::{CallError, Control, HeldResult, State},
     policy::PolicyVerdict,
 };
 use nonet_text::{
@@ -137,7 +137,7 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
             arguments: prompt.arguments.iter().map(shown).collect(),
         }
     });
-    local.chain(prompts).filter(|skill| gate.kept_from(Kind::Skill, &skill.name).is_none()).collect()
+    local.chain(prompts).filter(|skill| gate.kept_from(EntryKind::Skill, &skill.name).is_none()).collect()
 }
 
 impl Gateway {
@@ -161,7 +161,8 @@ impl Gateway {
         self.guides.read(&gate.config().gateway.skills, Duration::ZERO).await;
         let local = self.guides.skills();
         let all = || listed(&local, &gate);
-        arguments.split_command(|name| all().iter().any(|skill| is_named(Kind::Skill, &skill.name, name)));
+        arguments
+            .split_command(|name| all().iter().any(|skill| is_named(EntryKind::Skill, &skill.name, name)));
         let command = arguments.command.as_deref().map(|command| command.trim().trim_start_matches('/'));
         let Some(command) = command.filter(|command| !command.is_empty()) else {
             let query = arguments.query.as_deref().map(str::trim).filter(|query| !query.is_empty());
@@ -173,13 +174,13 @@ impl Gateway {
         for exactly in [true, false] {
             let is_meant = |name: &str| match exactly {
                 true => name == command || name::full_name(SKILLS, name) == command,
-                false => is_named(Kind::Skill, name, command),
+                false => is_named(EntryKind::Skill, name, command),
             };
             let is_local = |skill: &&Skill| is_meant(&skill.name) && (exactly || named.is_empty());
             if let Some(skill) = local.iter().find(is_local) {
                 may_use(&gate, &skill.name)?;
                 let result = local_skill(skill.clone(), arguments).await?;
-                self.guided(caller, Kind::Skill, &skill.name);
+                self.guided(caller, EntryKind::Skill, &skill.name);
                 return Ok(result);
             }
             for (server, entry) in gate.catalog().servers() {
@@ -196,7 +197,7 @@ impl Gateway {
                     may_get(&gate, server, &prompt, approved)?;
                     let given = arguments.arguments.map(|given| read_arguments(caller, &gate, &name, given));
                     let result = self.prompt(caller, &gate, server, command, &prompt, given).await?;
-                    self.guided(caller, Kind::Skill, &name);
+                    self.guided(caller, EntryKind::Skill, &name);
                     return Ok(result);
                 }
             }
@@ -237,7 +238,7 @@ impl Gateway {
             meta: Map::new(),
             asker: caller.asker.clone(),
             owner: caller.account.id,
-            held: Held::default(),
+            held: HeldResult::default(),
         };
         let answer = connection.get_prompt(name, arguments, control, patience).await;
         let answer = answer.map_err(|error| {
@@ -269,7 +270,7 @@ fn read_arguments(caller: &Caller, gate: &Gate, skill: &str, given: Value) -> Va
 }
 
 fn may_use(gate: &Gate, skill: &str) -> Result<(), Fault> {
-    match gate.kept_from(Kind::Skill, skill) {
+    match gate.kept_from(EntryKind::Skill, skill) {
         Some(rule) => {
             Err(may_not_be_used(&name::full_name(SKILLS, skill), &rule).next("use_skill", json!({})))
         }

@@ -8,13 +8,13 @@ use nonet_base::text::clip;
 use nonet_config::{OnChange, shell};
 use nonet_servers::{
     catalog::Tool,
-    pins::{ChangeNews, DefinitionChange, Listed, Standing, WaitingPin, plain, shown_name},
+    pins::{ChangeNews, CurrentHashes, DefinitionChange, DefinitionState, WaitingPin, plain, shown_name},
 };
 use nonet_store::{Pin, PinKind, StoreError};
 use nonet_text::{
     fault::{Code, Fault},
     name::full_name,
-    template::Filled,
+    template::FilledTemplate,
 };
 use serde_json::{Map, Value, json};
 
@@ -59,7 +59,9 @@ impl Gateway {
             }
             if pin.kind == PinKind::Tool {
                 let full = json!(full_name(server, &pin.name));
-                if change.standing == Standing::Changed && !redefined.contains(&full) && redefined.len() < 20
+                if change.standing == DefinitionState::Changed
+                    && !redefined.contains(&full)
+                    && redefined.len() < 20
                 {
                     redefined.push(full);
                 }
@@ -68,7 +70,7 @@ impl Gateway {
                 held.push(json!(name));
             }
             if differences.len() < MOST_TOLD
-                && (change.standing == Standing::Changed || pin.kind != PinKind::Tool)
+                && (change.standing == DefinitionState::Changed || pin.kind != PinKind::Tool)
             {
                 let text = clip(&change.difference, MOST_OF_DIFFERENCE);
                 differences.push(json!({ "name": name, "difference": text }));
@@ -137,7 +139,7 @@ impl Gateway {
     }
 
     /// Returns the hashes of the definitions that servers list now.
-    pub fn listed_definitions(&self) -> Listed {
+    pub fn listed_definitions(&self) -> CurrentHashes {
         self.publisher.pins.listed()
     }
 
@@ -147,7 +149,7 @@ impl Gateway {
         caller: &'a Caller,
         tool: Arc<Tool>,
         written: Value,
-        filled: Option<Filled>,
+        filled: Option<FilledTemplate>,
     ) -> BoxFuture<'a, Result<PreparedCall, PrepareError>> {
         // Boxed, because it ends by preparing the same call again.
         Box::pin(async move { self.trust_and_prepare(caller, &tool, written, filled).await })
@@ -158,7 +160,7 @@ impl Gateway {
         caller: &Caller,
         tool: &Tool,
         written: Value,
-        filled: Option<Filled>,
+        filled: Option<FilledTemplate>,
     ) -> Result<PreparedCall, PrepareError> {
         let Some(change) = tool.held() else {
             return Err(Fault::new(Code::Internal, "The tool is not held.").into());
@@ -209,8 +211,8 @@ impl Gateway {
     /// Builds the fault for a call of a held tool.
     fn held(&self, tool: &Tool, change: &DefinitionChange) -> Fault {
         let what = match change.standing {
-            Standing::Changed => "differs from the one that the user trusts",
-            Standing::New => "is new, and the user has not trusted it yet",
+            DefinitionState::Changed => "differs from the one that the user trusts",
+            DefinitionState::New => "is new, and the user has not trusted it yet",
         };
         let command = self.trust_command(&full_name(&tool.server, &tool.own));
         let page = self.page_address().map_or_else(String::new, |page| format!(" or the live page ({page})"));

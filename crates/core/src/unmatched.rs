@@ -19,7 +19,7 @@ use nonet_text::{
 };
 use serde_json::{Value, json};
 
-use nonet_state::unmatched::Unmatched;
+use nonet_state::unmatched::UnmatchedRule;
 
 use super::Gateway;
 
@@ -30,7 +30,7 @@ const MAX_SHOWN: usize = 20;
 
 impl Gateway {
     /// Returns the rules that match no tool, judged by the servers that were reached or have failed.
-    pub fn unmatched(&self) -> Vec<Unmatched> {
+    pub fn unmatched(&self) -> Vec<UnmatchedRule> {
         let connections = self.connections();
         let settled = |server: &str| connections.get(server).is_some_and(|one| one.state().settled());
         let snapshot = self.snapshot();
@@ -39,7 +39,7 @@ impl Gateway {
         for (server, connection) in connections.iter() {
             let patterns = connection.document().map_or_else(Vec::new, |report| report.unmatched);
             let key = format!("servers.{server}.operations");
-            found.extend(patterns.into_iter().map(|message| Unmatched { key: key.clone(), message }));
+            found.extend(patterns.into_iter().map(|message| UnmatchedRule { key: key.clone(), message }));
         }
         found
     }
@@ -53,7 +53,7 @@ impl Gateway {
             let mut reported = gateway.servers.unmatched.lock();
             let snapshot = gateway.snapshot();
             let rules = find(&gateway.config(), &snapshot.catalog, &|server| listed.contains(server));
-            let rules: BTreeSet<Unmatched> = rules.into_iter().collect();
+            let rules: BTreeSet<UnmatchedRule> = rules.into_iter().collect();
             let news: Vec<String> = rules.difference(&reported.rules).map(ToString::to_string).collect();
             reported.rules = rules;
             for rule in &news {
@@ -73,7 +73,7 @@ impl Gateway {
 }
 
 /// Returns the rules that match no tool of the catalogue. `is_known` says whether it has a server's tools.
-fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> Vec<Unmatched> {
+fn find(config: &Config, catalog: &Catalog, is_known: &dyn Fn(&str) -> bool) -> Vec<UnmatchedRule> {
     let enabled = config.servers.iter().filter(|(_, server)| server.enabled).map(|(name, _)| name.as_str());
     let mut finder = Finder {
         config,
@@ -133,7 +133,7 @@ struct Finder<'a> {
     known: HashSet<&'a str>,
     /// All tools, including hidden ones: the rule may be what hides them.
     tools: Vec<&'a Arc<Tool>>,
-    found: Vec<Unmatched>,
+    found: Vec<UnmatchedRule>,
 }
 
 impl<'a> Finder<'a> {
@@ -193,14 +193,14 @@ impl<'a> Finder<'a> {
                 None => "is the new name of several tools of this server".into(),
             };
             let message = format!("`{new}` {why}, so `{}` keeps its name", tool.own);
-            self.found.push(Unmatched { key: format!("{table}.rename"), message });
+            self.found.push(UnmatchedRule { key: format!("{table}.rename"), message });
         }
         for (at, why) in &tool.misfits {
             let message = format!(
                 "the example does not fit the input schema of `{}` and is left out: {why}",
                 tool.full
             );
-            self.found.push(Unmatched { key: format!("{table}.examples[{at}]"), message });
+            self.found.push(UnmatchedRule { key: format!("{table}.examples[{at}]"), message });
         }
     }
 
@@ -231,7 +231,7 @@ impl<'a> Finder<'a> {
                     let message = format!(
                         "`{pattern}` matches no tool: policies are for tools; a profile hides {category} with `deny`"
                     );
-                    self.found.push(Unmatched { key: key.into(), message });
+                    self.found.push(UnmatchedRule { key: key.into(), message });
                 }
                 None => self.against(key, std::slice::from_ref(pattern)),
             }
@@ -253,7 +253,7 @@ impl<'a> Finder<'a> {
             Ok(_) => true,
             Err(fault) if fault.code == Code::AmbiguousTool => {
                 let message = format!("`{given}` may be any of {}", fault.did_you_mean.join(", "));
-                self.found.push(Unmatched { key: key.into(), message });
+                self.found.push(UnmatchedRule { key: key.into(), message });
                 true
             }
             Err(_) => false,
@@ -337,7 +337,7 @@ impl<'a> Finder<'a> {
                 "`retry` needs a tool that its server marks read-only or idempotent, and `{}` is neither",
                 tool.full
             );
-            self.found.push(Unmatched { key: format!("{key}.retry"), message });
+            self.found.push(UnmatchedRule { key: format!("{key}.retry"), message });
         }
     }
 
@@ -352,7 +352,7 @@ impl<'a> Finder<'a> {
             (None, None) => String::new(),
         };
         let message = format!("`{pattern}` matches {what}{near}");
-        self.found.push(Unmatched { key: key.into(), message });
+        self.found.push(UnmatchedRule { key: key.into(), message });
     }
 
     fn all_known(&self) -> bool {
@@ -413,7 +413,7 @@ mod tests {
 
     use super::*;
     use nonet_config as config;
-    use nonet_servers::catalog::{Listing, Source};
+    use nonet_servers::catalog::{CatalogSource, Listing};
 
     /// Returns the reports on a file with the server `files`, which lists two tools. `gamma` and `docs` list theirs if
     /// the file has them; `slow` has not listed any.
@@ -435,7 +435,7 @@ mod tests {
         ]);
         let settings = |name: &str| config.servers.iter().find(|(key, _)| key.as_str() == name);
         let listings = lists.iter().filter(|(name, _)| **name == GATEWAY || settings(name).is_some());
-        let sources = listings.map(|(name, list)| Source {
+        let sources = listings.map(|(name, list)| CatalogSource {
             server: (*name).into(),
             listing: Arc::new(list.clone()),
             settings: settings(name).map(|(_, server)| Arc::new(server.clone())),

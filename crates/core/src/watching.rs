@@ -9,11 +9,11 @@ use nonet_parts::{
     timetable::Zone,
     watches::{CheckError, News, NoticeReason, NotifyWhen, SeenValue, Watch, WatchFinding, WatchState},
 };
-use nonet_servers::catalog::{GATEWAY, Kind, Tool};
-use nonet_store::{Most, NewRecord, Record, RecordKind, StoreError};
+use nonet_servers::catalog::{EntryKind, GATEWAY, Tool};
+use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, StoreError};
 use nonet_text::{
     fault::{Code, Fault, NextStep},
-    results::{Whole, is_error, json_len, value_of},
+    results::{ResultValue, is_error, json_len, value_of},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -205,7 +205,7 @@ impl Gateway {
             of_config: true,
             ..NewRecord::new(RecordKind::Watch, json!(watch))
         };
-        let put = self.records.put(record, Most::Refuse(MOST_WATCHES)).await;
+        let put = self.records.put(record, RecordQuota::Refuse(MOST_WATCHES)).await;
         if put.map_err(|error| not_kept(&error))?.is_none() {
             return Err(too_many());
         }
@@ -217,7 +217,7 @@ impl Gateway {
     async fn watched_tool(&self, own: &Caller, name: &str) -> Result<Arc<Tool>, Fault> {
         let (gate, tool) = self.errand_tool(own, name).await?;
         unattended(&gate, &tool)?;
-        if tool.kind != Kind::Tool {
+        if tool.kind != EntryKind::Tool {
             let message = format!(
                 "`{}` cannot be watched: only a tool can. Watch a tool that it calls; gateway.schedule runs an app at a time.",
                 tool.full
@@ -413,7 +413,7 @@ impl Gateway {
         let mut note = None;
         let value = match &watch.select {
             None => value_of(&result),
-            Some(filter) => match self.kept.select(owner, filter, Whole::of(&result)).await {
+            Some(filter) => match self.kept.select(owner, filter, ResultValue::of(&result)).await {
                 Ok(selected) => {
                     note = selected.note;
                     selected.value

@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use nonet_base::clock::{Clock, millis};
-use nonet_store::{Most, NewRecord, Record, RecordKind, Records, StoreError};
+use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
@@ -202,7 +202,7 @@ impl Approvals {
             held: false,
             ..NewRecord::new(RecordKind::Approval, json!(asked))
         };
-        if self.records.put(record, Most::Refuse(MOST)).await?.is_none() {
+        if self.records.put(record, RecordQuota::Refuse(MOST)).await?.is_none() {
             return Ok(None);
         }
         let record = self.records.get(RecordKind::Approval, owner, &id).await?;

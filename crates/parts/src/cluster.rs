@@ -14,7 +14,7 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, request::Parts};
 use nonet_base::text::hex;
-use nonet_store::{Held, Replica, Replicas, StoreError};
+use nonet_store::{Replica, Replicas, SessionHolder, StoreError};
 use nonet_wire::web;
 use sha2::{Digest, Sha256};
 
@@ -146,7 +146,7 @@ impl Cluster {
         }
         let may = !self.replicas.is_leaving();
         match self.replicas.claim_session(session, gone, may).await {
-            Ok(Held::By(number)) => match self.replicas.get(number).await {
+            Ok(SessionHolder::By(number)) => match self.replicas.get(number).await {
                 Some(replica) => {
                     self.note(session, number);
                     SessionLocation::At(replica)
@@ -156,11 +156,12 @@ impl Cluster {
                     SessionLocation::Unclear("the replica that holds the session is starting or gone".into())
                 }
             },
-            Ok(Held::Here(_)) => {
+            Ok(SessionHolder::Here(_)) => {
                 self.note(session, own);
                 SessionLocation::Here
             }
-            Ok(Held::Unknown) => match last.filter(|number| *number != own && Some(*number) != gone) {
+            Ok(SessionHolder::Unknown) => match last.filter(|number| *number != own && Some(*number) != gone)
+            {
                 // Redis may have lost the entry; the holder will write it again.
                 Some(number) => match self.replicas.get_anew(number).await {
                     Some(replica) => SessionLocation::At(replica),
@@ -169,7 +170,7 @@ impl Cluster {
                 None => SessionLocation::Here,
             },
             // This replica is about to stop, so any other one takes over the session.
-            Ok(Held::Free) => {
+            Ok(SessionHolder::Free) => {
                 let known = self.replicas.known();
                 let other = known
                     .iter()
@@ -184,7 +185,7 @@ impl Cluster {
     /// Takes over the session of a marked request. Returns false if another replica has it, or if it does not exist.
     pub async fn take_over(&self, session: &str) -> Result<bool, StoreError> {
         let held = self.replicas.claim_session(session, None, !self.replicas.is_leaving()).await?;
-        Ok(matches!(held, Held::Here(_)))
+        Ok(matches!(held, SessionHolder::Here(_)))
     }
 
     /// Remembers a session's holder.

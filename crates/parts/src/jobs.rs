@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 pub use summary::{TaskState, TaskSummary, list_call, wait_call};
 
 use nonet_base::clock::{Clock, unix_ms};
-use nonet_store::{JobRow, JobState, Lasts, Share, Store, StoreError};
+use nonet_store::{JobRow, JobState, Lifespan, Share, Store, StoreError};
 use nonet_text::{
     fault::{Code, Fault},
     results::CallResult,
@@ -183,8 +183,8 @@ impl Job {
     }
 
     /// Records the outcome of a write.
-    fn kept(&self, outcome: &Result<Lasts, StoreError>) {
-        self.is_passing.store(!matches!(outcome, Ok(Lasts::AsConfigured)), Ordering::Release);
+    fn kept(&self, outcome: &Result<Lifespan, StoreError>) {
+        self.is_passing.store(!matches!(outcome, Ok(Lifespan::AsConfigured)), Ordering::Release);
     }
 
     /// Whether a call waits for the result, and so learns about the end.

@@ -10,11 +10,11 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use nonet_base::{allocator, json::set_member};
 use nonet_config::select::{self, SelectError, Selector};
-use nonet_store::{KeptCounts, Lasts, Store, StoreError};
+use nonet_store::{KeptCounts, Lifespan, Store, StoreError};
 use nonet_text::{
     fault::{Code, Fault},
-    results::{self, Body, CallResult, Whole, json_len},
-    template::{self, Filled, Named, Source, TemplateError},
+    results::{self, CallResult, ResultBody, ResultValue, json_len},
+    template::{self, FilledTemplate, NameLookup, TemplateError, TemplateSource},
 };
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
@@ -46,13 +46,13 @@ pub struct KeptReference {
     /// The name for later calls: `r-` and 10 hex digits.
     pub reference: String,
     /// Whether the result is on disk, or kept only until this gateway ends.
-    pub lasts: Lasts,
+    pub lasts: Lifespan,
 }
 
 impl KeptReference {
     /// Returns how long the result is kept, if that differs from the configuration.
     pub fn passing(&self) -> Option<&'static str> {
-        (self.lasts == Lasts::UntilEnd).then_some(results::PASSING)
+        (self.lasts == Lifespan::UntilEnd).then_some(results::PASSING)
     }
 }
 
@@ -92,8 +92,8 @@ impl KeptResults {
                 let selected = self.select(owner, filter, whole).await;
                 let FilterOutput { value, note } = selected.map_err(|error| wrong_filter(&query, &error))?;
                 match value {
-                    Value::String(text) => (Body::Text(text), note),
-                    value => (Body::Json(value.to_string()), note),
+                    Value::String(text) => (ResultBody::Text(text), note),
+                    value => (ResultBody::Json(value.to_string()), note),
                 }
             }
         };
@@ -109,7 +109,7 @@ impl KeptResults {
         &self,
         owner: &JobOwner,
         filter: &str,
-        whole: Whole,
+        whole: ResultValue,
     ) -> Result<FilterOutput, SelectError> {
         let mut failed = None;
         for reading in whole.readings(filter) {
@@ -256,7 +256,7 @@ impl KeptResults {
 
     /// Replaces the `{{ref:ID.path}}` templates in `params` with kept results; `None` if there are no such templates.
     /// Other templates stay unchanged.
-    pub async fn fill(&self, owner: &JobOwner, params: &Value) -> Result<Option<Filled>, Fault> {
+    pub async fn fill(&self, owner: &JobOwner, params: &Value) -> Result<Option<FilledTemplate>, Fault> {
         let uses = template::references([params]).map_err(|error| unread_template(&error))?;
         if let Some(template) = &uses.almost {
             return Err(unread_template(&TemplateError::no_reference(template)));
@@ -287,9 +287,9 @@ impl KeptResults {
         for (id, has_blocks) in kept {
             let text = self.text(owner, &id).await?;
             let read = move || {
-                let source = Whole::read(&text).into_source()?;
+                let source = ResultValue::read(&text).into_source()?;
                 let result = if has_blocks { Some(Arc::new(serde_json::from_str(&text)?)) } else { None };
-                Ok(Source { result, ..source })
+                Ok(TemplateSource { result, ..source })
             };
             let source = blocking(read).await?;
             let source = source.map_err(|error: serde_json::Error| unreadable(&id, &error))?;
@@ -304,9 +304,9 @@ impl KeptResults {
     }
 
     /// Returns the value of a kept result.
-    async fn whole(&self, owner: &JobOwner, reference: &str) -> Result<Whole, Fault> {
+    async fn whole(&self, owner: &JobOwner, reference: &str) -> Result<ResultValue, Fault> {
         let text = self.text(owner, reference).await?;
-        blocking(move || Whole::read(&text)).await
+        blocking(move || ResultValue::read(&text)).await
     }
 
     /// Returns a kept result, or the result of a job, as JSON text.
@@ -340,14 +340,14 @@ pub struct FilterOutput {
 
 /// The kept results that templates name, by their names in templates.
 #[derive(Debug, Default)]
-pub struct References(pub BTreeMap<String, Arc<Source>>);
+pub struct References(pub BTreeMap<String, Arc<TemplateSource>>);
 
 impl References {
     /// Returns the value behind a name in a template.
-    pub fn named(&self, name: &str) -> Named {
+    pub fn named(&self, name: &str) -> NameLookup {
         match self.0.get(name) {
-            Some(value) => Named::Value(value.clone()),
-            None => Named::Foreign,
+            Some(value) => NameLookup::Value(value.clone()),
+            None => NameLookup::Foreign,
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use nonet_base::clock::Clock;
-use nonet_search::{Hit, Learned, Outcome, Outcomes};
+use nonet_search::{Hit, LearnedBoost, Outcome, Outcomes};
 use nonet_store::{Store, StoreError};
 use parking_lot::Mutex;
 use tokio::{
@@ -80,7 +80,7 @@ impl Learning {
     }
 
     /// Returns each tool's bonus for the words of a request, and the words that earned the bonus.
-    pub fn lifts(&self, words: &[String]) -> HashMap<Arc<str>, Learned> {
+    pub fn lifts(&self, words: &[String]) -> HashMap<Arc<str>, LearnedBoost> {
         let Some(recalled) = self.recalled.get() else { return HashMap::new() };
         recalled.outcomes.lock().boosts(words, self.clock.unix_secs())
     }

@@ -17,13 +17,13 @@ const MAX_HOPS: usize = 16;
 
 /// A document of OpenAPI 3.
 #[derive(Debug)]
-pub(super) struct Document {
+pub(super) struct ApiDocument {
     root: Value,
     /// Whether schemas follow OpenAPI 3.0, where siblings of a `$ref` are ignored.
     pub is_3_0: bool,
 }
 
-impl Document {
+impl ApiDocument {
     /// Reads JSON or YAML.
     ///
     /// # Errors

@@ -9,22 +9,25 @@ use serde_json::{Map, Value, json};
 use super::{
     Operation, Service,
     operations::{annotations, described, is_managed},
-    plan::{self, Body, Encoding, Field, Media, Piece, Place, Plan, Sent, Shape, Writing},
+    plan::{
+        self, BodyPlan, Encoding, Field, Media, ParamPlace, ParamPlan, PathPiece, RequestPlan, Shape,
+        ValueFormat,
+    },
 };
 
 const METHODS: [Method; 6] =
     [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
 /// The method of an endpoint, and its path split into pieces with the names in its braces.
-struct Read<'e> {
+struct ParsedEndpoint<'e> {
     method: Method,
-    pieces: Vec<Piece>,
+    pieces: Vec<PathPiece>,
     /// The names in the path, each with whether its value may contain slashes.
     in_path: Vec<(String, bool)>,
     endpoint: &'e Endpoint,
 }
 
-impl<'e> Read<'e> {
+impl<'e> ParsedEndpoint<'e> {
     /// Reads an endpoint. Returns its faults, which are empty if it can be used.
     fn new(endpoint: &'e Endpoint) -> (Option<Self>, Vec<String>) {
         let mut faults = Vec::new();
@@ -160,32 +163,37 @@ impl<'e> Read<'e> {
             "annotations": annotations(&self.method),
         });
         // The path refers to its params by their index in the list.
-        let mut sent: Vec<Sent> = self
+        let mut sent: Vec<ParamPlan> = self
             .in_path
             .iter()
-            .map(|(name, reserved)| Sent {
+            .map(|(name, reserved)| ParamPlan {
                 param: name.clone(),
                 name: name.clone(),
-                place: Place::Path,
-                writing: Writing { reserved: *reserved, ..Writing::SIMPLE },
+                place: ParamPlace::Path,
+                writing: ValueFormat { reserved: *reserved, ..ValueFormat::SIMPLE },
             })
             .collect();
         let mut fields = Vec::new();
         for (name, place) in params {
-            match Place::new(place) {
-                Some(Place::Path) => {}
+            match ParamPlace::new(place) {
+                Some(ParamPlace::Path) => {}
                 Some(place) => {
-                    sent.push(Sent { param: name.clone(), name, place, writing: Writing::of(place) });
+                    sent.push(ParamPlan {
+                        param: name.clone(),
+                        name,
+                        place,
+                        writing: ValueFormat::of(place),
+                    });
                 }
                 None => fields.push(Field { param: name.clone(), name, encoding: Encoding::default() }),
             }
         }
-        let body = (!fields.is_empty()).then(|| Body {
+        let body = (!fields.is_empty()).then(|| BodyPlan {
             media: Media::Json("application/json".into()),
             shape: Shape::Members { fields, open: false },
             required: false,
         });
-        let plan = Plan {
+        let plan = RequestPlan {
             called,
             path: self.pieces,
             params: sent,
@@ -200,7 +208,7 @@ impl<'e> Read<'e> {
 /// Returns the faults of an endpoint.
 #[cfg(test)]
 pub(super) fn check(endpoint: &Endpoint) -> Vec<String> {
-    Read::new(endpoint).1
+    ParsedEndpoint::new(endpoint).1
 }
 
 /// Builds a service from endpoints.
@@ -208,7 +216,7 @@ pub(super) fn service(endpoints: &BTreeMap<String, Endpoint>, base_url: Option<&
     let mut service = Service::default();
     let base: Option<Arc<str>> = base_url.map(Into::into);
     for (name, endpoint) in endpoints {
-        match Read::new(endpoint) {
+        match ParsedEndpoint::new(endpoint) {
             (Some(read), faults) if faults.is_empty() => {
                 service.operations.insert(name.clone(), read.operation(name, base.clone()));
             }

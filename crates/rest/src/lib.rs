@@ -15,9 +15,9 @@ mod tests;
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use document::Document;
+use document::ApiDocument;
 use nonet_config::{Endpoint, Globs};
-use plan::Plan;
+use plan::RequestPlan;
 use serde_json::{Map, Value};
 
 /// The largest document, in bytes.
@@ -51,7 +51,7 @@ pub struct Operation {
     pub definition: Arc<Value>,
     /// The HTTP method.
     pub method: http::Method,
-    plan: Plan,
+    plan: RequestPlan,
 }
 
 /// A request to send.
@@ -75,7 +75,7 @@ impl Service {
     ///
     /// Why the document cannot be used, and what to do.
     pub fn read(document: &[u8], came_from: Option<&str>, wanted: Option<&Globs>) -> Result<Self, String> {
-        operations::service(&Document::read(document)?, came_from, wanted)
+        operations::service(&ApiDocument::read(document)?, came_from, wanted)
     }
 
     /// Returns a service of endpoints written by hand, at the address `base_url`. An unusable endpoint is left out, with the

@@ -10,7 +10,7 @@ const MAX_NAME: usize = 128;
 const MAX_PARAM: usize = 64;
 
 /// An operation, as far as its name depends on it.
-pub(super) struct Called<'a> {
+pub(super) struct OperationKey<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub id: Option<&'a str>,
@@ -18,8 +18,8 @@ pub(super) struct Called<'a> {
 
 /// Returns a name for each operation, in order. The name depends neither on the order nor on the selection of operations: all
 /// operations that share a name get the same kind of suffix.
-pub(super) fn of_operations(all: &[Called]) -> Vec<String> {
-    let first = |called: &Called| own_id(called).map_or_else(|| of_path(called), str::to_string);
+pub(super) fn of_operations(all: &[OperationKey]) -> Vec<String> {
+    let first = |called: &OperationKey| own_id(called).map_or_else(|| of_path(called), str::to_string);
     let mut names: Vec<String> = all.iter().map(first).collect();
     separate(&mut names, all, |called| own_id(called).map(|_| of_path(called)));
     separate(&mut names, all, |called| Some(digest(called)));
@@ -33,7 +33,7 @@ pub(super) fn of_operations(all: &[Called]) -> Vec<String> {
 }
 
 /// Adds a suffix to every name that several operations have.
-fn separate(names: &mut [String], all: &[Called], suffix: impl Fn(&Called) -> Option<String>) {
+fn separate(names: &mut [String], all: &[OperationKey], suffix: impl Fn(&OperationKey) -> Option<String>) {
     let mut count: HashMap<String, usize> = HashMap::new();
     for name in names.iter() {
         *count.entry(name.clone()).or_default() += 1;
@@ -47,12 +47,12 @@ fn separate(names: &mut [String], all: &[Called], suffix: impl Fn(&Called) -> Op
     }
 }
 
-fn own_id<'a>(called: &Called<'a>) -> Option<&'a str> {
+fn own_id<'a>(called: &OperationKey<'a>) -> Option<&'a str> {
     called.id.map(str::trim).filter(|id| !id.is_empty() && !id.chars().any(char::is_control))
 }
 
 /// Returns a name such as `get_users_id_posts`.
-fn of_path(called: &Called) -> String {
+fn of_path(called: &OperationKey) -> String {
     let mut name = called.method.to_lowercase();
     for word in called.path.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()) {
         name.push('_');
@@ -61,7 +61,7 @@ fn of_path(called: &Called) -> String {
     name
 }
 
-fn digest(called: &Called) -> String {
+fn digest(called: &OperationKey) -> String {
     let digest = Sha256::digest(format!("{} {}", called.method, called.path));
     nonet_base::text::hex(&digest[..4])
 }

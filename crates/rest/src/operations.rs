@@ -8,11 +8,14 @@ use serde_json::{Map, Value, json};
 
 use super::{
     MAX_OPERATIONS, Operation, Service,
-    document::Document,
-    names::{self, Called},
-    plan::{self, Body, Encoding, Field, Media, Place, Plan, Sent, Shape, Style, Writing},
+    document::ApiDocument,
+    names::{self, OperationKey},
+    plan::{
+        self, BodyPlan, Encoding, Field, Media, ParamPlace, ParamPlan, ParamStyle, RequestPlan, Shape,
+        ValueFormat,
+    },
     prose,
-    schema::{Converter, Node, Part, Schemas, Side, examples_of},
+    schema::{Converter, SchemaNode, SchemaPart, SchemaSide, Schemas, examples_of},
     servers::{self, Security},
 };
 
@@ -52,14 +55,14 @@ const METHODS: [(&str, Method); 6] = [
 ];
 
 /// An operation as the document defines it.
-struct Found<'a> {
+struct OperationDefinition<'a> {
     method: Method,
     path: &'a str,
     item: &'a Map<String, Value>,
     operation: &'a Map<String, Value>,
 }
 
-impl Found<'_> {
+impl OperationDefinition<'_> {
     fn called(&self) -> String {
         format!("{} {}", self.method, nonet_base::text::clip(self.path, 200))
     }
@@ -67,15 +70,15 @@ impl Found<'_> {
 
 /// Builds a service from a document.
 pub(super) fn service(
-    document: &Document,
+    document: &ApiDocument,
     came_from: Option<&str>,
     wanted: Option<&Globs>,
 ) -> Result<Service, String> {
     let mut left_out = Reasons::default();
     let found = all(document, &mut left_out)?;
-    let called: Vec<Called> = found
+    let called: Vec<OperationKey> = found
         .iter()
-        .map(|found| Called {
+        .map(|found| OperationKey {
             method: found.method.as_str(),
             path: found.path,
             id: found.operation.get("operationId").and_then(Value::as_str),
@@ -83,7 +86,7 @@ pub(super) fn service(
         .collect();
     let names = names::of_operations(&called);
     let unmatched = wanted.map_or_else(Vec::new, |wanted| unmatched(wanted, &names));
-    let wanted: Vec<(String, &Found)> = names
+    let wanted: Vec<(String, &OperationDefinition)> = names
         .into_iter()
         .zip(&found)
         .filter(|(name, _)| wanted.is_none_or(|wanted| wanted.matches(name)))
@@ -166,7 +169,7 @@ impl Reasons {
     }
 }
 
-fn about(document: &Document) -> String {
+fn about(document: &ApiDocument) -> String {
     let info = document.get("info");
     let text = |key: &str| info.and_then(|info| info.get(key)?.as_str()).unwrap_or_default();
     let title = prose::line(text("title"), MAX_TITLE);
@@ -178,7 +181,10 @@ fn about(document: &Document) -> String {
 }
 
 /// Lists the operations in the order of the document.
-fn all<'a>(document: &'a Document, left_out: &mut Reasons) -> Result<Vec<Found<'a>>, String> {
+fn all<'a>(
+    document: &'a ApiDocument,
+    left_out: &mut Reasons,
+) -> Result<Vec<OperationDefinition<'a>>, String> {
     let Some(paths) = document.get("paths").and_then(Value::as_object) else {
         return Err("the document has no `paths`, so there is nothing to call".into());
     };
@@ -211,7 +217,7 @@ fn all<'a>(document: &'a Document, left_out: &mut Reasons) -> Result<Vec<Found<'
             };
             match operation.as_object() {
                 Some(operation) if found.len() < MAX_LISTED => {
-                    found.push(Found { method, path, item, operation })
+                    found.push(OperationDefinition { method, path, item, operation })
                 }
                 Some(_) => left_out
                     .push(format!("{method} {path}: the document has more than {MAX_LISTED} operations")),
@@ -261,18 +267,18 @@ fn starts_alike(text: &str, beginning: &str) -> bool {
 }
 
 /// A param as the document defines it.
-struct Given<'a> {
+struct ParamDefinition<'a> {
     name: &'a str,
-    place: Place,
+    place: ParamPlace,
     raw: &'a Map<String, Value>,
     /// `None` for a param that only the path names.
     schema: Option<&'a Value>,
-    writing: Writing,
+    writing: ValueFormat,
     required: bool,
 }
 
 /// A body as the document defines it.
-struct GivenBody<'a> {
+struct BodyDefinition<'a> {
     media: Media,
     media_type: &'a str,
     raw: &'a Map<String, Value>,
@@ -305,7 +311,7 @@ struct Reader<'a, 's> {
 }
 
 impl<'a> Reader<'a, '_> {
-    fn operation(&mut self, name: &str, found: &Found<'a>) -> Result<Operation, String> {
+    fn operation(&mut self, name: &str, found: &OperationDefinition<'a>) -> Result<Operation, String> {
         let mut given = self.params(found)?;
         let mut paths: Vec<(String, bool)> = Vec::new();
         let mut pieces = plan::pieces(found.path, |name, reserved| {
@@ -313,27 +319,27 @@ impl<'a> Reader<'a, '_> {
             paths.len() - 1
         })?;
         // The path's params come in the order of the path, before all others.
-        let mut ordered: Vec<Given<'a>> = Vec::new();
+        let mut ordered: Vec<ParamDefinition<'a>> = Vec::new();
         let mut places = Vec::new();
         for (name, reserved) in &paths {
             if let Some(at) = ordered.iter().position(|own| own.name == name) {
                 places.push(at);
                 continue;
             }
-            let is_it = |given: &Given, exact: bool| {
-                given.place == Place::Path
+            let is_it = |given: &ParamDefinition, exact: bool| {
+                given.place == ParamPlace::Path
                     && if exact { given.name == name } else { given.name.eq_ignore_ascii_case(name) }
             };
             let at = given.iter().position(|given| is_it(given, true));
             let at = at.or_else(|| given.iter().position(|given| is_it(given, false)));
             let mut own = match at {
                 Some(at) => given.remove(at),
-                None => Given {
+                None => ParamDefinition {
                     name: slice_of(found.path, name),
-                    place: Place::Path,
+                    place: ParamPlace::Path,
                     raw: found.operation,
                     schema: None,
-                    writing: Writing::SIMPLE,
+                    writing: ValueFormat::SIMPLE,
                     required: true,
                 },
             };
@@ -343,11 +349,11 @@ impl<'a> Reader<'a, '_> {
             ordered.push(own);
         }
         for piece in &mut pieces {
-            if let plan::Piece::Param { at, .. } = piece {
+            if let plan::PathPiece::Param { at, .. } = piece {
                 *at = places[*at];
             }
         }
-        ordered.extend(given.into_iter().filter(|given| given.place != Place::Path));
+        ordered.extend(given.into_iter().filter(|given| given.place != ParamPlace::Path));
         let beyond = ordered.len().saturating_sub(MAX_PARAMS);
         if beyond > 0 {
             let mut spare = MAX_PARAMS.saturating_sub(ordered.iter().filter(|given| given.required).count());
@@ -413,14 +419,14 @@ impl<'a> Reader<'a, '_> {
             }
             _ => self.base.clone(),
         };
-        let plan = Plan { called, path: pieces, params, body, accept: responses.accept, base };
+        let plan = RequestPlan { called, path: pieces, params, body, accept: responses.accept, base };
         Ok(Operation { definition: Arc::new(Value::Object(definition)), method: found.method.clone(), plan })
     }
 
     /// Returns the params of an operation and of its path, except for the ones that carry keys.
-    fn params(&mut self, found: &Found<'a>) -> Result<Vec<Given<'a>>, String> {
+    fn params(&mut self, found: &OperationDefinition<'a>) -> Result<Vec<ParamDefinition<'a>>, String> {
         let document = self.schemas.document;
-        let mut all: Vec<Given<'a>> = Vec::new();
+        let mut all: Vec<ParamDefinition<'a>> = Vec::new();
         for list in [found.item, found.operation] {
             for raw in list.get("parameters").and_then(Value::as_array).into_iter().flatten() {
                 let raw =
@@ -429,17 +435,17 @@ impl<'a> Reader<'a, '_> {
                 let text = |key: &str| raw.get(key).and_then(Value::as_str).map(str::trim);
                 let Some(name) = text("name").filter(|name| !name.is_empty()) else { continue };
                 let place = text("in").unwrap_or_default().to_ascii_lowercase();
-                let Some(kind) = Place::new(&place) else {
+                let Some(kind) = ParamPlace::new(&place) else {
                     let shown = nonet_base::text::clip(name, 60);
                     return Err(format!(
                         "its parameter `{shown}` is in `{place}`, which OpenAPI 3 does not have"
                     ));
                 };
-                if self.security.is_key(&place, name) || kind == Place::Header && is_managed(name) {
+                if self.security.is_key(&place, name) || kind == ParamPlace::Header && is_managed(name) {
                     continue;
                 }
                 let required = raw.get("required") == Some(&Value::Bool(true));
-                if kind == Place::Header && http::HeaderName::try_from(name).is_err() {
+                if kind == ParamPlace::Header && http::HeaderName::try_from(name).is_err() {
                     if required {
                         return Err("one of its headers has a name that cannot be sent".into());
                     }
@@ -455,7 +461,7 @@ impl<'a> Reader<'a, '_> {
         Ok(all)
     }
 
-    fn body(&self, found: &Found<'a>) -> Result<Option<GivenBody<'a>>, String> {
+    fn body(&self, found: &OperationDefinition<'a>) -> Result<Option<BodyDefinition<'a>>, String> {
         let document = self.schemas.document;
         let Some(raw) = found.operation.get("requestBody") else { return Ok(None) };
         let raw = document.resolved(raw).map_err(|why| format!("its body cannot be read: {why}"))?;
@@ -486,7 +492,7 @@ impl<'a> Reader<'a, '_> {
         }
         // Documents often fail to declare a body required although its members are.
         let needs = members.as_ref().is_some_and(|members| !members.required.is_empty());
-        Ok(Some(GivenBody {
+        Ok(Some(BodyDefinition {
             media,
             media_type,
             raw,
@@ -561,9 +567,9 @@ impl<'a> Reader<'a, '_> {
     /// Returns the input schema, and the places of its params. `None` if the schema cannot be made small enough.
     fn input(
         &mut self,
-        given: &[Given<'a>],
-        body: Option<&GivenBody<'a>>,
-    ) -> Option<(Value, Vec<Sent>, Option<Body>)> {
+        given: &[ParamDefinition<'a>],
+        body: Option<&BodyDefinition<'a>>,
+    ) -> Option<(Value, Vec<ParamPlan>, Option<BodyPlan>)> {
         let limit = self.max_input;
         let fields: Vec<(&str, &Value)> = body
             .and_then(|body| body.members.as_ref())
@@ -601,7 +607,7 @@ impl<'a> Reader<'a, '_> {
             .and_then(|body| body.members.as_ref()?.others)
             .filter(|others| **others != Value::Bool(false));
         let document = self.schemas.document;
-        let part = self.schemas.converted(Side::Input, limit, |converter| {
+        let part = self.schemas.converted(SchemaSide::Input, limit, |converter| {
             let mut properties = Vec::new();
             for (given, name) in given.iter().zip(of_given) {
                 properties.push((name.clone(), param(converter, given, name)));
@@ -614,25 +620,25 @@ impl<'a> Reader<'a, '_> {
                 properties.push((of_body[0].clone(), whole_body(converter, body)));
             }
             let mut root = vec![
-                ("type".to_string(), Node::text("object")),
-                ("properties".to_string(), Node::Object(properties)),
+                ("type".to_string(), SchemaNode::text("object")),
+                ("properties".to_string(), SchemaNode::Object(properties)),
             ];
             if !required.is_empty() {
-                root.push(("required".into(), Node::Plain(json!(required))));
+                root.push(("required".into(), SchemaNode::Plain(json!(required))));
             }
             if let Some(others) = others {
                 root.push(("additionalProperties".into(), converter.schema(others, 1, false)));
             }
-            Node::Object(root)
+            SchemaNode::Object(root)
         })?;
-        let schema = Value::Object(self.schemas.whole(&part, Side::Input, limit));
-        let sent = given.iter().zip(of_given).map(|(given, name)| Sent {
+        let schema = Value::Object(self.schemas.whole(&part, SchemaSide::Input, limit));
+        let sent = given.iter().zip(of_given).map(|(given, name)| ParamPlan {
             param: name.clone(),
             name: given.name.into(),
             place: given.place,
             writing: given.writing,
         });
-        let shape = |body: &GivenBody| match &body.members {
+        let shape = |body: &BodyDefinition| match &body.members {
             None => Shape::Whole(of_body[0].clone()),
             Some(_) => Shape::Members {
                 fields: fields
@@ -647,12 +653,15 @@ impl<'a> Reader<'a, '_> {
                 open: others.is_some(),
             },
         };
-        let body =
-            body.map(|body| Body { media: body.media.clone(), shape: shape(body), required: body.required });
+        let body = body.map(|body| BodyPlan {
+            media: body.media.clone(),
+            shape: shape(body),
+            required: body.required,
+        });
         Some((schema, sent.collect(), body))
     }
 
-    fn responses(&self, found: &Found<'a>) -> Responses<'a> {
+    fn responses(&self, found: &OperationDefinition<'a>) -> Responses<'a> {
         let document = self.schemas.document;
         let mut accepted: Vec<&str> = Vec::new();
         let mut schemas: Vec<Option<&'a Value>> = Vec::new();
@@ -708,9 +717,9 @@ impl<'a> Reader<'a, '_> {
 
     fn output(&mut self, raw: &'a Value) -> Option<Value> {
         let limit = self.max_output;
-        let part: Part =
-            self.schemas.converted(Side::Output, limit, |converter| converter.schema(raw, 0, true))?;
-        let schema = self.schemas.whole(&part, Side::Output, limit);
+        let part: SchemaPart =
+            self.schemas.converted(SchemaSide::Output, limit, |converter| converter.schema(raw, 0, true))?;
+        let schema = self.schemas.whole(&part, SchemaSide::Output, limit);
         if schema.get("type").is_some_and(|kind| kind == "object") {
             return Some(Value::Object(schema));
         }
@@ -775,47 +784,54 @@ fn slice_of<'a>(text: &'a str, name: &str) -> &'a str {
     text.find(name).map_or(text, |at| &text[at..at + name.len()])
 }
 
-fn given<'a>(name: &'a str, place: Place, raw: &'a Map<String, Value>, required: bool) -> Given<'a> {
+fn given<'a>(
+    name: &'a str,
+    place: ParamPlace,
+    raw: &'a Map<String, Value>,
+    required: bool,
+) -> ParamDefinition<'a> {
     let content = raw.get("content").and_then(Value::as_object).and_then(|all| all.values().next());
     // Some documents of version 3 still have the type beside the name.
     let schema = raw.get("schema").or_else(|| content.and_then(|content| content.get("schema")));
-    let mut writing = writing(raw, Writing::of(place));
+    let mut writing = writing(raw, ValueFormat::of(place));
     if content.is_some() && raw.get("schema").is_none() {
-        writing.style = Style::Json;
+        writing.style = ParamStyle::Json;
     }
-    Given { name, place, raw, schema, writing, required }
+    ParamDefinition { name, place, raw, schema, writing, required }
 }
 
-fn writing(raw: &Map<String, Value>, default: Writing) -> Writing {
+fn writing(raw: &Map<String, Value>, default: ValueFormat) -> ValueFormat {
     let style = match raw.get("style").and_then(Value::as_str).unwrap_or_default() {
-        "form" => Style::Form,
-        "spaceDelimited" => Style::Space,
-        "pipeDelimited" => Style::Pipe,
-        "deepObject" => Style::Deep,
-        "simple" => Style::Simple,
-        "label" => Style::Label,
-        "matrix" => Style::Matrix,
+        "form" => ParamStyle::Form,
+        "spaceDelimited" => ParamStyle::Space,
+        "pipeDelimited" => ParamStyle::Pipe,
+        "deepObject" => ParamStyle::Deep,
+        "simple" => ParamStyle::Simple,
+        "label" => ParamStyle::Label,
+        "matrix" => ParamStyle::Matrix,
         _ => default.style,
     };
-    let explode =
-        raw.get("explode").and_then(Value::as_bool).unwrap_or(matches!(style, Style::Form | Style::Deep));
-    Writing { style, explode, reserved: raw.get("allowReserved") == Some(&Value::Bool(true)) }
+    let explode = raw
+        .get("explode")
+        .and_then(Value::as_bool)
+        .unwrap_or(matches!(style, ParamStyle::Form | ParamStyle::Deep));
+    ValueFormat { style, explode, reserved: raw.get("allowReserved") == Some(&Value::Bool(true)) }
 }
 
 /// Appends to a description, or creates one.
-fn say(node: &mut Node, more: &str) {
+fn say(node: &mut SchemaNode, more: &str) {
     let text = match node.get("description") {
-        Some(Node::Plain(Value::String(said))) => {
+        Some(SchemaNode::Plain(Value::String(said))) => {
             let end = if said.ends_with(['.', '!', '?', ':']) { "" } else { "." };
             format!("{said}{end} {more}")
         }
         _ => more.to_string(),
     };
-    node.set("description", Node::text(text));
+    node.set("description", SchemaNode::text(text));
 }
 
 /// Returns the schema of a param.
-fn param(converter: &mut Converter, given: &Given, name: &str) -> Node {
+fn param(converter: &mut Converter, given: &ParamDefinition, name: &str) -> SchemaNode {
     let mut node = match given.schema {
         Some(schema) => converter.schema(schema, 1, false),
         None if given.raw.contains_key("type") => {
@@ -828,21 +844,21 @@ fn param(converter: &mut Converter, given: &Given, name: &str) -> Node {
                 .collect();
             converter.schema(&Value::Object(schema), 1, false)
         }
-        None => Node::Object(vec![("type".into(), Node::text("string"))]),
+        None => SchemaNode::Object(vec![("type".into(), SchemaNode::text("string"))]),
     };
     let is_param = given.raw.get("name").and_then(Value::as_str) == Some(given.name);
     if is_param {
         if let Some(text) =
             given.raw.get("description").and_then(Value::as_str).filter(|text| !text.trim().is_empty())
         {
-            node.set("description", Node::text(converter.words(text)));
+            node.set("description", SchemaNode::text(converter.words(text)));
         }
         if given.raw.get("deprecated") == Some(&Value::Bool(true)) {
-            node.set("deprecated", Node::Plain(Value::Bool(true)));
+            node.set("deprecated", SchemaNode::Plain(Value::Bool(true)));
         }
         let examples = examples_of(given.raw, None);
         if !examples.is_empty() {
-            node.set("examples", Node::Plain(Value::Array(examples)));
+            node.set("examples", SchemaNode::Plain(Value::Array(examples)));
         }
     }
     if name != given.name {
@@ -863,12 +879,12 @@ fn sent_as(place: &str, name: &str, param: &str) -> String {
 /// Returns the schema of a member of a body.
 fn member(
     converter: &mut Converter,
-    document: &Document,
-    body: &GivenBody,
+    document: &ApiDocument,
+    body: &BodyDefinition,
     field: &str,
     raw: &Value,
     name: &str,
-) -> Node {
+) -> SchemaNode {
     let encoding = encoding(document, body, field, raw);
     let mut node = if encoding.is_file {
         let text = raw.get("description").and_then(Value::as_str).unwrap_or_default();
@@ -888,21 +904,23 @@ fn member(
             })
         };
         if is_list {
-            let items = ("items".to_string(), Node::Plain(file("")));
-            let mut list = Node::Object(vec![("type".into(), Node::text("array")), items]);
+            let items = ("items".to_string(), SchemaNode::Plain(file("")));
+            let mut list = SchemaNode::Object(vec![("type".into(), SchemaNode::text("array")), items]);
             if !text.is_empty() {
-                list.set("description", Node::text(text));
+                list.set("description", SchemaNode::text(text));
             }
             list
         } else {
-            let Value::Object(members) = file(&text) else { return Node::any() };
-            Node::Object(members.into_iter().map(|(key, value)| (key, Node::Plain(value))).collect())
+            let Value::Object(members) = file(&text) else { return SchemaNode::any() };
+            SchemaNode::Object(
+                members.into_iter().map(|(key, value)| (key, SchemaNode::Plain(value))).collect(),
+            )
         }
     } else {
         let mut node = converter.schema(raw, 1, false);
         let examples = examples_of(body.content, Some(field));
         if node.get("examples").is_none() && !examples.is_empty() {
-            node.set("examples", Node::Plain(Value::Array(examples)));
+            node.set("examples", SchemaNode::Plain(Value::Array(examples)));
         }
         node
     };
@@ -913,37 +931,39 @@ fn member(
 }
 
 /// Returns the schema of a body that is a single param.
-fn whole_body(converter: &mut Converter, body: &GivenBody) -> Node {
+fn whole_body(converter: &mut Converter, body: &BodyDefinition) -> SchemaNode {
     let mut node = match (&body.media, body.schema) {
-        (Media::Text(_), _) => Node::Object(vec![("type".into(), Node::text("string"))]),
-        (Media::Binary(_), _) => Node::Object(vec![
-            ("type".into(), Node::text("string")),
-            ("contentEncoding".into(), Node::text("base64")),
+        (Media::Text(_), _) => SchemaNode::Object(vec![("type".into(), SchemaNode::text("string"))]),
+        (Media::Binary(_), _) => SchemaNode::Object(vec![
+            ("type".into(), SchemaNode::text("string")),
+            ("contentEncoding".into(), SchemaNode::text("base64")),
         ]),
-        (Media::Form | Media::Multipart, None) => Node::Object(vec![("type".into(), Node::text("object"))]),
+        (Media::Form | Media::Multipart, None) => {
+            SchemaNode::Object(vec![("type".into(), SchemaNode::text("object"))])
+        }
         (_, Some(schema)) => converter.schema(schema, 1, false),
-        (Media::Json(_), None) => Node::any(),
+        (Media::Json(_), None) => SchemaNode::any(),
     };
     let media_type = nonet_base::text::clip(body.media_type, 80);
     let text = body.raw.get("description").and_then(Value::as_str).filter(|text| !text.trim().is_empty());
     if let Some(text) = text {
-        node.set("description", Node::text(converter.words(text)));
+        node.set("description", SchemaNode::text(converter.words(text)));
     }
     match body.media {
         Media::Text(_) => say(&mut node, &format!("The body, `{media_type}`.")),
         Media::Binary(_) => say(&mut node, &format!("The body, `{media_type}`, as base64.")),
-        _ if node.get("description").is_none() => node.set("description", Node::text("The body.")),
+        _ if node.get("description").is_none() => node.set("description", SchemaNode::text("The body.")),
         _ => {}
     }
     let examples = examples_of(body.content, None);
     if !examples.is_empty() && matches!(body.media, Media::Json(_)) {
-        node.set("examples", Node::Plain(Value::Array(examples)));
+        node.set("examples", SchemaNode::Plain(Value::Array(examples)));
     }
     node
 }
 
 /// Returns how a form member is encoded.
-fn encoding(document: &Document, body: &GivenBody, field: &str, raw: &Value) -> Encoding {
+fn encoding(document: &ApiDocument, body: &BodyDefinition, field: &str, raw: &Value) -> Encoding {
     if !matches!(body.media, Media::Form | Media::Multipart) {
         return Encoding::default();
     }
@@ -968,5 +988,5 @@ fn encoding(document: &Document, body: &GivenBody, field: &str, raw: &Value) -> 
             || item.get("contentEncoding").is_none() && is_data(text("contentMediaType"))
             || text("type") != "object" && media.is_some_and(is_data)
     };
-    Encoding { writing: styled.map(|said| writing(said, Writing::FORM)), content_type, is_file }
+    Encoding { writing: styled.map(|said| writing(said, ValueFormat::FORM)), content_type, is_file }
 }

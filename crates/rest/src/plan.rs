@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 /// The place of a param.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum ParamPlace {
     Path,
     Query,
     Header,
     Cookie,
 }
 
-impl Place {
+impl ParamPlace {
     /// Returns the place that a document names.
     pub(crate) fn new(name: &str) -> Option<Self> {
         Some(match name {
@@ -35,7 +35,7 @@ impl Place {
 
 /// How arrays and objects are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Style {
+pub(super) enum ParamStyle {
     Form,
     Space,
     Pipe,
@@ -49,40 +49,40 @@ pub(super) enum Style {
 
 /// How a value is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Writing {
-    pub style: Style,
+pub(super) struct ValueFormat {
+    pub style: ParamStyle,
     pub explode: bool,
     /// Whether reserved characters stay unescaped. In a path, a slash then separates segments.
     pub reserved: bool,
 }
 
-impl Writing {
-    pub(crate) const FORM: Self = Self { style: Style::Form, explode: true, reserved: false };
-    pub(crate) const SIMPLE: Self = Self { style: Style::Simple, explode: false, reserved: false };
+impl ValueFormat {
+    pub(crate) const FORM: Self = Self { style: ParamStyle::Form, explode: true, reserved: false };
+    pub(crate) const SIMPLE: Self = Self { style: ParamStyle::Simple, explode: false, reserved: false };
 
     /// Returns the default for a place.
-    pub(crate) fn of(place: Place) -> Self {
+    pub(crate) fn of(place: ParamPlace) -> Self {
         match place {
-            Place::Path | Place::Header => Self::SIMPLE,
-            Place::Query | Place::Cookie => Self::FORM,
+            ParamPlace::Path | ParamPlace::Header => Self::SIMPLE,
+            ParamPlace::Query | ParamPlace::Cookie => Self::FORM,
         }
     }
 }
 
 /// A param outside the body.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(super) struct ParamPlan {
     /// The name in the input schema.
     pub param: String,
     /// The name in the request.
     pub name: String,
-    pub place: Place,
-    pub writing: Writing,
+    pub place: ParamPlace,
+    pub writing: ValueFormat,
 }
 
 /// A piece of a path.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Piece {
+pub(super) enum PathPiece {
     Text(String),
     /// A param by its index in the list, in the query if the path contains one.
     Param {
@@ -93,7 +93,7 @@ pub(super) enum Piece {
 
 /// The body of a request.
 #[derive(Clone, Debug)]
-pub(super) struct Body {
+pub(super) struct BodyPlan {
     pub media: Media,
     pub shape: Shape,
     pub required: bool,
@@ -122,7 +122,7 @@ pub(super) struct Field {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Encoding {
     /// `None`: according to its type.
-    pub writing: Option<Writing>,
+    pub writing: Option<ValueFormat>,
     pub content_type: Option<String>,
     pub is_file: bool,
 }
@@ -170,12 +170,12 @@ impl Media {
 
 /// The complete request of an operation except its method.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct RequestPlan {
     /// `GET /users/{id}`.
     pub called: String,
-    pub path: Vec<Piece>,
-    pub params: Vec<Sent>,
-    pub body: Option<Body>,
+    pub path: Vec<PathPiece>,
+    pub params: Vec<ParamPlan>,
+    pub body: Option<BodyPlan>,
     pub accept: http::HeaderValue,
     /// The address of the service, if one is known.
     pub base: Option<Arc<str>>,
@@ -187,7 +187,10 @@ pub(super) struct Plan {
 /// # Errors
 ///
 /// What is wrong with the path.
-pub(super) fn pieces(path: &str, mut find: impl FnMut(&str, bool) -> usize) -> Result<Vec<Piece>, String> {
+pub(super) fn pieces(
+    path: &str,
+    mut find: impl FnMut(&str, bool) -> usize,
+) -> Result<Vec<PathPiece>, String> {
     // A fragment never leaves the client; documents use it to distinguish operations of one path.
     let path = path.split('#').next().unwrap_or_default();
     let mut pieces = Vec::new();
@@ -198,7 +201,7 @@ pub(super) fn pieces(path: &str, mut find: impl FnMut(&str, bool) -> usize) -> R
         let text = &rest[..begin];
         in_query |= text.contains('?');
         if !text.is_empty() {
-            pieces.push(Piece::Text(text.into()));
+            pieces.push(PathPiece::Text(text.into()));
         }
         let inner = rest[begin..].strip_prefix('{').ok_or_else(unbalanced)?;
         let (name, behind) = inner.split_once('}').ok_or_else(unbalanced)?;
@@ -209,11 +212,11 @@ pub(super) fn pieces(path: &str, mut find: impl FnMut(&str, bool) -> usize) -> R
         if bare.is_empty() {
             return Err("its path has a param without a name".into());
         }
-        pieces.push(Piece::Param { at: find(bare, reserved), in_query });
+        pieces.push(PathPiece::Param { at: find(bare, reserved), in_query });
         rest = behind;
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Text(rest.into()));
+        pieces.push(PathPiece::Text(rest.into()));
     }
     Ok(pieces)
 }

@@ -11,7 +11,10 @@ use sha2::{Digest, Sha256};
 
 use super::{
     RestRequest,
-    plan::{Body, Encoding, Field, Media, Piece, Place, Plan, Sent, Shape, Style, Writing},
+    plan::{
+        BodyPlan, Encoding, Field, Media, ParamPlace, ParamPlan, ParamStyle, PathPiece, RequestPlan, Shape,
+        ValueFormat,
+    },
 };
 
 /// Everything except RFC 3986's unreserved characters.
@@ -52,7 +55,7 @@ fn text(value: &Value) -> String {
 ///
 /// Which param cannot be sent, and why.
 pub(super) fn make(
-    plan: &Plan,
+    plan: &RequestPlan,
     method: &http::Method,
     base_url: Option<&str>,
     params: &Map<String, Value>,
@@ -72,8 +75,10 @@ pub(super) fn make(
     let mut path = String::new();
     for piece in &plan.path {
         match piece {
-            Piece::Text(text) => path.push_str(text),
-            Piece::Param { at, in_query } => path.push_str(&in_path(&plan.params[*at], *in_query, params)?),
+            PathPiece::Text(text) => path.push_str(text),
+            PathPiece::Param { at, in_query } => {
+                path.push_str(&in_path(&plan.params[*at], *in_query, params)?)
+            }
         }
     }
     if let Some((before, own)) = path.split_once('?') {
@@ -90,10 +95,10 @@ pub(super) fn make(
     for sent in &plan.params {
         let Some(value) = params.get(&sent.param).filter(|value| !value.is_null()) else { continue };
         match sent.place {
-            Place::Path => {}
-            Place::Query => query.extend(pairs(&sent.name, value, sent.writing)),
-            Place::Cookie => cookies.extend(pairs(&sent.name, value, sent.writing)),
-            Place::Header => {
+            ParamPlace::Path => {}
+            ParamPlace::Query => query.extend(pairs(&sent.name, value, sent.writing)),
+            ParamPlace::Cookie => cookies.extend(pairs(&sent.name, value, sent.writing)),
+            ParamPlace::Header => {
                 let (name, value) = header_of(sent, value)?;
                 headers.insert(name, value);
             }
@@ -124,7 +129,7 @@ pub(super) fn make(
 }
 
 /// Rejects params without a place.
-fn known(plan: &Plan, params: &Map<String, Value>) -> Result<(), String> {
+fn known(plan: &RequestPlan, params: &Map<String, Value>) -> Result<(), String> {
     let is_field = |name: &str| match plan.body.as_ref().map(|body| &body.shape) {
         None => false,
         Some(Shape::Whole(param)) => param == name,
@@ -139,7 +144,7 @@ fn known(plan: &Plan, params: &Map<String, Value>) -> Result<(), String> {
 }
 
 /// Writes a param of the path.
-fn in_path(sent: &Sent, in_query: bool, params: &Map<String, Value>) -> Result<String, String> {
+fn in_path(sent: &ParamPlan, in_query: bool, params: &Map<String, Value>) -> Result<String, String> {
     let param = &sent.param;
     let value = params.get(param).filter(|value| !value.is_null());
     let value = value.ok_or_else(|| format!("`{param}` is part of the path, and is missing"))?;
@@ -177,11 +182,11 @@ fn flat(value: &Value) -> String {
 }
 
 /// Writes a value in a style without pairs (`simple`, `label` or `matrix`), or as JSON.
-fn joined(name: &str, value: &Value, writing: Writing) -> String {
+fn joined(name: &str, value: &Value, writing: ValueFormat) -> String {
     let safe = |value: &Value| encoded(&text(value), writing.reserved);
     let name = encoded(name, false);
     let items: Vec<String> = match value {
-        _ if writing.style == Style::Json => return encoded(&value.to_string(), writing.reserved),
+        _ if writing.style == ParamStyle::Json => return encoded(&value.to_string(), writing.reserved),
         Value::Array(items) => items.iter().map(safe).collect(),
         Value::Object(members) if writing.explode => {
             members.iter().map(|(key, value)| format!("{}={}", encoded(key, false), safe(value))).collect()
@@ -192,27 +197,29 @@ fn joined(name: &str, value: &Value, writing: Writing) -> String {
         other => vec![safe(other)],
     };
     match (writing.style, writing.explode) {
-        (Style::Label, true) => format!(".{}", items.join(".")),
-        (Style::Label, false) => format!(".{}", items.join(",")),
-        (Style::Matrix, true) if value.is_object() => items.iter().map(|item| format!(";{item}")).collect(),
-        (Style::Matrix, true) => items.iter().map(|item| format!(";{name}={item}")).collect(),
-        (Style::Matrix, false) => format!(";{name}={}", items.join(",")),
+        (ParamStyle::Label, true) => format!(".{}", items.join(".")),
+        (ParamStyle::Label, false) => format!(".{}", items.join(",")),
+        (ParamStyle::Matrix, true) if value.is_object() => {
+            items.iter().map(|item| format!(";{item}")).collect()
+        }
+        (ParamStyle::Matrix, true) => items.iter().map(|item| format!(";{name}={item}")).collect(),
+        (ParamStyle::Matrix, false) => format!(";{name}={}", items.join(",")),
         _ => items.join(","),
     }
 }
 
 /// Writes a value as pairs, for a query, a cookie or a form.
-fn pairs(name: &str, value: &Value, writing: Writing) -> Vec<String> {
+fn pairs(name: &str, value: &Value, writing: ValueFormat) -> Vec<String> {
     let key = encoded(name, false);
     let safe = |value: &Value| encoded(&text(value), writing.reserved);
     let list = |items: Vec<String>, separator: &str| match items.is_empty() {
         true => Vec::new(),
         false => vec![format!("{key}={}", items.join(separator))],
     };
-    if writing.style == Style::Json {
+    if writing.style == ParamStyle::Json {
         return vec![format!("{key}={}", encoded(&value.to_string(), writing.reserved))];
     }
-    if writing.style == Style::Deep && (value.is_array() || value.is_object()) {
+    if writing.style == ParamStyle::Deep && (value.is_array() || value.is_object()) {
         let mut out = Vec::new();
         deep(name, value, 0, &mut out);
         return out;
@@ -233,10 +240,10 @@ fn pairs(name: &str, value: &Value, writing: Writing) -> Vec<String> {
     }
 }
 
-fn separator(style: Style) -> &'static str {
+fn separator(style: ParamStyle) -> &'static str {
     match style {
-        Style::Space => "%20",
-        Style::Pipe => "%7C",
+        ParamStyle::Space => "%20",
+        ParamStyle::Pipe => "%7C",
         _ => ",",
     }
 }
@@ -261,10 +268,10 @@ fn deep(name: &str, value: &Value, depth: usize, out: &mut Vec<String>) {
     }
 }
 
-fn header_of(sent: &Sent, value: &Value) -> Result<(HeaderName, HeaderValue), String> {
+fn header_of(sent: &ParamPlan, value: &Value) -> Result<(HeaderName, HeaderValue), String> {
     let items = |items: Vec<String>| items.join(",");
     let said = match value {
-        _ if sent.writing.style == Style::Json => value.to_string(),
+        _ if sent.writing.style == ParamStyle::Json => value.to_string(),
         Value::Array(all) => items(all.iter().map(text).collect()),
         Value::Object(all) if sent.writing.explode => {
             items(all.iter().map(|(key, value)| format!("{key}={}", text(value))).collect())
@@ -285,8 +292,8 @@ fn header_of(sent: &Sent, value: &Value) -> Result<(HeaderName, HeaderValue), St
 
 /// Returns the content type and the bytes of a body; `None` if none of its params is given and the body is optional.
 fn body_of(
-    plan: &Plan,
-    body: &Body,
+    plan: &RequestPlan,
+    body: &BodyPlan,
     params: &Map<String, Value>,
 ) -> Result<Option<(String, Vec<u8>)>, String> {
     match &body.shape {
@@ -356,8 +363,11 @@ fn encode(media: &Media, members: Vec<(&str, &Value, &Encoding)>) -> Result<(Str
                     Value::Array(items) => items.iter().any(|item| item.is_object() || item.is_array()),
                     _ => false,
                 };
-                let default =
-                    if nested { Writing { style: Style::Json, ..Writing::FORM } } else { Writing::FORM };
+                let default = if nested {
+                    ValueFormat { style: ParamStyle::Json, ..ValueFormat::FORM }
+                } else {
+                    ValueFormat::FORM
+                };
                 all.extend(pairs(name, value, encoding.writing.unwrap_or(default)));
             }
             Ok(("application/x-www-form-urlencoded".into(), all.join("&").into_bytes()))

@@ -12,7 +12,7 @@ use std::{
 use regex::RegexBuilder;
 use serde_json::{Map, Value, json};
 
-use super::{document::Document, prose};
+use super::{document::ApiDocument, prose};
 
 /// The longest description of a param or property, in characters.
 pub(super) const MAX_DESCRIPTION: usize = 600;
@@ -54,7 +54,7 @@ struct Detail {
 
 /// The direction that a schema describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Side {
+pub(super) enum SchemaSide {
     /// Data that is sent.
     Input,
     /// Data that comes back. Services do not follow their documents strictly, and clients may reject a result that does not
@@ -64,19 +64,19 @@ pub(super) enum Side {
 
 /// A piece of a converted schema.
 #[derive(Clone, Debug)]
-pub(super) enum Node {
+pub(super) enum SchemaNode {
     /// A value as it is.
     Plain(Value),
-    Object(Vec<(String, Node)>),
-    List(Vec<Node>),
+    Object(Vec<(String, SchemaNode)>),
+    List(Vec<SchemaNode>),
     /// A reference to a component, with annotations next to it.
     Reference {
         to: Rc<str>,
-        beside: Vec<(String, Node)>,
+        beside: Vec<(String, SchemaNode)>,
     },
 }
 
-impl Node {
+impl SchemaNode {
     pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::Plain(Value::String(text.into()))
     }
@@ -86,7 +86,7 @@ impl Node {
     }
 
     /// Sets an annotation.
-    pub(crate) fn set(&mut self, key: &str, value: Node) {
+    pub(crate) fn set(&mut self, key: &str, value: SchemaNode) {
         if let Self::Plain(Value::Bool(true)) = self {
             *self = Self::any();
         }
@@ -97,14 +97,14 @@ impl Node {
         }
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, key: &str) -> Option<&SchemaNode> {
         let (Self::Object(members) | Self::Reference { beside: members, .. }) = self else { return None };
         members.iter().find(|(name, _)| name == key).map(|(_, node)| node)
     }
 
     /// Returns the approximate length of the JSON text.
     pub(crate) fn bytes(&self) -> usize {
-        let members = |all: &[(String, Node)]| -> usize {
+        let members = |all: &[(String, SchemaNode)]| -> usize {
             all.iter().map(|(name, node)| name.len() + 4 + node.bytes()).sum()
         };
         match self {
@@ -132,13 +132,13 @@ fn bytes(value: &Value) -> usize {
 
 /// A converted schema and its references.
 #[derive(Debug)]
-pub(super) struct Part {
-    pub node: Node,
+pub(super) struct SchemaPart {
+    pub node: SchemaNode,
     pub bytes: usize,
     refs: Vec<Reference>,
 }
 
-impl Part {
+impl SchemaPart {
     /// Returns whether it is as small as a reference to it.
     fn is_small(&self) -> bool {
         self.bytes <= SMALL && self.refs.is_empty()
@@ -157,14 +157,14 @@ struct Reference {
 
 /// The schemas of a document.
 pub(super) struct Schemas<'a> {
-    pub document: &'a Document,
+    pub document: &'a ApiDocument,
     /// By reference, side and first level of detail. `None`: not in the document.
-    parts: HashMap<(Rc<str>, Side, usize), Option<Rc<Part>>>,
+    parts: HashMap<(Rc<str>, SchemaSide, usize), Option<Rc<SchemaPart>>>,
     patterns: HashMap<String, bool>,
 }
 
 impl<'a> Schemas<'a> {
-    pub(crate) fn new(document: &'a Document) -> Self {
+    pub(crate) fn new(document: &'a ApiDocument) -> Self {
         Self { document, parts: HashMap::new(), patterns: HashMap::new() }
     }
 
@@ -172,20 +172,20 @@ impl<'a> Schemas<'a> {
     /// made small enough.
     pub(crate) fn converted(
         &mut self,
-        side: Side,
+        side: SchemaSide,
         limit: usize,
-        build: impl Fn(&mut Converter) -> Node,
-    ) -> Option<Part> {
+        build: impl Fn(&mut Converter) -> SchemaNode,
+    ) -> Option<SchemaPart> {
         self.converted_from(0, side, limit, build)
     }
 
     fn converted_from(
         &mut self,
         first: usize,
-        side: Side,
+        side: SchemaSide,
         limit: usize,
-        build: impl Fn(&mut Converter) -> Node,
-    ) -> Option<Part> {
+        build: impl Fn(&mut Converter) -> SchemaNode,
+    ) -> Option<SchemaPart> {
         DETAILS[first..].iter().find_map(|detail| {
             let mut converter = Converter {
                 schemas: self,
@@ -200,11 +200,11 @@ impl<'a> Schemas<'a> {
             let (mut refs, over) = (converter.refs, converter.bytes > limit);
             refs.sort_by_key(|reference| reference.optional);
             let bytes = node.bytes();
-            (!over && bytes <= limit).then_some(Part { node, bytes, refs })
+            (!over && bytes <= limit).then_some(SchemaPart { node, bytes, refs })
         })
     }
 
-    fn part(&mut self, reference: &Rc<str>, side: Side, first: usize) -> Option<Rc<Part>> {
+    fn part(&mut self, reference: &Rc<str>, side: SchemaSide, first: usize) -> Option<Rc<SchemaPart>> {
         let key = (reference.clone(), side, first);
         if let Some(known) = self.parts.get(&key) {
             return known.clone();
@@ -214,7 +214,7 @@ impl<'a> Schemas<'a> {
             let part = self.converted_from(first, side, MAX_PART, |converter| converter.schema(raw, 0, true));
             Rc::new(part.unwrap_or_else(|| {
                 let node = stub(raw, "");
-                Part { bytes: node.bytes(), node, refs: Vec::new() }
+                SchemaPart { bytes: node.bytes(), node, refs: Vec::new() }
             }))
         });
         self.parts.insert(key, part.clone());
@@ -223,7 +223,7 @@ impl<'a> Schemas<'a> {
 
     /// Returns a tool's complete schema: `root` and its references, nearest and required parts first, in at most about
     /// `limit` bytes. If not everything fits, descriptions are shortened to make room for more parts.
-    pub(crate) fn whole(&mut self, root: &Part, side: Side, limit: usize) -> Map<String, Value> {
+    pub(crate) fn whole(&mut self, root: &SchemaPart, side: SchemaSide, limit: usize) -> Map<String, Value> {
         let mut choice = self.choice(root, side, limit, 0);
         if choice.shortened > 0 {
             let terse = self.choice(root, side, limit, 1);
@@ -259,7 +259,7 @@ impl<'a> Schemas<'a> {
     }
 
     /// Selects the parts of a tool's schema.
-    fn choice(&mut self, root: &Part, side: Side, limit: usize, first: usize) -> Choice {
+    fn choice(&mut self, root: &SchemaPart, side: SchemaSide, limit: usize, first: usize) -> Choice {
         let mut choice = Choice::default();
         let mut bytes = root.bytes;
         let mut next: VecDeque<Rc<str>> = choice.refer(&root.refs);
@@ -300,7 +300,7 @@ impl<'a> Schemas<'a> {
 /// The parts of one tool's schema.
 #[derive(Default)]
 struct Choice {
-    chosen: Vec<(Rc<str>, Rc<Part>)>,
+    chosen: Vec<(Rc<str>, Rc<SchemaPart>)>,
     fates: HashMap<Rc<str>, Fate>,
     /// The number of references to each part.
     uses: HashMap<Rc<str>, usize>,
@@ -319,13 +319,13 @@ impl Choice {
 
 /// What happens to a component in one tool's schema.
 enum Fate {
-    Chosen(Rc<Part>),
-    Shortened(Rc<Part>),
+    Chosen(Rc<SchemaPart>),
+    Shortened(Rc<SchemaPart>),
     Missing,
 }
 
 /// Returns a unique name for each part, based on the last word of its reference.
-fn names(chosen: &[(Rc<str>, Rc<Part>)]) -> HashMap<Rc<str>, String> {
+fn names(chosen: &[(Rc<str>, Rc<SchemaPart>)]) -> HashMap<Rc<str>, String> {
     let mut taken = HashSet::new();
     chosen
         .iter()
@@ -355,7 +355,7 @@ fn last_word(reference: &str) -> String {
 
 /// Returns the references that lead back to their own part for the same value. They add nothing, and a validator would follow
 /// them for ever: a pet is one of cat and dog, and each of them is all of a pet and more.
-fn circles(chosen: &[(Rc<str>, Rc<Part>)]) -> HashSet<(Rc<str>, Rc<str>)> {
+fn circles(chosen: &[(Rc<str>, Rc<SchemaPart>)]) -> HashSet<(Rc<str>, Rc<str>)> {
     let edges: HashMap<&str, Vec<&Rc<str>>> = chosen
         .iter()
         .map(|(from, part)| {
@@ -396,27 +396,27 @@ struct Writer {
     names: HashMap<Rc<str>, String>,
     /// Parts that are in `$defs` or will be.
     written: HashSet<Rc<str>>,
-    wanted: VecDeque<(Rc<str>, Rc<Part>)>,
+    wanted: VecDeque<(Rc<str>, Rc<SchemaPart>)>,
     /// The part being written.
     from: Option<Rc<str>>,
     inlined: usize,
 }
 
 impl Writer {
-    fn write(&mut self, node: &Node) -> Value {
+    fn write(&mut self, node: &SchemaNode) -> Value {
         match node {
-            Node::Plain(value) => value.clone(),
-            Node::List(all) => all.iter().map(|node| self.write(node)).collect(),
-            Node::Object(all) => Value::Object(self.members(all)),
-            Node::Reference { to, beside } => self.reference(to, beside),
+            SchemaNode::Plain(value) => value.clone(),
+            SchemaNode::List(all) => all.iter().map(|node| self.write(node)).collect(),
+            SchemaNode::Object(all) => Value::Object(self.members(all)),
+            SchemaNode::Reference { to, beside } => self.reference(to, beside),
         }
     }
 
-    fn members(&mut self, all: &[(String, Node)]) -> Map<String, Value> {
+    fn members(&mut self, all: &[(String, SchemaNode)]) -> Map<String, Value> {
         all.iter().map(|(name, node)| (name.clone(), self.write(node))).collect()
     }
 
-    fn reference(&mut self, to: &Rc<str>, beside: &[(String, Node)]) -> Value {
+    fn reference(&mut self, to: &Rc<str>, beside: &[(String, SchemaNode)]) -> Value {
         let beside = self.members(beside);
         let mut schema = match self.fates.get(to) {
             None | Some(Fate::Missing) => missing(to),
@@ -462,9 +462,9 @@ fn missing(to: &str) -> Map<String, Value> {
     Map::from_iter([("description".into(), Value::String(text))])
 }
 
-fn shortened(to: &str, part: &Part) -> Map<String, Value> {
+fn shortened(to: &str, part: &SchemaPart) -> Map<String, Value> {
     let mut schema = Map::new();
-    if let Some(Node::Plain(kind)) = part.node.get("type") {
+    if let Some(SchemaNode::Plain(kind)) = part.node.get("type") {
         schema.insert("type".into(), kind.clone());
     }
     schema.insert("description".into(), json!(format!("{} (members not shown)", last_word(to))));
@@ -472,20 +472,20 @@ fn shortened(to: &str, part: &Part) -> Map<String, Value> {
 }
 
 /// Returns the stub of a schema that is too large or too deep.
-fn stub(raw: &Value, description: &str) -> Node {
+fn stub(raw: &Value, description: &str) -> SchemaNode {
     let mut members = Vec::new();
     if let Some(kind) = raw.get("type").and_then(kind) {
-        members.push(("type".into(), Node::Plain(kind)));
+        members.push(("type".into(), SchemaNode::Plain(kind)));
     }
     let text = format!("{description} (members not shown)");
-    members.push(("description".into(), Node::text(text.trim_start())));
-    Node::Object(members)
+    members.push(("description".into(), SchemaNode::text(text.trim_start())));
+    SchemaNode::Object(members)
 }
 
 /// Converts the schemas of one part or tool.
 pub(super) struct Converter<'s, 'a> {
     pub schemas: &'s mut Schemas<'a>,
-    side: Side,
+    side: SchemaSide,
     detail: Detail,
     /// The approximate size converted so far; beyond the limit the result is discarded.
     bytes: usize,
@@ -502,11 +502,11 @@ impl Converter<'_, '_> {
     }
 
     /// Converts a schema. `same`: whether it applies to the same value as its parent.
-    pub(crate) fn schema(&mut self, raw: &Value, depth: usize, same: bool) -> Node {
+    pub(crate) fn schema(&mut self, raw: &Value, depth: usize, same: bool) -> SchemaNode {
         let raw = match raw {
-            Value::Bool(value) => return Node::Plain(Value::Bool(*value)),
+            Value::Bool(value) => return SchemaNode::Plain(Value::Bool(*value)),
             Value::Object(raw) if !self.is_over() => raw,
-            _ => return Node::any(),
+            _ => return SchemaNode::any(),
         };
         self.bytes += 8;
         if let Some(reference) = raw.get("$ref").and_then(Value::as_str) {
@@ -521,7 +521,13 @@ impl Converter<'_, '_> {
         self.members(raw, depth, same)
     }
 
-    fn reference(&mut self, raw: &Map<String, Value>, reference: &str, depth: usize, same: bool) -> Node {
+    fn reference(
+        &mut self,
+        raw: &Map<String, Value>,
+        reference: &str,
+        depth: usize,
+        same: bool,
+    ) -> SchemaNode {
         let mut annotations = Vec::new();
         self.annotations(raw, &mut annotations);
         let to: Rc<str> = reference.into();
@@ -554,24 +560,26 @@ impl Converter<'_, '_> {
             beside.remove("allOf");
             let mut node = self.members(&beside, depth, same);
             let all = raw.get("allOf").and_then(Value::as_array).into_iter().flatten();
-            let mut parts = vec![Node::Reference { to, beside: Vec::new() }];
+            let mut parts = vec![SchemaNode::Reference { to, beside: Vec::new() }];
             parts.extend(all.map(|part| self.schema(part, depth + 1, same)));
-            node.set("allOf", Node::List(parts));
+            node.set("allOf", SchemaNode::List(parts));
             return node;
         }
         if nullable {
-            let either =
-                vec![Node::Reference { to, beside: Vec::new() }, Node::Plain(json!({ "type": "null" }))];
-            annotations.insert(0, ("anyOf".into(), Node::List(either)));
-            return Node::Object(annotations);
+            let either = vec![
+                SchemaNode::Reference { to, beside: Vec::new() },
+                SchemaNode::Plain(json!({ "type": "null" })),
+            ];
+            annotations.insert(0, ("anyOf".into(), SchemaNode::List(either)));
+            return SchemaNode::Object(annotations);
         }
-        Node::Reference { to, beside: annotations }
+        SchemaNode::Reference { to, beside: annotations }
     }
 
     /// Converts the keywords of a schema without `$ref`.
-    fn members(&mut self, raw: &Map<String, Value>, depth: usize, same: bool) -> Node {
-        let narrows = self.side == Side::Input;
-        let mut out: Vec<(String, Node)> = Vec::new();
+    fn members(&mut self, raw: &Map<String, Value>, depth: usize, same: bool) -> SchemaNode {
+        let narrows = self.side == SchemaSide::Input;
+        let mut out: Vec<(String, SchemaNode)> = Vec::new();
         let mut kinds = raw.get("type").and_then(kind);
         let mut values = raw.get("enum").and_then(Value::as_array).filter(|all| !all.is_empty()).cloned();
         if let (Some(Value::String(kind)), Some(all)) = (&kinds, &values)
@@ -594,7 +602,7 @@ impl Converter<'_, '_> {
             all.push(Value::Null);
         }
         if let Some(kinds) = kinds {
-            out.push(("type".into(), Node::Plain(kinds)));
+            out.push(("type".into(), SchemaNode::Plain(kinds)));
         }
         let mut words = Vec::new();
         if let Some(all) = values {
@@ -606,7 +614,7 @@ impl Converter<'_, '_> {
             }
         }
         self.annotations(raw, &mut out);
-        let mut either: Vec<Node> = Vec::new();
+        let mut either: Vec<SchemaNode> = Vec::new();
         for (key, value) in raw {
             match (key.as_str(), value) {
                 ("properties", Value::Object(all)) => {
@@ -622,7 +630,7 @@ impl Converter<'_, '_> {
                         }
                     }
                     self.optional = outer;
-                    out.push((key.clone(), Node::Object(shown)));
+                    out.push((key.clone(), SchemaNode::Object(shown)));
                 }
                 ("patternProperties", Value::Object(all)) => {
                     let mut checked = Vec::new();
@@ -631,7 +639,7 @@ impl Converter<'_, '_> {
                             checked.push((pattern.clone(), self.schema(raw, depth + 1, false)));
                         }
                     }
-                    out.push((key.clone(), Node::Object(checked)));
+                    out.push((key.clone(), SchemaNode::Object(checked)));
                 }
                 ("required", Value::Array(all)) if narrows => {
                     let members = raw.get("properties");
@@ -649,7 +657,7 @@ impl Converter<'_, '_> {
                 }
                 ("items", Value::Array(all)) | ("prefixItems", Value::Array(all)) if !all.is_empty() => {
                     let all = all.iter().map(|raw| self.schema(raw, depth + 1, false)).collect();
-                    out.push(("prefixItems".into(), Node::List(all)));
+                    out.push(("prefixItems".into(), SchemaNode::List(all)));
                 }
                 ("items" | "contains", Value::Object(_)) => {
                     let node = self.schema(value, depth + 1, false);
@@ -668,12 +676,12 @@ impl Converter<'_, '_> {
                 }
                 ("allOf", Value::Array(all)) if !all.is_empty() => {
                     let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
-                    out.push((key.clone(), Node::List(all)));
+                    out.push((key.clone(), SchemaNode::List(all)));
                 }
                 // Documents' alternatives overlap, and then a strict `oneOf` would reject what the service accepts.
                 ("anyOf" | "oneOf", Value::Array(all)) if !all.is_empty() => {
                     let all = all.iter().map(|raw| self.schema(raw, depth + 1, same)).collect();
-                    either.push(Node::List(all));
+                    either.push(SchemaNode::List(all));
                 }
                 ("not" | "if" | "then" | "else", Value::Object(_)) if narrows => {
                     let node = self.schema(value, depth + 1, same);
@@ -682,7 +690,7 @@ impl Converter<'_, '_> {
                 ("dependentSchemas", Value::Object(all)) if narrows => {
                     let all = all.iter().map(|(name, raw)| (name.clone(), self.schema(raw, depth + 1, same)));
                     let all = all.collect();
-                    out.push((key.clone(), Node::Object(all)));
+                    out.push((key.clone(), SchemaNode::Object(all)));
                 }
                 ("dependentRequired", Value::Object(all)) if narrows => {
                     let is_list = |value: &Value| {
@@ -733,56 +741,56 @@ impl Converter<'_, '_> {
             }
         }
         let mut node = match either.len() {
-            0 => Node::Object(out),
+            0 => SchemaNode::Object(out),
             1 => {
                 out.push(("anyOf".into(), either.remove(0)));
-                Node::Object(out)
+                SchemaNode::Object(out)
             }
             _ => {
-                let mut parts: Vec<Node> =
-                    either.into_iter().map(|all| Node::Object(vec![("anyOf".into(), all)])).collect();
+                let mut parts: Vec<SchemaNode> =
+                    either.into_iter().map(|all| SchemaNode::Object(vec![("anyOf".into(), all)])).collect();
                 if let Some(at) = out.iter().position(|(key, _)| key == "allOf")
-                    && let (_, Node::List(all)) = out.remove(at)
+                    && let (_, SchemaNode::List(all)) = out.remove(at)
                 {
                     parts.extend(all);
                 }
-                out.push(("allOf".into(), Node::List(parts)));
-                Node::Object(out)
+                out.push(("allOf".into(), SchemaNode::List(parts)));
+                SchemaNode::Object(out)
             }
         };
         if !words.is_empty() {
             let said = match node.get("description") {
-                Some(Node::Plain(Value::String(said))) => format!("{said} "),
+                Some(SchemaNode::Plain(Value::String(said))) => format!("{said} "),
                 _ => String::new(),
             };
-            node.set("description", Node::text(format!("{said}{}", words.join(" "))));
+            node.set("description", SchemaNode::text(format!("{said}{}", words.join(" "))));
         }
         // Without a type, `nullable` refers to the alternatives.
         if nullable
             && node.get("type").is_none()
             && ["allOf", "anyOf"].iter().any(|key| node.get(key).is_some())
         {
-            let null = Node::Plain(json!({ "type": "null" }));
-            if let Node::Object(members) = &mut node
+            let null = SchemaNode::Plain(json!({ "type": "null" }));
+            if let SchemaNode::Object(members) = &mut node
                 && members.iter().all(|(key, _)| key != "allOf")
-                && let Some((_, Node::List(all))) = members.iter_mut().find(|(key, _)| key == "anyOf")
+                && let Some((_, SchemaNode::List(all))) = members.iter_mut().find(|(key, _)| key == "anyOf")
             {
                 all.push(null);
                 return node;
             }
-            return Node::Object(vec![("anyOf".into(), Node::List(vec![node, null]))]);
+            return SchemaNode::Object(vec![("anyOf".into(), SchemaNode::List(vec![node, null]))]);
         }
         node
     }
 
     /// Adds a keyword unchanged.
-    fn plain(&mut self, out: &mut Vec<(String, Node)>, key: &str, value: Value) {
+    fn plain(&mut self, out: &mut Vec<(String, SchemaNode)>, key: &str, value: Value) {
         self.bytes += key.len() + bytes(&value);
-        out.push((key.into(), Node::Plain(value)));
+        out.push((key.into(), SchemaNode::Plain(value)));
     }
 
     /// Adds annotations for readers: description, default, examples.
-    fn annotations(&mut self, raw: &Map<String, Value>, out: &mut Vec<(String, Node)>) {
+    fn annotations(&mut self, raw: &Map<String, Value>, out: &mut Vec<(String, SchemaNode)>) {
         if let Some(description) = self.description(raw) {
             self.plain(out, "description", Value::String(description));
         }
@@ -795,7 +803,7 @@ impl Converter<'_, '_> {
             self.plain(out, "default", default.clone());
         }
         let examples = examples_of(raw, None);
-        if !examples.is_empty() && self.detail.description > 0 && self.side == Side::Input {
+        if !examples.is_empty() && self.detail.description > 0 && self.side == SchemaSide::Input {
             self.plain(out, "examples", Value::Array(examples));
         }
     }
@@ -814,8 +822,8 @@ impl Converter<'_, '_> {
     /// Returns whether a property belongs to the other side only.
     pub(crate) fn hides(&self, raw: &Value) -> bool {
         let key = match self.side {
-            Side::Input => "readOnly",
-            Side::Output => "writeOnly",
+            SchemaSide::Input => "readOnly",
+            SchemaSide::Output => "writeOnly",
         };
         let says = |raw: &Value| raw.get(key) == Some(&Value::Bool(true));
         says(raw) || self.schemas.document.resolved(raw).is_ok_and(says)

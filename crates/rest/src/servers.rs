@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use reqwest::Url;
 use serde_json::Value;
 
-use super::document::Document;
+use super::document::ApiDocument;
 
 /// The maximum number of servers and of ways to sign in that are read.
 const MOST: usize = 20;
@@ -69,7 +69,7 @@ pub(super) struct Security {
 }
 
 impl Security {
-    pub(crate) fn read(document: &Document) -> Self {
+    pub(crate) fn read(document: &ApiDocument) -> Self {
         let mut security = Self::default();
         let schemes = document.get("components").and_then(|all| all.get("securitySchemes")?.as_object());
         for (_, scheme) in schemes.into_iter().flatten().take(MOST) {

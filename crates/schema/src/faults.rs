@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Inner, Misfit,
     limits::CheckCost,
-    repair::{Last, Repair, values},
+    repair::{LastResort, Repair, values},
     signature::{kind, properties, required},
 };
 
@@ -33,7 +33,7 @@ impl Inner {
             return Misfit { faults, example, example_fits: false };
         };
         // Report only the faults that repairs cannot fix.
-        let repaired = Repair::new(&self.raw, Last::None).params(fields, &mut Vec::new());
+        let repaired = Repair::new(&self.raw, LastResort::None).params(fields, &mut Vec::new());
         let suggested = Repair::suggesting(&self.raw).params(fields, &mut Vec::new());
         let (example, example_fits) = self.example_of(suggested);
         Misfit { faults: self.faults(&Value::Object(repaired)), example, example_fits }
@@ -58,7 +58,7 @@ impl Inner {
 
     /// Corrects `fields` with placeholders. Returns the result and whether it fits as it is.
     pub(super) fn example_of(&self, fields: Map<String, Value>) -> (Map<String, Value>, bool) {
-        let repair = Repair::new(&self.raw, Last::None);
+        let repair = Repair::new(&self.raw, LastResort::None);
         let own = properties(&self.raw);
         let part = |name: &str| own.and_then(|own| own.get(name));
         let filler = |name: &str| part(name).map_or((json!("<value>"), false), |part| repair.filler(part)).0;
@@ -170,7 +170,7 @@ impl Inner {
     /// Reports faults of top-level fields without the validator.
     fn report_top_level(&self, value: &Value, out: &mut Vec<String>) {
         let Some(fields) = value.as_object() else { return };
-        let repair = Repair::new(&self.raw, Last::None);
+        let repair = Repair::new(&self.raw, LastResort::None);
         for name in required(&self.raw).filter(|name| !fields.contains_key(*name)) {
             out.push(clip(&format!("params: \"{name}\" is a required property"), MAX_MESSAGE));
         }

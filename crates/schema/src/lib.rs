@@ -62,7 +62,7 @@ pub struct Schema {
 struct Inner {
     raw: Raw,
     tool: String,
-    compiled: OnceLock<Result<Compiled, String>>,
+    compiled: OnceLock<Result<CompiledSchema, String>>,
     /// Set once reading took too long: from then on the schema counts as broken.
     overran: AtomicBool,
     /// Held while a thread is watched, so at most one thread per definition can hang.
@@ -90,7 +90,7 @@ impl Deref for Raw {
 }
 
 #[derive(Debug)]
-struct Compiled {
+struct CompiledSchema {
     validator: Validator,
     cost: CheckCost,
 }
@@ -168,7 +168,7 @@ impl Schema {
     pub fn accepts(&self, value: &Value) -> bool {
         match self.compiled() {
             Err(_) => true,
-            Ok(Compiled { validator, cost: CheckCost::Simple(_) }) => validator.is_valid(value),
+            Ok(CompiledSchema { validator, cost: CheckCost::Simple(_) }) => validator.is_valid(value),
             Ok(_) if too_deep(value, MAX_VALUE_DEPTH) => false,
             Ok(_) => {
                 let value = value.clone();
@@ -188,7 +188,7 @@ impl Schema {
             other => other,
         };
         match self.compiled() {
-            Ok(Compiled { cost: CheckCost::Simple(_), .. }) => self.inner.read(given),
+            Ok(CompiledSchema { cost: CheckCost::Simple(_), .. }) => self.inner.read(given),
             Ok(_) if too_deep(&given, MAX_VALUE_DEPTH) => Err(Misfit {
                 faults: vec![format!("params: nested deeper than {MAX_VALUE_DEPTH} levels")],
                 example: self.example(),
@@ -204,7 +204,7 @@ impl Schema {
 
     /// Compiles the schema once. References to other documents are never fetched; they make the schema
     /// broken.
-    fn compiled(&self) -> Result<&Compiled, &str> {
+    fn compiled(&self) -> Result<&CompiledSchema, &str> {
         if self.inner.overran.load(Ordering::Relaxed) {
             return Err("checking params against the schema took too long, or failed");
         }
@@ -218,7 +218,7 @@ impl Schema {
                 CheckCost::Open => spawn(&self.inner, COMPILE_LIMIT, |inner| build(&inner.raw))
                     .unwrap_or_else(|_| Err("the schema could not be compiled in time".into())),
             };
-            Ok(Compiled { validator: built?, cost })
+            Ok(CompiledSchema { validator: built?, cost })
         });
         compiled.as_ref().map_err(String::as_str)
     }
@@ -231,7 +231,7 @@ impl Schema {
             return None;
         }
         let done = spawn(&self.inner, READ_LIMIT, work);
-        if let Err(Undone::Late) = done {
+        if let Err(WatchedWorkError::Late) = done {
             self.inner.overran.store(true, Ordering::Relaxed);
             let tool = &self.inner.tool;
             tracing::warn!(tool, "checking params took too long; they now go through unchecked");
@@ -241,7 +241,7 @@ impl Schema {
 }
 
 /// Why work on a watched thread has no result.
-enum Undone {
+enum WatchedWorkError {
     /// The work took too long, or panicked.
     Late,
     /// No thread was available.
@@ -254,7 +254,7 @@ fn spawn<T: Send + 'static>(
     inner: &Arc<Inner>,
     limit: Duration,
     work: impl FnOnce(&Inner) -> T + Send + 'static,
-) -> Result<T, Undone> {
+) -> Result<T, WatchedWorkError> {
     static RUNNING: AtomicUsize = AtomicUsize::new(0);
     struct Running;
     impl Drop for Running {
@@ -265,7 +265,7 @@ fn spawn<T: Send + 'static>(
     let others = RUNNING.fetch_add(1, Ordering::Relaxed);
     let running = Running;
     if others >= MAX_THREADS {
-        return Err(Undone::NotBegun);
+        return Err(WatchedWorkError::NotBegun);
     }
     let (send, receive) = mpsc::sync_channel(1);
     let inner = inner.clone();
@@ -275,8 +275,8 @@ fn spawn<T: Send + 'static>(
         let _ = send.send(work(&inner));
     };
     let thread = std::thread::Builder::new().name("schema".into()).stack_size(STACK).spawn(thread);
-    thread.map_err(|_| Undone::NotBegun)?;
-    receive.recv_timeout(limit).map_err(|_| Undone::Late)
+    thread.map_err(|_| WatchedWorkError::NotBegun)?;
+    receive.recv_timeout(limit).map_err(|_| WatchedWorkError::Late)
 }
 
 fn build(raw: &Value) -> Result<Validator, String> {

@@ -175,14 +175,14 @@ fn anchored<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
 
 /// A subschema and what is reachable from it. Numbers saturate.
 #[derive(Clone, Copy)]
-struct Found {
+struct SubschemaCount {
     /// The number of subschemas, each counted once per path to it.
     count: u64,
     /// The longest chain of them.
     longest: u64,
 }
 
-impl Found {
+impl SubschemaCount {
     const ONE: Self = Self { count: 1, longest: 1 };
 
     fn add(&mut self, below: Self) {
@@ -192,32 +192,38 @@ impl Found {
 }
 
 /// Subschemas by address; `None` while one is being visited.
-type Seen = HashMap<*const Value, Option<Found>>;
+type VisitedSchemas = HashMap<*const Value, Option<SubschemaCount>>;
 
 struct Survey<'a> {
     root: &'a Value,
     /// Subschemas for the same value.
-    same: Seen,
+    same: VisitedSchemas,
     /// Subschemas for the same value and for its parts.
-    all: Seen,
+    all: VisitedSchemas,
     counted: BTreeSet<&'a str>,
     open: bool,
 }
 
 impl<'a> Survey<'a> {
     fn new(root: &'a Value) -> Self {
-        Self { root, same: Seen::new(), all: Seen::new(), counted: BTreeSet::new(), open: false }
+        Self {
+            root,
+            same: VisitedSchemas::new(),
+            all: VisitedSchemas::new(),
+            counted: BTreeSet::new(),
+            open: false,
+        }
     }
 
-    fn all(&mut self, schema: &'a Value, depth: u64) -> Result<Found, String> {
-        let Value::Object(fields) = schema else { return Ok(Found::ONE) };
+    fn all(&mut self, schema: &'a Value, depth: u64) -> Result<SubschemaCount, String> {
+        let Value::Object(fields) = schema else { return Ok(SubschemaCount::ONE) };
         let place = std::ptr::from_ref(schema);
         match self.all.get(&place) {
             Some(Some(known)) => return Ok(*known),
             // Recursive through a part of the value; `same` has refused other recursion.
             Some(None) => {
                 self.open = true;
-                return Ok(Found::ONE);
+                return Ok(SubschemaCount::ONE);
             }
             None => {}
         }
@@ -226,7 +232,7 @@ impl<'a> Survey<'a> {
         }
         self.all.insert(place, None);
         self.same(schema, 0)?;
-        let mut found = Found::ONE;
+        let mut found = SubschemaCount::ONE;
         for child in self.neighbours(schema)?.into_iter().chain(parts(schema)) {
             found.add(self.all(child, depth + 1)?);
         }
@@ -241,9 +247,9 @@ impl<'a> Survey<'a> {
         Ok(found)
     }
 
-    fn same(&mut self, schema: &'a Value, depth: u64) -> Result<Found, String> {
+    fn same(&mut self, schema: &'a Value, depth: u64) -> Result<SubschemaCount, String> {
         if !schema.is_object() {
-            return Ok(Found::ONE);
+            return Ok(SubschemaCount::ONE);
         }
         let place = std::ptr::from_ref(schema);
         match self.same.get(&place) {
@@ -258,7 +264,7 @@ impl<'a> Survey<'a> {
             return Err(too_long());
         }
         self.same.insert(place, None);
-        let mut found = Found::ONE;
+        let mut found = SubschemaCount::ONE;
         for child in self.neighbours(schema)? {
             found.add(self.same(child, depth + 1)?);
         }

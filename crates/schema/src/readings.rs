@@ -7,8 +7,8 @@ use nonet_base::text::clip;
 use serde_json::{Map, Value};
 
 use super::{
-    Compiled, Inner, Misfit, Reading,
-    repair::{Last, Repair, bare},
+    CompiledSchema, Inner, Misfit, Reading,
+    repair::{LastResort, Repair, bare},
     signature::{properties, required},
 };
 
@@ -40,7 +40,7 @@ const MAX_BASES: usize = 8;
 const MAX_NOTES: usize = 20;
 
 /// A value and the changes that led to it.
-type Noted<T> = (T, Vec<String>);
+type ValueWithNotes<T> = (T, Vec<String>);
 
 /// Whether models wrap arguments in a key of this name.
 pub(super) fn is_wrapper(key: &str) -> bool {
@@ -77,7 +77,7 @@ impl Inner {
         self.ready().is_none_or(|compiled| compiled.validator.is_valid(value))
     }
 
-    pub(super) fn ready(&self) -> Option<&Compiled> {
+    pub(super) fn ready(&self) -> Option<&CompiledSchema> {
         self.compiled.get()?.as_ref().ok()
     }
 
@@ -90,7 +90,7 @@ impl Inner {
         let bases = self.bases(&given);
         let mut fitting: Vec<Reading> = Vec::new();
         // Splitting text at commas, and turning structures into text, are the last resorts.
-        for last in [Last::None, Last::Commas, Last::Text] {
+        for last in [LastResort::None, LastResort::Commas, LastResort::Text] {
             let repair = Repair::new(&self.raw, last);
             for (params, repaired) in bases.iter().flat_map(|base| self.layouts(base, &repair)) {
                 let params = Value::Object(params);
@@ -120,7 +120,7 @@ impl Inner {
     }
 
     /// Returns the unwrapping whose faults are worth reporting: the first with one of the tool's own fields.
-    fn closest(&self, given: Value, bases: Vec<Noted<Value>>) -> Value {
+    fn closest(&self, given: Value, bases: Vec<ValueWithNotes<Value>>) -> Value {
         let own: Vec<String> =
             properties(&self.raw).into_iter().flatten().map(|(name, _)| bare(name)).collect();
         let knows = |value: &Value| {
@@ -131,7 +131,7 @@ impl Inner {
     }
 
     /// Returns the given value and its possible unwrappings.
-    fn bases(&self, given: &Value) -> Vec<Noted<Value>> {
+    fn bases(&self, given: &Value) -> Vec<ValueWithNotes<Value>> {
         let mut bases = vec![(given.clone(), Vec::new())];
         let mut at = 0;
         while at < bases.len() && bases.len() < MAX_BASES {
@@ -203,7 +203,11 @@ impl Inner {
     }
 
     /// Returns the possible layouts of one unwrapping's fields, each repaired.
-    fn layouts(&self, (base, changes): &Noted<Value>, repair: &Repair<'_>) -> Vec<Noted<Map<String, Value>>> {
+    fn layouts(
+        &self,
+        (base, changes): &ValueWithNotes<Value>,
+        repair: &Repair<'_>,
+    ) -> Vec<ValueWithNotes<Map<String, Value>>> {
         let Value::Object(fields) = base else { return Vec::new() };
         let mut layouts = vec![(fields.clone(), changes.clone())];
         for (moved, note) in [self.undotted(fields), self.folded(fields)].into_iter().flatten() {
@@ -258,7 +262,7 @@ impl Inner {
         let own = properties(&self.raw)?;
         let mut all = required(&self.raw);
         let (Some(only), None) = (all.next(), all.next()) else { return None };
-        let repair = Repair::new(&self.raw, Last::None);
+        let repair = Repair::new(&self.raw, LastResort::None);
         let inner: Vec<String> =
             repair.object_fields(own.get(only)?)?.iter().map(|name| bare(name)).collect();
         let outer: Vec<String> = own.keys().map(|name| bare(name)).collect();

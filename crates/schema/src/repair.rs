@@ -80,7 +80,7 @@ impl Path<'_> {
 }
 /// Last resorts, tried only if nothing else fits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Last {
+pub(super) enum LastResort {
     None,
     /// Split text at commas into a list.
     Commas,
@@ -90,7 +90,7 @@ pub(super) enum Last {
 pub(super) struct Repair<'a> {
     pub(super) root: &'a Value,
     /// The last resort in use.
-    last: Last,
+    last: LastResort,
     /// Whether several missing fields may have other names at once: the result is only suggested.
     suggests: bool,
     /// Whether 5.0 is not an integer.
@@ -102,7 +102,7 @@ pub(super) struct Repair<'a> {
     pub(super) left: Cell<u32>,
 }
 impl<'a> Repair<'a> {
-    pub(super) fn new(root: &'a Value, last: Last) -> Self {
+    pub(super) fn new(root: &'a Value, last: LastResort) -> Self {
         let draft = limits::draft(root);
         Self {
             root,
@@ -117,7 +117,7 @@ impl<'a> Repair<'a> {
 
     /// Returns a repair whose result is suggested and not used.
     pub(super) fn suggesting(root: &'a Value) -> Self {
-        Self { suggests: true, ..Self::new(root, Last::None) }
+        Self { suggests: true, ..Self::new(root, LastResort::None) }
     }
 
     /// Spends steps. Returns whether enough were left.
@@ -178,7 +178,7 @@ impl<'a> Repair<'a> {
                 found.push((candidate, changes));
             }
         };
-        if self.last == Last::Text
+        if self.last == LastResort::Text
             && is_structure(value)
             && !matches!(path, Path::Top)
             && self.spend(values(value))
@@ -403,7 +403,7 @@ impl<'a> Repair<'a> {
                 if let Some(inner) = inner {
                     found.push((inner, "JSON in a string was read".into()));
                 } else if allows("array") && !plain.starts_with(['[', '{']) {
-                    if self.last == Last::Commas && plain.contains(',') {
+                    if self.last == LastResort::Commas && plain.contains(',') {
                         let parts: Vec<&str> = plain.split(',').map(str::trim).collect();
                         found.push((json!(parts), "text was split at its commas".into()));
                     } else {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Schema, limits,
-    repair::{Last, Repair},
+    repair::{LastResort, Repair},
 };
 
 /// The longest signature, in bytes.
@@ -91,7 +91,7 @@ pub(super) fn required(schema: &Value) -> impl Iterator<Item = &str> {
 /// Returns the members of an object and the names of the required ones, from the schema itself, its
 /// references and its `allOf`.
 fn members_of<'a>(root: &'a Value, schema: &'a Value) -> (Vec<(&'a str, &'a Value)>, Vec<&'a str>) {
-    let views = Repair::new(root, Last::None).views(schema);
+    let views = Repair::new(root, LastResort::None).views(schema);
     let mut own: Vec<(&str, &Value)> = Vec::new();
     let mut known: HashSet<&str> = HashSet::new();
     for (name, schema) in views.iter().filter_map(|view| properties(view)).flatten() {

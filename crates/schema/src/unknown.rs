@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{
     Schema,
-    repair::{Last, Repair},
+    repair::{LastResort, Repair},
     signature::properties,
 };
 
@@ -33,7 +33,7 @@ impl Schema {
 
     /// Returns all declared names; `None` if other params are allowed or none are declared.
     fn known(&self) -> Option<BTreeSet<&str>> {
-        let repair = Repair::new(self.raw(), Last::None);
+        let repair = Repair::new(self.raw(), LastResort::None);
         let mut names = BTreeSet::new();
         let mut seen = 0;
         let mut next = vec![self.raw()];

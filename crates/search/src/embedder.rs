@@ -26,7 +26,7 @@ use tokio::{
 use super::{
     Passage, Passages, Settings, built_in,
     cache::{Cache, Key},
-    model::{Kind, Model, Source},
+    model::{Model, ModelSource, TextRole},
     vectors,
 };
 
@@ -112,12 +112,12 @@ struct ModelFiles {
 /// Texts to embed.
 struct Job {
     texts: Vec<String>,
-    kind: Kind,
-    answer: oneshot::Sender<Result<Vec<Embedded>, EmbedError>>,
+    kind: TextRole,
+    answer: oneshot::Sender<Result<Vec<EmbedResult>, EmbedError>>,
 }
 
 /// The vector of a text or passage.
-type Embedded = Result<Arc<[f32]>, EmbedError>;
+type EmbedResult = Result<Arc<[f32]>, EmbedError>;
 
 #[derive(Default)]
 struct Memory {
@@ -199,7 +199,7 @@ impl Embedder {
         let new: Vec<String> =
             texts.iter().zip(&mut vectors).filter(is_new).map(|(text, _)| text.clone()).collect();
         if !new.is_empty() {
-            let embedded = self.run(Kind::Query, new).await?;
+            let embedded = self.run(TextRole::Query, new).await?;
             for ((text, vector), embedded) in texts.iter().zip(&mut vectors).filter(is_new).zip(embedded) {
                 let embedded = embedded?;
                 self.memory().remember_query(text, &embedded);
@@ -288,17 +288,17 @@ impl Embedder {
     }
 
     /// Returns the normalised weighted sum of the vectors of a passage's texts, without caching it.
-    pub async fn embed_passage(&self, passage: &Passage) -> Embedded {
+    pub async fn embed_passage(&self, passage: &Passage) -> EmbedResult {
         let mut vectors = self.embed_passages(&[Cow::Borrowed(passage)]).await?;
         vectors.pop().unwrap_or_else(|| Err(stopped()))
     }
 
     /// Embeds several passages, whose texts share runs of the model.
-    async fn embed_passages(&self, passages: &[Cow<'_, Passage>]) -> Result<Vec<Embedded>, EmbedError> {
+    async fn embed_passages(&self, passages: &[Cow<'_, Passage>]) -> Result<Vec<EmbedResult>, EmbedError> {
         let texts = passages.iter().flat_map(|passage| &passage.texts).map(|(text, _)| text.clone());
-        let mut vectors = self.run(Kind::Document, texts.collect()).await?.into_iter();
+        let mut vectors = self.run(TextRole::Document, texts.collect()).await?.into_iter();
         let sum = |passage: &Cow<'_, Passage>| {
-            let vectors: Vec<Embedded> = vectors.by_ref().take(passage.texts.len()).collect();
+            let vectors: Vec<EmbedResult> = vectors.by_ref().take(passage.texts.len()).collect();
             let vectors = vectors.into_iter().collect::<Result<Vec<_>, _>>()?;
             if let [only] = &vectors[..] {
                 return Ok(only.clone());
@@ -310,11 +310,11 @@ impl Embedder {
         Ok(passages.iter().map(sum).collect())
     }
 
-    async fn run(&self, kind: Kind, texts: Vec<String>) -> Result<Vec<Embedded>, EmbedError> {
+    async fn run(&self, kind: TextRole, texts: Vec<String>) -> Result<Vec<EmbedResult>, EmbedError> {
         self.ready().await?;
         let queue = match kind {
-            Kind::Query => &self.shared.queries,
-            Kind::Document => &self.shared.documents,
+            TextRole::Query => &self.shared.queries,
+            TextRole::Document => &self.shared.documents,
         };
         let (answer, answered) = oneshot::channel();
         queue.send(Job { texts, kind, answer }).await.map_err(|_| stopped())?;
@@ -481,7 +481,7 @@ impl Jobs {
     /// Embeds the texts of a job in batches. Between a document job's batches, queries are answered.
     fn answer(&mut self, job: Job, model: &mut Model) {
         let failed = |reason: String| EmbedError::Failed(reason.into());
-        let mut vectors: Vec<Embedded> = Vec::with_capacity(job.texts.len());
+        let mut vectors: Vec<EmbedResult> = Vec::with_capacity(job.texts.len());
         let mut texts = Vec::with_capacity(job.texts.len());
         for (place, text) in job.texts.iter().enumerate() {
             let tokens = guarded(|| model.tokens(text, job.kind)).map_err(failed);
@@ -492,7 +492,7 @@ impl Jobs {
             if job.answer.is_closed() {
                 return;
             }
-            if job.kind == Kind::Document {
+            if job.kind == TextRole::Document {
                 while let Ok(query) = self.queries.try_recv() {
                     self.answer(query, model);
                 }
@@ -531,7 +531,7 @@ impl Worker {
     /// Reads the model's files and announces its cache. Then answers jobs until all handles are gone, and keeps
     /// the model in memory while there is work.
     fn embed(&mut self, tell_files: &watch::Sender<Option<ModelFiles>>) -> Result<(), String> {
-        let source = Source::open(self.settings.model.as_deref())?;
+        let source = ModelSource::open(self.settings.model.as_deref())?;
         let fingerprint = source.fingerprint()?;
         let cache = self.settings.cache_folder().map(|folder| Cache::new(&folder, &fingerprint));
         cache.iter().for_each(Cache::tidy);
@@ -566,7 +566,7 @@ impl Worker {
                 let wait = if indexed { QUIET.min(self.idle) } else { self.idle };
                 match runtime.block_on(async { timeout(wait, jobs.next()).await }) {
                     Ok(Next::Embed(job)) => {
-                        indexed |= job.kind == Kind::Document;
+                        indexed |= job.kind == TextRole::Document;
                         jobs.answer(job, &mut model);
                     }
                     Ok(Next::Load) => {}

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use super::{
-    Boost, Boosts, Confidence, Document, Embedder, Found, Graph, Index, Outcomes, Passage, Rule, Settings,
-    outcomes,
+    Boost, Boosts, Confidence, Document, Embedder, Graph, Index, Outcomes, Passage, Rule, SearchResult,
+    Settings, outcomes,
 };
 
 /// Results per request in the `--out` file.
@@ -59,7 +59,7 @@ pub struct Report {
     pub hit_at_5: f64,
     /// The figures per kind of request, where requests have one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub kinds: BTreeMap<String, OfKind>,
+    pub kinds: BTreeMap<String, KindFigures>,
     /// Time from definitions to an index with vectors.
     pub index_ms: f64,
     /// Median time of a request, including embedding.
@@ -76,7 +76,7 @@ pub struct Report {
 
 /// The figures for one kind of request; shares are 0..1.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct OfKind {
+pub struct KindFigures {
     /// Requests made.
     pub queries: usize,
     /// As in [`Report`].
@@ -184,14 +184,14 @@ struct Tool {
 }
 
 #[derive(Deserialize)]
-struct Labelled {
+struct LabelledQuery {
     query: String,
     relevant: Vec<String>,
     kind: Option<String>,
 }
 
 #[derive(Serialize)]
-struct Ranked<'a> {
+struct RankedRow<'a> {
     query: &'a str,
     ranked: &'a [&'a str],
 }
@@ -207,7 +207,7 @@ pub async fn run(
     progress: impl Fn(usize, usize) + Send + Sync + 'static,
 ) -> Result<Report, EvalError> {
     let documents: Vec<Document> = lines::<Tool>(tools)?.iter().map(document).collect();
-    let labelled: Vec<Labelled> = lines(queries)?;
+    let labelled: Vec<LabelledQuery> = lines(queries)?;
     for (file, empty, what) in
         [(tools, documents.is_empty(), "tools"), (queries, labelled.is_empty(), "queries")]
     {
@@ -275,7 +275,7 @@ pub async fn run(
             sums.add(&figures);
         }
         if let Some(answers) = &mut answers {
-            answers.write(&Ranked { query: &query.query, ranked: &ranked })?;
+            answers.write(&RankedRow { query: &query.query, ranked: &ranked })?;
         }
     }
     answers.map(Answers::finish).transpose()?;
@@ -307,12 +307,12 @@ pub async fn run(
 }
 
 /// Measures [`Replay`]. Calls for every other request change the figures of the other half.
-async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled]) -> Replay {
+async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[LabelledQuery]) -> Replay {
     /// Any time will do: everything is learned and asked at once.
     const NOW: u64 = 1_800_000_000;
     let numbers: HashMap<&str, usize> =
         index.documents().iter().enumerate().map(|(number, document)| (&*document.id, number)).collect();
-    let learn = |outcomes: &mut Outcomes, query: &Labelled| {
+    let learn = |outcomes: &mut Outcomes, query: &LabelledQuery| {
         for id in &query.relevant {
             outcomes.record(&outcomes::words(&query.query), id, NOW);
         }
@@ -357,7 +357,7 @@ struct Counts {
 
 impl Counts {
     /// Counts an answer; `rank` is the rank of the first right tool, from 0.
-    fn add(&mut self, found: &Found, rank: Option<usize>) {
+    fn add(&mut self, found: &SearchResult, rank: Option<usize>) {
         let word = place(found.confidence);
         self.all[word] += 1;
         self.first[word] += usize::from(rank == Some(0));
@@ -432,7 +432,7 @@ impl Answers {
         Ok(Answers { file: file.to_owned(), writer: BufWriter::new(created) })
     }
 
-    fn write(&mut self, answer: &Ranked) -> Result<(), EvalError> {
+    fn write(&mut self, answer: &RankedRow) -> Result<(), EvalError> {
         let written = serde_json::to_writer(&mut self.writer, answer).map_err(io::Error::from);
         let written = written.and_then(|()| self.writer.write_all(b"\n"));
         written.map_err(|source| EvalError::File { file: self.file.clone(), source })
@@ -483,9 +483,9 @@ impl Figures {
         self.ndcg += other.ndcg;
     }
 
-    fn of_kind(&self, queries: usize) -> OfKind {
+    fn of_kind(&self, queries: usize) -> KindFigures {
         let share = |sum: f64| sum / queries.max(1) as f64;
-        OfKind {
+        KindFigures {
             queries,
             hit_at_1: share(self.hit[0]),
             hit_at_5: share(self.hit[1]),

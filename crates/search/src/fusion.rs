@@ -7,11 +7,11 @@
 use std::{cmp::Ordering, collections::HashMap};
 
 use super::{
-    Boosts, Confidence, Found, Hit, Signals,
+    Boosts, Confidence, Hit, SearchResult, Signals,
     actions::Fit,
-    index::{Index, Pin},
-    products::{Bound, Product},
-    query::{Part, Query},
+    index::{Index, NameMatch},
+    products::{Product, ProductMatch},
+    query::{Query, QueryPart},
     rules::Rule,
     vectors::UNKNOWN,
 };
@@ -50,8 +50,8 @@ const CANDIDATES: usize = 100;
 const SIXTH: usize = 5;
 
 /// The scores of one text against all documents.
-struct Scored<'a> {
-    part: &'a Part,
+struct TextScores<'a> {
+    part: &'a QueryPart,
     /// Shares of the best score, 0..1; empty if the rule is off.
     keyword: Vec<f32>,
     /// Shares of the best score, 0..1; empty if the rule is off.
@@ -63,8 +63,8 @@ struct Scored<'a> {
 /// All inputs of a document's score.
 struct Scoring<'a> {
     index: &'a Index,
-    whole: Scored<'a>,
-    parts: Vec<Scored<'a>>,
+    whole: TextScores<'a>,
+    parts: Vec<TextScores<'a>>,
     boosts: &'a Boosts,
     /// The weights of keywords and letters.
     weights: (f32, f32),
@@ -80,22 +80,22 @@ pub(super) fn search(
     limit: usize,
     allowed: &dyn Fn(usize) -> bool,
     boosts: &Boosts,
-) -> Found {
+) -> SearchResult {
     let documents = index.documents();
     let mask: Vec<bool> = (0..documents.len()).map(allowed).collect();
     let scoring = Scoring::new(index, query, &mask, boosts);
     let pins = index.pins(query);
-    let mut ranked: Vec<(Pin, Hit)> = scoring
+    let mut ranked: Vec<(NameMatch, Hit)> = scoring
         .candidates(&mask, &pins, limit)
         .into_iter()
-        .map(|document| (pins.get(&document).copied().unwrap_or(Pin::No), document))
+        .map(|document| (pins.get(&document).copied().unwrap_or(NameMatch::No), document))
         .map(|(pin, document)| (pin, scoring.hit(document, pin)))
         // A boost without a signal is not a match.
-        .filter(|(pin, hit)| hit.signals.said() > 0.0 || *pin > Pin::No)
+        .filter(|(pin, hit)| hit.signals.said() > 0.0 || *pin > NameMatch::No)
         .collect();
     let total = ranked.len();
 
-    let order = |(a_pin, a): &(Pin, Hit), (b_pin, b): &(Pin, Hit)| -> Ordering {
+    let order = |(a_pin, a): &(NameMatch, Hit), (b_pin, b): &(NameMatch, Hit)| -> Ordering {
         let by_score = b_pin.cmp(a_pin).then_with(|| b.score.total_cmp(&a.score));
         // Ids are unique; the number breaks ties in lists where they are not.
         let by_id = || documents[a.document].id.cmp(&documents[b.document].id);
@@ -113,20 +113,20 @@ pub(super) fn search(
     let confidence = scoring.confidence(&ranked);
     let scale = scoring.scale(&ranked);
     ranked.truncate(limit);
-    let shown = |(_, hit): (Pin, Hit)| {
+    let shown = |(_, hit): (NameMatch, Hit)| {
         let score = if hit.exact { 1.0 } else { (hit.score * scale).clamp(0.0, 1.0) };
         Hit { score, signals: hit.signals.times(scale), ..hit }
     };
-    Found { hits: ranked.into_iter().map(shown).collect(), total, confidence }
+    SearchResult { hits: ranked.into_iter().map(shown).collect(), total, confidence }
 }
 
 impl<'a> Scoring<'a> {
     fn new(index: &'a Index, query: &'a Query, mask: &[bool], boosts: &'a Boosts) -> Scoring<'a> {
         // A graph cannot skip disallowed documents without losing its way, so compare all allowed ones.
         let graph = index.has_graph() && mask.iter().all(|&allowed| allowed);
-        let score = |part: &'a Part| {
+        let score = |part: &'a QueryPart| {
             let vector = part.vector.as_deref().filter(|_| !graph);
-            Scored {
+            TextScores {
                 part,
                 keyword: shares(index.keywords(part), mask),
                 trigram: shares(index.trigrams(part), mask),
@@ -148,12 +148,12 @@ impl<'a> Scoring<'a> {
         Scoring { index, whole: score(&query.whole), parts, boosts, weights, dense, products }
     }
 
-    fn texts(&self) -> impl Iterator<Item = &Scored<'a>> {
+    fn texts(&self) -> impl Iterator<Item = &TextScores<'a>> {
         std::iter::once(&self.whole).chain(&self.parts)
     }
 
     /// Returns the documents to score: all allowed ones, or with a graph the candidates of each signal.
-    fn candidates(&self, mask: &[bool], pins: &HashMap<usize, Pin>, limit: usize) -> Vec<usize> {
+    fn candidates(&self, mask: &[bool], pins: &HashMap<usize, NameMatch>, limit: usize) -> Vec<usize> {
         if !self.dense || !self.whole.dense.is_empty() {
             return (0..mask.len()).filter(|&document| mask[document]).collect();
         }
@@ -183,7 +183,7 @@ impl<'a> Scoring<'a> {
     }
 
     /// Scores a document by the whole request and, if there are parts, by the best part.
-    fn hit(&self, document: usize, pin: Pin) -> Hit {
+    fn hit(&self, document: usize, pin: NameMatch) -> Hit {
         let (mut signals, mut dense) = self.by_text(&self.whole, document);
         let parts = self.parts.iter().enumerate().map(|(at, part)| (at, self.by_text(part, document)));
         let best = parts.max_by(|(_, (a, _)), (_, (b, _))| a.sum().total_cmp(&b.sum()));
@@ -197,8 +197,8 @@ impl<'a> Scoring<'a> {
         Hit {
             document,
             score: signals.sum(),
-            exact: pin >= Pin::Name,
-            named: pin > Pin::No,
+            exact: pin >= NameMatch::Name,
+            named: pin > NameMatch::No,
             dense,
             part,
             signals,
@@ -207,9 +207,9 @@ impl<'a> Scoring<'a> {
 
     /// Moves the best document of each part among the first hits, unless it is there or the part asks for
     /// nothing: even `thank you very much` has a best document.
-    fn give_each_part_a_place(&self, ranked: &mut [(Pin, Hit)], limit: usize) {
+    fn give_each_part_a_place(&self, ranked: &mut [(NameMatch, Hit)], limit: usize) {
         let places = SIXTH.max(self.parts.len()).min(limit).min(ranked.len());
-        let best = |part: &Scored| {
+        let best = |part: &TextScores| {
             let scores =
                 ranked.iter().map(|(_, hit)| (hit.document, self.by_text(part, hit.document).0.sum()));
             scores.max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)))
@@ -226,7 +226,7 @@ impl<'a> Scoring<'a> {
             // Replaces the last of the first hits that no part needs; the best hit stays.
             let free = (1..places)
                 .rev()
-                .find(|&at| ranked[at].0 == Pin::No && !wanted.contains(&ranked[at].1.document));
+                .find(|&at| ranked[at].0 == NameMatch::No && !wanted.contains(&ranked[at].1.document));
             if at >= places
                 && let Some(free) = free
             {
@@ -236,7 +236,7 @@ impl<'a> Scoring<'a> {
     }
 
     /// Returns the contribution of each signal, and the cosine.
-    fn by_text(&self, text: &Scored, document: usize) -> (Signals, f32) {
+    fn by_text(&self, text: &TextScores, document: usize) -> (Signals, f32) {
         let keyword = value(&text.keyword, document);
         let compared = || {
             let pair = text.part.vector.as_deref().zip(self.index.vectors());
@@ -266,16 +266,16 @@ impl<'a> Scoring<'a> {
     }
 
     /// Returns how much of the request's words, whole or in a part, the best three documents contain, 0..1.
-    fn coverage(&self, ranked: &[(Pin, Hit)]) -> f32 {
+    fn coverage(&self, ranked: &[(NameMatch, Hit)]) -> f32 {
         let texts = if self.parts.is_empty() { std::slice::from_ref(&self.whole) } else { &self.parts };
         let best = ranked.iter().take(3);
-        let of = |text: &Scored, hit: &Hit| self.index.coverage(text.part.said(), hit.document);
+        let of = |text: &TextScores, hit: &Hit| self.index.coverage(text.part.said(), hit.document);
         best.flat_map(|(_, hit)| texts.iter().map(|text| of(text, hit))).fold(0.0, f32::max)
     }
 
     /// Returns the factor for displayed scores. Without vectors, the best hit scores about 1 however bad it
     /// is; scaling by coverage corrects that.
-    fn scale(&self, ranked: &[(Pin, Hit)]) -> f32 {
+    fn scale(&self, ranked: &[(NameMatch, Hit)]) -> f32 {
         if self.dense { 1.0 } else { self.coverage(ranked) / (1.0 + TRIGRAM_WITHOUT_DENSE) }
     }
 
@@ -285,14 +285,14 @@ impl<'a> Scoring<'a> {
     /// the first five when half of the requests have their right tools removed. Limits are set so that "high"
     /// is right nine times in ten in each catalogue, and four in five requests without their right tools are
     /// "low" (docs/search.md has the results). Without vectors, two pieces remain.
-    fn confidence(&self, ranked: &[(Pin, Hit)]) -> Confidence {
+    fn confidence(&self, ranked: &[(NameMatch, Hit)]) -> Confidence {
         let Some((_, first)) = ranked.first() else { return Confidence::Low };
         if first.exact {
             return Confidence::High;
         }
         let fit = first.signals.found();
         // Without another hit there is no lead.
-        let found = |hit: Option<&(Pin, Hit)>| hit.map_or(fit, |(_, hit)| hit.signals.found());
+        let found = |hit: Option<&(NameMatch, Hit)>| hit.map_or(fit, |(_, hit)| hit.signals.found());
         // In a shorter list, the last hit stands in for the sixth. Habits show preference, not fit.
         let ahead = fit - ranked.get(SIXTH).or(ranked.last()).map_or(fit, |(_, hit)| hit.signals.found());
         let coverage = self.coverage(ranked);
@@ -315,7 +315,7 @@ impl<'a> Scoring<'a> {
     }
 
     /// Returns the text that a hit fits best: the whole, or a part.
-    fn text_of(&self, hit: &Hit) -> &Scored<'_> {
+    fn text_of(&self, hit: &Hit) -> &TextScores<'_> {
         hit.part.and_then(|at| self.parts.get(at)).unwrap_or(&self.whole)
     }
 }
@@ -323,10 +323,10 @@ impl<'a> Scoring<'a> {
 /// Returns each document's bonus or penalty for the named products.
 fn by_products(index: &Index, named: &[Product]) -> Vec<f32> {
     let by_product = |document| match index.products().bound(named, document) {
-        Bound::Named => NAMED_PRODUCT,
-        Bound::Other if named.is_empty() => -UNNAMED_PRODUCT,
-        Bound::Other => -OTHER_PRODUCT,
-        Bound::Free => 0.0,
+        ProductMatch::Named => NAMED_PRODUCT,
+        ProductMatch::Other if named.is_empty() => -UNNAMED_PRODUCT,
+        ProductMatch::Other => -OTHER_PRODUCT,
+        ProductMatch::Free => 0.0,
     };
     (0..index.documents().len()).map(by_product).collect()
 }

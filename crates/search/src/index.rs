@@ -7,13 +7,13 @@ use std::{borrow::Cow, collections::HashMap, sync::Arc};
 use nonet_base::persistent::SharedList;
 
 use super::{
-    Boosts, Document, Explanation, Found, Hit, MatchedWord, Passage, Passages, Settings,
+    Boosts, Document, Explanation, Hit, MatchedWord, Passage, Passages, SearchResult, Settings,
     actions::{self, Actions},
     cache::Key,
     fusion,
     keywords::Bm25,
     products::Products,
-    query::{Part, Query},
+    query::{Query, QueryPart},
     rules::{Rule, Rules},
     text,
     vectors::{Graph, Vectors},
@@ -21,14 +21,14 @@ use super::{
 
 /// An immutable index. Share it by `Arc`; for other documents, make another index, which shares the unchanged parts.
 pub struct Index {
-    words: Arc<Words>,
+    words: Arc<LexicalIndex>,
     vectors: Option<Vectors>,
     graph_above: usize,
 }
 
 /// The parts that stay the same when vectors arrive.
 #[derive(Default)]
-struct Words {
+struct LexicalIndex {
     documents: Vec<Arc<Document>>,
     /// The key of each document's passage.
     keys: Vec<Key>,
@@ -51,7 +51,7 @@ struct Words {
 }
 
 /// A name of the document in a slot.
-type Name = (Arc<str>, u32, Pin);
+type Name = (Arc<str>, u32, NameMatch);
 
 /// The number of a removed document.
 const GONE: u32 = u32::MAX;
@@ -60,7 +60,7 @@ const SPARE: usize = 1_000;
 
 /// How well a request matches a document's name. Better matches rank first whatever their scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Pin {
+pub(super) enum NameMatch {
     /// No match.
     No,
     /// The start of its name, written as a name.
@@ -76,14 +76,14 @@ pub(super) enum Pin {
 impl Index {
     /// Indexes documents by keyword, at once. Ids should be unique.
     pub fn new(documents: Vec<Document>, settings: &Settings) -> Index {
-        let words = Words::empty(settings).updated(documents.into_iter().map(Arc::new).collect());
+        let words = LexicalIndex::empty(settings).updated(documents.into_iter().map(Arc::new).collect());
         Index { words: Arc::new(words), vectors: None, graph_above: settings.hnsw_above }
     }
 
     /// Returns the index of these documents, by keyword: equal to a new one. Reuses the work for documents that this index
     /// has (the same `Arc`), so only the others cost time.
     pub fn updated(&self, documents: Vec<Arc<Document>>, settings: &Settings) -> Index {
-        let (before, empty) = (&*self.words, Words::empty(settings));
+        let (before, empty) = (&*self.words, LexicalIndex::empty(settings));
         let unused = before.numbers.len() - before.documents.len();
         let fits = (before.rules, before.translates) == (empty.rules, empty.translates);
         let words = if fits && unused <= before.documents.len() + SPARE { before } else { &empty };
@@ -163,7 +163,7 @@ impl Index {
         limit: usize,
         allowed: &dyn Fn(usize) -> bool,
         boosts: &Boosts,
-    ) -> Found {
+    ) -> SearchResult {
         fusion::search(self, query, limit, allowed, boosts)
     }
 
@@ -199,7 +199,7 @@ impl Index {
     }
 
     /// Returns each document's keyword score; empty without words, or if the rule is off.
-    pub(super) fn keywords(&self, part: &Part) -> Vec<f32> {
+    pub(super) fn keywords(&self, part: &QueryPart) -> Vec<f32> {
         if !self.words.rules.has(Rule::Keywords) || part.terms.is_empty() {
             return Vec::new();
         }
@@ -207,7 +207,7 @@ impl Index {
     }
 
     /// Returns each document's trigram score; empty without trigrams, or if the rule is off.
-    pub(super) fn trigrams(&self, part: &Part) -> Vec<f32> {
+    pub(super) fn trigrams(&self, part: &QueryPart) -> Vec<f32> {
         if part.trigrams.is_empty() {
             return Vec::new();
         }
@@ -244,12 +244,12 @@ impl Index {
     }
 
     /// Returns the documents that the request names.
-    pub(super) fn pins(&self, query: &Query) -> HashMap<usize, Pin> {
+    pub(super) fn pins(&self, query: &Query) -> HashMap<usize, NameMatch> {
         let mut pins = HashMap::new();
         if !self.words.rules.has(Rule::Names) {
             return pins;
         }
-        let mut pin = |document: usize, how: Pin| {
+        let mut pin = |document: usize, how: NameMatch| {
             let known = pins.entry(document).or_insert(how);
             *known = how.max(*known);
         };
@@ -258,23 +258,23 @@ impl Index {
         }
         for mention in &query.mentions {
             self.named(mention, false)
-                .filter(|&(_, how)| how == Pin::Name)
+                .filter(|&(_, how)| how == NameMatch::Name)
                 .for_each(|(at, how)| pin(at, how));
         }
         if query.is_identifier {
-            let beginning = self.named(&query.key, true).filter(|&(_, how)| how == Pin::Name);
-            beginning.for_each(|(document, _)| pin(document, Pin::Prefix));
+            let beginning = self.named(&query.key, true).filter(|&(_, how)| how == NameMatch::Name);
+            beginning.for_each(|(document, _)| pin(document, NameMatch::Prefix));
         }
         for (&document, how) in &mut pins {
             if is_full_name(&self.words.documents[document], &query.verbatim) {
-                *how = Pin::Full;
+                *how = NameMatch::Full;
             }
         }
         pins
     }
 
     /// Returns the documents with this name or prefix, each with how well it matches.
-    fn named(&self, key: &str, prefix: bool) -> impl Iterator<Item = (usize, Pin)> {
+    fn named(&self, key: &str, prefix: bool) -> impl Iterator<Item = (usize, NameMatch)> {
         let matching =
             move |name: &str| !key.is_empty() && if prefix { name.starts_with(key) } else { name == key };
         let from_key = self.words.names.behind(|(name, ..)| **name < *key);
@@ -294,13 +294,17 @@ impl Passages for Index {
     }
 }
 
-impl Words {
-    fn empty(settings: &Settings) -> Words {
-        Words { rules: settings.rules, translates: settings.model.is_none(), ..Words::default() }
+impl LexicalIndex {
+    fn empty(settings: &Settings) -> LexicalIndex {
+        LexicalIndex {
+            rules: settings.rules,
+            translates: settings.model.is_none(),
+            ..LexicalIndex::default()
+        }
     }
 
     /// Returns the words of these documents. Known documents keep their slots.
-    fn updated(&self, documents: Vec<Arc<Document>>) -> Words {
+    fn updated(&self, documents: Vec<Arc<Document>>) -> LexicalIndex {
         let rules = self.rules;
         let (kept, removed) = differences(&self.documents, &documents);
         let added = || documents.iter().zip(&kept).filter(|(_, kept)| kept.is_none());
@@ -339,7 +343,7 @@ impl Words {
             rules.has(Rule::Deprecated)
                 && (text::is_deprecated(&document.title) || text::is_deprecated(&document.description))
         };
-        Words {
+        LexicalIndex {
             keys: each()
                 .map(|(new, at)| at.map_or_else(|| new.passage(rules).key, |at| self.keys[at]))
                 .collect(),
@@ -408,10 +412,10 @@ fn differences(old: &[Arc<Document>], new: &[Arc<Document>]) -> (Vec<Option<usiz
 }
 
 /// Returns the names of a document, as words.
-fn names_of(document: &Document) -> impl Iterator<Item = (String, Pin)> {
+fn names_of(document: &Document) -> impl Iterator<Item = (String, NameMatch)> {
     let joined = format!("{} {}", document.group, document.name);
-    let own = [&*document.name, &joined].map(|name| (text::words(name).join(" "), Pin::Name));
-    let terms = document.terms.iter().map(|term| (text::words(term).join(" "), Pin::Term));
+    let own = [&*document.name, &joined].map(|name| (text::words(name).join(" "), NameMatch::Name));
+    let terms = document.terms.iter().map(|term| (text::words(term).join(" "), NameMatch::Term));
     own.into_iter().chain(terms).filter(|(name, _)| !name.is_empty())
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::onnx::{Attribute, FLOAT, Graph, INT, INT8, Model, Node, Opset, Tensor, UINT8};
+use super::onnx::{Attribute, FLOAT, Graph, INT, INT8, Model, OnnxNode, Opset, Tensor, UINT8};
 
 /// ONNX Runtime's own operators.
 const CONTRIB: &str = "com.microsoft";
@@ -47,11 +47,11 @@ fn rewrite(graph: &mut Graph) -> usize {
     let source = |name: &str, kind: &str| {
         made_by.get(name).map(|&at| &graph.node[at]).filter(|node| node.op_type() == kind)
     };
-    let weight_of = |matmul: &Node| -> Option<Packed> {
+    let weight_of = |matmul: &OnnxNode| -> Option<PackedWeight> {
         let reshape = source(matmul.input.get(1)?, "Reshape")?;
         let product = source(reshape.input.first()?, "Mul")?;
         let cast = source(product.input.first()?, "Cast")?;
-        Packed::new(
+        PackedWeight::new(
             constants.get(cast.input.first()?.as_str())?,
             constants.get(product.input.get(1)?.as_str())?,
         )
@@ -87,7 +87,7 @@ fn rewrite(graph: &mut Graph) -> usize {
 }
 
 /// A weight in the layout of `MatMulNBits`: `[columns, blocks, block]`, with a scale per block.
-struct Packed {
+struct PackedWeight {
     columns: usize,
     blocks: usize,
     block: usize,
@@ -95,9 +95,9 @@ struct Packed {
     scales: Vec<u8>,
 }
 
-impl Packed {
+impl PackedWeight {
     /// Packs int8 `[blocks, block, columns]` and float32 `[blocks, 1, columns]`; `None` for any other layout.
-    fn new(values: &Tensor, scales: &Tensor) -> Option<Packed> {
+    fn new(values: &Tensor, scales: &Tensor) -> Option<PackedWeight> {
         let shape = |tensor: &Tensor| -> Option<[usize; 3]> {
             let dims: Vec<usize> = tensor.dims.iter().filter_map(|&dim| usize::try_from(dim).ok()).collect();
             dims.try_into().ok()
@@ -125,11 +125,11 @@ impl Packed {
             let to = 4 * (at % columns * blocks + at / columns);
             packed_scales[to..to + 4].copy_from_slice(scale);
         }
-        Some(Packed { columns, blocks, block, values: packed, scales: packed_scales })
+        Some(PackedWeight { columns, blocks, block, values: packed, scales: packed_scales })
     }
 
     /// Returns the node that replaces a `MatMul`.
-    fn node(&self, matmul: &Node, left: &str) -> Node {
+    fn node(&self, matmul: &OnnxNode, left: &str) -> OnnxNode {
         let output = matmul.output.first().cloned().unwrap_or_default();
         let number = |name: &str, value: i64| Attribute {
             name: Some(name.to_owned()),
@@ -137,7 +137,7 @@ impl Packed {
             kind: Some(INT),
             ..Attribute::default()
         };
-        Node {
+        OnnxNode {
             input: vec![left.to_owned(), format!("{output}.packed"), format!("{output}.scales")],
             output: vec![output],
             name: matmul.name.clone(),
@@ -173,12 +173,12 @@ mod tests {
         }
     }
 
-    fn node(kind: &str, input: &[&str], output: &str) -> Node {
-        Node {
+    fn node(kind: &str, input: &[&str], output: &str) -> OnnxNode {
+        OnnxNode {
             input: input.iter().map(|&name| name.to_owned()).collect(),
             output: vec![output.to_owned()],
             op_type: Some(kind.to_owned()),
-            ..Node::default()
+            ..OnnxNode::default()
         }
     }
 
@@ -207,7 +207,7 @@ mod tests {
     fn unpacked_weights_become_one_operator() {
         let mut graph = graph();
         assert_eq!(rewrite(&mut graph), 1);
-        let kinds: Vec<&str> = graph.node.iter().map(Node::op_type).collect();
+        let kinds: Vec<&str> = graph.node.iter().map(OnnxNode::op_type).collect();
         assert_eq!(kinds, ["MatMulNBits", "MatMul"]);
         assert_eq!(graph.node[0].input, ["x", "y.packed", "y.scales"]);
         let names: Vec<&str> = graph.initializer.iter().map(Tensor::name).collect();

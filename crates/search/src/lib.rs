@@ -49,7 +49,7 @@ pub use index::Index;
 /// Returns whether a request is probably in a language that search does not read.
 pub use languages::is_unread;
 /// The name of the built-in model.
-pub use outcomes::{Learned, Outcome, Outcomes};
+pub use outcomes::{LearnedBoost, Outcome, Outcomes};
 pub use query::Query;
 pub use rules::{Rule, Rules};
 pub use text::fold;
@@ -99,7 +99,7 @@ impl Settings {
 
 /// The result of a search.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct SearchResult {
     /// The best documents, best first, up to the limit.
     pub hits: Vec<Hit>,
     /// Allowed documents that match; with a graph, only those visited.

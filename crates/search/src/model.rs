@@ -34,7 +34,7 @@ use super::{
     onnxruntime::{self, Engine, whole},
     text,
     vectors::normalized,
-    words::Words,
+    words::WordTable,
 };
 
 /// Tokens read from a document's text. Measured: more (up to 512) finds nothing better and multiplies the
@@ -56,13 +56,13 @@ const EXPORT: &str = "`optimum-cli export onnx --model NAME DIR`";
 
 /// The role of a text. Some models are trained with a different prompt for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TextRole {
     Query,
     Document,
 }
 
 /// A model's files, located and read as far as the fingerprint needs.
-pub(super) struct Source {
+pub(super) struct ModelSource {
     /// The graph's file; `None` for the built-in graph.
     graph: Option<PathBuf>,
     tokenizer_file: PathBuf,
@@ -72,12 +72,12 @@ pub(super) struct Source {
     pooling: Result<Pooling, String>,
 }
 
-impl Source {
+impl ModelSource {
     /// Opens the model of a folder, or the built-in one.
-    pub(super) fn open(folder: Option<&Path>) -> Result<Source, String> {
+    pub(super) fn open(folder: Option<&Path>) -> Result<ModelSource, String> {
         let Some(folder) = folder else {
             let own = built_in::built_in().ok_or("this program has no built-in model")?;
-            return Ok(Source {
+            return Ok(ModelSource {
                 graph: None,
                 tokenizer_file: "the built-in tokenizer.json".into(),
                 tokenizer: own.tokenizer.into(),
@@ -110,7 +110,7 @@ impl Source {
             )
         })?;
         let (recipe, pooling) = (Recipe::read(folder)?, Pooling::read(folder));
-        Ok(Source { graph, tokenizer_file, tokenizer: tokenizer.into(), recipe, pooling })
+        Ok(ModelSource { graph, tokenizer_file, tokenizer: tokenizer.into(), recipe, pooling })
     }
 
     /// Returns sixteen hex digits of a SHA-256 over everything that a document's vector depends on, to tell
@@ -163,7 +163,7 @@ pub(super) struct Model {
     /// The graph's inputs among [`INPUTS`].
     inputs: Vec<&'static str>,
     /// The token rows, if the graph takes them as an extra input.
-    words: Option<Words>,
+    words: Option<WordTable>,
     output: String,
     pooling: Result<Pooling, String>,
     /// The number of tokens that the graph knows, if detectable.
@@ -185,7 +185,7 @@ struct Frame {
 
 impl Model {
     /// Loads graph and tokenizer, and runs once so that the first query does not pay for it.
-    pub(super) fn load(source: &Source, library: Option<&Path>) -> Result<Model, String> {
+    pub(super) fn load(source: &ModelSource, library: Option<&Path>) -> Result<Model, String> {
         let name = source.name();
         let tokenizer_name = source.tokenizer_file.display();
         let mut tokenizer = Tokenizer::from_bytes(&source.tokenizer).map_err(|error| {
@@ -243,16 +243,16 @@ impl Model {
                  ({error}); the two do not match: use both from the same export"
             )
         })?;
-        let warm_up = model.tokens("warm up", Kind::Query)?;
+        let warm_up = model.tokens("warm up", TextRole::Query)?;
         model.embed(&[&warm_up])?;
         Ok(model)
     }
 
     /// Returns the first 96 tokens of a text, or fewer if the model's limit is lower.
-    pub(super) fn tokens(&mut self, text: &str, kind: Kind) -> Result<Encoding, String> {
+    pub(super) fn tokens(&mut self, text: &str, kind: TextRole) -> Result<Encoding, String> {
         let frame = match kind {
-            Kind::Query => &self.query,
-            Kind::Document => &self.document,
+            TextRole::Query => &self.query,
+            TextRole::Document => &self.document,
         };
         let truncation = TruncationParams { max_length: frame.tokens, ..Default::default() };
         self.tokenizer.with_truncation(Some(truncation)).map_err(|error| error.to_string())?;
@@ -387,7 +387,7 @@ fn frames(tokenizer: &mut Tokenizer, recipe: &Recipe) -> Result<(Frame, Frame), 
 
 /// Returns the graph's inputs among [`INPUTS`]. A mask is optional: the texts of such a graph are run one by
 /// one, so there is no padding.
-fn inputs(graph: &[Outlet], words: Option<&Words>) -> Result<Vec<&'static str>, String> {
+fn inputs(graph: &[Outlet], words: Option<&WordTable>) -> Result<Vec<&'static str>, String> {
     let own = graph.iter().filter(|input| words.is_none_or(|words| words.input != input.name()));
     let found = own.map(|input| {
         let name = INPUTS.into_iter().find(|&name| name == input.name());
@@ -440,13 +440,13 @@ fn element(value: &ValueType) -> String {
     }
 }
 
-fn session(source: &Source, engine: &Engine) -> Result<(Session, Option<Words>), ort::Error> {
+fn session(source: &ModelSource, engine: &Engine) -> Result<(Session, Option<WordTable>), ort::Error> {
     if let Some(file) = &source.graph {
         return Ok((builder(engine)?.commit_from_file(file)?, None));
     }
     let own = built_in::built_in().expect("`Source::open` found it");
     let mut model = onnx::read(Bytes::from_static(own.graph)).expect("a test reads the compiled-in graph");
-    let words = model.graph.as_mut().and_then(Words::cut);
+    let words = model.graph.as_mut().and_then(WordTable::cut);
     if engine.native
         && let Some(model) = int8::rewritten(&model)
     {
@@ -487,7 +487,7 @@ mod of_the_built_in {
     #[test]
     fn a_text_has_the_same_vector_in_a_batch_and_with_the_table_in_the_graph() {
         built_in::bring_model();
-        let source = Source::open(None).expect("it is there");
+        let source = ModelSource::open(None).expect("it is there");
         let mut model = Model::load(&source, None).expect("there is an engine");
         let mut whole = Model::load(&source, None).expect("there is an engine");
         let session =
@@ -498,8 +498,11 @@ mod of_the_built_in {
         let long = "create a new issue in a repository with a title, a body and labels ".repeat(3);
         let texts =
             ["send a mail", "will it rain", "", "close the open pull requests of a repository", &long];
-        let tokens: Vec<(usize, Encoding)> =
-            texts.iter().map(|text| model.tokens(text, Kind::Query).expect("tokens")).enumerate().collect();
+        let tokens: Vec<(usize, Encoding)> = texts
+            .iter()
+            .map(|text| model.tokens(text, TextRole::Query).expect("tokens"))
+            .enumerate()
+            .collect();
         let apart: Vec<Vec<f32>> =
             tokens.iter().map(|(_, tokens)| whole.embed(&[tokens]).expect("a vector").remove(0)).collect();
         // All at once as well, which pads the most.

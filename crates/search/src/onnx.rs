@@ -111,7 +111,7 @@ pub(super) struct Opset {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Graph {
     #[prost(message, repeated, tag = "1")]
-    pub(super) node: Vec<Node>,
+    pub(super) node: Vec<OnnxNode>,
     #[prost(string, optional, tag = "2")]
     pub(super) name: Option<String>,
     #[prost(message, repeated, tag = "5")]
@@ -135,7 +135,7 @@ pub(super) struct ValueInfo {
 
 /// `NodeProto`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Node {
+pub(super) struct OnnxNode {
     #[prost(string, repeated, tag = "1")]
     pub(super) input: Vec<String>,
     #[prost(string, repeated, tag = "2")]

@@ -92,7 +92,7 @@ pub fn level(weight: f64, at: u64, now: u64) -> f64 {
 
 /// A document's boost for a query, and its source.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Learned {
+pub struct LearnedBoost {
     /// The boost to add to the score: more than 0, at most [`MOST_BOOST`].
     pub boost: f32,
     /// The words of the earlier query.
@@ -197,13 +197,13 @@ impl Outcomes {
 
     /// Returns each document's boost for a query with these [`words`], at a time in seconds since 1970.
     /// Leaves out documents without a boost.
-    pub fn boosts(&self, words: &[String], at: u64) -> HashMap<Arc<str>, Learned> {
+    pub fn boosts(&self, words: &[String], at: u64) -> HashMap<Arc<str>, LearnedBoost> {
         let words = tidy(words);
         let mut shared: HashMap<u64, usize> = HashMap::new();
         for id in words.iter().filter_map(|word| self.by_word.get(word)).flatten() {
             *shared.entry(*id).or_default() += 1;
         }
-        let mut best: HashMap<Arc<str>, Learned> = HashMap::new();
+        let mut best: HashMap<Arc<str>, LearnedBoost> = HashMap::new();
         for (id, shared) in shared {
             let row = &self.rows[&id];
             let overlap = overlap(words.len(), row.words.len(), shared);
@@ -213,14 +213,16 @@ impl Outcomes {
             // One fresh success gives half of the boost; each further one gives half of the rest.
             let strength = 1.0 - (-row.weight_at(at)).exp2();
             let boost = MOST_BOOST * overlap * strength;
-            let beats = |known: &Learned| {
+            let beats = |known: &LearnedBoost| {
                 boost.total_cmp(&known.boost).then_with(|| known.words.cmp(&row.words)).is_gt()
             };
             match best.entry(row.document.clone()) {
                 Entry::Occupied(known) if !beats(known.get()) => {}
-                Entry::Occupied(mut known) => *known.get_mut() = Learned { boost, words: row.words.clone() },
+                Entry::Occupied(mut known) => {
+                    *known.get_mut() = LearnedBoost { boost, words: row.words.clone() }
+                }
                 Entry::Vacant(none) => {
-                    none.insert(Learned { boost, words: row.words.clone() });
+                    none.insert(LearnedBoost { boost, words: row.words.clone() });
                 }
             }
         }

@@ -167,21 +167,21 @@ impl Products {
     }
 
     /// Returns how a document relates to the named products.
-    pub(super) fn bound(&self, named: &[Product], document: usize) -> Bound {
+    pub(super) fn bound(&self, named: &[Product], document: usize) -> ProductMatch {
         let bound = self.bound.get(document).map_or(&[][..], |bound| bound);
         if bound.iter().any(|product| named.contains(product)) {
-            Bound::Named
+            ProductMatch::Named
         } else if bound.iter().any(|product| matches!(product, Product::Known(_))) {
-            Bound::Other
+            ProductMatch::Other
         } else {
-            Bound::Free
+            ProductMatch::Free
         }
     }
 }
 
 /// How a document relates to the products that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bound {
+pub(super) enum ProductMatch {
     /// Bound to one of them.
     Named,
     /// Bound to another well-known product.
@@ -262,11 +262,11 @@ mod tests {
         ];
         let products =
             Products::updated(&Products::default(), &documents.map(Arc::new), &[None; 5], [].iter());
-        let check = |request: &str, expected: [Bound; 5]| {
+        let check = |request: &str, expected: [ProductMatch; 5]| {
             let named = products.named(request);
             assert_eq!([0, 1, 2, 3, 4].map(|at| products.bound(&named, at)), expected, "{request}");
         };
-        use Bound::{Free, Named, Other};
+        use ProductMatch::{Free, Named, Other};
         check("open an issue", [Other, Other, Free, Free, Free]);
         check("open an issue on GitHub", [Named, Other, Free, Free, Free]);
         check("a row in report.xlsx", [Other, Named, Free, Free, Free]);

@@ -37,9 +37,9 @@ const LONGEST_NAME: usize = 200;
 #[derive(Clone, Debug)]
 pub struct Query {
     /// The whole request.
-    pub(super) whole: Part,
+    pub(super) whole: QueryPart,
     /// The parts of a request for several things; empty otherwise.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<QueryPart>,
     /// The request as a name, in lower case.
     pub(super) verbatim: String,
     /// The request's words: `create issue` for `createIssue`; empty if too long for a name.
@@ -52,7 +52,7 @@ pub struct Query {
 
 /// A text to score by.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct QueryPart {
     pub(super) text: String,
     /// The text to embed: abbreviations are followed by their meaning.
     spoken: String,
@@ -83,16 +83,18 @@ impl Query {
         let whole = text::cut(request.trim(), MOST_CHARACTERS);
         let gloss = if rules.has(Rule::Languages) { languages::gloss(whole) } else { None };
         let (of_whole, parts) = match &gloss {
-            None => {
-                (Part::new(whole, false, rules), parts(whole, rules, |part| Part::new(part, false, rules)))
-            }
-            Some(Gloss { text, .. }) if translates => {
-                (Part::new(text, true, rules), parts(text, rules, |part| Part::new(part, true, rules)))
-            }
+            None => (
+                QueryPart::new(whole, false, rules),
+                parts(whole, rules, |part| QueryPart::new(part, false, rules)),
+            ),
+            Some(Gloss { text, .. }) if translates => (
+                QueryPart::new(text, true, rules),
+                parts(text, rules, |part| QueryPart::new(part, true, rules)),
+            ),
             Some(Gloss { language, text }) => (
-                Part::new(text, true, rules).spoken_as(whole),
+                QueryPart::new(text, true, rules).spoken_as(whole),
                 parts(whole, rules, |part| {
-                    Part::new(&language.into_english(part), true, rules).spoken_as(part)
+                    QueryPart::new(&language.into_english(part), true, rules).spoken_as(part)
                 }),
             ),
         };
@@ -147,13 +149,13 @@ impl Query {
     /// Returns the query by meaning only, without words, letters, parts and names.
     pub fn vector_only(&self) -> Query {
         let nothing = Query::parse("", Rules::default(), true);
-        let whole = Part { vector: self.whole.vector.clone(), ..nothing.whole.clone() };
+        let whole = QueryPart { vector: self.whole.vector.clone(), ..nothing.whole.clone() };
         Query { whole, ..nothing }
     }
 }
 
-impl Part {
-    fn new(part: &str, is_gloss: bool, rules: Rules) -> Part {
+impl QueryPart {
+    fn new(part: &str, is_gloss: bool, rules: Rules) -> QueryPart {
         let mut terms: Vec<Term> = Vec::new();
         let mut add = |term: String, weight: f32, by: &str| {
             if !terms.iter().any(|known| known.term == term) {
@@ -197,11 +199,11 @@ impl Part {
         trigrams.dedup();
         let actions =
             if rules.has(Rule::Actions) { actions::of_request(part, is_gloss) } else { Actions::NONE };
-        Part { text: part.to_owned(), spoken, terms, said, actions, trigrams, vector: None }
+        QueryPart { text: part.to_owned(), spoken, terms, said, actions, trigrams, vector: None }
     }
 
     /// Adds search terms that do not count as words of the request.
-    fn also(mut self, terms: Vec<String>) -> Part {
+    fn also(mut self, terms: Vec<String>) -> QueryPart {
         for term in terms {
             if !self.terms.iter().any(|known| known.term == term) {
                 self.terms.push(Term { by: term.clone(), term, weight: 1.0 });
@@ -211,7 +213,7 @@ impl Part {
     }
 
     /// Sets another text to embed.
-    fn spoken_as(mut self, text: &str) -> Part {
+    fn spoken_as(mut self, text: &str) -> QueryPart {
         text.clone_into(&mut self.spoken);
         self
     }
@@ -278,7 +280,7 @@ static SEAM: LazyLock<Regex> = LazyLock::new(|| {
 });
 
 /// Splits a request for several things into parts, each made by `part`; empty if there are too few.
-fn parts(request: &str, rules: Rules, part: impl Fn(&str) -> Part) -> Vec<Part> {
+fn parts(request: &str, rules: Rules, part: impl Fn(&str) -> QueryPart) -> Vec<QueryPart> {
     let texts = if rules.has(Rule::Parts) { split(request) } else { Vec::new() };
     let few = texts.len() < FEWEST_PARTS;
     if few { Vec::new() } else { texts.iter().take(MOST_PARTS).map(|text| part(text)).collect() }

@@ -27,7 +27,7 @@ const LANES: usize = 16;
 pub(super) struct Vectors {
     width: usize,
     rows: Arc<[Row]>,
-    placed: Option<Arc<Placed>>,
+    placed: Option<Arc<MappedGraph>>,
 }
 
 /// A vector, if known.
@@ -46,7 +46,7 @@ pub struct Graph {
 }
 
 /// A graph mapped to a set of vectors.
-struct Placed {
+struct MappedGraph {
     graph: Arc<Graph>,
     /// The start of each node's range in `numbers`; one more at the end.
     starts: Vec<usize>,
@@ -82,7 +82,7 @@ impl Vectors {
             starts[node] += starts[node - 1];
         }
         let numbers = pairs.into_iter().map(|(_, number)| number).collect();
-        Vectors { placed: Some(Arc::new(Placed { graph, starts, numbers, rest })), ..self.clone() }
+        Vectors { placed: Some(Arc::new(MappedGraph { graph, starts, numbers, rest })), ..self.clone() }
     }
 
     /// Counts the graph's nodes without a vector.

@@ -6,10 +6,10 @@
 
 use bytes::Bytes;
 
-use super::onnx::{FLOAT, Graph, INT8, Message, Node, ValueInfo};
+use super::onnx::{FLOAT, Graph, INT8, Message, OnnxNode, ValueInfo};
 
 /// A table of int8 rows, each with a scale.
-pub(super) struct Words {
+pub(super) struct WordTable {
     /// The name of the input that takes the rows, as `[batch, sequence, width]`.
     pub(super) input: String,
     pub(super) width: usize,
@@ -17,16 +17,16 @@ pub(super) struct Words {
     scales: Bytes,
 }
 
-impl Words {
+impl WordTable {
     /// Cuts the look-up out of a graph and returns its table; `None` leaves a graph of another form as it is.
-    pub(super) fn cut(graph: &mut Graph) -> Option<Words> {
+    pub(super) fn cut(graph: &mut Graph) -> Option<WordTable> {
         let read_by = |kind: &str, input: &str| {
             graph
                 .node
                 .iter()
                 .find(|node| node.op_type() == kind && node.input.first().is_some_and(|first| first == input))
         };
-        let is_look_up = |node: &&Node| {
+        let is_look_up = |node: &&OnnxNode| {
             node.op_type() == "Gather" && node.input.get(1).is_some_and(|ids| ids == "input_ids")
         };
         let weight = |name: &str, kind: i32| {
@@ -52,7 +52,7 @@ impl Words {
         graph.input.push(ValueInfo::tensor(&input, FLOAT, &dims).encode_to_vec());
         graph.node.retain(|node| node.output.first() != Some(&input));
         graph.drop_unused();
-        Some(Words { input, width, values, scales })
+        Some(WordTable { input, width, values, scales })
     }
 
     /// Returns the row of a token as the graph would unpack it; `None` for a number that the table lacks.
@@ -69,12 +69,12 @@ impl Words {
 mod tests {
     use super::{super::onnx::Tensor, *};
 
-    fn node(kind: &str, input: &[&str], output: &str) -> Node {
-        Node {
+    fn node(kind: &str, input: &[&str], output: &str) -> OnnxNode {
+        OnnxNode {
             input: input.iter().map(|&name| name.to_owned()).collect(),
             output: vec![output.to_owned()],
             op_type: Some(kind.to_owned()),
-            ..Node::default()
+            ..OnnxNode::default()
         }
     }
 
@@ -112,9 +112,9 @@ mod tests {
     #[test]
     fn the_rows_become_an_input() {
         let mut graph = graph();
-        let words = Words::cut(&mut graph).expect("a table");
+        let words = WordTable::cut(&mut graph).expect("a table");
         assert_eq!((words.input.as_str(), words.width), ("words", 2));
-        let kinds: Vec<&str> = graph.node.iter().map(Node::op_type).collect();
+        let kinds: Vec<&str> = graph.node.iter().map(OnnxNode::op_type).collect();
         assert_eq!(kinds, ["Shape", "Expand"]);
         assert!(graph.initializer.is_empty());
         assert_eq!(
@@ -131,7 +131,7 @@ mod tests {
             let mut other = graph();
             change(&mut other);
             let before = other.clone();
-            assert!(Words::cut(&mut other).is_none());
+            assert!(WordTable::cut(&mut other).is_none());
             assert_eq!(other, before);
         };
         check(&|graph| graph.initializer[0].data_type = Some(FLOAT));

@@ -32,8 +32,8 @@ use serde_json::{Map, Value, json};
 
 pub use self::marks::mark;
 use self::{
-    build::{Names, build, own_name, renames},
-    changes::{Names as FullNames, Tools, Uses, names_of, used_by},
+    build::{ToolNamePair, build, own_name, renames},
+    changes::{FullNames, Tools, Uses, names_of, used_by},
 };
 use crate::{
     pins::{DefinitionChange, ServerTrust},
@@ -56,7 +56,7 @@ const SUGGESTIONS: usize = 5;
 /// What an entry of the catalogue is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum EntryKind {
     /// A tool of a server, or one of Nonet's own.
     #[default]
     Tool,
@@ -66,7 +66,7 @@ pub enum Kind {
     App,
 }
 
-impl Kind {
+impl EntryKind {
     /// Returns the kind of a category's entries.
     fn of(server: &str) -> Self {
         match server {
@@ -92,7 +92,7 @@ pub struct Tool {
     /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
     pub server: Arc<str>,
     /// What it is.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// The server that has the prompt, if the entry is one.
     pub of: Option<Arc<str>>,
     /// The tool's name: the server's own, or the configuration's new one.
@@ -214,7 +214,7 @@ impl Tool {
 
     /// Returns whether it is a server's tool: not one of Nonet's own, not a skill, and not an app.
     pub fn is_of_server(&self) -> bool {
-        self.kind == Kind::Tool && &*self.server != GATEWAY
+        self.kind == EntryKind::Tool && &*self.server != GATEWAY
     }
 
     /// Returns the server that its calls reach: for a prompt, the server that has it.
@@ -246,8 +246,8 @@ impl Tool {
         }
         // `skills` and `apps` say nothing about the entry; a prompt shares its server's subject.
         let group: &str = match self.kind {
-            Kind::Tool => &self.server,
-            Kind::Skill | Kind::App => self.of.as_deref().unwrap_or_default(),
+            EntryKind::Tool => &self.server,
+            EntryKind::Skill | EntryKind::App => self.of.as_deref().unwrap_or_default(),
         };
         Document::from_definition(
             &self.full,
@@ -257,7 +257,7 @@ impl Tool {
             &self.description,
             self.telling_schema(),
             terms,
-            if self.kind == Kind::Tool { server_description } else { "" },
+            if self.kind == EntryKind::Tool { server_description } else { "" },
         )
     }
 }
@@ -277,7 +277,7 @@ pub struct Sight<'a> {
 }
 
 /// What a name can mean, given the server that it names.
-struct Meant<'a> {
+struct NameMeanings<'a> {
     /// The servers that the name names; empty if it names none.
     servers: Vec<Arc<str>>,
     /// For a skill, the servers whose prompt it names.
@@ -287,7 +287,7 @@ struct Meant<'a> {
     sight: Sight<'a>,
 }
 
-impl<'a> Meant<'a> {
+impl<'a> NameMeanings<'a> {
     fn of(given: &'a str, sight: Sight<'a>) -> Self {
         let there = |servers: &[Arc<str>]| {
             servers.iter().filter(|server| (sight.is_there)(server)).cloned().collect::<Vec<_>>()
@@ -381,7 +381,7 @@ impl Listing {
 
 /// One server's listing with the server's settings; no settings for Nonet's own categories.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct CatalogSource {
     /// The server's name, or [`GATEWAY`], [`SKILLS`] or [`APPS`].
     pub server: Arc<str>,
     /// What it listed.
@@ -432,29 +432,29 @@ pub struct Catalog {
     passed: Arc<PromptsResources>,
     names: Arc<Namespaces>,
     /// The parts that the catalogue was built from.
-    parts: BTreeMap<Arc<str>, Arc<Part>>,
+    parts: BTreeMap<Arc<str>, Arc<CatalogPart>>,
     policies: BTreeMap<String, PolicyRule>,
 }
 
 /// The part of the catalogue that depends on one source only.
 #[derive(Clone, Debug)]
-struct Part {
-    source: Source,
+struct CatalogPart {
+    source: CatalogSource,
     /// Its tools, each name once.
     tools: Vec<Arc<Tool>>,
     /// Its entry, if no other server has one of its full names.
     entry: Arc<ServerEntry>,
 }
 
-impl Part {
+impl CatalogPart {
     /// Builds a part, and reuses what has not changed since the part `before`. `same_rules`: `before` was built with the same
     /// policies.
     fn new(
-        source: Source,
-        before: Option<&Arc<Part>>,
+        source: CatalogSource,
+        before: Option<&Arc<CatalogPart>>,
         same_rules: bool,
         policies: &BTreeMap<String, PolicyRule>,
-    ) -> Arc<Part> {
+    ) -> Arc<CatalogPart> {
         let server = &source.server;
         let settings = source.settings.as_deref();
         let same_rules = before.is_some_and(|before| same_rules && before.source.settings == source.settings);
@@ -482,7 +482,7 @@ impl Part {
             let same_trust =
                 |old: &Tool| old.change.as_ref() == trust.and_then(|trust| trust.change.as_ref());
             let old = old.get(name).filter(|old| old.definition == *definition);
-            let names = Names { own: name, shown: renames.get(name).map_or(name, |new| &**new) };
+            let names = ToolNamePair { own: name, shown: renames.get(name).map_or(name, |new| &**new) };
             tools.push(match old {
                 Some(old) if same_rules && *old.name == *names.shown && same_trust(old) => (*old).clone(),
                 _ => {
@@ -501,7 +501,7 @@ impl Part {
             ..ServerEntry::default()
         };
         let entry = Arc::new(entry.with_tools(&tools));
-        Arc::new(Part { source, tools, entry })
+        Arc::new(CatalogPart { source, tools, entry })
     }
 }
 
@@ -516,8 +516,11 @@ impl ServerEntry {
 
 impl Catalog {
     /// Joins listings into one catalogue. `policies` are the whole configuration's, by name.
-    pub fn new(sources: impl IntoIterator<Item = Source>, policies: &BTreeMap<String, PolicyRule>) -> Self {
-        let sources: Vec<Source> = sources.into_iter().collect();
+    pub fn new(
+        sources: impl IntoIterator<Item = CatalogSource>,
+        policies: &BTreeMap<String, PolicyRule>,
+    ) -> Self {
+        let sources: Vec<CatalogSource> = sources.into_iter().collect();
         let names = Arc::new(Namespaces::new(sources.iter().map(|source| &*source.server)));
         Self::default().updated(sources, policies, &names)
     }
@@ -528,15 +531,15 @@ impl Catalog {
     /// or without a list.
     pub fn updated(
         &self,
-        sources: impl IntoIterator<Item = Source>,
+        sources: impl IntoIterator<Item = CatalogSource>,
         policies: &BTreeMap<String, PolicyRule>,
         names: &Arc<Namespaces>,
     ) -> Self {
         let same_rules = self.policies == *policies;
-        let mut parts: BTreeMap<Arc<str>, Arc<Part>> = BTreeMap::new();
+        let mut parts: BTreeMap<Arc<str>, Arc<CatalogPart>> = BTreeMap::new();
         for source in sources {
             let server = source.server.clone();
-            let part = Part::new(source, self.parts.get(&server), same_rules, policies);
+            let part = CatalogPart::new(source, self.parts.get(&server), same_rules, policies);
             parts.insert(server, part);
         }
         let changed = if same_rules { self.changed(&parts, names) } else { None };
@@ -546,7 +549,7 @@ impl Catalog {
     /// Returns the catalogue of these parts, with all tables rebuilt.
     fn joined(
         &self,
-        mut parts: BTreeMap<Arc<str>, Arc<Part>>,
+        mut parts: BTreeMap<Arc<str>, Arc<CatalogPart>>,
         policies: &BTreeMap<String, PolicyRule>,
         names: &Arc<Namespaces>,
     ) -> Self {
@@ -629,7 +632,11 @@ impl Catalog {
     }
 
     /// Returns the prompts and resources of all servers; this catalogue's own if they are unchanged.
-    fn passed_of(&self, parts: &BTreeMap<Arc<str>, Arc<Part>>, names: &Namespaces) -> Arc<PromptsResources> {
+    fn passed_of(
+        &self,
+        parts: &BTreeMap<Arc<str>, Arc<CatalogPart>>,
+        names: &Namespaces,
+    ) -> Arc<PromptsResources> {
         let offers = || {
             let parts = parts.iter().map(|(server, part)| (server, &part.source.listing, &part.entry));
             parts.map(|(server, listing, entry)| ServerOffer {
@@ -641,7 +648,7 @@ impl Catalog {
                 templates: &listing.templates,
             })
         };
-        let same = |(one, other): (&Arc<Part>, &Arc<Part>)| {
+        let same = |(one, other): (&Arc<CatalogPart>, &Arc<CatalogPart>)| {
             let (a, b) = (&one.source, &other.source);
             a.server == b.server
                 && one.entry.verbatim == other.entry.verbatim
@@ -806,7 +813,7 @@ impl Catalog {
         if let Some(tool) = self.tools.get(given).filter(|tool| sight.shows(tool)) {
             return Ok(tool);
         }
-        let meant = Meant::of(given, sight);
+        let meant = NameMeanings::of(given, sight);
         let is_own = |tool: &&Arc<Tool>| {
             let fold = name::fold(given);
             let unlisted = self.unlisted_owner(&fold, &meant);
@@ -835,8 +842,8 @@ impl Catalog {
                 names.truncate(1);
             }
             // A skill or an app never shadows a tool.
-            if names.iter().any(|full| self.tools[*full].kind == Kind::Tool) {
-                names.retain(|full| self.tools[*full].kind == Kind::Tool);
+            if names.iter().any(|full| self.tools[*full].kind == EntryKind::Tool) {
+                names.retain(|full| self.tools[*full].kind == EntryKind::Tool);
             }
             let exact: Vec<&&Arc<str>> =
                 names.iter().filter(|full| *self.tools[**full].name == *name).collect();
@@ -855,7 +862,7 @@ impl Catalog {
     }
 
     /// Returns a server without a known listing that may own a folded name, if the name names no other server.
-    fn unlisted_owner<'a>(&self, folded: &'a str, meant: &Meant<'a>) -> Option<&'a Arc<str>> {
+    fn unlisted_owner<'a>(&self, folded: &'a str, meant: &NameMeanings<'a>) -> Option<&'a Arc<str>> {
         let is_unlisted = |server: &&Arc<str>| {
             (meant.sight.is_there)(server)
                 && !name::RESERVED.contains(&&***server)
@@ -865,7 +872,7 @@ impl Catalog {
     }
 
     /// Returns the full names of the tools that a name may spell.
-    fn spelled<'a>(&'a self, name: &str, meant: &Meant<'_>) -> Vec<&'a Arc<str>> {
+    fn spelled<'a>(&'a self, name: &str, meant: &NameMeanings<'_>) -> Vec<&'a Arc<str>> {
         let fold = name::fold(name);
         let by = |map: &'a FullNames| {
             let names = map.get(&*fold).into_iter().flat_map(|names| names.iter());
@@ -881,7 +888,7 @@ impl Catalog {
                 bare.retain(|full| spelled.contains(server(full)));
             }
             if name::meta_tool(name).is_some() {
-                bare.retain(|full| self.tools[*full].kind != Kind::Tool);
+                bare.retain(|full| self.tools[*full].kind != EntryKind::Tool);
             }
             if let Some(unlisted) = self.unlisted_owner(&fold, meant) {
                 names.retain(|full| server(full) == unlisted);
@@ -938,7 +945,7 @@ impl Catalog {
 
 /// Gives every tool its wire name. Tools whose plain names clash all get the hash, so that no name depends on their order.
 /// Returns the full names that several servers give, each with the first of those servers, which owns the name.
-fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<Part>>) -> (HashMap<Arc<str>, Arc<str>>, Uses) {
+fn give_wire_names(parts: &mut BTreeMap<Arc<str>, Arc<CatalogPart>>) -> (HashMap<Arc<str>, Arc<str>>, Uses) {
     let mut first: HashMap<Arc<str>, &Arc<str>> = HashMap::new();
     let mut shadowed: HashMap<Arc<str>, Arc<str>> = HashMap::new();
     let mut uses = Uses::default();

@@ -76,19 +76,19 @@ use self::{
     subscriptions::Subscriptions,
 };
 pub use self::{
-    breaker::{BreakerNews, BreakerStatus, Resting},
+    breaker::{BreakerNews, BreakerRefusal, BreakerStatus},
     history::{HistoryEntry, HistoryKind},
     likely_cause::likely_cause,
-    placement::{Holder, Place, Placed, Placements, Relayed},
+    placement::{Placements, ProgramHolder, ProgramPlace, ProgramPlacement, RelayedCall},
     program::run_program,
     question_board::{QuestionBoard, TakenRequests},
     reach::{Reach, net_text},
     server_requests::{
-        ClientChannel, ClientWait, Declined, ELICITATION, InputReplies, InputRequests, LogLevel, SAMPLING,
-        ToClient,
+        ClientChannel, ClientMessage, ClientWait, DeclinedRequest, ELICITATION, InputReplies, InputRequests,
+        LogLevel, SAMPLING,
     },
     subscriptions::ResourceSubscription,
-    tap::{Held, ProgressSink},
+    tap::{HeldResult, ProgressSink},
     turns::{EscapedTexts, QuestionTurns},
 };
 pub use self::{
@@ -205,7 +205,7 @@ pub enum CallError {
     Busy(usize),
     /// The server or the tool is cut off for a while.
     #[error("its calls are paused")]
-    Resting(Resting),
+    Resting(BreakerRefusal),
     /// The server answered with a protocol error.
     #[error("{}", .0.message)]
     Rpc(ErrorData),
@@ -283,7 +283,7 @@ pub struct Control {
     /// The number of the client that takes its turn at the server.
     pub owner: u64,
     /// The memory that large results of the call take. Hold it as long as the results.
-    pub held: Held,
+    pub held: HeldResult,
 }
 
 impl Control {
@@ -424,7 +424,7 @@ pub struct Connection {
     log_level: Mutex<Option<LogLevel>>,
     subscriptions: Arc<Subscriptions>,
     /// Where the program runs, if one replica of a cluster runs it for all.
-    placed: Option<Arc<Placed>>,
+    placed: Option<Arc<ProgramPlacement>>,
     /// The server's last list, for other replicas.
     listed: watch::Sender<Option<Arc<Listing>>>,
     /// The requests that wait for an answer.
@@ -626,7 +626,7 @@ impl Connection {
     }
 
     /// Returns where the program runs, if one replica of a cluster runs it for all.
-    pub fn placed(&self) -> Option<&Arc<Placed>> {
+    pub fn placed(&self) -> Option<&Arc<ProgramPlacement>> {
         self.placed.as_ref()
     }
 

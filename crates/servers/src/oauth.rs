@@ -35,7 +35,7 @@ use rmcp::transport::auth::{
 
 use self::vault::Stamp;
 pub use self::{
-    callback::{Callback, CameBack},
+    callback::{Callback, ReturnedBrowser},
     place::SignInPlace,
     sign_in::{SignIn, SignInError, SignInRequest},
     vault::{KeptRecord, SignInRecord, Vault, VaultEntry, VaultError},

@@ -18,7 +18,7 @@ use std::{
 
 use nonet_base::{clock::Clock, json::set_member};
 use nonet_config::{NewServers, OnChange};
-use nonet_store::{Opened, Pin, PinKind, PinStep, PinStore, PinWrite, PinsDb, StoreError};
+use nonet_store::{OpenDb, Pin, PinKind, PinStep, PinStore, PinWrite, PinsDb, StoreError};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -40,14 +40,14 @@ const HELD: &str = "Held: the user has not trusted this definition yet, so it is
 
 /// A definition's state relative to the trusted one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum DefinitionState {
     /// It differs from the trusted one.
     Changed,
     /// No definition of this name was trusted.
     New,
 }
 
-impl Standing {
+impl DefinitionState {
     /// Returns the state as one word.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Standing {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DefinitionChange {
     /// Its state.
-    pub standing: Standing,
+    pub standing: DefinitionState,
     /// The consequence for calls.
     pub effect: OnChange,
     /// The key of the configuration that sets the consequence.
@@ -134,7 +134,7 @@ pub struct ChangeNews {
 
 /// What is published for a server, and what is to be reported.
 #[derive(Clone, Debug, Default)]
-pub struct Checked {
+pub struct CheckedListing {
     /// The definitions to publish: where changes are held, the trusted ones.
     pub definitions: Definitions,
     /// The trust state of the definitions.
@@ -144,7 +144,7 @@ pub struct Checked {
 }
 
 /// The hashes of the servers' current definitions, by server.
-pub type Listed = BTreeMap<Arc<str>, LockedServer>;
+pub type CurrentHashes = BTreeMap<Arc<str>, LockedServer>;
 
 /// The pins of a server, by kind and name.
 type ServerPins = HashMap<(PinKind, String), Pin>;
@@ -158,7 +158,7 @@ pub struct Pins {
     lock: PathBuf,
     /// The pins shared by all replicas; if absent, a file in the folder holds the pins.
     shared: Option<Arc<dyn PinStore>>,
-    db: Opened<dyn PinStore>,
+    db: OpenDb<dyn PinStore>,
     /// The shared pins as last read, used while they cannot be read.
     last_read: Mutex<HashMap<Arc<str>, ServerPins>>,
     last_version: AtomicI64,
@@ -169,8 +169,8 @@ pub struct Pins {
     clock: Clock,
     /// Changes with each write by this process.
     revision: AtomicU64,
-    locked: Mutex<Locked>,
-    listed: Mutex<Listed>,
+    locked: Mutex<LockFileCache>,
+    listed: Mutex<CurrentHashes>,
     /// The revision of the last check.
     checked: Mutex<Option<(u64, i64)>>,
     /// The servers with changes.
@@ -181,7 +181,7 @@ pub struct Pins {
 
 /// The lock file as last read.
 #[derive(Debug, Default)]
-struct Locked {
+struct LockFileCache {
     stamp: Option<(SystemTime, u64)>,
     is_read: bool,
     file: Option<Arc<LockFile>>,
@@ -208,7 +208,7 @@ impl Pins {
             config: config.into(),
             lock: nonet_config::lock_file_beside(Path::new(config)),
             shared: None,
-            db: Opened::default(),
+            db: OpenDb::default(),
             last_read: Mutex::default(),
             last_version: AtomicI64::new(0),
             missed: Mutex::default(),
@@ -312,13 +312,13 @@ impl Pins {
                 Some(LockFile::default())
             }
         };
-        *locked = Locked { stamp, is_read: true, file: file.map(Arc::new) };
+        *locked = LockFileCache { stamp, is_read: true, file: file.map(Arc::new) };
         self.revision.fetch_add(1, Ordering::AcqRel);
         locked.file.clone()
     }
 
     /// Compares a server's list with the trusted definitions, and pins new ones. Blocks.
-    pub fn check(&self, server: &Arc<str>, listed: &Definitions, rules: &TrustRules) -> Checked {
+    pub fn check(&self, server: &Arc<str>, listed: &Definitions, rules: &TrustRules) -> CheckedListing {
         let lock = self.read_lock();
         let items = items(listed);
         let hashes: Vec<Arc<str>> = items.iter().map(|item| hash(&item.value).into()).collect();
@@ -351,7 +351,7 @@ impl Pins {
                 }
             }
         }
-        self.judge(server, listed, &Seen { items, hashes, pins, lock: lock.as_deref(), rules })
+        self.judge(server, listed, &PinComparison { items, hashes, pins, lock: lock.as_deref(), rules })
     }
 
     /// Returns the pins of a server; `None` if they cannot be read.
@@ -369,7 +369,7 @@ impl Pins {
     }
 
     /// Decides what is published and what is reported.
-    fn judge(&self, server: &Arc<str>, listed: &Definitions, seen: &Seen<'_>) -> Checked {
+    fn judge(&self, server: &Arc<str>, listed: &Definitions, seen: &PinComparison<'_>) -> CheckedListing {
         let end = Instant::now() + definition::PATIENCE;
         let mut differing = 0;
         let mut trust = ServerTrust::default();
@@ -401,7 +401,7 @@ impl Pins {
                         .into(),
                     false => told_difference(standing, trusted.as_ref(), item, end),
                 },
-                trusted_hints: (standing == Standing::Changed).then(|| {
+                trusted_hints: (standing == DefinitionState::Changed).then(|| {
                     trusted.as_ref().and_then(|old| old.get("annotations").cloned()).unwrap_or_default()
                 }),
             });
@@ -431,7 +431,7 @@ impl Pins {
             true => drop(self.waiting.lock().insert(server.clone())),
             false => drop(self.waiting.lock().remove(server)),
         }
-        Checked { definitions: substituted(listed, &published), trust: Arc::new(trust), news }
+        CheckedListing { definitions: substituted(listed, &published), trust: Arc::new(trust), news }
     }
 
     /// Returns a pin's trusted definition, as far as its text is kept.
@@ -469,7 +469,8 @@ impl Pins {
         let end = Instant::now() + definition::PATIENCE;
         let read = |text: Option<String>| text.and_then(|text| serde_json::from_str::<Value>(&text).ok());
         let waiting = db.waiting(most)?.into_iter().map(|(pin, texts)| {
-            let standing = if pin.trusted.is_some() { Standing::Changed } else { Standing::New };
+            let standing =
+                if pin.trusted.is_some() { DefinitionState::Changed } else { DefinitionState::New };
             let trusted = read(texts.trusted);
             let (difference, marked) = match read(texts.waiting) {
                 Some(value) => {
@@ -489,7 +490,7 @@ impl Pins {
     }
 
     /// Returns the hashes of the servers' current definitions.
-    pub fn listed(&self) -> Listed {
+    pub fn listed(&self) -> CurrentHashes {
         self.listed.lock().clone()
     }
 
@@ -507,7 +508,7 @@ pub struct WaitingPin {
     /// The pin as last read.
     pub pin: Pin,
     /// Its state.
-    pub standing: Standing,
+    pub standing: DefinitionState,
     /// The differences from the trusted definition, or the new definition.
     pub difference: String,
     /// The differences with the words that differ, if the trusted definition is kept.
@@ -553,7 +554,7 @@ pub fn shown_name(pin: &Pin) -> String {
 pub const ELSEWHERE: &str = "nonet/elsewhere";
 
 /// The data that a check compares.
-struct Seen<'a> {
+struct PinComparison<'a> {
     items: Vec<Item<'a>>,
     hashes: Vec<Arc<str>>,
     pins: HashMap<(PinKind, String), Pin>,
@@ -561,9 +562,15 @@ struct Seen<'a> {
     rules: &'a TrustRules,
 }
 
-impl Seen<'_> {
+impl PinComparison<'_> {
     /// Returns an item's state; `None` if it is trusted.
-    fn standing(&self, server: &str, item: &Item<'_>, hash: &str, pin: Option<&Pin>) -> Option<Standing> {
+    fn standing(
+        &self,
+        server: &str,
+        item: &Item<'_>,
+        hash: &str,
+        pin: Option<&Pin>,
+    ) -> Option<DefinitionState> {
         let trusted = pin.and_then(|pin| pin.trusted.as_deref());
         let is_trusted = match locked(self.lock, server, item, hash) {
             Some(true) => true,
@@ -573,17 +580,17 @@ impl Seen<'_> {
         };
         match trusted {
             _ if is_trusted => None,
-            Some(trusted) if trusted != hash => Some(Standing::Changed),
-            _ => Some(Standing::New),
+            Some(trusted) if trusted != hash => Some(DefinitionState::Changed),
+            _ => Some(DefinitionState::New),
         }
     }
 
     /// Returns the consequence of a change, and the key that sets it.
-    fn effect(&self, standing: Standing, item: &Item<'_>) -> (OnChange, String) {
+    fn effect(&self, standing: DefinitionState, item: &Item<'_>) -> (OnChange, String) {
         let TrustRules { on_change, rule, new_servers } = self.rules;
         match (standing, on_change, new_servers) {
             (_, OnChange::Tell, _) if item.is_elsewhere() => (OnChange::Hold, "base_url".into()),
-            (Standing::New, OnChange::Tell, NewServers::Hold) => {
+            (DefinitionState::New, OnChange::Tell, NewServers::Hold) => {
                 (OnChange::Hold, "gateway.new_servers".into())
             }
             _ => (*on_change, rule.clone()),
@@ -693,15 +700,22 @@ fn kept(item: &Item<'_>) -> String {
 }
 
 /// Returns the differences, for people.
-fn told_difference(standing: Standing, trusted: Option<&Value>, item: &Item<'_>, end: Instant) -> String {
+fn told_difference(
+    standing: DefinitionState,
+    trusted: Option<&Value>,
+    item: &Item<'_>,
+    end: Instant,
+) -> String {
     let named = |value: &Value| match item.kind {
         PinKind::Instructions => json!({ "instructions": value }),
         _ => value.clone(),
     };
     match (standing, trusted) {
-        (Standing::Changed, Some(trusted)) => difference(&named(trusted), &named(&item.value), end),
-        (Standing::Changed, None) => "The trusted definition is not kept; only its hash is known.".into(),
-        (Standing::New, _) => difference(&json!({}), &named(&item.value), end),
+        (DefinitionState::Changed, Some(trusted)) => difference(&named(trusted), &named(&item.value), end),
+        (DefinitionState::Changed, None) => {
+            "The trusted definition is not kept; only its hash is known.".into()
+        }
+        (DefinitionState::New, _) => difference(&json!({}), &named(&item.value), end),
     }
 }
 

@@ -62,7 +62,7 @@ pub struct ServerOffer<'a> {
 
 /// Why a URI leads to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum UriClaim {
     /// The server lists it, or a template that matches it.
     Listed,
     /// A result of the server links to it.
@@ -75,7 +75,7 @@ pub enum Claim {
 #[derive(Debug, PartialEq, Eq)]
 pub enum UriTarget {
     /// This server, under this URI.
-    Server(Arc<str>, String, Claim),
+    Server(Arc<str>, String, UriClaim),
     /// Any of several servers, by URIs that each name one.
     Ambiguous(Vec<String>),
     /// No known server.
@@ -278,12 +278,12 @@ impl PromptsResources {
         if let Some((server, own)) = split_named(uri) {
             return match self.servers.get(server).filter(|server| seen(server)) {
                 Some(server) if self.lists(server, own) => {
-                    UriTarget::Server(server.clone(), own.into(), Claim::Listed)
+                    UriTarget::Server(server.clone(), own.into(), UriClaim::Listed)
                 }
                 Some(server) if linked(own).contains(server) => {
-                    UriTarget::Server(server.clone(), own.into(), Claim::Linked)
+                    UriTarget::Server(server.clone(), own.into(), UriClaim::Linked)
                 }
-                Some(server) => UriTarget::Server(server.clone(), own.into(), Claim::Named),
+                Some(server) => UriTarget::Server(server.clone(), own.into(), UriClaim::Named),
                 None => UriTarget::Unknown,
             };
         }
@@ -299,7 +299,7 @@ impl PromptsResources {
         match &servers[..] {
             [] => UriTarget::Unknown,
             [one] => {
-                let claim = if self.lists(one, uri) { Claim::Listed } else { Claim::Linked };
+                let claim = if self.lists(one, uri) { UriClaim::Listed } else { UriClaim::Linked };
                 UriTarget::Server(one.clone(), uri.into(), claim)
             }
             many => UriTarget::Ambiguous(many.iter().map(|server| named_uri(server, uri)).collect()),
@@ -430,7 +430,7 @@ mod tests {
         let uris: Vec<&Value> = passed.resources().iter().map(|entry| &entry.shown["uri"]).collect();
         assert_eq!(uris, ["shared://x", "nonet://own/shared://x"]);
         let others = |server: &str| server != "own";
-        let to = |server: &str| UriTarget::Server(server.into(), "shared://x".into(), Claim::Listed);
+        let to = |server: &str| UriTarget::Server(server.into(), "shared://x".into(), UriClaim::Listed);
         assert_eq!(passed.resolve_uri("shared://x", &others, NO_LINKS), to("docs"));
         assert_eq!(passed.resolve_uri("nonet://own/shared://x", &others, NO_LINKS), UriTarget::Unknown);
         assert_eq!(passed.resolve_uri("nonet://own/shared://x", ALL, NO_LINKS), to("own"));
@@ -499,7 +499,7 @@ mod tests {
         let shown: Vec<&str> =
             passed.resources().iter().filter_map(|entry| entry.shown["uri"].as_str()).collect();
         assert_eq!(shown, ["file:///a", "nonet://docs/shared://x", "nonet://web/shared://x"]);
-        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into(), Claim::Listed);
+        let to = |server: &str, own: &str| UriTarget::Server(server.into(), own.into(), UriClaim::Listed);
         for (uri, leads) in [
             ("file:///a", to("docs", "file:///a")),
             ("nonet://docs/file:///a", to("docs", "file:///a")),
@@ -525,7 +525,7 @@ mod tests {
     #[test]
     fn owners_come_before_links() {
         let passed = passed();
-        let check = |uri: &str, links: &'static [&str], expected: Option<(&str, Claim)>| {
+        let check = |uri: &str, links: &'static [&str], expected: Option<(&str, UriClaim)>| {
             let linked = |_: &str| links.iter().map(|server| Arc::from(*server)).collect();
             let found = match passed.resolve_uri(uri, ALL, &linked) {
                 UriTarget::Server(server, _, claim) => Some((server, claim)),
@@ -533,16 +533,16 @@ mod tests {
             };
             assert_eq!(found, expected.map(|(server, claim)| (server.into(), claim)), "{uri} {links:?}");
         };
-        check("file:///a", &["web"], Some(("docs", Claim::Listed)));
-        check("file:///b", &["docs"], Some(("docs", Claim::Linked)));
+        check("file:///a", &["web"], Some(("docs", UriClaim::Listed)));
+        check("file:///b", &["docs"], Some(("docs", UriClaim::Linked)));
         // Two servers link to it, or one links and another has a template, so neither is chosen.
         check("file:///b", &["docs", "web"], None);
         check("tree:a", &["docs"], None);
-        check("tree:a", &["web"], Some(("web", Claim::Listed)));
+        check("tree:a", &["web"], Some(("web", UriClaim::Listed)));
         // A server that both lists the URI and links to it takes nothing from the other.
         check("shared://x", &["web"], None);
-        check("nonet://docs/file:///b", &["web"], Some(("docs", Claim::Named)));
-        check("nonet://web/file:///b", &["web"], Some(("web", Claim::Linked)));
+        check("nonet://docs/file:///b", &["web"], Some(("docs", UriClaim::Named)));
+        check("nonet://web/file:///b", &["web"], Some(("web", UriClaim::Linked)));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use nonet_parts::kept;
 use nonet_schema::Misfit;
 use nonet_servers::{
     catalog::Tool,
-    downstream::{CallError, Remedy, Resting, State},
+    downstream::{BreakerRefusal, CallError, Remedy, State},
 };
 use nonet_store::StoreError;
 use nonet_text::{
@@ -162,8 +162,8 @@ fn fault_of(tool: &Tool, error: CallError) -> Fault {
 }
 
 /// Builds the fault for a call of a resting tool or server.
-fn is_resting(tool: &Tool, resting: &Resting) -> Fault {
-    let Resting { is_server, failures, error, wait } = resting;
+fn is_resting(tool: &Tool, resting: &BreakerRefusal) -> Fault {
+    let BreakerRefusal { is_server, failures, error, wait } = resting;
     let (code, name) =
         if *is_server { (Code::ServerDown, &tool.server) } else { (Code::UpstreamError, &tool.full) };
     let wait_shown = humantime::format_duration(Duration::from_secs(wait.as_secs().max(1)));

@@ -90,12 +90,12 @@ impl CallContent {
 #[derive(Debug)]
 pub struct Feed {
     on: AtomicBool,
-    latest: Mutex<Latest>,
+    latest: Mutex<LatestCalls>,
     sender: broadcast::Sender<Arc<FinishedCall>>,
 }
 
 #[derive(Debug, Default)]
-struct Latest {
+struct LatestCalls {
     calls: VecDeque<(Arc<FinishedCall>, CallContent)>,
     /// The number of the last call.
     last: u64,
@@ -111,7 +111,7 @@ impl Default for Feed {
     }
 }
 
-impl Latest {
+impl LatestCalls {
     fn push(&mut self, mut call: FinishedCall, content: CallContent) -> Arc<FinishedCall> {
         if self.calls.len() == LATEST
             && let Some((_, content)) = self.calls.pop_front()

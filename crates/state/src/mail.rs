@@ -14,17 +14,17 @@ use std::{
 };
 
 use nonet_base::json::set_member;
-use nonet_store::{Agenda, Most, NewRecord, Record, RecordKind, Records, StoreError};
+use nonet_store::{Agenda, NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use nonet_text::results::CallResult;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, broadcast, mpsc, oneshot};
 
-use self::unwritten::Unwritten;
-use crate::outward::Outward;
+use self::unwritten::WriteBacklog;
+use crate::outward::NoticeDelivery;
 use crate::{
     mailbox::Letter,
-    servers::Life,
+    servers::Lifetime,
     session::{Caller, Session},
 };
 
@@ -44,19 +44,19 @@ const LOST: &str = "lost";
 pub struct Mail {
     records: Arc<dyn Records>,
     /// Sends notices to people.
-    outward: Outward,
-    life: Life,
+    outward: NoticeDelivery,
+    life: Lifetime,
     /// The owners of notices that no gateway holds.
     waiting: Mutex<BTreeSet<String>>,
     /// Set once the store was asked for waiting notices.
     known: OnceCell<()>,
-    writer: OnceLock<mpsc::Sender<Write>>,
-    posted: broadcast::Sender<Posted>,
+    writer: OnceLock<mpsc::Sender<WriteJob>>,
+    posted: broadcast::Sender<PostedNotice>,
 }
 
 /// A notice as it was posted.
 #[derive(Clone, Debug)]
-struct Posted {
+struct PostedNotice {
     owner: Arc<str>,
     /// The session that it was posted to; `None` if it was posted to the owner's next session.
     session: Option<u64>,
@@ -68,7 +68,7 @@ struct Posted {
 pub struct Follower {
     owner: Arc<str>,
     session: u64,
-    posted: broadcast::Receiver<Posted>,
+    posted: broadcast::Receiver<PostedNotice>,
 }
 
 impl Follower {
@@ -92,7 +92,7 @@ impl Follower {
 
 /// A job for the writer.
 #[derive(Debug)]
-enum Write {
+enum WriteJob {
     Put(NewRecord, Option<oneshot::Sender<()>>),
     /// Removes delivered notices.
     Remove(String, Vec<String>, Option<oneshot::Sender<()>>),
@@ -104,7 +104,7 @@ enum Write {
 
 impl Mail {
     /// Creates the mail of a gateway, with nothing in it.
-    pub fn new(records: Arc<dyn Records>, outward: Outward, life: Life) -> Arc<Self> {
+    pub fn new(records: Arc<dyn Records>, outward: NoticeDelivery, life: Lifetime) -> Arc<Self> {
         let (waiting, known, writer) = (Mutex::default(), OnceCell::new(), OnceLock::new());
         Arc::new(Self {
             records,
@@ -148,7 +148,7 @@ impl Mail {
     ) {
         self.tell_people(owner, &notice);
         let session = session.and_then(Weak::upgrade).filter(|session| session.owner() == owner);
-        let posted = Posted {
+        let posted = PostedNotice {
             owner: owner.into(),
             session: session.as_ref().map(|session| session.id),
             notice: Arc::new(notice.clone()),
@@ -161,7 +161,7 @@ impl Mail {
             held: session.is_some(),
             ..NewRecord::new(RecordKind::Notice, notice.clone())
         };
-        let kept = self.write(Write::Put(record, done));
+        let kept = self.write(WriteJob::Put(record, done));
         match session {
             Some(session) => self.hand_over(&session, Letter { notice, kept: kept.then_some(id) }),
             None if kept => drop(self.waiting.lock().insert(owner.into())),
@@ -195,7 +195,7 @@ impl Mail {
 
     /// Takes back notices that a session did not deliver before it ended.
     pub fn returned(&self, owner: &str, ids: Vec<String>) {
-        if !ids.is_empty() && self.write(Write::Free(owner.into(), ids)) {
+        if !ids.is_empty() && self.write(WriteJob::Free(owner.into(), ids)) {
             self.waiting.lock().insert(owner.into());
         }
     }
@@ -204,7 +204,7 @@ impl Mail {
     pub fn withdraw(&self, session: &Session, task: &str) {
         let ids = session.mailbox.withdraw(task);
         if !ids.is_empty() {
-            self.write(Write::Remove(session.owner().into(), ids, None));
+            self.write(WriteJob::Remove(session.owner().into(), ids, None));
         }
     }
 
@@ -222,7 +222,7 @@ impl Mail {
         if !told.is_empty() {
             self.has_room().await;
             let (done, removed) = oneshot::channel();
-            if self.write(Write::Remove(owner.into(), told, Some(done))) {
+            if self.write(WriteJob::Remove(owner.into(), told, Some(done))) {
                 let _ = tokio::time::timeout(PATIENCE, removed).await;
             }
         }
@@ -251,7 +251,7 @@ impl Mail {
         let (reply, claimed) = oneshot::channel();
         // Before the store is asked, so that a notice posted meanwhile counts for the next answer.
         self.waiting.lock().remove(owner);
-        if !self.write(Write::Claim(owner.into(), most, reply)) {
+        if !self.write(WriteJob::Claim(owner.into(), most, reply)) {
             self.waiting.lock().insert(owner.into());
             return Vec::new();
         }
@@ -268,7 +268,7 @@ impl Mail {
     }
 
     /// Queues a write; `false` if the queue is full.
-    fn write(&self, write: Write) -> bool {
+    fn write(&self, write: WriteJob) -> bool {
         self.writer().try_send(write).is_ok()
     }
 
@@ -277,7 +277,7 @@ impl Mail {
         drop(self.writer().reserve().await);
     }
 
-    fn writer(&self) -> &mpsc::Sender<Write> {
+    fn writer(&self) -> &mpsc::Sender<WriteJob> {
         let start = || {
             let (sender, queue) = mpsc::channel(QUEUE);
             self.life.tasks.spawn(keep(self.records.clone(), queue, self.life.clone()));
@@ -288,8 +288,8 @@ impl Mail {
 }
 
 /// Carries out the writes in order. Writes that are queued when the gateway stops are still carried out.
-async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life: Life) {
-    let mut unwritten = Unwritten::default();
+async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<WriteJob>, life: Lifetime) {
+    let mut unwritten = WriteBacklog::default();
     loop {
         let next = tokio::select! {
             biased;
@@ -298,7 +298,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
         };
         let Some(write) = next else { return };
         let done = match write {
-            Write::Put(record, done) => {
+            WriteJob::Put(record, done) => {
                 let result = put(&*records, record.clone()).await;
                 match &result {
                     // An earlier attempt to post the same notice may have failed.
@@ -308,7 +308,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
                 drop(done);
                 result
             }
-            Write::Remove(owner, ids, done) => {
+            WriteJob::Remove(owner, ids, done) => {
                 let mut result = Ok(());
                 for id in ids {
                     unwritten.remove(&owner, &id);
@@ -319,11 +319,11 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
                 }
                 result
             }
-            Write::Free(owner, ids) => {
+            WriteJob::Free(owner, ids) => {
                 ids.iter().for_each(|id| unwritten.free(&owner, id));
                 records.free(RecordKind::Notice, &owner, ids).await
             }
-            Write::Claim(owner, most, reply) => {
+            WriteJob::Claim(owner, most, reply) => {
                 let mut letters = unwritten.claim(&owner, most);
                 let claimed = records.claim_free(RecordKind::Notice, &owner, most - letters.len()).await;
                 let letter = |record: Record| Letter { notice: record.body, kept: Some(record.id) };
@@ -348,7 +348,7 @@ async fn keep(records: Arc<dyn Records>, mut queue: mpsc::Receiver<Write>, life:
 /// Stores a notice and counts the notices that were dropped for it.
 async fn put(records: &dyn Records, record: NewRecord) -> Result<(), StoreError> {
     let owner = record.owner.clone();
-    let dropped = records.put(record, Most::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
+    let dropped = records.put(record, RecordQuota::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
     if dropped == 0 {
         return Ok(());
     }
@@ -361,7 +361,7 @@ async fn put(records: &dyn Records, record: NewRecord) -> Result<(), StoreError>
         let body = json!({ "kind": "notices_lost", "count": count });
         let (owner, id) = (owner.clone(), LOST.into());
         let lost = NewRecord { owner, id, held: false, ..NewRecord::new(RecordKind::Notice, body) };
-        more = records.put(lost, Most::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
+        more = records.put(lost, RecordQuota::DropOldest(MOST_NOTICES)).await?.unwrap_or_default();
     }
     Ok(())
 }
@@ -378,7 +378,7 @@ mod tests {
     fn mail(folder: &tempfile::TempDir) -> Arc<Mail> {
         let retention = Retention { bytes: 1 << 20, age: Duration::MAX };
         let store = SqliteStore::new(Some(folder.path().into()), retention, Clock::default());
-        Mail::new(Arc::new(store), Outward::closed(), Life::default())
+        Mail::new(Arc::new(store), NoticeDelivery::closed(), Lifetime::default())
     }
 
     fn session(mail: &Arc<Mail>, profile: Option<&str>) -> Arc<Session> {

@@ -41,11 +41,11 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// The delivery of notices to people. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Outward(Arc<Inner>);
+pub struct NoticeDelivery(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    way: Mutex<Way>,
+    way: Mutex<OutletRoute>,
     queue: Mutex<Queue>,
     context: Arc<ConnectionContext>,
     tasks: TaskTracker,
@@ -54,7 +54,7 @@ struct Inner {
 
 /// The outlet, and the variables that its program gets in addition to the usual ones.
 #[derive(Clone, Debug, Default)]
-struct Way {
+struct OutletRoute {
     /// Whether deliveries are enabled.
     is_open: bool,
     outlet: Option<Outlet>,
@@ -79,7 +79,7 @@ impl Queue {
     }
 }
 
-impl Outward {
+impl NoticeDelivery {
     /// Creates a closed way. Deliveries run in `tasks`, and end soon after `stop`.
     pub fn new(context: Arc<ConnectionContext>, tasks: TaskTracker, stop: CancellationToken) -> Self {
         Self(Arc::new(Inner { way: Mutex::default(), queue: Mutex::default(), context, tasks, stop }))
@@ -102,7 +102,8 @@ impl Outward {
     /// usual ones.
     pub fn aim(&self, outlet: Option<&Outlet>, inherit_env: &Globs) {
         let mut way = self.0.way.lock();
-        *way = Way { is_open: way.is_open, outlet: outlet.cloned(), inherit_env: inherit_env.clone() };
+        *way =
+            OutletRoute { is_open: way.is_open, outlet: outlet.cloned(), inherit_env: inherit_env.clone() };
     }
 
     /// Returns the outlet, if deliveries are enabled.

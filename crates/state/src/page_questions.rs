@@ -13,7 +13,7 @@ use std::{
 use futures::future::join_all;
 use nonet_base::json::take_member;
 use nonet_schema::Schema;
-use nonet_servers::downstream::{ClientChannel, InputReplies, InputRequests, ToClient};
+use nonet_servers::downstream::{ClientChannel, ClientMessage, InputReplies, InputRequests};
 use parking_lot::Mutex;
 use rmcp::ErrorData;
 use serde::{Deserialize, Serialize};
@@ -31,12 +31,12 @@ const QUEUE: usize = 32;
 /// The open questions of the page's calls.
 #[derive(Debug, Default)]
 pub struct OpenQuestions {
-    open: Mutex<BTreeMap<u64, Open>>,
+    open: Mutex<BTreeMap<u64, OpenPageQuestion>>,
     next: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenPageQuestion {
     /// The full name of the tool that was called.
     tool: String,
     /// The params of the `elicitation/create` request.
@@ -46,9 +46,9 @@ struct Open {
 }
 
 /// Removes a question when its call has ended.
-struct Listed<'a>(&'a OpenQuestions, u64);
+struct QuestionGuard<'a>(&'a OpenQuestions, u64);
 
-impl Drop for Listed<'_> {
+impl Drop for QuestionGuard<'_> {
     fn drop(&mut self) {
         self.0.open.lock().remove(&self.1);
     }
@@ -73,7 +73,7 @@ enum Action {
 
 /// Why an answer was not passed on.
 #[derive(Debug)]
-pub enum Unanswered {
+pub enum AnswerError {
     /// The call of the question has ended.
     Ended,
     /// The answer does not fit the form, for these reasons.
@@ -122,7 +122,7 @@ impl OpenQuestions {
             // Dropping the set drops the questions.
             let mut asked = JoinSet::new();
             while let Some(message) = toward.recv().await {
-                if let ToClient::Ask(requests, reply) = message {
+                if let ClientMessage::Ask(requests, reply) = message {
                     let (questions, tool) = (questions.clone(), tool.clone());
                     asked.spawn(async move {
                         let _ = reply.send(questions.ask(&tool, requests).await);
@@ -141,9 +141,9 @@ impl OpenQuestions {
             let (reply, answered) = oneshot::channel();
             let id = self.next.fetch_add(1, Ordering::Relaxed);
             let params = take_member(&mut request, "params");
-            let open = Open { tool: tool.into(), params, asked: Instant::now(), reply };
+            let open = OpenPageQuestion { tool: tool.into(), params, asked: Instant::now(), reply };
             self.open.lock().insert(id, open);
-            let _listed = Listed(self, id);
+            let _listed = QuestionGuard(self, id);
             let answer: Result<Value, ErrorData> =
                 Ok(answered.await.unwrap_or_else(|_| json!({ "action": Action::Cancel })));
             (key, answer)
@@ -156,10 +156,10 @@ impl OpenQuestions {
     /// # Errors
     ///
     /// If the question is no longer open, or the answer does not fit its form.
-    pub fn answer(&self, id: u64, given: AnswerGiven) -> Result<(), Unanswered> {
+    pub fn answer(&self, id: u64, given: AnswerGiven) -> Result<(), AnswerError> {
         let AnswerGiven { action, content } = given;
         let mut open = self.open.lock();
-        let one = open.get(&id).ok_or(Unanswered::Ended)?;
+        let one = open.get(&id).ok_or(AnswerError::Ended)?;
         let mut answer = json!({ "action": action });
         if action == Action::Accept
             && let Some(form) = one.params.get("requestedSchema")
@@ -168,11 +168,11 @@ impl OpenQuestions {
             let form = Schema::new(form.clone());
             if !form.accepts(&content) {
                 let faults = form.read(content).err().map(|misfit| misfit.faults.join("; "));
-                return Err(Unanswered::Unfit(faults.unwrap_or_default()));
+                return Err(AnswerError::Unfit(faults.unwrap_or_default()));
             }
             answer["content"] = content;
         }
-        let one = open.remove(&id).ok_or(Unanswered::Ended)?;
+        let one = open.remove(&id).ok_or(AnswerError::Ended)?;
         let _ = one.reply.send(answer);
         Ok(())
     }

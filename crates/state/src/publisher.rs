@@ -15,7 +15,7 @@ use nonet_base::allocator;
 use nonet_config::{Config, ServerSettings};
 use nonet_search::{EmbedError, Embedder, Graph, Index, Settings, SharedVectors};
 use nonet_servers::{
-    catalog::{GATEWAY, Listing, Source},
+    catalog::{CatalogSource, GATEWAY, Listing},
     downstream::{Connection, Update},
     pins::Pins,
 };
@@ -32,8 +32,8 @@ use tokio::{
 use crate::snapshot::Snapshot;
 use crate::{
     lists,
-    servers::Life,
-    trust::CheckedWith,
+    servers::Lifetime,
+    trust::CheckBasis,
     world::{World, names_of},
 };
 
@@ -58,40 +58,40 @@ pub struct Indexing {
 }
 
 /// The known lists, by server.
-pub type Lists = BTreeMap<Arc<str>, Known>;
+pub type Lists = BTreeMap<Arc<str>, KnownList>;
 
 /// A known list.
 #[derive(Clone, Debug)]
-pub struct Known {
+pub struct KnownList {
     /// The published list; where changes are held, it contains the trusted definitions.
     pub listing: Arc<Listing>,
     /// The list as the server sent it.
     pub raw: Arc<Listing>,
     /// The rules and pins of the last comparison; `None` before the first one.
-    pub checked: Option<CheckedWith>,
+    pub checked: Option<CheckBasis>,
     /// The connection that sent the list; 0 for a list of the last run.
     pub connection: u64,
     /// The session that owns the server, if any.
     pub session: Option<u64>,
 }
 
-impl Known {
+impl KnownList {
     /// Creates a list that may be published under any connection to its server.
-    pub fn of_all(listing: Listing) -> Known {
-        Known::new(listing, 0, None)
+    pub fn of_all(listing: Listing) -> KnownList {
+        KnownList::new(listing, 0, None)
     }
 
     /// Creates the list of a connection.
-    pub fn new(listing: Listing, connection: u64, session: Option<u64>) -> Known {
+    pub fn new(listing: Listing, connection: u64, session: Option<u64>) -> KnownList {
         let listing = Arc::new(listing);
-        Known { raw: listing.clone(), listing, checked: None, connection, session }
+        KnownList { raw: listing.clone(), listing, checked: None, connection, session }
     }
 
     /// Masks secrets that have become known since the server sent the list.
     pub fn mask(&mut self, known: &KnownSecrets) {
         let mut listing = Listing::clone(&self.raw);
         if listing.mask(known) {
-            *self = Known::new(listing, self.connection, self.session);
+            *self = KnownList::new(listing, self.connection, self.session);
         }
     }
 
@@ -104,7 +104,7 @@ impl Known {
 
 /// The progress of reading the last known lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recalled {
+pub enum RecallState {
     /// Nobody has asked for the lists, or lists are not kept.
     Idle,
     /// The lists are being read.
@@ -116,7 +116,7 @@ pub enum Recalled {
 }
 
 /// A catalogue that is published with its words and still needs vectors.
-pub struct Words {
+pub struct KeywordIndex {
     generation: u64,
     index: Arc<Index>,
     /// Whether all of its vectors were published.
@@ -128,7 +128,7 @@ pub struct Publisher {
     snapshot: ArcSwap<Snapshot>,
     indexing: watch::Sender<Indexing>,
     /// The progress of reading the last known lists.
-    recalled: watch::Sender<Recalled>,
+    recalled: watch::Sender<RecallState>,
     /// The channel for updates, once they are taken.
     updates: Mutex<Option<mpsc::Sender<Update>>>,
     /// Whether search uses only keywords.
@@ -145,7 +145,7 @@ pub struct Publisher {
     folder: Option<PathBuf>,
     /// The trusted definitions.
     pub pins: Arc<Pins>,
-    life: Life,
+    life: Lifetime,
 }
 
 impl Publisher {
@@ -157,14 +157,14 @@ impl Publisher {
         without_embedder: bool,
         pins: Pins,
         vectors: Option<Arc<dyn SharedVectors>>,
-        life: Life,
+        life: Lifetime,
     ) -> Arc<Publisher> {
-        let own = Source { server: GATEWAY.into(), listing: Arc::new(own), settings: None };
+        let own = CatalogSource { server: GATEWAY.into(), listing: Arc::new(own), settings: None };
         let snapshot = Snapshot::empty(config).updated([own], config, 0);
         Arc::new(Publisher {
             snapshot: ArcSwap::from_pointee(snapshot),
             indexing: watch::Sender::new(Indexing::default()),
-            recalled: watch::Sender::new(Recalled::Idle),
+            recalled: watch::Sender::new(RecallState::Idle),
             updates: Mutex::default(),
             without_embedder,
             embedder: Mutex::default(),
@@ -224,27 +224,27 @@ impl Publisher {
         let (sender, receiver) = mpsc::channel(QUEUE);
         *updates = Some(sender);
         if self.folder.is_some() {
-            self.recalled.send_replace(Recalled::Reading);
+            self.recalled.send_replace(RecallState::Reading);
         }
         Some(receiver)
     }
 
     /// Waits until the last known lists are in the catalogue, if they are being read: milliseconds.
     pub async fn listed(&self) {
-        self.wait_for(|now| *now != Recalled::Reading).await;
+        self.wait_for(|now| *now != RecallState::Reading).await;
     }
 
     /// Waits until keyword search covers the last known lists, if they are being read.
     pub async fn searchable(&self) {
-        self.wait_for(|now| matches!(now, Recalled::Idle | Recalled::Indexed)).await;
+        self.wait_for(|now| matches!(now, RecallState::Idle | RecallState::Indexed)).await;
     }
 
     /// Records that the last known lists are indexed.
     pub fn is_searchable(&self) {
-        self.recalled.send_replace(Recalled::Indexed);
+        self.recalled.send_replace(RecallState::Indexed);
     }
 
-    async fn wait_for(&self, there: impl Fn(&Recalled) -> bool) {
+    async fn wait_for(&self, there: impl Fn(&RecallState) -> bool) {
         if !there(&self.recalled.borrow()) {
             let _ = self.recalled.subscribe().wait_for(there).await;
         }
@@ -270,7 +270,7 @@ impl Publisher {
                 {
                     tracing::warn!(server = %name, %error, "the list on disk has a secret and cannot be replaced");
                 }
-                Some((name, Known::of_all(listing)))
+                Some((name, KnownList::of_all(listing)))
             };
             wanted.into_iter().filter_map(kept).collect::<Vec<_>>()
         });
@@ -297,16 +297,20 @@ impl Publisher {
         lists: &Lists,
         world: Arc<World>,
         generation: u64,
-    ) -> Option<Words> {
+    ) -> Option<KeywordIndex> {
         let publisher = self.clone();
-        let sources: Vec<Source> = lists
+        let sources: Vec<CatalogSource> = lists
             .iter()
             .filter_map(|(server, known)| {
                 let connection = world.connections.get(server);
                 let is_own = RESERVED.contains(&&**server);
                 let is_there = is_own || connection.is_some_and(|one| known.is_of(one));
                 let settings = connection.map(|connection| connection.settings());
-                is_there.then(|| Source { server: server.clone(), listing: known.listing.clone(), settings })
+                is_there.then(|| CatalogSource {
+                    server: server.clone(),
+                    listing: known.listing.clone(),
+                    settings,
+                })
             })
             .collect();
         let made = tokio::task::spawn_blocking(move || {
@@ -319,8 +323,8 @@ impl Publisher {
                 let unindexed = Arc::new(Index::new(Vec::new(), &world.config.embedder));
                 publisher.snapshot.store(Arc::new(Snapshot::new(catalog.clone(), unindexed, generation)));
                 publisher.recalled.send_if_modified(|now| {
-                    let reading = *now == Recalled::Reading;
-                    *now = if reading { Recalled::Listed } else { *now };
+                    let reading = *now == RecallState::Reading;
+                    *now = if reading { RecallState::Listed } else { *now };
                     reading
                 });
             }
@@ -344,12 +348,12 @@ impl Publisher {
         // Last, because it wakes the tasks that follow the lists.
         let total = index.documents().len();
         self.indexing.send_replace(Indexing { generation, total, ..Indexing::default() });
-        Some(Words { generation, index, is_whole })
+        Some(KeywordIndex { generation, index, is_whole })
     }
 
     /// Makes the vectors of a published catalogue, and publishes the finished ones every second.
-    pub fn embed(self: &Arc<Self>, words: Words) {
-        let Words { generation, index, is_whole } = words;
+    pub fn embed(self: &Arc<Self>, words: KeywordIndex) {
+        let KeywordIndex { generation, index, is_whole } = words;
         let Some(embedder) = self.embedder() else {
             self.indexed_as(generation, true);
             return;

@@ -17,7 +17,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     known_secrets::secrets_of,
     session::Caller,
-    unmatched::Reported,
+    unmatched::ReportedUnmatched,
     world::{Changes, Connections, Transition, World},
 };
 
@@ -28,14 +28,14 @@ const RETIRE_LIMIT: Duration = Duration::from_secs(300);
 
 /// The tasks of a gateway and the signal that stops them. Clones share both.
 #[derive(Clone, Debug, Default)]
-pub struct Life {
+pub struct Lifetime {
     /// Cancelled when the gateway stops.
     pub stop: CancellationToken,
     /// Tasks that the gateway waits for when it stops.
     pub tasks: TaskTracker,
 }
 
-impl Life {
+impl Lifetime {
     /// Stops everything and waits for the tasks to end, for at most [`STOP_LIMIT`].
     pub async fn end(&self) {
         self.stop.cancel();
@@ -76,9 +76,9 @@ pub struct Servers {
     /// The log level that each session wants from servers.
     log_levels: Mutex<BTreeMap<u64, LogLevel>>,
     /// Reported rules without a match.
-    pub unmatched: Reported,
+    pub unmatched: ReportedUnmatched,
     /// The gateway's tasks and their end.
-    pub life: Life,
+    pub life: Lifetime,
     /// When the gateway was made.
     pub since: Instant,
 }
@@ -90,7 +90,7 @@ impl Servers {
         config: Config,
         around: Arc<ConnectionContext>,
         mut dials: BTreeMap<String, Box<Dial>>,
-        life: Life,
+        life: Lifetime,
     ) -> Self {
         let Transition { world, .. } = World::new(config, None, |name, settings| {
             let dial = dials.remove(&*name);
@@ -105,7 +105,7 @@ impl Servers {
             replacing: Mutex::default(),
             persisting: DashSet::default(),
             log_levels: Mutex::default(),
-            unmatched: Reported::default(),
+            unmatched: ReportedUnmatched::default(),
             life,
             since: Instant::now(),
         }

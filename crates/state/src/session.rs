@@ -17,7 +17,7 @@ use nonet_parts::{
     trace::{self, Span},
 };
 use nonet_servers::{
-    catalog::{GATEWAY, Kind, Tool},
+    catalog::{EntryKind, GATEWAY, Tool},
     downstream::{ClientChannel, Connection, ELICITATION, QuestionBoard, QuestionTurns},
 };
 use nonet_text::fault::{Code, Fault};
@@ -118,7 +118,7 @@ impl AppScope {
     /// Returns the rule that denies a tool to the app. Of Nonet's own tools, the app may use only those that read: the
     /// others start work or outlast the app. Skills and other apps are always denied.
     pub fn denies(&self, tool: &Tool) -> Option<String> {
-        let is_harmless = tool.is_of_server() || tool.kind == Kind::Tool && tool.read_only;
+        let is_harmless = tool.is_of_server() || tool.kind == EntryKind::Tool && tool.read_only;
         let allowed =
             is_harmless && self.allowed.matches(&tool.full) || !self.allowed.is_empty() && reads_on(tool);
         (!allowed).then(|| self.rule())

@@ -74,10 +74,10 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        super::{mail, servers::Life},
+        super::{mail, servers::Lifetime},
         *,
     };
-    use crate::outward::Outward;
+    use crate::outward::NoticeDelivery;
     use nonet_base::clock::Clock;
     use nonet_store::{Retention, SqliteStore};
 
@@ -86,7 +86,7 @@ mod tests {
         let sessions = Sessions::new(None);
         let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
         let store = SqliteStore::new(None, retention, Clock::default());
-        let mail = mail::Mail::new(Arc::new(store), Outward::closed(), Life::default());
+        let mail = mail::Mail::new(Arc::new(store), NoticeDelivery::closed(), Lifetime::default());
         let first = sessions.open(None, Arc::default(), &mail);
         let second = sessions.open(Some("p".into()), Arc::default(), &mail);
         first.is_of("one");

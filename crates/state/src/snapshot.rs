@@ -8,7 +8,7 @@ use std::{
 use dashmap::DashMap;
 use nonet_config::Config;
 use nonet_search::Index;
-use nonet_servers::catalog::{Catalog, Kind, Source, Tool};
+use nonet_servers::catalog::{Catalog, CatalogSource, EntryKind, Tool};
 use nonet_text::name::Namespaces;
 
 use crate::world::names_of;
@@ -55,7 +55,7 @@ impl Snapshot {
     /// Builds the snapshot of these lists, without vectors. The cost depends only on the changes.
     pub fn updated(
         &self,
-        sources: impl IntoIterator<Item = Source>,
+        sources: impl IntoIterator<Item = CatalogSource>,
         config: &Config,
         generation: u64,
     ) -> Snapshot {
@@ -79,11 +79,11 @@ impl Snapshot {
                 let is_same = about(&self.catalog, &tool.server) == new;
                 group = (tool.server.clone(), new, is_same);
             }
-            let about = if tool.kind == Kind::Tool { &*group.1 } else { "" };
+            let about = if tool.kind == EntryKind::Tool { &*group.1 } else { "" };
             let is_passed = |old: &Arc<Tool>| !Arc::ptr_eq(old, tool) && old.full < tool.full;
             while before.next_if(|(old, _)| is_passed(old)).is_some() {}
             match before.next_if(|(old, _)| Arc::ptr_eq(old, tool)) {
-                Some((_, document)) if group.2 || tool.kind != Kind::Tool => document.clone(),
+                Some((_, document)) if group.2 || tool.kind != EntryKind::Tool => document.clone(),
                 _ => Arc::new(tool.document(about)),
             }
         };

@@ -10,7 +10,7 @@ use nonet_servers::{
 use nonet_text::name::RESERVED;
 
 use crate::{
-    publisher::{Known, Lists, Publisher},
+    publisher::{KnownList, Lists, Publisher},
     world::World,
 };
 
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// The rules and pins of a list's last check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CheckedWith {
+pub struct CheckBasis {
     rules: TrustRules,
     revision: (u64, i64),
 }
@@ -53,7 +53,7 @@ impl Publisher {
     pub async fn check_lists(&self, known: &mut Lists, world: &World) -> (bool, Vec<ServerNews>) {
         let of_file =
             known.iter().filter(|(server, known)| !RESERVED.contains(&&***server) && known.session.is_none());
-        let work: Vec<(Arc<str>, Known, TrustRules)> = of_file
+        let work: Vec<(Arc<str>, KnownList, TrustRules)> = of_file
             .filter_map(|(server, known)| {
                 let settings = world.connections.get(server)?.settings();
                 let is_of_session = settings.session.is_some();
@@ -68,8 +68,8 @@ impl Publisher {
         let checked = tokio::task::spawn_blocking(move || {
             let revision = pins.begin_check();
             pins.retain(|server| work.iter().any(|(known, ..)| known == server));
-            let check = |(server, known, rules): (Arc<str>, Known, TrustRules)| {
-                let with = CheckedWith { rules, revision };
+            let check = |(server, known, rules): (Arc<str>, KnownList, TrustRules)| {
+                let with = CheckBasis { rules, revision };
                 (known.checked.as_ref() != Some(&with)).then(|| check(&pins, server, &known, with))
             };
             work.into_iter().filter_map(check).collect::<Vec<_>>()
@@ -125,9 +125,9 @@ impl Publisher {
 fn check(
     pins: &Pins,
     server: Arc<str>,
-    known: &Known,
-    with: CheckedWith,
-) -> (Arc<str>, Arc<Listing>, CheckedWith, Vec<ChangeNews>) {
+    known: &KnownList,
+    with: CheckBasis,
+) -> (Arc<str>, Arc<Listing>, CheckBasis, Vec<ChangeNews>) {
     let raw = &known.raw;
     let listed = Definitions {
         tools: raw.tools.clone(),

@@ -6,14 +6,14 @@ use parking_lot::{Mutex, MutexGuard};
 
 /// A rule that matches no tool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Unmatched {
+pub struct UnmatchedRule {
     /// The key in the configuration, such as `policies.careful.tools`.
     pub key: String,
     /// The pattern without a match, and the nearest name.
     pub message: String,
 }
 
-impl std::fmt::Display for Unmatched {
+impl std::fmt::Display for UnmatchedRule {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.key, self.message)
     }
@@ -21,18 +21,18 @@ impl std::fmt::Display for Unmatched {
 
 /// The unmatched rules already reported.
 #[derive(Debug, Default)]
-pub struct Reported(Mutex<ReportedRules>);
+pub struct ReportedUnmatched(Mutex<ReportedRules>);
 
-/// What was reported; see [`Reported`].
+/// What was reported; see [`ReportedUnmatched`].
 #[derive(Debug, Default)]
 pub struct ReportedRules {
     /// The rules of the last report.
-    pub rules: BTreeSet<Unmatched>,
+    pub rules: BTreeSet<UnmatchedRule>,
     /// Whether the configuration was reloaded since the start: from then on, sessions are notified too.
     pub changed: bool,
 }
 
-impl Reported {
+impl ReportedUnmatched {
     /// Records a reload.
     pub fn changed(&self) {
         self.0.lock().changed = true;

@@ -8,7 +8,7 @@ mod sockets;
 
 use std::net::SocketAddr;
 
-pub use owner_token::{OwnerKey, OwnerToken, Shown};
+pub use owner_token::{OwnerKey, OwnerToken, PresentedToken};
 #[cfg(target_os = "linux")]
 pub use ports::is_door;
 pub use ports::{DoorPort, take_port};

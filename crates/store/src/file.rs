@@ -120,7 +120,7 @@ impl Database {
             prepare(&mut connection, format)?;
             Ok(connection)
         };
-        let connection = ready().map_err(|unfit: Unfit| unfit.into_error(&file))?;
+        let connection = ready().map_err(|unfit: DbFileError| unfit.into_error(&file))?;
         Ok(Database { connection: Mutex::new(connection), file, identity: None, _in_use: None })
     }
 
@@ -172,53 +172,53 @@ impl Database {
 }
 
 /// Why a file cannot be used.
-pub(super) enum Unfit {
+pub(super) enum DbFileError {
     Damaged(String),
     Newer { found: usize, known: usize },
     Sqlite(rusqlite::Error),
     Files(io::Error),
 }
 
-impl From<rusqlite::Error> for Unfit {
-    fn from(error: rusqlite::Error) -> Unfit {
+impl From<rusqlite::Error> for DbFileError {
+    fn from(error: rusqlite::Error) -> DbFileError {
         match &error {
             // SQL that does not match the tables. Ours matches its version's tables.
-            rusqlite::Error::SqlInputError { msg, .. } => Unfit::Damaged(msg.clone()),
+            rusqlite::Error::SqlInputError { msg, .. } => DbFileError::Damaged(msg.clone()),
             rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
                 ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown => {
-                    Unfit::Damaged(error.to_string())
+                    DbFileError::Damaged(error.to_string())
                 }
-                _ => Unfit::Sqlite(error),
+                _ => DbFileError::Sqlite(error),
             },
-            _ => Unfit::Sqlite(error),
+            _ => DbFileError::Sqlite(error),
         }
     }
 }
 
-impl Unfit {
+impl DbFileError {
     /// Returns whether a retry may succeed. SQLite itself does not wait in every case, such as when two gateways enable the
     /// log of a new file.
     fn may_pass(&self) -> bool {
         match self {
-            Unfit::Damaged(_) => true,
-            Unfit::Sqlite(error) => error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy),
-            Unfit::Newer { .. } | Unfit::Files(_) => false,
+            DbFileError::Damaged(_) => true,
+            DbFileError::Sqlite(error) => error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy),
+            DbFileError::Newer { .. } | DbFileError::Files(_) => false,
         }
     }
 
     fn into_error(self, file: &Path) -> StoreError {
         match self {
-            Unfit::Damaged(what) => StoreError::Damaged { file: file.to_owned(), what },
-            Unfit::Newer { found, known } => StoreError::Newer { file: file.to_owned(), found, known },
-            Unfit::Sqlite(error) => sqlite(file)(error),
-            Unfit::Files(error) => files(file)(error),
+            DbFileError::Damaged(what) => StoreError::Damaged { file: file.to_owned(), what },
+            DbFileError::Newer { found, known } => StoreError::Newer { file: file.to_owned(), found, known },
+            DbFileError::Sqlite(error) => sqlite(file)(error),
+            DbFileError::Files(error) => files(file)(error),
         }
     }
 }
 
 /// Opens a file and upgrades it to this version of the format; creates it if it does not exist.
-pub(super) fn connect(file: &Path, format: &DbFormat) -> Result<Connection, Unfit> {
-    create(file).map_err(Unfit::Files)?;
+pub(super) fn connect(file: &Path, format: &DbFormat) -> Result<Connection, DbFileError> {
+    create(file).map_err(DbFileError::Files)?;
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(file, flags)?;
     connection.busy_timeout(PATIENCE)?;
@@ -228,14 +228,14 @@ pub(super) fn connect(file: &Path, format: &DbFormat) -> Result<Connection, Unfi
     // megabyte; 256 MiB of results take a tenth of a second.
     let check: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     if check != "ok" {
-        return Err(Unfit::Damaged(check));
+        return Err(DbFileError::Damaged(check));
     }
     prepare(&mut connection, format)?;
     Ok(connection)
 }
 
 /// Prepares a connection for work.
-fn prepare(connection: &mut Connection, format: &DbFormat) -> Result<(), Unfit> {
+fn prepare(connection: &mut Connection, format: &DbFormat) -> Result<(), DbFileError> {
     if version(connection, format.steps)? == 0 {
         // Before the log is enabled, which writes to the file.
         connection.execute_batch(format.layout)?;
@@ -268,13 +268,13 @@ fn create(file: &Path) -> io::Result<()> {
 }
 
 /// Returns how many of the steps a file has taken.
-fn version(connection: &Connection, steps: &[&str]) -> Result<usize, Unfit> {
+fn version(connection: &Connection, steps: &[&str]) -> Result<usize, DbFileError> {
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let found = usize::try_from(version).map_err(|_| Unfit::Damaged(format!("version {version}")))?;
-    if found > steps.len() { Err(Unfit::Newer { found, known: steps.len() }) } else { Ok(found) }
+    let found = usize::try_from(version).map_err(|_| DbFileError::Damaged(format!("version {version}")))?;
+    if found > steps.len() { Err(DbFileError::Newer { found, known: steps.len() }) } else { Ok(found) }
 }
 
-fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Unfit> {
+fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), DbFileError> {
     if version(connection, steps)? == steps.len() {
         return Ok(());
     }
@@ -291,7 +291,7 @@ fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Unfit> {
 /// `<name>.db-wal` on closing, which by then belongs to the new file.
 fn replace_damaged(file: &Path, format: &DbFormat) -> Result<(), StoreError> {
     // Checked again: another gateway may have been faster.
-    if let Err(Unfit::Damaged(what)) = connect(file, format) {
+    if let Err(DbFileError::Damaged(what)) = connect(file, format) {
         let aside = set_aside(file, format.most_damaged).map_err(files(file))?;
         tracing::warn!(
             file = %file.display(), aside = %aside.display(), %what,

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{
     JobRow, JobState, KeptCounts, Removable, Retention, Share, StoreError,
     file::{Database, DbFormat, files},
-    lease::{Holder, Presence},
+    lease::{LeaseHolder, LeasePresence},
 };
 
 /// The maximum number of entries. Beyond it, as beyond the limit of bytes, the oldest are removed first: small entries take
@@ -107,9 +107,9 @@ pub(super) struct KeptDb {
     reader: Option<Mutex<Connection>>,
     database: Database,
     retention: Retention,
-    holder: Holder,
+    holder: LeaseHolder,
     /// None in memory, where all leases are this gateway's.
-    presence: Option<Presence>,
+    presence: Option<LeasePresence>,
 }
 
 impl Removable for KeptDb {
@@ -123,7 +123,11 @@ impl KeptDb {
     /// second per 256 MiB in the system's cache, because the whole file is checked.
     ///
     /// Removes entries beyond the retention, and jobs of that age whose lease has ended.
-    pub(crate) fn open(folder: &Path, retention: Retention, holder: Holder) -> Result<KeptDb, StoreError> {
+    pub(crate) fn open(
+        folder: &Path,
+        retention: Retention,
+        holder: LeaseHolder,
+    ) -> Result<KeptDb, StoreError> {
         let database = Database::open(folder, &FORMAT)?;
         let reader = Some(Mutex::new(database.reader()?));
         let presence = Some(holder.enter(folder).map_err(files(folder))?);
@@ -141,7 +145,7 @@ impl KeptDb {
     }
 
     /// Keeps everything in memory, until the value is dropped.
-    pub(crate) fn in_memory(retention: Retention, holder: Holder) -> Result<KeptDb, StoreError> {
+    pub(crate) fn in_memory(retention: Retention, holder: LeaseHolder) -> Result<KeptDb, StoreError> {
         let database = Database::in_memory(&FORMAT)?;
         Ok(KeptDb { reader: None, database, retention, holder, presence: None })
     }

@@ -21,7 +21,7 @@ const SETTLED: Duration = Duration::from_secs(60);
 
 /// The gateway that holds the leases of this process.
 #[derive(Clone, Debug)]
-pub(super) struct Holder {
+pub(super) struct LeaseHolder {
     /// Never a possible process id: earlier versions leased to those.
     pub number: u32,
     pub clock: Clock,
@@ -31,13 +31,13 @@ pub(super) struct Holder {
 
 /// A gateway's presence in a folder. Its leases there end with it.
 #[derive(Debug)]
-pub(super) struct Presence {
+pub(super) struct LeasePresence {
     folder: PathBuf,
     number: u32,
     lock: Option<File>,
 }
 
-impl Holder {
+impl LeaseHolder {
     /// Returns a new holder.
     pub(crate) fn new(clock: Clock) -> Self {
         let number = (uuid::Uuid::new_v4().as_u128() as u32) | (1 << 31);
@@ -45,23 +45,23 @@ impl Holder {
     }
 
     /// Makes the holder present in a folder, and cleans up after holders that have ended.
-    pub(crate) fn enter(&self, folder: &Path) -> io::Result<Presence> {
+    pub(crate) fn enter(&self, folder: &Path) -> io::Result<LeasePresence> {
         let lock = lock_file(&file_of(folder, self.number))?;
         // Shared: a gateway has several files of the store open, and each needs the lock.
         lock.try_lock_shared()?;
         sweep(folder);
-        Ok(Presence { folder: folder.to_owned(), number: self.number, lock: Some(lock) })
+        Ok(LeasePresence { folder: folder.to_owned(), number: self.number, lock: Some(lock) })
     }
 }
 
-impl Presence {
+impl LeasePresence {
     /// Returns whether the gateway with this number is still running.
     pub(crate) fn is_held(&self, number: u32) -> bool {
         number == self.number || is_locked(&file_of(&self.folder, number))
     }
 }
 
-impl Drop for Presence {
+impl Drop for LeasePresence {
     fn drop(&mut self) {
         drop(self.lock.take());
         // Removes the file unless the gateway is present through another lock.
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn a_lease_lasts_as_long_as_its_gateway() {
         let folder = folder();
-        let (one, other) = (Holder::new(Clock::default()), Holder::new(Clock::default()));
+        let (one, other) = (LeaseHolder::new(Clock::default()), LeaseHolder::new(Clock::default()));
         let here = one.enter(folder.path()).expect("enters");
         let there = other.enter(folder.path()).expect("enters");
         let again = other.enter(folder.path()).expect("enters again");
@@ -143,7 +143,7 @@ mod tests {
         file.set_modified(nonet_base::clock::system_time() - SETTLED * 2).expect("set");
         let young = file_of(folder.path(), 8);
         File::create(&young).expect("made");
-        let _here = Holder::new(Clock::default()).enter(folder.path()).expect("enters");
+        let _here = LeaseHolder::new(Clock::default()).enter(folder.path()).expect("enters");
         assert!(!old.exists() && young.exists());
     }
 }

@@ -53,11 +53,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 pub use figures::{LastError, NamedFigures, RecentCalls, ToolFigures};
-pub use opened::{Opened, Removable};
+pub use opened::{OpenDb, Removable};
 pub use pins_db::{Pin, PinKind, PinStep, PinTexts, PinWrite, PinsDb};
-pub use redis::{Claim, Forget, Held, RedisStore, Replica, Replicas, Way};
+pub use redis::{ForgetScope, LeaseClaim, RedisStore, RedisTopology, Replica, Replicas, SessionHolder};
 pub use sqlite::SqliteStore;
-use {kept_db::KeptDb, lease::Holder, outcomes_db::OutcomesDb, records_db::RecordsDb, spare::Spare};
+use {
+    kept_db::KeptDb, lease::LeaseHolder, outcomes_db::OutcomesDb, records_db::RecordsDb, spare::SpareStore,
+};
 
 /// The return type of methods of [`Store`] and [`Records`].
 pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
@@ -65,7 +67,7 @@ pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 /// Keeps results, jobs, outcomes and figures. Several gateways may use one store at the same time.
 ///
 /// A stored value is visible to every gateway when the call returns, and survives the end of the process, however it ends,
-/// unless the answer is [`Lasts::UntilEnd`]. An owner is a string; an entry is visible only to its owner. Methods may be
+/// unless the answer is [`Lifespan::UntilEnd`]. An owner is a string; an entry is visible only to its owner. Methods may be
 /// called from async code.
 pub trait Store: Debug + Send + Sync {
     /// Stores a result, replacing an entry with the same id, then makes room within its [`Share`] and the [`Retention`], but
@@ -76,13 +78,13 @@ pub trait Store: Debug + Send + Sync {
         owner: &'a str,
         share: Share,
         value: Arc<Value>,
-    ) -> Stored<'a, Lasts>;
+    ) -> Stored<'a, Lifespan>;
 
     /// Stores a job with its result, replacing its earlier state, then makes room as for a result.
     ///
     /// The job is leased to the gateway that stores it. A working job whose lease has ended is lost. An ended job stays
     /// ended, so its start and its end may be stored in either order.
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts>;
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lifespan>;
 
     /// Returns an entry's result as compact JSON; `None` if there is no such entry, or if the entry has no result.
     fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>>;
@@ -180,7 +182,7 @@ pub trait Store: Debug + Send + Sync {
 pub trait Records: Debug + Send + Sync {
     /// Stores a record, replacing the one with the same kind, owner and id. Returns how many of the owner's oldest records of
     /// that kind were dropped for it; `None` if the owner already has as many as `most` allows, and nothing was stored.
-    fn put(&self, record: NewRecord, most: Most) -> Stored<'_, Option<usize>>;
+    fn put(&self, record: NewRecord, most: RecordQuota) -> Stored<'_, Option<usize>>;
 
     /// Returns a record as it is now; `None` if the owner has none of this kind with this id.
     fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
@@ -316,11 +318,11 @@ impl RecordKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 
-    fn is_forgotten_with(self) -> Forgettable {
+    fn is_forgotten_with(self) -> ForgetTarget {
         match self {
-            Self::Fact | Self::Goal | Self::Todo => Forgettable::Memory,
-            Self::Watch | Self::Schedule | Self::Parked => Forgettable::Plans,
-            Self::Notice | Self::Approval => Forgettable::Messages,
+            Self::Fact | Self::Goal | Self::Todo => ForgetTarget::Memory,
+            Self::Watch | Self::Schedule | Self::Parked => ForgetTarget::Plans,
+            Self::Notice | Self::Approval => ForgetTarget::Messages,
         }
     }
 }
@@ -392,7 +394,7 @@ pub struct FactVector {
 
 /// The quota of an owner for one kind of record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Most {
+pub enum RecordQuota {
     /// A new record beyond this number is refused.
     Refuse(usize),
     /// A new record beyond this number replaces the oldest.
@@ -419,7 +421,7 @@ pub struct Share {
 
 /// How long a stored entry lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lasts {
+pub enum Lifespan {
     /// As long as the retention says.
     AsConfigured,
     /// At most until this gateway ends: the disk cannot be written.
@@ -564,7 +566,7 @@ pub struct KeptCounts {
 
 /// What the user can have forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forgettable {
+pub enum ForgetTarget {
     /// Outcomes of searches, and figures of tools.
     Learned,
     /// Kept results, and tasks.
@@ -577,7 +579,7 @@ pub enum Forgettable {
     Messages,
 }
 
-impl Forgettable {
+impl ForgetTarget {
     fn records(self) -> Vec<RecordKind> {
         RecordKind::ALL.into_iter().filter(|kind| kind.is_forgotten_with() == self).collect()
     }
@@ -585,7 +587,7 @@ impl Forgettable {
 
 /// How much there is to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForgettableCount {
+pub enum ForgetCount {
     /// Outcomes, and tools with figures.
     Learned {
         /// How many outcomes of searches are stored.
@@ -600,33 +602,33 @@ pub enum ForgettableCount {
 }
 
 /// Counts what there is in a folder's files. Blocks.
-pub fn forgettable(folder: &Path, what: Forgettable) -> Result<ForgettableCount, StoreError> {
+pub fn forgettable(folder: &Path, what: ForgetTarget) -> Result<ForgetCount, StoreError> {
     Ok(match what {
-        Forgettable::Learned => {
+        ForgetTarget::Learned => {
             let db = OutcomesDb::open(folder)?;
-            ForgettableCount::Learned { outcomes: db.outcomes()?.len(), tools: db.figures()?.len() }
+            ForgetCount::Learned { outcomes: db.outcomes()?.len(), tools: db.figures()?.len() }
         }
-        Forgettable::Results => ForgettableCount::Results(all_kept(folder)?.counts()?),
-        what => ForgettableCount::Records(all_records(folder)?.count(&what.records())?),
+        ForgetTarget::Results => ForgetCount::Results(all_kept(folder)?.counts()?),
+        what => ForgetCount::Records(all_records(folder)?.count(&what.records())?),
     })
 }
 
 /// Removes it from a folder's files, including the traces on disk. A running gateway continues with what it has read. Blocks.
-pub fn forget(folder: &Path, what: Forgettable) -> Result<(), StoreError> {
+pub fn forget(folder: &Path, what: ForgetTarget) -> Result<(), StoreError> {
     match what {
-        Forgettable::Learned => OutcomesDb::open(folder)?.forget(),
-        Forgettable::Results => all_kept(folder)?.forget(),
+        ForgetTarget::Learned => OutcomesDb::open(folder)?.forget(),
+        ForgetTarget::Results => all_kept(folder)?.forget(),
         what => all_records(folder)?.forget(&what.records()),
     }
 }
 
 fn all_kept(folder: &Path) -> Result<KeptDb, StoreError> {
     let unlimited = Retention { bytes: u64::MAX, age: Duration::MAX };
-    KeptDb::open(folder, unlimited, Holder::new(Clock::default()))
+    KeptDb::open(folder, unlimited, LeaseHolder::new(Clock::default()))
 }
 
 fn all_records(folder: &Path) -> Result<RecordsDb, StoreError> {
-    RecordsDb::open(folder, Holder::new(Clock::default()))
+    RecordsDb::open(folder, LeaseHolder::new(Clock::default()))
 }
 
 /// Works with a file on a thread that may block.

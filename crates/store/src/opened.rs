@@ -7,7 +7,7 @@ use tokio::task::spawn_blocking;
 
 /// An open file of the store: `None` in the inner option if it could not be opened.
 #[derive(Debug)]
-pub struct Opened<Db: ?Sized>(Arc<Mutex<Option<Option<Arc<Db>>>>>);
+pub struct OpenDb<Db: ?Sized>(Arc<Mutex<Option<Option<Arc<Db>>>>>);
 
 /// A file that may be removed while it is open.
 pub trait Removable {
@@ -15,13 +15,13 @@ pub trait Removable {
     fn is_gone(&self) -> bool;
 }
 
-impl<Db: ?Sized> Default for Opened<Db> {
+impl<Db: ?Sized> Default for OpenDb<Db> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<Db: Removable + ?Sized> Opened<Db> {
+impl<Db: Removable + ?Sized> OpenDb<Db> {
     /// Returns whether the file was used before.
     pub fn is_used(&self) -> bool {
         // Whoever holds the lock for longer than a moment opens the file.
@@ -45,7 +45,7 @@ impl<Db: Removable + ?Sized> Opened<Db> {
     }
 }
 
-impl<Db: Removable + Send + Sync + 'static> Opened<Db> {
+impl<Db: Removable + Send + Sync + 'static> OpenDb<Db> {
     /// Returns the open file; opens it away from the threads that answer.
     pub async fn get_soon(&self, open: impl FnOnce() -> Option<Db> + Send + 'static) -> Option<Arc<Db>> {
         let now = self.0.try_lock().and_then(|opened| opened.clone()).filter(|db| !is_gone(db));

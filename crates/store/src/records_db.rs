@@ -8,9 +8,9 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde_json::Value;
 
 use super::{
-    Agenda, FactVector, Most, NewRecord, Record, RecordKind, Removable, StoreError,
+    Agenda, FactVector, NewRecord, Record, RecordKind, RecordQuota, Removable, StoreError,
     file::{Database, DbFormat, files},
-    lease::{Holder, NOBODY, Presence},
+    lease::{LeaseHolder, LeasePresence, NOBODY},
 };
 
 const COLUMNS: &str = "SELECT kind, owner, id, body, due_ms, revision, put_ms, holder FROM records";
@@ -73,9 +73,9 @@ fn set_up(connection: &Connection) -> rusqlite::Result<()> {
 #[derive(Debug)]
 pub(super) struct RecordsDb {
     database: Database,
-    holder: Holder,
+    holder: LeaseHolder,
     /// `None` in memory, where there is no other gateway.
-    presence: Option<Presence>,
+    presence: Option<LeasePresence>,
 }
 
 impl Removable for RecordsDb {
@@ -91,19 +91,19 @@ impl RecordsDb {
     }
 
     /// Opens the file in a folder; creates both, readable only by their owner, if they do not exist. Blocks.
-    pub(crate) fn open(folder: &Path, holder: Holder) -> Result<RecordsDb, StoreError> {
+    pub(crate) fn open(folder: &Path, holder: LeaseHolder) -> Result<RecordsDb, StoreError> {
         let database = Database::open(folder, &FORMAT)?;
         let presence = Some(holder.enter(folder).map_err(files(folder))?);
         Ok(RecordsDb { database, holder, presence })
     }
 
     /// Keeps everything in memory, until the value is dropped.
-    pub(crate) fn in_memory(holder: Holder) -> Result<RecordsDb, StoreError> {
+    pub(crate) fn in_memory(holder: LeaseHolder) -> Result<RecordsDb, StoreError> {
         Ok(RecordsDb { database: Database::in_memory(&FORMAT)?, holder, presence: None })
     }
 
     /// See [`Records::put`](super::Records::put).
-    pub(crate) fn put(&self, record: &NewRecord, most: Most) -> Result<Option<usize>, StoreError> {
+    pub(crate) fn put(&self, record: &NewRecord, most: RecordQuota) -> Result<Option<usize>, StoreError> {
         let (kind, owner, id) = (record.kind.as_str(), &record.owner, &record.id);
         let now = sql(self.holder.clock.unix_ms());
         let holder = if record.held { self.holder.number } else { NOBODY };
@@ -114,9 +114,9 @@ impl RecordsDb {
             };
             let others = count("SELECT count(*) FROM records WHERE kind = ?1 AND owner = ?2 AND id != ?3")?;
             let dropped = match most {
-                Most::Refuse(most) if others >= most => return Ok(None),
-                Most::Refuse(_) => 0,
-                Most::DropOldest(most) => (others + 1).saturating_sub(most.max(1)),
+                RecordQuota::Refuse(most) if others >= most => return Ok(None),
+                RecordQuota::Refuse(_) => 0,
+                RecordQuota::DropOldest(most) => (others + 1).saturating_sub(most.max(1)),
             };
             if dropped > 0 {
                 let oldest = "DELETE FROM records WHERE number IN (SELECT number FROM records

@@ -37,8 +37,8 @@ use tokio::task::spawn_blocking;
 use self::{
     kept::{KeptKeys, NewEntry},
     learned::LearnedKeys,
-    link::Link,
-    owed::Owed,
+    link::RedisLink,
+    owed::UnsyncedEntries,
     pins::PinKeys,
     presence::Lease,
     rates::RateKeys,
@@ -47,13 +47,13 @@ use self::{
     vectors::VectorKeys,
 };
 use super::{
-    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptRow, Lasts, Most, NamedFigures, NewRecord, PinStore,
-    Record, RecordKind, Records, Retention, Share, SharedRate, SharedStore, Spare, Store, StoreError, Stored,
-    TakenRates,
+    Agenda, FactVector, JobRow, KeptCounts, KeptRow, LeaseHolder, Lifespan, NamedFigures, NewRecord,
+    PinStore, Record, RecordKind, RecordQuota, Records, Retention, Share, SharedRate, SharedStore,
+    SpareStore, Store, StoreError, Stored, TakenRates,
 };
-pub use replicas::{Claim, Held, Replica, Replicas};
+pub use replicas::{LeaseClaim, Replica, Replicas, SessionHolder};
 
-pub use self::{forget::Forget, way::Way};
+pub use self::{forget::ForgetScope, way::RedisTopology};
 
 /// How often the expiry of permanent data is postponed.
 const RENEWAL: Duration = Duration::from_secs(24 * 3600);
@@ -64,7 +64,7 @@ const RENEWAL: Duration = Duration::from_secs(24 * 3600);
 /// It connects on first use. While Redis is unavailable, results and jobs are kept in memory; everything else fails at once.
 #[derive(Debug)]
 pub struct RedisStore {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     lease: Arc<Lease>,
     replicas: Arc<Replicas>,
     prefix: String,
@@ -76,8 +76,8 @@ pub struct RedisStore {
     vectors: Arc<VectorKeys>,
     pins: Arc<PinKeys>,
     /// Results and jobs that could not be written.
-    spare: Arc<Spare>,
-    owed: Arc<Owed>,
+    spare: Arc<SpareStore>,
+    owed: Arc<UnsyncedEntries>,
     /// When the expiry of everything was last postponed.
     renewed: Mutex<Option<Instant>>,
 }
@@ -86,21 +86,21 @@ impl RedisStore {
     /// Returns the store under a prefix, for the replica of this name; the default is the host's name with a number. Does not
     /// connect.
     pub fn new(
-        redis: impl Into<Way>,
+        redis: impl Into<RedisTopology>,
         prefix: &str,
         name: Option<&str>,
         retention: Retention,
         clock: Clock,
     ) -> Self {
-        let link = Arc::new(Link::new(redis));
+        let link = Arc::new(RedisLink::new(redis));
         let base: Arc<str> = format!("{prefix}:{{{prefix}}}:").into();
-        let holder = Holder::new(clock.clone());
-        let spare = Arc::new(Spare::new(retention, holder.clone()));
+        let holder = LeaseHolder::new(clock.clone());
+        let spare = Arc::new(SpareStore::new(retention, holder.clone()));
         let name = name.map_or_else(|| format!("{}-{}", host(), holder.number), ToOwned::to_owned);
         let lease = Arc::new(Lease::new(link.clone(), &base, holder.number, name, clock.clone()));
         let kept = Arc::new(KeptKeys::new(link.clone(), base.clone(), prefix, lease.clone(), retention));
         Self {
-            owed: Arc::new(Owed::new(kept.clone(), spare.clone())),
+            owed: Arc::new(UnsyncedEntries::new(kept.clone(), spare.clone())),
             kept,
             records: RecordKeys::new(link.clone(), base.clone(), lease.clone()),
             learned: LearnedKeys::new(link.clone(), base.clone()),
@@ -127,7 +127,7 @@ impl RedisStore {
         entry: NewEntry,
         share: Share,
         value: Option<Arc<Value>>,
-    ) -> Result<Lasts, StoreError> {
+    ) -> Result<Lifespan, StoreError> {
         let bytes = match value.clone() {
             // Takes up to a tenth of a second for the largest.
             Some(value) => {
@@ -140,7 +140,7 @@ impl RedisStore {
             Ok(()) => {
                 self.owed.remove(&entry.id);
                 self.spare.written(&entry.id).await?;
-                Ok(Lasts::AsConfigured)
+                Ok(Lifespan::AsConfigured)
             }
             Err(error @ StoreError::NewerValue { .. }) => Err(error),
             Err(error) => {
@@ -180,12 +180,12 @@ impl Store for RedisStore {
         owner: &'a str,
         share: Share,
         value: Arc<Value>,
-    ) -> Stored<'a, Lasts> {
+    ) -> Stored<'a, Lifespan> {
         let entry = NewEntry { id: id.into(), owner: owner.into(), job: None };
         Box::pin(self.put_kept(entry, share, Some(value)))
     }
 
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts> {
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lifespan> {
         let entry = NewEntry { id: job.id.clone(), owner: job.owner.clone(), job: Some(job) };
         Box::pin(self.put_kept(entry, share, result))
     }
@@ -317,7 +317,7 @@ impl Store for RedisStore {
 }
 
 impl Records for RedisStore {
-    fn put(&self, record: NewRecord, most: Most) -> Stored<'_, Option<usize>> {
+    fn put(&self, record: NewRecord, most: RecordQuota) -> Stored<'_, Option<usize>> {
         Box::pin(async move { self.records.put(&record, most).await })
     }
 

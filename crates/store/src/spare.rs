@@ -7,24 +7,24 @@ use std::sync::{
 
 use tokio::sync::OnceCell;
 
-use super::{Holder, JobRow, KeptCounts, KeptDb, KeptRow, Lasts, Retention, StoreError, run};
+use super::{JobRow, KeptCounts, KeptDb, KeptRow, LeaseHolder, Lifespan, Retention, StoreError, run};
 
 /// The maximum size kept in memory, in bytes.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// The memory next to an engine, created when a write fails.
 #[derive(Debug)]
-pub(super) struct Spare {
+pub(super) struct SpareStore {
     retention: Retention,
-    holder: Holder,
+    holder: LeaseHolder,
     db: OnceCell<Option<Arc<KeptDb>>>,
     /// Whether the last write to the engine failed.
     is_failing: AtomicBool,
 }
 
-impl Spare {
+impl SpareStore {
     /// Returns an empty spare, which takes no memory yet.
-    pub(crate) fn new(retention: Retention, holder: Holder) -> Self {
+    pub(crate) fn new(retention: Retention, holder: LeaseHolder) -> Self {
         let retention = Retention { bytes: retention.bytes.min(MOST_BYTES), ..retention };
         Self { retention, holder, db: OnceCell::new(), is_failing: AtomicBool::new(false) }
     }
@@ -48,7 +48,7 @@ impl Spare {
         &self,
         error: StoreError,
         work: impl FnOnce(&KeptDb) -> Result<u64, StoreError> + Send + 'static,
-    ) -> Result<Lasts, StoreError> {
+    ) -> Result<Lifespan, StoreError> {
         if !self.is_failing.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "results and tasks are kept in memory until they can be written again");
         }
@@ -59,7 +59,7 @@ impl Spare {
             tokio::task::spawn_blocking(open).await.ok().flatten()
         };
         let db = self.db.get_or_init(open).await.clone().ok_or(error)?;
-        run(db, work).await.map(|_| Lasts::UntilEnd)
+        run(db, work).await.map(|_| Lifespan::UntilEnd)
     }
 
     /// Reads from memory; `None` if memory is empty.

@@ -7,9 +7,9 @@ use nonet_search::Outcome;
 use serde_json::Value;
 
 use super::{
-    Agenda, FactVector, Holder, JobRow, KeptCounts, KeptDb, KeptRow, Lasts, Most, NamedFigures, NewRecord,
-    Opened, OutcomesDb, Record, RecordKind, Records, RecordsDb, Retention, Share, Spare, Store, StoreError,
-    Stored, run,
+    Agenda, FactVector, JobRow, KeptCounts, KeptDb, KeptRow, LeaseHolder, Lifespan, NamedFigures, NewRecord,
+    OpenDb, OutcomesDb, Record, RecordKind, RecordQuota, Records, RecordsDb, Retention, Share, SpareStore,
+    Store, StoreError, Stored, run,
 };
 
 /// The files of a folder, each opened on first use, and again if it was removed since. SQLite blocks, so the work runs on the runtime's blocking threads.
@@ -20,20 +20,20 @@ use super::{
 pub struct SqliteStore {
     folder: Option<PathBuf>,
     retention: Retention,
-    pub(super) holder: Holder,
-    kept: Opened<KeptDb>,
+    pub(super) holder: LeaseHolder,
+    kept: OpenDb<KeptDb>,
     /// Results and jobs that could not be written to the file.
-    spare: Spare,
-    records: Opened<RecordsDb>,
-    outcomes: Opened<OutcomesDb>,
+    spare: SpareStore,
+    records: OpenDb<RecordsDb>,
+    outcomes: OpenDb<OutcomesDb>,
 }
 
 impl SqliteStore {
     /// Returns the store in a folder. Accesses no file yet.
     pub fn new(folder: Option<PathBuf>, retention: Retention, clock: Clock) -> Self {
-        let holder = Holder::new(clock);
-        let spare = Spare::new(retention, holder.clone());
-        let (kept, records, outcomes) = (Opened::default(), Opened::default(), Opened::default());
+        let holder = LeaseHolder::new(clock);
+        let spare = SpareStore::new(retention, holder.clone());
+        let (kept, records, outcomes) = (OpenDb::default(), OpenDb::default(), OpenDb::default());
         Self { folder, retention, holder, kept, spare, records, outcomes }
     }
 
@@ -54,12 +54,13 @@ impl SqliteStore {
         &self,
         id: String,
         work: impl Fn(&KeptDb) -> Result<u64, StoreError> + Send + Sync + 'static,
-    ) -> Result<Lasts, StoreError> {
+    ) -> Result<Lifespan, StoreError> {
         let (db, work) = (self.kept().await?, Arc::new(work));
         let on_file = work.clone();
         // A store without a folder cannot fail to write.
         let is_file = db.is_file();
-        let as_asked = if is_file || self.folder.is_none() { Lasts::AsConfigured } else { Lasts::UntilEnd };
+        let as_asked =
+            if is_file || self.folder.is_none() { Lifespan::AsConfigured } else { Lifespan::UntilEnd };
         match run(db, move |db| on_file(db)).await {
             Ok(_) => {
                 self.spare.written(&id).await?;
@@ -115,7 +116,7 @@ impl SqliteStore {
 }
 
 /// Opens the file, or the same in memory if that fails.
-fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: Holder) -> Option<KeptDb> {
+fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: LeaseHolder) -> Option<KeptDb> {
     if let Some(folder) = folder {
         match KeptDb::open(&folder, retention, holder.clone()) {
             Ok(db) => return Some(db),
@@ -127,7 +128,7 @@ fn open_kept(folder: Option<PathBuf>, retention: Retention, holder: Holder) -> O
 }
 
 /// Opens the file, or the same in memory if that fails.
-fn open_records(folder: Option<PathBuf>, holder: Holder) -> Option<RecordsDb> {
+fn open_records(folder: Option<PathBuf>, holder: LeaseHolder) -> Option<RecordsDb> {
     if let Some(folder) = folder {
         match RecordsDb::open(&folder, holder.clone()) {
             Ok(db) => return Some(db),
@@ -147,12 +148,12 @@ impl Store for SqliteStore {
         owner: &'a str,
         share: Share,
         value: Arc<Value>,
-    ) -> Stored<'a, Lasts> {
+    ) -> Stored<'a, Lifespan> {
         let (of, owner) = (id.to_owned(), owner.to_owned());
         Box::pin(self.put_kept(id.to_owned(), move |db| db.put_result(&of, &owner, &share, &value)))
     }
 
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts> {
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lifespan> {
         Box::pin(self.put_kept(job.id.clone(), move |db| db.put_job(&job, &share, result.as_deref())))
     }
 
@@ -228,7 +229,7 @@ impl Store for SqliteStore {
 }
 
 impl Records for SqliteStore {
-    fn put(&self, record: NewRecord, most: Most) -> Stored<'_, Option<usize>> {
+    fn put(&self, record: NewRecord, most: RecordQuota) -> Stored<'_, Option<usize>> {
         Box::pin(self.with_records(move |db| db.put(&record, most)))
     }
 

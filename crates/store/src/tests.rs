@@ -57,7 +57,7 @@ pub(crate) fn names(folder: &TempDir) -> Vec<String> {
 /// Waits until a dropped gateway has ended: a process that another test has just started shares its lock until that process
 /// runs its program.
 pub(crate) fn until_ended(folder: &TempDir, number: u32) {
-    let here = Holder::new(Clock::default()).enter(folder.path()).expect("enters");
+    let here = LeaseHolder::new(Clock::default()).enter(folder.path()).expect("enters");
     let began = Instant::now();
     while here.is_held(number) {
         assert!(began.elapsed() < Duration::from_secs(10), "the lock is still held");

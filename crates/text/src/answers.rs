@@ -13,7 +13,7 @@ mod tests;
 mod words;
 
 pub use choices::{choose, mentions};
-pub use decision::{Decision, Said, decision};
+pub use decision::{Decision, UserAnswer, decision};
 pub use forms::fields;
 use nonet_schema::bare;
 use serde_json::{Map, Value};

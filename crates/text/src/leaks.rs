@@ -24,13 +24,13 @@ use nonet_base::{
     disguises::undone,
     json::any_text,
     text::{self, HiddenChar},
-    words::Words,
+    words::WordFinder,
 };
 use serde_json::{Map, Value, json};
 
 pub use self::known::{KnownSecrets, is_strong, rename_keys};
 use self::{
-    imitations::{ESCAPES, MEMBERS, Member, Seen},
+    imitations::{ESCAPES, ImitatedMember, MEMBERS, SeenMembers},
     injections::FAMILIES,
     keys::FORMATS,
 };
@@ -182,13 +182,13 @@ enum Trigger {
     Family(usize),
     Hidden,
     /// A member of Nonet's answers.
-    Member(Member),
+    Member(ImitatedMember),
     /// A letter that need not be escaped.
     Escape,
 }
 
 struct Triggers {
-    words: Words,
+    words: WordFinder,
     kinds: Vec<Trigger>,
 }
 
@@ -234,19 +234,19 @@ static TRIGGERS: LazyLock<Triggers> = LazyLock::new(|| {
     patterns.extend(ESCAPES.map(|escape| escape.as_bytes().into()));
     kinds.extend(ESCAPES.map(|_| Trigger::Escape));
     let patterns: Vec<&[u8]> = patterns.iter().map(|pattern| &**pattern).collect();
-    Triggers { words: Words::new(&patterns), kinds }
+    Triggers { words: WordFinder::new(&patterns), kinds }
 });
 
 /// The findings in one text.
 #[derive(Debug, Default)]
-struct InText {
+struct TextFindings {
     leaks: Vec<(Range<usize>, Leak)>,
     marks: Vec<(Range<usize>, Mark)>,
     /// The forms of Nonet's answers, each once.
     imitations: Vec<&'static str>,
 }
 
-impl InText {
+impl TextFindings {
     fn imitates(&mut self, form: Option<&'static str>) {
         self.imitations.extend(form.filter(|form| !self.imitations.contains(form)));
     }
@@ -279,7 +279,7 @@ impl Search<'_> {
     /// parts of an imitation in any places, so [`Self::of_value`] may not confirm the finding. With `imitations`, it also
     /// returns true for keys that only Nonet may use in `_meta`.
     pub fn finds_in_json(&self, json: &[u8]) -> bool {
-        let mut seen = Seen::default();
+        let mut seen = SeenMembers::default();
         any_text(json, |text, behind| {
             if self.imitations {
                 let form = imitations::member(text).and_then(|member| seen.add(member, behind));
@@ -396,8 +396,8 @@ impl Search<'_> {
     }
 
     /// Searches one text. The ranges are in order; a key may overlap a known secret.
-    fn look(&self, text: &str) -> InText {
-        let mut found = InText::default();
+    fn look(&self, text: &str) -> TextFindings {
+        let mut found = TextFindings::default();
         if text.len() < SHORTEST {
             return found;
         }
@@ -424,12 +424,12 @@ impl Search<'_> {
         found
     }
 
-    fn look_around(&self, text: &str, found: &mut InText) {
+    fn look_around(&self, text: &str, found: &mut TextFindings) {
         let triggers = &*TRIGGERS;
         // The end of the text already examined per family, so that overlapping windows are examined once.
         let mut seen = [0; FAMILIES.len()];
         let mut seen_hidden = 0;
-        let (mut seen_members, mut is_escaped) = (Seen::default(), false);
+        let (mut seen_members, mut is_escaped) = (SeenMembers::default(), false);
         triggers.words.find(text.as_bytes(), &mut |word, hit| match triggers.kinds[word] {
             Trigger::Key(at) if self.keys => {
                 if let Some(range) = FORMATS[at].at(text, hit.start) {
@@ -459,7 +459,7 @@ impl Search<'_> {
             _ => {}
         });
         if self.imitations && is_escaped {
-            let (plain, mut seen) = (imitations::unescaped(text), Seen::default());
+            let (plain, mut seen) = (imitations::unescaped(text), SeenMembers::default());
             triggers.words.find(plain.as_bytes(), &mut |word, hit| {
                 if let Trigger::Member(member) = triggers.kinds[word] {
                     found.imitates(seen.in_text(member, &plain[hit.end..]));
@@ -472,7 +472,7 @@ impl Search<'_> {
     fn look_behind(&self, text: &str, marks: &mut Vec<(Range<usize>, Mark)>) {
         let plain = Search { keys: false, imitations: false, ..*self };
         let mut look = |clear: &str, original: &dyn Fn(&Range<usize>) -> Range<usize>| {
-            let mut found = InText::default();
+            let mut found = TextFindings::default();
             plain.look_around(clear, &mut found);
             marks.extend(found.marks.into_iter().map(|(range, mark)| {
                 let reads = mark.reads.unwrap_or_else(|| clear[range.clone()].to_owned());

@@ -20,13 +20,13 @@ use serde_json::{Map, Value, json};
 pub use call_result::CallResult;
 pub use condense::{fair_share, without_repeats};
 pub use read::{bad_query, read};
-pub use value::{Body, WRAPPER, Whole, source_of, value_of};
+pub use value::{ResultBody, ResultValue, WRAPPER, source_of, value_of};
 
 pub use crate::template::is_reference;
 
 use nonet_base::json::set_member;
 
-use self::{condense::Condensed, preview::ReadOn};
+use self::{condense::CondensedValue, preview::Continuation};
 use crate::fault::{self, NextStep};
 
 /// How much of the budget the previews of all blocks together may take, in bytes.
@@ -218,7 +218,7 @@ pub fn shorten(result: Value, size: usize, budget: usize, reference: Result<&str
     if is_fault(&result) {
         return shorten_own(result, size, budget, reference);
     }
-    let read_on = ReadOn::of(&result);
+    let read_on = Continuation::of(&result);
     shorten_blocks(result, size, budget, reference, &read_on)
 }
 
@@ -227,7 +227,7 @@ fn shorten_blocks(
     size: usize,
     budget: usize,
     reference: Result<&str, &str>,
-    read_on: &ReadOn,
+    read_on: &Continuation,
 ) -> Value {
     if is_error(&result)
         && let Some(fields) = result.as_object_mut()
@@ -300,7 +300,7 @@ pub fn shorten_own(mut result: Value, size: usize, budget: usize, reference: Res
     let is_fault = is_fault(&result);
     let mut target = room - NOTE;
     let text = loop {
-        let Condensed { mut value, cut } = Condensed::of(&own, target);
+        let CondensedValue { mut value, cut } = CondensedValue::of(&own, target);
         let is_of_error = is_fault && value.get("error").is_some_and(Value::is_object);
         let place = if is_of_error { value.get_mut("error") } else { Some(&mut value) };
         if let Some(fields) = place.and_then(Value::as_object_mut) {
@@ -330,7 +330,7 @@ pub fn shorten_prompt(prompt: &Value, size: usize, budget: usize, reference: Res
         Some(block)
     });
     let whole = json!({ "content": blocks.collect::<Vec<_>>() });
-    let mut shown = shorten_blocks(whole, size, budget, reference, &ReadOn::Lines);
+    let mut shown = shorten_blocks(whole, size, budget, reference, &Continuation::Lines);
     let blocks = match shown["content"].take() {
         Value::Array(blocks) => blocks,
         _ => Vec::new(),

@@ -182,7 +182,7 @@ fn try_walk(
 
 /// The value that a name in a template stands for.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Source {
+pub struct TemplateSource {
     /// The value without its wrapper: JSON, or a string for text that is not JSON.
     pub value: Value,
     /// The member that wrapped the value. A path may begin with this member, although it is not part of the value.
@@ -197,14 +197,14 @@ pub struct Source {
     pub main: Option<&'static str>,
 }
 
-impl Source {
+impl TemplateSource {
     /// Returns the source for a call that did not run.
     pub fn absent() -> Self {
         Self { absent: true, ..Self::default() }
     }
 }
 
-impl From<Value> for Source {
+impl From<Value> for TemplateSource {
     fn from(value: Value) -> Self {
         Self { value, ..Self::default() }
     }
@@ -212,16 +212,16 @@ impl From<Value> for Source {
 
 /// JSON with its templates filled.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Filled {
+pub struct FilledTemplate {
     /// The JSON after filling. Foreign templates stay as written.
     pub value: Value,
     /// The inserted values, except text, that replaced a whole string, each with its text form.
-    pub inserted: Vec<Inserted>,
+    pub inserted: Vec<InsertedValue>,
 }
 
 /// A value that replaced a string consisting of a single template.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Inserted {
+pub struct InsertedValue {
     /// The keys and indices of its place.
     pub path: Vec<String>,
     /// The value as text: the original text, else compact JSON.
@@ -229,9 +229,9 @@ pub struct Inserted {
 }
 
 /// The meaning of a name in a template.
-pub enum Named {
+pub enum NameLookup {
     /// A known name, with its value.
-    Value(Arc<Source>),
+    Value(Arc<TemplateSource>),
     /// Not a name of this caller: the template stays unchanged, for its intended reader.
     Foreign,
     /// An unknown name, which is a fault; holds the known names.
@@ -239,17 +239,17 @@ pub enum Named {
 }
 
 /// Fills every template in `value`. `lookup` returns the meaning of a name (`id` or `ref:ID`).
-pub fn fill(value: &Value, lookup: &dyn Fn(&str) -> Named) -> Result<Filled, TemplateError> {
+pub fn fill(value: &Value, lookup: &dyn Fn(&str) -> NameLookup) -> Result<FilledTemplate, TemplateError> {
     let mut fill = Fill { lookup, path: Vec::new(), inserted: Vec::new() };
     let value = fill.value(value)?;
-    Ok(Filled { value, inserted: fill.inserted })
+    Ok(FilledTemplate { value, inserted: fill.inserted })
 }
 
 /// One walk over JSON with templates.
 struct Fill<'a> {
-    lookup: &'a dyn Fn(&str) -> Named,
+    lookup: &'a dyn Fn(&str) -> NameLookup,
     path: Vec<String>,
-    inserted: Vec<Inserted>,
+    inserted: Vec<InsertedValue>,
 }
 
 impl Fill<'_> {
@@ -292,7 +292,7 @@ impl Fill<'_> {
                 return Ok(around(inner));
             }
             let value = found.value().clone();
-            self.inserted.push(Inserted { path: self.path.clone(), text: found.into_text() });
+            self.inserted.push(InsertedValue { path: self.path.clone(), text: found.into_text() });
             return Ok(value);
         }
         let mut out = String::new();
@@ -319,9 +319,9 @@ impl Fill<'_> {
         };
         let template = || inside.trim().to_string();
         let source = match (self.lookup)(&name) {
-            Named::Value(source) => source,
-            Named::Foreign => return Ok(Piece::AsWritten),
-            Named::Unknown(known) => {
+            NameLookup::Value(source) => source,
+            NameLookup::Foreign => return Ok(Piece::AsWritten),
+            NameLookup::Unknown(known) => {
                 return Err(TemplateError::Unknown { template: template(), name: name.into(), known });
             }
         };
@@ -345,7 +345,7 @@ impl Fill<'_> {
         };
         let whole = std::ptr::eq(value, &source.value);
         let part = (!whole).then(|| value.clone());
-        Ok(Piece::Value(Resolved { source, part }))
+        Ok(Piece::Value(ResolvedSource { source, part }))
     }
 }
 
@@ -354,16 +354,16 @@ enum Piece {
     /// The template itself: it is not this caller's.
     AsWritten,
     Text(String),
-    Value(Resolved),
+    Value(ResolvedSource),
 }
 
 /// A source, or a part of one.
-struct Resolved {
-    source: Arc<Source>,
+struct ResolvedSource {
+    source: Arc<TemplateSource>,
     part: Option<Value>,
 }
 
-impl Resolved {
+impl ResolvedSource {
     fn value(&self) -> &Value {
         self.part.as_ref().unwrap_or(&self.source.value)
     }
@@ -463,23 +463,26 @@ mod tests {
     fn check(template: Value, expected: Result<Value, &str>) {
         let a = json!({"n": 7, "list": [{"x": "one"}, "two"], "t": "text"});
         // The source for a result of `{"content": "[1, {\"content\": 2}]"}`.
-        let wrapped = Source {
+        let wrapped = TemplateSource {
             value: json!([1, {"content": 2}]),
             wrapper: Some("content".into()),
             text: Some("[1, {\"content\": 2}]".into()),
-            ..Source::default()
+            ..TemplateSource::default()
         };
-        let (a, wrapped) = (Arc::new(Source::from(a)), Arc::new(wrapped));
+        let (a, wrapped) = (Arc::new(TemplateSource::from(a)), Arc::new(wrapped));
         let lookup = |name: &str| match name {
-            "a" => Named::Value(a.clone()),
-            "w" => Named::Value(wrapped.clone()),
-            "foreign" => Named::Foreign,
-            "gone" => Named::Value(Arc::new(Source::absent())),
+            "a" => NameLookup::Value(a.clone()),
+            "w" => NameLookup::Value(wrapped.clone()),
+            "foreign" => NameLookup::Foreign,
+            "gone" => NameLookup::Value(Arc::new(TemplateSource::absent())),
             "asked" => {
                 let value = json!({ "status": "answered", "answer": ["x", "y"] });
-                Named::Value(Arc::new(Source { main: Some("answer"), ..Source::from(value) }))
+                NameLookup::Value(Arc::new(TemplateSource {
+                    main: Some("answer"),
+                    ..TemplateSource::from(value)
+                }))
             }
-            _ => Named::Unknown("a".into()),
+            _ => NameLookup::Unknown("a".into()),
         };
         match expected {
             Ok(value) => assert_eq!(fill(&template, &lookup).map(|filled| filled.value), Ok(value)),
@@ -557,10 +560,11 @@ mod tests {
         let result =
             json!({ "content": [{ "type": "text", "text": "a map" }, { "type": "image", "data": "TUFQ" }] });
         let of = |value: Value| {
-            let source = Source { value, result: Some(Arc::new(result.clone())), ..Source::default() };
+            let source =
+                TemplateSource { value, result: Some(Arc::new(result.clone())), ..TemplateSource::default() };
             let source = Arc::new(source);
             move |template: Value| {
-                fill(&template, &|_| Named::Value(source.clone())).map(|filled| filled.value)
+                fill(&template, &|_| NameLookup::Value(source.clone())).map(|filled| filled.value)
             }
         };
         let map = of(json!("a map"));
@@ -586,12 +590,15 @@ mod tests {
 
     #[test]
     fn whole_values_are_known_with_their_text() {
-        let source =
-            Source { value: json!({"a": [1]}), text: Some("{ \"a\": [1] }".into()), ..Source::default() };
+        let source = TemplateSource {
+            value: json!({"a": [1]}),
+            text: Some("{ \"a\": [1] }".into()),
+            ..TemplateSource::default()
+        };
         let source = Arc::new(source);
         let template = json!({"x": ["{{r}}"], "y": "{{r.a}}", "z": "in {{r}}"});
-        let filled = fill(&template, &|_| Named::Value(source.clone())).unwrap();
-        let inserted = |path: &[&str], text: &str| Inserted {
+        let filled = fill(&template, &|_| NameLookup::Value(source.clone())).unwrap();
+        let inserted = |path: &[&str], text: &str| InsertedValue {
             path: path.iter().map(|step| step.to_string()).collect(),
             text: text.into(),
         };

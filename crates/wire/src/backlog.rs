@@ -24,8 +24,8 @@ impl Backlog {
     }
 
     /// Counts a message until the returned value is dropped.
-    pub fn enter(&self, bytes: usize) -> Waiting {
-        let waiting = Waiting { backlog: self.clone(), bytes: bytes + OF_MESSAGE };
+    pub fn enter(&self, bytes: usize) -> WaitingMessage {
+        let waiting = WaitingMessage { backlog: self.clone(), bytes: bytes + OF_MESSAGE };
         // Nobody waits for an increase.
         self.0.bytes.send_if_modified(|all| {
             *all += waiting.bytes;
@@ -60,12 +60,12 @@ impl Backlog {
 
 /// A waiting message.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaitingMessage {
     backlog: Backlog,
     bytes: usize,
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingMessage {
     fn drop(&mut self) {
         let Inner { bytes, limit } = &*self.backlog.0;
         bytes.send_if_modified(|all| {

@@ -18,7 +18,7 @@ const AT_ONCE: usize = 192 << 10;
 static SHARES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(AT_ONCE)));
 
 /// A share of the memory for large texts.
-pub type Share = OwnedSemaphorePermit;
+pub type MemoryShare = OwnedSemaphorePermit;
 
 /// The cost of parsing a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Weight {
 pub async fn off_thread<T: Send + 'static>(
     weight: Weight,
     read: impl FnOnce() -> T + Send + 'static,
-) -> (T, Option<Share>) {
+) -> (T, Option<MemoryShare>) {
     if !weight.is_large() {
         return (read(), None);
     }
@@ -70,17 +70,17 @@ pub async fn off_thread<T: Send + 'static>(
 
 /// One such parse at a time, for callers that await it in a future that may be dropped and recreated.
 #[derive(Default)]
-pub enum Heavy<T> {
+pub enum HeavyParse<T> {
     /// Nothing is in progress: either nothing was begun, or the result was taken.
     #[default]
     Idle,
     /// The result of a small text, parsed at once and not taken yet.
     Done(T),
     /// The task that parses a large text. It yields the result with its share of the memory.
-    Running(JoinHandle<(T, Option<Share>)>),
+    Running(JoinHandle<(T, Option<MemoryShare>)>),
 }
 
-impl<T: Send + 'static> Heavy<T> {
+impl<T: Send + 'static> HeavyParse<T> {
     /// Starts to parse a text. Nothing else may be in progress.
     pub fn begin(&mut self, weight: Weight, read: impl FnOnce() -> T + Send + 'static) {
         *self = match weight.is_large() {
@@ -90,7 +90,7 @@ impl<T: Send + 'static> Heavy<T> {
     }
 
     /// Returns the result; `None` if nothing is in progress. Dropping the future early loses nothing.
-    pub async fn done(&mut self) -> Option<(T, Option<Share>)> {
+    pub async fn done(&mut self) -> Option<(T, Option<MemoryShare>)> {
         let read = match self {
             Self::Idle => return None,
             Self::Done(_) => None,
@@ -111,7 +111,7 @@ mod tests {
     async fn a_large_text_is_read_elsewhere_and_holds_its_share() {
         let here = std::thread::current().id();
         let read_on = move || std::thread::current().id() == here;
-        let mut heavy = Heavy::default();
+        let mut heavy = HeavyParse::default();
         heavy.begin(Weight::of(100), read_on);
         assert!(matches!(heavy.done().await, Some((true, None))));
         assert!(heavy.done().await.is_none());

@@ -11,7 +11,7 @@ use rmcp::model::RequestId;
 
 use super::{
     Limits, MessageFault, SizeLimit,
-    message::{Head, Message, MessageKind, Refused, Scanned},
+    message::{Message, MessageHead, MessageKind, RefusedMessage, ScannedMessage},
     scan::{MemberRanges, elements},
     sse::{Data, StreamEvent},
 };
@@ -37,7 +37,7 @@ pub trait Expectations {
 }
 
 /// Returns the size limit of a message with this beginning.
-fn bound(head: &Head, awaited: &impl Expectations) -> SizeLimit {
+fn bound(head: &MessageHead, awaited: &impl Expectations) -> SizeLimit {
     let limits = awaited.limits();
     match (&head.id, head.kind) {
         // Its messages are checked one by one. Only one old revision has batches, and none contains results that large.
@@ -53,15 +53,15 @@ fn bound(head: &Head, awaited: &impl Expectations) -> SizeLimit {
 
 /// Returns the byte limit of a message with this beginning, for [`super::LineReader::next_within`].
 pub fn judge(beginning: &[u8], awaited: &impl Expectations) -> usize {
-    bound(&Head::of(beginning), awaited).bytes
+    bound(&MessageHead::of(beginning), awaited).bytes
 }
 
 /// The result of scanning a text.
 pub enum Scan {
     /// A text that is not an array. Whether it is a valid message has not been checked yet.
-    One(Scanned),
+    One(ScannedMessage),
     /// The elements of an array, at most 1,000; further ones are dropped.
-    Batch(Vec<Scanned>),
+    Batch(Vec<ScannedMessage>),
     /// An array that is broken or has too many values. It is logged and skipped.
     Noise(Bytes),
 }
@@ -69,10 +69,12 @@ pub enum Scan {
 /// Scans a text that should be one message, or a batch of them, with at most `most` values.
 pub fn scan(text: Bytes, most: usize) -> Scan {
     if text.trim_ascii_start().first() != Some(&b'[') {
-        return Scan::One(Scanned::of(text, most));
+        return Scan::One(ScannedMessage::of(text, most));
     }
     match elements(&text, MAX_BATCH, most) {
-        Some(batch) => Scan::Batch(batch.into_iter().map(|at| Scanned::of(text.slice(at), most)).collect()),
+        Some(batch) => {
+            Scan::Batch(batch.into_iter().map(|at| ScannedMessage::of(text.slice(at), most)).collect())
+        }
         None => Scan::Noise(text),
     }
 }
@@ -85,7 +87,7 @@ pub struct Inbox {
     ready: VecDeque<Message>,
     refusals: Vec<Bytes>,
     /// A message that is too long, kept until its end gives its id.
-    open: Option<(Head, MessageFault, String)>,
+    open: Option<(MessageHead, MessageFault, String)>,
     logged: u64,
 }
 
@@ -129,13 +131,15 @@ impl Inbox {
         None
     }
 
-    fn take_one(&mut self, scanned: Scanned, awaited: &impl Expectations) {
+    fn take_one(&mut self, scanned: ScannedMessage, awaited: &impl Expectations) {
         match scanned.within(|head| bound(head, awaited)) {
             Ok(message) => self.ready.push_back(message),
-            Err(Refused { head, fault, bytes }) if fault.is_syntax() && head.kind == MessageKind::Other => {
+            Err(RefusedMessage { head, fault, bytes })
+                if fault.is_syntax() && head.kind == MessageKind::Other =>
+            {
                 self.note("not a JSON-RPC message; skipped", &bytes);
             }
-            Err(Refused { head, fault, bytes }) => {
+            Err(RefusedMessage { head, fault, bytes }) => {
                 self.note(&format!("{fault}; skipped"), &bytes);
                 let said = error_excerpt(&head, &bytes);
                 self.refuse(head, fault, &said);
@@ -145,7 +149,7 @@ impl Inbox {
 
     /// Takes the beginning of a message that is too long. Its request fails, if the beginning identifies it.
     pub fn too_long(&mut self, beginning: &[u8], awaited: &impl Expectations) {
-        let head = Head::of(beginning);
+        let head = MessageHead::of(beginning);
         let fault = MessageFault::TooLong(bound(&head, awaited).bytes);
         self.note(&format!("{fault}; skipped"), beginning);
         let said = error_excerpt(&head, beginning);
@@ -163,7 +167,7 @@ impl Inbox {
     }
 
     /// Fails a skipped message for everyone who waits: the caller whose request it answers, or the server that sent it.
-    fn refuse(&mut self, head: Head, fault: MessageFault, said: &str) {
+    fn refuse(&mut self, head: MessageHead, fault: MessageFault, said: &str) {
         let Some(id) = head.id else { return };
         match head.kind {
             MessageKind::Notification => {}
@@ -203,7 +207,7 @@ impl Inbox {
 }
 
 /// Returns an excerpt of an error that is too long.
-pub fn error_excerpt(head: &Head, beginning: &[u8]) -> String {
+pub fn error_excerpt(head: &MessageHead, beginning: &[u8]) -> String {
     if head.kind != MessageKind::Error {
         return String::new();
     }

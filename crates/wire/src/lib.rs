@@ -16,11 +16,11 @@ mod sse;
 pub mod web;
 
 pub use self::{
-    backlog::{Backlog, Waiting},
-    heavy::{Heavy, Share, Weight, off_thread},
+    backlog::{Backlog, WaitingMessage},
+    heavy::{HeavyParse, MemoryShare, Weight, off_thread},
     inbox::{Expectations, Inbox, Scan, error_excerpt, judge, scan},
     lines::{Line, LineReader, LineWriter},
-    message::{Head, Message, MessageKind, Refused, Scanned, VERSION_KEY},
+    message::{Message, MessageHead, MessageKind, RefusedMessage, ScannedMessage, VERSION_KEY},
     scan::JsonFlaw,
     sse::{BodyStream, Data, EventReader, StreamEvent},
 };

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    backlog::{Backlog, Waiting},
+    backlog::{Backlog, WaitingMessage},
     message::TAIL,
 };
 
@@ -143,7 +143,7 @@ impl<W> Clone for LineWriter<W> {
 pub struct WaitingLine<W> {
     pieces: Vec<Bytes>,
     output: Arc<Output<W>>,
-    _waits: Waiting,
+    _waits: WaitingMessage,
 }
 
 impl<W: AsyncWrite + Unpin> WaitingLine<W> {

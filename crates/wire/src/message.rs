@@ -49,13 +49,13 @@ pub struct Message {
 
 /// Scanned bytes that have not been checked yet.
 #[derive(Debug)]
-pub struct Scanned {
+pub struct ScannedMessage {
     bytes: Bytes,
     members: MemberRanges,
     values: Result<usize, JsonFlaw>,
 }
 
-impl Scanned {
+impl ScannedMessage {
     /// Scans bytes for a message with at most `most` values.
     pub fn of(bytes: Bytes, most: usize) -> Self {
         let (members, values) = MemberRanges::find(&bytes, most);
@@ -63,15 +63,15 @@ impl Scanned {
     }
 
     /// Returns the message, if it is within its limit, which may depend on the message's kind.
-    pub fn within(self, bound: impl FnOnce(&Head) -> SizeLimit) -> Result<Message, Refused> {
+    pub fn within(self, bound: impl FnOnce(&MessageHead) -> SizeLimit) -> Result<Message, RefusedMessage> {
         let Self { bytes, members, values } = self;
-        let head = Head::found(&bytes, &members);
+        let head = MessageHead::found(&bytes, &members);
         match bound(&head).check(bytes.len(), values) {
             Ok(values) => Ok(Message { bytes, members, values }),
             Err(fault) => {
                 // The scan ended at the flaw, and the id may come after it.
                 let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]);
-                Err(Refused { head: head.with_tail(&tail), fault, bytes })
+                Err(RefusedMessage { head: head.with_tail(&tail), fault, bytes })
             }
         }
     }
@@ -102,8 +102,8 @@ impl Message {
     }
 
     /// Reads a message within a limit.
-    pub fn within(bytes: Bytes, bound: SizeLimit) -> Result<Self, Refused> {
-        Scanned::of(bytes, bound.values).within(|_| bound)
+    pub fn within(bytes: Bytes, bound: SizeLimit) -> Result<Self, RefusedMessage> {
+        ScannedMessage::of(bytes, bound.values).within(|_| bound)
     }
 
     /// Returns a request's error answer. `id` is JSON.
@@ -229,10 +229,10 @@ impl Message {
     pub fn agreed_version(&self) -> Option<String> {
         #[derive(Deserialize)]
         #[serde(rename_all = "camelCase")]
-        struct Agreed {
+        struct AgreedRevision {
             protocol_version: String,
         }
-        serde_json::from_slice(self.result()?).ok().map(|agreed: Agreed| agreed.protocol_version)
+        serde_json::from_slice(self.result()?).ok().map(|agreed: AgreedRevision| agreed.protocol_version)
     }
 }
 
@@ -249,9 +249,9 @@ fn id_text(id: &[u8]) -> Option<String> {
 
 /// A rejected message.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedMessage {
     /// What could be read of the message, with the id from its end if the beginning had none.
-    pub head: Head,
+    pub head: MessageHead,
     /// The limit that the message exceeds, or the flaw in its JSON.
     pub fault: MessageFault,
     /// The whole message, as received.
@@ -279,7 +279,7 @@ fn text<'a>(bytes: &'a [u8], at: &Range<usize>) -> Option<Cow<'a, str>> {
 
 /// What is known about a message from its beginning, or about an unusable one.
 #[derive(Debug)]
-pub struct Head {
+pub struct MessageHead {
     /// The kind, as far as it is known: params and results are distinguished, but not requests and notifications while the id
     /// may still come.
     pub kind: MessageKind,
@@ -291,7 +291,7 @@ pub struct Head {
     pub is_batch: bool,
 }
 
-impl Head {
+impl MessageHead {
     /// Reads as much as the beginning of a message contains.
     pub fn of(bytes: &[u8]) -> Self {
         Self::found(bytes, &MemberRanges::find(bytes, usize::MAX).0)
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn ids_are_found_in_beginnings_and_ends() {
-        let head = |text: &str| Head::of(text.as_bytes());
+        let head = |text: &str| MessageHead::of(text.as_bytes());
         let check = |text: &str, id: Option<&str>| assert_eq!(head(text).id.as_deref(), id, "{text}");
         check("{\"jsonrpc\":\"2.0\",\"id\": 12,", Some("12"));
         check("{\"id\":\"a-1\",\"x", Some("\"a-1\""));
@@ -424,12 +424,12 @@ mod tests {
     #[test]
     fn the_kind_is_known_from_a_beginning() {
         let check =
-            |text: &str, kind: MessageKind| assert_eq!(Head::of(text.as_bytes()).kind, kind, "{text}");
+            |text: &str, kind: MessageKind| assert_eq!(MessageHead::of(text.as_bytes()).kind, kind, "{text}");
         check("{\"method\":\"x\",\"params\":{\"a\":\"xxx", MessageKind::Notification);
         check("{\"params\":{\"a\":\"xxx", MessageKind::Notification);
         check("{\"id\":1,\"method\":\"x\",\"params\":{\"a\":\"xxx", MessageKind::Request);
         check("{\"result\":{\"a\":\"xxx", MessageKind::Result);
         check("xxx", MessageKind::Other);
-        assert_eq!(Head::of(b"{\"params\":[").with_tail("],\"id\":7}").kind, MessageKind::Request);
+        assert_eq!(MessageHead::of(b"{\"params\":[").with_tail("],\"id\":7}").kind, MessageKind::Request);
     }
 }

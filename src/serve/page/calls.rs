@@ -70,7 +70,7 @@ fn event(call: &FinishedCall) -> Result<Bytes, Infallible> {
 
 /// A call that the user has opened. What is not kept is absent.
 #[derive(Default, Serialize)]
-struct OpenedCall {
+struct CallView {
     /// Whether params and results are kept at all.
     kept: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -92,7 +92,7 @@ fn gone() -> Response {
 /// Shows one call, without secrets.
 async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Result<Response, Response> {
     let (call, content) = gateway.calls.find(id).ok_or_else(gone)?;
-    let mut opened = OpenedCall { kept: gateway.config().gateway.keep_calls, ..OpenedCall::default() };
+    let mut opened = CallView { kept: gateway.config().gateway.keep_calls, ..CallView::default() };
     if opened.kept {
         let mask = gateway.mask_for_user();
         let CallContent { params, result } = &content;

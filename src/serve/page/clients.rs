@@ -116,7 +116,7 @@ async fn show(
 /// The change that the page has shown, by its digest.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ApplyWanted {
+struct ApplyRequest {
     digest: String,
 }
 
@@ -126,7 +126,7 @@ async fn apply(
     body: Bytes,
 ) -> Result<Response, Response> {
     known_action(&action)?;
-    let ApplyWanted { digest } = read(&body)?;
+    let ApplyRequest { digest } = read(&body)?;
     let launch = launch(&gateway)?;
     let (client, done) = (name.clone(), action.clone());
     let applied = blocking(move || {

@@ -77,7 +77,7 @@ mod sockets {
         HEAD_START,
         page::{TOKEN, api, failed, servers::wrong},
     };
-    use nonet_core::Serves;
+    use nonet_core::ServeMode;
     use nonet_store::shared::PageSockets;
 
     /// The header that names the gateway that a request is meant for.
@@ -105,7 +105,7 @@ mod sockets {
     }
 
     /// Answers the pages of this user's other gateways, until the gateway stops.
-    pub(in crate::serve) fn offer(gateway: &Arc<Gateway>, serves: Serves) {
+    pub(in crate::serve) fn offer(gateway: &Arc<Gateway>, serves: ServeMode) {
         if gateway.serves.set(serves).is_err() {
             // It has a socket already.
             return;

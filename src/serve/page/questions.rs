@@ -11,7 +11,7 @@ use axum::{
 use bytes::Bytes;
 use http::StatusCode;
 use nonet_core::Gateway;
-use nonet_state::page_questions::Unanswered;
+use nonet_state::page_questions::AnswerError;
 
 use super::{
     done,
@@ -29,7 +29,7 @@ async fn give(
 ) -> Result<Response, Response> {
     match gateway.page_questions.answer(id, read(&body)?) {
         Ok(()) => Ok(done()),
-        Err(Unanswered::Ended) => Err(wrong(StatusCode::NOT_FOUND, "The call of this question has ended.")),
-        Err(Unanswered::Unfit(faults)) => Err(unfit(format!("This does not fit the form: {faults}."))),
+        Err(AnswerError::Ended) => Err(wrong(StatusCode::NOT_FOUND, "The call of this question has ended.")),
+        Err(AnswerError::Unfit(faults)) => Err(unfit(format!("This does not fit the form: {faults}."))),
     }
 }

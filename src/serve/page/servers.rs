@@ -77,7 +77,7 @@ pub(super) fn editable(gateway: &Gateway) -> Result<PathBuf, Response> {
 /// A server from the form.
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct AddWanted {
+struct AddRequest {
     name: String,
     command: String,
     url: String,
@@ -91,7 +91,7 @@ struct AddWanted {
     check: bool,
 }
 
-impl Default for AddWanted {
+impl Default for AddRequest {
     fn default() -> Self {
         let (name, command, url, openapi, base_url, description) = Default::default();
         let (env, headers, tags) = Default::default();
@@ -100,7 +100,7 @@ impl Default for AddWanted {
 }
 
 async fn add(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
-    let wanted: AddWanted = read(&body)?;
+    let wanted: AddRequest = read(&body)?;
     let file = editable(&gateway)?;
     let command = shell::words(&wanted.command).map_err(|why| unfit(format!("The command line: {why}.")))?;
     let ways = [!command.is_empty(), !wanted.url.is_empty(), !wanted.openapi.is_empty()];
@@ -145,7 +145,7 @@ async fn add(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respons
 /// The text of a client's file, as its servers are documented.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ImportWanted {
+struct ImportRequest {
     text: String,
     /// The servers in it that are passed over.
     #[serde(default)]
@@ -159,7 +159,7 @@ fn yes() -> bool {
 }
 
 async fn import(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
-    let ImportWanted { text, without, check } = read(&body)?;
+    let ImportRequest { text, without, check } = read(&body)?;
     let file = editable(&gateway)?;
     let imported = blocking(move || {
         let machine = Machine::this()?;
@@ -285,7 +285,7 @@ async fn text(State(gateway): State<Arc<Gateway>>, Path(name): Path<String>) -> 
 /// Another text for a server, and the hash of the file that it was made from.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EditWanted {
+struct EditRequest {
     text: String,
     hash: String,
 }
@@ -295,7 +295,7 @@ async fn edit(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let EditWanted { text, hash } = read(&body)?;
+    let EditRequest { text, hash } = read(&body)?;
     if !is_known(&gateway, &name) {
         return Err(unknown(&name));
     }
@@ -319,7 +319,7 @@ async fn edit(
 /// A value that a left-out server needs.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SecretWanted {
+struct SecretRequest {
     name: String,
     value: String,
 }
@@ -330,7 +330,7 @@ async fn secret(
     Path(server): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let SecretWanted { name, value } = read(&body)?;
+    let SecretRequest { name, value } = read(&body)?;
     let config = gateway.config();
     let missing = config.left_out.get(&server).ok_or_else(|| {
         let message = format!("`{server}` misses no value; the page may show an old state.");
@@ -360,7 +360,7 @@ async fn secret(
 /// A token for a server that offers no sign-in.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct TokenWanted {
+struct TokenRequest {
     token: String,
 }
 
@@ -370,7 +370,7 @@ async fn token(
     Path(server): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let TokenWanted { token } = read(&body)?;
+    let TokenRequest { token } = read(&body)?;
     if !is_known(&gateway, &server) {
         return Err(unknown(&server));
     }

@@ -45,7 +45,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 /// What the user has chosen so far.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct SetupWanted {
+struct SetupRequest {
     /// The clients to set up; all, if none is named.
     clients: Vec<String>,
     /// The servers that stay where they are.
@@ -59,7 +59,7 @@ struct SetupWanted {
 }
 
 /// A setup with the user's choices.
-struct Chosen {
+struct SetupChoice {
     setup: Setup,
     imported: ImportPlan,
     keyring: Option<keyring::Keyring>,
@@ -68,9 +68,9 @@ struct Chosen {
     seen: String,
 }
 
-impl Chosen {
+impl SetupChoice {
     /// Works out the setup. Reads files, and blocks.
-    fn new(target: &std::path::Path, wanted: SetupWanted) -> Result<Self, HostFault> {
+    fn new(target: &std::path::Path, wanted: SetupRequest) -> Result<Self, HostFault> {
         let named = wanted.clients.iter().map(|name| hosts::find(name)).collect::<Result<_, _>>()?;
         let setup = Setup::find(named, target, None, Machine::this()?)?;
         let (mut imported, keyring) = setup.import(keyring::UNATTENDED, &wanted.left)?;
@@ -181,20 +181,20 @@ impl<'a> ShownServer<'a> {
 }
 
 async fn plan(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
-    let wanted: SetupWanted = read(&body)?;
+    let wanted: SetupRequest = read(&body)?;
     let target = editable(&gateway)?;
-    let shown = blocking(move || Ok(json!(Chosen::new(&target, wanted)?.shown()?))).await?;
+    let shown = blocking(move || Ok(json!(SetupChoice::new(&target, wanted)?.shown()?))).await?;
     Ok(answer(StatusCode::OK, &shown))
 }
 
 /// What a setup did.
 #[derive(Serialize)]
-struct SetupDone {
+struct SetupReport {
     file: String,
     secrets: Vec<String>,
     /// The servers that Nonet cannot run yet, each with the reason.
     broken: BTreeMap<String, String>,
-    clients: Vec<ClientDone>,
+    clients: Vec<ClientReport>,
     /// Why the gateway does not use the new servers.toml yet.
     trouble: Option<String>,
     /// The commands that undo the setup.
@@ -202,7 +202,7 @@ struct SetupDone {
 }
 
 #[derive(Serialize)]
-struct ClientDone {
+struct ClientReport {
     title: &'static str,
     told: Vec<String>,
     /// The servers that stay, each with the reason.
@@ -214,9 +214,9 @@ struct ClientDone {
 
 /// Starts every server, writes servers.toml, and puts Nonet in the place of the servers that work.
 async fn apply(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Response, Response> {
-    let wanted: SetupWanted = read(&body)?;
+    let wanted: SetupRequest = read(&body)?;
     let (target, seen, left) = (editable(&gateway)?, wanted.seen.clone(), wanted.left.clone());
-    let chosen = Arc::new(blocking(move || Chosen::new(&target, wanted)).await?);
+    let chosen = Arc::new(blocking(move || SetupChoice::new(&target, wanted)).await?);
     if chosen.seen != seen {
         let message =
             "A file has changed since the differences were shown. Nothing was written; review them again.";
@@ -233,10 +233,10 @@ async fn apply(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respo
 /// Writes servers.toml and the clients' files. The undo is stored as soon as something is written.
 async fn take_over(
     gateway: Arc<Gateway>,
-    chosen: Arc<Chosen>,
+    chosen: Arc<SetupChoice>,
     left: Vec<LeftServer>,
     broken: BTreeMap<String, String>,
-) -> Result<SetupDone, Response> {
+) -> Result<SetupReport, Response> {
     let work = chosen.clone();
     let applied = blocking(move || work.imported.apply()).await?;
     let remember = |installed: &[&'static Host]| {
@@ -252,7 +252,7 @@ async fn take_over(
         None => {
             let (work, reasons) = (chosen.clone(), broken.clone());
             let clients = blocking(move || {
-                let Chosen { setup, keyring, .. } = &*work;
+                let SetupChoice { setup, keyring, .. } = &*work;
                 let now = setup.import_again(keyring.as_ref(), &left)?;
                 let move_in = |client: &SetupClient| move_client(setup, client, &now, &reasons);
                 Ok(setup.clients.iter().map(move_in).collect::<Vec<_>>())
@@ -266,7 +266,7 @@ async fn take_over(
     tracing::info!(clients = ?names, "a setup was made on the live page");
     gateway.audit_event("page", || json!({ "action": "setup", "clients": names }));
     let target = &chosen.setup.target;
-    Ok(SetupDone {
+    Ok(SetupReport {
         file: target.display().to_string(),
         secrets: told_secrets(&chosen.imported),
         broken,
@@ -277,7 +277,10 @@ async fn take_over(
 }
 
 /// Starts the servers that will be in servers.toml and do not run yet. Returns those that do not work, each with the reason.
-async fn broken(gateway: &Arc<Gateway>, chosen: &Arc<Chosen>) -> Result<BTreeMap<String, String>, Response> {
+async fn broken(
+    gateway: &Arc<Gateway>,
+    chosen: &Arc<SetupChoice>,
+) -> Result<BTreeMap<String, String>, Response> {
     let work = chosen.clone();
     let loaded = blocking(move || Ok(Sources::of_this_machine(|sources| work.imported.preview(sources))));
     let loaded = loaded.await?.map_err(super::servers::unfit)?;
@@ -301,7 +304,7 @@ fn move_client(
     client: &SetupClient,
     now: &ImportPlan,
     broken: &BTreeMap<String, String>,
-) -> ClientDone {
+) -> ClientReport {
     let (carried, stays) = setup.carried(client, now, broken);
     let mut stay = now.staying(client.host, FileScope::User, &setup.machine);
     let why = |server: &str| broken.get(server).cloned().unwrap_or_default();
@@ -313,10 +316,10 @@ fn move_client(
     let title = client.host.title;
     match done {
         Ok((is_new, told)) => {
-            ClientDone { title, told, stay, fault: None, installed: is_new.then_some(client.host) }
+            ClientReport { title, told, stay, fault: None, installed: is_new.then_some(client.host) }
         }
         Err(fault) => {
-            ClientDone { title, told: Vec::new(), stay, fault: Some(fault.to_string()), installed: None }
+            ClientReport { title, told: Vec::new(), stay, fault: Some(fault.to_string()), installed: None }
         }
     }
 }

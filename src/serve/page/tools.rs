@@ -48,7 +48,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 #[derive(Deserialize)]
 #[serde(default)]
 #[derive(Default)]
-struct ListWanted {
+struct ListRequest {
     q: String,
     from: usize,
 }
@@ -56,7 +56,7 @@ struct ListWanted {
 async fn list(
     State(gateway): State<Arc<Gateway>>,
     Path(name): Path<String>,
-    Query(wanted): Query<ListWanted>,
+    Query(wanted): Query<ListRequest>,
 ) -> Response {
     match gateway.tools_of(&name, &wanted.q, wanted.from).await {
         Some(tools) => answer(StatusCode::OK, &tools),
@@ -73,7 +73,7 @@ async fn card(State(gateway): State<Arc<Gateway>>, Path(full): Path<String>) -> 
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PolicyWanted {
+struct PolicyRequest {
     /// None: other rules decide.
     policy: Option<Policy>,
 }
@@ -84,7 +84,7 @@ async fn set_policy(
     Path(full): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let PolicyWanted { policy } = read(&body)?;
+    let PolicyRequest { policy } = read(&body)?;
     let unset = || wrong(StatusCode::NOT_FOUND, format!("no server in servers.toml has the tool `{full}`"));
     let (server, tool) = gateway.tool_in_config(&full).ok_or_else(unset)?;
     let file = editable(&gateway)?;
@@ -102,7 +102,7 @@ async fn set_policy(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CallWanted {
+struct CallRequest {
     #[serde(default)]
     params: Map<String, Value>,
 }
@@ -112,13 +112,13 @@ async fn call(
     Path(full): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let CallWanted { params } = read(&body)?;
+    let CallRequest { params } = read(&body)?;
     Ok(call_as_user(&gateway, &full, params).await)
 }
 
 /// The answer to a call of the page's user.
 #[derive(Serialize)]
-struct CalledByUser {
+struct UserCall {
     failed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<Code>,
@@ -148,17 +148,17 @@ pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map
             Ok(result) => {
                 let failed = result.is_error();
                 let text = shown(&result.into_tree().await, &|text| text.into());
-                CalledByUser { failed, code: None, text }
+                UserCall { failed, code: None, text }
             }
             Err(Interrupt::Fault(fault)) if waits(&fault) && began.elapsed() < APPROVAL => continue,
             Err(Interrupt::Fault(fault)) => {
-                CalledByUser { failed: true, code: Some(fault.code), text: words(&fault) }
+                UserCall { failed: true, code: Some(fault.code), text: words(&fault) }
             }
             Err(Interrupt::Refused(error)) => {
-                CalledByUser { failed: true, code: None, text: error.message.into() }
+                UserCall { failed: true, code: None, text: error.message.into() }
             }
             Err(Interrupt::Task(job)) => {
-                CalledByUser { failed: false, code: None, text: format!("{:#}", json!(job.summary())) }
+                UserCall { failed: false, code: None, text: format!("{:#}", json!(job.summary())) }
             }
         };
         return answer(StatusCode::OK, &json!(told));

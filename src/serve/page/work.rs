@@ -37,7 +37,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 }
 
 #[derive(Deserialize)]
-struct Asked {
+struct WorkQuery {
     #[serde(default)]
     q: String,
     /// The profile of the clients that it belongs to.
@@ -52,14 +52,14 @@ async fn work(State(gateway): State<Arc<Gateway>>) -> Response {
     told(gateway.user_work().await)
 }
 
-async fn facts(State(gateway): State<Arc<Gateway>>, Query(asked): Query<Asked>) -> Response {
+async fn facts(State(gateway): State<Arc<Gateway>>, Query(asked): Query<WorkQuery>) -> Response {
     told(gateway.user_facts(&asked.q).await)
 }
 
 async fn one(
     State(gateway): State<Arc<Gateway>>,
     Path((kind, id)): Path<(WorkKind, String)>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<WorkQuery>,
 ) -> Response {
     told(gateway.work_in_full(WorkItem { kind, owner: &asked.owner, id: &id }, asked.offset).await)
 }
@@ -67,7 +67,7 @@ async fn one(
 async fn act(
     State(gateway): State<Arc<Gateway>>,
     Path((kind, id, action)): Path<(WorkKind, String, WorkAction)>,
-    Query(asked): Query<Asked>,
+    Query(asked): Query<WorkQuery>,
 ) -> Response {
     match gateway.act_on_work(WorkItem { kind, owner: &asked.owner, id: &id }, action).await {
         Ok(()) => {

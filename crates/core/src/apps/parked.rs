@@ -33,7 +33,7 @@ use nonet_config::{
 };
 use nonet_parts::audit::Approver;
 use nonet_servers::downstream::EscapedTexts;
-use nonet_store::{Most, NewRecord, Record, RecordKind, Records, StoreError};
+use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use nonet_text::{
     fault::{Code, Fault},
     results::{CallResult, QUESTION, is_error, json_len},
@@ -189,7 +189,7 @@ impl ParkedFlows {
             held: false,
             ..NewRecord::new(RecordKind::Parked, body)
         };
-        match self.records.put(record, Most::Refuse(MAX_PARKED)).await.map_err(not_kept)? {
+        match self.records.put(record, RecordQuota::Refuse(MAX_PARKED)).await.map_err(not_kept)? {
             Some(_) => Ok(id),
             None => {
                 let message = format!(
@@ -514,7 +514,7 @@ async fn keep_part(records: &dyn Records, id: &str, place: String, body: Value) 
     // The owner of a part is its record.
     let part =
         NewRecord { owner: id.into(), id: place, held: false, ..NewRecord::new(RecordKind::Parked, body) };
-    match records.put(part, Most::Refuse(MAX_PARTS)).await {
+    match records.put(part, RecordQuota::Refuse(MAX_PARTS)).await {
         Ok(Some(_)) => {}
         Ok(None) => tracing::warn!("a run has more than {MAX_PARTS} results of steps; this one is not kept"),
         Err(error) => tracing::warn!(%error, "the result of a step was not kept"),

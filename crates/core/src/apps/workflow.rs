@@ -13,7 +13,7 @@ use nonet_parts::{jobs::Progress, quotas::Admission};
 use nonet_text::{
     fault::{Code, Fault},
     results::is_error,
-    template::{self, Named, Source},
+    template::{self, NameLookup, TemplateSource},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -191,8 +191,10 @@ impl Gateway {
             if flow.log.is_none() {
                 (flow.log, noted) = gateway.journal(&own, &flow.plan, flow.checkpoints.as_ref());
             }
-            let given =
-                TemplateValues::from([(INPUT.to_string(), Arc::new(Source::from(flow.input.clone())))]);
+            let given = TemplateValues::from([(
+                INPUT.to_string(),
+                Arc::new(TemplateSource::from(flow.input.clone())),
+            )]);
             let run = PlanRun {
                 plan: &flow.plan,
                 given: given.clone(),
@@ -337,7 +339,7 @@ fn finish(
     }
     let mut values = given;
     for (_, (call, one)) in steps().enumerate().filter(|(at, _)| flow.is_needed(*at)) {
-        let source = if one.succeeded() { one.value(call) } else { Source::absent() };
+        let source = if one.succeeded() { one.value(call) } else { TemplateSource::absent() };
         values.insert(call.id.clone(), Arc::new(source));
     }
     let output = match &flow.output {
@@ -348,7 +350,7 @@ fn finish(
         }
         Some(output) => {
             let lookup =
-                |name: &str| values.get(name).cloned().map_or_else(|| unknown(&values), Named::Value);
+                |name: &str| values.get(name).cloned().map_or_else(|| unknown(&values), NameLookup::Value);
             template::fill(output, &lookup).map(|filled| filled.value)
         }
     };

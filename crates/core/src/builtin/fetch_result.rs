@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 use nonet_config::select;
-use nonet_servers::catalog::{GATEWAY, Kind};
+use nonet_servers::catalog::{EntryKind, GATEWAY};
 use nonet_text::{
     aliases::Aliases,
     results::{CallResult, text_of},
@@ -42,7 +42,7 @@ pub(super) const TOOL: OwnTool = OwnTool {
 /// did.
 pub(crate) fn narrow(prepared: &mut PreparedCall, beside: &mut Option<String>) -> bool {
     let tool = &prepared.tool;
-    if tool.kind != Kind::Tool || &*tool.server != GATEWAY || &*tool.name != TOOL.name {
+    if tool.kind != EntryKind::Tool || &*tool.server != GATEWAY || &*tool.name != TOOL.name {
         return false;
     }
     let Some(beside) = beside.take() else { return false };

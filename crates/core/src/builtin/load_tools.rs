@@ -2,7 +2,7 @@
 
 use futures::FutureExt;
 use nonet_config::Risk;
-use nonet_servers::catalog::Kind;
+use nonet_servers::catalog::EntryKind;
 use nonet_text::{
     aliases::Aliases,
     fault::{Code, Fault},
@@ -53,7 +53,7 @@ struct LoadArguments {
 struct LoadedTool<'a> {
     name: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    kind: Option<Kind>,
+    kind: Option<EntryKind>,
     description: &'a str,
     input_schema: &'a Value,
     risk: Risk,
@@ -99,8 +99,8 @@ fn load_one(gate: &Gate, caller: &Caller, name: &str) -> Value {
             caller.session.load([tool.full.clone()]);
             json!(LoadedTool {
                 name: &tool.full,
-                kind: (tool.kind != Kind::Tool).then_some(tool.kind),
-                call: (tool.kind != Kind::Tool).then(|| tool.call()),
+                kind: (tool.kind != EntryKind::Tool).then_some(tool.kind),
+                call: (tool.kind != EntryKind::Tool).then(|| tool.call()),
                 description: &tool.description,
                 input_schema: tool.schema.raw(),
                 risk: tool.risk,

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, path::Path};
 use nonet_config as config;
 use nonet_search::Index;
 use nonet_servers::{
-    catalog::{Catalog, GATEWAY, Listing, Source, guide},
+    catalog::{Catalog, CatalogSource, GATEWAY, Listing, guide},
     downstream::ConnectionContext,
 };
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
         let tools = tools.as_array().into_iter().flatten().cloned().map(Arc::new).collect();
         known.insert(server, Listing { tools, ..Listing::default() });
     }
-    let sources = known.into_iter().map(|(server, listing)| Source {
+    let sources = known.into_iter().map(|(server, listing)| CatalogSource {
         server: server.into(),
         listing: Arc::new(listing),
         settings: world.connections.get(server).map(|connection| connection.settings()),
@@ -97,14 +97,14 @@ fn skills_and_apps_are_for_every_profile_that_does_not_deny_them_and_for_no_mode
     let lists = [files, shop, ("skills", skills), ("apps", json!([guide::app("weekly", "", None)]))];
     let gate = |profile: &str| gate(&format!("{SERVERS}[profiles.p]\n{profile}\n"), &lists, Some("p"));
     let names = |gate: &Gate| {
-        let guides = gate.tools().filter(|tool| tool.kind != Kind::Tool);
+        let guides = gate.tools().filter(|tool| tool.kind != EntryKind::Tool);
         guides.map(|tool| tool.full.to_string()).collect::<Vec<_>>()
     };
     let all = ["apps.weekly", "skills.files/plan", "skills.notes", "skills.shop/plan"];
     let check = |profile: &str, expected: &[&str]| {
         let gate = gate(profile);
         assert_eq!(names(&gate), expected, "{profile}");
-        for (kind, name) in [(Kind::App, "weekly"), (Kind::Skill, "notes")] {
+        for (kind, name) in [(EntryKind::App, "weekly"), (EntryKind::Skill, "notes")] {
             let full = name::full_name(kind.category().expect("it has one"), name);
             assert_eq!(gate.kept_from(kind, name).is_none(), expected.contains(&&*full), "{profile}: {full}");
         }
@@ -120,7 +120,7 @@ fn skills_and_apps_are_for_every_profile_that_does_not_deny_them_and_for_no_mode
     let of_app = Session::of_app("x", Globs::new(vec!["*".into()]).expect("a pattern"), &open.session);
     let limited = Gate { session: of_app, ..open };
     assert_eq!(names(&limited), Vec::<String>::new());
-    assert_eq!(limited.kept_from(Kind::App, "weekly").as_deref(), Some("apps.x.allowed_tools"));
+    assert_eq!(limited.kept_from(EntryKind::App, "weekly").as_deref(), Some("apps.x.allowed_tools"));
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_server_of_a_session_is_there_for_it_and_its_apps_only() {
         let settings = whole.world.connections[server].settings();
         let session = (server == "shop").then_some(own.id);
         let settings = Some(Arc::new(config::ServerSettings { session, ..(*settings).clone() }));
-        sources.push(Source { server: server.into(), listing, settings });
+        sources.push(CatalogSource { server: server.into(), listing, settings });
     }
     let shop = &whole.world.connections["shop"];
     shop.set(config::ServerSettings { session: Some(own.id), ..(*shop.settings()).clone() });

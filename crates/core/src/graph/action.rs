@@ -18,13 +18,13 @@ use nonet_config::{
 use nonet_parts::{jobs, kept};
 use nonet_schema::Schema;
 use nonet_servers::{
-    catalog::{Kind, Tool},
+    catalog::{EntryKind, Tool},
     downstream::{Connection, ProgressSink},
 };
 use nonet_text::{
     fault::{Code, Fault},
     results::{is_error, source_of, text_of},
-    template::{self, Filled, Named, Source},
+    template::{self, FilledTemplate, NameLookup, TemplateSource},
 };
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -104,7 +104,7 @@ impl ActionResult {
     }
 
     /// Returns the value of its call for templates. A question means its answer, or the content that was approved.
-    pub(crate) fn value(&self, call: &PlannedCall) -> Source {
+    pub(crate) fn value(&self, call: &PlannedCall) -> TemplateSource {
         let mut source = source_of(&self.result);
         if call.kind == CallKind::Ask {
             source.main = ["answer", "content"].into_iter().find(|key| source.value.get(key).is_some());
@@ -439,7 +439,8 @@ impl Gateway {
                 continue;
             }
             let of_call = gate.tool(&call.name).ok().filter(|_| call.kind == CallKind::Tool);
-            is_least |= call.kind == CallKind::App || of_call.as_ref().is_some_and(|of| of.kind == Kind::App);
+            is_least |=
+                call.kind == CallKind::App || of_call.as_ref().is_some_and(|of| of.kind == EntryKind::App);
             if of_call.is_none_or(|of_call| *of_call.full != *tool) {
                 continue;
             }
@@ -462,8 +463,8 @@ impl Gateway {
             count += items.len();
             for (index, item) in items.into_iter().take(SHOWN_CALLS.saturating_sub(shown.len())).enumerate() {
                 let mut values = values.clone();
-                values.insert(ITEM.into(), Arc::new(Source::from(item)));
-                values.insert(INDEX.into(), Arc::new(Source::from(json!(index))));
+                values.insert(ITEM.into(), Arc::new(TemplateSource::from(item)));
+                values.insert(INDEX.into(), Arc::new(TemplateSource::from(json!(index))));
                 let params = filled(&call.params, &values).await;
                 shown.push(params.unwrap_or_else(|| call.params.clone()));
             }
@@ -478,12 +479,12 @@ impl Gateway {
         caller: &Caller,
         json: &Value,
         values: &TemplateValues,
-    ) -> Result<Filled, Fault> {
+    ) -> Result<FilledTemplate, Fault> {
         let mut uses = template::references([json]).map_err(|error| kept::unread_template(&error))?;
         uses.kept.retain(|id, _| !values.contains_key(&kept::kept_name(id)));
         let references = self.kept.references(&caller.owner(), uses.kept).await?;
         let lookup = |name: &str| match values.get(name) {
-            Some(value) => Named::Value(value.clone()),
+            Some(value) => NameLookup::Value(value.clone()),
             None if name.starts_with("ref:") => references.named(name),
             None => unknown(values),
         };
@@ -493,7 +494,7 @@ impl Gateway {
 
     /// Returns the app that a call of a tool names.
     fn app_of(&self, caller: &Caller, call: &PlannedCall) -> Option<Arc<Tool>> {
-        self.gate(&caller.session).tool(&call.name).ok().filter(|tool| tool.kind == Kind::App)
+        self.gate(&caller.session).tool(&call.name).ok().filter(|tool| tool.kind == EntryKind::App)
     }
 
     /// Runs an app in a plan. Waits for its whole answer; its output becomes the value.
@@ -624,8 +625,8 @@ fn pauses(retry: &Retry) -> ExponentialBackoff {
 }
 
 /// Builds the error for a template that names none of these values.
-pub(crate) fn unknown(values: &TemplateValues) -> Named {
-    Named::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", "))
+pub(crate) fn unknown(values: &TemplateValues) -> NameLookup {
+    NameLookup::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", "))
 }
 
 /// Waits until no other plan has a call in flight on a connection that takes one call at a time.

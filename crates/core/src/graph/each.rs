@@ -14,7 +14,7 @@ use nonet_parts::kept;
 use nonet_text::{
     fault::{Code, Fault},
     results::{json_len, take_media, value_of},
-    template::{self, Source},
+    template::{self, TemplateSource},
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -184,8 +184,8 @@ impl<'a> Calls<'a> for Items<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
         let (gateway, common, call, stop) = (self.gateway, self.common, self.call, self.stop.clone());
         let mut values = self.values.clone();
-        values.insert(ITEM.into(), Arc::new(Source::from(self.items[at].clone())));
-        values.insert(INDEX.into(), Arc::new(Source::from(json!(at))));
+        values.insert(ITEM.into(), Arc::new(TemplateSource::from(self.items[at].clone())));
+        values.insert(INDEX.into(), Arc::new(TemplateSource::from(json!(at))));
         let log = self.log.as_ref().map(|log| log.item(at, &self.items[at]));
         // `select` applies to the values of the items.
         let is_needed = call.select.is_some() || common.needed.contains(&self.at);

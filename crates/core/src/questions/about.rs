@@ -7,7 +7,7 @@ use nonet_parts::jobs::JobOwner;
 use nonet_schema::Schema;
 use nonet_servers::downstream::EscapedTexts;
 use nonet_text::{
-    answers::{self, Decision, Said},
+    answers::{self, Decision, UserAnswer},
     results::json_len,
 };
 use serde_json::{Map, Value, json};
@@ -344,7 +344,7 @@ fn is_free(field: &Value) -> bool {
 }
 
 /// Returns the approved content, original or edited by the user.
-fn approved(content: &str, said: Said) -> Value {
+fn approved(content: &str, said: UserAnswer) -> Value {
     let edited = said.content.filter(|edited| edited != content);
     let mut answer = json!({ "status": "approved", "content": edited.as_deref().unwrap_or(content) });
     if edited.is_some() {

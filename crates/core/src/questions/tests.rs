@@ -2,7 +2,7 @@
 
 use nonet_config::Quotas;
 use nonet_parts::quotas::Account;
-use nonet_servers::catalog::{Catalog, Listing, Source};
+use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 
 use super::*;
 use crate::call::Request;
@@ -80,7 +80,7 @@ async fn an_approval_is_for_one_call_of_one_owner() {
     let listed = |description: &str| {
         let tools = vec![Arc::new(json!({ "name": "write", "description": description }))];
         let listing = Arc::new(Listing { tools, ..Listing::default() });
-        let source = Source { server: "files".into(), listing, settings: None };
+        let source = CatalogSource { server: "files".into(), listing, settings: None };
         let catalog = Catalog::new([source], &Default::default());
         catalog.get("files.write").expect("listed").clone()
     };

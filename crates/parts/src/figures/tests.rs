@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nonet_search::Outcome;
-use nonet_store::{JobRow, KeptCounts, Lasts, Retention, Share, SqliteStore, Stored};
+use nonet_store::{JobRow, KeptCounts, Lifespan, Retention, Share, SqliteStore, Stored};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -189,11 +189,11 @@ impl Store for Counting {
         Box::pin(async move { if fails { Err(StoreError::Unusable) } else { Ok(Some(fresh)) } })
     }
 
-    fn put_result<'a>(&'a self, _: &'a str, _: &'a str, _: Share, _: Arc<Value>) -> Stored<'a, Lasts> {
+    fn put_result<'a>(&'a self, _: &'a str, _: &'a str, _: Share, _: Arc<Value>) -> Stored<'a, Lifespan> {
         unreachable!("figures only")
     }
 
-    fn put_job(&self, _: JobRow, _: Share, _: Option<Arc<Value>>) -> Stored<'_, Lasts> {
+    fn put_job(&self, _: JobRow, _: Share, _: Option<Arc<Value>>) -> Stored<'_, Lifespan> {
         unreachable!("figures only")
     }
 

@@ -300,11 +300,11 @@ impl Store for Unreliable {
         owner: &'a str,
         share: Share,
         value: Arc<Value>,
-    ) -> Stored<'a, Lasts> {
+    ) -> Stored<'a, Lifespan> {
         self.store.put_result(id, owner, share, value)
     }
 
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lasts> {
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lifespan> {
         Box::pin(async move {
             tokio::time::sleep(self.takes).await;
             if self.fails { Err(StoreError::Unusable) } else { self.store.put_job(job, share, result).await }

@@ -1,6 +1,6 @@
 //! The goal and the tasks of an owner's work.
 
-use nonet_store::{Most, NewRecord, Record, RecordKind, StoreError};
+use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, StoreError};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -159,7 +159,7 @@ impl Memory {
                 match goal {
                     Some(goal) => {
                         let record = kept(RecordKind::Goal, owner, GOAL, json!({ "goal": goal }));
-                        self.records.put(record, Most::DropOldest(1)).await?;
+                        self.records.put(record, RecordQuota::DropOldest(1)).await?;
                     }
                     None => drop(self.records.take(RecordKind::Goal, owner, GOAL).await?),
                 }
@@ -202,7 +202,7 @@ impl Memory {
                         .and_then(Todo::of),
                 };
                 let record = kept(RecordKind::Todo, owner, &id, json!(task));
-                Ok(match self.records.put(record, Most::Refuse(MOST_TASKS)).await? {
+                Ok(match self.records.put(record, RecordQuota::Refuse(MOST_TASKS)).await? {
                     Some(_) => AddedTask::Added { id, removed },
                     None => AddedTask::Full,
                 })

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use nonet_base::text::{clip, hex};
 use nonet_search::{self as search, Boosts, Confidence, Document, Embedder, fold};
-use nonet_store::{Most, NewRecord, Record, RecordKind, StoreError};
+use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, StoreError};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -122,7 +122,7 @@ impl Memory {
             held: false,
             ..NewRecord::new(RecordKind::Fact, json!({ "content": content, "tags": all }))
         };
-        if self.records.put(record, Most::Refuse(MOST_FACTS)).await?.is_none() {
+        if self.records.put(record, RecordQuota::Refuse(MOST_FACTS)).await?.is_none() {
             return Ok(FactOutcome::Full);
         }
         let fact = Fact {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nonet_store::{Most, NewRecord, RecordKind, Retention, SqliteStore};
+use nonet_store::{NewRecord, RecordKind, RecordQuota, Retention, SqliteStore};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -78,7 +78,7 @@ async fn what_another_gateway_changes_is_seen_at_once() {
     }
     one.forget("", &id).await.expect("it is removed");
     assert!(recall(&other, "", "deploys", &[]).await.is_empty());
-    nonet_store::forget(folder.path(), nonet_store::Forgettable::Memory).expect("emptied");
+    nonet_store::forget(folder.path(), nonet_store::ForgetTarget::Memory).expect("emptied");
     assert!(recall(&one, "", "", &[]).await.is_empty());
 }
 
@@ -93,7 +93,7 @@ async fn ten_thousand_facts_are_found_and_more_are_refused() {
                 id: number.to_string(),
                 ..NewRecord::new(RecordKind::Fact, body)
             };
-            memory.records.put(record, Most::Refuse(MOST_FACTS)).await.expect("it is kept");
+            memory.records.put(record, RecordQuota::Refuse(MOST_FACTS)).await.expect("it is kept");
         }
     }
     let found = recall(&memory, "a", "where is machine 7001", &[]).await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     Boosts, Document, EmbedError, Embedder, Index, Passage, Rules, Settings,
-    onnx::{Attribute, FLOAT, Graph, INT, Model, Node, Opset, Tensor, ValueInfo},
+    onnx::{Attribute, FLOAT, Graph, INT, Model, OnnxNode, Opset, Tensor, ValueInfo},
     prepare,
 };
 
@@ -127,13 +127,13 @@ fn input(name: &str, element: i32) -> Vec<u8> {
     ValueInfo::tensor(name, element, &["batch", "sequence"]).encode_to_vec()
 }
 
-fn node(kind: &str, input: &[&str], output: &str, attribute: Vec<Attribute>) -> Node {
-    Node {
+fn node(kind: &str, input: &[&str], output: &str, attribute: Vec<Attribute>) -> OnnxNode {
+    OnnxNode {
         input: input.iter().map(|&name| name.to_owned()).collect(),
         output: vec![output.to_owned()],
         op_type: Some(kind.to_owned()),
         attribute,
-        ..Node::default()
+        ..OnnxNode::default()
     }
 }
 
@@ -172,7 +172,7 @@ fn graph() -> Graph {
 }
 
 /// The same with one more node, which has the only output.
-fn graph_with(more: Node, element: i32, dims: &[&str]) -> Graph {
+fn graph_with(more: OnnxNode, element: i32, dims: &[&str]) -> Graph {
     let output = ValueInfo::tensor(&more.output[0], element, dims);
     let mut graph = graph();
     graph.node.push(more);

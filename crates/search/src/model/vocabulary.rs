@@ -43,16 +43,16 @@ pub(super) fn size(model: Bytes) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::super::onnx::{Graph, Node},
+        super::super::onnx::{Graph, OnnxNode},
         *,
     };
 
     fn model(nodes: &[(&str, &[&str], &str)], tables: &[(&str, &[i64])]) -> Bytes {
-        let node = |&(kind, input, output): &(&str, &[&str], &str)| Node {
+        let node = |&(kind, input, output): &(&str, &[&str], &str)| OnnxNode {
             input: input.iter().map(|&name| name.to_owned()).collect(),
             output: vec![output.to_owned()],
             op_type: Some(kind.to_owned()),
-            ..Node::default()
+            ..OnnxNode::default()
         };
         let table = |&(name, dims): &(&str, &[i64])| Tensor {
             dims: dims.to_vec(),

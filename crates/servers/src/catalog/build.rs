@@ -19,7 +19,7 @@ use nonet_text::{
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::{GATEWAY, Keys, Kind, Listing, Tool, folded, risk};
+use super::{EntryKind, GATEWAY, Keys, Listing, Tool, folded, risk};
 use crate::pins::{self, ToolTrust};
 
 /// The longest signature, in characters.
@@ -32,7 +32,7 @@ pub(super) fn own_name(definition: &Value) -> Option<&str> {
 
 /// The names of a tool.
 #[derive(Clone, Copy)]
-pub(super) struct Names<'a> {
+pub(super) struct ToolNamePair<'a> {
     /// The server's own name for it.
     pub own: &'a str,
     /// The name that clients see.
@@ -133,7 +133,7 @@ fn without_promises(mut listed: Arc<Value>) -> Arc<Value> {
 /// Builds a tool from its definition. `old` has the same definition.
 pub(super) fn build(
     server: &Arc<str>,
-    names: Names,
+    names: ToolNamePair,
     definition: &Arc<Value>,
     old: Option<&Tool>,
     settings: Option<&ServerSettings>,
@@ -229,8 +229,8 @@ pub(super) fn build(
             None => examples.push(example.clone()),
         }
     }
-    let kind = Kind::of(server);
-    let of = definition.get("server").and_then(Value::as_str).filter(|_| kind == Kind::Skill);
+    let kind = EntryKind::of(server);
+    let of = definition.get("server").and_then(Value::as_str).filter(|_| kind == EntryKind::Skill);
     Tool {
         server: server.clone(),
         kind,
@@ -376,7 +376,7 @@ mod tests {
             let config =
                 nonet_config::parse(&text, file, nonet_config::Sources::NONE).expect("usable").config;
             let settings = config.servers.values().next().expect("a server");
-            let names = Names { own: "look", shown: "look" };
+            let names = ToolNamePair { own: "look", shown: "look" };
             let tool = build(&"a".into(), names, &definition, None, Some(settings), &BTreeMap::new(), None);
             assert_eq!(tool.search_tags, expected.0, "{keys}");
             assert!(tool.tags.is_empty(), "profiles do not choose by them");

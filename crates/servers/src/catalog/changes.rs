@@ -12,7 +12,7 @@ use std::{
 use nonet_base::persistent::{SharedList, SharedMap};
 use nonet_text::name::Namespaces;
 
-use super::{Catalog, Part, Tool};
+use super::{Catalog, CatalogPart, Tool};
 
 /// The share of the tools that may change, and the number that may always change.
 const FEW: (usize, usize) = (8, 16);
@@ -60,11 +60,11 @@ impl Index<&Arc<str>> for Tools {
 }
 
 /// Full names by another key, each list in order.
-pub(super) type Names = SharedMap<Arc<str>, Arc<[Arc<str>]>>;
+pub(super) type FullNames = SharedMap<Arc<str>, Arc<[Arc<str>]>>;
 
 /// Converts a map of lists into the shared form.
-pub(super) fn names_of(map: HashMap<Arc<str>, Vec<Arc<str>>>) -> Names {
-    let mut names = Names::default();
+pub(super) fn names_of(map: HashMap<Arc<str>, Vec<Arc<str>>>) -> FullNames {
+    let mut names = FullNames::default();
     map.into_iter().for_each(|(key, fulls)| names.insert(key, fulls.into()));
     names
 }
@@ -86,10 +86,10 @@ fn folds(tool: &Tool) -> impl Iterator<Item = &Arc<str>> {
 
 /// Returns the tools that only the old parts have, and the tools that only the new parts have.
 fn differences<'a>(
-    old: &'a BTreeMap<Arc<str>, Arc<Part>>,
-    new: &'a BTreeMap<Arc<str>, Arc<Part>>,
+    old: &'a BTreeMap<Arc<str>, Arc<CatalogPart>>,
+    new: &'a BTreeMap<Arc<str>, Arc<CatalogPart>>,
 ) -> (Vec<&'a Arc<Tool>>, Vec<&'a Arc<Tool>>) {
-    fn beside<'a>(one: &'a Part, other: &Part) -> Vec<&'a Arc<Tool>> {
+    fn beside<'a>(one: &'a CatalogPart, other: &CatalogPart) -> Vec<&'a Arc<Tool>> {
         let others: HashSet<*const Tool> = other.tools.iter().map(Arc::as_ptr).collect();
         one.tools.iter().filter(|tool| !others.contains(&Arc::as_ptr(tool))).collect()
     }
@@ -105,7 +105,7 @@ impl Catalog {
     /// is rare.
     pub(super) fn changed(
         &self,
-        parts: &BTreeMap<Arc<str>, Arc<Part>>,
+        parts: &BTreeMap<Arc<str>, Arc<CatalogPart>>,
         names: &Arc<Namespaces>,
     ) -> Option<Self> {
         if self.is_shadowed || *self.names != **names || !self.parts.keys().eq(parts.keys()) {
@@ -177,14 +177,14 @@ impl Catalog {
     }
 }
 
-fn with(names: &mut Names, key: &Arc<str>, full: &Arc<str>) {
+fn with(names: &mut FullNames, key: &Arc<str>, full: &Arc<str>) {
     let mut list = names.get(key).map_or_else(Vec::new, |list| list.to_vec());
     let at = list.partition_point(|other| other < full);
     list.insert(at, full.clone());
     names.insert(key.clone(), list.into());
 }
 
-fn without(names: &mut Names, key: &Arc<str>, full: &Arc<str>) {
+fn without(names: &mut FullNames, key: &Arc<str>, full: &Arc<str>) {
     let list: Arc<[Arc<str>]> = match names.get(key) {
         Some(list) => list.iter().filter(|other| *other != full).cloned().collect(),
         None => return,

@@ -8,7 +8,7 @@ use nonet_base::text::clip;
 use nonet_text::name::{fold, full_name};
 use serde_json::{Map, Value, json};
 
-use super::{Kind, Tool};
+use super::{EntryKind, Tool};
 
 /// The longest description in the catalogue, in characters.
 const DESCRIPTION: usize = 4_000;
@@ -89,7 +89,7 @@ pub fn app(id: &str, description: &str, input_schema: Option<&Value>) -> Value {
 }
 
 /// Returns whether `given` names this skill or app, in any spelling: bare, or as the catalogue names it.
-pub fn is_named(kind: Kind, name: &str, given: &str) -> bool {
+pub fn is_named(kind: EntryKind, name: &str, given: &str) -> bool {
     let given = fold(given);
     given == fold(name) || kind.category().is_some_and(|category| given == fold(&full_name(category, name)))
 }
@@ -105,7 +105,7 @@ impl Tool {
     pub(super) fn telling_schema(&self) -> &Value {
         let schema = self.schema.raw();
         let is_general = schema == &*SKILL_INPUT || schema == &*APP_INPUT;
-        if self.kind != Kind::Tool && is_general { &Value::Null } else { schema }
+        if self.kind != EntryKind::Tool && is_general { &Value::Null } else { schema }
     }
 
     /// Returns the app's input in these params. An app without an input schema takes `input`, or all the params.
@@ -124,12 +124,12 @@ impl Tool {
         let mut arguments = Map::new();
         let mut put = |key: &str, value: Value| drop(arguments.insert(key.into(), value));
         let meta_tool = match self.kind {
-            Kind::Tool => {
+            EntryKind::Tool => {
                 put("name", json!(&*self.full));
                 put("params", Value::Object(params));
                 "execute_tool"
             }
-            Kind::Skill => {
+            EntryKind::Skill => {
                 put("command", json!(&*self.name));
                 if self.of.is_none() {
                     for key in ["arguments", "file"] {
@@ -144,7 +144,7 @@ impl Tool {
                 }
                 "use_skill"
             }
-            Kind::App => {
+            EntryKind::App => {
                 put("app_id", json!(&*self.name));
                 if !params.is_empty() {
                     put("input", self.app_input(params));
@@ -161,7 +161,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::catalog::{APPS, Catalog, Listing, SKILLS, Source};
+    use crate::catalog::{APPS, Catalog, CatalogSource, Listing, SKILLS};
     use nonet_config::Risk;
 
     fn catalog() -> Catalog {
@@ -170,7 +170,7 @@ mod tests {
             json!({ "type": "object", "properties": { "n": { "type": "integer" } }, "required": ["n"] });
         let skills = vec![skill("notes", "Writes notes"), prompt("folk", &greet).expect("it has a name")];
         let apps = vec![app("weekly", "Sends", None), app("strict", "", Some(&schema))];
-        let source = |server: &str, tools: Vec<Value>| Source {
+        let source = |server: &str, tools: Vec<Value>| CatalogSource {
             server: server.into(),
             listing: Arc::new(Listing {
                 tools: tools.into_iter().map(Arc::new).collect(),
@@ -261,10 +261,10 @@ mod tests {
             let tool = catalog.get(name).expect("it is there");
             (tool.kind, tool.risk, tool.of.as_deref(), tool.document("about").group.to_string())
         };
-        assert_eq!(of("shop.notes"), (Kind::Tool, Risk::Medium, None, "shop".into()));
-        assert_eq!(of("skills.notes"), (Kind::Skill, Risk::Low, None, String::new()));
-        assert_eq!(of("skills.folk/greet"), (Kind::Skill, Risk::Low, Some("folk"), "folk".into()));
-        assert_eq!(of("apps.weekly"), (Kind::App, Risk::Medium, None, String::new()));
+        assert_eq!(of("shop.notes"), (EntryKind::Tool, Risk::Medium, None, "shop".into()));
+        assert_eq!(of("skills.notes"), (EntryKind::Skill, Risk::Low, None, String::new()));
+        assert_eq!(of("skills.folk/greet"), (EntryKind::Skill, Risk::Low, Some("folk"), "folk".into()));
+        assert_eq!(of("apps.weekly"), (EntryKind::App, Risk::Medium, None, String::new()));
         assert!(catalog.get("apps.weekly").expect("it is there").document("").parameters.is_empty());
         assert_eq!(prompt("folk", &json!({ "name": "x".repeat(MAX_NAME + 1) })), None);
     }

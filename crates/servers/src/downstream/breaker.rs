@@ -55,11 +55,11 @@ struct Circuit {
     /// When the last failure ended.
     last: Option<Instant>,
     error: String,
-    open: Option<Open>,
+    open: Option<OpenCircuit>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenCircuit {
     until: Instant,
     wait: Duration,
     /// Whether a call is probing at the moment.
@@ -78,7 +78,7 @@ pub(super) struct Trial<'a> {
 
 /// Why a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resting {
+pub struct BreakerRefusal {
     /// Whether the whole server is cut off, rather than only the tool that was called.
     pub is_server: bool,
     /// The failures in a row.
@@ -93,7 +93,7 @@ pub struct Resting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakerNews {
     /// The tool is cut off; `None`: the whole server is.
-    Rests(Option<Box<str>>, Resting),
+    Rests(Option<Box<str>>, BreakerRefusal),
     /// The tool or the server gets calls again.
     Answers(Option<Box<str>>),
 }
@@ -124,7 +124,7 @@ enum Sign {
 
 impl Circuit {
     /// Returns whether a call may go through; marks the circuit as probed if this call is the probe.
-    fn admit(&mut self, now: Instant, is_server: bool) -> Result<bool, Resting> {
+    fn admit(&mut self, now: Instant, is_server: bool) -> Result<bool, BreakerRefusal> {
         let Some(open) = &mut self.open else { return Ok(false) };
         let wait = match open.until.checked_duration_since(now) {
             Some(left) if !left.is_zero() => left,
@@ -134,7 +134,7 @@ impl Circuit {
                 return Ok(true);
             }
         };
-        Err(Resting { is_server, failures: self.failures, error: self.error.clone(), wait })
+        Err(BreakerRefusal { is_server, failures: self.failures, error: self.error.clone(), wait })
     }
 
     /// Lets the next call probe, because the last probe was inconclusive.
@@ -165,7 +165,7 @@ impl Circuit {
             None if may_open && self.failures >= settings.failures => settings.wait,
             None => return None,
         };
-        self.open = Some(Open { until: now + wait, wait, tried: false });
+        self.open = Some(OpenCircuit { until: now + wait, wait, tried: false });
         Some(wait)
     }
 }
@@ -176,7 +176,7 @@ impl Breaker {
         &'a self,
         tool: &'a str,
         settings: BreakerSettings,
-    ) -> Result<Trial<'a>, Resting> {
+    ) -> Result<Trial<'a>, BreakerRefusal> {
         let began = Instant::now();
         let breaker = (settings.failures > 0).then_some(self);
         let mut trial = Trial { breaker, tool, settings, began, tries: false };
@@ -215,7 +215,7 @@ impl Breaker {
         }
         let state = self.state.lock();
         let now = Instant::now();
-        let left = |open: &Open| millis(open.until.saturating_duration_since(now));
+        let left = |open: &OpenCircuit| millis(open.until.saturating_duration_since(now));
         if let Some(open) = &state.server.open {
             let last_error = state.server.error.clone();
             return Some(BreakerStatus {
@@ -278,7 +278,7 @@ impl Breaker {
         let times = (trial.began, Instant::now());
         let rests = |circuit: &Circuit, is_server, wait| {
             let Circuit { failures, error, .. } = circuit;
-            Resting { is_server, failures: *failures, error: error.clone(), wait }
+            BreakerRefusal { is_server, failures: *failures, error: error.clone(), wait }
         };
         if let Some(wait) = state.server.fail(times, error, trial.tries, state.several, settings) {
             let resting = rests(&state.server, true, wait);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     /// Makes a call with this outcome. Returns why it was refused, if it was.
-    async fn call(breaker: &Breaker, tool: &str, result: Result<Value, CallError>) -> Option<Resting> {
+    async fn call(breaker: &Breaker, tool: &str, result: Result<Value, CallError>) -> Option<BreakerRefusal> {
         tokio::time::advance(Duration::from_millis(1)).await;
         let trial = match breaker.admit(tool, SETTINGS) {
             Ok(trial) => trial,

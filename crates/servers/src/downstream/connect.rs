@@ -35,9 +35,9 @@ use super::{
     handshake::{self, HandshakeError},
     http,
     legacy_sse::{Events, SseError},
-    link::Lost,
-    mcp::{Greeted, McpServer},
-    placement::Holder,
+    link::LinkError,
+    mcp::{InitializedServer, McpServer},
+    placement::ProgramHolder,
     refusal::Refusal,
     stdio::Lines,
     tap::Tap,
@@ -59,7 +59,7 @@ const SILENCE: Duration = Duration::from_secs(8);
 
 impl McpServer {
     /// Starts or dials the server and performs the handshake.
-    pub(super) async fn reach(&self, patience: Duration) -> Result<Greeted, Lost> {
+    pub(super) async fn reach(&self, patience: Duration) -> Result<InitializedServer, LinkError> {
         let silence = SILENCE.min(patience / 2);
         if let Some(dial) = &self.dial {
             let (reader, writer) = dial();
@@ -110,7 +110,7 @@ impl McpServer {
 
     /// Refuses a server whose sandbox this system does not support. Logs a warning for a server that starts with a weaker
     /// one.
-    async fn look_at_sandbox(&self, settings: &SandboxSettings) -> Result<(), Lost> {
+    async fn look_at_sandbox(&self, settings: &SandboxSettings) -> Result<(), LinkError> {
         if let Some(limits) = sandbox::enforcement(settings).filter(|limits| !limits.is_whole()) {
             tracing::warn!(server = %self.name, "limits of its sandbox: {limits}");
         }
@@ -119,7 +119,7 @@ impl McpServer {
             return if sandbox::IS_POSSIBLE {
                 Ok(())
             } else {
-                Err(Lost::Failed(format!(
+                Err(LinkError::Failed(format!(
                     "its `sandbox` needs Linux, but this is {system}. With `sandbox = {{ required = false }}` it starts without one"
                 )))
             };
@@ -134,12 +134,12 @@ impl McpServer {
         Ok(())
     }
 
-    fn spawn(&self, program: &Program<'_>) -> Result<(Child, ChildStdout, ChildStdin), Lost> {
+    fn spawn(&self, program: &Program<'_>) -> Result<(Child, ChildStdout, ChildStdin), LinkError> {
         if let Some(cwd) = program.cwd.filter(|cwd| !cwd.is_dir()) {
             return Err(format!("its `cwd` is not a folder: {}", cwd.display()).into());
         }
         Child::spawn(program, &self.context).map_err(|error| {
-            Lost::Failed(match error.kind() {
+            LinkError::Failed(match error.kind() {
                 io::ErrorKind::NotFound => missing_launcher(program.command),
                 _ => format!("`{}` could not be started: {error}", program.command),
             })
@@ -153,7 +153,7 @@ impl McpServer {
         writer: Box<dyn AsyncWrite + Send + Unpin>,
         child: Option<Child>,
         silence: Duration,
-    ) -> Result<Greeted, Lost> {
+    ) -> Result<InitializedServer, LinkError> {
         let closed = CancellationToken::new();
         let guard = closed.clone().drop_guard();
         let mut lines = Lines::new(self.name.clone(), reader, writer, self.tap(), guard);
@@ -164,7 +164,7 @@ impl McpServer {
                 let (client, token) = (self.client(&list_changed), CancellationToken::new());
                 let direct = Some(lines.direct(era));
                 let running = serve_directly_with_ct(client, lines, Some(info.clone()), token);
-                return Ok(Greeted { running, child, direct, era, info, list_changed, closed });
+                return Ok(InitializedServer { running, child, direct, era, info, list_changed, closed });
             }
             Err(error) => error,
         };
@@ -179,7 +179,7 @@ impl McpServer {
             reason = child.tail().added_to(&reason);
             child.stop().await;
         }
-        Err(Lost::Failed(reason))
+        Err(LinkError::Failed(reason))
     }
 
     async fn greet_http(
@@ -188,7 +188,7 @@ impl McpServer {
         headers: HeaderValues,
         patience: Duration,
         silence: Duration,
-    ) -> Result<Greeted, Lost> {
+    ) -> Result<InitializedServer, LinkError> {
         let stateless =
             ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
         let mut attempts = vec![(Era::Session, ClientLifecycleMode::Initialize, patience)];
@@ -206,15 +206,19 @@ impl McpServer {
         if failed.refuses_post {
             return self.find_sse(url, headers, silence, failed.text).await;
         }
-        Err(Lost::Failed(failed.text))
+        Err(LinkError::Failed(failed.text))
     }
 
     /// Performs the handshake with the replica that runs the program.
-    pub(super) async fn greet_holder(&self, holder: &Holder, patience: Duration) -> Result<Greeted, Lost> {
+    pub(super) async fn greet_holder(
+        &self,
+        holder: &ProgramHolder,
+        patience: Duration,
+    ) -> Result<InitializedServer, LinkError> {
         let headers = holder.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let attempt = (Era::Session, ClientLifecycleMode::Initialize, patience);
         self.try_http(&holder.url, headers, attempt).await?.map(|greeted| *greeted).map_err(|failed| {
-            Lost::Failed(format!(
+            LinkError::Failed(format!(
                 "it runs on the replica `{}`, and cannot be reached there: {}",
                 holder.name, failed.text
             ))
@@ -227,18 +231,19 @@ impl McpServer {
         url: &str,
         headers: HeaderValues,
         (era, mode, patience): (Era, ClientLifecycleMode, Duration),
-    ) -> Result<Result<Box<Greeted>, HttpFailure>, Lost> {
+    ) -> Result<Result<Box<InitializedServer>, HttpFailure>, LinkError> {
         let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
         let (name, guard) = (self.name.clone(), closed.clone().drop_guard());
         let (transport, calls) = http::transport(name, url, headers, self.signer(), self.tap(), guard)
-            .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))?;
+            .map_err(|error| LinkError::Failed(format!("no HTTP client: {error}")))?;
         let (client, token) = (self.client(&list_changed), CancellationToken::new());
         let greeting = serve_client_with_lifecycle_and_ct(client, transport, mode, token);
         let error = match timeout(patience, greeting).await {
             Ok(Ok(running)) => {
                 let info = running.peer().peer_info().map(|info| (*info).clone());
-                let info = info.ok_or_else(|| Lost::from("its handshake does not describe the server"))?;
-                return Ok(Ok(Box::new(Greeted {
+                let info =
+                    info.ok_or_else(|| LinkError::from("its handshake does not describe the server"))?;
+                return Ok(Ok(Box::new(InitializedServer {
                     running,
                     child: None,
                     direct: Some(DirectCalls::over_http(calls, era)),
@@ -259,7 +264,7 @@ impl McpServer {
         if let ClientInitializeError::TransportError { error, .. } = &error
             && let Some(refusal) = Refusal::of(error.error.as_ref())
         {
-            return Err(Lost::SignIn(self.credentials.sign_in_or_token(&refusal).await));
+            return Err(LinkError::SignIn(self.credentials.sign_in_or_token(&refusal).await));
         }
         Ok(Err(HttpFailure { text: explain(&error, url), refuses_post: is_post_refused(&error) }))
     }
@@ -272,7 +277,7 @@ impl McpServer {
         headers: HeaderValues,
         silence: Duration,
         failure: String,
-    ) -> Result<Greeted, Lost> {
+    ) -> Result<InitializedServer, LinkError> {
         match timeout(silence, self.greet_sse(url, headers, silence)).await {
             Ok(Ok(greeted)) => {
                 self.habits.lock().speaks_sse = true;
@@ -280,7 +285,7 @@ impl McpServer {
                 Ok(greeted)
             }
             Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Http(HttpFault::Status { .. })))) => {
-                Err(Lost::Failed(failure))
+                Err(LinkError::Failed(failure))
             }
             Ok(Err(error)) => Err(self.not_greeted(&error, url).await),
         }
@@ -292,7 +297,7 @@ impl McpServer {
         url: &str,
         headers: HeaderValues,
         silence: Duration,
-    ) -> Result<Greeted, HandshakeError> {
+    ) -> Result<InitializedServer, HandshakeError> {
         let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
         let headers = headers.into_iter().collect();
         let (name, tap) = (self.name.clone(), self.tap());
@@ -301,7 +306,7 @@ impl McpServer {
             handshake::greet(&mut events, Some(Era::Session), &client_config(), silence).await?;
         let (client, token) = (self.client(&list_changed), CancellationToken::new());
         let running = serve_directly_with_ct(client, events, Some(info.clone()), token);
-        Ok(Greeted { running, child: None, direct: None, era, info, list_changed, closed })
+        Ok(InitializedServer { running, child: None, direct: None, era, info, list_changed, closed })
     }
 
     /// Returns the taps of a new connection.
@@ -315,10 +320,10 @@ impl McpServer {
     }
 
     /// Returns why a server of the legacy SSE transport was not reached.
-    async fn not_greeted(&self, error: &HandshakeError, url: &str) -> Lost {
+    async fn not_greeted(&self, error: &HandshakeError, url: &str) -> LinkError {
         match Refusal::of(error) {
-            Some(refusal) => Lost::SignIn(self.credentials.sign_in_or_token(&refusal).await),
-            None => Lost::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600)),
+            Some(refusal) => LinkError::SignIn(self.credentials.sign_in_or_token(&refusal).await),
+            None => LinkError::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600)),
         }
     }
 }

@@ -7,7 +7,7 @@ use nonet_config::{Grant, ServerSettings, Transport};
 
 use super::{
     ConnectionContext, Remedy, environment,
-    link::{Lost, SignInNeeded},
+    link::{LinkError, SignInNeeded},
     refusal::Refusal,
 };
 use crate::oauth::TokenAccount;
@@ -57,10 +57,10 @@ impl Credentials {
         }
     }
 
-    pub(super) fn mask_lost(&self, lost: Lost) -> Lost {
+    pub(super) fn mask_lost(&self, lost: LinkError) -> LinkError {
         match lost {
-            Lost::Failed(reason) => Lost::Failed(self.mask(&reason)),
-            other @ (Lost::SignIn(_) | Lost::Moved { .. }) => other,
+            LinkError::Failed(reason) => LinkError::Failed(self.mask(&reason)),
+            other @ (LinkError::SignIn(_) | LinkError::Moved { .. }) => other,
         }
     }
 

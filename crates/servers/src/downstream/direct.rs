@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use super::{
     Control, Era,
     client_handler::client_config,
-    http::{HttpCalls, Posted},
+    http::{HttpCalls, OutgoingCall},
     mcp::LOG_LEVEL_KEY,
     stdio::{SentCall, ServerWriter},
     tap::{CAPABILITIES_KEY, ProgressSink, Sink, declare},
@@ -34,15 +34,15 @@ const MOST_SINKS: usize = 256;
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// The outcome of a call.
-type Answer = Result<CallResult, ErrorData>;
+type DirectAnswer = Result<CallResult, ErrorData>;
 
 /// The unanswered calls of one connection, and the sinks for their progress.
 #[derive(Clone, Debug, Default)]
-pub(super) struct OpenRequests(Arc<Mutex<Open>>);
+pub(super) struct OpenRequests(Arc<Mutex<DirectState>>);
 
 #[derive(Debug, Default)]
-struct Open {
-    calls: HashMap<i64, oneshot::Sender<Answer>>,
+struct DirectState {
+    calls: HashMap<i64, oneshot::Sender<DirectAnswer>>,
     last_id: i64,
     is_closed: bool,
     /// Kept while somebody holds the sink: progress of a server's task comes after the answer.
@@ -56,7 +56,7 @@ impl OpenRequests {
     }
 
     /// Takes the call that an answer belongs to.
-    pub(super) fn take(&self, id: &RequestId) -> Option<oneshot::Sender<Answer>> {
+    pub(super) fn take(&self, id: &RequestId) -> Option<oneshot::Sender<DirectAnswer>> {
         self.0.lock().calls.remove(&number(id)?)
     }
 
@@ -82,7 +82,7 @@ impl OpenRequests {
         open.calls.clear();
     }
 
-    fn begin(&self, progress: Option<&ProgressSink>) -> Option<(i64, oneshot::Receiver<Answer>)> {
+    fn begin(&self, progress: Option<&ProgressSink>) -> Option<(i64, oneshot::Receiver<DirectAnswer>)> {
         let (answer, answered) = oneshot::channel();
         let mut open = self.0.lock();
         if open.is_closed {
@@ -107,7 +107,7 @@ pub(super) fn number(id: &RequestId) -> Option<i64> {
     (FIRST_ID..=LAST_ID).contains(&number).then_some(number)
 }
 
-impl Open {
+impl DirectState {
     fn follow(&mut self, token: ProgressToken, sink: &ProgressSink) {
         if self.sinks.len() >= MOST_SINKS {
             self.sinks.retain(|_, sink| sink.strong_count() > 0);
@@ -188,7 +188,7 @@ impl DirectCalls {
             Road::Http(http) => match message {
                 Ok(message) => {
                     let (tool, asker) = (tool.to_owned(), control.asker.clone());
-                    let posted = Posted { id, tool, message, era: self.era, asker };
+                    let posted = OutgoingCall { id, tool, message, era: self.era, asker };
                     exchanged(http.clone().exchange(posted), answered).await
                 }
                 Err(error) => Err(NotCalled::Unsent(error.into())),
@@ -219,8 +219,8 @@ impl DirectCalls {
 /// Returns the answer to a call over HTTP.
 async fn exchanged(
     exchange: impl Future<Output = Result<(), NotCalled>> + Send + 'static,
-    mut answered: oneshot::Receiver<Answer>,
-) -> Result<Answer, NotCalled> {
+    mut answered: oneshot::Receiver<DirectAnswer>,
+) -> Result<DirectAnswer, NotCalled> {
     let mut exchange = Box::pin(exchange);
     let ended = tokio::select! {
         biased;

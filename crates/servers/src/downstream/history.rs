@@ -42,10 +42,10 @@ pub struct HistoryEntry {
 
 /// The latest entries of one server. The oldest ones make room for new ones.
 #[derive(Debug, Default)]
-pub(super) struct History(Mutex<Kept>);
+pub(super) struct History(Mutex<HistoryEntries>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct HistoryEntries {
     entries: VecDeque<HistoryEntry>,
     bytes: usize,
     /// How many lines of a private key have come, while its end has not.
@@ -104,7 +104,7 @@ impl History {
     }
 }
 
-impl Kept {
+impl HistoryEntries {
     fn push(&mut self, at_ms: u64, kind: HistoryKind, text: String) {
         self.bytes += text.len();
         self.entries.push_back(HistoryEntry { at_ms, kind, text });

@@ -18,8 +18,8 @@ use futures::{StreamExt, stream::BoxStream};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use nonet_text::results::CallResult;
 use nonet_wire::{
-    BodyStream, EventReader, Expectations, Inbox, Limits, Message, MessageKind, Scanned, Share, SizeLimit,
-    Weight, error_excerpt,
+    BodyStream, EventReader, Expectations, Inbox, Limits, MemoryShare, Message, MessageKind, ScannedMessage,
+    SizeLimit, Weight, error_excerpt,
     http::{HttpFault, HttpReply, SignedClient, Signer, said},
     judge, off_thread,
     rmcp::{TransportFault, discover_refused, transport_fault},
@@ -46,12 +46,12 @@ use sse_stream::Sse;
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
-pub(super) use self::calls::{HttpCalls, Posted};
+pub(super) use self::calls::{HttpCalls, OutgoingCall};
 use super::{
     direct,
     server_requests::{ClientChannel, RelatedCall},
     stdio::to_json,
-    tap::{self, Expected, Tap},
+    tap::{self, AnswerKind, Tap},
 };
 
 /// The member that replaces the content of a result that is set aside.
@@ -125,7 +125,7 @@ impl Transport<RoleClient> for HttpTransport {
         let id = match &mut message {
             JsonRpcMessage::Request(request) => {
                 let asker = request.request.extensions_mut().remove::<ClientChannel>();
-                self.streams.open(request.id.clone(), Expected::of(&request.request), asker);
+                self.streams.open(request.id.clone(), AnswerKind::of(&request.request), asker);
                 Some(request.id.clone())
             }
             JsonRpcMessage::Notification(notification) => {
@@ -284,7 +284,7 @@ struct OpenRequests {
 }
 
 struct OpenRequest {
-    expected: Expected,
+    expected: AnswerKind,
     client: Option<ClientChannel>,
     /// The answer, once it is on its way to rmcp.
     kept: Option<KeptResult>,
@@ -295,7 +295,7 @@ struct KeptResult {
     result: KeptForm,
     /// The tools in the result that do go through rmcp: the ones that ask for headers.
     asking: HashSet<String>,
-    share: Option<Share>,
+    share: Option<MemoryShare>,
 }
 
 enum KeptForm {
@@ -304,7 +304,7 @@ enum KeptForm {
 }
 
 impl Streams {
-    fn open(&self, ours: RequestId, expected: Expected, client: Option<ClientChannel>) {
+    fn open(&self, ours: RequestId, expected: AnswerKind, client: Option<ClientChannel>) {
         self.open.lock().open.insert(ours, OpenRequest { expected, client, kept: None });
     }
 
@@ -312,7 +312,7 @@ impl Streams {
         self.open.lock().open.remove(ours).and_then(|open| open.kept)
     }
 
-    fn expected(&self, ours: &RequestId) -> Option<Expected> {
+    fn expected(&self, ours: &RequestId) -> Option<AnswerKind> {
         self.open.lock().open.get(ours).map(|open| open.expected)
     }
 
@@ -398,7 +398,7 @@ impl Streams {
     async fn light(&self, message: Message) -> Bytes {
         match (message.kind(), message.id(), message.id_text()) {
             (MessageKind::Result, Some(id), Some(id_text)) => match self.expected(&id) {
-                None | Some(Expected::Typed) => message.bytes().clone(),
+                None | Some(AnswerKind::Typed) => message.bytes().clone(),
                 Some(expected) => self.light_result(message, &id, &id_text, expected).await,
             },
             (MessageKind::Error, ..) => {
@@ -433,18 +433,18 @@ impl Streams {
         message: Message,
         id: &RequestId,
         id_text: &str,
-        expected: Expected,
+        expected: AnswerKind,
     ) -> Bytes {
         let weight = message.weight();
         let read = move || {
-            if expected == Expected::Call {
+            if expected == AnswerKind::Call {
                 let result = CallResult::read(message.result_bytes().unwrap_or_default())?;
                 return Ok((KeptForm::Called(result), None));
             }
             let read = serde_json::from_slice(message.result().unwrap_or_default());
             let result: Value = read.map_err(|error| error.to_string())?;
             let asking = match expected {
-                Expected::Tools => tools_that_ask(&result),
+                AnswerKind::Tools => tools_that_ask(&result),
                 _ => None,
             };
             Ok::<_, String>((KeptForm::Tree(result), asking))
@@ -513,14 +513,14 @@ fn listed(mut result: Value, asking: &HashSet<String>, through: &ServerResult) -
 }
 
 /// The content of an event: at most one message, and the event's stream data.
-struct Came {
+struct EventContent {
     message: Option<Message>,
     id: Option<String>,
     retry: Option<u64>,
 }
 
 /// The events of one stream.
-struct Incoming {
+struct EventStream {
     events: EventReader<BodyStream>,
     inbox: Inbox,
     /// Our request that the stream answers.
@@ -530,7 +530,7 @@ struct Incoming {
     back: Address,
 }
 
-impl Incoming {
+impl EventStream {
     fn stream(self) -> BoxStream<'static, Result<Sse, SseError>> {
         futures::stream::unfold(self, |mut incoming| async move {
             let next = incoming.next().await?;
@@ -541,14 +541,14 @@ impl Incoming {
 
     /// Returns the next event for rmcp, `None` at the end of the stream.
     async fn next(&mut self) -> Option<Sse> {
-        let Came { message, id, retry } = self.read().await?;
+        let EventContent { message, id, retry } = self.read().await?;
         Some(Sse { id, retry, ..self.event(message).await })
     }
 
     /// Returns the next content, `None` at the end of the stream.
-    async fn read(&mut self) -> Option<Came> {
+    async fn read(&mut self) -> Option<EventContent> {
         if let Some(message) = self.inbox.pop() {
-            return Some(Came { message: Some(message), id: None, retry: None });
+            return Some(EventContent { message: Some(message), id: None, retry: None });
         }
         let streams = &self.client.streams;
         let event = self.events.next(|beginning| judge(beginning, streams)).await?;
@@ -559,7 +559,7 @@ impl Incoming {
             self.inbox.take(scan, streams);
         }
         self.send_refusals();
-        Some(Came { message: self.inbox.pop(), id, retry })
+        Some(EventContent { message: self.inbox.pop(), id, retry })
     }
 
     fn send_refusals(&mut self) {
@@ -611,9 +611,9 @@ impl Incoming {
 
 /// Requests with a JSON answer or none.
 impl VerbatimClient {
-    fn incoming(&self, reply: HttpReply, of: Option<RequestId>, back: Address) -> Incoming {
+    fn incoming(&self, reply: HttpReply, of: Option<RequestId>, back: Address) -> EventStream {
         let inbox = Inbox::new(self.server.clone(), "an event");
-        Incoming {
+        EventStream {
             events: reply.events(self.streams.limits.of_server.bytes),
             inbox,
             of,
@@ -637,7 +637,7 @@ impl VerbatimClient {
             };
         };
         let session = reply.session();
-        let body = match Body::read(reply, Expected::of(&request.request), &self.streams.limits).await {
+        let body = match Body::read(reply, AnswerKind::of(&request.request), &self.streams.limits).await {
             Ok(body) => body,
             Err(unread) => return unread.answering(&request.id, session),
         };
@@ -669,13 +669,13 @@ struct Body {
 }
 
 /// Why an answer is not a message.
-enum Unread {
+enum UnusableAnswer {
     Fault(HttpFault),
     /// The request fails with this text.
     Unusable(String),
 }
 
-impl Unread {
+impl UnusableAnswer {
     fn answering(
         self,
         id: &RequestId,
@@ -689,34 +689,37 @@ impl Unread {
 }
 
 impl Body {
-    async fn read(reply: HttpReply, expected: Expected, limits: &Limits) -> Result<Self, Unread> {
+    async fn read(reply: HttpReply, expected: AnswerKind, limits: &Limits) -> Result<Self, UnusableAnswer> {
         let (status, kind) = (reply.status, reply.kind());
         let bound = if status.is_success() { expected.bound(limits) } else { limits.of_server };
         let bytes = reply.body(bound.bytes).await.map_err(|fault| match fault {
-            HttpFault::TooLong(_) => Unread::Unusable(fault.to_string()),
-            fault => Unread::Fault(fault),
+            HttpFault::TooLong(_) => UnusableAnswer::Unusable(fault.to_string()),
+            fault => UnusableAnswer::Fault(fault),
         })?;
         Ok(Self { status, kind, bytes, bound })
     }
 
     /// Returns the message in the body.
-    async fn message(&self, limits: &Limits) -> Result<Message, Unread> {
+    async fn message(&self, limits: &Limits) -> Result<Message, UnusableAnswer> {
         let (text, most) = (self.bytes.clone(), self.bound.values);
-        let (scanned, _) = off_thread(Weight::of(text.len()), move || Scanned::of(text, most)).await;
+        let (scanned, _) = off_thread(Weight::of(text.len()), move || ScannedMessage::of(text, most)).await;
         let (bound, of_error) = (self.bound, limits.of_server);
         let refused = self.status.is_client_error() || self.status.is_server_error();
         match scanned.within(|head| if head.kind == MessageKind::Error { of_error } else { bound }) {
             Ok(answer) if !refused || answer.kind() == MessageKind::Error => Ok(answer),
             Ok(_) => {
                 let text = said(self.status, &self.bytes);
-                Err(Unread::Fault(HttpFault::Status { status: self.status, text }))
+                Err(UnusableAnswer::Fault(HttpFault::Status { status: self.status, text }))
             }
             Err(refused) if refused.fault.is_syntax() => {
-                Err(Unread::Fault(self.unreadable("the answer is not JSON")))
+                Err(UnusableAnswer::Fault(self.unreadable("the answer is not JSON")))
             }
             Err(refused) => {
                 let said = error_excerpt(&refused.head, &refused.bytes);
-                Err(Unread::Unusable(format!("the answer is {}; it was dropped{said}", refused.fault)))
+                Err(UnusableAnswer::Unusable(format!(
+                    "the answer is {}; it was dropped{said}",
+                    refused.fault
+                )))
             }
         }
     }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use nonet_base::text::clip;
 use nonet_wire::{
-    Backlog, BodyStream, Data, EventReader, Expectations, Heavy, Inbox, Message, Scan, StreamEvent, Weight,
+    Backlog, BodyStream, Data, EventReader, Expectations, HeavyParse, Inbox, Message, Scan, StreamEvent,
+    Weight,
     http::{HttpFault, SignedClient, Signer, address},
     judge, scan,
 };
@@ -24,7 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     stdio::{to_json, unread},
-    tap::{Incoming, Tap},
+    tap::{IncomingMessage, Tap},
 };
 
 /// Why the transport failed.
@@ -43,9 +44,9 @@ pub(super) struct Events {
     events: EventReader<BodyStream>,
     inbox: Inbox,
     /// An event being scanned.
-    scanning: Heavy<Scan>,
+    scanning: HeavyParse<Scan>,
     /// A message being parsed.
-    reading: Heavy<(Message, Incoming)>,
+    reading: HeavyParse<(Message, IncomingMessage)>,
     post: Arc<Post>,
     pub tap: Tap,
     /// Signals to the connection, on drop, that this transport is gone.
@@ -100,7 +101,7 @@ impl Events {
         let backlog = Backlog::new(tap.limits().unread);
         let post = Arc::new(Post { endpoint, url, headers, backlog, closed: closed.clone() });
         let inbox = Inbox::new(server, "an event");
-        let (scanning, reading) = (Heavy::Idle, Heavy::Idle);
+        let (scanning, reading) = (HeavyParse::Idle, HeavyParse::Idle);
         Ok(Self { events, inbox, scanning, reading, post, tap, _open: closed.drop_guard() })
     }
 

@@ -17,7 +17,7 @@ use crate::catalog::Listing;
 /// The way to one server. Remembers what earlier attempts learned about the server.
 pub(super) trait Connector: Send + Sync {
     /// Connects once. `patience` is the total time for it; after that the caller drops the future.
-    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>>;
+    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, LinkError>>;
 
     /// Resolves once the user has signed in or out.
     fn sign_in_changed(&self) -> BoxFuture<'_, ()>;
@@ -40,13 +40,13 @@ pub(super) trait Link: Send + Sync {
     fn revision(&self) -> Revision;
 
     /// Reads all of the server's lists.
-    fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>>;
+    fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>>;
 
     /// Resolves when a list has changed. Dropping the future and calling again loses no change.
     fn changed(&self) -> BoxFuture<'_, ()>;
 
     /// Resolves when the link has ended on its own.
-    fn lost(&self) -> BoxFuture<'_, Lost>;
+    fn lost(&self) -> BoxFuture<'_, LinkError>;
 
     /// Returns whether the link leads to another replica, which runs the server's program.
     fn is_relayed(&self) -> bool {
@@ -91,7 +91,7 @@ pub(super) struct Revision {
 
 /// Why a server was not reached, or is no longer connected.
 #[derive(Clone, Debug)]
-pub(super) enum Lost {
+pub(super) enum LinkError {
     Failed(String),
     SignIn(SignInNeeded),
     /// The program has moved elsewhere. If it `drains`, the requests in flight get their answers first.
@@ -100,13 +100,13 @@ pub(super) enum Lost {
     },
 }
 
-impl From<String> for Lost {
+impl From<String> for LinkError {
     fn from(reason: String) -> Self {
         Self::Failed(reason)
     }
 }
 
-impl From<&str> for Lost {
+impl From<&str> for LinkError {
     fn from(reason: &str) -> Self {
         Self::Failed(reason.into())
     }

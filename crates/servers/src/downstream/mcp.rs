@@ -33,13 +33,13 @@ use super::{
     deepest,
     direct::{DirectCalls, NotCalled},
     history::History,
-    link::{Connector, Input, Link, LinkRequest, Lost, RequestError, Revision, SignInNeeded},
+    link::{Connector, Input, Link, LinkError, LinkRequest, RequestError, Revision, SignInNeeded},
     listing::{ChangeStream, list},
-    placement::{Place, Placed, Relayed},
+    placement::{ProgramPlace, ProgramPlacement, RelayedCall},
     refusal::{self, Refusal},
     server_requests::OpenCalls,
     subscriptions::Subscriptions,
-    tap::Declared,
+    tap::DeclaredCapabilities,
 };
 use crate::catalog::Listing;
 
@@ -68,7 +68,7 @@ pub(super) struct McpServer {
     /// Takes the lines of every process.
     pub history: Arc<History>,
     /// Where the program runs, if one replica of a cluster runs it for all.
-    pub placed: Option<Arc<Placed>>,
+    pub placed: Option<Arc<ProgramPlacement>>,
 }
 
 /// What earlier attempts learned about a server.
@@ -106,15 +106,17 @@ impl McpServer {
         }
     }
 
-    async fn connected(&self, patience: Duration) -> Result<Arc<dyn Link>, Lost> {
+    async fn connected(&self, patience: Duration) -> Result<Arc<dyn Link>, LinkError> {
         let placed = self.placed.as_ref().map(|placed| (placed.clone(), placed.get()));
         let reached = match placed.as_ref().map(|(_, place)| place) {
-            None | Some(Place::Here) => self.reach(patience).await,
-            Some(Place::At(holder)) => self.greet_holder(holder, patience).await,
-            Some(Place::Unknown | Place::Leaving) => return Err(Lost::Moved { drains: false }),
+            None | Some(ProgramPlace::Here) => self.reach(patience).await,
+            Some(ProgramPlace::At(holder)) => self.greet_holder(holder, patience).await,
+            Some(ProgramPlace::Unknown | ProgramPlace::Leaving) => {
+                return Err(LinkError::Moved { drains: false });
+            }
         };
         let greeted = reached.map_err(|lost| self.credentials.mask_lost(lost))?;
-        if !matches!(placed, Some((_, Place::At(_)))) {
+        if !matches!(placed, Some((_, ProgramPlace::At(_)))) {
             self.habits.lock().era = Some(greeted.era);
         }
         let peer = greeted.running.peer().clone();
@@ -143,7 +145,7 @@ impl McpServer {
 }
 
 impl Connector for McpServer {
-    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>> {
+    fn connect(&self, patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, LinkError>> {
         self.connected(patience).boxed()
     }
 
@@ -162,7 +164,7 @@ impl Connector for McpServer {
 }
 
 /// A server after its handshake.
-pub(super) struct Greeted {
+pub(super) struct InitializedServer {
     pub running: RunningService<RoleClient, NonetClient>,
     pub child: Option<Child>,
     pub direct: Option<DirectCalls>,
@@ -198,7 +200,7 @@ struct McpLink {
     /// Calls that bypass rmcp, where the transport supports them.
     direct: Option<DirectCalls>,
     /// Where the program ran when the link began, if it has a place.
-    placed: Option<(Arc<Placed>, Place)>,
+    placed: Option<(Arc<ProgramPlacement>, ProgramPlace)>,
 }
 
 impl Link for McpLink {
@@ -206,11 +208,11 @@ impl Link for McpLink {
         Revision { version: self.info.protocol_version.to_string(), era: Some(self.era) }
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {
+    fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>> {
         async {
             list(&self.peer, &self.info, &self.name, &self.limits, self.patience)
                 .await
-                .map_err(|error| Lost::Failed(self.credentials.mask(&error)))
+                .map_err(|error| LinkError::Failed(self.credentials.mask(&error)))
         }
         .boxed()
     }
@@ -232,11 +234,11 @@ impl Link for McpLink {
         .boxed()
     }
 
-    fn lost(&self) -> BoxFuture<'_, Lost> {
+    fn lost(&self) -> BoxFuture<'_, LinkError> {
         let signed_out = async {
             let mut signed_out = self.signed_out.subscribe();
             match signed_out.wait_for(Option::is_some).await.ok().and_then(|needed| needed.clone()) {
-                Some(needed) => Lost::SignIn(needed),
+                Some(needed) => LinkError::SignIn(needed),
                 None => std::future::pending().await,
             }
         };
@@ -249,7 +251,7 @@ impl Link for McpLink {
         async move {
             tokio::select! {
                 biased;
-                place = moved => Lost::Moved { drains: place == Place::Leaving },
+                place = moved => LinkError::Moved { drains: place == ProgramPlace::Leaving },
                 () = self.closed.cancelled() => "it closed the connection".into(),
                 lost = signed_out => lost,
             }
@@ -258,7 +260,7 @@ impl Link for McpLink {
     }
 
     fn is_relayed(&self) -> bool {
-        matches!(self.placed, Some((_, Place::At(_))))
+        matches!(self.placed, Some((_, ProgramPlace::At(_))))
     }
 
     fn is_closed(&self) -> bool {
@@ -272,7 +274,7 @@ impl Link for McpLink {
         control: &'a Control,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         async move {
-            let relayed = self.is_relayed().then(|| Relayed::put(control));
+            let relayed = self.is_relayed().then(|| RelayedCall::put(control));
             let control = relayed.as_ref().unwrap_or(control);
             if let (LinkRequest::CallTool { tool, arguments, as_task: false }, Some(direct)) =
                 (&request, &self.direct)
@@ -361,7 +363,7 @@ impl McpLink {
         self.annotate(&mut request, control);
         let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| RequestError::Lost)?;
-        let mut sent = Sent { handle: Some(handle), control };
+        let mut sent = RequestInFlight { handle: Some(handle), control };
         let failed = match sent.answer().await {
             Ok(Ok(ServerResult::CustomResult(result))) => {
                 return Ok(control.held.take_result().unwrap_or_else(|| CallResult::of_server(result.0)));
@@ -394,7 +396,7 @@ impl McpLink {
         request.extensions_mut().insert(control.held.clone());
         if let Some(asker) = &control.asker {
             request.extensions_mut().insert(asker.clone());
-            request.extensions_mut().insert(Declared(asker.can.clone()));
+            request.extensions_mut().insert(DeclaredCapabilities(asker.can.clone()));
             if let Some(level) = asker.log.filter(|_| self.era == Era::Stateless) {
                 request.get_meta_mut().0.insert(LOG_LEVEL_KEY.into(), json!(level));
             }
@@ -412,7 +414,7 @@ impl McpLink {
             return RequestError::SignIn(needed);
         }
         let text = self.credentials.mask(&clip(&deepest(error), 400));
-        if let Some((placed, Place::At(holder))) = &self.placed
+        if let Some((placed, ProgramPlace::At(holder))) = &self.placed
             && refusal::is_not_there(error)
         {
             placed.report_trouble();
@@ -426,12 +428,12 @@ impl McpLink {
 }
 
 /// A request in flight. Dropping it before the answer cancels it at the server.
-struct Sent<'a> {
+struct RequestInFlight<'a> {
     handle: Option<RequestHandle<RoleClient>>,
     control: &'a Control,
 }
 
-impl Sent<'_> {
+impl RequestInFlight<'_> {
     async fn answer(&mut self) -> Result<Result<ServerResult, ServiceError>, ()> {
         let Some(handle) = &mut self.handle else { return Err(()) };
         let answer = (&mut handle.rx).await;
@@ -440,7 +442,7 @@ impl Sent<'_> {
     }
 }
 
-impl Drop for Sent<'_> {
+impl Drop for RequestInFlight<'_> {
     fn drop(&mut self) {
         let Some(handle) = self.handle.take() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };

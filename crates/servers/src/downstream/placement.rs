@@ -18,7 +18,7 @@ const RELAY_KEY: &str = "nonet/relay";
 
 /// Where a program runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum ProgramPlace {
     /// Nowhere known.
     #[default]
     Unknown,
@@ -27,10 +27,10 @@ pub enum Place {
     /// On this replica until its calls have ended, then on another replica.
     Leaving,
     /// On another replica.
-    At(Arc<Holder>),
+    At(Arc<ProgramHolder>),
 }
 
-impl Place {
+impl ProgramPlace {
     fn is_known(&self) -> bool {
         matches!(self, Self::Here | Self::At(_))
     }
@@ -38,7 +38,7 @@ impl Place {
 
 /// A replica that runs a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct ProgramHolder {
     /// Its number in the cluster.
     pub number: u32,
     /// Its name, for people.
@@ -52,14 +52,14 @@ pub struct Holder {
 /// The places of all such programs.
 #[derive(Debug, Default)]
 pub struct Placements {
-    all: DashMap<Arc<str>, Arc<Placed>>,
+    all: DashMap<Arc<str>, Arc<ProgramPlacement>>,
     look: Arc<Notify>,
 }
 
 impl Placements {
     /// Returns the place of a server's program.
-    pub fn of(&self, server: &Arc<str>) -> Arc<Placed> {
-        let new = || Arc::new(Placed { look: self.look.clone(), ..Placed::default() });
+    pub fn of(&self, server: &Arc<str>) -> Arc<ProgramPlacement> {
+        let new = || Arc::new(ProgramPlacement { look: self.look.clone(), ..ProgramPlacement::default() });
         self.all.entry(server.clone()).or_insert_with(new).clone()
     }
 
@@ -76,22 +76,22 @@ impl Placements {
 
 /// The place of one program.
 #[derive(Debug, Default)]
-pub struct Placed {
-    place: watch::Sender<Place>,
+pub struct ProgramPlacement {
+    place: watch::Sender<ProgramPlace>,
     /// The connections that are up or being opened.
     links: AtomicUsize,
     is_troubled: AtomicBool,
     look: Arc<Notify>,
 }
 
-impl Placed {
+impl ProgramPlacement {
     /// Returns the place.
-    pub fn get(&self) -> Place {
+    pub fn get(&self) -> ProgramPlace {
         self.place.borrow().clone()
     }
 
     /// Replaces the place.
-    pub fn set(&self, place: Place) {
+    pub fn set(&self, place: ProgramPlace) {
         self.place.send_if_modified(|before| {
             let is_other = *before != place;
             *before = place;
@@ -124,11 +124,11 @@ impl Placed {
     /// Waits until the program has a place.
     pub(super) async fn known(&self) {
         // Never fails, because the sender lives in `self`.
-        let _ = self.place.subscribe().wait_for(Place::is_known).await;
+        let _ = self.place.subscribe().wait_for(ProgramPlace::is_known).await;
     }
 
     /// Waits until the program's place changes from `before`. Returns the new place.
-    pub(super) async fn left(&self, before: &Place) -> Place {
+    pub(super) async fn left(&self, before: &ProgramPlace) -> ProgramPlace {
         let mut places = self.place.subscribe();
         let place = places.wait_for(|place| place != before).await.map(|place| place.clone());
         place.unwrap_or_default()
@@ -136,7 +136,7 @@ impl Placed {
 }
 
 /// A connection to a program with a place.
-pub(super) struct PlacedLink(Arc<Placed>);
+pub(super) struct PlacedLink(Arc<ProgramPlacement>);
 
 impl Drop for PlacedLink {
     fn drop(&mut self) {
@@ -146,7 +146,7 @@ impl Drop for PlacedLink {
 
 /// What the replica with a program needs to know about another replica's call.
 #[derive(Debug, Default)]
-pub struct Relayed {
+pub struct RelayedCall {
     /// The session of the call's client, if the client can be asked.
     pub session: Option<u64>,
     /// The client's capabilities for servers' requests.
@@ -159,7 +159,7 @@ pub struct Relayed {
     pub timeout_ms: u64,
 }
 
-impl Relayed {
+impl RelayedCall {
     /// Takes the conditions out of a request's `_meta`.
     pub fn take(meta: &mut Map<String, Value>) -> Self {
         let given = meta.remove(RELAY_KEY).unwrap_or_default();

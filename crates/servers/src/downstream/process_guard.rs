@@ -38,12 +38,12 @@ struct Shared {
     executable: Option<PathBuf>,
     /// The mark of all programs of the gateway.
     mark: String,
-    watched: Mutex<Watched>,
+    watched: Mutex<GuardState>,
 }
 
 /// What the guard needs to know.
 #[derive(Debug, Default)]
-struct Watched {
+struct GuardState {
     /// The live process groups, for a replacement guard.
     groups: BTreeSet<i32>,
     /// The pipe to the guard.
@@ -110,7 +110,7 @@ impl ProcessGuard {
     }
 }
 
-impl Watched {
+impl GuardState {
     /// Writes to the guard. A guard that has ended is replaced by its watcher, which writes all groups again.
     fn write(&mut self, line: &str) {
         if let Some(pipe) = self.pipe.as_mut()

@@ -15,7 +15,7 @@ use super::{ClientChannel, InputReplies, InputRequests};
 /// The questions of one session that wait for its client.
 #[derive(Debug, Default)]
 pub struct QuestionBoard {
-    open: Mutex<BTreeMap<u64, Posted>>,
+    open: Mutex<BTreeMap<u64, BoardRequests>>,
     next: AtomicU64,
     posted: Notify,
 }
@@ -32,7 +32,7 @@ pub type TakenRequests = (BoardPlace, InputRequests, oneshot::Sender<InputReplie
 
 /// Requests of one server, some of which may be answered.
 #[derive(Debug)]
-struct Posted {
+struct BoardRequests {
     /// The call that goes on.
     call: u64,
     /// Whether the client asks for them by the task.
@@ -75,7 +75,7 @@ impl QuestionBoard {
     ) {
         let mut open = self.open.lock();
         open.retain(|_, posted| !posted.reply.is_closed());
-        open.insert(number, Posted { call, by_task, requests, replies: InputReplies::new(), reply });
+        open.insert(number, BoardRequests { call, by_task, requests, replies: InputReplies::new(), reply });
         drop(open);
         self.posted.notify_waiters();
     }
@@ -108,7 +108,7 @@ impl QuestionBoard {
         let can = |request: &Value| {
             asker.can_answer(request["method"].as_str().unwrap_or_default(), &request["params"])
         };
-        let is_free = |posted: &Posted| {
+        let is_free = |posted: &BoardRequests| {
             !posted.by_task && !posted.reply.is_closed() && posted.requests.values().all(can)
         };
         let number = *open.iter().find(|(_, posted)| is_free(posted))?.0;

@@ -295,7 +295,7 @@ impl Connection {
             let link = self.ready(until_ready, &control.cancel).await?;
             let again = link.is_relayed().then(|| (request.clone(), input.clone()));
             self.sent.fetch_add(1, Ordering::AcqRel);
-            let _sent = Sent(self);
+            let _sent = InFlightGuard(self);
             let answer = tokio::select! {
                 answer = link.request(request, input, control) => answer,
                 () = tokio::time::sleep_until(until) => return Err(CallError::TimedOut(control.timeout)),
@@ -325,9 +325,9 @@ impl Connection {
 }
 
 /// A request in flight.
-struct Sent<'a>(&'a Connection);
+struct InFlightGuard<'a>(&'a Connection);
 
-impl Drop for Sent<'_> {
+impl Drop for InFlightGuard<'_> {
     fn drop(&mut self) {
         self.0.sent.fetch_sub(1, Ordering::AcqRel);
     }

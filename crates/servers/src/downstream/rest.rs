@@ -24,15 +24,15 @@ use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json};
 
 use self::{
-    answer::Answer,
+    answer::RestAnswer,
     document::Stamp,
-    reach::Reach,
-    send::{Sender, Unanswered, is_same_host},
+    reach::PrivateHosts,
+    send::{SendError, Sender, is_same_host},
 };
 use super::{
     CallError, ConnectionContext, Control, DocumentReport, LogLevel,
     credentials::Credentials,
-    link::{Connector, Input, Link, LinkRequest, Lost, RequestError, Revision},
+    link::{Connector, Input, Link, LinkError, LinkRequest, RequestError, Revision},
     listing::MAX_ENTRIES,
 };
 use crate::{catalog::Listing, pins};
@@ -64,7 +64,7 @@ impl RestServer {
         Self { name: name.clone(), settings, credentials, limits: all.limits, report: Arc::default() }
     }
 
-    async fn connected(&self) -> Result<Arc<dyn Link>, Lost> {
+    async fn connected(&self) -> Result<Arc<dyn Link>, LinkError> {
         let (described, stamp) = self.described().await?;
         Ok(Arc::new(RestLink {
             server: self.clone(),
@@ -74,7 +74,7 @@ impl RestServer {
     }
 
     /// Reads the document, and builds the sender for the service that it describes.
-    async fn described(&self) -> Result<(Described, Option<Stamp>), Lost> {
+    async fn described(&self) -> Result<(RestService, Option<Stamp>), LinkError> {
         let settings = &self.settings;
         let (mut service, stamp) = match &settings.openapi {
             None => (Service::default(), None),
@@ -122,7 +122,7 @@ impl RestServer {
             left_out: service.left_out.clone(),
             unmatched: service.unmatched.clone(),
         });
-        Ok((Described { service, home, sender }, stamp))
+        Ok((RestService { service, home, sender }, stamp))
     }
 
     /// Returns the host that credentials go to: the host of `base_url`, of the document's address, or the only host that the
@@ -166,25 +166,30 @@ impl RestServer {
     }
 
     /// Builds the sender.
-    fn sender(&self) -> Result<Sender, Lost> {
+    fn sender(&self) -> Result<Sender, LinkError> {
         let settings = &self.settings;
-        let reach =
-            Reach::of(settings.base_url.as_deref(), settings.openapi.as_ref(), settings.private_addresses);
+        let reach = PrivateHosts::of(
+            settings.base_url.as_deref(),
+            settings.openapi.as_ref(),
+            settings.private_addresses,
+        );
         Sender::new(reach, &self.settings.headers, self.credentials.clone(), self.settings.has_oauth)
-            .map_err(|error| Lost::Failed(format!("no HTTP client: {error}")))
+            .map_err(|error| LinkError::Failed(format!("no HTTP client: {error}")))
     }
 
     /// Returns why the document was not fetched.
-    fn lost(&self, unanswered: Unanswered) -> Lost {
+    fn lost(&self, unanswered: SendError) -> LinkError {
         match unanswered {
-            Unanswered::SignIn(needed) => Lost::SignIn(needed),
-            other => Lost::Failed(self.credentials.mask(&format!("its document cannot be read: {other}"))),
+            SendError::SignIn(needed) => LinkError::SignIn(needed),
+            other => {
+                LinkError::Failed(self.credentials.mask(&format!("its document cannot be read: {other}")))
+            }
         }
     }
 }
 
 impl Connector for RestServer {
-    fn connect(&self, _: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>> {
+    fn connect(&self, _: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, LinkError>> {
         async { self.connected().await.map_err(|lost| self.credentials.mask_lost(lost)) }.boxed()
     }
 
@@ -222,14 +227,14 @@ fn shown(document: &OpenApi) -> String {
 }
 
 /// A service and its sender.
-struct Described {
+struct RestService {
     service: Service,
     /// The host that credentials go to.
     home: Option<Url>,
     sender: Sender,
 }
 
-impl Described {
+impl RestService {
     /// Returns whether credentials are sent to this address: an operation may be on another host.
     fn is_home(&self, url: &str) -> bool {
         let url = Url::parse(url).ok();
@@ -240,7 +245,7 @@ impl Described {
 /// A service whose document was read.
 struct RestLink {
     server: RestServer,
-    described: ArcSwap<Described>,
+    described: ArcSwap<RestService>,
     /// The state of the document's file when it was last read, if it is a file.
     seen: Mutex<Option<Stamp>>,
 }
@@ -255,7 +260,7 @@ impl RestLink {
     }
 
     /// Reads the document again if its file has changed.
-    async fn refreshed(&self) -> Result<(), Lost> {
+    async fn refreshed(&self) -> Result<(), LinkError> {
         let Some(path) = self.file() else { return Ok(()) };
         let stamp = Stamp::of(path);
         if *self.seen.lock() == stamp {
@@ -269,7 +274,7 @@ impl RestLink {
         Ok(())
     }
 
-    async fn listed(&self) -> Result<Listing, Lost> {
+    async fn listed(&self) -> Result<Listing, LinkError> {
         self.refreshed().await.map_err(|lost| self.server.credentials.mask_lost(lost))?;
         let described = self.described.load();
         let service = &described.service;
@@ -327,7 +332,7 @@ impl RestLink {
     /// Sends the request once.
     async fn attempt(
         &self,
-        described: &Described,
+        described: &RestService,
         operation: &Operation,
         request: &nonet_rest::RestRequest,
         arguments: &Map<String, Value>,
@@ -336,7 +341,7 @@ impl RestLink {
         let is_home = described.is_home(&request.url);
         let reply = described.sender.send(request, is_home, &control.meta).await;
         let reply = reply.map_err(|unanswered| unanswered.of_call(&operation.method))?;
-        let answer = Answer {
+        let answer = RestAnswer {
             server: &self.server,
             described,
             operation,
@@ -370,7 +375,7 @@ impl Link for RestLink {
         Revision { version, era: None }
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {
+    fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>> {
         self.listed().boxed()
     }
 
@@ -384,7 +389,7 @@ impl Link for RestLink {
         .boxed()
     }
 
-    fn lost(&self) -> BoxFuture<'_, Lost> {
+    fn lost(&self) -> BoxFuture<'_, LinkError> {
         std::future::pending().boxed()
     }
 

@@ -88,7 +88,7 @@ pub type InputReplies = BTreeMap<String, Result<Value, ErrorData>>;
 
 /// A message on its way to the client of a call.
 #[derive(Debug)]
-pub enum ToClient {
+pub enum ClientMessage {
     /// Requests that need replies. Dropping the sender declines them.
     Ask(InputRequests, oneshot::Sender<InputReplies>),
     /// The params of a `notifications/message`.
@@ -101,11 +101,11 @@ pub struct ClientChannel {
     /// The client's session: requests never reach one client through another's call.
     pub session: u64,
     /// The queue of messages while the call is in flight.
-    pub to: mpsc::Sender<ToClient>,
+    pub to: mpsc::Sender<ClientMessage>,
     /// The client's capabilities for servers: `elicitation`, `sampling` and `roots`.
     pub can: Arc<Map<String, Value>>,
     /// The requests declined on the client's behalf.
-    pub declined: Arc<Mutex<Vec<Declined>>>,
+    pub declined: Arc<Mutex<Vec<DeclinedRequest>>>,
     /// The questions of the client's session, which take turns.
     pub turns: Arc<QuestionTurns>,
     /// Whether the client gets questions in an unfinished result and returns with the answers at any time (2026-07-28).
@@ -119,7 +119,7 @@ pub struct ClientChannel {
 
 /// A server's request that was declined.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Declined {
+pub struct DeclinedRequest {
     /// Its method.
     pub method: String,
     /// Why Nonet did not pass it on; `None` if the client cannot answer it.
@@ -202,7 +202,7 @@ impl ClientChannel {
     }
 
     fn note_declined(&self, method: &str, why: Option<&str>) {
-        self.declined.lock().push(Declined { method: method.into(), why: why.map(Into::into) });
+        self.declined.lock().push(DeclinedRequest { method: method.into(), why: why.map(Into::into) });
     }
 
     /// Sends Nonet's own requests, which the client can answer. Returns `None` if the client has left.
@@ -223,7 +223,7 @@ impl ClientChannel {
         let texts: Vec<_> =
             questions.map(|(key, request)| (key.clone(), EscapedTexts::of(request))).collect();
         let (reply, answered) = oneshot::channel();
-        self.to.send(ToClient::Ask(requests, reply)).await.ok()?;
+        self.to.send(ClientMessage::Ask(requests, reply)).await.ok()?;
         let mut replies = answered.await.ok()?;
         for (key, texts) in &texts {
             if let Some(Ok(answer)) = replies.get_mut(key) {
@@ -445,7 +445,7 @@ impl OpenCalls {
         if let Ok(asker) = self.only() {
             let params = self.masked(params);
             // A message that the client does not read in time is still in the gateway's own log.
-            let _ = asker.to.try_send(ToClient::Log(params));
+            let _ = asker.to.try_send(ClientMessage::Log(params));
         }
     }
 }
@@ -483,7 +483,7 @@ impl Drop for OpenCall {
 mod tests {
     use super::*;
 
-    fn asker(session: u64, can: Value) -> (ClientChannel, mpsc::Receiver<ToClient>) {
+    fn asker(session: u64, can: Value) -> (ClientChannel, mpsc::Receiver<ClientMessage>) {
         let (to, receiver) = mpsc::channel(4);
         let can = Arc::new(can.as_object().cloned().unwrap_or_default());
         let (declined, waits, turns) = (Arc::default(), Arc::default(), Arc::default());
@@ -522,7 +522,7 @@ mod tests {
         assert!(nobody["_meta"][DECLINED].as_str().is_some_and(|why| why.contains("nobody could be asked")));
         let (first, mut receiver) = asker(1, json!({ "elicitation": {} }));
         let answering = tokio::spawn(async move {
-            while let Some(ToClient::Ask(requests, reply)) = receiver.recv().await {
+            while let Some(ClientMessage::Ask(requests, reply)) = receiver.recv().await {
                 let replies =
                     requests.keys().map(|key| (key.clone(), Ok(json!({ "action": "accept" })))).collect();
                 let _ = reply.send(replies);

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CallError, Connection, Control,
-    link::{Input, Link, LinkRequest, Lost, RequestError},
+    link::{Input, Link, LinkError, LinkRequest, RequestError},
 };
 use crate::catalog::Listing;
 
@@ -25,11 +25,11 @@ enum Failure {
     /// The failure is ignored if the call is optional.
     Call(String),
     /// The link is unusable.
-    Link(Lost),
+    Link(LinkError),
 }
 
-impl From<Lost> for Failure {
-    fn from(lost: Lost) -> Self {
+impl From<LinkError> for Failure {
+    fn from(lost: LinkError) -> Self {
         Self::Link(lost)
     }
 }
@@ -41,7 +41,7 @@ impl Connection {
         link: &Arc<dyn Link>,
         until: Instant,
         stop: &CancellationToken,
-    ) -> Result<(), Lost> {
+    ) -> Result<(), LinkError> {
         let settings = self.settings();
         let mut listed = None;
         for call in &settings.setup {
@@ -61,7 +61,7 @@ impl Connection {
             };
             let why = self.connector.mask(&format!("its setup call `{}` {why}", call.tool));
             if !call.optional {
-                return Err(Lost::Failed(why));
+                return Err(LinkError::Failed(why));
             }
             tracing::warn!(server = %self.name, "{why}; the call is optional");
         }
@@ -80,8 +80,8 @@ impl Connection {
             // An earlier call may have added the tool.
             let now = match link.list().await {
                 Ok(now) => now,
-                Err(Lost::Failed(error)) => {
-                    return Err(Lost::Failed(format!("its tools could not be listed: {error}")).into());
+                Err(LinkError::Failed(error)) => {
+                    return Err(LinkError::Failed(format!("its tools could not be listed: {error}")).into());
                 }
                 Err(lost) => return Err(lost.into()),
             };
@@ -96,7 +96,7 @@ impl Connection {
         let control = Control { timeout, ..Control::default() };
         let result = match link.request(request, Input::default(), &control).await {
             Ok(result) => result.into_tree().await,
-            Err(RequestError::SignIn(needed)) => return Err(Lost::SignIn(needed).into()),
+            Err(RequestError::SignIn(needed)) => return Err(LinkError::SignIn(needed).into()),
             Err(RequestError::Lost | RequestError::NotThere(_)) => {
                 return Err(left(call, link.lost().await).into());
             }
@@ -116,12 +116,12 @@ impl Connection {
 }
 
 /// Returns the loss of a link during a call.
-fn left(call: &SetupCall, lost: Lost) -> Lost {
+fn left(call: &SetupCall, lost: LinkError) -> LinkError {
     match lost {
-        Lost::Failed(reason) => {
-            Lost::Failed(format!("it disconnected during its setup call `{}`: {reason}", call.tool))
+        LinkError::Failed(reason) => {
+            LinkError::Failed(format!("it disconnected during its setup call `{}`: {reason}", call.tool))
         }
-        other @ (Lost::SignIn(_) | Lost::Moved { .. }) => other,
+        other @ (LinkError::SignIn(_) | LinkError::Moved { .. }) => other,
     }
 }
 

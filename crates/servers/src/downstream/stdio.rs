@@ -6,8 +6,8 @@
 use std::{future::Future, io, sync::Arc};
 
 use nonet_wire::{
-    Expectations, Heavy, Inbox, Limits, Line, LineReader, LineWriter, Message, Scan, Weight, http::HttpFault,
-    judge, scan,
+    Expectations, HeavyParse, Inbox, Limits, Line, LineReader, LineWriter, Message, Scan, Weight,
+    http::HttpFault, judge, scan,
 };
 use rmcp::{
     RoleClient,
@@ -23,7 +23,7 @@ use tokio_util::sync::DropGuard;
 use super::{
     Era,
     direct::DirectCalls,
-    tap::{Incoming, Tap},
+    tap::{IncomingMessage, Tap},
 };
 
 /// One connection over byte streams.
@@ -31,9 +31,9 @@ pub(super) struct Lines {
     lines: LineReader<Box<dyn AsyncRead + Send + Unpin>>,
     inbox: Inbox,
     /// A line being scanned.
-    scanning: Heavy<Scan>,
+    scanning: HeavyParse<Scan>,
     /// A message being parsed.
-    reading: Heavy<(Message, Incoming)>,
+    reading: HeavyParse<(Message, IncomingMessage)>,
     writer: ServerWriter,
     pub tap: Tap,
     /// Signals to the connection, on drop, that this transport is gone.
@@ -53,8 +53,8 @@ impl Lines {
         Self {
             lines: LineReader::new(reader, of_server.bytes),
             inbox: Inbox::new(server, "a line of stdout"),
-            scanning: Heavy::Idle,
-            reading: Heavy::Idle,
+            scanning: HeavyParse::Idle,
+            reading: HeavyParse::Idle,
             writer: ServerWriter(LineWriter::new(writer, unread)),
             tap,
             _open: open,
@@ -247,7 +247,7 @@ mod tests {
     use rmcp::model::{CallToolRequest, CallToolRequestParams};
 
     use super::{
-        super::{deepest, refusal::is_unsent, tap::Awaited},
+        super::{deepest, refusal::is_unsent, tap::AwaitedAnswer},
         *,
     };
 
@@ -305,7 +305,7 @@ mod tests {
         let mut tap = tap();
         let mut call = ClientRequest::CallToolRequest(CallToolRequest::new(CallToolRequestParams::new("x")));
         for n in [3, 4] {
-            tap.awaited.insert(RequestId::Number(n), Awaited::of(&mut call));
+            tap.awaited.insert(RequestId::Number(n), AwaitedAnswer::of(&mut call));
         }
         for text in
             ["{\"jsonrpc\":\"2.0\",\"id\":3,\"result\":{\"text\":\"\\ud83d\"}}", "{\"id\":4,\"result\":NaN}"]

@@ -14,8 +14,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connection, Place, State, Update,
-    link::{Link, Lost, Revision, SignInNeeded},
+    Connection, ProgramPlace, State, Update,
+    link::{Link, LinkError, Revision, SignInNeeded},
 };
 
 /// The first and the longest delay before a lost server is retried.
@@ -60,7 +60,7 @@ impl Connection {
                 self.enter(State::Starting);
             }
             if let Some(placed) = &self.placed {
-                if !matches!(placed.get(), Place::Here | Place::At(_)) {
+                if !matches!(placed.get(), ProgramPlace::Here | ProgramPlace::At(_)) {
                     self.enter(State::Starting);
                 }
                 tokio::select! {
@@ -83,13 +83,13 @@ impl Connection {
             }
             let wait = waits.next().unwrap_or(BACKOFF.1);
             let (state, wait) = match lost {
-                Lost::Failed(error) => {
+                LinkError::Failed(error) => {
                     // The error quotes the server.
                     let error = self.masked(&clean(&error));
                     (State::Down { error, retry_at: Instant::now() + wait }, wait)
                 }
-                Lost::SignIn(needed) => (needed.into(), UNSIGNED),
-                Lost::Moved { .. } => {
+                LinkError::SignIn(needed) => (needed.into(), UNSIGNED),
+                LinkError::Moved { .. } => {
                     waits = backoff();
                     // The failures were at another place.
                     self.breaker.reset();
@@ -97,7 +97,7 @@ impl Connection {
                     continue;
                 }
             };
-            if let Some((placed, Place::At(_))) = &place {
+            if let Some((placed, ProgramPlace::At(_))) = &place {
                 placed.report_trouble();
             }
             let is_unsigned = matches!(state, State::AuthRequired { .. });
@@ -142,7 +142,12 @@ impl Connection {
     }
 
     /// Runs one link from connecting to its end. Returns why it ended.
-    async fn live(&self, updates: &mpsc::Sender<Update>, started: Instant, stop: &CancellationToken) -> Lost {
+    async fn live(
+        &self,
+        updates: &mpsc::Sender<Update>,
+        started: Instant,
+        stop: &CancellationToken,
+    ) -> LinkError {
         let limit = self.settings().start_timeout;
         let connected = tokio::select! {
             connected = timeout(limit, self.connector.connect(limit)) => connected,
@@ -152,7 +157,7 @@ impl Connection {
             Ok(Ok(link)) => link,
             Ok(Err(lost)) => return lost,
             Err(_) => {
-                return Lost::Failed(format!(
+                return LinkError::Failed(format!(
                     "no handshake within {limit:?}; if it is only slow to start, raise `start_timeout` in [servers.{}]",
                     self.name
                 ));
@@ -171,18 +176,18 @@ impl Connection {
         };
         self.link.store(None);
         match lost {
-            Lost::Failed(reason) => {
+            LinkError::Failed(reason) => {
                 let closed = link.close(reason.clone()).await;
                 // The exit of a server that was ended for a failed setup call explains nothing.
                 let reason = if is_ended_here { reason } else { closed };
                 *self.last_end.lock() = self.masked(&reason);
-                Lost::Failed(reason)
+                LinkError::Failed(reason)
             }
-            sign_in @ Lost::SignIn(_) => {
+            sign_in @ LinkError::SignIn(_) => {
                 link.close(String::new()).await;
                 sign_in
             }
-            Lost::Moved { drains } => {
+            LinkError::Moved { drains } => {
                 self.enter(State::Starting);
                 if drains {
                     tokio::select! {
@@ -191,7 +196,7 @@ impl Connection {
                     }
                 }
                 link.close("it runs on another replica now".into()).await;
-                Lost::Moved { drains }
+                LinkError::Moved { drains }
             }
         }
     }
@@ -204,7 +209,7 @@ impl Connection {
         started: Instant,
         stop: &CancellationToken,
         over: &CancellationToken,
-    ) -> Lost {
+    ) -> LinkError {
         let mut first = true;
         loop {
             let listing = tokio::select! {
@@ -217,14 +222,14 @@ impl Connection {
                     listing.mask(&self.calls.secrets.load());
                     Some(listing)
                 }
-                Err(lost @ (Lost::SignIn(_) | Lost::Moved { .. })) => return lost,
-                Err(Lost::Failed(error)) if link.is_closed() => {
+                Err(lost @ (LinkError::SignIn(_) | LinkError::Moved { .. })) => return lost,
+                Err(LinkError::Failed(error)) if link.is_closed() => {
                     return format!("it disconnected while listing its tools: {error}").into();
                 }
-                Err(Lost::Failed(error)) if first => {
+                Err(LinkError::Failed(error)) if first => {
                     return format!("its tools could not be listed: {error}").into();
                 }
-                Err(Lost::Failed(error)) => {
+                Err(LinkError::Failed(error)) => {
                     let error = self.masked(&error);
                     tracing::warn!(server = %self.name, "its tools could not be listed again; the old list stays: {error}");
                     None

@@ -15,7 +15,7 @@ use std::{
 
 use nonet_base::text;
 use nonet_text::results::CallResult;
-use nonet_wire::{self as wire, Expectations, Inbox, Limits, Message, MessageKind, Share, SizeLimit};
+use nonet_wire::{self as wire, Expectations, Inbox, Limits, MemoryShare, Message, MessageKind, SizeLimit};
 use parking_lot::Mutex;
 use rmcp::{
     RoleClient,
@@ -74,7 +74,7 @@ impl ProgressSink {
 /// The capabilities of a call's client. In the stateless era they go into the request's `_meta`, where rmcp puts Nonet's own.
 /// Stored in the extensions of an outgoing request.
 #[derive(Clone, Debug)]
-pub(super) struct Declared(pub Arc<Map<String, Value>>);
+pub(super) struct DeclaredCapabilities(pub Arc<Map<String, Value>>);
 
 /// The `_meta` key of a client's capabilities.
 pub(super) const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
@@ -90,16 +90,16 @@ pub(super) fn declare(meta: &mut Map<String, Value>, can: &Map<String, Value>) {
 /// The results of a request that bypass rmcp. Stored in the extensions of an outgoing request. Hold it as long as the
 /// results, because of their shares of the memory for large messages.
 #[derive(Clone, Debug, Default)]
-pub struct Held(Arc<Mutex<HeldBack>>);
+pub struct HeldResult(Arc<Mutex<HeldState>>);
 
 #[derive(Debug, Default)]
-struct HeldBack {
-    shares: Vec<Share>,
+struct HeldState {
+    shares: Vec<MemoryShare>,
     /// The result of a call.
     result: Option<CallResult>,
 }
 
-impl Held {
+impl HeldResult {
     /// Takes the result of a call, once it has arrived.
     pub fn take_result(&self) -> Option<CallResult> {
         self.0.lock().result.take()
@@ -108,23 +108,23 @@ impl Held {
 
 /// An outstanding answer.
 #[derive(Clone, Debug)]
-pub(super) struct Awaited {
-    pub expected: Expected,
+pub(super) struct AwaitedAnswer {
+    pub expected: AnswerKind,
     /// The holder of a large result's share.
-    held: Weak<Mutex<HeldBack>>,
+    held: Weak<Mutex<HeldState>>,
 }
 
-impl Awaited {
+impl AwaitedAnswer {
     pub(super) fn of(request: &mut ClientRequest) -> Self {
-        let held = request.extensions_mut().remove::<Held>();
+        let held = request.extensions_mut().remove::<HeldResult>();
         Self {
-            expected: Expected::of(request),
+            expected: AnswerKind::of(request),
             held: held.map(|held| Arc::downgrade(&held.0)).unwrap_or_default(),
         }
     }
 
     /// Passes the answer's share to the waiting caller, if any.
-    pub(super) fn holds(&self, share: Option<Share>) {
+    pub(super) fn holds(&self, share: Option<MemoryShare>) {
         if let (Some(share), Some(held)) = (share, self.held.upgrade()) {
             held.lock().shares.push(share);
         }
@@ -151,15 +151,15 @@ const TYPED_NOTIFICATIONS: [&str; 8] = [
 ];
 
 /// A message in the gateway's terms, once it is parsed.
-pub(super) enum Incoming {
+pub(super) enum IncomingMessage {
     /// For rmcp.
     Message(Box<RxJsonRpcMessage<RoleClient>>),
     /// An answer for rmcp, and its waiting caller.
-    Answer(Box<RxJsonRpcMessage<RoleClient>>, Option<Awaited>),
+    Answer(Box<RxJsonRpcMessage<RoleClient>>, Option<AwaitedAnswer>),
     /// The answer to a call that bypasses rmcp.
     Direct(oneshot::Sender<Result<CallResult, ErrorData>>, Result<CallResult, ErrorData>),
     /// The result of the call with this id.
-    Called(RequestId, CallResult, Option<Awaited>),
+    Called(RequestId, CallResult, Option<AwaitedAnswer>),
     Progress(Value),
     /// The params of a log message, and the message for rmcp.
     Log(Value, Box<RxJsonRpcMessage<RoleClient>>),
@@ -174,7 +174,7 @@ pub(super) enum Incoming {
 pub(super) struct Tap {
     limits: Limits,
     /// The answers that rmcp awaits.
-    pub(super) awaited: HashMap<RequestId, Awaited>,
+    pub(super) awaited: HashMap<RequestId, AwaitedAnswer>,
     /// The calls that bypass rmcp, and the sinks for progress.
     pub(super) open: OpenRequests,
     /// The clients that may get the server's log.
@@ -183,7 +183,7 @@ pub(super) struct Tap {
 
 /// The kind of answer that a request expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expected {
+pub(super) enum AnswerKind {
     /// One page of the tools, verbatim.
     Tools,
     /// One page of another list, verbatim.
@@ -196,7 +196,7 @@ pub(super) enum Expected {
     Typed,
 }
 
-impl Expected {
+impl AnswerKind {
     /// Returns the kind of answer to this request.
     pub(super) fn of(request: &ClientRequest) -> Self {
         match request {
@@ -265,15 +265,15 @@ impl Tap {
             self.answered(&id);
         }
         if let JsonRpcMessage::Request(request) = message {
-            let awaited = Awaited::of(&mut request.request);
+            let awaited = AwaitedAnswer::of(&mut request.request);
             let expected = awaited.expected;
             self.awaited.insert(request.id.clone(), awaited);
-            if expected == Expected::Typed {
+            if expected == AnswerKind::Typed {
                 return;
             }
             let token = request.request.get_meta().get_progress_token();
             let sink = request.request.extensions_mut().remove::<ProgressSink>();
-            let declared = request.request.extensions_mut().remove::<Declared>();
+            let declared = request.request.extensions_mut().remove::<DeclaredCapabilities>();
             if let Some(declared) = declared {
                 declare(&mut request.request.get_meta_mut().0, &declared.0);
             }
@@ -293,12 +293,12 @@ impl Tap {
     }
 
     /// Notes that a request was answered. Returns what was expected.
-    pub(super) fn answered(&mut self, id: &RequestId) -> Option<Awaited> {
+    pub(super) fn answered(&mut self, id: &RequestId) -> Option<AwaitedAnswer> {
         self.awaited.remove(id)
     }
 
     /// Starts parsing a message. Returns the remaining work, which is slow for a large message.
-    pub(super) fn reading(&mut self, message: &Message) -> impl FnOnce() -> Incoming + Send + 'static {
+    pub(super) fn reading(&mut self, message: &Message) -> impl FnOnce() -> IncomingMessage + Send + 'static {
         let is_answer =
             matches!(message.kind(), MessageKind::Result | MessageKind::Error | MessageKind::Other);
         let id = message.id().filter(|_| is_answer);
@@ -306,25 +306,25 @@ impl Tap {
         let call = id.as_ref().filter(|_| awaited.is_none()).and_then(|id| self.open.take(id));
         let (message, limit) = (message.clone(), self.limits.error);
         move || match (message.kind(), call) {
-            (_, Some(call)) => Incoming::Direct(call, called(&message, limit)),
+            (_, Some(call)) => IncomingMessage::Direct(call, called(&message, limit)),
             (MessageKind::Notification, None) => notification(&message),
             (MessageKind::Request, None) => match typed(&message) {
-                Ok(request) => Incoming::Message(Box::new(request)),
-                Err(fault) => Incoming::Unreadable(fault),
+                Ok(request) => IncomingMessage::Message(Box::new(request)),
+                Err(fault) => IncomingMessage::Unreadable(fault),
             },
             (kind, None) => {
                 let expected = awaited.as_ref().map(|awaited| awaited.expected);
-                if let (MessageKind::Result, Some(Expected::Call), Some(id), Some(result)) =
+                if let (MessageKind::Result, Some(AnswerKind::Call), Some(id), Some(result)) =
                     (kind, expected, message.id(), message.result_bytes())
                 {
                     return match CallResult::read(result) {
-                        Ok(result) => Incoming::Called(id, result, awaited),
-                        Err(error) => Incoming::Answer(Box::new(unreadable(id, error)), awaited),
+                        Ok(result) => IncomingMessage::Called(id, result, awaited),
+                        Err(error) => IncomingMessage::Answer(Box::new(unreadable(id, error)), awaited),
                     };
                 }
                 match answer(&message, expected, limit) {
-                    Ok(answer) => Incoming::Answer(Box::new(answer), awaited),
-                    Err(fault) => Incoming::Unreadable(fault),
+                    Ok(answer) => IncomingMessage::Answer(Box::new(answer), awaited),
+                    Err(fault) => IncomingMessage::Unreadable(fault),
                 }
             }
         }
@@ -333,8 +333,8 @@ impl Tap {
     /// Takes a parsed message and returns rmcp's part of it. Logs and refuses a message that rmcp cannot read.
     pub(super) fn take_or_refuse(
         &mut self,
-        (message, incoming): (Message, Incoming),
-        share: Option<Share>,
+        (message, incoming): (Message, IncomingMessage),
+        share: Option<MemoryShare>,
         inbox: &mut Inbox,
     ) -> Option<RxJsonRpcMessage<RoleClient>> {
         self.take(incoming, share).unwrap_or_else(|fault| {
@@ -347,23 +347,23 @@ impl Tap {
     /// Takes a parsed message and returns rmcp's part of it. `Err` holds the fault of a message that rmcp cannot read.
     pub(super) fn take(
         &mut self,
-        incoming: Incoming,
-        share: Option<Share>,
+        incoming: IncomingMessage,
+        share: Option<MemoryShare>,
     ) -> Result<Option<RxJsonRpcMessage<RoleClient>>, String> {
         match incoming {
-            Incoming::Message(message) => Ok(Some(*message)),
-            Incoming::Answer(message, awaited) => {
+            IncomingMessage::Message(message) => Ok(Some(*message)),
+            IncomingMessage::Answer(message, awaited) => {
                 if let Some(awaited) = awaited {
                     awaited.holds(share);
                 }
                 Ok(Some(*message))
             }
-            Incoming::Direct(call, answer) => {
+            IncomingMessage::Direct(call, answer) => {
                 // A caller that gave up has notified the server.
                 let _ = call.send(answer.map(|result| result.holding(share)));
                 Ok(None)
             }
-            Incoming::Called(id, result, awaited) => {
+            IncomingMessage::Called(id, result, awaited) => {
                 if let Some(awaited) = awaited {
                     awaited.returns(result.holding(share));
                 }
@@ -372,16 +372,16 @@ impl Tap {
                     id,
                 )))
             }
-            Incoming::Progress(params) => {
+            IncomingMessage::Progress(params) => {
                 self.progress(params);
                 Ok(None)
             }
-            Incoming::Log(params, message) => {
+            IncomingMessage::Log(params, message) => {
                 self.log(params);
                 Ok(Some(*message))
             }
-            Incoming::Unknown => Ok(None),
-            Incoming::Unreadable(fault) => Err(fault),
+            IncomingMessage::Unknown => Ok(None),
+            IncomingMessage::Unreadable(fault) => Err(fault),
         }
     }
 }
@@ -390,20 +390,20 @@ fn typed(message: &Message) -> Result<RxJsonRpcMessage<RoleClient>, String> {
     serde_json::from_slice(message.bytes()).map_err(|error| error.to_string())
 }
 
-fn notification(message: &Message) -> Incoming {
+fn notification(message: &Message) -> IncomingMessage {
     let params = || message.params().and_then(|params| serde_json::from_slice(params).ok());
     let method = message.method();
     match method.as_deref() {
-        Some("notifications/progress") => return Incoming::Progress(params().unwrap_or_default()),
-        Some(method) if !TYPED_NOTIFICATIONS.contains(&method) => return Incoming::Unknown,
+        Some("notifications/progress") => return IncomingMessage::Progress(params().unwrap_or_default()),
+        Some(method) if !TYPED_NOTIFICATIONS.contains(&method) => return IncomingMessage::Unknown,
         _ => {}
     }
     match (typed(message), method.as_deref()) {
         (Ok(notification), Some("notifications/message")) => {
-            Incoming::Log(params().unwrap_or_default(), Box::new(notification))
+            IncomingMessage::Log(params().unwrap_or_default(), Box::new(notification))
         }
-        (Ok(notification), _) => Incoming::Message(Box::new(notification)),
-        (Err(fault), _) => Incoming::Unreadable(fault),
+        (Ok(notification), _) => IncomingMessage::Message(Box::new(notification)),
+        (Err(fault), _) => IncomingMessage::Unreadable(fault),
     }
 }
 
@@ -424,11 +424,11 @@ pub(super) fn called(message: &Message, limit: usize) -> Result<CallResult, Erro
 /// shown.
 pub(super) fn answer(
     message: &Message,
-    expected: Option<Expected>,
+    expected: Option<AnswerKind>,
     limit: usize,
 ) -> Result<RxJsonRpcMessage<RoleClient>, String> {
     let Some(id) = message.id() else { return typed(message) };
-    let verbatim = expected.is_some_and(|expected| expected != Expected::Typed);
+    let verbatim = expected.is_some_and(|expected| expected != AnswerKind::Typed);
     let result = message.result().filter(|_| verbatim);
     let read = match (message.kind(), result, message.error()) {
         (MessageKind::Error, _, Some(error)) => serde_json::from_slice(error)

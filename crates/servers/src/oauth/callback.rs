@@ -30,19 +30,19 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 pub struct Callback {
     /// The listener's address, as sent to the sign-in server.
     pub redirect_uri: String,
-    came_back: mpsc::Receiver<CameBack>,
+    came_back: mpsc::Receiver<ReturnedBrowser>,
     stop: CancellationToken,
     serving: JoinHandle<io::Result<()>>,
 }
 
 /// A returned browser that waits for its page.
-pub struct CameBack {
+pub struct ReturnedBrowser {
     /// The complete address that the browser was sent to.
     pub address: String,
     reply: oneshot::Sender<(StatusCode, String)>,
 }
 
-impl CameBack {
+impl ReturnedBrowser {
     /// Shows the user a one-sentence page.
     pub fn reply(self, good: bool, sentence: &str) {
         let status = if good { StatusCode::OK } else { StatusCode::BAD_REQUEST };
@@ -78,7 +78,7 @@ impl Callback {
     }
 
     /// Returns the next browser that has come back to the address.
-    pub async fn next(&mut self) -> Option<CameBack> {
+    pub async fn next(&mut self) -> Option<ReturnedBrowser> {
         self.came_back.recv().await
     }
 
@@ -96,7 +96,7 @@ impl Callback {
 #[derive(Clone)]
 struct CallbackState {
     redirect_uri: String,
-    sender: mpsc::Sender<CameBack>,
+    sender: mpsc::Sender<ReturnedBrowser>,
 }
 
 async fn take(State(shared): State<CallbackState>, request: Request) -> Response {
@@ -107,7 +107,7 @@ async fn take(State(shared): State<CallbackState>, request: Request) -> Response
     let query = request.uri().query().unwrap_or_default();
     let (reply, page) = oneshot::channel();
     let address = format!("{}?{query}", shared.redirect_uri);
-    if shared.sender.send(CameBack { address, reply }).await.is_err() {
+    if shared.sender.send(ReturnedBrowser { address, reply }).await.is_err() {
         return StatusCode::GONE.into_response();
     }
     match page.await {

@@ -20,7 +20,7 @@ fn rules(on_change: OnChange, new_servers: NewServers) -> TrustRules {
 }
 
 /// Returns each untrusted tool with its state and its effect.
-fn states(checked: &Checked) -> Vec<(String, &'static str, OnChange)> {
+fn states(checked: &CheckedListing) -> Vec<(String, &'static str, OnChange)> {
     let mut states: Vec<_> = checked
         .trust
         .tools
@@ -34,7 +34,7 @@ fn states(checked: &Checked) -> Vec<(String, &'static str, OnChange)> {
     states
 }
 
-fn description(checked: &Checked, name: &str) -> String {
+fn description(checked: &CheckedListing, name: &str) -> String {
     let tool = checked.definitions.tools.iter().find(|tool| tool["name"] == name).expect("published");
     tool["description"].as_str().unwrap_or_default().into()
 }
@@ -73,7 +73,7 @@ impl Place {
         pins.sharing(shared.and_then(|store| store.shared_pins()))
     }
 
-    fn check(&self, pins: &Pins, listed: &Definitions, on_change: OnChange) -> Checked {
+    fn check(&self, pins: &Pins, listed: &Definitions, on_change: OnChange) -> CheckedListing {
         pins.check(&self.server, listed, &rules(on_change, NewServers::Trust))
     }
 }

@@ -10,17 +10,17 @@ use super::MOST_NOTICES;
 use crate::mailbox::Letter;
 
 #[derive(Debug, Default)]
-pub(super) struct Unwritten(BTreeMap<String, Waiting>);
+pub(super) struct WriteBacklog(BTreeMap<String, OwnerQueue>);
 
 /// The notices of one owner, oldest first.
 #[derive(Debug, Default)]
-struct Waiting {
+struct OwnerQueue {
     notices: VecDeque<NewRecord>,
     /// How many notices were dropped to make room.
     lost: usize,
 }
 
-impl Unwritten {
+impl WriteBacklog {
     /// Keeps a notice, replacing a notice with the same id. The oldest make room, and are counted.
     pub(super) fn put(&mut self, record: NewRecord) {
         let waiting = self.0.entry(record.owner.clone()).or_default();

@@ -67,7 +67,7 @@ fn configured(server: &str, settings: &str) -> Config {
     config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable").config
 }
 
-fn source(server: &str, tools: &[(&str, &str)], about: &str, settings: &str) -> Source {
+fn source(server: &str, tools: &[(&str, &str)], about: &str, settings: &str) -> CatalogSource {
     let definition = |(name, said): &(&str, &str)| {
         let schema = json!({ "type": "object", "properties": { "path": { "description": said } } });
         Arc::new(json!({ "name": name, "description": said, "inputSchema": schema }))
@@ -78,7 +78,7 @@ fn source(server: &str, tools: &[(&str, &str)], about: &str, settings: &str) -> 
     let name = server.replace('.', "-");
     let settings = configured(&name, settings).servers.into_values().next().expect("it has no fault");
     let settings = Some(Arc::new(settings));
-    Source { server: server.into(), listing: Arc::new(listing), settings }
+    CatalogSource { server: server.into(), listing: Arc::new(listing), settings }
 }
 
 /// Returns the index with a vector for each document that depends on its text.
@@ -118,7 +118,7 @@ proptest! {
     #[test]
     fn an_updated_snapshot_is_the_same_as_a_new_one(changes in prop::collection::vec(change(), 1..12)) {
         let config = configured("x", "[policies.careful]\nrisk = 'medium'\npolicy = 'approve'");
-        let mut sources: BTreeMap<&str, Source> = BTreeMap::new();
+        let mut sources: BTreeMap<&str, CatalogSource> = BTreeMap::new();
         let mut snapshot = Snapshot::empty(&config);
         for (generation, Change { server, listed }) in (1..).zip(changes) {
             match listed {
@@ -134,7 +134,7 @@ proptest! {
             let updated = snapshot.updated(sources.values().cloned(), &config, generation);
             let copied = sources.values().map(|source| {
                 let tools = source.listing.tools.iter().map(|tool| Arc::new((**tool).clone())).collect();
-                Source { listing: Arc::new(Listing { tools, ..(*source.listing).clone() }), ..source.clone() }
+                CatalogSource { listing: Arc::new(Listing { tools, ..(*source.listing).clone() }), ..source.clone() }
             });
             let new = Snapshot::empty(&config).updated(copied, &config, generation);
             prop_assert_eq!(updated.catalog.picture(), new.catalog.picture());

@@ -112,7 +112,7 @@ fn read(file: &File) -> io::Result<Option<String>> {
 
 /// What a gateway is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum PresentedToken {
     /// The token.
     Token(Arc<str>),
     /// Nothing yet: nobody listens at the port, so nobody knows who will.
@@ -137,7 +137,7 @@ impl OwnerKey {
     }
 
     /// Returns what to show to the gateway. Blocks.
-    pub fn shown(&self) -> Shown {
+    pub fn shown(&self) -> PresentedToken {
         let mut seen = self.seen.lock();
         if seen.is_none_or(|at| at.elapsed() > COUNTS) {
             match listens(self.port) {
@@ -147,16 +147,16 @@ impl OwnerKey {
                         port = self.port,
                         "another user's program listens there: it gets no token"
                     );
-                    return Shown::Nothing;
+                    return PresentedToken::Nothing;
                 }
-                Some(Listens::Nobody) => return Shown::NotYet,
+                Some(Listens::Nobody) => return PresentedToken::NotYet,
             }
         }
         match self.token.current() {
-            Ok(token) => Shown::Token(token),
+            Ok(token) => PresentedToken::Token(token),
             Err(error) => {
                 tracing::debug!(%error, "the token for HTTP cannot be read");
-                Shown::Nothing
+                PresentedToken::Nothing
             }
         }
     }

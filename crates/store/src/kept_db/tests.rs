@@ -33,8 +33,8 @@ fn in_memory(retention: Retention) -> KeptDb {
 }
 
 /// Returns this gateway, which lasts for the whole test run.
-fn here() -> Holder {
-    static HERE: LazyLock<Holder> = LazyLock::new(|| Holder::new(Clock::default()));
+fn here() -> LeaseHolder {
+    static HERE: LazyLock<LeaseHolder> = LazyLock::new(|| LeaseHolder::new(Clock::default()));
     HERE.clone()
 }
 
@@ -209,7 +209,7 @@ fn small_ones_are_counted_too() {
 /// Returns a gateway with this clock.
 fn open_at(folder: &TempDir, clock: &Clock, hours: u32) -> KeptDb {
     let retention = Retention { age: hours * HOUR, ..ROOMY };
-    KeptDb::open(folder.path(), retention, Holder::new(clock.clone())).expect("opens")
+    KeptDb::open(folder.path(), retention, LeaseHolder::new(clock.clone())).expect("opens")
 }
 
 /// Lets hours pass as they do while a gateway runs.

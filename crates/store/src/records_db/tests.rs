@@ -16,7 +16,7 @@ fn due(owner: &str, id: &str, due_ms: u64) -> NewRecord {
 }
 
 fn put(db: &RecordsDb, record: NewRecord) {
-    assert_eq!(db.put(&record, Most::Refuse(100)).expect("written"), Some(0));
+    assert_eq!(db.put(&record, RecordQuota::Refuse(100)).expect("written"), Some(0));
 }
 
 fn ids(records: &[Record]) -> Vec<&str> {
@@ -25,7 +25,7 @@ fn ids(records: &[Record]) -> Vec<&str> {
 
 #[test]
 fn what_is_forgotten_is_gone() {
-    let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
+    let db = RecordsDb::in_memory(LeaseHolder::new(Clock::default())).expect("opens");
     put(&db, new("a", "1"));
     put(&db, new("b", "1"));
     put(&db, NewRecord { kind: RecordKind::Fact, ..new("a", "1") });
@@ -43,7 +43,7 @@ fn what_is_forgotten_is_gone() {
 fn what_needs_a_configuration_is_due_for_its_gateways_only() {
     let folder = folder();
     let of = |config: &str| {
-        let holder = Holder { config: config.into(), ..Holder::new(Clock::default()) };
+        let holder = LeaseHolder { config: config.into(), ..LeaseHolder::new(Clock::default()) };
         RecordsDb::open(folder.path(), holder).expect("opens")
     };
     let (one, other) = (of("a"), of("b"));
@@ -65,7 +65,7 @@ fn what_needs_a_configuration_is_due_for_its_gateways_only() {
 
 #[test]
 fn rows_that_cannot_be_read_are_left_out() {
-    let db = RecordsDb::in_memory(Holder::new(Clock::default())).expect("opens");
+    let db = RecordsDb::in_memory(LeaseHolder::new(Clock::default())).expect("opens");
     put(&db, due("", "good", 1));
     put(&db, due("", "bad", 1));
     let spoil = "UPDATE records SET body = '{' WHERE id = 'bad'";

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::Mutex;
 use redis::{FromRedisValue, ScriptInvocation};
 
-use super::{super::StoreError, link::Link};
+use super::{super::StoreError, link::RedisLink};
 
 /// How long a call waits for Redis.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -18,8 +18,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The link to Redis for requests that must not wait.
 #[derive(Debug)]
-pub(super) struct Brisk {
-    pub link: Arc<Link>,
+pub(super) struct BriskLink {
+    pub link: Arc<RedisLink>,
     patience: Duration,
     /// What each replica does on its own if Redis is late, for people.
     what: &'static str,
@@ -27,8 +27,8 @@ pub(super) struct Brisk {
     paused: Mutex<Option<Instant>>,
 }
 
-impl Brisk {
-    pub(super) fn new(link: Arc<Link>, what: &'static str) -> Self {
+impl BriskLink {
+    pub(super) fn new(link: Arc<RedisLink>, what: &'static str) -> Self {
         Self { link, patience: PATIENCE, what, paused: Mutex::default() }
     }
 

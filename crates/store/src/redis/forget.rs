@@ -13,7 +13,7 @@ const STAYS: [&str; 9] =
 
 /// What to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forget {
+pub enum ForgetScope {
     /// Everything except the trusted definitions of servers.
     Kept,
     /// The trusted definitions of servers.
@@ -23,16 +23,16 @@ pub enum Forget {
 impl RedisStore {
     /// Removes the replicas' data, and returns the number of removed keys. Running replicas, their sessions, and the use of
     /// rates stay. Data stored meanwhile may stay too.
-    pub async fn forget(&self, what: Forget) -> Result<usize, StoreError> {
+    pub async fn forget(&self, what: ForgetScope) -> Result<usize, StoreError> {
         let prefix = &self.prefix;
         let base = format!("{prefix}:{{{prefix}}}:");
         let others = [format!("{prefix}:value:{{"), format!("{prefix}:vector:{{")];
         let is_wanted = |key: &[u8]| match key.strip_prefix(base.as_bytes()) {
             Some(rest) => match what {
-                Forget::Trust => rest.starts_with(b"pins:"),
-                Forget::Kept => !STAYS.iter().any(|kind| rest.starts_with(kind.as_bytes())),
+                ForgetScope::Trust => rest.starts_with(b"pins:"),
+                ForgetScope::Kept => !STAYS.iter().any(|kind| rest.starts_with(kind.as_bytes())),
             },
-            None => what == Forget::Kept && others.iter().any(|other| key.starts_with(other.as_bytes())),
+            None => what == ForgetScope::Kept && others.iter().any(|other| key.starts_with(other.as_bytes())),
         };
         let pattern = format!("{}:*", escaped(prefix));
         let mut removed = 0;

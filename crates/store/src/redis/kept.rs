@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use super::{
     super::{JobRow, JobState, KeptCounts, KeptDb, KeptRow, Retention, Share, StoreError},
-    link::{Link, Methods, VERSION, newer_is_there, script},
+    link::{Methods, RedisLink, VERSION, newer_is_there, script},
     presence::Lease,
-    values::{MOST_BYTES, Values},
+    values::{MOST_BYTES, RedisValues},
 };
 
 static METHODS: Methods = Methods::new(|| script(include_str!("kept.lua")));
@@ -51,23 +51,23 @@ impl NewEntry {
 /// The entries of a store.
 #[derive(Debug)]
 pub(super) struct KeptKeys {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     base: Arc<str>,
     lease: Arc<Lease>,
-    values: Values,
+    values: RedisValues,
     retention: Retention,
 }
 
 impl KeptKeys {
     pub(super) fn new(
-        link: Arc<Link>,
+        link: Arc<RedisLink>,
         base: Arc<str>,
         prefix: &str,
         lease: Arc<Lease>,
         retention: Retention,
     ) -> Self {
         let retention = Retention { age: retention.age.min(LONGEST_AGE), ..retention };
-        Self { values: Values::new(link.clone(), prefix), link, base, lease, retention }
+        Self { values: RedisValues::new(link.clone(), prefix), link, base, lease, retention }
     }
 
     fn call(&self, method: &str) -> ScriptInvocation<'static> {

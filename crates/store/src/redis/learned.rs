@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::{LastError, NamedFigures, RecentCalls, StoreError, ToolFigures, figures_db::MOST_TOOLS},
-    link::{Link, Methods, newer_is_there, script},
+    link::{Methods, RedisLink, newer_is_there, script},
 };
 
 static METHODS: Methods = Methods::new(|| script(include_str!("learned.lua")));
@@ -31,7 +31,7 @@ const TRIES: usize = 20;
 /// What a store has learned.
 #[derive(Debug)]
 pub(super) struct LearnedKeys {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     base: Arc<str>,
 }
 
@@ -62,7 +62,7 @@ struct FiguresValue {
 }
 
 /// A value as read.
-enum Found<T> {
+enum StoredValue<T> {
     /// No value, or an unreadable one.
     Nothing,
     Value(T),
@@ -71,7 +71,7 @@ enum Found<T> {
 }
 
 impl LearnedKeys {
-    pub(super) fn new(link: Arc<Link>, base: Arc<str>) -> Self {
+    pub(super) fn new(link: Arc<RedisLink>, base: Arc<str>) -> Self {
         Self { link, base }
     }
 
@@ -98,11 +98,11 @@ impl LearnedKeys {
                 self.link.send(pipe().hget(self.key("outcomes"), &field)).await?;
             let read = read.unwrap_or_default();
             match found::<OutcomeValue>(&read) {
-                Found::Newer => return Ok(()),
-                Found::Value(kept) if level_of(kept.weight, kept.at) > level_of(outcome.weight, at) => {
+                StoredValue::Newer => return Ok(()),
+                StoredValue::Value(kept) if level_of(kept.weight, kept.at) > level_of(outcome.weight, at) => {
                     return Ok(());
                 }
-                Found::Value(_) | Found::Nothing => {}
+                StoredValue::Value(_) | StoredValue::Nothing => {}
             }
             let mut call = METHODS.call(&self.base, "put_outcome");
             call.arg(&field).arg(document).arg(&read).arg(&value).arg(at).arg(at.saturating_sub(LIFETIME_S));
@@ -163,8 +163,8 @@ impl LearnedKeys {
     pub(super) async fn figures(&self) -> Result<Vec<NamedFigures>, StoreError> {
         let (all,): (HashMap<String, String>,) = self.link.send(pipe().hgetall(self.key("figures"))).await?;
         let figures = all.into_iter().filter_map(|(tool, value)| match found(&value) {
-            Found::Value(value) => Some((tool.into(), figures_of(value)?)),
-            Found::Nothing | Found::Newer => None,
+            StoredValue::Value(value) => Some((tool.into(), figures_of(value)?)),
+            StoredValue::Nothing | StoredValue::Newer => None,
         });
         Ok(figures.collect())
     }
@@ -192,9 +192,9 @@ impl LearnedKeys {
             for ((tool, fresh), read) in fresh.iter().zip(kept) {
                 let read = read.unwrap_or_default();
                 let mut figures = match found(&read) {
-                    Found::Value(value) => figures_of(value).unwrap_or_default(),
-                    Found::Nothing => ToolFigures::default(),
-                    Found::Newer => {
+                    StoredValue::Value(value) => figures_of(value).unwrap_or_default(),
+                    StoredValue::Nothing => ToolFigures::default(),
+                    StoredValue::Newer => {
                         all.push((tool.clone(), fresh.clone()));
                         continue;
                     }
@@ -224,14 +224,16 @@ impl LearnedKeys {
 /// The format as it is written in JSON.
 const FORMAT: u64 = 1;
 
-fn found<T: for<'a> Deserialize<'a>>(text: &str) -> Found<T> {
+fn found<T: for<'a> Deserialize<'a>>(text: &str) -> StoredValue<T> {
     match serde_json::from_str::<Versioned>(text) {
-        Ok(Versioned { v: FORMAT }) => serde_json::from_str(text).map_or(Found::Nothing, Found::Value),
+        Ok(Versioned { v: FORMAT }) => {
+            serde_json::from_str(text).map_or(StoredValue::Nothing, StoredValue::Value)
+        }
         Ok(_) => {
             newer_is_there();
-            Found::Newer
+            StoredValue::Newer
         }
-        Err(_) => Found::Nothing,
+        Err(_) => StoredValue::Nothing,
     }
 }
 
@@ -243,7 +245,7 @@ fn field_of(outcome: &Outcome) -> String {
 fn outcome_of(field: &str, value: &str) -> Option<Outcome> {
     let (length, rest) = field.split_once(':')?;
     let (document, words) = rest.split_at_checked(length.parse().ok()?)?;
-    let Found::Value(OutcomeValue { weight, at, .. }) = found(value) else { return None };
+    let StoredValue::Value(OutcomeValue { weight, at, .. }) = found(value) else { return None };
     let words = serde_json::from_str(words.strip_prefix(':')?).ok()?;
     let outcome = Outcome { words, document: document.into(), weight, at };
     outcome.is_sound().then_some(outcome)

@@ -21,7 +21,7 @@ use redis::{
 
 use super::{
     super::StoreError,
-    way::{Connection, Node, Way},
+    way::{RedisConnection, RedisNode, RedisTopology},
 };
 
 /// The format of the values that this Nonet writes, as the scripts have it.
@@ -74,11 +74,11 @@ pub(super) fn newer_is_there() {
 }
 
 /// A connection being opened, or open.
-type Dialled = Shared<BoxFuture<'static, RedisResult<Connection>>>;
+type SharedDial = Shared<BoxFuture<'static, RedisResult<RedisConnection>>>;
 
 /// A Redis.
-pub(super) struct Link {
-    way: Way,
+pub(super) struct RedisLink {
+    way: RedisTopology,
     /// Where it is, for people.
     pub place: String,
     state: Mutex<State>,
@@ -86,7 +86,7 @@ pub(super) struct Link {
 
 #[derive(Default)]
 struct State {
-    connection: Option<Dialled>,
+    connection: Option<SharedDial>,
     /// How many connections were opened or attempted.
     dialled: usize,
     trouble: Option<Trouble>,
@@ -100,15 +100,15 @@ struct Trouble {
     until: Instant,
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for RedisLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("RedisLink").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-impl Link {
+impl RedisLink {
     /// Returns a link. Does not connect yet.
-    pub(super) fn new(way: impl Into<Way>) -> Self {
+    pub(super) fn new(way: impl Into<RedisTopology>) -> Self {
         let way = way.into();
         Self { place: way.to_string(), way, state: Mutex::default() }
     }
@@ -134,8 +134,8 @@ impl Link {
     /// Runs a method of a script.
     pub(super) async fn run<T: FromRedisValue>(&self, call: &ScriptInvocation<'_>) -> Result<T, StoreError> {
         self.on(async |connection| match connection {
-            Connection::Node(mut node) => call.invoke_async(&mut node).await,
-            Connection::Cluster(mut cluster) => call.invoke_async(&mut cluster).await,
+            RedisConnection::Node(mut node) => call.invoke_async(&mut node).await,
+            RedisConnection::Cluster(mut cluster) => call.invoke_async(&mut cluster).await,
         })
         .await
     }
@@ -143,8 +143,8 @@ impl Link {
     /// Sends commands together. Their keys must be in one slot.
     pub(super) async fn send<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, StoreError> {
         self.on(async |connection| match connection {
-            Connection::Node(mut node) => commands.query_async(&mut node).await,
-            Connection::Cluster(mut cluster) => commands.query_async(&mut cluster).await,
+            RedisConnection::Node(mut node) => commands.query_async(&mut node).await,
+            RedisConnection::Cluster(mut cluster) => commands.query_async(&mut cluster).await,
         })
         .await
     }
@@ -154,26 +154,30 @@ impl Link {
         let mut unlink = cmd("UNLINK");
         unlink.arg(keys);
         self.on(async |connection| match connection {
-            Connection::Node(mut node) => unlink.query_async(&mut node).await,
-            Connection::Cluster(mut cluster) => unlink.query_async(&mut cluster).await,
+            RedisConnection::Node(mut node) => unlink.query_async(&mut node).await,
+            RedisConnection::Cluster(mut cluster) => unlink.query_async(&mut cluster).await,
         })
         .await
     }
 
     /// Returns the nodes that hold keys.
-    pub(super) async fn nodes(&self) -> Result<Vec<Node>, StoreError> {
+    pub(super) async fn nodes(&self) -> Result<Vec<RedisNode>, StoreError> {
         self.on(async |connection| match connection {
-            Connection::Node(_) => Ok(vec![Node::Only]),
-            Connection::Cluster(cluster) => super::way::nodes(cluster).await,
+            RedisConnection::Node(_) => Ok(vec![RedisNode::Only]),
+            RedisConnection::Cluster(cluster) => super::way::nodes(cluster).await,
         })
         .await
     }
 
     /// Sends a request to one node.
-    pub(super) async fn ask<T: FromRedisValue>(&self, node: &Node, question: &Cmd) -> Result<T, StoreError> {
+    pub(super) async fn ask<T: FromRedisValue>(
+        &self,
+        node: &RedisNode,
+        question: &Cmd,
+    ) -> Result<T, StoreError> {
         self.on(async |connection| match connection {
-            Connection::Node(mut only) => question.query_async(&mut only).await,
-            Connection::Cluster(mut cluster) => {
+            RedisConnection::Node(mut only) => question.query_async(&mut only).await,
+            RedisConnection::Cluster(mut cluster) => {
                 let answer: Value = cluster.route_command(question.clone(), node.route()).await?;
                 from_redis_value(answer).map_err(Into::into)
             }
@@ -182,7 +186,7 @@ impl Link {
     }
 
     /// Uses the connection, and records the outcome.
-    async fn on<T>(&self, act: impl AsyncFnOnce(Connection) -> RedisResult<T>) -> Result<T, StoreError> {
+    async fn on<T>(&self, act: impl AsyncFnOnce(RedisConnection) -> RedisResult<T>) -> Result<T, StoreError> {
         let connection = self.connection()?;
         let whole = async move {
             match connection.await {
@@ -193,7 +197,7 @@ impl Link {
         self.judge(tokio::time::timeout(LONGEST, whole).await)
     }
 
-    fn connection(&self) -> Result<Dialled, StoreError> {
+    fn connection(&self) -> Result<SharedDial, StoreError> {
         let mut state = self.state.lock();
         if let Some(trouble) = state.trouble.as_ref().filter(|trouble| Instant::now() < trouble.until) {
             return Err(self.away(trouble.what.clone()));

@@ -13,7 +13,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    super::{Share, Spare},
+    super::{Share, SpareStore},
     kept::{KeptKeys, NewEntry},
 };
 
@@ -22,16 +22,16 @@ const AGAIN: Duration = Duration::from_millis(300);
 
 /// The entries in memory that Redis lacks.
 #[derive(Debug)]
-pub(super) struct Owed {
+pub(super) struct UnsyncedEntries {
     kept: Arc<KeptKeys>,
-    spare: Arc<Spare>,
+    spare: Arc<SpareStore>,
     entries: Mutex<BTreeMap<String, (NewEntry, Share)>>,
     /// Whether a task is retrying.
     is_tried: AtomicBool,
 }
 
-impl Owed {
-    pub(super) fn new(kept: Arc<KeptKeys>, spare: Arc<Spare>) -> Self {
+impl UnsyncedEntries {
+    pub(super) fn new(kept: Arc<KeptKeys>, spare: Arc<SpareStore>) -> Self {
         Self { kept, spare, entries: Mutex::default(), is_tried: AtomicBool::new(false) }
     }
 

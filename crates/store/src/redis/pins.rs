@@ -12,7 +12,7 @@ use tokio::{runtime::Handle, task::block_in_place};
 
 use super::{
     super::{Pin, PinKind, PinStep, PinStore, PinTexts, PinWrite, Removable, StoreError, pins_db::MOST_TEXT},
-    link::{Link, Methods, newer_is_there, script},
+    link::{Methods, RedisLink, newer_is_there, script},
     presence::Lease,
 };
 
@@ -25,7 +25,7 @@ const BYTES_AT_ONCE: usize = 1 << 20;
 /// The pins of the replicas. Every call blocks, and must run inside a tokio runtime.
 #[derive(Debug)]
 pub(super) struct PinKeys {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     base: Arc<str>,
     lease: Arc<Lease>,
 }
@@ -44,7 +44,7 @@ struct PinValue {
 const FORMAT: u64 = 1;
 
 impl PinKeys {
-    pub(super) fn new(link: Arc<Link>, base: Arc<str>, lease: Arc<Lease>) -> Self {
+    pub(super) fn new(link: Arc<RedisLink>, base: Arc<str>, lease: Arc<Lease>) -> Self {
         Self { link, base, lease }
     }
 

@@ -11,7 +11,7 @@ use std::{
 use nonet_base::clock::Clock;
 use redis::{ScriptInvocation, cmd, pipe};
 
-use super::{super::StoreError, link::Link};
+use super::{super::StoreError, link::RedisLink};
 
 /// How long the key lasts. After that, the work of a gateway that ended silently is taken over.
 pub(super) const LASTS: Duration = Duration::from_secs(10);
@@ -21,7 +21,7 @@ pub(super) const BEAT: Duration = Duration::from_secs(3);
 /// This gateway's lease on everything that it holds.
 #[derive(Debug)]
 pub(super) struct Lease {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     key: String,
     holder: u32,
     number: String,
@@ -35,7 +35,7 @@ pub(super) struct Lease {
 
 impl Lease {
     /// Returns a lease that starts when something is first held.
-    pub(super) fn new(link: Arc<Link>, base: &str, number: u32, name: String, clock: Clock) -> Self {
+    pub(super) fn new(link: Arc<RedisLink>, base: &str, number: u32, name: String, clock: Clock) -> Self {
         let (key, holder, number) = (format!("{base}holder:{number}"), number, number.to_string());
         let (is_renewed, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { link, key, holder, number, name, clock, is_renewed, has_ended }

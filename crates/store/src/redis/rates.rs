@@ -6,8 +6,8 @@ use nonet_base::clock::Clock;
 
 use super::{
     super::{SharedRate, StoreError, TakenRates},
-    brisk::Brisk,
-    link::{Link, Methods, script},
+    brisk::BriskLink,
+    link::{Methods, RedisLink, script},
 };
 
 static METHODS: Methods = Methods::new(|| script(include_str!("rates.lua")));
@@ -15,14 +15,14 @@ static METHODS: Methods = Methods::new(|| script(include_str!("rates.lua")));
 /// The rates under a prefix.
 #[derive(Debug)]
 pub(super) struct RateKeys {
-    brisk: Brisk,
+    brisk: BriskLink,
     base: Arc<str>,
     clock: Clock,
 }
 
 impl RateKeys {
-    pub(super) fn new(link: Arc<Link>, base: Arc<str>, clock: Clock) -> Self {
-        Self { brisk: Brisk::new(link, "the rates of calls"), base, clock }
+    pub(super) fn new(link: Arc<RedisLink>, base: Arc<str>, clock: Clock) -> Self {
+        Self { brisk: BriskLink::new(link, "the rates of calls"), base, clock }
     }
 
     /// Sets how long to wait for Redis.

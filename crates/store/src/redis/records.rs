@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use redis::ScriptInvocation;
 
 use super::{
-    super::{Agenda, FactVector, Most, NewRecord, Record, RecordKind, StoreError},
-    link::{Link, Methods, newer_is_there, script},
+    super::{Agenda, FactVector, NewRecord, Record, RecordKind, RecordQuota, StoreError},
+    link::{Methods, RedisLink, newer_is_there, script},
     presence::Lease,
 };
 
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 500;
 /// The records of a store.
 #[derive(Debug)]
 pub(super) struct RecordKeys {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     base: Arc<str>,
     lease: Arc<Lease>,
 }
@@ -27,7 +27,7 @@ pub(super) struct RecordKeys {
 type Rows = (u64, Vec<Vec<Vec<u8>>>);
 
 impl RecordKeys {
-    pub(super) fn new(link: Arc<Link>, base: Arc<str>, lease: Arc<Lease>) -> Self {
+    pub(super) fn new(link: Arc<RedisLink>, base: Arc<str>, lease: Arc<Lease>) -> Self {
         Self { link, base, lease }
     }
 
@@ -51,10 +51,14 @@ impl RecordKeys {
     }
 
     /// See [`Records::put`](super::Records::put).
-    pub(super) async fn put(&self, record: &NewRecord, most: Most) -> Result<Option<usize>, StoreError> {
+    pub(super) async fn put(
+        &self,
+        record: &NewRecord,
+        most: RecordQuota,
+    ) -> Result<Option<usize>, StoreError> {
         let (how, most) = match most {
-            Most::Refuse(most) => ("refuse", most),
-            Most::DropOldest(most) => ("drop", most),
+            RecordQuota::Refuse(most) => ("refuse", most),
+            RecordQuota::DropOldest(most) => ("drop", most),
         };
         let mut call = self.of_owner("put", record.kind, &record.owner);
         call.arg(&record.id).arg(record.body.to_string()).arg(time(record.due_ms)).arg(u8::from(record.held));

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     super::{ShownReplica, StoreError},
-    link::{Link, Methods, newer_is_there, script_that_may},
+    link::{Methods, RedisLink, newer_is_there, script_that_may},
     presence::{BEAT, LASTS, Lease},
 };
 
@@ -61,7 +61,7 @@ pub struct Replica {
 /// The leases that a replica may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Claim {
+pub enum LeaseClaim {
     /// None: only asks for the holder.
     No = 0,
     /// The lease of a replica that has ended.
@@ -72,7 +72,7 @@ pub enum Claim {
 
 /// The holder of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum SessionHolder {
     /// This replica, with the session's record.
     Here(Vec<u8>),
     /// Another replica, by its number.
@@ -86,7 +86,7 @@ pub enum Held {
 /// The replicas with the same Redis and prefix.
 #[derive(Debug)]
 pub struct Replicas {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     base: Arc<str>,
     lease: Arc<Lease>,
     /// This replica's description of itself, once it has joined.
@@ -104,7 +104,7 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    pub(super) fn new(link: Arc<Link>, base: Arc<str>, lease: Arc<Lease>) -> Self {
+    pub(super) fn new(link: Arc<RedisLink>, base: Arc<str>, lease: Arc<Lease>) -> Self {
         let mut candidate = [0; 32];
         for half in candidate.chunks_mut(16) {
             half.copy_from_slice(uuid::Uuid::new_v4().as_bytes());
@@ -308,22 +308,27 @@ impl Replicas {
 
     /// Makes this replica the holder of a session, unless another one holds it. `gone` is a replica that no longer runs,
     /// whatever its lease says. Without `may`, this replica only looks.
-    pub async fn claim_session(&self, id: &str, gone: Option<u32>, may: bool) -> Result<Held, StoreError> {
+    pub async fn claim_session(
+        &self,
+        id: &str,
+        gone: Option<u32>,
+        may: bool,
+    ) -> Result<SessionHolder, StoreError> {
         let mut call = METHODS.call(&self.base, "claim_session");
         call.arg(self.number()).arg(id).arg(gone.unwrap_or(NOBODY)).arg(u8::from(may));
         let (body, holder): (Vec<u8>, String) = match self.link.run(&call).await {
             Ok(found) => found,
             Err(StoreError::NewerValue { .. }) => {
                 newer_is_there();
-                return Ok(Held::Unknown);
+                return Ok(SessionHolder::Unknown);
             }
             Err(error) => return Err(error),
         };
         Ok(match holder.parse() {
-            Ok(NOBODY) => Held::Free,
-            Ok(holder) => Held::By(holder),
-            Err(_) if body.is_empty() => Held::Unknown,
-            Err(_) => Held::Here(body),
+            Ok(NOBODY) => SessionHolder::Free,
+            Ok(holder) => SessionHolder::By(holder),
+            Err(_) if body.is_empty() => SessionHolder::Unknown,
+            Err(_) => SessionHolder::Here(body),
         })
     }
 
@@ -364,7 +369,7 @@ impl Replicas {
     pub async fn take_leases(
         &self,
         gone: Option<u32>,
-        asked: &[(String, Claim)],
+        asked: &[(String, LeaseClaim)],
     ) -> Result<Vec<Option<u32>>, StoreError> {
         let mut call = METHODS.call(&self.base, "take_leases");
         let late = LASTS.saturating_sub(SILENT);

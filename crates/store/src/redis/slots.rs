@@ -17,8 +17,8 @@ use nonet_base::{
 use parking_lot::Mutex;
 
 use super::{
-    brisk::Brisk,
-    link::{Link, Methods, script},
+    brisk::BriskLink,
+    link::{Methods, RedisLink, script},
 };
 
 static METHODS: Methods = Methods::new(|| script(include_str!("slots.lua")));
@@ -34,7 +34,7 @@ pub(super) struct SlotKeys(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    brisk: Brisk,
+    brisk: BriskLink,
     base: Arc<str>,
     clock: Clock,
     /// The number of this replica.
@@ -47,9 +47,9 @@ struct Inner {
 }
 
 impl SlotKeys {
-    pub(super) fn new(link: Arc<Link>, base: Arc<str>, clock: Clock, holder: u32) -> Self {
+    pub(super) fn new(link: Arc<RedisLink>, base: Arc<str>, clock: Clock, holder: u32) -> Self {
         Self(Arc::new(Inner {
-            brisk: Brisk::new(link, "`max_concurrency`"),
+            brisk: BriskLink::new(link, "`max_concurrency`"),
             base,
             clock,
             holder,

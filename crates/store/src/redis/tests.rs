@@ -34,10 +34,10 @@ fn watch(id: &str) -> NewRecord {
 }
 
 async fn put(store: &RedisStore, record: NewRecord) {
-    assert_eq!(store.put(record, Most::Refuse(9)).await.expect("written"), Some(0));
+    assert_eq!(store.put(record, RecordQuota::Refuse(9)).await.expect("written"), Some(0));
 }
 
-async fn put_result(store: &RedisStore, id: &str, bytes: usize) -> Lasts {
+async fn put_result(store: &RedisStore, id: &str, bytes: usize) -> Lifespan {
     let value = Arc::new(json!("x".repeat(bytes - 2)));
     store.put_result(id, "", share(), value).await.expect("kept")
 }
@@ -165,7 +165,7 @@ async fn what_has_expired_leaves_the_sums() {
     assert_eq!(counts, Some(KeptCounts { entries: 2, bytes: 900 }));
     assert_eq!(store.text("r-2", "").await.expect("readable").map(|text| text.len()), Some(400));
     for id in ["1", "2", "3"] {
-        assert_eq!(store.put(watch(id), Most::Refuse(3)).await.expect("written"), Some(0), "{id}");
+        assert_eq!(store.put(watch(id), RecordQuota::Refuse(3)).await.expect("written"), Some(0), "{id}");
     }
     assert_eq!(store.due(9, &RecordKind::ALL).await.expect("readable").len(), 3);
 }
@@ -272,7 +272,7 @@ async fn values_of_a_newer_nonet_are_left_alone() {
     assert_eq!(all.iter().map(|record| &*record.id).collect::<Vec<_>>(), ["2"]);
     assert_eq!(store.take(RecordKind::Watch, "a", "1").await.expect("readable"), None);
     let again = NewRecord { owner: "a".into(), ..watch("1") };
-    let error = store.put(again, Most::Refuse(9)).await.expect_err("newer");
+    let error = store.put(again, RecordQuota::Refuse(9)).await.expect_err("newer");
     assert!(error.to_string().contains("watch:1:a:1") && error.to_string().contains("update"), "{error}");
     let error = store.put_result("r-1", "", share(), Arc::new(json!(1))).await.expect_err("newer");
     assert!(matches!(error, StoreError::NewerValue { .. }), "{error}");
@@ -329,15 +329,15 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
     let Some(server) = RedisServer::start() else { return };
     let port = server.port;
     let store = open(&server);
-    assert_eq!(put_result(&store, "r-1", 100).await, Lasts::AsConfigured);
+    assert_eq!(put_result(&store, "r-1", 100).await, Lifespan::AsConfigured);
     drop(server);
-    assert_eq!(put_result(&store, "r-2", 100).await, Lasts::UntilEnd);
-    assert_eq!(put_result(&store, "r-3", 300).await, Lasts::UntilEnd);
+    assert_eq!(put_result(&store, "r-2", 100).await, Lifespan::UntilEnd);
+    assert_eq!(put_result(&store, "r-3", 300).await, Lifespan::UntilEnd);
     assert!(store.text("r-2", "").await.expect("in memory").is_some());
     let working = job("job-1", JobState::Working);
-    assert_eq!(store.put_job(working.clone(), share(), None).await.expect("kept"), Lasts::UntilEnd);
+    assert_eq!(store.put_job(working.clone(), share(), None).await.expect("kept"), Lifespan::UntilEnd);
     assert_eq!(store.job("job-1", "").await.expect("in memory"), Some(working));
-    let error = store.put(watch("1"), Most::Refuse(9)).await.expect_err("away");
+    let error = store.put(watch("1"), RecordQuota::Refuse(9)).await.expect_err("away");
     let told = error.to_string();
     assert!(told.starts_with(&format!("Redis at `127.0.0.1:{port}` does not answer (")), "{told}");
     assert!(told.contains("calls and searches continue") && told.contains("[cluster]"), "{told}");
@@ -346,7 +346,7 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
 
     // Redis comes back, empty.
     let Some(server) = RedisServer::start_at(port) else { return };
-    until("it is found again", async || store.put(watch("1"), Most::Refuse(9)).await.is_ok()).await;
+    until("it is found again", async || store.put(watch("1"), RecordQuota::Refuse(9)).await.is_ok()).await;
     assert_eq!(store.shared().expect("shared").trouble, None);
     let other = open(&server);
     until("the other replicas get what was kept here", async || {
@@ -355,7 +355,7 @@ async fn while_redis_is_away_results_are_kept_here_and_the_rest_says_so() {
             && other.job("job-1", "").await.expect("readable").is_some()
     })
     .await;
-    assert_eq!(put_result(&store, "r-2", 200).await, Lasts::AsConfigured);
+    assert_eq!(put_result(&store, "r-2", 200).await, Lifespan::AsConfigured);
     let text = store.text("r-2", "").await.expect("readable").expect("there");
     assert_eq!(text.len(), 200, "what is in memory does not hide it");
     assert!(
@@ -396,17 +396,17 @@ async fn a_redis_that_refuses_is_told_with_its_words() {
         redis::cmd("CONFIG").arg("SET").arg(key).arg(value).exec(redis).expect("set");
     };
     config(&mut redis, "maxmemory", "1");
-    assert_eq!(put_result(&store, "r-1", 100).await, Lasts::UntilEnd, "it is full");
-    let error = store.put(watch("2"), Most::Refuse(9)).await.expect_err("full");
+    assert_eq!(put_result(&store, "r-1", 100).await, Lifespan::UntilEnd, "it is full");
+    let error = store.put(watch("2"), RecordQuota::Refuse(9)).await.expect_err("full");
     assert!(error.to_string().contains("refuses (") && error.to_string().contains("OOM"), "{error}");
     config(&mut redis, "maxmemory", "0");
     put(&store, watch("2")).await;
 
     redis::cmd("REPLICAOF").arg("127.0.0.1").arg("1").exec(&mut redis).expect("a replica now");
-    let error = store.put(watch("3"), Most::Refuse(9)).await.expect_err("read-only");
+    let error = store.put(watch("3"), RecordQuota::Refuse(9)).await.expect_err("read-only");
     assert!(error.to_string().contains("refuses (") && error.to_string().contains("READONLY"), "{error}");
     redis::cmd("REPLICAOF").arg("NO").arg("ONE").exec(&mut redis).expect("no replica any more");
-    until("it is found again", async || store.put(watch("3"), Most::Refuse(9)).await.is_ok()).await;
+    until("it is found again", async || store.put(watch("3"), RecordQuota::Refuse(9)).await.is_ok()).await;
 
     // Another connection is refused, with an answer or without.
     let late = open(&server);
@@ -440,10 +440,10 @@ async fn a_script_that_redis_has_forgotten_is_loaded_again() {
 async fn a_value_that_is_too_large_is_kept_here() {
     let Some(server) = RedisServer::start() else { return };
     let store = open(&server);
-    assert_eq!(put_result(&store, "r-1", values::MOST_BYTES + 1).await, Lasts::UntilEnd);
+    assert_eq!(put_result(&store, "r-1", values::MOST_BYTES + 1).await, Lifespan::UntilEnd);
     let there = store.text("r-1", "").await.expect("readable").expect("there");
     assert_eq!(there.len(), values::MOST_BYTES + 1);
-    assert_eq!(put_result(&store, "r-2", values::MOST_BYTES).await, Lasts::AsConfigured);
+    assert_eq!(put_result(&store, "r-2", values::MOST_BYTES).await, Lifespan::AsConfigured);
     let other = open(&server);
     let there = other.text("r-2", "").await.expect("readable").expect("there");
     assert_eq!(there.len(), values::MOST_BYTES);
@@ -524,7 +524,7 @@ async fn to_forget_leaves_leases_rates_trust_and_other_prefixes() {
     let mut redis = server.connect();
     redis.set::<_, _, ()>("nonet:of another program", 1).expect("written");
     let before = keys(&mut redis);
-    let removed = store.forget(Forget::Kept).await.expect("removed");
+    let removed = store.forget(ForgetScope::Kept).await.expect("removed");
     let after = keys(&mut redis);
     assert_eq!(before.len() - after.len(), removed);
     let left: BTreeSet<&str> = after
@@ -534,7 +534,7 @@ async fn to_forget_leaves_leases_rates_trust_and_other_prefixes() {
         .collect();
     assert_eq!(left, BTreeSet::from(["holder", "of another program", "pins", "rate"]));
     assert!(after.iter().filter(|key| key.starts_with("nonet2:")).count() > 30, "another store");
-    assert!(store.forget(Forget::Trust).await.expect("removed") > 3);
+    assert!(store.forget(ForgetScope::Trust).await.expect("removed") > 3);
     assert!(!keys(&mut redis).iter().any(|key| key.starts_with("nonet:{nonet}:pins")));
 
     // A running gateway continues.
@@ -545,6 +545,6 @@ async fn to_forget_leaves_leases_rates_trust_and_other_prefixes() {
     );
     assert_eq!(store.outcomes().await.expect("readable"), []);
     put(&store, watch("1")).await;
-    assert_eq!(put_result(&store, "r-1", 100).await, Lasts::AsConfigured);
+    assert_eq!(put_result(&store, "r-1", 100).await, Lifespan::AsConfigured);
     assert_eq!(store.due(9, &RecordKind::ALL).await.expect("readable").len(), 1);
 }

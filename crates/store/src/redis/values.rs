@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use redis::{Value, pipe};
 
-use super::{super::StoreError, link::Link};
+use super::{super::StoreError, link::RedisLink};
 
 /// The size of each chunk except the last one.
 const CHUNK: usize = 512 << 10;
@@ -16,13 +16,13 @@ pub(super) const MOST_BYTES: usize = 64 << 20;
 
 /// The values under a prefix.
 #[derive(Debug)]
-pub(super) struct Values {
-    link: Arc<Link>,
+pub(super) struct RedisValues {
+    link: Arc<RedisLink>,
     prefix: String,
 }
 
-impl Values {
-    pub(super) fn new(link: Arc<Link>, prefix: &str) -> Self {
+impl RedisValues {
+    pub(super) fn new(link: Arc<RedisLink>, prefix: &str) -> Self {
         Self { link, prefix: prefix.into() }
     }
 

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     super::StoreError,
-    link::{Link, Methods, newer_is_there, script},
+    link::{Methods, RedisLink, newer_is_there, script},
 };
 
 static METHODS: Methods = Methods::new(|| script(include_str!("vectors.lua")));
@@ -41,23 +41,23 @@ const CHECKSUM: usize = 8;
 /// The vectors under a prefix.
 #[derive(Debug)]
 pub(super) struct VectorKeys {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     prefix: String,
     clock: Clock,
     most: usize,
     /// The vectors that this replica uses and has seen in Redis.
-    used: Mutex<Used>,
+    used: Mutex<UsedVectors>,
 }
 
 /// The used vectors of one model.
 #[derive(Debug, Default)]
-struct Used {
+struct UsedVectors {
     model: String,
     keys: HashSet<VectorKey>,
 }
 
 impl VectorKeys {
-    pub(super) fn new(link: Arc<Link>, prefix: &str, clock: Clock) -> Self {
+    pub(super) fn new(link: Arc<RedisLink>, prefix: &str, clock: Clock) -> Self {
         Self { link, prefix: prefix.into(), clock, most: MOST_VECTORS, used: Mutex::default() }
     }
 
@@ -127,7 +127,7 @@ impl VectorKeys {
     fn note(&self, model: &str, keys: impl Iterator<Item = VectorKey>) {
         let mut used = self.used.lock();
         if used.model != model {
-            *used = Used { model: model.into(), keys: HashSet::new() };
+            *used = UsedVectors { model: model.into(), keys: HashSet::new() };
         }
         for key in keys {
             if used.keys.len() < self.most {

@@ -21,7 +21,7 @@ const REDIRECTS: u32 = 2;
 
 /// Where Redis is.
 #[derive(Clone)]
-pub enum Way {
+pub enum RedisTopology {
     /// One node.
     Node(ConnectionInfo),
     /// A Redis Cluster, by some of its nodes.
@@ -37,14 +37,14 @@ pub enum Way {
     },
 }
 
-impl From<ConnectionInfo> for Way {
+impl From<ConnectionInfo> for RedisTopology {
     fn from(node: ConnectionInfo) -> Self {
         Self::Node(node)
     }
 }
 
 /// Shows only the places, without secrets.
-impl fmt::Display for Way {
+impl fmt::Display for RedisTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let places = |nodes: &[ConnectionInfo]| {
             nodes.iter().map(|node| node.addr().to_string()).collect::<Vec<_>>().join(", ")
@@ -61,12 +61,12 @@ impl fmt::Display for Way {
 
 /// A live connection, shared by its clones.
 #[derive(Clone)]
-pub(super) enum Connection {
+pub(super) enum RedisConnection {
     Node(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
-impl Way {
+impl RedisTopology {
     /// Returns the host and port of one node.
     pub(super) fn first(&self) -> String {
         let first = match self {
@@ -77,9 +77,9 @@ impl Way {
     }
 
     /// Connects. `turn` counts the earlier attempts: each one starts with a different Sentinel.
-    pub(super) async fn dial(self, turn: usize) -> RedisResult<Connection> {
+    pub(super) async fn dial(self, turn: usize) -> RedisResult<RedisConnection> {
         match self {
-            Self::Node(node) => dial_node(node, PATIENCE).await.map(Connection::Node),
+            Self::Node(node) => dial_node(node, PATIENCE).await.map(RedisConnection::Node),
             Self::Cluster(nodes) => {
                 let client = ClusterClient::builder(nodes)
                     .connection_timeout(PATIENCE)
@@ -87,7 +87,7 @@ impl Way {
                     .retries(REDIRECTS)
                     .max_retry_wait(100)
                     .build()?;
-                client.get_async_connection().await.map(Connection::Cluster)
+                client.get_async_connection().await.map(RedisConnection::Cluster)
             }
             Self::Sentinel { mut sentinels, master, password } => {
                 let first = turn.checked_rem(sentinels.len()).unwrap_or(0);
@@ -95,7 +95,7 @@ impl Way {
                 let mut last = RedisError::from((ErrorKind::Client, "no Sentinel is named"));
                 for sentinel in sentinels {
                     match master_of(&sentinel, &master, password.as_deref()).await {
-                        Ok(node) => return dial_node(node, PATIENCE).await.map(Connection::Node),
+                        Ok(node) => return dial_node(node, PATIENCE).await.map(RedisConnection::Node),
                         Err(error) => last = error,
                     }
                 }
@@ -140,14 +140,14 @@ async fn master_of(
 
 /// A node that holds keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Node {
+pub(super) enum RedisNode {
     /// The only node.
     Only,
     /// A node of a cluster.
     At(String, u16),
 }
 
-impl Node {
+impl RedisNode {
     /// Returns the route to the node in a cluster.
     pub(super) fn route(&self) -> RoutingInfo {
         RoutingInfo::SingleNode(match self {
@@ -158,7 +158,7 @@ impl Node {
 }
 
 /// Returns the masters of a cluster.
-pub(super) async fn nodes(mut cluster: ClusterConnection) -> RedisResult<Vec<Node>> {
+pub(super) async fn nodes(mut cluster: ClusterConnection) -> RedisResult<Vec<RedisNode>> {
     let mut question = cmd("CLUSTER");
     question.arg("SLOTS");
     // Each range of slots: its first and last, then its master and its replicas as host, port and more.
@@ -169,7 +169,7 @@ pub(super) async fn nodes(mut cluster: ClusterConnection) -> RedisResult<Vec<Nod
         let mut master = master.into_iter();
         let host: String = from_redis_value(master.next().unwrap_or(Value::Nil))?;
         let port: u16 = from_redis_value(master.next().unwrap_or(Value::Nil))?;
-        let node = Node::At(host, port);
+        let node = RedisNode::At(host, port);
         if !masters.contains(&node) {
             masters.push(node);
         }

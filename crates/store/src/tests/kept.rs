@@ -38,7 +38,7 @@ fn value(bytes: usize) -> Value {
 
 async fn put_of(here: &Here, id: &str, share: Share, bytes: usize) {
     let lasts = here.store.put_result(id, "", share, Arc::new(value(bytes))).await;
-    assert_eq!(lasts.expect("written"), Lasts::AsConfigured);
+    assert_eq!(lasts.expect("written"), Lifespan::AsConfigured);
 }
 
 async fn put(here: &Here, id: &str, bytes: usize) {
@@ -47,7 +47,7 @@ async fn put(here: &Here, id: &str, bytes: usize) {
 
 async fn put_job(here: &Here, job: &JobRow, value: Option<Value>) {
     let lasts = here.store.put_job(job.clone(), mine(), value.map(Arc::new)).await;
-    assert_eq!(lasts.expect("written"), Lasts::AsConfigured);
+    assert_eq!(lasts.expect("written"), Lifespan::AsConfigured);
 }
 
 /// Returns the value of an entry, parsed.
@@ -299,7 +299,7 @@ async fn results_are_listed_and_removed(engine: &Engine) {
     let here = engine.gateway();
     put(&here, "first", 20).await;
     let lasts = here.store.put_result("second", "reader", mine(), Arc::new(value(40))).await;
-    assert_eq!(lasts.expect("written"), Lasts::AsConfigured);
+    assert_eq!(lasts.expect("written"), Lifespan::AsConfigured);
     let running = job("job", JobState::Working);
     put_job(&here, &running, None).await;
     let listed = async || {

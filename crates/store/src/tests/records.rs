@@ -34,7 +34,7 @@ fn due(owner: &str, id: &str, due_ms: u64) -> NewRecord {
 }
 
 async fn put(here: &Here, record: NewRecord) {
-    assert_eq!(here.records.put(record, Most::Refuse(100)).await.expect("written"), Some(0));
+    assert_eq!(here.records.put(record, RecordQuota::Refuse(100)).await.expect("written"), Some(0));
 }
 
 async fn get(here: &Here, owner: &str, id: &str) -> Option<Record> {
@@ -102,13 +102,17 @@ async fn an_owner_has_a_quota(engine: &Engine) {
     let put =
         async |owner: &str, id: &str, most| here.records.put(new(owner, id), most).await.expect("written");
     for (id, expected) in [("1", Some(0)), ("2", Some(0)), ("3", None), ("2", Some(0))] {
-        assert_eq!(put("a", id, Most::Refuse(2)).await, expected, "{id}");
+        assert_eq!(put("a", id, RecordQuota::Refuse(2)).await, expected, "{id}");
     }
     // Another owner has a separate quota.
-    assert_eq!(put("b", "1", Most::Refuse(2)).await, Some(0));
-    assert_eq!(put("a", "3", Most::DropOldest(2)).await, Some(1));
+    assert_eq!(put("b", "1", RecordQuota::Refuse(2)).await, Some(0));
+    assert_eq!(put("a", "3", RecordQuota::DropOldest(2)).await, Some(1));
     assert_eq!(ids(here.records.all(WATCH, "a").await.expect("readable")), ["2", "3"]);
-    assert_eq!(put("a", "2", Most::DropOldest(1)).await, Some(1), "one that is put again is never dropped");
+    assert_eq!(
+        put("a", "2", RecordQuota::DropOldest(1)).await,
+        Some(1),
+        "one that is put again is never dropped"
+    );
     assert_eq!(ids(here.records.all(WATCH, "a").await.expect("readable")), ["2"]);
 }
 

@@ -52,7 +52,7 @@ pub enum Decision {
 }
 /// A decision, with edited content and feedback.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct UserAnswer {
     /// The decision.
     pub decision: Decision,
     /// The content as the user edited it.
@@ -60,37 +60,37 @@ pub struct Said {
     /// What else the user said.
     pub feedback: Option<String>,
 }
-impl Said {
+impl UserAnswer {
     fn only(decision: Decision) -> Self {
         Self { decision, content: None, feedback: None }
     }
 }
 /// Reads the answer to a yes-or-no question.
-pub fn decision(answer: &Value) -> Said {
+pub fn decision(answer: &Value) -> UserAnswer {
     match opened(answer) {
-        Value::Bool(true) => Said::only(Decision::Yes),
-        Value::Bool(false) => Said::only(Decision::No),
+        Value::Bool(true) => UserAnswer::only(Decision::Yes),
+        Value::Bool(false) => UserAnswer::only(Decision::No),
         Value::String(text) => spoken(&text),
         Value::Array(items) => match &items[..] {
             [only @ (Value::Bool(_) | Value::String(_))] => decision(only),
-            _ => Said::only(Decision::Unclear),
+            _ => UserAnswer::only(Decision::Unclear),
         },
         Value::Object(fields) => of_fields(&fields),
-        Value::Null | Value::Number(_) => Said::only(Decision::Unclear),
+        Value::Null | Value::Number(_) => UserAnswer::only(Decision::Unclear),
     }
 }
 /// Reads an answer in words. Text beside a no becomes feedback.
-pub(super) fn spoken(text: &str) -> Said {
+pub(super) fn spoken(text: &str) -> UserAnswer {
     match text.trim().trim_end_matches(['.', '!']) {
-        "+1" | "y" | "Y" => return Said::only(Decision::Yes),
-        "-1" | "n" | "N" => return Said::only(Decision::No),
+        "+1" | "y" | "Y" => return UserAnswer::only(Decision::Yes),
+        "-1" | "n" | "N" => return UserAnswer::only(Decision::No),
         _ => {}
     }
     let words = classes(text);
     let decision = decided(&words);
     let more = words.iter().any(|word| matches!(word, None | Some(Gist::Start | Gist::Change)));
     let told = decision == Decision::Change || decision == Decision::No && more;
-    Said { decision, content: None, feedback: told.then(|| text.trim().to_string()) }
+    UserAnswer { decision, content: None, feedback: told.then(|| text.trim().to_string()) }
 }
 fn decided(words: &[Option<Gist>]) -> Decision {
     let parts = parts(words);
@@ -248,8 +248,8 @@ fn unspaced_phrases(word: &str, found: &mut Vec<Option<Gist>>) {
     found.extend(parts.iter().map(|(word, _)| *word));
 }
 /// Reads a decision, content and feedback from the fields of an object.
-fn of_fields(fields: &Map<String, Value>) -> Said {
-    let mut said = Said::only(Decision::Unclear);
+fn of_fields(fields: &Map<String, Value>) -> UserAnswer {
+    let mut said = UserAnswer::only(Decision::Unclear);
     let mut read = Vec::new();
     for (key, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let text = || value.as_str().map_or_else(|| value.to_string(), String::from);

@@ -694,7 +694,7 @@ fn an_object_says_it_with_keys() {
     }
     let said = decision(&json!({ "decision": "approve", "content": "Dear friends", "feedback": "Thanks!" }));
     let (content, feedback) = (Some("Dear friends".into()), Some("Thanks!".into()));
-    assert_eq!(said, Said { decision: Decision::Yes, content, feedback });
+    assert_eq!(said, UserAnswer { decision: Decision::Yes, content, feedback });
     says(
         json!({ "decision": "approve", "content": "Dear friends", "feedback": "warmer" }),
         Decision::Unclear,

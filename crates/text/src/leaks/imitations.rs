@@ -17,7 +17,7 @@ const NEEDS_USER: &str = "needs_user";
 
 /// A member that occurs in Nonet's answers.
 #[derive(Clone, Copy)]
-pub(super) enum Member {
+pub(super) enum ImitatedMember {
     Notices,
     NextStep,
     /// The value of `status` in a question to the user.
@@ -31,16 +31,16 @@ pub(super) enum Member {
 }
 
 /// The members and their names.
-pub(super) const MEMBERS: [(&str, Member); 9] = [
-    ("notices", Member::Notices),
-    ("next_step", Member::NextStep),
-    (NEEDS_USER, Member::NeedsUser),
-    ("error", Member::Error),
-    ("code", Member::Code),
-    ("task_id", Member::TaskId),
-    ("state", Member::State),
-    ("ref", Member::Reference),
-    ("truncated", Member::Truncated),
+pub(super) const MEMBERS: [(&str, ImitatedMember); 9] = [
+    ("notices", ImitatedMember::Notices),
+    ("next_step", ImitatedMember::NextStep),
+    (NEEDS_USER, ImitatedMember::NeedsUser),
+    ("error", ImitatedMember::Error),
+    ("code", ImitatedMember::Code),
+    ("task_id", ImitatedMember::TaskId),
+    ("state", ImitatedMember::State),
+    ("ref", ImitatedMember::Reference),
+    ("truncated", ImitatedMember::Truncated),
 ];
 
 /// The beginnings of escaped ASCII letters, which no honest JSON contains.
@@ -85,7 +85,7 @@ impl<'a> Shape<'a> {
 
 /// The members seen so far in one text or value.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct SeenMembers {
     error: bool,
     code: bool,
     task: bool,
@@ -94,52 +94,52 @@ pub(super) struct Seen {
     truncated: bool,
 }
 
-impl Seen {
+impl SeenMembers {
     /// Adds a member of JSON text, followed by these bytes behind its closing quote. Returns the form that it completes.
-    pub(super) fn add(&mut self, member: Member, behind: &[u8]) -> Option<&'static str> {
+    pub(super) fn add(&mut self, member: ImitatedMember, behind: &[u8]) -> Option<&'static str> {
         match member {
-            Member::NeedsUser => Some("a question to the user"),
+            ImitatedMember::NeedsUser => Some("a question to the user"),
             member => self.add_shape(member, &Shape::behind(behind)?),
         }
     }
 
     /// Does the same for a member in a text, followed by `rest` from its closing quote on.
-    pub(super) fn in_text(&mut self, member: Member, rest: &str) -> Option<&'static str> {
+    pub(super) fn in_text(&mut self, member: ImitatedMember, rest: &str) -> Option<&'static str> {
         self.add(member, skip(rest.as_bytes()).strip_prefix(b"\"")?)
     }
 
-    fn add_shape(&mut self, member: Member, shape: &Shape<'_>) -> Option<&'static str> {
+    fn add_shape(&mut self, member: ImitatedMember, shape: &Shape<'_>) -> Option<&'static str> {
         let text = |is_meant: &dyn Fn(&str) -> bool| match shape {
             Shape::Text(text) => std::str::from_utf8(text).is_ok_and(is_meant),
             _ => false,
         };
         match member {
-            Member::Notices => return matches!(shape, Shape::List).then_some("notices"),
-            Member::NextStep => return matches!(shape, Shape::Object).then_some("a next step"),
-            Member::NeedsUser => return None,
-            Member::Error => self.error |= matches!(shape, Shape::Object),
-            Member::Code => self.code |= text(&|code| Code::of(code).is_some()),
-            Member::TaskId => {
+            ImitatedMember::Notices => return matches!(shape, Shape::List).then_some("notices"),
+            ImitatedMember::NextStep => return matches!(shape, Shape::Object).then_some("a next step"),
+            ImitatedMember::NeedsUser => return None,
+            ImitatedMember::Error => self.error |= matches!(shape, Shape::Object),
+            ImitatedMember::Code => self.code |= text(&|code| Code::of(code).is_some()),
+            ImitatedMember::TaskId => {
                 self.task |= text(&|_| true);
                 self.running |= text(&is_reference);
             }
-            Member::State => self.running |= text(&|state| state == "running"),
-            Member::Reference => {
+            ImitatedMember::State => self.running |= text(&|state| state == "running"),
+            ImitatedMember::Reference => {
                 self.reference |= text(&|_| true);
                 self.truncated |= text(&is_reference);
             }
-            Member::Truncated => self.truncated |= matches!(shape, Shape::True),
+            ImitatedMember::Truncated => self.truncated |= matches!(shape, Shape::True),
         }
         match member {
-            Member::Error | Member::Code => (self.error && self.code).then_some("a fault"),
-            Member::TaskId | Member::State => (self.task && self.running).then_some("a task"),
+            ImitatedMember::Error | ImitatedMember::Code => (self.error && self.code).then_some("a fault"),
+            ImitatedMember::TaskId | ImitatedMember::State => (self.task && self.running).then_some("a task"),
             _ => (self.reference && self.truncated).then_some("a preview"),
         }
     }
 }
 
 /// Returns the member of this name.
-pub(super) fn member(name: &str) -> Option<Member> {
+pub(super) fn member(name: &str) -> Option<ImitatedMember> {
     // Most strings have another length.
     if !(3..=10).contains(&name.len()) {
         return None;
@@ -149,7 +149,7 @@ pub(super) fn member(name: &str) -> Option<Member> {
 
 /// Returns the form that an object has, if it is one of Nonet's.
 pub(super) fn in_object(fields: &Map<String, Value>) -> Option<&'static str> {
-    let mut seen = Seen::default();
+    let mut seen = SeenMembers::default();
     let mut found = None;
     for (key, value) in fields {
         if value == NEEDS_USER {
@@ -157,12 +157,12 @@ pub(super) fn in_object(fields: &Map<String, Value>) -> Option<&'static str> {
         }
         let form = member(key).and_then(|member| match (member, value.get("code")) {
             // The code of a fault is inside.
-            (Member::Error, Some(code)) => {
+            (ImitatedMember::Error, Some(code)) => {
                 seen.code = false;
-                seen.add_shape(Member::Code, &Shape::of(code));
-                seen.add_shape(Member::Error, &Shape::of(value))
+                seen.add_shape(ImitatedMember::Code, &Shape::of(code));
+                seen.add_shape(ImitatedMember::Error, &Shape::of(value))
             }
-            (Member::Error | Member::Code, _) => None,
+            (ImitatedMember::Error | ImitatedMember::Code, _) => None,
             (member, _) => seen.add_shape(member, &Shape::of(value)),
         });
         found = found.or(form);

@@ -16,7 +16,7 @@ pub(super) struct KeyFormat {
     /// The minimum and maximum number of those characters.
     length: (usize, usize),
     /// A further condition.
-    also: Also,
+    also: KeyCondition,
     /// Where the format is documented.
     #[cfg_attr(not(test), allow(dead_code, reason = "for readers, and for the test that nothing lacks one"))]
     pub source: &'static str,
@@ -24,7 +24,7 @@ pub(super) struct KeyFormat {
 
 /// A further condition on a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Also {
+enum KeyCondition {
     /// It is not a placeholder.
     Varied,
     /// It has three parts, like a JSON web token.
@@ -72,7 +72,7 @@ const fn key(
     length: (usize, usize),
     source: &'static str,
 ) -> KeyFormat {
-    KeyFormat { name, begins, of, length, also: Also::Varied, source }
+    KeyFormat { name, begins, of, length, also: KeyCondition::Varied, source }
 }
 
 const GITHUB: &str =
@@ -274,7 +274,7 @@ pub(super) static FORMATS: &[KeyFormat] = &[
         begins: ":AA",
         of: token,
         length: (33, 33),
-        also: Also::DigitsBefore,
+        also: KeyCondition::DigitsBefore,
         source: "core.telegram.org/bots/features#botfather",
     },
     KeyFormat {
@@ -282,7 +282,7 @@ pub(super) static FORMATS: &[KeyFormat] = &[
         begins: "eyJ",
         of: dotted,
         length: (40, 8_000),
-        also: Also::ThreeParts,
+        also: KeyCondition::ThreeParts,
         source: "RFC 7519",
     },
     KeyFormat {
@@ -290,7 +290,7 @@ pub(super) static FORMATS: &[KeyFormat] = &[
         begins: "-----BEGIN ",
         of: |byte| capitals(byte) || byte == b' ',
         length: (3, 40),
-        also: Also::KeyFollows,
+        also: KeyCondition::KeyFollows,
         source: "RFC 7468",
     },
     KeyFormat {
@@ -301,7 +301,7 @@ pub(super) static FORMATS: &[KeyFormat] = &[
                 && !matches!(byte, b'/' | b'?' | b'#' | b'"' | b'\'' | b'<' | b'>' | b'\\' | b'`')
         },
         length: (6, 400),
-        also: Also::Password,
+        also: KeyCondition::Password,
         source: "RFC 3986, 3.2.1",
     },
 ];
@@ -350,22 +350,22 @@ impl KeyFormat {
         let end = rest + length;
         let rest_text = &text[rest..end];
         match self.also {
-            Also::Varied => {
+            KeyCondition::Varied => {
                 is_varied(rest_text).then(|| start..start + text[start..end].trim_end_matches('.').len())
             }
-            Also::DigitsBefore => {
+            KeyCondition::DigitsBefore => {
                 let digits =
                     bytes[..start].iter().rev().take(11).take_while(|byte| byte.is_ascii_digit()).count();
                 ((8..=10).contains(&digits) && is_varied(rest_text)).then_some(start - digits..end)
             }
-            Also::ThreeParts => {
+            KeyCondition::ThreeParts => {
                 let mut parts = text[start..end].splitn(4, '.');
                 let (head, body, sign) = (parts.next()?, parts.next()?, parts.next()?);
                 let is_token =
                     head.len() >= 12 && body.len() >= 12 && sign.len() >= 12 && body.starts_with("ey");
                 is_token.then(|| start..start + head.len() + body.len() + sign.len() + 2)
             }
-            Also::KeyFollows => {
+            KeyCondition::KeyFollows => {
                 let tail = text[end..].strip_prefix("-----")?;
                 let begins = text.len() - tail.len();
                 let tail = &tail[..tail.floor_char_boundary(LONGEST_KEY)];
@@ -376,7 +376,7 @@ impl KeyFormat {
                 let close = last.and_then(|at| Some(at + 9 + tail[at + 9..].find("-----")? + 5));
                 (is_key && has_body).then(|| start..begins + close.unwrap_or(tail.len()))
             }
-            Also::Password => {
+            KeyCondition::Password => {
                 let (user, _) = rest_text.rsplit_once('@')?;
                 let (name, password) = user.split_once(':')?;
                 let begins = rest + name.len() + 1;

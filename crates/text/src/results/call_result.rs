@@ -5,10 +5,10 @@ use std::{mem, ops::Range};
 use bytes::Bytes;
 use memchr::memmem;
 use nonet_base::json::{Member, any_text, members};
-use nonet_wire::{Share, Weight, off_thread};
+use nonet_wire::{MemoryShare, Weight, off_thread};
 use serde_json::{Value, json};
 
-use super::{NOTICES, SHORT, Whole, drop_own_meta, is_error, is_own_meta, json_len, json_start};
+use super::{NOTICES, ResultValue, SHORT, drop_own_meta, is_error, is_own_meta, json_len, json_start};
 use crate::fault::{Code, Fault};
 
 /// Results up to this size, in bytes, are copied into one piece.
@@ -20,7 +20,7 @@ const COMPLETE: &[u8] = b",\"resultType\":\"complete\"";
 #[derive(Debug, Default)]
 pub struct CallResult {
     form: Form,
-    share: Option<Share>,
+    share: Option<MemoryShare>,
     /// Whether a budget has been applied to it.
     is_fitted: bool,
 }
@@ -90,7 +90,7 @@ impl CallResult {
     }
 
     /// Attaches the result's share of the memory.
-    pub fn holding(self, share: Option<Share>) -> Self {
+    pub fn holding(self, share: Option<MemoryShare>) -> Self {
         Self { share, ..self }
     }
 
@@ -194,11 +194,11 @@ impl CallResult {
     }
 
     /// Returns its value, as filters see it.
-    pub fn value(&self) -> Whole {
+    pub fn value(&self) -> ResultValue {
         match &self.form {
             // The bytes were read as JSON, which is UTF-8.
-            Form::Raw(raw) => Whole::read(&String::from_utf8_lossy(&raw.whole())),
-            Form::Tree(tree) => Whole::of(tree),
+            Form::Raw(raw) => ResultValue::read(&String::from_utf8_lossy(&raw.whole())),
+            Form::Tree(tree) => ResultValue::of(tree),
         }
     }
 
@@ -448,7 +448,7 @@ mod tests {
         let mut result = raw(r#"{"content":[{"type":"text","text":"a"}],"structuredContent":{"b":[1]}}"#);
         assert_eq!(result.size().await, 70);
         assert!(result.fits(70) && !result.fits(69));
-        assert_eq!(result.value().body, super::super::Body::Json("{\"b\":[1]}".into()));
+        assert_eq!(result.value().body, super::super::ResultBody::Json("{\"b\":[1]}".into()));
         assert_eq!(result.tree().await["structuredContent"], json!({ "b": [1] }));
         let unread = raw(r#"{"content":[1e400]}"#).into_tree().await;
         assert!(

@@ -24,12 +24,12 @@ const LOG_WORDS: usize = 3;
 const NAMED_KEYS: usize = 2;
 
 /// A value cut to a size, and the jq paths of the first parts that were cut.
-pub(super) struct Condensed {
+pub(super) struct CondensedValue {
     pub value: Value,
     pub cut: Vec<String>,
 }
 
-impl Condensed {
+impl CondensedValue {
     /// Cuts a value to about `budget` bytes of JSON.
     pub(super) fn of(value: &Value, budget: usize) -> Self {
         let mut cut = Vec::new();
@@ -229,7 +229,7 @@ mod tests {
     fn large_parts_are_cut_and_named_and_the_others_stay() {
         let schema = json!({ "type": "object", "properties": { "a": { "type": "string" } } });
         let tool = json!({ "name": "a.b", "description": "word\n".repeat(50_000), "input_schema": schema, "x-y": 1 });
-        let Condensed { value, cut } = Condensed::of(&json!({ "tools": [tool, tool] }), 8_000);
+        let CondensedValue { value, cut } = CondensedValue::of(&json!({ "tools": [tool, tool] }), 8_000);
         assert!((4_000..8_400).contains(&json_len(&value)), "{}", json_len(&value));
         assert_eq!(value["tools"][1]["input_schema"], schema);
         let about = value["tools"][0]["description"].as_str().expect("text");
@@ -253,7 +253,7 @@ mod tests {
             json!("z".repeat(9_000)),
         ] {
             for budget in [600, 5_000] {
-                let size = json_len(&Condensed::of(&value, budget).value);
+                let size = json_len(&CondensedValue::of(&value, budget).value);
                 assert!(size <= budget * 5 / 4, "{budget}: {size} bytes of {:.60}", value.to_string());
             }
         }

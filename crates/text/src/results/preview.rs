@@ -308,7 +308,7 @@ pub(super) fn blob(block: &Value, length: usize) -> Value {
 }
 
 /// Returns the last block of a shortened result.
-pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: &ReadOn) -> Value {
+pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: &Continuation) -> Value {
     let reference = match reference {
         Ok(reference) => reference,
         Err(why) => return json!({ "truncated": true, "bytes": size, "not_kept": why }),
@@ -327,7 +327,7 @@ pub(super) fn note(reference: Result<&str, &str>, size: usize, kind: &ReadOn) ->
 }
 
 /// How a shortened result is read further.
-pub(super) enum ReadOn {
+pub(super) enum Continuation {
     Rows,
     /// By this filter.
     Object(String),
@@ -335,7 +335,7 @@ pub(super) enum ReadOn {
     Text,
 }
 
-impl ReadOn {
+impl Continuation {
     /// Returns how a result is read further.
     pub(super) fn of(result: &Value) -> Self {
         match kind(result) {

@@ -3,7 +3,7 @@
 use nonet_base::text::clip;
 use serde_json::{Map, Value, json, value::RawValue};
 
-use super::{Body, fetch, floor_boundary, json_len, value::rows_of};
+use super::{ResultBody, fetch, floor_boundary, json_len, value::rows_of};
 use crate::fault::{Code, Fault, NextStep};
 
 /// The default number of rows, lines or matches per read.
@@ -13,7 +13,7 @@ pub(super) const PAGE_BYTES: usize = 8_000;
 
 /// Reads a piece of a result's value, after any `select`. `query` has the params of `gateway.fetch_result`; `budget` limits
 /// the answer, in bytes. Blocks for a large result.
-pub fn read(body: Body, query: &Map<String, Value>, budget: usize) -> Result<Value, Fault> {
+pub fn read(body: ResultBody, query: &Map<String, Value>, budget: usize) -> Result<Value, Fault> {
     let text = |key: &str| query.get(key).and_then(Value::as_str);
     let number = |key: &str| query.get(key).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
     let offset = number("offset").unwrap_or(0);
@@ -26,14 +26,16 @@ pub fn read(body: Body, query: &Map<String, Value>, budget: usize) -> Result<Val
             line_range(&lines_of(body), range, budget).map_err(|why| bad_query(query, why))?
         }
         (None, None) => match body {
-            Body::Text(whole) => text_page(&whole, offset, limit, budget),
-            Body::JsonLines(whole) => array_page(&rows_of(&whole).collect::<Vec<_>>(), offset, limit, budget),
-            Body::Json(whole) if whole.trim_start().starts_with('[') => {
+            ResultBody::Text(whole) => text_page(&whole, offset, limit, budget),
+            ResultBody::JsonLines(whole) => {
+                array_page(&rows_of(&whole).collect::<Vec<_>>(), offset, limit, budget)
+            }
+            ResultBody::Json(whole) if whole.trim_start().starts_with('[') => {
                 let rows: Vec<&RawValue> = serde_json::from_str(&whole).unwrap_or_default();
                 let rows: Vec<&str> = rows.into_iter().map(RawValue::get).collect();
                 array_page(&rows, offset, limit, budget)
             }
-            Body::Json(whole) if whole.len() <= budget => {
+            ResultBody::Json(whole) if whole.len() <= budget => {
                 json!({ "value": serde_json::from_str::<Value>(&whole).unwrap_or_default() })
             }
             other => text_page(&lines_of(other), offset, limit, budget),
@@ -57,10 +59,10 @@ pub fn bad_query(query: &Map<String, Value>, why: String) -> Fault {
 }
 
 /// Returns a value as lines: text and JSON lines unchanged, other JSON indented.
-fn lines_of(body: Body) -> String {
+fn lines_of(body: ResultBody) -> String {
     match body {
-        Body::Text(text) | Body::JsonLines(text) => text,
-        Body::Json(text) => {
+        ResultBody::Text(text) | ResultBody::JsonLines(text) => text,
+        ResultBody::Json(text) => {
             let mut pretty = Vec::with_capacity(text.len() * 2);
             let mut from = serde_json::Deserializer::from_str(&text);
             let mut to = serde_json::Serializer::pretty(&mut pretty);

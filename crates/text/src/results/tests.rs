@@ -21,7 +21,7 @@ fn preview_of(text: &str, budget: usize) -> Value {
 
 fn read_on(text: &str, query: Value) -> Result<Value, crate::fault::Fault> {
     let query: Map<String, Value> = query.as_object().cloned().unwrap();
-    read(Whole::of(&text_result(text)).body, &query, 5_000)
+    read(ResultValue::of(&text_result(text)).body, &query, 5_000)
 }
 
 fn rows(count: usize) -> String {
@@ -187,8 +187,8 @@ fn a_value_is_the_same_read_from_text_and_from_a_tree() {
         json!({"content": [{"type": "text", "text": "x"}], "structuredContent": {"k": "v\"é"}}),
         json!({"content": [{"type": "text", "text": "x"}], "structuredContent": null}),
     ] {
-        let from_text = Whole::read(&result.to_string());
-        assert_eq!(from_text, Whole::of(&result), "{result}");
+        let from_text = ResultValue::read(&result.to_string());
+        assert_eq!(from_text, ResultValue::of(&result), "{result}");
         let value: Value = serde_json::from_str(&from_text.body.json()).unwrap();
         assert_eq!(value, value_of(&result), "{result}");
     }

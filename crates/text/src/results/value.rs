@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 use super::{is_media, preview::RawParts, text_of};
-use crate::template::Source;
+use crate::template::TemplateSource;
 
 /// The value of a result as text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum ResultBody {
     /// One JSON value.
     Json(String),
     /// JSON objects or arrays, one a line: the items of an array.
@@ -26,9 +26,9 @@ pub enum Body {
 
 /// The value of a result, with related data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whole {
+pub struct ResultValue {
     /// The value itself, without its wrapper.
-    pub body: Body,
+    pub body: ResultBody,
     /// The member of `structuredContent` that wrapped it. A path may begin with this member.
     pub wrapper: Option<String>,
     /// The text of the result, if the value is not that text.
@@ -43,7 +43,7 @@ pub fn value_of(result: &Value) -> Value {
             let text = text_of(result);
             match text.is_empty() && wrapper(result).is_none() {
                 true => blocks_of(result),
-                false => Body::of(text).into_value(),
+                false => ResultBody::of(text).into_value(),
             }
         }
     }
@@ -89,10 +89,10 @@ fn only_data(blocks: &Value) -> Option<String> {
 }
 
 /// Returns the value of a result as templates see it.
-pub fn source_of(result: &Arc<Value>) -> Source {
+pub fn source_of(result: &Arc<Value>) -> TemplateSource {
     // Never fails for a value that was parsed before.
-    let source = Whole::of(result).into_source().unwrap_or_else(|_| value_of(result).into());
-    Source { result: Some(result.clone()), ..source }
+    let source = ResultValue::of(result).into_source().unwrap_or_else(|_| value_of(result).into());
+    TemplateSource { result: Some(result.clone()), ..source }
 }
 
 /// The `_meta` key that names the member of `structuredContent` that wraps JSON other than an object.
@@ -107,22 +107,22 @@ pub(super) fn wrapper(result: &Value) -> Option<&str> {
     (named == Some(name) || repeats()).then_some(name)
 }
 
-impl Whole {
+impl ResultValue {
     /// Returns the value of a result. For a result that is still text, see [`Self::read`].
-    pub fn of(result: &Value) -> Whole {
+    pub fn of(result: &Value) -> ResultValue {
         let text = text_of(result);
         match result.get("structuredContent").filter(|value| !value.is_null()) {
-            None if text.is_empty() => Whole::from_blocks(&blocks_of(result)),
-            None => Whole::from_text(text, None),
+            None if text.is_empty() => ResultValue::from_blocks(&blocks_of(result)),
+            None => ResultValue::from_text(text, None),
             Some(structured) => match wrapper(result) {
-                Some(name) => Whole::from_text(text, Some(name.into())),
-                None => Whole::structured(structured.to_string(), text),
+                Some(name) => ResultValue::from_text(text, Some(name.into())),
+                None => ResultValue::structured(structured.to_string(), text),
             },
         }
     }
 
     /// Returns the value of a result given as JSON text.
-    pub fn read(result: &str) -> Whole {
+    pub fn read(result: &str) -> ResultValue {
         #[derive(Deserialize)]
         struct Parts<'a> {
             #[serde(default, rename = "structuredContent", borrow)]
@@ -145,7 +145,7 @@ impl Whole {
             text: Option<&'a RawValue>,
         }
         let Ok(parts) = serde_json::from_str::<Parts<'_>>(result) else {
-            return Whole { body: Body::Json(result.into()), wrapper: None, text: None };
+            return ResultValue { body: ResultBody::Json(result.into()), wrapper: None, text: None };
         };
         let mut texts: Vec<&RawValue> = parts.content.iter().filter_map(|block| block.text).collect();
         if texts.is_empty() {
@@ -163,44 +163,54 @@ impl Whole {
             }
         }
         match parts.structured.filter(|raw| raw.get() != "null") {
-            None if text.is_empty() => Whole::from_blocks(
+            None if text.is_empty() => ResultValue::from_blocks(
                 &serde_json::from_str(result).map(|whole| blocks_of(&whole)).unwrap_or_default(),
             ),
-            None => Whole::from_text(text, None),
+            None => ResultValue::from_text(text, None),
             Some(raw) => match wrapped(raw, &text, parts.meta) {
-                Some(name) => Whole::from_text(text, Some(name)),
-                None => Whole::structured(raw.get().into(), text),
+                Some(name) => ResultValue::from_text(text, Some(name)),
+                None => ResultValue::structured(raw.get().into(), text),
             },
         }
     }
 
-    fn from_text(text: String, wrapper: Option<String>) -> Whole {
-        Whole { body: Body::of(text), wrapper, text: None }
+    fn from_text(text: String, wrapper: Option<String>) -> ResultValue {
+        ResultValue { body: ResultBody::of(text), wrapper, text: None }
     }
 
     /// Returns the value of a result without text. The text of a single picture is its data.
-    fn from_blocks(blocks: &Value) -> Whole {
+    fn from_blocks(blocks: &Value) -> ResultValue {
         match blocks {
-            Value::Array(_) => Whole::structured(blocks.to_string(), only_data(blocks).unwrap_or_default()),
-            _ => Whole::from_text(String::new(), None),
+            Value::Array(_) => {
+                ResultValue::structured(blocks.to_string(), only_data(blocks).unwrap_or_default())
+            }
+            _ => ResultValue::from_text(String::new(), None),
         }
     }
 
-    fn structured(json: String, text: String) -> Whole {
-        Whole { body: Body::Json(json), wrapper: None, text: Some(text).filter(|text| !text.is_empty()) }
+    fn structured(json: String, text: String) -> ResultValue {
+        ResultValue {
+            body: ResultBody::Json(json),
+            wrapper: None,
+            text: Some(text).filter(|text| !text.is_empty()),
+        }
     }
 
     /// Returns the value as templates see it. Fails only for JSON that cannot be represented, such as a number out of range.
-    pub fn into_source(self) -> Result<Source, serde_json::Error> {
-        let Whole { body, wrapper, text } = self;
+    pub fn into_source(self) -> Result<TemplateSource, serde_json::Error> {
+        let ResultValue { body, wrapper, text } = self;
         let (json, text) = match body {
-            Body::Text(text) => {
-                return Ok(Source { value: Value::String(text), wrapper, ..Source::default() });
+            ResultBody::Text(text) => {
+                return Ok(TemplateSource {
+                    value: Value::String(text),
+                    wrapper,
+                    ..TemplateSource::default()
+                });
             }
-            Body::Json(json) => (serde_json::from_str(&json)?, text.unwrap_or(json)),
-            lines @ Body::JsonLines(_) => (serde_json::from_str(&lines.array())?, lines.into_text()),
+            ResultBody::Json(json) => (serde_json::from_str(&json)?, text.unwrap_or(json)),
+            lines @ ResultBody::JsonLines(_) => (serde_json::from_str(&lines.array())?, lines.into_text()),
         };
-        Ok(Source { value: json, wrapper, text: Some(text), ..Source::default() })
+        Ok(TemplateSource { value: json, wrapper, text: Some(text), ..TemplateSource::default() })
     }
 
     /// Explains why a jq filter that begins with a member finds nothing: the value does not have the member. `None` if it does,
@@ -211,10 +221,12 @@ impl Whole {
             return None;
         }
         let there = match &self.body {
-            Body::Text(_) => "the value is text".into(),
-            Body::JsonLines(text) => format!("the value is an array of {}", rows_of(text).count()),
-            Body::Json(json) if is_quick && json.contains(&Value::from(&*key).to_string()) => return None,
-            Body::Json(json) => match RawParts::of(serde_json::from_str(json).ok()?) {
+            ResultBody::Text(_) => "the value is text".into(),
+            ResultBody::JsonLines(text) => format!("the value is an array of {}", rows_of(text).count()),
+            ResultBody::Json(json) if is_quick && json.contains(&Value::from(&*key).to_string()) => {
+                return None;
+            }
+            ResultBody::Json(json) => match RawParts::of(serde_json::from_str(json).ok()?) {
                 RawParts::Members(members) if members.iter().any(|(name, _)| **name == *key) => return None,
                 RawParts::Members(members) => {
                     let keys: Vec<&str> = members.iter().take(SHOWN_KEYS).map(|(name, _)| &**name).collect();
@@ -240,9 +252,9 @@ impl Whole {
             && !serde_json::from_str::<&RawValue>(&self.body.json()).is_ok_and(own);
         // A filter may parse or split the server's text itself.
         let has_text = match &self.body {
-            Body::JsonLines(_) => true,
-            Body::Json(_) => is_named,
-            Body::Text(_) => false,
+            ResultBody::JsonLines(_) => true,
+            ResultBody::Json(_) => is_named,
+            ResultBody::Text(_) => false,
         };
         let name = Value::from(wrapper);
         // Whether the reading is in the wrapper, and whether it is the text.
@@ -258,50 +270,50 @@ impl Whole {
     }
 }
 
-impl Body {
+impl ResultBody {
     /// Reads the text of a result.
-    fn of(text: String) -> Body {
+    fn of(text: String) -> ResultBody {
         match () {
-            () if is_json(&text) => Body::Json(text),
-            () if is_json_lines(&text) => Body::JsonLines(text),
-            () => Body::Text(text),
+            () if is_json(&text) => ResultBody::Json(text),
+            () if is_json_lines(&text) => ResultBody::JsonLines(text),
+            () => ResultBody::Text(text),
         }
     }
 
     /// Returns the value as JSON text.
     pub fn json(&self) -> Cow<'_, str> {
         match self {
-            Body::Json(text) => text.into(),
-            Body::JsonLines(_) => self.array().into(),
-            Body::Text(_) => self.text_json().into(),
+            ResultBody::Json(text) => text.into(),
+            ResultBody::JsonLines(_) => self.array().into(),
+            ResultBody::Text(_) => self.text_json().into(),
         }
     }
 
     /// Returns the text that the value was read from, as a JSON string.
     fn text_json(&self) -> String {
-        let (Body::Json(text) | Body::JsonLines(text) | Body::Text(text)) = self;
+        let (ResultBody::Json(text) | ResultBody::JsonLines(text) | ResultBody::Text(text)) = self;
         Value::from(&**text).to_string()
     }
 
     /// Returns the value; text if no type of Nonet's can hold it.
     fn into_value(self) -> Value {
         let value = match &self {
-            Body::Json(text) => serde_json::from_str(text).ok(),
-            Body::JsonLines(_) => serde_json::from_str(&self.array()).ok(),
-            Body::Text(_) => None,
+            ResultBody::Json(text) => serde_json::from_str(text).ok(),
+            ResultBody::JsonLines(_) => serde_json::from_str(&self.array()).ok(),
+            ResultBody::Text(_) => None,
         };
         value.unwrap_or_else(|| Value::String(self.into_text()))
     }
 
     /// Returns the text that the value was read from.
     fn into_text(self) -> String {
-        let (Body::Json(text) | Body::JsonLines(text) | Body::Text(text)) = self;
+        let (ResultBody::Json(text) | ResultBody::JsonLines(text) | ResultBody::Text(text)) = self;
         text
     }
 
     /// Returns lines of JSON as an array.
     fn array(&self) -> String {
-        let (Body::Json(text) | Body::JsonLines(text) | Body::Text(text)) = self;
+        let (ResultBody::Json(text) | ResultBody::JsonLines(text) | ResultBody::Text(text)) = self;
         let mut array = String::with_capacity(text.len() + 2);
         for row in rows_of(text) {
             array.push(if array.is_empty() { '[' } else { ',' });
@@ -368,7 +380,7 @@ mod tests {
     fn a_wrapper_is_not_the_value() {
         let check = |result: Value, value: Value, wrapper: Option<&str>| {
             assert_eq!(value_of(&result), value, "{result}");
-            for whole in [Whole::of(&result), Whole::read(&result.to_string())] {
+            for whole in [ResultValue::of(&result), ResultValue::read(&result.to_string())] {
                 assert_eq!(whole.wrapper.as_deref(), wrapper, "{result}");
                 assert_eq!(whole.into_source().unwrap().value, value, "{result}");
             }
@@ -401,7 +413,7 @@ mod tests {
         let check = |text: &str, value: Value| {
             let result = json!({ "content": [{ "type": "text", "text": text }] });
             assert_eq!(value_of(&result), value);
-            assert_eq!(Whole::read(&result.to_string()).into_source().unwrap().value, value);
+            assert_eq!(ResultValue::read(&result.to_string()).into_source().unwrap().value, value);
         };
         check("12", json!(12));
         check("-1.5", json!(-1.5));
@@ -424,15 +436,19 @@ mod tests {
         ] {
             let result = json!({ "content": blocks });
             assert_eq!(value_of(&result), value, "{result}");
-            assert_eq!(Whole::of(&result).into_source().unwrap().value, value, "{result}");
-            assert_eq!(Whole::read(&result.to_string()).into_source().unwrap().value, value, "{result}");
+            assert_eq!(ResultValue::of(&result).into_source().unwrap().value, value, "{result}");
+            assert_eq!(
+                ResultValue::read(&result.to_string()).into_source().unwrap().value,
+                value,
+                "{result}"
+            );
         }
     }
 
     #[test]
     fn the_text_of_a_value_is_kept() {
         let check = |result: Value, text: Option<&str>| {
-            assert_eq!(Whole::of(&result).into_source().unwrap().text.as_deref(), text, "{result}");
+            assert_eq!(ResultValue::of(&result).into_source().unwrap().text.as_deref(), text, "{result}");
         };
         check(result("[ 1 ]", json!({ "content": "[ 1 ]" })), Some("[ 1 ]"));
         check(result("two rows", json!({ "rows": [1, 2] })), Some("two rows"));
@@ -443,7 +459,7 @@ mod tests {
     #[test]
     fn a_filter_may_begin_with_the_wrapper() {
         let check = |text: &str, filter: &str, first: &str| {
-            let whole = Whole::of(&result(text, json!({ "content": text })));
+            let whole = ResultValue::of(&result(text, json!({ "content": text })));
             assert_eq!(whole.readings(filter).next().unwrap(), first, "{filter}");
         };
         check("[1]", ".[0]", "[1]");
@@ -453,14 +469,14 @@ mod tests {
         check("[1]", ".contents", "[1]");
         check("plain", ".content", "{\"content\":\"plain\"}");
         let count = |filter: &str| {
-            Whole::of(&result("plain", json!({ "content": "plain" }))).readings(filter).count()
+            ResultValue::of(&result("plain", json!({ "content": "plain" }))).readings(filter).count()
         };
         assert_eq!((count("keys"), count(".rows | length"), count("{a: .content}")), (1, 1, 2));
         check("{\"content\": 1}", ".content", "{\"content\": 1}");
-        let all = Whole::of(&result("[1]", json!({ "content": "[1]" })));
+        let all = ResultValue::of(&result("[1]", json!({ "content": "[1]" })));
         let all: Vec<Cow<'_, str>> = all.readings(". as $x | .content").collect();
         assert_eq!(all, ["[1]", "{\"content\":[1]}", "{\"content\":\"[1]\"}"]);
-        let plain = Whole::of(&json!({ "content": [{ "type": "text", "text": "[1]" }] }));
+        let plain = ResultValue::of(&json!({ "content": [{ "type": "text", "text": "[1]" }] }));
         let borrowed = plain.readings(".").all(|reading| matches!(reading, Cow::Borrowed("[1]")));
         assert!(borrowed, "an ordinary value is not copied");
     }
@@ -470,7 +486,7 @@ mod tests {
         let check = |text: &str, value: Value| {
             let result = json!({ "content": [{ "type": "text", "text": text }] });
             assert_eq!(value_of(&result), value, "{text}");
-            for whole in [Whole::of(&result), Whole::read(&result.to_string())] {
+            for whole in [ResultValue::of(&result), ResultValue::read(&result.to_string())] {
                 let source = whole.clone().into_source().unwrap();
                 assert_eq!(source.value, value, "{text}");
                 assert!(value.is_string() || source.text.as_deref() == Some(text), "{source:?}");
@@ -492,7 +508,7 @@ mod tests {
     #[test]
     fn a_filter_that_begins_beside_the_value_is_known() {
         let check = |text: &str, filter: &str, expected: Option<&str>| {
-            let whole = Whole::of(&json!({ "content": [{ "type": "text", "text": text }] }));
+            let whole = ResultValue::of(&json!({ "content": [{ "type": "text", "text": text }] }));
             assert_eq!(whole.lacks(filter, false).as_deref(), expected, "{filter}");
             assert_eq!(whole.lacks(filter, true).as_deref(), expected, "{filter}");
         };
@@ -507,9 +523,9 @@ mod tests {
         check("[1, 2]", ".events", Some("no `events`; the value is an array of 2"));
         check("{}\n{}\n{}", ".events", Some("no `events`; the value is an array of 3"));
         check("plain", ".events", Some("no `events`; the value is text"));
-        let wrapped = Whole::of(&result("plain", json!({ "content": "plain" })));
+        let wrapped = ResultValue::of(&result("plain", json!({ "content": "plain" })));
         assert_eq!(wrapped.lacks(".content", false), None);
-        let inside = Whole::of(&json!({ "structuredContent": { "data": { "events": [1] } } }));
+        let inside = ResultValue::of(&json!({ "structuredContent": { "data": { "events": [1] } } }));
         assert_eq!(inside.lacks(".events", false).as_deref(), Some("no `events`; keys: data"));
         assert_eq!(inside.lacks(".events", true), None, "a part has it");
     }
@@ -519,7 +535,7 @@ mod tests {
         let picture = json!({ "type": "image", "data": "TUFQ", "mimeType": "image/png" });
         let check = |blocks: Value, text: &str| {
             let result = json!({ "content": blocks });
-            for whole in [Whole::of(&result), Whole::read(&result.to_string())] {
+            for whole in [ResultValue::of(&result), ResultValue::read(&result.to_string())] {
                 assert_eq!(whole.into_source().unwrap().text.as_deref(), Some(text));
             }
         };

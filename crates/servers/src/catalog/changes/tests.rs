@@ -1,14 +1,18 @@
 use serde_json::json;
 
 use super::*;
-use crate::catalog::{Listing, Source};
+use crate::catalog::{CatalogSource, Listing};
 
 /// Returns twenty servers, each of which lists a thousand tools.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<CatalogSource> {
     let tool = |at: usize| Arc::new(json!({ "name": format!("tool_{at}"), "description": "Reads" }));
     let of = |number: usize| {
         let listing = Listing { tools: (0..1_000).map(tool).collect(), ..Listing::default() };
-        Source { server: format!("server{number:02}").into(), listing: Arc::new(listing), settings: None }
+        CatalogSource {
+            server: format!("server{number:02}").into(),
+            listing: Arc::new(listing),
+            settings: None,
+        }
     };
     (0..20).map(of).collect()
 }

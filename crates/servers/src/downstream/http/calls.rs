@@ -17,12 +17,12 @@ use rmcp::{
 };
 use tokio::{sync::mpsc, time::sleep};
 
-use super::{Address, Body, Came, Incoming, Unread, VerbatimClient};
+use super::{Address, Body, EventContent, EventStream, UnusableAnswer, VerbatimClient};
 use crate::downstream::{
     ClientChannel, Era,
     direct::{NotCalled, OpenRequests, number},
     server_requests::RelatedCall,
-    tap::{self, Expected, Tap},
+    tap::{self, AnswerKind, Tap},
 };
 
 /// How many times a stream that ended before the answer is reopened, and the first delay. The delay doubles each time, unless
@@ -41,7 +41,7 @@ pub(crate) struct HttpCalls {
 }
 
 /// A call to be sent.
-pub(crate) struct Posted {
+pub(crate) struct OutgoingCall {
     pub id: i64,
     pub tool: String,
     pub message: Vec<u8>,
@@ -71,8 +71,8 @@ impl HttpCalls {
 
     /// Sends a call and reads its stream to the end. Its answer completes the open call, and may also come on another stream,
     /// even after this function returns.
-    pub(crate) async fn exchange(self, posted: Posted) -> Result<(), NotCalled> {
-        let Posted { id, tool, message, era, asker } = posted;
+    pub(crate) async fn exchange(self, posted: OutgoingCall) -> Result<(), NotCalled> {
+        let OutgoingCall { id, tool, message, era, asker } = posted;
         let Some((url, headers)) = self.client.place.get() else { return Err(NotCalled::Elsewhere) };
         let sent = match era {
             Era::Session => headers.clone(),
@@ -96,7 +96,7 @@ impl HttpCalls {
             let events = self.client.incoming(reply, None, (url, headers));
             return self.read_events(events, id, &about).await;
         }
-        self.read_body(Body::read(reply, Expected::Call, &self.client.streams.limits).await, id).await
+        self.read_body(Body::read(reply, AnswerKind::Call, &self.client.streams.limits).await, id).await
     }
 
     /// Notifies the server that the answer is no longer wanted. In the stateless era, closing the request does that.
@@ -109,15 +109,15 @@ impl HttpCalls {
         }
     }
 
-    async fn read_body(&self, body: Result<Body, Unread>, id: i64) -> Result<(), NotCalled> {
+    async fn read_body(&self, body: Result<Body, UnusableAnswer>, id: i64) -> Result<(), NotCalled> {
         let limits = &self.client.streams.limits;
         let read = match body {
             Ok(body) => body.message(limits).await,
             Err(unread) => Err(unread),
         };
         let message = read.map_err(|unread| match unread {
-            Unread::Fault(fault) => unsent(fault),
-            Unread::Unusable(what) => NotCalled::Refused(ErrorData::internal_error(what, None)),
+            UnusableAnswer::Fault(fault) => unsent(fault),
+            UnusableAnswer::Unusable(what) => NotCalled::Refused(ErrorData::internal_error(what, None)),
         })?;
         let of = message.id();
         let call = match (of.as_ref(), message.kind()) {
@@ -137,12 +137,17 @@ impl HttpCalls {
         Ok(())
     }
 
-    async fn read_events(&self, mut events: Incoming, id: i64, about: &RelatedCall) -> Result<(), NotCalled> {
+    async fn read_events(
+        &self,
+        mut events: EventStream,
+        id: i64,
+        about: &RelatedCall,
+    ) -> Result<(), NotCalled> {
         let mut tap = self.tap.beside();
         let (mut last_event, mut wait, mut attempts) = (None, None, 0);
         loop {
             match events.read().await {
-                Some(Came { message, id, retry }) => {
+                Some(EventContent { message, id, retry }) => {
                     last_event = id.or(last_event);
                     wait = retry.map(Duration::from_millis).or(wait);
                     if let Some(message) = message {
@@ -172,7 +177,7 @@ impl HttpCalls {
     }
 
     /// Reopens a stream after the last event seen; `None` if a later attempt may succeed.
-    async fn resume(&self, last: &str, back: &Address) -> Result<Option<Incoming>, NotCalled> {
+    async fn resume(&self, last: &str, back: &Address) -> Result<Option<EventStream>, NotCalled> {
         let (url, headers) = back;
         match self.client.endpoint.stream(&**url, headers.clone(), Some(last)).await {
             Ok(reply) if reply.is_events() => Ok(Some(self.client.incoming(reply, None, back.clone()))),

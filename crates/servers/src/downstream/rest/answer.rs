@@ -18,14 +18,14 @@ use reqwest::Url;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Described, RestServer,
-    paging::Page,
-    send::{Reply, target},
+    RestServer, RestService,
+    paging::AnswerPage,
+    send::{RestReply, target},
 };
 use crate::downstream::{
     BESIDE, CallError, Remedy,
     link::{RequestError, SignInNeeded},
-    rest::send::Unanswered,
+    rest::send::SendError,
 };
 
 /// The longest time for which a service can refuse calls.
@@ -59,9 +59,9 @@ const TEXTS: [&str; 14] = [
 ];
 
 /// One answer without its body.
-pub(super) struct Answer<'a> {
+pub(super) struct RestAnswer<'a> {
     pub server: &'a RestServer,
-    pub described: &'a Described,
+    pub described: &'a RestService,
     pub operation: &'a Operation,
     pub arguments: &'a Map<String, Value>,
     /// Whether credentials were sent.
@@ -82,9 +82,9 @@ struct Contents {
     bytes: usize,
 }
 
-impl Answer<'_> {
+impl RestAnswer<'_> {
     /// Reads the body, and makes the call's result from it.
-    pub(super) async fn read(&self, reply: Reply) -> Result<Value, RequestError> {
+    pub(super) async fn read(&self, reply: RestReply) -> Result<Value, RequestError> {
         let status = self.status;
         if status.is_success() {
             let contents = self.contents(reply).await?;
@@ -126,7 +126,7 @@ impl Answer<'_> {
     }
 
     /// Returns the service's text about a failure, as one line.
-    async fn said(&self, reply: Reply) -> String {
+    async fn said(&self, reply: RestReply) -> String {
         let text = match reply.refused().await {
             HttpFault::Status { text, .. } => text,
             _ => said(self.status, &[]),
@@ -135,7 +135,7 @@ impl Answer<'_> {
     }
 
     /// Returns why these credentials do not allow the call. Other calls continue: much of a service may be public.
-    async fn not_allowed(&self, reply: Reply) -> CallError {
+    async fn not_allowed(&self, reply: RestReply) -> CallError {
         let sender = &self.described.sender;
         let unanswered = match reply.wants_sign_in() {
             Some(HttpFault::AuthRequired(challenge)) => sender.refused(challenge, None).await,
@@ -148,7 +148,7 @@ impl Answer<'_> {
             _ if !self.is_home => Remedy::OtherHost(
                 web::place(self.operation.address().unwrap_or_default()).trim_end_matches('/').into(),
             ),
-            Unanswered::SignIn(SignInNeeded { remedy, .. }) => remedy,
+            SendError::SignIn(SignInNeeded { remedy, .. }) => remedy,
             _ => Remedy::Headers,
         };
         let error = self.said_of_refusal(reply).await;
@@ -161,13 +161,13 @@ impl Answer<'_> {
         CallError::NotAllowed { error, remedy }
     }
 
-    async fn said_of_refusal(&self, reply: Reply) -> String {
+    async fn said_of_refusal(&self, reply: RestReply) -> String {
         let body = reply.body(self.server.settings.max_response_bytes).await.unwrap_or_default();
         self.server.credentials.mask(&said(self.status, &body).replace(char::is_control, " "))
     }
 
     /// Reads the body according to its media type.
-    async fn contents(&self, reply: Reply) -> Result<Contents, RequestError> {
+    async fn contents(&self, reply: RestReply) -> Result<Contents, RequestError> {
         let limit = self.server.settings.max_response_bytes;
         let unreadable = |why: String| RequestError::Call(CallError::Unreadable(why));
         let body = match reply.body(limit).await {
@@ -249,7 +249,7 @@ impl Answer<'_> {
             more.insert("headers".into(), json!(headers));
         }
         if self.status.is_success() {
-            let page = Page {
+            let page = AnswerPage {
                 server: &self.server.name,
                 operation: self.operation,
                 base_url: self.server.settings.base_url.as_deref(),

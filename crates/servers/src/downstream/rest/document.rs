@@ -16,8 +16,8 @@ use reqwest::Url;
 use serde_json::Map;
 
 use super::{
-    super::link::Lost,
-    send::{Sender, Unanswered, is_same_host},
+    super::link::LinkError,
+    send::{SendError, Sender, is_same_host},
 };
 
 /// The accepted formats of documents.
@@ -37,7 +37,7 @@ impl Stamp {
 }
 
 /// Reads a document from a file.
-pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Service, Stamp), Lost> {
+pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Service, Stamp), LinkError> {
     let path: PathBuf = path.into();
     let read = tokio::task::spawn_blocking(move || {
         let unread = |why: String| format!("its document {} cannot be read: {why}", path.display());
@@ -55,7 +55,7 @@ pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Ser
         Ok((service.map_err(unusable)?, stamp))
     });
     let read = read.await.unwrap_or_else(|_| Err("its document could not be read: an internal error".into()));
-    read.map_err(Lost::Failed)
+    read.map_err(LinkError::Failed)
 }
 
 /// Reads a document from an address. Credentials are sent only to the service's host, as the configuration names it.
@@ -64,7 +64,7 @@ pub(super) async fn fetch(
     url: &str,
     base_url: Option<&str>,
     wanted: Option<Globs>,
-) -> Result<Service, Unanswered> {
+) -> Result<Service, SendError> {
     let headers = HeaderMap::from_iter([(header::ACCEPT, FORMATS)]);
     let request = RestRequest { method: Method::GET, url: url.into(), headers, body: None };
     let url = |text: &str| Url::parse(text).ok();
@@ -91,6 +91,6 @@ pub(super) async fn fetch(
     }
 }
 
-fn unread(why: impl Into<String>) -> Unanswered {
-    Unanswered::Failed { why: why.into(), is_sent: true }
+fn unread(why: impl Into<String>) -> SendError {
+    SendError::Failed { why: why.into(), is_sent: true }
 }

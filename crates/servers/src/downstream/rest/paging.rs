@@ -42,7 +42,7 @@ const TAKERS: [(&str, &[&str]); 6] = [
 ];
 
 /// One page of an operation's answers.
-pub(super) struct Page<'a> {
+pub(super) struct AnswerPage<'a> {
     pub server: &'a str,
     pub operation: &'a Operation,
     /// The address of the service in the configuration.
@@ -53,7 +53,7 @@ pub(super) struct Page<'a> {
     pub credentials: &'a Credentials,
 }
 
-impl Page<'_> {
+impl AnswerPage<'_> {
     /// Returns `next_step` with the step to the next page, if there is one.
     pub(super) fn next(&self, headers: &HeaderMap, body: Option<&Value>) -> Option<(String, Value)> {
         let step = match linked(headers) {

@@ -25,7 +25,7 @@ const PROXIES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"];
 
 /// The hosts that requests may reach at private addresses.
 #[derive(Clone, Debug)]
-pub(super) struct Reach(Arc<Hosts>);
+pub(super) struct PrivateHosts(Arc<Hosts>);
 
 #[derive(Debug)]
 struct Hosts {
@@ -55,9 +55,9 @@ impl Hosts {
 
 /// A request was not sent, because its destination was a private address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Private(pub String);
+pub(super) struct PrivateAddress(pub String);
 
-impl fmt::Display for Private {
+impl fmt::Display for PrivateAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -68,9 +68,9 @@ impl fmt::Display for Private {
     }
 }
 
-impl std::error::Error for Private {}
+impl std::error::Error for PrivateAddress {}
 
-impl Reach {
+impl PrivateHosts {
     /// Returns the reach that the user's own addresses allow; with `all`, every address.
     pub(super) fn of(base_url: Option<&str>, document: Option<&OpenApi>, all: bool) -> Self {
         let (place, is_own) = match document {
@@ -93,16 +93,16 @@ impl Reach {
     }
 
     /// Checks an address before a request is sent. A host name is checked again after it is resolved.
-    pub(super) fn check(&self, url: &Url) -> Result<(), Private> {
+    pub(super) fn check(&self, url: &Url) -> Result<(), PrivateAddress> {
         let host = url.host_str().unwrap_or_default().to_lowercase();
         match address(&host) {
-            Some(address) if is_private(address) && !self.0.is_named(&host) => Err(Private(host)),
+            Some(address) if is_private(address) && !self.0.is_named(&host) => Err(PrivateAddress(host)),
             _ => Ok(()),
         }
     }
 
     /// Returns the addresses that a name may resolve to.
-    fn allowed(&self, name: &str, found: Vec<IpAddr>) -> Result<Vec<IpAddr>, Private> {
+    fn allowed(&self, name: &str, found: Vec<IpAddr>) -> Result<Vec<IpAddr>, PrivateAddress> {
         let host = name.to_lowercase();
         if self.0.is_named(&host) || self.0.proxies.contains(&host) {
             return Ok(found);
@@ -110,13 +110,13 @@ impl Reach {
         let (private, public): (Vec<IpAddr>, Vec<IpAddr>) =
             found.into_iter().partition(|one| is_private(*one));
         match private.first() {
-            Some(first) if public.is_empty() => Err(Private(format!("{name} ({first})"))),
+            Some(first) if public.is_empty() => Err(PrivateAddress(format!("{name} ({first})"))),
             _ => Ok(public),
         }
     }
 }
 
-impl Resolve for Reach {
+impl Resolve for PrivateHosts {
     fn resolve(&self, name: Name) -> Resolving {
         let reach = self.clone();
         Box::pin(async move {
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     /// Returns whether a request is sent to an address whose name resolves to these numbers.
-    fn is_sent(reach: &Reach, url: &str, leads_to: &[&str]) -> bool {
+    fn is_sent(reach: &PrivateHosts, url: &str, leads_to: &[&str]) -> bool {
         let url = Url::parse(url).expect("an address");
         let found = leads_to.iter().map(|ip| ip.parse().expect("a number")).collect();
         let name = url.host_str().expect("a host");
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn private_addresses_are_reached_only_where_the_user_named_them() {
         let check = |base_url: &str, url: &str, leads_to: &[&str], expected: bool| {
-            let reach = Reach::of(Some(base_url), None, false);
+            let reach = PrivateHosts::of(Some(base_url), None, false);
             assert_eq!(is_sent(&reach, url, leads_to), expected, "{base_url} {url} {leads_to:?}");
         };
         check(PUBLIC, PUBLIC, &["93.184.215.14"], true);
@@ -242,14 +242,14 @@ mod tests {
             check(PUBLIC, own, &["192.168.1.9"], false);
         }
         check("http://localhost:3000/", PUBLIC, &["127.0.0.1"], false);
-        let all = Reach::of(Some(PUBLIC), None, true);
+        let all = PrivateHosts::of(Some(PUBLIC), None, true);
         assert!(is_sent(&all, PUBLIC, &["10.0.0.7"]) && is_sent(&all, "http://10.0.0.7/", &[]));
     }
 
     #[test]
     fn a_document_of_the_public_does_not_lead_into_the_own_network() {
         let check = |document: OpenApi, named: &str, expected: bool| {
-            let reach = Reach::of(None, Some(&document), false);
+            let reach = PrivateHosts::of(None, Some(&document), false);
             reach.found(named);
             assert_eq!(is_sent(&reach, named, &["10.0.0.7"]), expected, "{document:?} {named}");
         };

@@ -23,7 +23,7 @@ use super::{
         link::{RequestError, SignInNeeded},
         refusal::Refusal,
     },
-    reach::{Private, Reach},
+    reach::{PrivateAddress, PrivateHosts},
 };
 
 /// The most redirects that are followed.
@@ -35,7 +35,7 @@ const TRACE: [&str; 2] = ["traceparent", "tracestate"];
 
 /// Sends requests to one service.
 pub(super) struct Sender {
-    pub reach: Reach,
+    pub reach: PrivateHosts,
     client: reqwest::Client,
     /// Sends requests with the account's tokens.
     signed: SignedClient,
@@ -48,12 +48,12 @@ pub(super) struct Sender {
 }
 
 /// An answer whose body is not read yet, and its address.
-pub(super) struct Reply {
+pub(super) struct RestReply {
     pub url: Url,
     reply: HttpReply,
 }
 
-impl Reply {
+impl RestReply {
     pub(super) fn status(&self) -> StatusCode {
         self.reply.status
     }
@@ -78,7 +78,7 @@ impl Reply {
     }
 }
 
-impl Deref for Reply {
+impl Deref for RestReply {
     type Target = HttpReply;
     fn deref(&self) -> &HttpReply {
         &self.reply
@@ -87,7 +87,7 @@ impl Deref for Reply {
 
 /// Why a request has no answer.
 #[derive(Debug)]
-pub(super) enum Unanswered {
+pub(super) enum SendError {
     /// The service wants a sign-in, or the sign-in has expired.
     SignIn(SignInNeeded),
     /// The request was not sent, because no token is available at the moment.
@@ -102,7 +102,7 @@ pub(super) enum Unanswered {
     },
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::SignIn(needed) => f.write_str(&needed.error),
@@ -111,7 +111,7 @@ impl fmt::Display for Unanswered {
     }
 }
 
-impl Unanswered {
+impl SendError {
     /// Returns the same failure after an earlier request was redirected, which means that a request was sent.
     fn after_redirect(self, first: &Method) -> Self {
         match self {
@@ -148,7 +148,7 @@ impl Unanswered {
 impl Sender {
     /// Returns the sender. `headers` are the configured ones. Sends nothing yet.
     pub(super) fn new(
-        reach: Reach,
+        reach: PrivateHosts,
         headers: &BTreeMap<String, Secret>,
         credentials: Arc<Credentials>,
         has_oauth: bool,
@@ -179,21 +179,21 @@ impl Sender {
         first: &RestRequest,
         mut is_home: bool,
         meta: &Map<String, Value>,
-    ) -> Result<Reply, Unanswered> {
+    ) -> Result<RestReply, SendError> {
         let mut url = Url::parse(&first.url)
-            .map_err(|error| Unanswered::Forbidden(format!("its address is not valid ({error})")))?;
+            .map_err(|error| SendError::Forbidden(format!("its address is not valid ({error})")))?;
         let (mut method, mut headers) = (first.method.clone(), first.headers.clone());
         let mut body = first.body.clone();
         for redirects in 0.. {
-            let failed = |unanswered: Unanswered| match redirects {
+            let failed = |unanswered: SendError| match redirects {
                 0 => unanswered,
                 _ => unanswered.after_redirect(&first.method),
             };
             if !matches!(url.scheme(), "http" | "https") {
                 let why = format!("`{}` is not an HTTP address", url.scheme());
-                return Err(failed(Unanswered::Forbidden(why)));
+                return Err(failed(SendError::Forbidden(why)));
             }
-            self.reach.check(&url).map_err(|private| failed(Unanswered::Forbidden(private.to_string())))?;
+            self.reach.check(&url).map_err(|private| failed(SendError::Forbidden(private.to_string())))?;
             let mut request = self.client.request(method.clone(), url.clone());
             // Without this header a service may choose any coding.
             request = request.header(header::ACCEPT_ENCODING, "identity").headers(headers.clone());
@@ -205,11 +205,11 @@ impl Sender {
             }
             let endpoint = if is_home { &self.signed } else { &self.unsigned };
             let reply = endpoint.send(request).await.map_err(|fault| failed(self.unanswered(fault, &url)))?;
-            let Some(next) = target(&reply, &url) else { return Ok(Reply { url, reply }) };
+            let Some(next) = target(&reply, &url) else { return Ok(RestReply { url, reply }) };
             let then = method_after(reply.status, &method);
             let stays = is_same_host(&url, &next);
             if !stays && !then.is_safe() || redirects == MOST_REDIRECTS {
-                return Ok(Reply { url, reply });
+                return Ok(RestReply { url, reply });
             }
             if then != method || !stays {
                 body = None;
@@ -220,11 +220,11 @@ impl Sender {
             }
             (method, is_home, url) = (then, is_home && stays, next);
         }
-        Err(Unanswered::Failed { why: "too many redirects".into(), is_sent: true })
+        Err(SendError::Failed { why: "too many redirects".into(), is_sent: true })
     }
 
     /// Returns what the user has to do after a refusal for missing credentials.
-    pub(super) async fn refused(&self, challenge: String, scope: Option<String>) -> Unanswered {
+    pub(super) async fn refused(&self, challenge: String, scope: Option<String>) -> SendError {
         let names_sign_in = challenge.contains("resource_metadata");
         let mut needed = self.credentials.sign_in(&Refusal { challenge, scope });
         if let Some(account) = &self.credentials.account
@@ -235,31 +235,31 @@ impl Sender {
             // Most services that do not mention a sign-in want a key.
             needed.remedy = Remedy::Headers;
         }
-        Unanswered::SignIn(needed)
+        SendError::SignIn(needed)
     }
 
-    fn unanswered(&self, fault: HttpFault, url: &Url) -> Unanswered {
+    fn unanswered(&self, fault: HttpFault, url: &Url) -> SendError {
         let mask = |text: &str| self.credentials.mask(&clip(text, 400));
         match fault {
             HttpFault::AuthRequired(challenge) => {
-                Unanswered::SignIn(self.credentials.sign_in(&Refusal { challenge, scope: None }))
+                SendError::SignIn(self.credentials.sign_in(&Refusal { challenge, scope: None }))
             }
-            HttpFault::Unsent(why) => Unanswered::Unsent(mask(&why)),
+            HttpFault::Unsent(why) => SendError::Unsent(mask(&why)),
             HttpFault::Broken(error) => match private(&*error) {
-                Some(private) => Unanswered::Forbidden(private.to_string()),
+                Some(private) => SendError::Forbidden(private.to_string()),
                 None => {
                     let cause = super::super::deepest(&*error);
                     let why = mask(&format!("{}: {cause}", web::place(url.as_str())));
-                    Unanswered::Failed { why, is_sent: !error.is_connect() }
+                    SendError::Failed { why, is_sent: !error.is_connect() }
                 }
             },
-            fault => Unanswered::Failed { why: mask(&fault.to_string()), is_sent: true },
+            fault => SendError::Failed { why: mask(&fault.to_string()), is_sent: true },
         }
     }
 }
 
 /// Returns the refused private address that caused an error, if one did.
-fn private<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a Private> {
+fn private<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a PrivateAddress> {
     let mut at = Some(error);
     while let Some(error) = at {
         if let Some(private) = error.downcast_ref() {

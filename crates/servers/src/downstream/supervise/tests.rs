@@ -17,7 +17,7 @@ use super::*;
 use crate::{
     catalog::Listing,
     downstream::{
-        CallError, ClientChannel, Control, Era, LogLevel, Remedy, ToClient,
+        CallError, ClientChannel, ClientMessage, Control, Era, LogLevel, Remedy,
         link::{Connector, Input, LinkRequest, RequestError},
         server_requests::OpenCalls,
         subscriptions::Subscriptions,
@@ -36,9 +36,9 @@ enum Reply {
 #[derive(Default)]
 struct Script {
     /// How each attempt ends; `None` never ends.
-    attempts: Mutex<VecDeque<Option<Lost>>>,
+    attempts: Mutex<VecDeque<Option<LinkError>>>,
     /// How each listing fails.
-    lists: Mutex<VecDeque<Lost>>,
+    lists: Mutex<VecDeque<LinkError>>,
     replies: Mutex<VecDeque<Reply>>,
     stateless: AtomicBool,
     /// When each attempt began, since the start of the test.
@@ -72,7 +72,7 @@ struct ScriptedLink {
 }
 
 impl Connector for Arc<Script> {
-    fn connect(&self, _patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, Lost>> {
+    fn connect(&self, _patience: Duration) -> BoxFuture<'_, Result<Arc<dyn Link>, LinkError>> {
         self.begun.lock().push(Instant::now());
         let attempt = self.attempts.lock().pop_front();
         async move {
@@ -121,7 +121,7 @@ impl Link for ScriptedLink {
         Revision { version: "2025-11-25".into(), era: Some(era) }
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Listing, Lost>> {
+    fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>> {
         let number = self.script.listed.fetch_add(1, Ordering::Relaxed) + 1;
         let failed = self.script.lists.lock().pop_front();
         let tools = vec![Arc::new(json!({ "name": format!("tool_{number}") }))];
@@ -133,8 +133,8 @@ impl Link for ScriptedLink {
         self.changed.notified().boxed()
     }
 
-    fn lost(&self) -> BoxFuture<'_, Lost> {
-        self.closed.cancelled().map(|()| Lost::from("it closed the connection")).boxed()
+    fn lost(&self) -> BoxFuture<'_, LinkError> {
+        self.closed.cancelled().map(|()| LinkError::from("it closed the connection")).boxed()
     }
 
     fn is_closed(&self) -> bool {
@@ -282,7 +282,7 @@ fn within(seconds: u64) -> Control {
 }
 
 fn failing(times: usize) -> Script {
-    let failed = || Some(Lost::from("connection refused"));
+    let failed = || Some(LinkError::from("connection refused"));
     Script { attempts: Mutex::new((0..times).map(|_| failed()).collect()), ..Script::default() }
 }
 
@@ -406,7 +406,7 @@ async fn a_lost_server_is_connected_again_and_its_calls_learn_why() {
 async fn a_sign_in_or_ten_minutes_end_the_wait_for_a_sign_in() {
     let needed = || {
         let remedy = Remedy::Login("nonet login shop".into());
-        Some(Lost::SignIn(SignInNeeded { error: "Bearer".into(), remedy }))
+        Some(LinkError::SignIn(SignInNeeded { error: "Bearer".into(), remedy }))
     };
     let script = Script { attempts: Mutex::new([needed(), needed()].into()), ..Script::default() };
     let bench = Bench::new("", script).start();
@@ -493,7 +493,7 @@ async fn a_retired_connection_ends_with_its_calls_at_most_after_the_limit() {
     }
 }
 
-fn channel() -> (ClientChannel, mpsc::Receiver<ToClient>) {
+fn channel() -> (ClientChannel, mpsc::Receiver<ClientMessage>) {
     let (to, receiver) = mpsc::channel(4);
     let can = Arc::new(Map::from_iter([("elicitation".to_string(), json!({}))]));
     let (declined, waits) = (Arc::default(), Arc::default());
@@ -521,7 +521,7 @@ async fn a_stateless_server_gets_the_answers_of_the_client_and_its_time_is_not_t
     bench.script.reply(Reply::After(Duration::from_secs(3), json!({ "content": [1] })));
     let (asker, mut questions) = channel();
     let user = tokio::spawn(async move {
-        let Some(ToClient::Ask(requests, reply)) = questions.recv().await else { return };
+        let Some(ClientMessage::Ask(requests, reply)) = questions.recv().await else { return };
         sleep(Duration::from_secs(600)).await;
         let replies = requests.keys().map(|key| (key.clone(), Ok(json!({ "action": "accept" }))));
         let _ = reply.send(replies.collect());

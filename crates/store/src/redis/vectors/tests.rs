@@ -10,7 +10,7 @@ use super::*;
 const MODEL: &str = "a-model";
 
 fn open(server: &RedisServer) -> VectorKeys {
-    VectorKeys::new(Arc::new(Link::new(server.address())), "nonet", Clock::default())
+    VectorKeys::new(Arc::new(RedisLink::new(server.address())), "nonet", Clock::default())
 }
 
 fn vectors(numbers: std::ops::Range<u32>) -> Vec<(VectorKey, Arc<[f32]>)> {
@@ -101,7 +101,7 @@ async fn of_too_many_those_go_that_were_not_used_for_the_longest_time() {
     let Some(server) = RedisServer::start() else { return };
     let clock = Clock::default();
     let open = || {
-        let link = Arc::new(Link::new(server.address()));
+        let link = Arc::new(RedisLink::new(server.address()));
         VectorKeys { most: 20 * PARTS, ..VectorKeys::new(link, "nonet", clock.clone()) }
     };
     let here = open();

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    Forget, JobState, Lasts, Most, NewRecord, RecordKind, Records, RedisStore, Share, Store,
+    ForgetScope, JobState, Lifespan, NewRecord, RecordKind, RecordQuota, Records, RedisStore, Share, Store,
     tests::engines::ROOMY,
 };
 
@@ -23,7 +23,7 @@ fn address(port: u16) -> ConnectionInfo {
     format!("redis://127.0.0.1:{port}").into_connection_info().expect("an address")
 }
 
-fn open(way: Way) -> RedisStore {
+fn open(way: RedisTopology) -> RedisStore {
     RedisStore::new(way, "nonet", Some("here"), ROOMY, Clock::default())
 }
 
@@ -41,7 +41,7 @@ fn share() -> Share {
 
 async fn put_watch(store: &RedisStore, id: &str) -> bool {
     let watch = NewRecord { id: id.into(), due_ms: Some(5), ..NewRecord::new(RecordKind::Watch, json!({})) };
-    store.put(watch, Most::Refuse(99)).await.is_ok()
+    store.put(watch, RecordQuota::Refuse(99)).await.is_ok()
 }
 
 /// Returns three masters, which share the slots.
@@ -88,11 +88,11 @@ async fn a_redis_cluster_keeps_everything_wherever_its_slots_are() {
     let Some((nodes, _folder)) = cluster() else { return };
     // Each store starts from one node, which has a third of the slots.
     for node in &nodes {
-        let store = open(Way::Cluster(vec![address(node.port)]));
+        let store = open(RedisTopology::Cluster(vec![address(node.port)]));
         let id = format!("r-{}", node.port);
         let value = Arc::new(json!("x".repeat(3_000_000)));
         let lasts = store.put_result(&id, "", share(), value.clone()).await.expect("kept");
-        assert_eq!(lasts, Lasts::AsConfigured);
+        assert_eq!(lasts, Lifespan::AsConfigured);
         let read = store.text(&id, "").await.expect("readable").expect("it is there");
         assert_eq!(read, value.to_string());
         assert!(put_watch(&store, &id).await);
@@ -101,13 +101,13 @@ async fn a_redis_cluster_keeps_everything_wherever_its_slots_are() {
         vectors.offer("model", &[(hash, vec![0.5; 4].into())]).await;
         assert!(vectors.read("model", &[hash]).await[0].is_some());
     }
-    let all = open(Way::Cluster(vec![address(nodes[0].port)])).of_kind(RecordKind::Watch).await;
+    let all = open(RedisTopology::Cluster(vec![address(nodes[0].port)])).of_kind(RecordKind::Watch).await;
     assert_eq!(all.expect("readable").len(), 3);
     let before = count(&nodes);
     assert!(before.iter().filter(|keys| **keys > 0).count() > 1, "values are on several nodes: {before:?}");
 
-    let store = open(Way::Cluster(vec![address(nodes[2].port)]));
-    let removed = store.forget(Forget::Kept).await.expect("removed");
+    let store = open(RedisTopology::Cluster(vec![address(nodes[2].port)]));
+    let removed = store.forget(ForgetScope::Kept).await.expect("removed");
     assert!(removed > 10, "{removed}");
     assert!(count(&nodes).iter().sum::<usize>() < 6, "only who runs is left: {:?}", count(&nodes));
 }
@@ -117,7 +117,7 @@ async fn one_node_of_a_cluster_is_not_taken_for_a_whole_redis() {
     let Some((nodes, _folder)) = cluster() else { return };
     let mut told = Vec::new();
     for node in &nodes {
-        if let Err(error) = open(Way::Node(address(node.port))).agenda(&RecordKind::ALL).await {
+        if let Err(error) = open(RedisTopology::Node(address(node.port))).agenda(&RecordKind::ALL).await {
             told.push(error.to_string());
         }
     }
@@ -153,7 +153,7 @@ async fn sentinels_name_the_node_and_after_a_failover_another_one() {
     command.arg(&file).arg("--sentinel").stdout(Stdio::null()).stderr(Stdio::null());
     let _sentinel = Sentinel(command.spawn().expect("it starts"));
 
-    let way = |password: &str| Way::Sentinel {
+    let way = |password: &str| RedisTopology::Sentinel {
         // The first Sentinel does not exist.
         sentinels: vec![address(1), address(port)],
         master: "shop".into(),
@@ -180,7 +180,7 @@ async fn sentinels_name_the_node_and_after_a_failover_another_one() {
     let due = store.due(9, &RecordKind::ALL).await.expect("readable");
     assert_eq!(due.len(), 2, "nothing that was copied is lost");
     let kept = store.put_result("r-1", "", share(), Arc::new(json!(1))).await.expect("kept");
-    assert_eq!(kept, Lasts::AsConfigured);
+    assert_eq!(kept, Lifespan::AsConfigured);
     let job = crate::JobRow {
         id: "job".into(),
         owner: String::new(),
