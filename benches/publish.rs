@@ -26,7 +26,7 @@ fn main() {
 
 fn config() -> Config {
     let text = "[embedder]\nhnsw_above = 100\n";
-    let config = config::parse(text, Path::new("servers.toml"), config::Sources::NONE);
+    let config = config::parse(text, Path::new("servers.toml"), config::ValueSources::NONE);
     config.expect("it is usable").config
 }
 

@@ -55,13 +55,13 @@ mod version;
 use std::{io::IsTerminal, path::Path, process::ExitCode, sync::Arc, time::Duration};
 
 use nonet_base::allocator;
-use nonet_config::{self as config, LoadedConfig, Sources, select};
-use nonet_core::{Gateway, Options};
+use nonet_config::{self as config, LoadedConfig, ValueSources, select};
+use nonet_core::{Gateway, GatewayOptions};
 use nonet_sandbox as sandbox;
-use nonet_search::eval::Measure;
+use nonet_search::eval::EvalOptions;
 use nonet_servers::downstream::process_guard;
 use nonet_store as store;
-use nonet_text::fault::Code;
+use nonet_text::fault::FaultCode;
 
 use self::{
     args::{Cli, Command},
@@ -119,9 +119,9 @@ pub fn main() -> ExitCode {
     let code = match runtime.block_on(run(cli)) {
         Ok(code) => code,
         Err(error) => {
-            let code = match error.downcast_ref::<config::NotFound>() {
-                Some(_) => Code::NotFound,
-                None => Code::InvalidParams,
+            let code = match error.downcast_ref::<config::ConfigNotFound>() {
+                Some(_) => FaultCode::NotFound,
+                None => FaultCode::InvalidParams,
             };
             show::refuse(code, show::causes(&error), wants_json);
             UNUSABLE
@@ -210,7 +210,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
             Ok(OK)
         }
         Command::Eval { tools, queries, out, without, confidence, replay } => {
-            let measure = Measure { confidence, replay };
+            let measure = EvalOptions { confidence, replay };
             eval::run(&tools, &queries, out.as_deref(), &without, measure, config).await
         }
         Command::Reload { accept, json } => reload::run(accept, json, config).await,
@@ -310,7 +310,7 @@ fn found_or_begun(config: Option<&Path>) -> anyhow::Result<FoundFile> {
         Ok(found) => return Ok(found),
         Err(missing) => missing,
     };
-    let file = config::user_file().filter(|_| config.is_none() && missing.is::<config::NotFound>());
+    let file = config::user_file().filter(|_| config.is_none() && missing.is::<config::ConfigNotFound>());
     let Some(path) = file else { return Err(missing) };
     show::complain(format_args!(
         "no servers yet: there is no {}. Run `nonet setup` to take over your clients' servers, or `nonet add` to add one",
@@ -325,7 +325,7 @@ fn usable(found: &FoundFile, profile: Option<&str>, as_json: bool) -> anyhow::Re
     let loaded = match found.load() {
         Ok(loaded) => loaded,
         Err(unusable) => {
-            show::refuse(Code::InvalidParams, show::causes(&unusable.into()), as_json);
+            show::refuse(FaultCode::InvalidParams, show::causes(&unusable.into()), as_json);
             return Ok(None);
         }
     };
@@ -365,8 +365,8 @@ fn load_text(text: &str, file: &Path) -> Result<LoadedConfig, config::LoadError>
 }
 
 /// Runs `read` with this process's environment and this system's keyring.
-fn load_sources<T>(read: impl FnOnce(Sources<'_>) -> T) -> T {
-    Sources::of_this_machine(read)
+fn load_sources<T>(read: impl FnOnce(ValueSources<'_>) -> T) -> T {
+    ValueSources::of_this_machine(read)
 }
 
 fn or_none(names: &[&str]) -> String {
@@ -375,22 +375,22 @@ fn or_none(names: &[&str]) -> String {
 
 /// Creates a gateway for a configuration. `embed`: whether to search by meaning.
 fn gateway(loaded: LoadedConfig, embed: bool) -> Arc<Gateway> {
-    let options = Options { without_embedder: !embed, ..options(&loaded) };
+    let options = GatewayOptions { without_embedder: !embed, ..options(&loaded) };
     Gateway::new(loaded.config, options)
 }
 
 /// Creates a gateway that leaves nothing behind of the servers that it tries.
 fn gateway_of_trial(loaded: LoadedConfig) -> Arc<Gateway> {
-    let options = Options { without_embedder: true, cache: None, is_trial: true, ..options(&loaded) };
+    let options = GatewayOptions { without_embedder: true, cache: None, is_trial: true, ..options(&loaded) };
     Gateway::new(loaded.config, options)
 }
 
-fn options(loaded: &LoadedConfig) -> Options {
-    Options {
+fn options(loaded: &LoadedConfig) -> GatewayOptions {
+    GatewayOptions {
         executable: std::env::current_exe().ok(),
         cache: loaded.config.embedder.cache_folder(),
         state: store::folder(),
-        ..Options::default()
+        ..GatewayOptions::default()
     }
 }
 

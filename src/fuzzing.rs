@@ -15,7 +15,8 @@ use nonet_text::{
     template::{self, NameLookup},
 };
 use nonet_wire::{
-    Data, EventReader, Expectations, Inbox, Limits, Line, LineReader, Message, MessageHead, SizeLimit, scan,
+    EventData, EventReader, Expectations, Inbox, Limits, Line, LineReader, Message, MessageHead, SizeLimit,
+    scan,
 };
 use rmcp::model::RequestId;
 use serde_json::{Value, json};
@@ -92,12 +93,12 @@ pub fn events(bytes: &[u8]) {
         while let Some(event) = events.next(judge).now_or_never().expect("all bytes are there") {
             // The start of overlong data depends on how it arrived.
             let data = match event.data {
-                Data::Whole(data) => {
+                EventData::Whole(data) => {
                     // Data that arrived at once is accepted as it is.
                     assert!(data.len() <= bytes.len());
                     Some(data)
                 }
-                Data::None | Data::TooLong(..) => None,
+                EventData::None | EventData::TooLong(..) => None,
             };
             all.push((event.kind, event.id, event.retry, data));
         }
@@ -241,7 +242,7 @@ pub fn schema(bytes: &[u8]) {
 pub fn config(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let env = |name: &str| (name == "HOME").then(|| "/home/ann".to_string());
-    let sources = config::Sources { env: &env, ..config::Sources::NONE };
+    let sources = config::ValueSources { env: &env, ..config::ValueSources::NONE };
     let _ = config::expand(&text, sources);
     match config::parse(&text, Path::new("/etc/nonet/servers.toml"), sources) {
         Ok(loaded) => {

@@ -53,7 +53,7 @@ use nonet_parts::{
     trace,
 };
 use nonet_servers::downstream::LogLevel;
-use nonet_state::session::{AsTask, Caller, Session};
+use nonet_state::session::{Caller, Session, TaskMode};
 use nonet_text::{
     fault::Fault,
     results::{is_own_meta, json_len},
@@ -86,7 +86,7 @@ pub use user_page::UserPage;
 use self::{
     calls::CallReply,
     carried::CarriedSessions,
-    in_flight::{Channels, InFlight, LogThreshold, ParkedRequests, RequestOutcome, WayBack},
+    in_flight::{AskRoute, Channels, InFlight, LogThreshold, ParkedRequests, RequestOutcome},
     list_changes::{AnnouncedLists, tell_changed},
     origin::RequestOrigin,
     unused_sessions::SessionPlace,
@@ -248,16 +248,16 @@ impl NonetServer {
     fn caller(&self, context: &impl RequestOrigin, base: Caller, ways: &Channels) -> Caller {
         let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
         let as_task = match context.is_stateless() {
-            false if context.wants_task() => AsTask::AtOnce,
-            true if takes_tasks() => AsTask::IfSlow,
-            _ => AsTask::Never,
+            false if context.wants_task() => TaskMode::AtOnce,
+            true if takes_tasks() => TaskMode::IfSlow,
+            _ => TaskMode::Never,
         };
         let trace = trace::Parent::of(&context.meta().0);
         let meta = passed_on(context, &self.session);
         let (cancel, progress) = (ways.cancel.clone(), ways.progress.clone());
         let asker = Some(ways.asker.clone());
         // The request that starts a task has been answered by the time a user could be asked.
-        let unasked = as_task == AsTask::AtOnce;
+        let unasked = as_task == TaskMode::AtOnce;
         Caller { cancel, progress, asker, unasked, as_task, meta, trace, ..base }
     }
 
@@ -315,10 +315,10 @@ impl NonetServer {
         let work = in_flight::call(self.gateway.clone(), caller.clone(), request);
         let way_back = match self.http || context.is_stateless() {
             true => {
-                let by_task = caller.as_task == AsTask::IfSlow;
-                WayBack::NextRequest { board: self.session.board.clone(), by_task }
+                let by_task = caller.as_task == TaskMode::IfSlow;
+                AskRoute::NextRequest { board: self.session.board.clone(), by_task }
             }
-            false => WayBack::AtOnce,
+            false => AskRoute::AtOnce,
         };
         (ways.open(what, self.session.profile.clone(), caller.account.clone(), way_back, work), caller)
     }
@@ -348,7 +348,7 @@ impl NonetServer {
                     let _place = place;
                     work.await
                 };
-                ways.open(what, profile, account, WayBack::AtOnce, work)
+                ways.open(what, profile, account, AskRoute::AtOnce, work)
             }
         };
         match open.run(&self.parkings.passed, context, None).await {

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::AUTHORIZATION};
 use nonet_base::text::clip;
 use nonet_store::doors::{OwnerKey, PresentedToken};
 use nonet_wire::{
-    Data, Limits, Message, MessageHead, StreamEvent,
+    EventData, Limits, Message, MessageHead, StreamEvent,
     http::{HttpFault, HttpReply, SessionHeaders, SignedClient, stateless_headers},
     web,
 };
@@ -309,8 +309,8 @@ impl HttpLink {
         while let Some(event) = events.next(|_| 0).await {
             seen.note(&event);
             let message = match event.data {
-                Data::None => continue,
-                Data::Whole(data) => match Message::of(data.clone()) {
+                EventData::None => continue,
+                EventData::Whole(data) => match Message::of(data.clone()) {
                     Some(message) => message,
                     None if data.trim_ascii().is_empty() => continue,
                     None => {
@@ -318,7 +318,7 @@ impl HttpLink {
                         continue;
                     }
                 },
-                Data::TooLong(beginning, tail) => {
+                EventData::TooLong(beginning, tail) => {
                     let of = MessageHead::of(&beginning).with_tail(&tail).id;
                     self.fail(of.as_deref(), &HttpFault::TooLong(MAX_ANSWER).to_string()).await;
                     if id.is_some() && of.as_deref() == id {

@@ -12,7 +12,7 @@ use nonet_core::TrialResult;
 use nonet_hosts::{
     self as hosts, ImportOutcome, ImportPlan, ImportSource, Machine, SecretStore, TypedLabels, TypedServer,
 };
-use nonet_servers::downstream::State;
+use nonet_servers::downstream::ConnectionState;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -96,7 +96,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
     let file = match found::path(config) {
         Ok(file) => std::path::absolute(&file).unwrap_or(file),
         // `import` creates the file there too.
-        Err(error) if error.is::<config::NotFound>() => commands::target(config)?,
+        Err(error) if error.is::<config::ConfigNotFound>() => commands::target(config)?,
         Err(error) => return Err(error),
     };
     let mut notes = Vec::new();
@@ -125,7 +125,7 @@ pub(super) async fn run(args: &AddArgs, config: Option<&Path>) -> anyhow::Result
                 Ok(loaded) => loaded,
                 Err(unusable) => {
                     show::refuse(
-                        nonet_text::fault::Code::InvalidParams,
+                        nonet_text::fault::FaultCode::InvalidParams,
                         show::causes(&unusable.into()),
                         args.json,
                     );
@@ -276,7 +276,7 @@ async fn start(loaded: LoadedConfig, name: &str, dry_run: bool) -> Result<TrialR
     let state = gateway.connections().get(name).map(|connection| connection.state());
     let started = started.map(|()| {
         let listed = || gateway.snapshot().catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
-        TrialResult::of(state.unwrap_or(State::Stopped), listed)
+        TrialResult::of(state.unwrap_or(ConnectionState::Stopped), listed)
     });
     tokio::select! {
         () = gateway.stop() => started,

@@ -9,7 +9,7 @@ use nonet_core as gateway;
 use nonet_parts::approvals::{ApprovalDecision, Approvals, UserVerdict, WaitingApproval};
 use nonet_servers::pins::plain;
 use nonet_store::{self as store, Retention};
-use nonet_text::fault::Code;
+use nonet_text::fault::FaultCode;
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, elsewhere::OtherGateways, found, show};
@@ -61,11 +61,11 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
             let (Some(elsewhere), Some(question)) = (&elsewhere, question) else {
                 elsewhere.iter().for_each(OtherGateways::tell_unasked);
                 let why = "no question with this token is open; `nonet approve` lists the open ones";
-                return Ok(refuse(Code::NotFound, token, &why, args.json));
+                return Ok(refuse(FaultCode::NotFound, token, &why, args.json));
             };
             if answer.is_none() && question["kind"] == "free" {
                 let why = "this question has no yes or no: add `--answer TEXT`";
-                return Ok(refuse(Code::InvalidParams, token, &why, args.json));
+                return Ok(refuse(FaultCode::InvalidParams, token, &why, args.json));
             }
             let said = answer.clone().unwrap_or_else(|| json!(word_of(verdict)));
             match elsewhere.answer(token, &said).await {
@@ -74,7 +74,7 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
                     tell_done(token, verdict, answer, subject, asked, args.json);
                     Ok(OK)
                 }
-                Err(why) => Ok(refuse(Code::InvalidParams, token, &format_args!("{why:#}"), args.json)),
+                Err(why) => Ok(refuse(FaultCode::InvalidParams, token, &format_args!("{why:#}"), args.json)),
             }
         }
         Some(id) => {
@@ -84,14 +84,14 @@ pub(super) async fn run(args: ApproveArgs, config: Option<&Path>) -> anyhow::Res
                     tell_done(id, verdict, answer, &one.asked.subject, &one.asked.question, args.json);
                     Ok(OK)
                 }
-                Err(why) => Ok(refuse(Code::NotFound, id, &why, args.json)),
+                Err(why) => Ok(refuse(FaultCode::NotFound, id, &why, args.json)),
             }
         }
     }
 }
 
 /// Prints why nothing was decided. Returns the exit code.
-fn refuse(code: Code, id: &str, why: &dyn std::fmt::Display, as_json: bool) -> u8 {
+fn refuse(code: FaultCode, id: &str, why: &dyn std::fmt::Display, as_json: bool) -> u8 {
     show::refuse(code, format_args!("`{id}`: {why}"), as_json);
     FAILED
 }

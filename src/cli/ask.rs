@@ -18,7 +18,7 @@ use nonet_core::{
 };
 use nonet_servers::catalog::{APPS, GATEWAY};
 use nonet_state::session::Caller;
-use nonet_text::{fault::Code, name::RESERVED};
+use nonet_text::{fault::FaultCode, name::RESERVED};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -182,9 +182,9 @@ pub(super) fn told(other: AskFailure, as_json: bool) -> anyhow::Result<u8> {
         }
         AskFailure::Unanswered(error) => {
             let code = match error {
-                RequestFailure::Refused { .. } => Code::ServerDown,
+                RequestFailure::Refused { .. } => FaultCode::ServerDown,
                 // The call may have taken effect.
-                RequestFailure::Lost => Code::UpstreamError,
+                RequestFailure::Lost => FaultCode::UpstreamError,
             };
             show::refuse(code, error, as_json);
             Ok(FAILED)
@@ -335,8 +335,8 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryComm
             Ok(server) if RESERVED.contains(&&*server) => Vec::new(),
             Ok(server) if asked.is_call() || here.is_old(&server) => vec![server],
             // A fresh list of the named server proves that the tool does not exist.
-            Err(fault) if fault.code == Code::UnknownTool && here.is_fresh(name) => Vec::new(),
-            Err(fault) if fault.code == Code::UnknownTool => here.that_may_have(name),
+            Err(fault) if fault.code == FaultCode::UnknownTool && here.is_fresh(name) => Vec::new(),
+            Err(fault) if fault.code == FaultCode::UnknownTool => here.that_may_have(name),
             _ => Vec::new(),
         };
         more.retain(|server| !started.contains(server));

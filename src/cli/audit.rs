@@ -11,9 +11,9 @@ use anyhow::Context;
 use clap::Subcommand;
 use nonet_base::{clock::unix_ms, text::clip};
 use nonet_config::{self as config, Globs, Secret};
-use nonet_parts::audit::{self, Break, ChainKey, ChainReport};
+use nonet_parts::audit::{self, ChainBreak, ChainKey, ChainReport};
 use nonet_store as store;
-use nonet_text::fault::Code;
+use nonet_text::fault::FaultCode;
 use serde_json::{Value, json};
 
 use super::{
@@ -168,7 +168,7 @@ fn verify(log: &Log, expect: Option<&str>, as_json: bool) -> anyhow::Result<u8> 
 fn tell(report: &ChainReport) {
     let ChainReport { chain, files, lines, first, last, hash, torn, unkeyed, lost, broken } = report;
     let name = if *chain == 0 { "the file".into() } else { format!("chain {chain}") };
-    if let Some(Break { file, line, why }) = broken {
+    if let Some(ChainBreak { file, line, why }) = broken {
         match line {
             0 => say!("{name} is gone from {}: {why}", file.display()),
             _ => say!("{name} is broken at {}:{line}: {why}", file.display()),
@@ -253,7 +253,7 @@ fn query(place: &Path, wanted: &LineFilter, limit: usize, as_json: bool) -> anyh
         return Ok(if shown.is_empty() { FAILED } else { OK });
     }
     if shown.is_empty() {
-        show::refuse(Code::NotFound, format_args!("no matching line in {}", place.display()), false);
+        show::refuse(FaultCode::NotFound, format_args!("no matching line in {}", place.display()), false);
         return Ok(FAILED);
     }
     let mut table = plain_table(&["TIME", "WHO", "TOOL", "OUTCOME", "MS", "RULE"]);

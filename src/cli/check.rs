@@ -9,7 +9,7 @@ use nonet_hosts as hosts;
 use nonet_meta as meta;
 use nonet_servers::{
     catalog::Tool,
-    downstream::{DocumentReport, Reach, State, net_text},
+    downstream::{ConnectionState, DocumentReport, Reach, net_text},
 };
 use nonet_state::session::Caller;
 use nonet_state::unmatched::UnmatchedRule;
@@ -118,7 +118,7 @@ pub(super) async fn run(
         launchers,
         embedder,
         status,
-        failed: gateway.connections().values().any(|c| !matches!(c.state(), State::Ready { .. })),
+        failed: gateway.connections().values().any(|c| !matches!(c.state(), ConnectionState::Ready { .. })),
         tools: gateway.snapshot().of_servers().count(),
         definitions: meta::saving(&gateway),
         warnings,

@@ -12,7 +12,7 @@ use clap_complete::{
     env::Shells,
 };
 use nonet_base::text::clip;
-use nonet_config::{self as config, Config, Sources};
+use nonet_config::{self as config, Config, ValueSources};
 use nonet_core::last_seen;
 use nonet_hosts::HOSTS;
 use nonet_text::name;
@@ -132,7 +132,7 @@ fn named(words: &[String]) -> Option<PathBuf> {
 
 fn read(file: &Path) -> Option<Config> {
     let env = |name: &str| Some(std::env::var(name).unwrap_or_else(|_| UNKNOWN.into()));
-    let sources = Sources { env: &env, keyring: &|_| Ok(UNKNOWN.into()) };
+    let sources = ValueSources { env: &env, keyring: &|_| Ok(UNKNOWN.into()) };
     Some(config::load(file, sources).ok()?.config)
 }
 

@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::Path, sync::Arc};
 use anyhow::Context;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use nonet_config::{
-    self as config, LoadedConfig, Sources,
+    self as config, LoadedConfig, ValueSources,
     keyring::{self, Keyring},
 };
 use nonet_store::doors::OwnerKey;
@@ -25,7 +25,7 @@ pub(super) async fn to_url(url: &str, headers: &[String], profile: Option<&str>)
 /// Returns the gateway at a URL, with the headers to send.
 pub(super) fn target(url: &str, headers: &[String], profile: Option<&str>) -> anyhow::Result<Target> {
     let keyring = Keyring::system(keyring::UNATTENDED);
-    let sources = Sources { env: &nonet_base::variables::var, keyring: &|name| keyring.get(name) };
+    let sources = ValueSources { env: &nonet_base::variables::var, keyring: &|name| keyring.get(name) };
     let (url, headers) = (endpoint(url, profile)?, read_headers(headers, sources)?);
     let local = local_port(&url).filter(|_| !headers.contains_key(header::AUTHORIZATION));
     let owner = local.and_then(OwnerKey::of_port).map(Arc::new);
@@ -109,7 +109,7 @@ fn endpoint(url: &str, profile: Option<&str>) -> anyhow::Result<String> {
     })
 }
 
-fn read_headers(given: &[String], sources: Sources) -> anyhow::Result<HeaderMap> {
+fn read_headers(given: &[String], sources: ValueSources) -> anyhow::Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     if let Some(token) = (sources.env)(TOKEN_VARIABLE) {
         let value = HeaderValue::try_from(format!("Bearer {token}"))
@@ -173,7 +173,7 @@ mod tests {
             "KEY" => Some("k1".to_string()),
             _ => None,
         };
-        let sources = Sources { env: &env, ..Sources::NONE };
+        let sources = ValueSources { env: &env, ..ValueSources::NONE };
         let read = |given: &[&str]| {
             read_headers(&given.iter().map(ToString::to_string).collect::<Vec<_>>(), sources)
         };

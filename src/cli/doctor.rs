@@ -12,10 +12,10 @@ use std::{
 };
 
 use anyhow::Context;
-use nonet_config::{Config, ConfigFault, Sources, Transport, shell};
+use nonet_config::{Config, ConfigFault, Transport, ValueSources, shell};
 use nonet_core::Gateway;
 use nonet_hosts::{self as hosts, FileScope, Host, Launch, Machine, OwnEntry};
-use nonet_servers::downstream::{Remedy, State, missing_launcher};
+use nonet_servers::downstream::{ConnectionState, Remedy, missing_launcher};
 use tokio::process::Command;
 
 use super::{
@@ -77,11 +77,11 @@ pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow:
         offers.push(Offer::PlainSecrets { keys: plain });
     }
     for (server, connection) in gateway.connections().iter() {
-        if let State::Down { error, .. } = connection.state() {
+        if let ConnectionState::Down { error, .. } = connection.state() {
             let missing = show::missing_variables(&error).into_iter();
             offers.extend(missing.map(|variable| Offer::Missing { server: server.to_string(), variable }));
         }
-        if let State::AuthRequired { remedy: Remedy::Login(_), .. } = connection.state() {
+        if let ConnectionState::AuthRequired { remedy: Remedy::Login(_), .. } = connection.state() {
             offers.push(Offer::SignIn { server: server.to_string() });
         }
     }
@@ -258,7 +258,7 @@ impl Offer {
                     return Ok(false);
                 }
                 let machine = Machine::this()?;
-                let edit = Sources::of_this_machine(|sources| {
+                let edit = ValueSources::of_this_machine(|sources| {
                     hosts::pass_variable(file, server, variable, sources, &machine)
                 });
                 let change = edit.map_err(|why| anyhow::anyhow!("{why}"))?.imported.change;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use nonet_config::shell;
-use nonet_hosts::{self as hosts, Change, ChangeResult, Machine, Removal, SecretStore, UnusedSecret};
+use nonet_hosts::{self as hosts, ChangeResult, FileChange, Machine, Removal, SecretStore, UnusedSecret};
 use nonet_servers::oauth::Vault;
 use nonet_store as store;
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ pub(super) async fn enable(
 }
 
 /// Marks the edit as intended, even if it affects the only server.
-fn accept(change: &Change, style: EditStyle) {
+fn accept(change: &FileChange, style: EditStyle) {
     if let Some((before, after)) = change.texts().filter(|_| !style.dry_run && !change.is_nothing()) {
         reload::accept_edit(&change.file, before, after);
     }
@@ -107,7 +107,7 @@ fn quoted(names: &[String]) -> String {
 struct Edit<'a> {
     server: &'a str,
     file: &'a Path,
-    change: &'a Change,
+    change: &'a FileChange,
     wanted: ExpectedState,
     style: EditStyle,
 }

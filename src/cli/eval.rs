@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nonet_search::{self as search, Rule, eval::Measure};
+use nonet_search::{self as search, Rule, eval::EvalOptions};
 
 use super::{OK, load, show, signal};
 
@@ -12,7 +12,7 @@ pub(super) async fn run(
     queries: &Path,
     out: Option<&Path>,
     without: &[Rule],
-    measure: Measure,
+    measure: EvalOptions,
     config: Option<&Path>,
 ) -> anyhow::Result<u8> {
     // Only the embedder's settings matter here, and only if a configuration was named.

@@ -13,7 +13,7 @@ use nonet_config::{
     shell,
 };
 use nonet_hosts::{
-    self as hosts, Change, ChangeResult, FileScope, Host, ImportOptions, ImportPlan, ImportSource,
+    self as hosts, ChangeResult, FileChange, FileScope, Host, ImportOptions, ImportPlan, ImportSource,
     KnownServer, Launch, Machine, SecretStore, Variable,
 };
 use nonet_servers::downstream;
@@ -400,12 +400,12 @@ pub(super) fn uninstall(host: &str, project: bool, dry_run: bool) -> anyhow::Res
     Ok(OK)
 }
 
-pub(super) fn apply(change: &Change, dry_run: bool) -> Result<Option<ChangeResult>, hosts::HostFault> {
+pub(super) fn apply(change: &FileChange, dry_run: bool) -> Result<Option<ChangeResult>, hosts::HostFault> {
     if dry_run { Ok(None) } else { change.apply().map(Some) }
 }
 
 /// Reports what was done to a file, or would be done if nothing was applied.
-pub(super) fn finish(change: &Change, applied: Option<ChangeResult>) {
+pub(super) fn finish(change: &FileChange, applied: Option<ChangeResult>) {
     if applied.is_none() && !change.is_nothing() {
         say!("This would be done:");
     }

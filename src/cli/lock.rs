@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use nonet_config::{LoadedConfig, shell};
 use nonet_servers::{
-    downstream::State,
+    downstream::ConnectionState,
     pins::{
         WaitingPin,
         lock_file::{LockFile, LockedServer},
@@ -53,7 +53,10 @@ pub(super) async fn run(loaded: LoadedConfig, args: &LockArgs) -> anyhow::Result
     };
     show::missing(&gateway, &servers, false);
     let is_ready = |name: &str| {
-        gateway.connections().get(name).is_some_and(|one| matches!(one.state(), State::Ready { .. }))
+        gateway
+            .connections()
+            .get(name)
+            .is_some_and(|one| matches!(one.state(), ConnectionState::Ready { .. }))
     };
     let failed: Vec<String> =
         servers.iter().filter(|name| !is_ready(name)).map(ToString::to_string).chain(left_out).collect();

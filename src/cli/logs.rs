@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use nonet_store::shared::SharedPlace;
-use nonet_text::fault::Code;
+use nonet_text::fault::FaultCode;
 use serde_json::{Value, json};
 
 use super::{FAILED, OK, found, log::Files, show, signal::stopped};
@@ -43,7 +43,7 @@ pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Logs
              other gateway writes one with `--log-file FILE`, an option of `nonet logs` too",
             file.display()
         );
-        show::refuse(Code::NotFound, message, wanted.json);
+        show::refuse(FaultCode::NotFound, message, wanted.json);
         return Ok(FAILED);
     }
     let shown = EntryFilter::new(&wanted);
@@ -52,9 +52,9 @@ pub(super) async fn run(file: Option<&Path>, config: Option<&Path>, wanted: Logs
         match &wanted.server {
             Some(server) => {
                 let message = format_args!("the log has no entries for server `{server}`");
-                show::refuse(Code::NotFound, message, wanted.json);
+                show::refuse(FaultCode::NotFound, message, wanted.json);
             }
-            None => show::refuse(Code::NotFound, "the log is empty", wanted.json),
+            None => show::refuse(FaultCode::NotFound, "the log is empty", wanted.json),
         }
         return Ok(FAILED);
     }

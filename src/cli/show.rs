@@ -9,10 +9,10 @@ use nonet_config::shell;
 use nonet_core::Gateway;
 use nonet_servers::{
     catalog::APPS,
-    downstream::{Remedy, State, likely_cause},
+    downstream::{ConnectionState, Remedy, likely_cause},
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::{is_error, is_fault, is_notices, text_of},
 };
 use serde_json::{Value, json};
@@ -134,7 +134,7 @@ pub(super) async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit
         let settled = |name: &&Arc<str>| {
             let state = gateway.connections().get(*name).map(|connection| connection.state());
             // A held server is `Stopped` until its start begins.
-            state.is_none_or(|state| state.settled() && !matches!(state, State::Stopped))
+            state.is_none_or(|state| state.settled() && !matches!(state, ConnectionState::Stopped))
         };
         servers.iter().filter(|name| !settled(name)).cloned().collect::<Vec<_>>()
     };
@@ -166,14 +166,14 @@ pub(super) async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit
 pub(super) fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
     for (name, connection) in gateway.connections().iter().filter(|(name, _)| servers.contains(name)) {
         match connection.state() {
-            State::AuthRequired { remedy: Remedy::Login(login), .. } => {
+            ConnectionState::AuthRequired { remedy: Remedy::Login(login), .. } => {
                 complain(format_args!("`{name}` requires sign-in: run `{login}`"));
             }
-            State::Down { error, .. } | State::AuthRequired { error, .. } => {
+            ConnectionState::Down { error, .. } | ConnectionState::AuthRequired { error, .. } => {
                 complain(format_args!("`{name}` is not available: {}", failure(&error, verbose)));
             }
-            State::Starting => complain(format_args!("`{name}` is still starting")),
-            State::Ready { .. } | State::Stopped => {}
+            ConnectionState::Starting => complain(format_args!("`{name}` is still starting")),
+            ConnectionState::Ready { .. } | ConnectionState::Stopped => {}
         }
     }
 }
@@ -237,7 +237,7 @@ pub(super) fn answer(
 }
 
 /// Prints why a command fails: as a sentence on stderr, or with `--json` as a fault on stdout.
-pub(super) fn refuse(code: Code, message: impl std::fmt::Display, as_json: bool) {
+pub(super) fn refuse(code: FaultCode, message: impl std::fmt::Display, as_json: bool) {
     match as_json {
         true => raw!("{}", json!({ "error": Fault::new(code, message.to_string()) })),
         false => complain(message),
@@ -481,7 +481,7 @@ mod tests {
     #[test]
     fn a_fault_in_a_result_is_seen() {
         let of = |text: &str| json!({ "content": [{ "type": "text", "text": text }], "isError": true });
-        let fault = Fault::new(nonet_text::fault::Code::ServerDown, "`shop` is down: it ended");
+        let fault = Fault::new(nonet_text::fault::FaultCode::ServerDown, "`shop` is down: it ended");
         let seen = fault_in(&fault.to_result()).expect("it is one");
         assert_eq!(seen["message"], "`shop` is down: it ended");
         assert_eq!(fault_in(&of("out of order")), None);

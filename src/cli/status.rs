@@ -8,7 +8,7 @@ use nonet_core::{
     inquiry::{CLIENT, Inquiry},
     status::ServerStatus,
 };
-use nonet_text::fault::Code;
+use nonet_text::fault::FaultCode;
 use serde_json::{Value, json};
 
 use super::{
@@ -116,7 +116,7 @@ async fn ask_for_it(
         })),
         Err(AskFailure::Unanswered(error)) if error.is_unknown_method() => {
             let message = "the running gateway is a different version of Nonet: run `nonet restart`";
-            show::refuse(Code::UpstreamError, message, wanted.json);
+            show::refuse(FaultCode::UpstreamError, message, wanted.json);
             Ok(Err(FAILED))
         }
         Err(other) => Ok(Err(ask::told(other, wanted.json)?)),

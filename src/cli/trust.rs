@@ -103,7 +103,7 @@ fn list_or_trust(pins: &Pins, args: &TrustArgs, file: &Path) -> anyhow::Result<u
             show::names(&unknown),
             shell::nonet("trust --list", file)
         );
-        show::refuse(nonet_text::fault::Code::NotFound, message, args.json);
+        show::refuse(nonet_text::fault::FaultCode::NotFound, message, args.json);
         return Ok(FAILED);
     }
     if !args.json {

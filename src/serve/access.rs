@@ -278,7 +278,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use nonet_config::{self as config, Sources};
+    use nonet_config::{self as config, ValueSources};
 
     const OWNER: &str = "owner-0123456789";
     const READER: &str = "reader-0123456789";
@@ -291,7 +291,7 @@ mod tests {
             "WRITER" => Some(WRITER.to_string()),
             _ => None,
         };
-        config::parse(text, Path::new("servers.toml"), Sources { env: &env, ..Sources::NONE })
+        config::parse(text, Path::new("servers.toml"), ValueSources { env: &env, ..ValueSources::NONE })
             .expect("usable")
             .config
     }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use nonet_core::run::ended_job;
 use nonet_meta::MetaAnswer;
-use nonet_state::session::AsTask;
+use nonet_state::session::TaskMode;
 use nonet_text::results::CallResult;
 use nonet_wire::rmcp::carry_json;
 use rmcp::{
@@ -75,7 +75,7 @@ impl NonetServer {
             None => {
                 let name = request.name.clone();
                 let (open, own) = self.open_call(request, context, level);
-                caller = (own.as_task == AsTask::AtOnce).then_some((own, name));
+                caller = (own.as_task == TaskMode::AtOnce).then_some((own, name));
                 open
             }
         };

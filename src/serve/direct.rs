@@ -68,7 +68,7 @@ impl ToolCall {
             request.get_meta_mut().0 = MetaObject(meta);
         }
         if self.wants_task {
-            request.extensions_mut().insert(tasks::WantsTask);
+            request.extensions_mut().insert(tasks::TaskMarker);
         }
         JsonRpcMessage::request(request, self.id)
     }
@@ -134,7 +134,7 @@ impl CallResponder {
             context.meta.0 = MetaObject(meta);
         }
         if wants_task {
-            context.extensions.insert(tasks::WantsTask);
+            context.extensions.insert(tasks::TaskMarker);
         }
         unanswered.begin(id.clone(), Some(cancel));
         let (server, unanswered, writer) = (self.server.clone(), unanswered.clone(), writer.clone());

@@ -13,7 +13,7 @@ use http::{
 use nonet_meta as meta;
 use nonet_parts::cluster::{Cluster, MISDIRECTED, SendFault, SessionLocation, answered_headers};
 use nonet_store::Replica;
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use nonet_wire::{Message, MessageKind};
 use serde::Deserialize;
 use serde_json::Value;
@@ -220,7 +220,7 @@ fn interruption(message: Option<&Message>, replica: &str) -> Bytes {
         return Message::failure(&id, -32603, &why);
     }
     let mut fault = Fault::new(
-        Code::ServerDown,
+        FaultCode::ServerDown,
         format!(
             "The replica `{replica}` of Nonet ended before it answered. The call may have taken effect: check this before you repeat it, unless it is safe to repeat. Other calls are not affected."
         ),

@@ -58,7 +58,7 @@ pub(super) struct InFlight<T> {
     toward: mpsc::Receiver<ClientMessage>,
     asker: ClientChannel,
     /// The way to the client once the request has been answered.
-    way_back: WayBack,
+    way_back: AskRoute,
     /// The message that the client has to get first.
     held: Option<EarlyMessage>,
     /// Cancels the work if the request is dropped early.
@@ -71,14 +71,14 @@ pub(super) struct InFlight<T> {
 
 /// How a client is asked by a call that goes on as a task.
 #[derive(Clone)]
-pub(super) enum WayBack {
+pub(super) enum AskRoute {
     /// At any time: its connection has both directions.
     AtOnce,
     /// During its next request, or by the task if it follows tasks itself.
     NextRequest { board: Arc<QuestionBoard>, by_task: bool },
 }
 
-impl WayBack {
+impl AskRoute {
     /// Waits for a question of an earlier call that this request can bring to the client.
     async fn next(&self, asker: &ClientChannel) -> EarlyMessage {
         match self {
@@ -265,7 +265,7 @@ impl Channels {
         what: String,
         profile: Option<String>,
         account: Arc<Account>,
-        way_back: WayBack,
+        way_back: AskRoute,
         work: impl Future<Output = T> + Send + 'static,
     ) -> InFlight<T> {
         let (progress, toward) = self.receivers;
@@ -696,7 +696,7 @@ mod tests {
             what.into(),
             profile.map(Into::into),
             Arc::default(),
-            WayBack::AtOnce,
+            AskRoute::AtOnce,
             std::future::pending::<u8>(),
         );
         let question = json!({ "method": "elicitation/create", "params": { "message": "?", "requestedSchema": { "type": "object", "properties": {} } } });
@@ -776,7 +776,7 @@ mod tests {
         let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
         let (board, (reply, mut replied)) = (Arc::<QuestionBoard>::default(), oneshot::channel());
         let number = board.post(board.number(), false, InputRequests::new(), reply);
-        let way = WayBack::NextRequest { board: board.clone(), by_task: false };
+        let way = AskRoute::NextRequest { board: board.clone(), by_task: false };
         let Some(EarlyMessage::Earlier((place, requests, reply))) = way.take(&channels.asker) else {
             panic!("it is there")
         };
@@ -791,6 +791,6 @@ mod tests {
 
     fn request(account: Arc<Account>) -> InFlight<u8> {
         let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
-        channels.open(String::new(), None, account, WayBack::AtOnce, std::future::pending())
+        channels.open(String::new(), None, account, AskRoute::AtOnce, std::future::pending())
     }
 }

@@ -489,12 +489,12 @@ fn client(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nonet_config::{self as config, Sources};
+    use nonet_config::{self as config, ValueSources};
 
     fn open(limits: &str) -> Arc<OpenConnections> {
         let text = format!("[limits]\n{limits}\n");
         let loaded =
-            config::parse(&text, std::path::Path::new("servers.toml"), Sources::NONE).expect("usable");
+            config::parse(&text, std::path::Path::new("servers.toml"), ValueSources::NONE).expect("usable");
         let config = Arc::new(loaded.config);
         Arc::new(OpenConnections::new(move || config.clone(), |_| false))
     }

@@ -8,7 +8,7 @@ use rmcp::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::tasks::WantsTask;
+use super::tasks::TaskMarker;
 
 /// Where a request comes from.
 pub(super) trait RequestOrigin {
@@ -55,7 +55,7 @@ impl RequestOrigin for RequestContext<RoleServer> {
     }
 
     fn wants_task(&self) -> bool {
-        self.extensions.get::<WantsTask>().is_some()
+        self.extensions.get::<TaskMarker>().is_some()
     }
 
     fn cancel(&self) -> CancellationToken {

@@ -73,13 +73,13 @@ pub(super) struct PlainCalls {
     /// rmcp's sessions, which are authoritative.
     open: Arc<LocalSessionManager>,
     /// The sessions whose clients have completed their handshake.
-    settled: DashMap<Box<str>, Arc<SettledSession>>,
+    settled: DashMap<Box<str>, Arc<PlainSession>>,
     /// Values of [`JUDGED`] in requests that rmcp accepted.
     heads: RwLock<Vec<[Vec<HeaderValue>; 5]>>,
     handler: Box<dyn Fn() -> NonetServer + Send + Sync>,
 }
 
-struct SettledSession {
+struct PlainSession {
     server: NonetServer,
     peer: Peer<RoleServer>,
     calls: Cancellable,
@@ -111,7 +111,7 @@ pub(super) fn settled(server: &NonetServer, context: &NotificationContext<RoleSe
     let Some(calls) = parts.extensions.get::<Arc<PlainCalls>>() else { return };
     let Some(id) = only(&parts.headers, &SESSION_ID) else { return };
     let Entry::Vacant(vacant) = calls.settled.entry(id.into()) else { return };
-    vacant.insert(Arc::new(SettledSession {
+    vacant.insert(Arc::new(PlainSession {
         server: server.guest(),
         peer: context.peer.clone(),
         calls: Cancellable::default(),
@@ -216,7 +216,7 @@ impl PlainCalls {
     }
 
     /// Returns the session of a call of the session era.
-    fn session(&self, headers: &HeaderMap, meta: &RequestMetaObject) -> Option<Arc<SettledSession>> {
+    fn session(&self, headers: &HeaderMap, meta: &RequestMetaObject) -> Option<Arc<PlainSession>> {
         let is_of_sessions = headers.get(&VERSION).is_none_or(|version| {
             version.to_str().is_ok_and(|version| {
                 version < ProtocolVersion::V_2026_07_28.as_str()
@@ -304,7 +304,7 @@ impl StartedCall {
     /// Answers the call: with plain JSON, or through rmcp.
     pub(super) async fn answer(self, door: Arc<Door>, request: Request) -> Response {
         let Self { open, id, level, is_stateless } = self;
-        let mut call = FirstMoments { left: Some((open, request)), door, is_stateless };
+        let mut call = PendingCall { left: Some((open, request)), door, is_stateless };
         let outcome = match &mut call.left {
             Some((open, _)) => open.begin(level, MOMENTS).await,
             None => None,
@@ -322,13 +322,13 @@ impl StartedCall {
 
 /// A call that is not answered yet and not yet with rmcp. If its client leaves, the call is treated as rmcp treats it: one in
 /// a session continues, a stateless one is cancelled.
-struct FirstMoments {
+struct PendingCall {
     left: Option<(InFlight<MetaAnswer>, Request)>,
     door: Arc<Door>,
     is_stateless: bool,
 }
 
-impl FirstMoments {
+impl PendingCall {
     /// Lets rmcp answer a call, whose outcome may be known already.
     async fn pass_on(mut self, outcome: Option<MetaAnswer>) -> Response {
         let Some((open, request)) = self.left.take() else { return Response::default() };
@@ -353,7 +353,7 @@ impl FirstMoments {
     }
 }
 
-impl Drop for FirstMoments {
+impl Drop for PendingCall {
     fn drop(&mut self) {
         let Some((open, request)) = self.left.take() else { return };
         if self.is_stateless {

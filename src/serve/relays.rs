@@ -30,8 +30,8 @@ use nonet_core::{Gateway, RELAYS};
 use nonet_servers::{
     catalog::Listing,
     downstream::{
-        CallError, ClientChannel, ClientMessage, Connection, Control, InputReplies, InputRequests, LogLevel,
-        ProgressSink, QuestionTurns, RelayedCall, State as ServerState,
+        CallControl, CallError, ClientChannel, ClientMessage, Connection, ConnectionState, InputReplies,
+        InputRequests, LogLevel, ProgressSink, QuestionTurns, RelayedCall,
     },
 };
 use nonet_text::results::CallResult;
@@ -187,9 +187,11 @@ async fn until_listed(connection: &Connection) -> Result<Arc<Listing>, String> {
             return Ok(listing);
         }
         match states.borrow_and_update().clone() {
-            ServerState::Starting | ServerState::Ready { .. } => {}
-            ServerState::Down { error, .. } | ServerState::AuthRequired { error, .. } => return Err(error),
-            ServerState::Stopped => return Err("it is disabled there".into()),
+            ConnectionState::Starting | ConnectionState::Ready { .. } => {}
+            ConnectionState::Down { error, .. } | ConnectionState::AuthRequired { error, .. } => {
+                return Err(error);
+            }
+            ConnectionState::Stopped => return Err("it is disabled there".into()),
         }
         select! {
             _ = states.changed() => {}
@@ -322,14 +324,14 @@ impl RelaySession {
             0 => LONGEST,
             ms => Duration::from_millis(ms),
         };
-        let control = Control {
+        let control = CallControl {
             timeout: time.saturating_add(SLACK),
             cancel,
             progress: token.is_some().then(|| ProgressSink::new(Some(progress))),
             meta,
             asker,
             owner: relayed.owner,
-            ..Control::default()
+            ..CallControl::default()
         };
         let mut call = Box::pin(call(&self.connection, method, params, control));
         let answer = loop {
@@ -537,7 +539,7 @@ async fn call(
     connection: &Connection,
     method: &str,
     mut params: Map<String, Value>,
-    control: Control,
+    control: CallControl,
 ) -> Result<CallResult, CallError> {
     let as_task = params.contains_key("task");
     let mut arguments = || match params.remove("arguments") {

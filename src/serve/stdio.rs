@@ -37,7 +37,7 @@ use super::{
     NonetServer,
     direct::{CallResponder, ToolCall, UnansweredRequests},
     tasks,
-    verbatim::Verbatim,
+    verbatim::VerbatimServer,
 };
 
 /// The JSON-RPC error code for an unusable answer.
@@ -80,14 +80,14 @@ pub(super) async fn serve<R, W>(
     lines: LineReader<R>,
     writer: W,
     limits: Limits,
-) -> Result<RunningService<RoleServer, Verbatim>, ServerInitializeError>
+) -> Result<RunningService<RoleServer, VerbatimServer>, ServerInitializeError>
 where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let client = ClientLines::new(lines, writer, limits);
     let (direct, ended) = (client.direct.clone(), CancellationToken::new());
-    let running = serve_server_with_ct(Verbatim(server.clone()), client, ended.clone()).await?;
+    let running = serve_server_with_ct(VerbatimServer(server.clone()), client, ended.clone()).await?;
     // A client of the stateless era has made no handshake.
     if running.peer().peer_info().is_some() {
         let _ = direct.set(CallResponder::new(server, running.peer().clone(), &ended));

@@ -28,7 +28,7 @@ const RELATED: &str = "io.modelcontextprotocol/related-task";
 
 /// Marks a request whose client wants a task (`params.task`, 2025-11-25).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct WantsTask;
+pub(super) struct TaskMarker;
 
 /// Returns the capability `tasks` of 2025-11-25.
 pub(super) fn capability() -> Value {

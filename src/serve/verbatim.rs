@@ -10,9 +10,9 @@ use rmcp::{
 use super::{NonetServer, origin::RequestOrigin, tasks};
 
 /// The handler with results unwrapped, for transports that let a service answer with any JSON.
-pub(super) struct Verbatim(pub(super) NonetServer);
+pub(super) struct VerbatimServer(pub(super) NonetServer);
 
-impl Service<RoleServer> for Verbatim {
+impl Service<RoleServer> for VerbatimServer {
     async fn handle_request(
         &self,
         request: ClientRequest,

@@ -6,7 +6,7 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-use nonet_config::{self as config, Sources};
+use nonet_config::{self as config, ValueSources};
 use nonet_meta as meta;
 
 fn root() -> &'static Path {
@@ -152,7 +152,7 @@ fn the_ten_keys_of_the_first_page_are_a_configuration_without_a_fault() {
     let file = folder.path().join(config::FILE_NAME);
     fs::write(&file, text).unwrap();
     let token = |name: &str| (name == "DOCS_TOKEN").then(|| "a-token-of-the-docs".to_string());
-    let loaded = config::load(&file, Sources { env: &token, ..Sources::NONE }).unwrap();
+    let loaded = config::load(&file, ValueSources { env: &token, ..ValueSources::NONE }).unwrap();
     assert_eq!((loaded.faults, loaded.warnings), (Vec::new(), Vec::new()));
 }
 

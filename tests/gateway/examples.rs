@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use nonet_config::{self as config, Sources};
+use nonet_config::{self as config, ValueSources};
 
 /// Returns a value for each secret, and a folder for `HOME`. Other variables in an example need a default, because
 /// nobody has set them.
@@ -16,7 +16,7 @@ fn variable(name: &str) -> Option<String> {
 #[test]
 fn every_example_is_a_configuration_without_a_fault() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
-    let sources = Sources { env: &variable, ..Sources::NONE };
+    let sources = ValueSources { env: &variable, ..ValueSources::NONE };
     let mut names = Vec::new();
     for entry in fs::read_dir(&folder).unwrap() {
         let entry = entry.unwrap();

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use nonet_base::clock::Clock;
 use nonet_config as config;
-use nonet_core::{Gateway, Options};
+use nonet_core::{Gateway, GatewayOptions};
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_state::session::Caller;
 use serde_json::{Value, json};
@@ -36,7 +36,8 @@ impl Setup {
     /// Opens a gateway with a test's clock and its state in a folder.
     pub async fn open_with_clock(self, clock: &Clock, state: &Path) -> Inside {
         let names: Vec<String> = self.servers.iter().map(|server| server.name.clone()).collect();
-        let options = Options { clock: clock.clone(), state: Some(state.into()), ..Options::default() };
+        let options =
+            GatewayOptions { clock: clock.clone(), state: Some(state.into()), ..GatewayOptions::default() };
         let inside = self.open_with(options);
         for name in &names {
             inside.until_listed(name).await;
@@ -47,16 +48,16 @@ impl Setup {
 
     /// Opens a gateway with its servers still starting.
     pub fn open_at_once(self) -> Inside {
-        self.open_with(Options::default())
+        self.open_with(GatewayOptions::default())
     }
 
-    fn open_with(self, options: Options) -> Inside {
+    fn open_with(self, options: GatewayOptions) -> Inside {
         let text = self.text(|_, _| "command = 'true'".into());
         let file = self.path("servers.toml");
-        let loaded = config::parse(&text, &file, config::Sources::NONE)
+        let loaded = config::parse(&text, &file, config::ValueSources::NONE)
             .unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
-        let mut options = Options { without_embedder: !self.embeds(), ..options };
+        let mut options = GatewayOptions { without_embedder: !self.embeds(), ..options };
         for server in self.servers {
             let Some(script) = server.script else { continue };
             let dial = move || {

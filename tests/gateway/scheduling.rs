@@ -634,7 +634,7 @@ async fn schedules_and_watches_can_be_switched_off() {
         let setup = shop(keys);
         let text = setup.text(|_, _| "command = 'true'".into());
         let loaded =
-            config::parse(&text, &setup.path("servers.toml"), config::Sources::NONE).expect("usable");
+            config::parse(&text, &setup.path("servers.toml"), config::ValueSources::NONE).expect("usable");
         inside.gateway.reload(loaded.config).await;
         inside.gateway.published().await;
     };

@@ -290,7 +290,7 @@ async fn the_policy_is_asked_at_each_check() {
     {
         let text = setup.text(|_, _| "command = 'true'".into());
         let loaded =
-            config::parse(&text, &setup.path("servers.toml"), config::Sources::NONE).expect("usable");
+            config::parse(&text, &setup.path("servers.toml"), config::ValueSources::NONE).expect("usable");
         watched.inside.gateway.reload(loaded.config).await;
         watched.inside.gateway.published().await;
         watched.check(&id).await;

@@ -11,7 +11,7 @@ pub const MAX_DEPTH: usize = 127;
 /// Where bytes stop being JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}")]
-pub struct NotJson {
+pub struct JsonError {
     what: &'static str,
     at: usize,
 }
@@ -39,9 +39,9 @@ pub fn take_member(value: &mut Value, key: &str) -> Value {
 
 /// Checks that the bytes are one UTF-8 JSON value and nothing else. Returns an object's members in order, or `None` for any
 /// other value. Numbers may have any number of digits; a lone surrogate is not a string.
-pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, NotJson> {
+pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, JsonError> {
     if let Err(error) = std::str::from_utf8(json) {
-        return Err(NotJson { what: "no UTF-8", at: error.valid_up_to() });
+        return Err(JsonError { what: "no UTF-8", at: error.valid_up_to() });
     }
     let mut members = None;
     let mut reader = Reader { json, at: 0 };
@@ -111,8 +111,8 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn flaw(&self, what: &'static str) -> NotJson {
-        NotJson { what, at: self.at }
+    fn flaw(&self, what: &'static str) -> JsonError {
+        JsonError { what, at: self.at }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -125,7 +125,7 @@ impl Reader<'_> {
         }
     }
 
-    fn expect(&mut self, byte: u8, what: &'static str) -> Result<(), NotJson> {
+    fn expect(&mut self, byte: u8, what: &'static str) -> Result<(), JsonError> {
         if self.peek() != Some(byte) {
             return Err(self.flaw(what));
         }
@@ -134,7 +134,7 @@ impl Reader<'_> {
     }
 
     /// Reads the outermost object.
-    fn object(&mut self) -> Result<Vec<Member>, NotJson> {
+    fn object(&mut self) -> Result<Vec<Member>, JsonError> {
         let mut members = Vec::new();
         self.at += 1;
         self.space();
@@ -162,7 +162,7 @@ impl Reader<'_> {
         Ok(members)
     }
 
-    fn colon(&mut self) -> Result<(), NotJson> {
+    fn colon(&mut self) -> Result<(), JsonError> {
         self.space();
         self.expect(b':', "no colon")?;
         self.space();
@@ -170,7 +170,7 @@ impl Reader<'_> {
     }
 
     /// Reads a value nested inside `depth` others.
-    fn value(&mut self, depth: usize) -> Result<(), NotJson> {
+    fn value(&mut self, depth: usize) -> Result<(), JsonError> {
         // A bit per open bracket, set for a brace; the innermost is the lowest bit.
         let (mut braces, mut open) = (0_u128, 0);
         loop {
@@ -229,7 +229,7 @@ impl Reader<'_> {
         }
     }
 
-    fn word(&mut self, word: &[u8]) -> Result<(), NotJson> {
+    fn word(&mut self, word: &[u8]) -> Result<(), JsonError> {
         if !self.json[self.at..].starts_with(word) {
             return Err(self.flaw("no value"));
         }
@@ -237,7 +237,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn digits(&mut self) -> Result<(), NotJson> {
+    fn digits(&mut self) -> Result<(), JsonError> {
         let from = self.at;
         while matches!(self.peek(), Some(b'0'..=b'9')) {
             self.at += 1;
@@ -248,7 +248,7 @@ impl Reader<'_> {
         }
     }
 
-    fn number(&mut self) -> Result<(), NotJson> {
+    fn number(&mut self) -> Result<(), JsonError> {
         if self.peek() == Some(b'-') {
             self.at += 1;
         }
@@ -270,7 +270,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<(), NotJson> {
+    fn string(&mut self) -> Result<(), JsonError> {
         self.expect(b'"', "no text")?;
         loop {
             self.at += plain(&self.json[self.at..]);
@@ -286,7 +286,7 @@ impl Reader<'_> {
         }
     }
 
-    fn escape(&mut self) -> Result<(), NotJson> {
+    fn escape(&mut self) -> Result<(), JsonError> {
         self.at += 1;
         match self.peek() {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
@@ -307,7 +307,7 @@ impl Reader<'_> {
     }
 
     /// Reads `uXXXX`.
-    fn unit(&mut self) -> Result<u32, NotJson> {
+    fn unit(&mut self) -> Result<u32, JsonError> {
         let hex = self.json.get(self.at + 1..self.at + 5).filter(|hex| hex.iter().all(u8::is_ascii_hexdigit));
         let unit = hex.and_then(|hex| u32::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
         let unit = unit.ok_or_else(|| self.flaw("no escape"))?;

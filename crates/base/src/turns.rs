@@ -91,7 +91,7 @@ impl Drop for SharedSlot {
 
 /// Too many are already waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMany;
+pub struct QueueFull;
 
 impl fmt::Debug for Turns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -116,7 +116,7 @@ impl Turns {
     }
 
     /// Takes a slot, or waits for one in the lane of its owner. Dropping the future leaves the lane.
-    pub async fn take(self: &Arc<Self>, owner: u64) -> Result<Slot, TooMany> {
+    pub async fn take(self: &Arc<Self>, owner: u64) -> Result<Slot, QueueFull> {
         let turn = {
             let mut queue = self.queue.lock();
             if queue.free > 0 {
@@ -124,7 +124,7 @@ impl Turns {
                 return Ok(Slot(Some(self.clone())));
             }
             if self.waiting.load(Ordering::Relaxed) >= self.longest {
-                return Err(TooMany);
+                return Err(QueueFull);
             }
             let (sender, turn) = oneshot::channel();
             queue.join(owner, sender);
@@ -132,7 +132,7 @@ impl Turns {
         };
         let _waits = Waits::new(&self.waiting);
         // The sender is dropped only with the queue, which lives as long as this borrow.
-        turn.await.map_err(|_| TooMany)
+        turn.await.map_err(|_| QueueFull)
     }
 
     /// Returns how many slots are taken.
@@ -270,7 +270,7 @@ mod tests {
         let (mut second, mut third) = (Box::pin(turns.take(1)), Box::pin(turns.take(2)));
         assert!((&mut second).now_or_never().is_none());
         assert!((&mut third).now_or_never().is_none());
-        assert_eq!(turns.take(3).now_or_never().expect("at once").err(), Some(TooMany));
+        assert_eq!(turns.take(3).now_or_never().expect("at once").err(), Some(QueueFull));
         drop(first);
         let slot = second.await.expect("its turn");
         // The slot was on its way when the waiter gave up.

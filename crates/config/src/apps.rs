@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use nonet_text::fault::Code;
+use nonet_text::fault::FaultCode;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -291,7 +291,7 @@ fn codes(_: &mut SchemaGenerator) -> Schema {
 
 impl Default for RetryRule {
     fn default() -> Self {
-        let on = Code::ALL.into_iter().filter(|code| code.retryable());
+        let on = FaultCode::ALL.into_iter().filter(|code| code.retryable());
         let on = on.map(|code| code.as_str().into()).collect();
         Self { times: Retry::TIMES, wait: Retry::WAIT, on }
     }

@@ -18,7 +18,7 @@ use super::{
     schema::path_params,
     servers::Placement,
 };
-use crate::workflow::{self, Flaw, INDEX, INPUT, ITEM, PlanNode, StepReferences};
+use crate::workflow::{self, INDEX, INPUT, ITEM, PlanFlaw, PlanNode, StepReferences};
 
 /// How deep apps may be nested.
 pub const APPS_DEEP: usize = 5;
@@ -440,13 +440,15 @@ impl<'a> Checker<'a> {
         for flaw in workflow::needs(&nodes, &[INPUT]).1 {
             let step = |at: usize| join(&join(pointer, "steps"), &at.to_string());
             match flaw {
-                Flaw::SameId { id, first, second } => {
+                PlanFlaw::SameId { id, first, second } => {
                     let message = format!("{} is already the id of step {}", quoted(&id), first + 1);
                     let place = written(&steps[second]).map_or(step(second), |_| join(&step(second), "id"));
                     self.fault(&place, FaultSide::Value, &message, "Give each step a different id.");
                 }
-                Flaw::UnknownId { at, name, .. } => self.unknown_step(&step(at), &steps[at], &name, &names),
-                Flaw::Cycle { calls, path } => {
+                PlanFlaw::UnknownId { at, name, .. } => {
+                    self.unknown_step(&step(at), &steps[at], &name, &names)
+                }
+                PlanFlaw::Cycle { calls, path } => {
                     let message = match calls[..] {
                         [_] => "the step waits for itself".into(),
                         _ => format!("circular dependency of steps: {}", quoted(&path)),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::LazyLock, time::Duration};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Config, Globs, Sources, read, values::time};
+use super::{Config, Globs, ValueSources, read, values::time};
 use crate::secrets_file::SecretsFile;
 
 /// When a call in flight becomes a task for an unknown client: most clients give up after 60 s.
@@ -84,7 +84,7 @@ impl Default for ClientLimits {
 
 static BUILT_IN: LazyLock<BTreeMap<String, ClientSettings>> = LazyLock::new(|| {
     let file = Path::new("clients.toml");
-    let written = read::read(include_str!("clients.toml"), file, Sources::NONE, &SecretsFile::default());
+    let written = read::read(include_str!("clients.toml"), file, ValueSources::NONE, &SecretsFile::default());
     let written = written.expect("the built-in table is TOML; a test reads it");
     serde_json::from_value(written.value["clients"].clone())
         .expect("the built-in table fits; a test reads it")
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     fn limits(toml: &str, client: &str) -> ClientLimits {
-        let loaded = crate::parse(toml, Path::new("servers.toml"), Sources::NONE).expect("usable");
+        let loaded = crate::parse(toml, Path::new("servers.toml"), ValueSources::NONE).expect("usable");
         assert_eq!(loaded.faults, []);
         loaded.config.limits(client)
     }

@@ -12,22 +12,22 @@ const KEYRING: &str = "keyring:";
 
 /// The sources of values outside the file.
 #[derive(Clone, Copy)]
-pub struct Sources<'a> {
+pub struct ValueSources<'a> {
     /// The environment: returns a variable's value, if set.
     pub env: &'a dyn Fn(&str) -> Option<String>,
     /// The keyring. Asked only for the names in `${keyring:NAME}`.
     pub keyring: &'a dyn Fn(&str) -> Result<String, keyring::Error>,
 }
 
-impl Sources<'_> {
+impl ValueSources<'_> {
     /// No variables and no keyring.
-    pub const NONE: Sources<'static> =
-        Sources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
+    pub const NONE: ValueSources<'static> =
+        ValueSources { env: &|_| None, keyring: &|_| Err(keyring::Error::Missing(String::new())) };
 
     /// Runs `read` with this process's environment and this system's keyring, which nobody may be there to unlock.
-    pub fn of_this_machine<T>(read: impl FnOnce(Sources<'_>) -> T) -> T {
+    pub fn of_this_machine<T>(read: impl FnOnce(ValueSources<'_>) -> T) -> T {
         let keyring = Keyring::system(keyring::UNATTENDED);
-        read(Sources { env: &variables::var, keyring: &|name| keyring.get(name) })
+        read(ValueSources { env: &variables::var, keyring: &|name| keyring.get(name) })
     }
 }
 
@@ -65,28 +65,28 @@ impl ExpandError {
 
 /// Returns the text with its variables expanded, or every fault. As in a shell, a default applies if the variable is empty or
 /// unset. Values are not expanded recursively.
-pub(super) fn expand(text: &str, sources: Sources) -> Result<String, Vec<ExpandError>> {
+pub(super) fn expand(text: &str, sources: ValueSources) -> Result<String, Vec<ExpandError>> {
     let mut troubles = Vec::new();
     let mut expanded = String::new();
     fill(text, sources, &mut expanded, &mut troubles);
     if troubles.is_empty() { Ok(expanded) } else { Err(troubles) }
 }
 
-fn fill(text: &str, sources: Sources, out: &mut String, troubles: &mut Vec<ExpandError>) {
+fn fill(text: &str, sources: ValueSources, out: &mut String, troubles: &mut Vec<ExpandError>) {
     for piece in pieces(text) {
         match piece {
-            Piece::Plain(text) => out.push_str(text),
-            Piece::Keyring(name) => match (sources.keyring)(name) {
+            TextPiece::Plain(text) => out.push_str(text),
+            TextPiece::Keyring(name) => match (sources.keyring)(name) {
                 Ok(value) => out.push_str(&value),
                 Err(error) => troubles.push(ExpandError::Keyring { name: name.into(), error }),
             },
-            Piece::Variable { name, default } => match ((sources.env)(name), default) {
+            TextPiece::Variable { name, default } => match ((sources.env)(name), default) {
                 (Some(value), None) => out.push_str(&value),
                 (Some(value), Some(_)) if !value.is_empty() => out.push_str(&value),
                 (_, Some(default)) => fill(default, sources, out, troubles),
                 (None, None) => troubles.push(ExpandError::Unset(name.into())),
             },
-            Piece::Malformed => return troubles.push(ExpandError::Malformed),
+            TextPiece::Malformed => return troubles.push(ExpandError::Malformed),
         }
     }
 }
@@ -96,7 +96,7 @@ const MAX_NESTING: usize = 16;
 
 /// A piece of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum TextPiece<'a> {
     /// Literal text, without the escape.
     Plain(&'a str),
     /// `${NAME}` or `${NAME:-default}`; the default can be split in turn.
@@ -113,57 +113,57 @@ pub enum Piece<'a> {
 }
 
 /// Splits a text into pieces.
-pub fn pieces(text: &str) -> Pieces<'_> {
-    Pieces { rest: text, nesting: MAX_NESTING }
+pub fn pieces(text: &str) -> TextPieces<'_> {
+    TextPieces { rest: text, nesting: MAX_NESTING }
 }
 
 /// The pieces of a text, in order.
-pub struct Pieces<'a> {
+pub struct TextPieces<'a> {
     rest: &'a str,
     nesting: usize,
 }
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
+impl<'a> Iterator for TextPieces<'a> {
+    type Item = TextPiece<'a>;
 
-    fn next(&mut self) -> Option<Piece<'a>> {
+    fn next(&mut self) -> Option<TextPiece<'a>> {
         let Some(begin) = self.rest.find("${") else {
             let rest = std::mem::take(&mut self.rest);
-            return (!rest.is_empty()).then_some(Piece::Plain(rest));
+            return (!rest.is_empty()).then_some(TextPiece::Plain(rest));
         };
         // The escape has an extra `$` in front.
         let escaped = self.rest[..begin].ends_with('$');
         let (plain, rest) = self.rest.split_at(begin - usize::from(escaped));
         if !plain.is_empty() {
             self.rest = rest;
-            return Some(Piece::Plain(plain));
+            return Some(TextPiece::Plain(plain));
         }
         let inside = &self.rest[begin + 2..];
         let (piece, after) = match escaped {
-            true => (Piece::Plain("${"), inside),
-            false => self.braced(inside).unwrap_or((Piece::Malformed, inside)),
+            true => (TextPiece::Plain("${"), inside),
+            false => self.braced(inside).unwrap_or((TextPiece::Malformed, inside)),
         };
         self.rest = after;
         Some(piece)
     }
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> TextPieces<'a> {
     /// Parses the variable after `${`. Also returns the text after its `}`.
-    fn braced(&self, inside: &'a str) -> Option<(Piece<'a>, &'a str)> {
+    fn braced(&self, inside: &'a str) -> Option<(TextPiece<'a>, &'a str)> {
         let end = closing_brace(inside)?;
         let (content, after) = (&inside[..end], &inside[end + 1..]);
         if let Some(name) = content.strip_prefix(KEYRING) {
-            return keyring::is_name(name).then_some((Piece::Keyring(name), after));
+            return keyring::is_name(name).then_some((TextPiece::Keyring(name), after));
         }
         let (name, default) = match content.split_once(":-") {
             Some((name, default)) => (name, Some(default)),
             None => (content, None),
         };
         let nesting = self.nesting.checked_sub(1)?;
-        let mut parts = Pieces { rest: default.unwrap_or_default(), nesting };
-        let readable = keyring::is_name(name) && parts.all(|piece| piece != Piece::Malformed);
-        readable.then_some((Piece::Variable { name, default }, after))
+        let mut parts = TextPieces { rest: default.unwrap_or_default(), nesting };
+        let readable = keyring::is_name(name) && parts.all(|piece| piece != TextPiece::Malformed);
+        readable.then_some((TextPiece::Variable { name, default }, after))
     }
 }
 
@@ -199,7 +199,7 @@ mod tests {
             "SHUT" => Err(keyring::Error::Locked("asleep".into())),
             name => Err(keyring::Error::NoSecret(name.into())),
         };
-        let result = expand(text, Sources { env: &env, keyring: &keyring })
+        let result = expand(text, ValueSources { env: &env, keyring: &keyring })
             .map_err(|troubles| troubles.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
         assert_eq!(result.as_deref().map_err(String::as_str), expected, "{text}");
     }

@@ -115,16 +115,16 @@ const EXAMPLE: &str = r#"  [servers.memory]
 
 /// No configuration file was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotFound {
+pub struct ConfigNotFound {
     /// The path without a file; none if the user's home folder is unknown.
     pub looked_at: Option<PathBuf>,
     /// Whether the user has named the file.
     pub named: bool,
 }
 
-impl std::error::Error for NotFound {}
+impl std::error::Error for ConfigNotFound {}
 
-impl fmt::Display for NotFound {
+impl fmt::Display for ConfigNotFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let missing = match &self.looked_at {
             Some(file) => format!("there is no {}", file.display()),

@@ -57,8 +57,8 @@ pub use check::{APPS_DEEP, OF_REST};
 pub use clients::{ClientLimits, ClientSettings};
 pub use cluster::{ClusterSettings, RedisAddresses, RedisUrl, ReplicaAddress};
 pub use endpoints::Endpoint;
-pub use expand::Sources;
-pub use fault::{ConfigFault, LoadError, NotFound};
+pub use expand::ValueSources;
+pub use fault::{ConfigFault, ConfigNotFound, LoadError};
 pub use groups::{
     ApprovalHook, ApproveBy, Category, GatewaySettings, NewServers, OnChange, Outlet, PolicyRule, Profile,
     Risk, ToolInjection,
@@ -83,7 +83,7 @@ pub use values::{BearerToken, Globs, Priorities, Secret};
 
 use crate::secrets_file::SecretsFile;
 use expand::Env;
-pub use expand::{Piece, closing_brace, pieces};
+pub use expand::{TextPiece, closing_brace, pieces};
 use nonet_base::{files, text::hex};
 use nonet_search as search;
 use nonet_text::name::ServerName;
@@ -206,7 +206,7 @@ impl LoadedConfig {
 
 /// Reads and checks a file. `sources` supply the environment and the keyring; a variable missing in the environment is
 /// looked up in `secrets.env` beside the file.
-pub fn load(file: &Path, sources: Sources) -> Result<LoadedConfig, LoadError> {
+pub fn load(file: &Path, sources: ValueSources) -> Result<LoadedConfig, LoadError> {
     let text = read_text(file).map_err(|source| LoadError::Unreadable { file: file.into(), source })?;
     load_text(&text, file, sources)
 }
@@ -218,7 +218,7 @@ pub fn read_text(file: &Path) -> io::Result<String> {
 }
 
 /// Checks the text of a file, with the `secrets.env` beside it. `sources` are as for [`load`].
-pub fn load_text(text: &str, file: &Path, sources: Sources) -> Result<LoadedConfig, LoadError> {
+pub fn load_text(text: &str, file: &Path, sources: ValueSources) -> Result<LoadedConfig, LoadError> {
     let path = secrets_file::beside(file);
     let at = |line: usize, message: String, remedy: String| ConfigFault {
         file: path.clone(),
@@ -257,7 +257,7 @@ pub fn load_text(text: &str, file: &Path, sources: Sources) -> Result<LoadedConf
 }
 
 /// Checks a text as if it were in `file`, which need not exist.
-pub fn parse(text: &str, file: &Path, sources: Sources) -> Result<LoadedConfig, LoadError> {
+pub fn parse(text: &str, file: &Path, sources: ValueSources) -> Result<LoadedConfig, LoadError> {
     parse_with(text, file, sources, &SecretsFile::default())
 }
 
@@ -265,7 +265,7 @@ pub fn parse(text: &str, file: &Path, sources: Sources) -> Result<LoadedConfig, 
 pub fn parse_with(
     text: &str,
     file: &Path,
-    sources: Sources,
+    sources: ValueSources,
     secrets: &SecretsFile,
 ) -> Result<LoadedConfig, LoadError> {
     let mut written = read::read(text, file, sources, secrets)?;
@@ -291,7 +291,7 @@ pub fn has_cluster(text: &str) -> bool {
 }
 
 /// Expands the `${VAR}`s of a text, or returns the reason and the remedy.
-pub fn expand(text: &str, sources: Sources) -> Result<String, String> {
+pub fn expand(text: &str, sources: ValueSources) -> Result<String, String> {
     expand::expand(text, sources).map_err(|troubles| {
         let told: Vec<String> =
             troubles.iter().map(|trouble| format!("{trouble}. {}", trouble.remedy())).collect();
@@ -301,11 +301,11 @@ pub fn expand(text: &str, sources: Sources) -> Result<String, String> {
 
 /// Returns the file to use: the named one, else the user's own. A `servers.toml` in the current folder may be somebody else's,
 /// so only the command line decides about it.
-pub fn find(named: Option<&Path>) -> Result<PathBuf, NotFound> {
+pub fn find(named: Option<&Path>) -> Result<PathBuf, ConfigNotFound> {
     let file = named.map(Path::to_path_buf).or_else(user_file);
     match file {
         Some(file) if file.exists() => Ok(file),
-        looked_at => Err(NotFound { looked_at, named: named.is_some() }),
+        looked_at => Err(ConfigNotFound { looked_at, named: named.is_some() }),
     }
 }
 

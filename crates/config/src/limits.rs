@@ -103,21 +103,22 @@ impl LimitSettings {
 mod tests {
     use std::path::Path;
 
-    use super::super::{Sources, parse};
+    use super::super::{ValueSources, parse};
     use nonet_text::name::ServerName;
     use nonet_wire::Limits;
 
     #[test]
     fn limits_hold_for_every_server_and_have_bounds() {
         let text = "[limits]\nresult_bytes = 2_000_000\n[servers.a]\ncommand = 'a'\n";
-        let config = parse(text, Path::new("servers.toml"), Sources::NONE).expect("usable").config;
+        let config = parse(text, Path::new("servers.toml"), ValueSources::NONE).expect("usable").config;
         assert_eq!(config.limits.messages().answer.bytes, 2_000_000);
         let server = &config.servers[&ServerName::new("a").expect("a name")];
         assert_eq!(server.limits, config.limits.messages());
         assert_eq!(server.limits.page, Limits::default().page);
         let fault = |key: &str| {
             let text = format!("[limits]\n{key}\n");
-            let faults = parse(&text, Path::new("servers.toml"), Sources::NONE).expect_err("it is fatal");
+            let faults =
+                parse(&text, Path::new("servers.toml"), ValueSources::NONE).expect_err("it is fatal");
             faults.to_string()
         };
         assert!(fault("result_bytes = 1").contains("limits.result_bytes"));

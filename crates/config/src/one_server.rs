@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 use toml_edit::{DocumentMut, Item, Table, Value as Toml};
 
-use super::{ConfigFault, LoadError, ServerSettings, expand::Sources};
+use super::{ConfigFault, LoadError, ServerSettings, expand::ValueSources};
 use crate::keyring;
 
 /// A checked server, with its keys as they would be in the file.
@@ -37,7 +37,7 @@ pub fn server_of(
     servers.insert(name, Item::Table(table));
     let mut document = DocumentMut::new();
     document.insert("servers", Item::Table(servers));
-    let sources = Sources { env, keyring: &|name| Err(keyring::Error::NoSecret(name.into())) };
+    let sources = ValueSources { env, keyring: &|name| Err(keyring::Error::NoSecret(name.into())) };
     match super::parse(&document.to_string(), file, sources) {
         Ok(mut loaded) => match loaded.config.servers.pop_first() {
             Some((_, settings)) if loaded.faults.is_empty() => Ok(OneServer { settings, keys }),
@@ -108,7 +108,7 @@ mod tests {
         for (key, value) in &one.keys {
             file["servers"]["a"][key.as_str()] = Item::Value(toml_value(value));
         }
-        let again = config::parse(&file.to_string(), Path::new("/etc/servers.toml"), Sources::NONE);
+        let again = config::parse(&file.to_string(), Path::new("/etc/servers.toml"), ValueSources::NONE);
         let again = again.expect("usable").config.servers.pop_first().expect("a server").1;
         assert_eq!(again, one.settings);
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use toml_edit::{Document, Item, Value as Toml};
 
-use super::expand::{Piece, pieces};
+use super::expand::{TextPiece, pieces};
 
 /// The keys of addresses and documents that need not contain `://`.
 const PLACES: [&str; 4] = ["url", "openapi", "base_url", "webhook"];
@@ -100,12 +100,12 @@ impl OutlineEntry {
 fn names(text: &str, into: &mut BTreeSet<String>) {
     for piece in pieces(text) {
         match piece {
-            Piece::Variable { name, default } => {
+            TextPiece::Variable { name, default } => {
                 into.insert(name.into());
                 default.into_iter().for_each(|default| names(default, into));
             }
-            Piece::Keyring(name) => drop(into.insert(format!("keyring:{name}"))),
-            Piece::Plain(_) | Piece::Malformed => {}
+            TextPiece::Keyring(name) => drop(into.insert(format!("keyring:{name}"))),
+            TextPiece::Plain(_) | TextPiece::Malformed => {}
         }
     }
 }

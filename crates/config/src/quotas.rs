@@ -83,10 +83,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{self as config, LoadError, Sources};
+    use crate::{self as config, LoadError, ValueSources};
 
     fn quotas(toml: &str, profile: Option<&str>) -> Quotas {
-        let loaded = config::parse(toml, Path::new("servers.toml"), Sources::NONE).expect("usable");
+        let loaded = config::parse(toml, Path::new("servers.toml"), ValueSources::NONE).expect("usable");
         assert_eq!(loaded.faults, []);
         loaded.config.quotas(profile)
     }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn a_wrong_figure_has_its_line() {
         let check = |toml: &str, key: &str, word: &str| {
-            let parsed = config::parse(toml, Path::new("servers.toml"), Sources::NONE);
+            let parsed = config::parse(toml, Path::new("servers.toml"), ValueSources::NONE);
             let faults = match parsed {
                 Err(LoadError::Faults(faults)) => faults,
                 Ok(loaded) => loaded.faults,

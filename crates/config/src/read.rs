@@ -14,7 +14,7 @@ use toml_edit::{Document, Item, TableLike, Value as Toml};
 
 use super::{
     ConfigFault, LoadError,
-    expand::{ExpandError, Sources, expand},
+    expand::{ExpandError, ValueSources, expand},
     explain::quoted,
 };
 use crate::{keyring, secrets_file::SecretsFile};
@@ -68,7 +68,7 @@ pub(super) enum FaultSide {
 pub(super) fn read(
     text: &str,
     file: &Path,
-    sources: Sources,
+    sources: ValueSources,
     kept: &SecretsFile,
 ) -> Result<ConfigSource, LoadError> {
     let lines = LineStarts::new(text);
@@ -203,7 +203,7 @@ pub fn written_key(key: &str) -> String {
 struct Walk<'a> {
     written: ConfigSource,
     lines: LineStarts<'a>,
-    sources: Sources<'a>,
+    sources: ValueSources<'a>,
     kept: &'a SecretsFile,
     /// Whether the current value is in a disabled entry, whose secrets are not requested and may be missing.
     is_off: bool,
@@ -292,7 +292,7 @@ impl Walk<'_> {
                 Some(value.into())
             })
         };
-        let expanded = expand(text, Sources { env: &env, keyring: &keyring });
+        let expanded = expand(text, ValueSources { env: &env, keyring: &keyring });
         if let Some(entry) = self.written.entry_pointer(pointer) {
             self.written.secrets.entry(entry.into()).or_default().append(&mut found.borrow_mut());
         }

@@ -4,7 +4,7 @@
 //! line in the file.
 
 use nonet_search as search;
-use nonet_text::{fault::Code, name::ServerName};
+use nonet_text::{fault::FaultCode, name::ServerName};
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
 
@@ -72,10 +72,10 @@ pub(super) const FORMATS: [(&str, Check); 28] = [
         Err(SelectError::Syntax(_, why)) => Err(format!("is not a jq filter ({why})")),
         Err(error) => Err(format!("is not a jq filter ({error})")),
     }),
-    ("fault-code", |text| match Code::of(text) {
+    ("fault-code", |text| match FaultCode::of(text) {
         Some(_) => Ok(()),
         None => {
-            let known = Code::ALL.map(Code::as_str);
+            let known = FaultCode::ALL.map(FaultCode::as_str);
             Err(format!("is not an error code; choose from {}", known.join(", ")))
         }
     }),

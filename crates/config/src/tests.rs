@@ -35,8 +35,8 @@ fn keyring(name: &str) -> Result<String, keyring::Error> {
     }
 }
 
-fn here() -> Sources<'static> {
-    Sources { env: &env, keyring: &keyring }
+fn here() -> ValueSources<'static> {
+    ValueSources { env: &env, keyring: &keyring }
 }
 
 fn loaded(text: &str) -> LoadedConfig {

@@ -11,8 +11,8 @@ mod schedule;
 mod tests;
 mod when;
 
-pub use plan::{CallKind, Flaw, OnError, Plan, PlanNode, PlannedCall, Retry, needs};
-pub use schedule::{Effect, Event, Pace, Reason, Schedule, StepOutcome};
+pub use plan::{CallKind, OnError, Plan, PlanFlaw, PlanNode, PlannedCall, Retry, needs};
+pub use schedule::{HoldReason, Pace, Schedule, ScheduleEffect, ScheduleEvent, StepOutcome};
 pub use when::{StepReferences, reads_item};
 
 /// The name of the input in the templates of an app's workflow.

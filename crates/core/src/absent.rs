@@ -8,10 +8,10 @@ use nonet_config::{UnusableEntry, shell};
 use nonet_search::outcomes;
 use nonet_servers::{
     catalog::APPS,
-    downstream::{Remedy, State},
+    downstream::{ConnectionState, Remedy},
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name,
 };
 use serde_json::{Value, json};
@@ -112,7 +112,7 @@ impl Gate {
         let (server, connection) = named.max_by_key(|(server, _)| server.len())?;
         match connection.state() {
             // Its list is still pending.
-            State::Starting | State::Ready { .. } => None,
+            ConnectionState::Starting | ConnectionState::Ready { .. } => None,
             state => Some(not_ready(server, state)),
         }
     }
@@ -160,12 +160,16 @@ impl Gate {
             let is_known = self.catalog().servers().contains_key(name);
             let why = match connection.state() {
                 _ if is_known || !self.may_concern(name) => continue,
-                State::Down { error, .. } => format!("is down: {}", clip(&error, REASON)),
-                State::AuthRequired { remedy: Remedy::Login(login), .. } => {
+                ConnectionState::Down { error, .. } => format!("is down: {}", clip(&error, REASON)),
+                ConnectionState::AuthRequired { remedy: Remedy::Login(login), .. } => {
                     format!("requires sign-in: the user must run `{login}`")
                 }
-                State::AuthRequired { error, .. } => format!("requires sign-in: {}", clip(&error, REASON)),
-                State::Starting | State::Ready { .. } | State::Stopped => continue,
+                ConnectionState::AuthRequired { error, .. } => {
+                    format!("requires sign-in: {}", clip(&error, REASON))
+                }
+                ConnectionState::Starting | ConnectionState::Ready { .. } | ConnectionState::Stopped => {
+                    continue;
+                }
             };
             let settings = connection.settings();
             let about =
@@ -195,5 +199,5 @@ fn needs_config(server: &str, left_out: &UnusableEntry) -> Fault {
         "`{server}` is left out because its configuration is incomplete or wrong. {} Nonet reloads the changed file at once.",
         left_out.why()
     );
-    Fault { retryable: false, ..Fault::new(Code::ServerDown, message) }
+    Fault { retryable: false, ..Fault::new(FaultCode::ServerDown, message) }
 }

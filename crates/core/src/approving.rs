@@ -14,7 +14,7 @@ use nonet_parts::{
 };
 use nonet_servers::catalog::Tool;
 use nonet_store::StoreError;
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -85,7 +85,7 @@ impl Gateway {
                     unasked.rule,
                     self.where_to_answer(&one)
                 );
-                let fault = Fault::new(Code::NeedsApproval, message)
+                let fault = Fault::new(FaultCode::NeedsApproval, message)
                     .details(json!({ "approval": one.id(), "left_s": one.left.as_secs() }));
                 unasked.fault = Some(Box::new(fault));
                 Err(PrepareError::Asks(unasked))
@@ -178,7 +178,7 @@ impl Gateway {
                 let Some(one) = self.approvals.ask(owner, asked).await.map_err(not_kept)? else {
                     let message = "Too many approvals are already waiting for the user. They are decided \
                                    with `nonet approve`, or expire after some minutes.";
-                    return Err(Fault::new(Code::RateLimited, message));
+                    return Err(Fault::new(FaultCode::RateLimited, message));
                 };
                 match hook {
                     Some(hook) => self.consult(caller, hook, one).await?,
@@ -285,7 +285,7 @@ impl Gateway {
                      (`approve_by`). {} Tell the user; then call ask_user with the token: it waits for the answer.",
                     self.where_to_answer(&one)
                 );
-                Err(Fault::new(Code::NeedsApproval, told)
+                Err(Fault::new(FaultCode::NeedsApproval, told)
                     .details(
                         json!({ "approval": one.id(), "left_s": one.left.as_secs(), "question": message }),
                     )
@@ -361,5 +361,5 @@ fn not_kept(error: StoreError) -> Fault {
 
 fn over() -> Fault {
     let message = "The approval was used by another call, or has expired. Make the call again to ask again.";
-    Fault::new(Code::NeedsApproval, message)
+    Fault::new(FaultCode::NeedsApproval, message)
 }

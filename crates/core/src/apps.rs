@@ -12,14 +12,14 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use nonet_base::{clock::millis, text::clip};
 use nonet_config::{APPS_DEEP, App, AppKind, Config, Step, StepKind};
-use nonet_parts::jobs::Progress;
+use nonet_parts::jobs::JobProgress;
 use nonet_schema::{Schema, from_text};
 use nonet_servers::{
     catalog::{APPS, EntryKind, guide::is_named},
     downstream::ProgressSink,
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name,
     results::{CallResult, is_error, json_len, value_of},
 };
@@ -81,14 +81,14 @@ impl InnerApproval {
         match open.map(|open| *open) {
             Some(OpenQuestion::Approve(asked)) => self.put(asked),
             // An app that asks is not run inside a run or another app.
-            _ => Fault::new(Code::Internal, "A step waits for the user without a question.").to_result(),
+            _ => Fault::new(FaultCode::Internal, "A step waits for the user without a question.").to_result(),
         }
     }
 
     fn put(&self, asked: RunApproval) -> Value {
         let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
         let _ = self.0.set(asked);
-        Fault::new(Code::NeedsApproval, message).to_result()
+        Fault::new(FaultCode::NeedsApproval, message).to_result()
     }
 }
 
@@ -354,7 +354,7 @@ impl Gateway {
         let (gateway, token, id) = (self.clone(), cancel.clone(), app.id);
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
-        let progress: Progress = Arc::new(move || last.last());
+        let progress: JobProgress = Arc::new(move || last.last());
         let background = app.handing.background;
         let run = Run {
             progress,
@@ -411,8 +411,9 @@ impl Gateway {
             return Err(may_not_be_used(&name::full_name(APPS, id), &rule).next("call_app", json!({})));
         }
         let within = &caller.within;
-        let refused =
-            |why: String| Err(Fault::new(Code::InvalidParams, format!("The app `{id}` was not run: {why}")));
+        let refused = |why: String| {
+            Err(Fault::new(FaultCode::InvalidParams, format!("The app `{id}` was not run: {why}")))
+        };
         let path = || within.iter().map(|app| &**app).chain([id]).collect::<Vec<_>>().join(" -> ");
         if within.iter().any(|outer| **outer == *id) {
             return refused(format!("it would run inside itself ({}).", path()));
@@ -435,8 +436,8 @@ impl Gateway {
 fn outcome_of(answer: &Result<Value, Interrupt>) -> &'static str {
     match answer {
         Ok(result) if is_error(result) => {
-            let code = error_of(result)["code"].as_str().and_then(Code::of);
-            code.map_or("tool_error", Code::as_str)
+            let code = error_of(result)["code"].as_str().and_then(FaultCode::of);
+            code.map_or("tool_error", FaultCode::as_str)
         }
         Ok(_) | Err(Interrupt::Task(_)) => "ok",
         Err(Interrupt::Fault(fault)) => fault.code.as_str(),
@@ -475,7 +476,7 @@ pub(super) fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
     if let Some(left_out) = config.left_out_apps.get(id) {
         let message =
             format!("The app `{id}` cannot be used until the user corrects its entry. {}", left_out.why());
-        return Fault::new(Code::NotFound, message);
+        return Fault::new(FaultCode::NotFound, message);
     }
     let near = name::nearest(id, config.apps.keys().map(String::as_str), 3);
     let message = format!("There is no app `{}`. call_app without `app_id` lists them.", clip(id, 100));
@@ -483,7 +484,7 @@ pub(super) fn unknown_app(config: &Config, id: &str, input: Value) -> Fault {
         Some(first) => json!({ "app_id": first, "input": input }),
         None => json!({}),
     };
-    Fault::new(Code::NotFound, message).next("call_app", next).suggest(near)
+    Fault::new(FaultCode::NotFound, message).next("call_app", next).suggest(near)
 }
 
 /// Reads JSON in a string as the input of a workflow that declares none: the workflow takes members of it.
@@ -506,7 +507,7 @@ pub(super) fn read_input(caller: &Caller, id: &str, schema: &Value, input: Value
     let reading = schema.read(input).map_err(|misfit| {
         let example = json!({ "app_id": id, "input": misfit.example });
         let message = format!("The input does not fit the app `{id}`: {}.", misfit.faults.join("; "));
-        Fault::new(Code::InvalidParams, message)
+        Fault::new(FaultCode::InvalidParams, message)
             .details(json!({ "corrected_call": { "tool": "call_app", "arguments": example } }))
             .next("call_app", json!({}))
     })?;

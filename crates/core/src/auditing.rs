@@ -4,10 +4,10 @@ use std::path::Path;
 
 use nonet_base::text::clip;
 use nonet_config::{Config, Policy, Transport};
-use nonet_parts::audit::{Audit, AuditStatus, AuditedCall, Entry, MaskRules, masked};
+use nonet_parts::audit::{Audit, AuditEntry, AuditStatus, AuditedCall, MaskRules, masked};
 use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::json_len,
 };
 use serde_json::{Map, Value, json};
@@ -67,14 +67,14 @@ fn secrets(config: &Config) -> Vec<String> {
 }
 
 /// Describes a caller for a line.
-fn who(caller: &Caller) -> Entry {
-    Entry {
+fn who(caller: &Caller) -> AuditEntry {
+    AuditEntry {
         client: clip(&caller.client, MAX_NAME).into(),
         session: caller.lasting.then_some(caller.session.id),
         profile: caller.session.profile.clone(),
         token: caller.token.as_ref().map(|token| token.place.clone()),
         within: caller.within.clone(),
-        ..Entry::default()
+        ..AuditEntry::default()
     }
 }
 
@@ -83,8 +83,11 @@ impl Gateway {
     pub(super) fn begin(&self, caller: &Caller, name: &str, params: &Value) -> CallInFlight {
         let begun = CallInFlight::keeping(caller, params, self.most_kept_of_calls());
         if let Some(audit) = &self.audit {
-            let entry =
-                Entry { tool: clip(name, MAX_NAME).into(), bytes_in: Some(begun.bytes_in), ..who(caller) };
+            let entry = AuditEntry {
+                tool: clip(name, MAX_NAME).into(),
+                bytes_in: Some(begun.bytes_in),
+                ..who(caller)
+            };
             *begun.audited.lock() = Some(audit.call(entry, params));
         }
         begun
@@ -94,7 +97,7 @@ impl Gateway {
     pub(super) fn audit_app(&self, caller: &Caller, name: &str, input: &Value) -> Option<AuditedCall> {
         let audit = self.audit.as_ref()?;
         let entry =
-            Entry { tool: clip(name, MAX_NAME).into(), bytes_in: Some(json_len(input)), ..who(caller) };
+            AuditEntry { tool: clip(name, MAX_NAME).into(), bytes_in: Some(json_len(input)), ..who(caller) };
         Some(audit.call(entry, input))
     }
 
@@ -104,7 +107,7 @@ impl Gateway {
         let message = format!(
             "Not called: the audit log cannot be written ({why}), and `on_failure = \"refuse\"` of [audit] allows no call without a line. The user must free space or repair the folder."
         );
-        Err(Fault::new(Code::Internal, message).retry_after(std::time::Duration::from_secs(5)))
+        Err(Fault::new(FaultCode::Internal, message).retry_after(std::time::Duration::from_secs(5)))
     }
 
     /// Ends the line of a call of a server. Returns the fault that takes the place of the answer, if the line cannot be
@@ -114,7 +117,7 @@ impl Gateway {
             let message = format!(
                 "The call was made, but its answer is withheld: the audit log cannot be written ({why}), and `on_failure = \"refuse\"` of [audit] allows no answer without a line. Do not repeat a call that changes something; the user must free space or repair the folder first."
             );
-            Fault::new(Code::Internal, message)
+            Fault::new(FaultCode::Internal, message)
         })
     }
 
@@ -141,7 +144,7 @@ impl Gateway {
         // An action of a failed plan has no line yet.
         let mut call = own.unwrap_or_else(|| {
             let tool = clip(name, MAX_NAME).into();
-            audit.call(Entry { tool, bytes_in: Some(begun.bytes_in), ..who(caller) }, &Value::Null)
+            audit.call(AuditEntry { tool, bytes_in: Some(begun.bytes_in), ..who(caller) }, &Value::Null)
         });
         if let Some(entry) = call.entry() {
             self.say_why(entry, &self.gate(&caller.session), name, fault.code);
@@ -151,13 +154,13 @@ impl Gateway {
     }
 
     /// Adds the rule that refused a call to the entry.
-    fn say_why(&self, entry: &mut Entry, gate: &Gate, name: &str, code: Code) {
+    fn say_why(&self, entry: &mut AuditEntry, gate: &Gate, name: &str, code: FaultCode) {
         let Some(tool) = gate.named(name) else { return };
         entry.tool = tool.full.clone();
         entry.version = Some(tool.version.as_str().into());
-        if let Some(change) = tool.held().filter(|_| code == Code::NeedsApproval) {
+        if let Some(change) = tool.held().filter(|_| code == FaultCode::NeedsApproval) {
             (entry.verdict, entry.rule) = (Some("approve"), Some(change.rule.clone()));
-        } else if matches!(code, Code::Forbidden | Code::NeedsApproval) {
+        } else if matches!(code, FaultCode::Forbidden | FaultCode::NeedsApproval) {
             (entry.verdict, entry.rule) = match gate.verdict(tool) {
                 PolicyVerdict::Deny(rule) => (Some("deny"), Some(rule)),
                 PolicyVerdict::Approve(rule) => (Some("approve"), Some(rule)),

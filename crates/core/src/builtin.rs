@@ -29,7 +29,7 @@ use nonet_schema::bare;
 use nonet_servers::catalog::{GATEWAY, Listing, Tool};
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
 };
 
 use super::Gateway;
@@ -196,7 +196,7 @@ pub(super) fn taken_away(folded: &str, config: &Config) -> Option<Fault> {
         "`gateway.{name}` is switched off: `[gateway]` in the user's configuration has `{} = false`. {} until the user changes that.",
         switched.key, switched.off
     );
-    Some(Fault::new(Code::Forbidden, message))
+    Some(Fault::new(FaultCode::Forbidden, message))
 }
 
 /// Returns the approval question of a tool that always asks, or the fault of a call that would fail.
@@ -240,7 +240,7 @@ pub(super) fn under_own_names(tool: &str, params: &mut Value) -> Vec<String> {
 /// Reads the params of an own tool, which fit the tool's schema.
 fn read<T: DeserializeOwned>(params: Map<String, Value>) -> Result<T, Fault> {
     serde_json::from_value(Value::Object(params))
-        .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))
+        .map_err(|error| Fault::new(FaultCode::InvalidParams, error.to_string()))
 }
 
 impl Gateway {
@@ -254,7 +254,7 @@ impl Gateway {
         match OwnTool::find(name) {
             Some(tool) => (tool.run)(self, caller, params),
             None => {
-                let fault = Fault::new(Code::UnknownTool, format!("`gateway` has no tool `{name}`."));
+                let fault = Fault::new(FaultCode::UnknownTool, format!("`gateway` has no tool `{name}`."));
                 std::future::ready(Err(fault)).boxed()
             }
         }

@@ -15,18 +15,18 @@ use nonet_config::{
 use nonet_parts::{
     audit::{Approver, AuditedCall},
     figures::CallFailure,
-    jobs::Progress,
+    jobs::JobProgress,
     quotas::Admission,
     trace::Span,
 };
 use nonet_schema::Schema;
 use nonet_servers::{
     catalog::{EntryKind, GATEWAY, SKILLS, Tool},
-    downstream::{BESIDE, CallError, Control, DeclinedRequest, ProgressSink},
+    downstream::{BESIDE, CallControl, CallError, DeclinedRequest, ProgressSink},
     policy::PolicyVerdict,
 };
 use nonet_text::{
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     name::{fold, meta_tool, split_given, without_client_prefix},
     results::{CallResult, is_question, json_len, json_start},
     template::FilledTemplate,
@@ -67,7 +67,7 @@ pub(super) static OF_SESSIONS: LazyLock<Arc<str>> = LazyLock::new(|| "(of sessio
 
 /// A call as requested.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct CallRequest {
     /// The tool, under any of its names.
     pub name: String,
     /// The params as received.
@@ -188,7 +188,7 @@ impl Gateway {
     pub async fn execute(
         self: &Arc<Self>,
         caller: &Caller,
-        mut request: Request,
+        mut request: CallRequest,
     ) -> Result<CallResult, Interrupt> {
         let begun = self.begin(caller, &request.name, &request.params);
         request.select = select::given(request.select);
@@ -228,7 +228,7 @@ impl Gateway {
                 let fault = match unprepared {
                     PrepareError::Fault(fault) => *fault,
                     PrepareError::Asks(unasked) => {
-                        let held = Request {
+                        let held = CallRequest {
                             name: unasked.approval.tool().into(),
                             params: unasked.written.clone(),
                             timeout: request.timeout,
@@ -249,7 +249,7 @@ impl Gateway {
         let cancel = CancellationToken::new();
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
-        let progress: Progress = Arc::new(move || last.last());
+        let progress: JobProgress = Arc::new(move || last.last());
         let is_own = &*tool.server == GATEWAY;
         // The request's token ends with its answer, which may be a handle; background work uses the job's
         // token.
@@ -331,9 +331,9 @@ impl Gateway {
         self: &Arc<Self>,
         caller: &Caller,
         tool: &Tool,
-        request: Request,
+        request: CallRequest,
     ) -> Result<Value, Interrupt> {
-        let Request { params, timeout, background, select, .. } = request;
+        let CallRequest { params, timeout, background, select, .. } = request;
         let arguments = match params {
             Value::Object(params) => tool.app_input(params),
             input => input,
@@ -388,7 +388,7 @@ impl Gateway {
             // Validation may take a second and must not block other calls.
             let schema = tool.schema.clone();
             let read = tokio::task::spawn_blocking(move || schema.read(params)).await;
-            read.map_err(|_| Fault::new(Code::Internal, "The params could not be checked."))?
+            read.map_err(|_| Fault::new(FaultCode::Internal, "The params could not be checked."))?
         };
         let mut reading = reading.map_err(|misfit| invalid_params(&tool, &misfit))?;
         reading.repaired.splice(0..0, notes);
@@ -430,7 +430,7 @@ impl Gateway {
             gate = self.gate(&caller.session);
         }
         let unknown = match gate.tool(name) {
-            Err(fault) if fault.code == Code::UnknownTool => fault,
+            Err(fault) if fault.code == FaultCode::UnknownTool => fault,
             known => return known.map(|tool| (gate, tool)),
         };
         if let Some(fault) = gate.out_of_reach(name) {
@@ -449,10 +449,12 @@ impl Gateway {
         };
         let gate = self.gate(&caller.session);
         match gate.tool(name) {
-            Err(fault) if fault.code == Code::UnknownTool && !in_time => {
+            Err(fault) if fault.code == FaultCode::UnknownTool && !in_time => {
                 Err(still_starting(name, &unlisted.join(", ")))
             }
-            Err(fault) if fault.code == Code::UnknownTool => Err(gate.out_of_reach(name).unwrap_or(fault)),
+            Err(fault) if fault.code == FaultCode::UnknownTool => {
+                Err(gate.out_of_reach(name).unwrap_or(fault))
+            }
             known => known.map(|tool| (gate, tool)),
         }
     }
@@ -526,7 +528,7 @@ impl Gateway {
         }
         let began = Instant::now();
         let span = Span::request(call, &tool.server, &tool.name);
-        let control = Control { cancel, progress: Some(progress), ..Control::default() };
+        let control = CallControl { cancel, progress: Some(progress), ..CallControl::default() };
         let answer = self.call_server(caller, prepared, timeout, control, &span).await;
         let made = self.made(caller, &tool, answer, began.elapsed());
         span.ended(made.outcome);
@@ -573,7 +575,7 @@ impl Gateway {
         caller: &Caller,
         prepared: PreparedCall,
         timeout: Option<Duration>,
-        control: Control,
+        control: CallControl,
         span: &Span,
     ) -> Result<CallResult, FailedCall> {
         let PreparedCall { gate, tool, params, is_rated, .. } = prepared;
@@ -584,7 +586,7 @@ impl Gateway {
                 "`{}` is no longer configured, so nothing was called. Search for another tool.",
                 tool.server
             );
-            return Err(FailedCall::unreached(Fault::new(Code::ServerDown, message)));
+            return Err(FailedCall::unreached(Fault::new(FaultCode::ServerDown, message)));
         };
         let settings = connection.settings();
         let passing =
@@ -598,7 +600,7 @@ impl Gateway {
         span.pass_on(&mut meta);
         let asker = caller.asker.clone();
         let owner = caller.account.id;
-        let control = Control { timeout, meta, asker, owner, ..control };
+        let control = CallControl { timeout, meta, asker, owner, ..control };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
         let answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
@@ -618,7 +620,8 @@ impl Gateway {
                             tool.server,
                             clip(&other.to_string(), 200)
                         );
-                        let fault = self.inspected_fault(passing, Fault::new(Code::UpstreamError, message));
+                        let fault =
+                            self.inspected_fault(passing, Fault::new(FaultCode::UpstreamError, message));
                         return Err(FailedCall { fault, reached: true });
                     }
                 }
@@ -676,10 +679,10 @@ impl Gateway {
                     if matches!(error, SelectError::Busy(_)) {
                         again["select"] = json!(filter);
                     }
-                    Fault::new(Code::InvalidParams, message).then(NextStep::own("fetch_result", again))
+                    Fault::new(FaultCode::InvalidParams, message).then(NextStep::own("fetch_result", again))
                 }
                 Err(why) => Fault::new(
-                    Code::InvalidParams,
+                    FaultCode::InvalidParams,
                     format!("The call succeeded, but {error}, and its result was not kept: {why}."),
                 ),
             }
@@ -726,7 +729,7 @@ pub(super) fn in_text(schema: &Schema, filled: FilledTemplate) -> (Value, Vec<St
 /// Adds the intended call to the fault of a meta-tool that was called through `execute_tool`.
 fn with_the_call_meant(fault: Fault, name: &str, params: &Value) -> Fault {
     match meta_tool(name) {
-        Some(meta_tool) if fault.code == Code::InvalidParams => {
+        Some(meta_tool) if fault.code == FaultCode::InvalidParams => {
             let arguments = if params.is_object() { params.clone() } else { json!({}) };
             fault.next(meta_tool, arguments)
         }
@@ -745,7 +748,7 @@ pub(super) fn needs_user(tool: &str, rule: &str) -> Fault {
     let message = format!(
         "`{tool}` runs only if the user agrees (`{rule}`), and nobody can be asked here. Continue without it, and say what is left to do."
     );
-    Fault::new(Code::NeedsApproval, message)
+    Fault::new(FaultCode::NeedsApproval, message)
 }
 
 /// Checks that a tool has not changed since its call began to wait.
@@ -763,7 +766,7 @@ fn redefined(tool: &Tool) -> Fault {
         "The server changed `{}` while the call waited. Read the new definition, then make the call again.",
         tool.full
     );
-    Fault::new(Code::NeedsApproval, message).next("get_tool", json!({ "name": &*tool.full }))
+    Fault::new(FaultCode::NeedsApproval, message).next("get_tool", json!({ "name": &*tool.full }))
 }
 
 /// Builds the fault for a name that may belong to a server without a list.
@@ -771,7 +774,7 @@ fn still_starting(name: &str, servers: &str) -> Fault {
     let message = format!(
         "`{name}` is not known yet: {servers} has not finished starting. Call again in a few seconds."
     );
-    Fault::new(Code::ServerStarting, message).retry_after(Duration::from_secs(5))
+    Fault::new(FaultCode::ServerStarting, message).retry_after(Duration::from_secs(5))
 }
 
 /// Reports server requests that were declined. Missing roots are not reported: servers ask for roots speculatively.

@@ -10,7 +10,7 @@ use nonet_servers::{
     policy::{self, PolicyVerdict},
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     leaks::Finding,
     name::{RESERVED, nearest_in_meaning},
 };
@@ -308,7 +308,7 @@ impl Gateway {
     pub async fn describe(&self, caller: &Caller, names: &[String], many: bool) -> Result<Value, Fault> {
         if names.len() > MAX_NAMES {
             return Err(Fault::new(
-                Code::InvalidParams,
+                FaultCode::InvalidParams,
                 format!("`names` holds {} names; at most {MAX_NAMES} are described at once. Use gateway.load_tools for more.", names.len()),
             )
             .next("get_tool", json!({ "names": &names[..MAX_NAMES] })));
@@ -439,7 +439,7 @@ impl Gate {
             Some(first) => format!("No tool has the tag `{tag}`. The nearest is `{first}`."),
             None => format!("No tool has the tag `{tag}`. Search without tags."),
         };
-        Err(Fault::new(Code::NotFound, message).suggest(near))
+        Err(Fault::new(FaultCode::NotFound, message).suggest(near))
     }
 
     /// Returns the noticeable parts of a tool's definition and of its server's own description: what, where, and how

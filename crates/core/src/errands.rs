@@ -22,7 +22,7 @@ use nonet_servers::{
 };
 use nonet_store::{Record, RecordKind, StoreError};
 use nonet_text::{
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     results::{json_len, text_of_value},
 };
 use parking_lot::Mutex;
@@ -37,7 +37,7 @@ use super::{
     call::{PrepareError, PreparedCall, needs_user, text_result},
 };
 use crate::gate::Gate;
-use nonet_state::session::{AsTask, Caller, Session};
+use nonet_state::session::{Caller, Session, TaskMode};
 
 /// How many checks may call one server at the same time.
 const PER_SERVER: usize = 8;
@@ -272,7 +272,7 @@ impl Gateway {
             local: true,
             limits,
             unasked: true,
-            as_task: AsTask::Never,
+            as_task: TaskMode::Never,
             ..Caller::default()
         }
     }
@@ -283,7 +283,7 @@ impl Gateway {
         loop {
             match self.find_tool(caller, name).await {
                 Err(fault)
-                    if fault.code == Code::ServerStarting
+                    if fault.code == FaultCode::ServerStarting
                         && Instant::now() < until
                         && !caller.cancel.is_cancelled() => {}
                 found => return found,
@@ -302,7 +302,7 @@ impl Gateway {
         loop {
             let (called, outcome) = self.try_errand_call(caller, name, params).await?;
             // A call to a server that is still starting was not made.
-            let is_starting = outcome == Code::ServerStarting.as_str();
+            let is_starting = outcome == FaultCode::ServerStarting.as_str();
             if !is_starting || Instant::now() >= until || caller.cancel.is_cancelled() {
                 return Ok(called);
             }
@@ -427,7 +427,7 @@ pub(super) fn for_later(mut fault: Fault, tool: &str, written: &Map<String, Valu
 pub(super) fn unattended(gate: &Gate, tool: &Tool) -> Result<(), Fault> {
     match gate.verdict(tool) {
         PolicyVerdict::Approve(rule) => Err(Fault::new(
-            Code::NeedsApproval,
+            FaultCode::NeedsApproval,
             format!(
                 "`{}` runs only if the user agrees to each call ({rule}), and nobody can be asked when it runs by itself. Choose a tool without this rule, or ask the user to change it.",
                 tool.full
@@ -445,7 +445,7 @@ pub(super) fn bounded(what: &str, params: &Value) -> Result<(), Fault> {
         return Ok(());
     }
     let message = format!("`{what}` has {size} bytes; the maximum for later runs is {MAX_PARAMS}.");
-    Err(Fault::new(Code::InvalidParams, message))
+    Err(Fault::new(FaultCode::InvalidParams, message))
 }
 
 /// Builds the fault for a store that failed.
@@ -468,7 +468,7 @@ mod tests {
     #[test]
     fn what_is_to_be_called_instead_names_a_tool_or_an_app() {
         let check = |written: Value, instead: Value, expected: Value| {
-            let fault = Fault::new(Code::InvalidParams, "The input does not fit.")
+            let fault = Fault::new(FaultCode::InvalidParams, "The input does not fit.")
                 .details(json!({ "corrected_call": { "tool": "any", "arguments": instead } }));
             let written = written.as_object().expect("it is an object");
             let fault = for_later(fault, "schedule", written);

@@ -9,14 +9,14 @@ use std::{
 
 use nonet_config::{ApproveBy, Category, Config, Globs, Profile, Risk};
 use nonet_servers::{
-    catalog::{Catalog, EntryKind, GATEWAY, SKILLS, ServerEntry, Sight, Tool},
-    downstream::{Connection, State},
+    catalog::{Catalog, CatalogView, EntryKind, GATEWAY, SKILLS, ServerEntry, Tool},
+    downstream::{Connection, ConnectionState},
     pins::DefinitionChange,
-    policy::{self, Item, ItemKind, PolicyVerdict, Scope},
+    policy::{self, ItemKind, PolicyItem, PolicyScope, PolicyVerdict},
     prompts_resources::UriClaim,
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name::{self, Spellings, meta_tool},
     results::json_len,
 };
@@ -96,11 +96,11 @@ impl Gate {
     }
 
     /// Returns the profile with its name and the named groups; `None` for a session without a profile.
-    pub fn scope(&self) -> Option<Scope<'_>> {
+    pub fn scope(&self) -> Option<PolicyScope<'_>> {
         let name = self.session.profile.as_deref()?;
         let config = self.config();
         let profile = config.profiles.get(name).unwrap_or_else(|| &NOTHING);
-        Some(Scope { name, profile, categories: &config.categories })
+        Some(PolicyScope { name, profile, categories: &config.categories })
     }
 
     /// Returns the session's profile, if any.
@@ -182,7 +182,7 @@ impl Gate {
             return PolicyVerdict::Deny(format!("profiles.{profile}"));
         }
         let settings = connection.settings();
-        let item = Item::new(kind, server, own, &settings);
+        let item = PolicyItem::new(kind, server, own, &settings);
         if let Some(app) = &self.session.app
             && kind != ItemKind::Linked
             && !item.matches(&app.allowed)
@@ -299,7 +299,8 @@ impl Gate {
     pub fn named(&self, name: &str) -> Option<&Arc<Tool>> {
         let seen = |tool: &Tool| !self.hides(tool);
         let is_there = |server: &str| !self.is_foreign(server);
-        let sight = Sight { seen: &seen, names: &self.world.names, is_there: &is_there, knows: &is_there };
+        let sight =
+            CatalogView { seen: &seen, names: &self.world.names, is_there: &is_there, knows: &is_there };
         self.catalog().resolve_among(name, sight).ok().filter(|tool| !self.hides(tool))
     }
 
@@ -315,9 +316,10 @@ impl Gate {
         let allows = |tool: &Tool| self.allows(tool);
         let is_there = |server: &str| !self.is_foreign(server);
         let knows = |server: &str| self.knows(server);
-        let sight = Sight { seen: &allows, names: &self.world.names, is_there: &is_there, knows: &knows };
+        let sight =
+            CatalogView { seen: &allows, names: &self.world.names, is_there: &is_there, knows: &knows };
         let tool = self.catalog().resolve_among(name, sight).map_err(|fault| match meta_tool(name) {
-            Some(meant) if fault.code == Code::UnknownTool => not_by_name(meant),
+            Some(meant) if fault.code == FaultCode::UnknownTool => not_by_name(meant),
             _ => fault,
         })?;
         if self.hides(tool) {
@@ -370,7 +372,7 @@ impl Gate {
     /// Returns the state of a server in one word; `None` for a ready server and for Nonet itself.
     pub fn trouble(&self, server: &str) -> Option<&'static str> {
         let state = self.connection(server)?.state();
-        (!matches!(state, State::Ready { .. })).then_some(state.as_str())
+        (!matches!(state, ConnectionState::Ready { .. })).then_some(state.as_str())
     }
 
     /// Returns who can approve requests to a server.
@@ -441,12 +443,13 @@ impl Gate {
         let known: Vec<&str> = known.chain(groups.map(|(name, _)| name.as_str())).collect();
         let near = name::nearest_in_meaning(key, known.iter().copied(), 3);
         let fault = match near.first() {
-            Some(first) => {
-                Fault::new(Code::NotFound, format!("There is no category `{key}`. The nearest is `{first}`."))
-                    .next("browse_category", json!({ "category": first }))
-            }
+            Some(first) => Fault::new(
+                FaultCode::NotFound,
+                format!("There is no category `{key}`. The nearest is `{first}`."),
+            )
+            .next("browse_category", json!({ "category": first })),
             None => Fault::new(
-                Code::NotFound,
+                FaultCode::NotFound,
                 format!("There is no category `{key}`; list_categories has all of them."),
             ),
         };
@@ -462,7 +465,7 @@ fn in_group<'a>(snapshot: &'a Snapshot, group: &'a Category) -> impl Iterator<It
 
 fn not_by_name(meta_tool: &str) -> Fault {
     Fault::new(
-        Code::InvalidParams,
+        FaultCode::InvalidParams,
         format!(
             "`{meta_tool}` is a meta-tool; call it directly. Only tools of servers and of `gateway` are called by name."
         ),
@@ -482,11 +485,11 @@ pub(crate) fn may_not_be_used(name: &str, rule: &str) -> Fault {
     let message = format!(
         "`{name}` may not be used: the rule `{rule}` of the configuration forbids it. Use another tool, or ask the user to change the rule."
     );
-    Fault::new(Code::Forbidden, message)
+    Fault::new(FaultCode::Forbidden, message)
 }
 
-fn may_concern(scope: Option<Scope<'_>>, server: &str) -> bool {
-    let Some(Scope { profile, categories, .. }) = scope else { return true };
+fn may_concern(scope: Option<PolicyScope<'_>>, server: &str) -> bool {
+    let Some(PolicyScope { profile, categories, .. }) = scope else { return true };
     let any_tool = format!("{server}._");
     let own = format!("{server}.");
     let names = |patterns: &[String]| patterns.iter().any(|pattern| pattern.starts_with(&own));
@@ -517,7 +520,7 @@ pub(crate) fn denied(tool: &Tool, change: &DefinitionChange) -> Fault {
         change.rule,
         change.difference
     );
-    Fault::new(Code::Forbidden, message)
+    Fault::new(FaultCode::Forbidden, message)
 }
 
 /// Nonet's own tools whose every call the user approves.
@@ -537,7 +540,7 @@ const MAX_REPEATED: usize = 4_000;
 /// Turns the only near name in a fault for an unknown tool into the corrected call, if the params fit that tool.
 pub(crate) fn with_the_near_call(gate: &Gate, fault: Fault, params: &Value) -> Fault {
     let [only] = &fault.did_you_mean[..] else { return fault };
-    if fault.code != Code::UnknownTool || json_len(params) > MAX_REPEATED {
+    if fault.code != FaultCode::UnknownTool || json_len(params) > MAX_REPEATED {
         return fault;
     }
     let tool = gate.tool(only).ok().filter(|tool| tool.schema.is_quick());

@@ -20,17 +20,17 @@ use nonet_base::text::clip;
 use nonet_config::{
     select::{self, SelectError},
     workflow::{
-        CallKind, Effect, Event, Flaw, INPUT, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule,
-        StepOutcome,
+        CallKind, HoldReason, INPUT, MAX_ITEMS, OnError, Pace, Plan, PlanFlaw, PlannedCall, Schedule,
+        ScheduleEffect, ScheduleEvent, StepOutcome,
     },
 };
-use nonet_parts::{jobs::Progress, kept, quotas::Admission};
+use nonet_parts::{jobs::JobProgress, kept, quotas::Admission};
 use nonet_servers::{
     catalog::{EntryKind, Tool},
     policy::PolicyVerdict,
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name,
     template::{self, TemplateSource},
 };
@@ -47,14 +47,14 @@ pub(super) use self::{
 };
 use super::{
     Gate, Gateway,
-    apps::parked::{Checkpoints, RunToPark},
+    apps::parked::{Checkpoints, ParkableRun},
     interrupt::Interrupt,
     run::Run,
 };
 use nonet_state::{
     faults::error_of,
     grants::RunGrants,
-    session::{AsTask, Caller},
+    session::{Caller, TaskMode},
 };
 
 /// How many calls run at a time by default.
@@ -157,7 +157,7 @@ trait Calls<'a> {
     fn end(&mut self, at: usize, one: Option<ActionResult>) -> StepOutcome;
 
     /// Records a call that will not run.
-    fn held_back(&mut self, at: usize, reason: &Reason);
+    fn held_back(&mut self, at: usize, reason: &HoldReason);
 }
 
 /// Carries out a schedule until it has finished, or until a call waits for the user; returns that call. After `stop`,
@@ -171,29 +171,29 @@ async fn drive<'a>(
     let mut stop = Box::pin(stop);
     let mut stopped = stop.as_mut().now_or_never().is_some();
     let mut running = FuturesUnordered::new();
-    let mut event = if stopped { Event::Cancelled } else { Event::Begin };
+    let mut event = if stopped { ScheduleEvent::Cancelled } else { ScheduleEvent::Begin };
     loop {
         for effect in schedule.step(event) {
             match effect {
-                Effect::Start(at) => {
+                ScheduleEffect::Start(at) => {
                     let call = AssertUnwindSafe(calls.start(at)).catch_unwind();
                     running.push(call.map(move |one| (at, one)));
                 }
-                Effect::HoldBack(at, reason) => calls.held_back(at, &reason),
-                Effect::Halt => halt.cancel(),
-                Effect::Park(at) => return Some(at),
-                Effect::Finished => return None,
+                ScheduleEffect::HoldBack(at, reason) => calls.held_back(at, &reason),
+                ScheduleEffect::Halt => halt.cancel(),
+                ScheduleEffect::Park(at) => return Some(at),
+                ScheduleEffect::Finished => return None,
             }
         }
         event = tokio::select! {
             biased;
             () = &mut stop, if !stopped => {
                 stopped = true;
-                Event::Cancelled
+                ScheduleEvent::Cancelled
             }
             ended = running.next() => {
                 let (at, one) = ended?;
-                Event::Ended { at, outcome: calls.end(at, one.ok()) }
+                ScheduleEvent::Ended { at, outcome: calls.end(at, one.ok()) }
             }
         };
     }
@@ -259,8 +259,8 @@ impl<'a> Calls<'a> for RunCalls<'a> {
         outcome
     }
 
-    fn held_back(&mut self, at: usize, reason: &Reason) {
-        let fault = Fault::new(Code::Cancelled, format!("Not run: {reason}."));
+    fn held_back(&mut self, at: usize, reason: &HoldReason) {
+        let fault = Fault::new(FaultCode::Cancelled, format!("Not run: {reason}."));
         self.add(at, ActionResult::not_run(&self.common.plan.calls()[at], &fault, Duration::ZERO));
     }
 }
@@ -289,17 +289,17 @@ pub fn too_many(actions: usize) -> Fault {
         "`actions` has {actions} entries; give 1 to {MAX_ACTIONS}. Nothing was run. For the same call with many values, \
          one action takes a list of up to {MAX_ITEMS} as its `for_each`."
     );
-    Fault::new(Code::InvalidParams, message)
+    Fault::new(FaultCode::InvalidParams, message)
 }
 
 /// Builds the fault for a plan that is refused before anything runs.
-pub(super) fn refused_plan(flaw: &Flaw) -> Fault {
-    Fault::new(Code::InvalidParams, format!("{flaw} Nothing was run."))
+pub(super) fn refused_plan(flaw: &PlanFlaw) -> Fault {
+    Fault::new(FaultCode::InvalidParams, format!("{flaw} Nothing was run."))
 }
 
 /// Builds the fault for a plan with an action that cannot work.
 fn refused_action(call: &PlannedCall, why: &str) -> Fault {
-    Fault::new(Code::InvalidParams, format!("The action `{}`: {why}. Nothing was run.", call.id))
+    Fault::new(FaultCode::InvalidParams, format!("The action `{}`: {why}. Nothing was run.", call.id))
 }
 
 /// Refuses a plan whose filters, templates or literal lists cannot work.
@@ -378,7 +378,7 @@ impl Gateway {
         };
         let so_far = RunProgress::new(&parallel.plan);
         let told = so_far.clone();
-        let progress: Progress = Arc::new(move || Some(told.report()));
+        let progress: JobProgress = Arc::new(move || Some(told.report()));
         let run = Run {
             progress,
             began: Instant::now().into(),
@@ -407,7 +407,7 @@ impl Gateway {
             let elapsed = began.elapsed();
             span.ended("ok");
             if let Some(at) = ran.open {
-                let parking = RunToPark {
+                let parking = ParkableRun {
                     app_id: "run_parallel",
                     plan: &plan,
                     needed: all,
@@ -488,7 +488,7 @@ impl Gateway {
             run;
         let quiet = |unasked| Caller {
             unasked,
-            as_task: AsTask::Never,
+            as_task: TaskMode::Never,
             progress: None,
             cancel: cancel.clone(),
             ..caller.clone()
@@ -537,8 +537,8 @@ impl Gateway {
 fn misuse(gate: &Gate, plan: &Plan, call: &PlannedCall) -> Option<String> {
     let text = |text: &str| Some(text.to_string());
     if let Some(retry) = &call.retry {
-        if let Some(code) = retry.on.iter().find(|code| Code::of(code).is_none()) {
-            let known = Code::ALL.map(Code::as_str).join(", ");
+        if let Some(code) = retry.on.iter().find(|code| FaultCode::of(code).is_none()) {
+            let known = FaultCode::ALL.map(FaultCode::as_str).join(", ");
             return Some(format!(
                 "`{}` in `retry.on` is not an error code; choose from {known}",
                 clip(code, 40)

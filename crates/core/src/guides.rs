@@ -21,7 +21,7 @@ use nonet_servers::{
     catalog::{APPS, EntryKind, Listing, SKILLS, Tool, guide},
     downstream::CallError,
 };
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
@@ -30,7 +30,7 @@ use super::{AppArguments, Gateway, SkillArguments, interrupt::Interrupt};
 use nonet_state::{
     faults::call_fault,
     publisher::{KnownList, Lists},
-    session::{AsTask, Caller},
+    session::{Caller, TaskMode},
 };
 
 /// How long the result of reading the folders stays fresh.
@@ -206,7 +206,7 @@ impl Gateway {
         let work = async {
             match tool.kind {
                 EntryKind::App => {
-                    let mut caller = Caller { as_task: AsTask::Never, ..caller.clone() };
+                    let mut caller = Caller { as_task: TaskMode::Never, ..caller.clone() };
                     caller.limits.soft_deadline = LONGEST_TIME;
                     self.run_app(&caller, read::<AppArguments>(arguments)?).await
                 }
@@ -222,7 +222,7 @@ impl Gateway {
             Ok(Err(Interrupt::Fault(fault))) => Err(*fault),
             // A skill or an app called here never becomes a task, and is never verbatim.
             Ok(Err(Interrupt::Task(_) | Interrupt::Refused(_))) => {
-                Err(Fault::new(Code::Internal, "It was not run; call it with its own meta-tool."))
+                Err(Fault::new(FaultCode::Internal, "It was not run; call it with its own meta-tool."))
             }
         }
     }
@@ -230,7 +230,7 @@ impl Gateway {
 
 fn read<T: DeserializeOwned>(arguments: Map<String, Value>) -> Result<T, Fault> {
     serde_json::from_value(Value::Object(arguments))
-        .map_err(|error| Fault::new(Code::InvalidParams, error.to_string()))
+        .map_err(|error| Fault::new(FaultCode::InvalidParams, error.to_string()))
 }
 
 #[cfg(test)]

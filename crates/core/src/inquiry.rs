@@ -5,12 +5,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use nonet_servers::{catalog::EntryKind, downstream::State};
-use nonet_text::fault::{Code, Fault};
+use nonet_servers::{catalog::EntryKind, downstream::ConnectionState};
+use nonet_text::fault::{Fault, FaultCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Gateway, SearchArguments, call::Request, interrupt::Interrupt};
+use super::{Gateway, SearchArguments, call::CallRequest, interrupt::Interrupt};
 use nonet_state::{faults::not_ready, session::Caller};
 
 /// The method of a request with an [`Inquiry`].
@@ -83,7 +83,7 @@ impl Gateway {
             }
             Inquiry::Describe { name } => self.describe(&caller, &[name], false).await,
             Inquiry::Call { name, params, select } => {
-                let request = Request { name, params, select, ..Request::default() };
+                let request = CallRequest { name, params, select, ..CallRequest::default() };
                 match self.execute(&caller, request).await {
                     Ok(mut result) => {
                         // Nothing here was in the store, so nothing has to be removed from it.
@@ -93,7 +93,7 @@ impl Gateway {
                     Err(Interrupt::Fault(fault)) => Err(*fault),
                     Err(Interrupt::Task(job)) => Ok(json!(job.summary())),
                     Err(Interrupt::Refused(error)) => {
-                        Err(Fault::new(Code::UpstreamError, error.message.to_string()))
+                        Err(Fault::new(FaultCode::UpstreamError, error.message.to_string()))
                     }
                 }
             }
@@ -110,7 +110,7 @@ impl Gateway {
     /// Returns why a server accepts no calls; `None` if it accepts calls.
     pub fn out_of_order(&self, server: &str) -> Option<Fault> {
         match self.connections().get(server)?.state() {
-            State::Ready { .. } | State::Starting => None,
+            ConnectionState::Ready { .. } | ConnectionState::Starting => None,
             state => Some(not_ready(server, state)),
         }
     }

@@ -15,7 +15,7 @@ use nonet_base::{
 };
 use nonet_config::{OnInjection, OnLeak, ServerSettings};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     leaks::{Finding, Findings, KnownSecrets, Leak, Search, rename_keys, shown},
     results::{CallResult, drop_own_meta, json_len},
 };
@@ -114,7 +114,7 @@ impl ContentInTransit<'_> {
 
     /// Builds the fault for content that may not pass.
     fn stopped(&self, leaks: &[Finding<Leak>], message: String) -> Fault {
-        let fault = Fault::new(Code::Forbidden, message);
+        let fault = Fault::new(FaultCode::Forbidden, message);
         fault.details(json!({ "found": self.told(leaks), "rule": self.rule() }))
     }
 
@@ -242,7 +242,9 @@ impl Gateway {
             look(answer)
         } else {
             let looked = tokio::task::spawn_blocking(move || look(answer)).await;
-            looked.map_err(|_| Fault::new(Code::Internal, "The answer could not be checked for secrets."))?
+            looked.map_err(|_| {
+                Fault::new(FaultCode::Internal, "The answer could not be checked for secrets.")
+            })?
         };
         let notes = self.tell(&passing, rule, &findings)?;
         Ok((answer, notes))
@@ -285,7 +287,7 @@ impl Gateway {
     /// Checks a protocol error like a fault.
     pub(super) fn inspected_error(&self, passing: ContentInTransit<'_>, error: ErrorData) -> ErrorData {
         let kept = error.clone();
-        let fault = Fault { refusal: Some(Box::new(error)), ..Fault::new(Code::UpstreamError, "") };
+        let fault = Fault { refusal: Some(Box::new(error)), ..Fault::new(FaultCode::UpstreamError, "") };
         self.inspected_fault(passing, fault).refusal.map_or(kept, |error| *error)
     }
 

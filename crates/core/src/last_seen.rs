@@ -14,7 +14,7 @@ use std::{
 
 use nonet_base::text::clip;
 use nonet_config::ServerSettings;
-use nonet_servers::downstream::{Remedy, State};
+use nonet_servers::downstream::{ConnectionState, Remedy};
 use serde_json::Value;
 
 use super::Gateway;
@@ -72,12 +72,12 @@ impl Gateway {
     pub fn note_failure(&self, server: &str) {
         let Some(connection) = self.connections().get(server).cloned() else { return };
         let reason = match connection.state() {
-            State::AuthRequired { remedy: Remedy::Login(login), .. } => {
+            ConnectionState::AuthRequired { remedy: Remedy::Login(login), .. } => {
                 format!("it requires sign-in: run `{login}`")
             }
-            State::Down { error, .. } | State::AuthRequired { error, .. } => error,
-            State::Starting => "it did not start in time".into(),
-            State::Ready { .. } | State::Stopped => return,
+            ConnectionState::Down { error, .. } | ConnectionState::AuthRequired { error, .. } => error,
+            ConnectionState::Starting => "it did not start in time".into(),
+            ConnectionState::Ready { .. } | ConnectionState::Stopped => return,
         };
         let Some(folder) = self.publisher.folder() else { return };
         let file = failure_of(&lists::path(folder, server, &connection.settings()));

@@ -73,7 +73,7 @@ use nonet_parts::{
 use nonet_search::Embedder;
 use nonet_servers::{
     downstream::{
-        Connection, ConnectionContext, Dial, Placements, Reach, SandboxFolders, Update,
+        Connection, ConnectionContext, Dial, Placements, Reach, SandboxFolders, ServerUpdate,
         process_guard::ProcessGuard,
     },
     oauth::Vault,
@@ -119,7 +119,7 @@ pub use trying::{ServerTrial, TrialResult};
 
 /// Start options beside the configuration.
 #[derive(Default)]
-pub struct Options {
+pub struct GatewayOptions {
     /// Nonet's own executable, which guards child processes and runs jq filters in a separate process; `None`
     /// in library tests.
     pub executable: Option<PathBuf>,
@@ -220,7 +220,7 @@ pub struct Gateway {
 
 impl Gateway {
     /// Creates a gateway without starting anything: it answers at once, with only its own tools.
-    pub fn new(config: Config, options: Options) -> Arc<Self> {
+    pub fn new(config: Config, options: GatewayOptions) -> Arc<Self> {
         let selector = Selector::new(options.executable.clone());
         let state = options.state.clone();
         let (life, clock) = (Lifetime::default(), options.clock);
@@ -489,7 +489,7 @@ impl Gateway {
         let updates = self.publisher.updates();
         if let Some(updates) = updates {
             let (tell, told) = oneshot::channel();
-            if updates.send(Update::Barrier(tell)).await.is_ok() {
+            if updates.send(ServerUpdate::Barrier(tell)).await.is_ok() {
                 let _ = told.await;
             }
         }

@@ -8,7 +8,7 @@ use nonet_servers::{
     catalog::Tool,
     downstream::{BreakerNews, Connection},
 };
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use serde_json::json;
 
 use super::Gateway;
@@ -90,5 +90,5 @@ fn used_up(tool: &Tool, exceeded: &RateExceeded) -> Fault {
     );
     // Rounds up, because before that time the call would be refused again.
     let wait = wait.saturating_add(std::time::Duration::from_millis(1));
-    Fault::new(Code::RateLimited, message).retry_after(wait)
+    Fault::new(FaultCode::RateLimited, message).retry_after(wait)
 }

@@ -6,12 +6,12 @@ use std::{sync::Arc, time::Duration};
 use nonet_base::{json::set_member, text::clip};
 use nonet_servers::{
     catalog::{GATEWAY, SKILLS, Tool},
-    downstream::{CallError, Connection, Control, HeldResult, LogLevel, ResourceSubscription},
+    downstream::{CallControl, CallError, Connection, HeldResult, LogLevel, ResourceSubscription},
     policy::PolicyVerdict,
     prompts_resources::{OfferedItem, PromptsResources, UriClaim, UriTarget, named_uri},
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name::full_name,
 };
 use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Gateway,
-    call::{PrepareError, Request},
+    call::{CallRequest, PrepareError},
     inspect::ContentInTransit,
     questions::HeldCall,
 };
@@ -193,7 +193,7 @@ impl Gateway {
                 Err(PrepareError::Fault(fault)) => return Err(*fault),
                 Err(PrepareError::Asks(unasked)) => {
                     let (name, params) = (tool.full.to_string(), unasked.written.clone());
-                    let held = Request { name, params, ..Request::default() };
+                    let held = CallRequest { name, params, ..CallRequest::default() };
                     return Err(self.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held))));
                 }
             }
@@ -384,12 +384,12 @@ impl Gateway {
         &self,
         caller: &Caller,
         server: &Arc<str>,
-    ) -> Result<(Arc<Connection>, Control, Duration), ErrorData> {
+    ) -> Result<(Arc<Connection>, CallControl, Duration), ErrorData> {
         let Some(connection) = self.connection_for(caller, server) else {
             return Err(ErrorData::new(SERVER_DOWN, format!("`{server}` is no longer configured"), None));
         };
         let patience = caller.limits.soft_deadline / 2;
-        let control = Control {
+        let control = CallControl {
             timeout: connection.settings().timeout.min(patience),
             cancel: caller.cancel.clone(),
             progress: None,
@@ -498,8 +498,8 @@ fn not_found(uri: &str, why: &str) -> ErrorData {
 /// Builds the fault for a resource that the tool `read_resource` could not read.
 fn unread(uri: &str, error: &ErrorData) -> Fault {
     let code = match error.code {
-        ErrorCode::RESOURCE_NOT_FOUND | ErrorCode::INVALID_PARAMS => Code::NotFound,
-        _ => Code::UpstreamError,
+        ErrorCode::RESOURCE_NOT_FOUND | ErrorCode::INVALID_PARAMS => FaultCode::NotFound,
+        _ => FaultCode::UpstreamError,
     };
     Fault::new(code, format!("`{}` cannot be read: {}.", clip(uri, SHOWN_URI), error.message))
 }

@@ -14,7 +14,7 @@ use std::{
 use nonet_config::OnChange;
 use nonet_servers::{
     catalog::{GATEWAY, Listing},
-    downstream::Update,
+    downstream::ServerUpdate,
     pins::ChangeNews,
 };
 use nonet_text::name::{RESERVED, full_name};
@@ -31,7 +31,7 @@ use nonet_state::{
 const GATHER: Duration = Duration::from_millis(15);
 impl Gateway {
     /// Turns the servers' lists into snapshots until the gateway stops.
-    pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<Update>) {
+    pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<ServerUpdate>) {
         let publisher = &self.publisher;
         let mut known: Lists =
             BTreeMap::from([(GATEWAY.into(), KnownList::of_all(builtin::listing(&self.config().gateway)))]);
@@ -92,9 +92,9 @@ impl Gateway {
             };
             tokio::time::sleep(GATHER).await;
             while let Some(update) = next {
-                relisted |= matches!(update, Update::Listed { .. } | Update::Reconfigured);
+                relisted |= matches!(update, ServerUpdate::Listed { .. } | ServerUpdate::Reconfigured);
                 match update {
-                    Update::Listed { server, connection, session, listing, published } => {
+                    ServerUpdate::Listed { server, connection, session, listing, published } => {
                         let listing = listing.map(|listing| KnownList::new(listing, connection, session));
                         if let Some(listing) = listing {
                             let (differs, notice) = self.take(&mut known, &mut fresh, server, listing);
@@ -104,13 +104,15 @@ impl Gateway {
                         barriers.push(published);
                     }
                     // The number of names of sessions' servers is unlimited.
-                    Update::Reconnected { server } => {
+                    ServerUpdate::Reconnected { server } => {
                         if !self.servers.world().owners.contains_key(&server) {
                             self.metrics.restarted(&server);
                         }
                     }
-                    Update::SignInNeeded { server, login } => self.tell_of_sign_in(&server, login.as_deref()),
-                    Update::Reconfigured => {
+                    ServerUpdate::SignInNeeded { server, login } => {
+                        self.tell_of_sign_in(&server, login.as_deref())
+                    }
+                    ServerUpdate::Reconfigured => {
                         let world = self.servers.world();
                         known.retain(|server, _| {
                             RESERVED.contains(&&**server) || world.connections.contains_key(server)
@@ -130,7 +132,7 @@ impl Gateway {
                         self.guides.read(&world.config.gateway.skills, Duration::MAX).await;
                         changed = true;
                     }
-                    Update::Barrier(waiting) => barriers.push(waiting),
+                    ServerUpdate::Barrier(waiting) => barriers.push(waiting),
                 }
                 next = updates.try_recv().ok();
             }

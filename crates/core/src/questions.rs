@@ -24,7 +24,7 @@ use nonet_servers::{
 use nonet_store::Replicas;
 use nonet_text::{
     answers::{self, Decision},
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     name,
     results::json_len,
 };
@@ -32,13 +32,13 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
 pub(crate) use self::arguments::AskArguments;
-use self::{
-    about::About,
-    form::{FormReply, check_form, form_for},
-};
 pub(super) use self::{
     about::Question,
     approval::{ApprovalOutcome, ApprovalRequest, HeldCall, by_chat},
+};
+use self::{
+    about::QuestionSubject,
+    form::{FormReply, check_form, form_for},
 };
 use nonet_state::{
     grants::{Approval, ApprovalAsked},
@@ -170,7 +170,7 @@ impl Questions {
         arguments: &AskArguments,
     ) -> Result<QuestionOutcome, Fault> {
         check(arguments)?;
-        let about = About::of(arguments);
+        let about = QuestionSubject::of(arguments);
         let schema = form_for(arguments, &about);
         let wanted = Duration::from_secs(arguments.timeout.unwrap_or(300).clamp(1, 86_400));
         match self.put(caller, &arguments.message(), &schema, wanted).await {
@@ -247,7 +247,7 @@ impl Questions {
             // The model gets no way to answer for a user who has forms.
             FormDecision::Unanswered(why) => {
                 let message = format!("{why} `{}` was not called; repeat the call to ask again.", tool.full);
-                unasked.fault = Some(Box::new(Fault::new(Code::NeedsApproval, message)));
+                unasked.fault = Some(Box::new(Fault::new(FaultCode::NeedsApproval, message)));
                 Ok(ApprovalOutcome::Unasked(Box::new(unasked)))
             }
             FormDecision::NoForm => Ok(ApprovalOutcome::Unasked(Box::new(unasked))),
@@ -294,17 +294,17 @@ impl Questions {
                 let message = format!(
                     "`{tool}` runs only if the user agrees ({rule}), and was not called. Call ask_user with the token to ask the user. On a yes the call runs, and its result is the answer."
                 );
-                Fault::new(Code::NeedsApproval, message)
+                Fault::new(FaultCode::NeedsApproval, message)
             }
             None => {
                 let always = if lasting { ", `allow_for_session`" } else { "" };
                 let message = format!(
                     "`{tool}` runs only if the user agrees ({rule}). Ask the user: {brief}\nThen call ask_user with the token and, as `answer`, what the user said: `allow`{always} or `deny`. On a yes the call runs, and its result is the answer."
                 );
-                Fault::new(Code::NeedsApproval, message)
+                Fault::new(FaultCode::NeedsApproval, message)
             }
         };
-        let about = About::Call { approval, held: Arc::new(held), lasting, brief, in_chat };
+        let about = QuestionSubject::Call { approval, held: Arc::new(held), lasting, brief, in_chat };
         let token = self.add(caller, Question::new(about, message));
         told.then(ask_again(&token))
     }
@@ -360,7 +360,9 @@ impl Questions {
     /// beyond the client's quota replaces the client's oldest one.
     fn add(&self, caller: &Caller, mut question: Question) -> String {
         let same = |open: &Question| match (&open.about, &question.about) {
-            (About::Call { approval: one, .. }, About::Call { approval: other, .. }) => one == other,
+            (QuestionSubject::Call { approval: one, .. }, QuestionSubject::Call { approval: other, .. }) => {
+                one == other
+            }
             _ => false,
         };
         // An answer that was never fetched does not answer the same call again.
@@ -399,9 +401,9 @@ impl Questions {
     /// the user gave elsewhere.
     fn settled(&self, token: &str, question: Question) -> Option<AskOutcome> {
         let outcome = match (question.settled, question.about) {
-            (None, About::Call { in_chat: false, held, .. }) => AskOutcome::run(held),
+            (None, QuestionSubject::Call { in_chat: false, held, .. }) => AskOutcome::run(held),
             (None, _) => return None,
-            (Some(answer), About::Call { held, .. }) if answer["status"] == "approved" => {
+            (Some(answer), QuestionSubject::Call { held, .. }) if answer["status"] == "approved" => {
                 AskOutcome::run(held)
             }
             (Some(answer), _) => AskOutcome::Answer(answer),
@@ -467,8 +469,8 @@ impl Questions {
     }
 
     /// Gives an answer its effect: an approved call may be made once. Returns the call.
-    async fn taken(&self, about: About, answer: &Value, by: Approver) -> Option<Arc<HeldCall>> {
-        let About::Call { approval, held, .. } = about else { return None };
+    async fn taken(&self, about: QuestionSubject, answer: &Value, by: Approver) -> Option<Arc<HeldCall>> {
+        let QuestionSubject::Call { approval, held, .. } = about else { return None };
         if answer["status"] != "approved" {
             return None;
         }
@@ -535,7 +537,10 @@ impl Questions {
 /// Checks that the arguments contain a question, and that it does not ask for a secret.
 pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
     if arguments.question.trim().is_empty() {
-        return Err(Fault::new(Code::InvalidParams, "`question` is missing: what should the user be asked?"));
+        return Err(Fault::new(
+            FaultCode::InvalidParams,
+            "`question` is missing: what should the user be asked?",
+        ));
     }
     if let Some(form) = &arguments.form {
         check_form(form)?;
@@ -546,7 +551,7 @@ pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
         let message = "This asks for a secret. Nonet never asks for secrets: the user sets them as environment variables and \
                        names them in servers.toml as ${NAME}. If it asks something else, give `choices`.";
         let again = json!({ "question": arguments.question, "choices": ["yes", "no"] });
-        return Err(Fault::new(Code::InvalidParams, message).next("ask_user", again));
+        return Err(Fault::new(FaultCode::InvalidParams, message).next("ask_user", again));
     }
     Ok(())
 }
@@ -568,8 +573,8 @@ pub(super) fn patience(caller: &Caller) -> Duration {
 }
 
 /// Remembers an approval for the rest of a session, if that is what the user said, and says how long the approval holds.
-fn note_lasting(session: &Session, about: &About, answer: &Value, said: &Value) {
-    let About::Call { approval, lasting, .. } = about else { return };
+fn note_lasting(session: &Session, about: &QuestionSubject, answer: &Value, said: &Value) {
+    let QuestionSubject::Call { approval, lasting, .. } = about else { return };
     if answer["status"] != "approved" || answers::decision(said).decision == Decision::Yes {
         return;
     }
@@ -593,7 +598,7 @@ pub(super) fn ask_again(token: &str) -> NextStep {
 
 pub(super) fn no_question(token: &str) -> Fault {
     Fault::new(
-        Code::NotFound,
+        FaultCode::NotFound,
         format!(
             "No open question has the token `{}`: it was answered, or has expired. Ask again.",
             clip(token, 80)

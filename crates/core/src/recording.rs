@@ -9,7 +9,7 @@ use nonet_base::{
 use nonet_parts::{figures::EndedCall, kept::settle_memory, metrics::CallRecord};
 use nonet_servers::catalog::Tool;
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::json_start,
     secrets::without_secrets,
 };
@@ -163,7 +163,7 @@ fn ended_call(caller: &Caller, begun: &CallInFlight) -> FinishedCall {
 
 /// Returns what the page shows about a failure. Faults about params quote the params, so only their code is shown.
 fn fault_words(code: &str, message: &str) -> Option<String> {
-    let is_of_params = code == Code::InvalidParams.as_str();
+    let is_of_params = code == FaultCode::InvalidParams.as_str();
     (!is_of_params && !message.is_empty()).then(|| clip(&without_secrets(message).0, MAX_FAULT))
 }
 

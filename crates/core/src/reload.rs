@@ -19,7 +19,7 @@ use nonet_config::{
     self as config, BearerToken, Config, FileTrust, LoadError, LoadedConfig, keyring, secrets_file, shell,
 };
 use nonet_parts::rates::Rates;
-use nonet_servers::downstream::Update;
+use nonet_servers::downstream::ServerUpdate;
 use nonet_store::reloads::{self, ReloadDesk, ReloadPost, text_hash};
 use notify::{RecursiveMode, Watcher};
 use parking_lot::Mutex;
@@ -134,7 +134,7 @@ impl Gateway {
         self.audit_reload(&digest, &changes);
         self.tell_of_ended(&ended);
         if let Some(updates) = updates {
-            let _ = updates.send(Update::Reconfigured).await;
+            let _ = updates.send(ServerUpdate::Reconfigured).await;
         }
         changes
     }
@@ -396,7 +396,8 @@ mod tests {
     #[test]
     fn what_is_known_of_a_client_stays_while_its_entry_has_a_fault() {
         let parse = |text| {
-            config::parse(text, Path::new("/etc/servers.toml"), config::Sources::NONE).expect("it is usable")
+            config::parse(text, Path::new("/etc/servers.toml"), config::ValueSources::NONE)
+                .expect("it is usable")
         };
         let old = parse(
             "[clients.claude-code]\nmax_result_bytes = 5_000\n[clients.mine]\nmatch = ['my-*']\nmax_result_bytes = 6_000\n",

@@ -12,13 +12,13 @@ use std::{
 
 use futures::FutureExt;
 use nonet_parts::{
-    jobs::{self, Job, Jobs, Progress, Start, TaskQuestions, TaskSummary},
+    jobs::{self, Job, JobProgress, JobStart, Jobs, TaskQuestions, TaskSummary},
     kept::KeptResults,
     quotas::Admission,
 };
 use nonet_servers::downstream::{ClientWait, QuestionBoard};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::CallResult,
 };
 use serde_json::{Map, Value, json};
@@ -26,7 +26,7 @@ use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{call::text_result, interrupt::Interrupt};
-use nonet_state::session::{AsTask, Caller};
+use nonet_state::session::{Caller, TaskMode};
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +47,7 @@ pub(super) struct Run {
     /// Cancels the work.
     pub cancel: CancellationToken,
     /// The progress of the work.
-    pub progress: Progress,
+    pub progress: JobProgress,
     /// Whether the work was launched in the background: then the client waits only for a quick end.
     pub background: bool,
     /// Set once the work continues as a job.
@@ -81,7 +81,7 @@ impl Run {
         let started = Instant::now();
         // Polled here while the client waits: a task of its own would cost more than a small call.
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
-        if caller.as_task != AsTask::AtOnce {
+        if caller.as_task != TaskMode::AtOnce {
             tokio::select! {
                 ended = &mut work => return Ok(ended.unwrap_or_else(|_| {
                     tracing::error!(tool = self.label, "a call panicked");
@@ -91,7 +91,7 @@ impl Run {
                     self.cancel.cancel();
                     let _ = tokio::time::timeout(CANCEL_GRACE, work).await;
                     let message = format!("The call to `{}` was cancelled.", self.label);
-                    return Ok(Fault::new(Code::Cancelled, message).to_result().into());
+                    return Ok(Fault::new(FaultCode::Cancelled, message).to_result().into());
                 }
                 () = self.patience(caller) => {}
             }
@@ -104,7 +104,7 @@ impl Run {
         let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked().into()) });
         let Run { label, cancel, progress, admission, .. } = self;
         let place = Some(admission.into_job(&caller.account));
-        let start = Start { label, owner: caller.owner(), began: started, cancel, progress, place };
+        let start = JobStart { label, owner: caller.owner(), began: started, cancel, progress, place };
         let job = adopt(jobs, caller, start, running);
         if let Some(questions) = questions {
             job.asks_by(Arc::new(questions));
@@ -114,7 +114,7 @@ impl Run {
         job.recorded().await;
         let told = TaskSummary { message: job.summary().message, ..begun };
         match caller.as_task {
-            AsTask::Never => Ok(text_result(json!(told.with_wait_call()).to_string()).into()),
+            TaskMode::Never => Ok(text_result(json!(told.with_wait_call()).to_string()).into()),
             _ => Err(Interrupt::Task(job)),
         }
     }
@@ -181,14 +181,14 @@ pub(super) async fn handed_out(
 /// Creates a job that has already ended with this result.
 pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: CallResult) -> Arc<Job> {
     let Run { label, began, cancel, progress, .. } = Run::new(label.into(), CancellationToken::new());
-    let start = Start { label, owner: caller.owner(), began, cancel, progress, place: None };
+    let start = JobStart { label, owner: caller.owner(), began, cancel, progress, place: None };
     let job = adopt(jobs, caller, start, tokio::spawn(async move { result }));
     job.wait(SETTLE).await;
     job
 }
 
 /// Turns running work into a job of this caller, who gets a notice when it ends.
-fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<CallResult>) -> Arc<Job> {
+fn adopt(jobs: &Jobs, caller: &Caller, start: JobStart, running: JoinHandle<CallResult>) -> Arc<Job> {
     let session = Arc::downgrade(&caller.session);
     let owner = caller.session.owner().to_owned();
     let mail = caller.session.mail().cloned();
@@ -196,7 +196,7 @@ fn adopt(jobs: &Jobs, caller: &Caller, start: Start, running: JoinHandle<CallRes
     // sessions.
     let outlives = caller.local;
     // A client that follows the task in the protocol asks for its end itself.
-    let wants_notice = caller.as_task == AsTask::Never;
+    let wants_notice = caller.as_task == TaskMode::Never;
     let announce = move |job: &Arc<Job>| {
         if !wants_notice || job.is_awaited() {
             return;

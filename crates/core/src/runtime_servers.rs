@@ -12,11 +12,11 @@ use nonet_base::text::clip;
 use nonet_config::{self as config, ConfigFault, OneServer, ServerSettings, Transport, shell};
 use nonet_servers::{
     catalog::Tool,
-    downstream::{Connection, Remedy, State, Update, likely_cause},
+    downstream::{Connection, ConnectionState, Remedy, ServerUpdate, likely_cause},
 };
 use nonet_store::reloads::text_hash;
 use nonet_text::{
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     name::{self, ServerName},
     secrets,
 };
@@ -90,7 +90,7 @@ impl Gateway {
             self.plan(caller, params)?;
         let Some(updates) = self.publisher.updates() else {
             return Err(Fault::new(
-                Code::Internal,
+                FaultCode::Internal,
                 "The gateway has not started its servers yet; try again.",
             ));
         };
@@ -103,17 +103,20 @@ impl Gateway {
             Trial { gateway: self.clone(), session: session.id, name: name.clone(), is_kept: false };
         let mut states = connection.watch();
         let settled = tokio::select! {
-            settled = tokio::time::timeout(WAIT, states.wait_for(State::settled)) => settled.is_ok(),
-            () = caller.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "The server was not added.")),
+            settled = tokio::time::timeout(WAIT, states.wait_for(ConnectionState::settled)) => settled.is_ok(),
+            () = caller.cancel.cancelled() => return Err(Fault::new(FaultCode::Cancelled, "The server was not added.")),
         };
-        let state = if settled { connection.state() } else { State::Starting };
+        let state = if settled { connection.state() } else { ConnectionState::Starting };
         match &state {
-            State::Ready { .. } | State::Starting => {}
-            State::AuthRequired { remedy: Remedy::Login(_), .. } if persist => {}
-            State::AuthRequired { error, .. } => return Err(wants_sign_in(&name, error)),
-            State::Down { error, .. } => return Err(does_not_start(&connection, error, persist)),
-            State::Stopped => {
-                return Err(Fault::new(Code::Internal, format!("`{name}` was removed in the meantime.")));
+            ConnectionState::Ready { .. } | ConnectionState::Starting => {}
+            ConnectionState::AuthRequired { remedy: Remedy::Login(_), .. } if persist => {}
+            ConnectionState::AuthRequired { error, .. } => return Err(wants_sign_in(&name, error)),
+            ConnectionState::Down { error, .. } => return Err(does_not_start(&connection, error, persist)),
+            ConnectionState::Stopped => {
+                return Err(Fault::new(
+                    FaultCode::Internal,
+                    format!("`{name}` was removed in the meantime."),
+                ));
             }
         }
         let mut taken_up = true;
@@ -129,7 +132,14 @@ impl Gateway {
     }
 
     /// Builds the answer for an added server.
-    fn added(&self, caller: &Caller, name: &str, state: &State, persist: bool, taken_up: bool) -> Value {
+    fn added(
+        &self,
+        caller: &Caller,
+        name: &str,
+        state: &ConnectionState,
+        persist: bool,
+        taken_up: bool,
+    ) -> Value {
         let gate = self.gate(&caller.session);
         let all = gate.server(name).map_or(0, |entry| entry.tools.len());
         let visible = gate.tools().filter(|tool| *tool.server == *name).count();
@@ -142,11 +152,11 @@ impl Gateway {
             _ if !taken_up => Some(
                 "servers.toml has the server, but the gateway has not loaded it yet: the user may need to restart Nonet.".into(),
             ),
-            State::Starting => Some(format!(
+            ConnectionState::Starting => Some(format!(
                 "It has not started within {} s and is still starting; its tools can be found as soon as it is ready.",
                 WAIT.as_secs()
             )),
-            State::AuthRequired { remedy, .. } => {
+            ConnectionState::AuthRequired { remedy, .. } => {
                 remedy.command().map(|login| format!("It requires sign-in: the user must run `{login}`."))
             }
             _ if visible == 0 && all > 0 => Some(format!(
@@ -205,11 +215,11 @@ impl Gateway {
             self.audit_event("server_removed", || json!({ "server": name, "session": session }));
             let mut states = connection.watch();
             connection.retire(RETIRE_LIMIT).await;
-            let stopped = states.wait_for(|state| matches!(state, State::Stopped));
+            let stopped = states.wait_for(|state| matches!(state, ConnectionState::Stopped));
             let _ = tokio::time::timeout(STOP_LIMIT, stopped).await;
         }
         if let Some(updates) = self.publisher.updates() {
-            let _ = updates.send(Update::Reconfigured).await;
+            let _ = updates.send(ServerUpdate::Reconfigured).await;
         }
         self.published().await;
     }
@@ -219,7 +229,7 @@ impl Gateway {
         &self,
         name: &Arc<str>,
         keys: Map<String, Value>,
-        state: &State,
+        state: &ConnectionState,
     ) -> Result<bool, Fault> {
         self.servers.persisting.insert(name.clone());
         let (file, server) = (self.config().file.clone(), name.clone());
@@ -231,15 +241,18 @@ impl Gateway {
                         let is_published = published.is_some_and(|session| session.is_none());
                         let is_there =
                             world.connections.contains_key(name) && !world.owners.contains_key(name);
-                        is_there && (is_published || !matches!(state, State::Ready { .. }))
+                        is_there && (is_published || !matches!(state, ConnectionState::Ready { .. }))
                     },
                     name,
                 )
                 .await),
-            Ok(Err(why)) => {
-                Err(Fault::new(Code::Internal, format!("`{name}` works, but could not be written: {why}")))
+            Ok(Err(why)) => Err(Fault::new(
+                FaultCode::Internal,
+                format!("`{name}` works, but could not be written: {why}"),
+            )),
+            Err(_) => {
+                Err(Fault::new(FaultCode::Internal, format!("`{name}` works, but could not be written.")))
             }
-            Err(_) => Err(Fault::new(Code::Internal, format!("`{name}` works, but could not be written."))),
         };
         self.servers.persisting.remove(name);
         taken_up
@@ -263,9 +276,9 @@ impl Gateway {
                 unused
             }
             Ok(Err(why)) => {
-                return Err(Fault::new(Code::Internal, format!("`{name}` was not removed: {why}")));
+                return Err(Fault::new(FaultCode::Internal, format!("`{name}` was not removed: {why}")));
             }
-            Err(_) => return Err(Fault::new(Code::Internal, format!("`{name}` was not removed."))),
+            Err(_) => return Err(Fault::new(FaultCode::Internal, format!("`{name}` was not removed."))),
         };
         let is_gone = |world: &World, published: Option<Option<u64>>| {
             !world.connections.contains_key(name) && published.is_none()
@@ -324,12 +337,12 @@ impl Gateway {
                 config.file.display(),
                 shell::nonet("remove", &config.file)
             );
-            return Err(Fault::new(Code::Forbidden, message));
+            return Err(Fault::new(FaultCode::Forbidden, message));
         }
         let own = gate.world.owners.keys().filter(|server| !gate.is_foreign(server)).map(|server| &**server);
         let near = name::nearest(name, own, 3);
         let message = format!("There is no server `{}` that this session has added.", clip(name, 80));
-        let fault = Fault::new(Code::NotFound, message).suggest(&near);
+        let fault = Fault::new(FaultCode::NotFound, message).suggest(&near);
         Err(match near.first() {
             Some(near) => fault.then(NextStep::own("remove_server", json!({ "name": near }))),
             None => fault.then(NextStep::own("status", json!({}))),
@@ -344,7 +357,7 @@ impl Gateway {
             params.insert(key.into(), value);
             NextStep::own("add_server", Value::Object(params))
         };
-        let invalid = |message: String| Fault::new(Code::InvalidParams, message);
+        let invalid = |message: String| Fault::new(FaultCode::InvalidParams, message);
         let name: Arc<str> = match ServerName::new(given) {
             Ok(name) => name.as_str().into(),
             Err(bad) => {
@@ -355,11 +368,11 @@ impl Gateway {
         let persist = params.get("persist") == Some(&Value::Bool(true));
         if persist && caller.session.profile.is_some() {
             let message = "A client with a profile cannot add servers for all clients. Leave `persist` out: the server is there for this session.";
-            return Err(Fault::new(Code::Forbidden, message).then(again("persist", json!(false))));
+            return Err(Fault::new(FaultCode::Forbidden, message).then(again("persist", json!(false))));
         }
         if !persist && !caller.lasting {
             let message = "This client has no session that lasts, so a server of the session would end with this call. With `persist`, the server goes into servers.toml and stays.";
-            return Err(Fault::new(Code::Forbidden, message).then(again("persist", json!(true))));
+            return Err(Fault::new(FaultCode::Forbidden, message).then(again("persist", json!(true))));
         }
         let keys = params.iter().filter(|(key, _)| !["name", "persist"].contains(&key.as_str()));
         let keys: Map<String, Value> = keys.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -393,7 +406,7 @@ impl Gateway {
                     let mut params = params.clone();
                     params.remove("sandbox");
                     let step = NextStep::own("add_server", Value::Object(params));
-                    return Err(Fault::new(Code::Forbidden, message).then(step));
+                    return Err(Fault::new(FaultCode::Forbidden, message).then(step));
                 }
                 *sandbox = Some(Box::new(of_gateway.clone()));
             }
@@ -441,7 +454,7 @@ impl Gateway {
             self.servers
                 .life
                 .tasks
-                .spawn_on(async move { drop(updates.send(Update::Reconfigured).await) }, &runtime);
+                .spawn_on(async move { drop(updates.send(ServerUpdate::Reconfigured).await) }, &runtime);
         }
     }
 
@@ -487,17 +500,17 @@ impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Fault {
         match refusal {
             Refusal::Taken => Fault::new(
-                Code::InvalidParams,
+                FaultCode::InvalidParams,
                 "The name is taken by another server or category; choose another one.",
             ),
             Refusal::SessionFull => Fault::new(
-                Code::Forbidden,
+                FaultCode::Forbidden,
                 format!(
                     "This session has already added {PER_SESSION} servers, which is the maximum. Remove one with gateway.remove_server."
                 ),
             ),
             Refusal::GatewayFull => Fault::new(
-                Code::Forbidden,
+                FaultCode::Forbidden,
                 format!(
                     "The sessions of this gateway have already added {PER_GATEWAY} servers together, which is the maximum. The user can add servers to servers.toml."
                 ),
@@ -650,7 +663,7 @@ fn does_not_start(connection: &Connection, error: &str, persist: bool) -> Fault 
         "`{}` was not added: {error}. Correct the params and call again, which asks the user again; {nowhere}.",
         connection.name
     );
-    let fault = Fault::new(Code::ServerDown, message).details(details);
+    let fault = Fault::new(FaultCode::ServerDown, message).details(details);
     Fault { retryable: false, ..fault }
 }
 
@@ -658,7 +671,7 @@ fn wants_sign_in(name: &str, error: &str) -> Fault {
     let message = format!(
         "`{name}` was not added, because it requires sign-in: {error}. Ask the user for `headers` that sign in, or call again with `persist`: then the user can sign in with `nonet login {name}`."
     );
-    Fault::new(Code::AuthRequired, message)
+    Fault::new(FaultCode::AuthRequired, message)
 }
 
 fn ends_with_session(tool: &Tool) -> Fault {
@@ -667,7 +680,7 @@ fn ends_with_session(tool: &Tool) -> Fault {
         tool.full
     );
     let step = NextStep::own("remove_server", json!({ "name": &*tool.server }));
-    Fault::new(Code::Forbidden, message).then(step)
+    Fault::new(FaultCode::Forbidden, message).then(step)
 }
 
 #[cfg(test)]

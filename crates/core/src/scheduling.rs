@@ -8,13 +8,13 @@ use nonet_base::{
 };
 use nonet_config::{AppKind, AppModel, Config, ModelApp, StepKind};
 use nonet_parts::{
-    jobs::{Jobs, Start, TaskState, wait_call},
+    jobs::{JobStart, Jobs, TaskState, wait_call},
     timetable::{TimeFault, Timetable, Zone},
 };
 use nonet_servers::catalog::{EntryKind, GATEWAY, Tool};
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, StoreError};
 use nonet_text::{
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     name::{self, meta_tool},
     results::{is_error, json_len, value_of},
 };
@@ -207,7 +207,7 @@ impl Gateway {
             }
             _ => {
                 let message = "Give either `name` and `params` for a tool, or `app_id` and `input` for an app; gateway.remind leaves a message.";
-                return Err(Fault::new(Code::InvalidParams, message));
+                return Err(Fault::new(FaultCode::InvalidParams, message));
             }
         };
         changes.extend(repaired);
@@ -228,7 +228,7 @@ impl Gateway {
         let length = message.chars().count();
         if message.trim().is_empty() || length > MAX_MESSAGE {
             let message = format!("`message` has {length} characters; give 1 to {MAX_MESSAGE}.");
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         self.appoint(caller, ScheduledWork::Reminder { message }, arguments).await
     }
@@ -249,12 +249,12 @@ impl Gateway {
                 "`{}` is text for a model to follow, and no model reads it at that time. Schedule the tools that it names, or gateway.remind to use it.",
                 tool.full
             );
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         if &*tool.full == "gateway.background_run" {
             let message =
                 "A scheduled run is in the background anyway: schedule the tool itself, with its params.";
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         if run_graph::is_graph(&tool) {
             self.scheduled_graph(own, params).await?;
@@ -331,7 +331,7 @@ impl Gateway {
     ) -> Result<Value, Fault> {
         let ScheduleArguments { when, label, max_runs, timezone, .. } = arguments;
         let unreadable =
-            |fault: TimeFault| Fault::new(Code::InvalidParams, fault.message).suggest(fault.near);
+            |fault: TimeFault| Fault::new(FaultCode::InvalidParams, fault.message).suggest(fault.near);
         let zone = Zone::of(timezone.as_deref()).map_err(unreadable)?;
         let now_ms = self.clock.unix_ms();
         let timetable = Timetable::read(&when, &zone, now_ms).map_err(unreadable)?;
@@ -371,7 +371,7 @@ impl Gateway {
             let message = format!(
                 "There are already {MOST_SCHEDULES} schedules and reminders, which is the maximum. Cancel one with gateway.cancel_schedule."
             );
-            return Err(Fault::new(Code::RateLimited, message).then(schedule_list()));
+            return Err(Fault::new(FaultCode::RateLimited, message).then(schedule_list()));
         }
         self.errands.asked_by(&owner, &id, &caller.session);
         let mut answer = json!({ "job_id": id, "next_run": due_ms.map(|due| zone.show(due)) });
@@ -408,7 +408,7 @@ impl Gateway {
         let Some(record) = taken else {
             let message =
                 format!("There is no schedule `{}`: the id is wrong, or it has ended.", clip(id, 100));
-            return Err(Fault::new(Code::NotFound, message).then(schedule_list()));
+            return Err(Fault::new(FaultCode::NotFound, message).then(schedule_list()));
         };
         self.errands.is_over(owner, &record.id);
         let mut answer = json!({ "job_id": record.id, "state": "cancelled" });
@@ -526,7 +526,7 @@ impl Gateway {
         let running = tokio::spawn(async move { gateway.scheduled_call(&own, what).await.into() });
         let progress = Arc::new(|| None);
         let (owner, began) = (caller.owner(), Instant::now());
-        let start = Start { label, owner, began, cancel, progress, place: None };
+        let start = JobStart { label, owner, began, cancel, progress, place: None };
         let job = self.jobs.adopt_as(task_id.into(), start, running, |_| ());
         while job.wait(WAIT).await.is_none() {}
     }
@@ -546,7 +546,8 @@ impl Gateway {
             Ok(result) => result,
             Err(Interrupt::Fault(fault)) => fault.to_result(),
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
-                Fault::new(Code::Internal, "The run was not made; make it with execute_tool.").to_result()
+                Fault::new(FaultCode::Internal, "The run was not made; make it with execute_tool.")
+                    .to_result()
             }
         }
     }
@@ -716,7 +717,7 @@ fn tools_of<'a>(
             let message = format!(
                 "The app `{id}` asks the model of the client that calls it, and there is no client when it runs by itself."
             );
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         AppKind::Model(_) => {}
     }

@@ -4,15 +4,15 @@ use std::{sync::Arc, time::Duration};
 
 use nonet_base::text::{clean, clip};
 use nonet_parts::skills::Skill;
-use nonet_schema::Reading;
+use nonet_schema::ValidParams;
 use nonet_search::{Boosts, Document, Index};
 use nonet_servers::{
     catalog::{EntryKind, SKILLS, guide::is_named},
-    downstream::{CallError, Control, HeldResult, State},
+    downstream::{CallControl, CallError, ConnectionState, HeldResult},
     policy::PolicyVerdict,
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name,
 };
 use serde::{Serialize, Serializer};
@@ -222,7 +222,7 @@ impl Gateway {
         let name = prompt.name;
         let Some(connection) = gate.connection_for(&self.servers, caller, server) else {
             let message = format!("`{server}` is no longer configured.");
-            return Err(Fault::new(Code::ServerDown, message).into());
+            return Err(Fault::new(FaultCode::ServerDown, message).into());
         };
         // Both waits together end before the soft deadline, so that a prompt does not become a task.
         let patience = caller.limits.soft_deadline / 2;
@@ -231,7 +231,7 @@ impl Gateway {
         let passing = ContentInTransit { gate, caller, server, settings: &settings, label: &label };
         let arguments = prompt.arguments(given);
         self.may_leave(passing, &arguments)?;
-        let control = Control {
+        let control = CallControl {
             timeout: settings.timeout.min(patience),
             cancel: CancellationToken::clone(&caller.cancel),
             progress: None,
@@ -258,7 +258,7 @@ fn read_arguments(caller: &Caller, gate: &Gate, skill: &str, given: Value) -> Va
     let is_text = given.as_str().is_some_and(|text| !text.trim_start().starts_with('{'));
     let tool = gate.catalog().get(&name::full_name(SKILLS, skill)).filter(|_| !is_text);
     match tool.and_then(|tool| tool.schema.read(given.clone()).ok()) {
-        Some(Reading { params, repaired }) => {
+        Some(ValidParams { params, repaired }) => {
             if !repaired.is_empty() {
                 let notice = json!({ "kind": "input_repaired", "skill": skill, "changes": repaired });
                 caller.session.notify(notice);
@@ -288,7 +288,7 @@ fn may_get(gate: &Gate, server: &str, prompt: &Prompt<'_>, approved: bool) -> Re
         PolicyVerdict::Approve(rule) => {
             let message =
                 format!("`{full}` is used only if the user agrees (`{rule}`). execute_tool asks the user.");
-            Err(Fault::new(Code::NeedsApproval, message)
+            Err(Fault::new(FaultCode::NeedsApproval, message)
                 .next("execute_tool", json!({ "name": full, "params": {} })))
         }
         PolicyVerdict::Deny(rule) => Err(may_not_be_used(&full, &rule).next("use_skill", json!({}))),
@@ -302,7 +302,7 @@ fn unknown_skill(command: &str, all: &[ListedSkill]) -> Fault {
         Some(first) => json!({ "command": first }),
         None => json!({ "query": command }),
     };
-    Fault::new(Code::NotFound, message).next("use_skill", next).suggest(near)
+    Fault::new(FaultCode::NotFound, message).next("use_skill", next).suggest(near)
 }
 
 fn lacks_arguments(command: &str, lacking: &[&str], given: Option<Value>) -> Fault {
@@ -312,23 +312,23 @@ fn lacks_arguments(command: &str, lacking: &[&str], given: Option<Value>) -> Fau
     }
     let call = json!({ "command": command, "arguments": given });
     let message = format!("The prompt `{command}` needs `arguments` with: {}.", lacking.join(", "));
-    Fault::new(Code::InvalidParams, message)
+    Fault::new(FaultCode::InvalidParams, message)
         .details(json!({ "corrected_call": { "tool": "use_skill", "arguments": call } }))
 }
 
-fn prompt_code(error: &CallError) -> Code {
+fn prompt_code(error: &CallError) -> FaultCode {
     match error {
-        CallError::NotReady(State::Starting) => Code::ServerStarting,
-        CallError::NotReady(State::AuthRequired { .. }) => Code::AuthRequired,
-        CallError::NotReady(_) | CallError::Closed(_) => Code::ServerDown,
-        CallError::TimedOut(_) => Code::Timeout,
-        CallError::Busy(_) | CallError::RateLimited { .. } => Code::RateLimited,
-        CallError::Resting(_) => Code::ServerDown,
-        CallError::Cancelled => Code::Cancelled,
-        CallError::NotAllowed { .. } => Code::AuthRequired,
-        CallError::Params(_) => Code::InvalidParams,
+        CallError::NotReady(ConnectionState::Starting) => FaultCode::ServerStarting,
+        CallError::NotReady(ConnectionState::AuthRequired { .. }) => FaultCode::AuthRequired,
+        CallError::NotReady(_) | CallError::Closed(_) => FaultCode::ServerDown,
+        CallError::TimedOut(_) => FaultCode::Timeout,
+        CallError::Busy(_) | CallError::RateLimited { .. } => FaultCode::RateLimited,
+        CallError::Resting(_) => FaultCode::ServerDown,
+        CallError::Cancelled => FaultCode::Cancelled,
+        CallError::NotAllowed { .. } => FaultCode::AuthRequired,
+        CallError::Params(_) => FaultCode::InvalidParams,
         CallError::Rpc(_) | CallError::Unreadable(_) | CallError::NotSent(_) | CallError::Upstream { .. } => {
-            Code::UpstreamError
+            FaultCode::UpstreamError
         }
     }
 }
@@ -369,12 +369,12 @@ async fn local_skill(skill: Skill, arguments: SkillArguments) -> Result<Value, F
     });
     let (mut text, files) = match timeout(READING, reading).await {
         Ok(Ok(read)) => read.map_err(|error| {
-            Fault::new(Code::NotFound, format!("The skill `{name}`: {error}.")).next("use_skill", again)
+            Fault::new(FaultCode::NotFound, format!("The skill `{name}`: {error}.")).next("use_skill", again)
         })?,
-        Ok(Err(_)) => return Err(Fault::new(Code::Internal, "The skill could not be read.")),
+        Ok(Err(_)) => return Err(Fault::new(FaultCode::Internal, "The skill could not be read.")),
         Err(_) => {
             let message = format!("The folder of the skill `{name}` does not respond. Continue without it.");
-            return Err(Fault::new(Code::Timeout, message));
+            return Err(Fault::new(FaultCode::Timeout, message));
         }
     };
     if file.is_some() {

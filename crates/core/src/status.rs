@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use nonet_base::clock::millis;
 use nonet_parts::{audit::AuditStatus, metrics::Latency, rates::ShownRate};
-use nonet_servers::downstream::{BreakerStatus, Connection, Era, Remedy, State, likely_cause};
+use nonet_servers::downstream::{BreakerStatus, Connection, ConnectionState, Era, Remedy, likely_cause};
 use nonet_store::SharedStore;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -159,20 +159,20 @@ impl ServerStatus {
             ..Self::default()
         };
         match state {
-            State::Ready { version, era, took, .. } => {
+            ConnectionState::Ready { version, era, took, .. } => {
                 Self { version: Some(version), era, started_ms: Some(millis(took)), ..status }
             }
-            State::AuthRequired { error, remedy } => {
+            ConnectionState::AuthRequired { error, remedy } => {
                 let needs_token = matches!(remedy, Remedy::Headers);
                 let advice = format!("put a token into `headers` of [servers.{}]", connection.name);
                 let last_error = if needs_token { format!("{error}: {advice}") } else { error };
                 let login = remedy.command().map(String::from);
                 Self { login, needs_token, last_error: Some(last_error), ..status }
             }
-            State::Down { error, .. } => {
+            ConnectionState::Down { error, .. } => {
                 Self { likely_cause: likely_cause(&error), last_error: Some(error), ..status }
             }
-            State::Starting | State::Stopped => status,
+            ConnectionState::Starting | ConnectionState::Stopped => status,
         }
     }
 }
@@ -287,8 +287,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::Options;
-    use nonet_config::{self as config, Sources};
+    use crate::GatewayOptions;
+    use nonet_config::{self as config, ValueSources};
     use nonet_parts::jobs::JobOwner;
     use nonet_testing::RedisServer;
 
@@ -297,8 +297,8 @@ mod tests {
         let Some(redis) = RedisServer::start() else { return };
         let text = format!("[cluster]\nredis = 'redis://127.0.0.1:{}'\nname = 'one'\n", redis.port);
         let open = || {
-            let config = config::parse(&text, Path::new("f"), Sources::NONE).expect("usable").config;
-            Gateway::new(config, Options::default())
+            let config = config::parse(&text, Path::new("f"), ValueSources::NONE).expect("usable").config;
+            Gateway::new(config, GatewayOptions::default())
         };
         let (one, other) = (open(), open());
         let owner = JobOwner::default();

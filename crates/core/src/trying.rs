@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 use futures::future::join_all;
 use nonet_base::text::clip;
 use nonet_config::{Config, ServerSettings, shell};
-use nonet_hosts::Change;
-use nonet_servers::downstream::{Remedy, State, Update, likely_cause};
+use nonet_hosts::FileChange;
+use nonet_servers::downstream::{ConnectionState, Remedy, ServerUpdate, likely_cause};
 use nonet_store::reloads::{ReloadDesk, ReloadRequest, text_hash};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -44,13 +44,15 @@ pub enum TrialResult {
 
 impl TrialResult {
     /// Returns the result for a state; `listed` counts the tools of a ready server.
-    pub fn of(state: State, listed: impl FnOnce() -> usize) -> Self {
+    pub fn of(state: ConnectionState, listed: impl FnOnce() -> usize) -> Self {
         match state {
-            State::Ready { .. } => Self::Ready(listed()),
-            State::AuthRequired { remedy: Remedy::Login(login), .. } => Self::SignIn(Some(login)),
-            State::AuthRequired { error, .. } | State::Down { error, .. } => Self::Failed(error),
-            State::Starting => Self::Failed("it did not start in time".into()),
-            State::Stopped => Self::Failed("it was not started".into()),
+            ConnectionState::Ready { .. } => Self::Ready(listed()),
+            ConnectionState::AuthRequired { remedy: Remedy::Login(login), .. } => Self::SignIn(Some(login)),
+            ConnectionState::AuthRequired { error, .. } | ConnectionState::Down { error, .. } => {
+                Self::Failed(error)
+            }
+            ConnectionState::Starting => Self::Failed("it did not start in time".into()),
+            ConnectionState::Stopped => Self::Failed("it was not started".into()),
         }
     }
 
@@ -146,7 +148,7 @@ impl Gateway {
         let counted = tokio::spawn(async move {
             let mut tools = 0;
             while let Some(update) = listed.recv().await {
-                if let Update::Listed { listing: Some(listing), published, .. } = update {
+                if let ServerUpdate::Listed { listing: Some(listing), published, .. } = update {
                     tools = listing.tools.len();
                     let _ = published.send(());
                 }
@@ -155,11 +157,11 @@ impl Gateway {
         });
         let mut states = connection.watch();
         let limit = settings.start_timeout.min(LONGEST_START);
-        let settled = tokio::time::timeout(limit, states.wait_for(State::settled)).await.is_ok();
-        let state = if settled { connection.state() } else { State::Starting };
+        let settled = tokio::time::timeout(limit, states.wait_for(ConnectionState::settled)).await.is_ok();
+        let state = if settled { connection.state() } else { ConnectionState::Starting };
         let stderr = connection.stderr_tail();
         connection.retired().cancel();
-        let stopped = states.wait_for(|state| matches!(state, State::Stopped));
+        let stopped = states.wait_for(|state| matches!(state, ConnectionState::Stopped));
         let _ = tokio::time::timeout(STOP_LIMIT, stopped).await;
         let tools = match tokio::time::timeout(STOP_LIMIT, counted).await {
             Ok(Ok(tools)) => tools,
@@ -219,7 +221,7 @@ impl Gateway {
     }
 
     /// Accepts the user's change of the text in use, even if the change removes the only server.
-    pub async fn accept_edit(&self, change: &Change) {
+    pub async fn accept_edit(&self, change: &FileChange) {
         let Some((before, after)) = change.texts() else { return };
         self.texts.accept_edit(&text_hash(before), text_hash(after));
         // The other gateways of the file have to take it, too.
@@ -234,7 +236,7 @@ impl Gateway {
     }
 
     /// Waits until a written change is in use. Fails with the reason if it is not.
-    pub async fn taken_up(&self, change: &Change) -> Result<(), String> {
+    pub async fn taken_up(&self, change: &FileChange) -> Result<(), String> {
         let Some((_, after)) = change.texts() else { return Ok(()) };
         let hash = text_hash(after);
         let look = async {

@@ -14,7 +14,7 @@ use nonet_servers::{
     policy::RESOURCES,
 };
 use nonet_text::{
-    fault::Code,
+    fault::FaultCode,
     name::{self, RESERVED},
 };
 use serde_json::{Value, json};
@@ -251,7 +251,7 @@ impl<'a> Finder<'a> {
     fn is_name(&mut self, key: &str, given: &str) -> bool {
         match self.catalog.resolve(given) {
             Ok(_) => true,
-            Err(fault) if fault.code == Code::AmbiguousTool => {
+            Err(fault) if fault.code == FaultCode::AmbiguousTool => {
                 let message = format!("`{given}` may be any of {}", fault.did_you_mean.join(", "));
                 self.found.push(UnmatchedRule { key: key.into(), message });
                 true
@@ -420,7 +420,7 @@ mod tests {
     fn reports(text: &str) -> Vec<String> {
         let text = format!("[servers.files]\ncommand = 'x'\n{text}");
         let config =
-            config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
+            config::parse(&text, Path::new("f"), config::ValueSources::NONE).expect("it is usable").config;
         let listing = |tools: &[&str]| Listing {
             tools: tools.iter().map(|name| Arc::new(json!({ "name": name }))).collect(),
             ..Listing::default()

@@ -10,7 +10,7 @@ use nonet_base::{json::set_member, text::clip};
 use nonet_parts::jobs::JobOwner;
 use nonet_store::{RecordKind, StoreError};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::json_len,
 };
 use serde::{Deserialize, Serialize};
@@ -215,7 +215,7 @@ impl Gateway {
             }
             (_, WorkAction::Cancel | WorkAction::Pause | WorkAction::Resume) => {
                 let message = "Only a task can be cancelled, and only a watch be paused and resumed.";
-                return Err(Fault::new(Code::InvalidParams, message));
+                return Err(Fault::new(FaultCode::InvalidParams, message));
             }
         }
         Ok(())
@@ -234,8 +234,8 @@ impl Gateway {
     pub async fn answer_question(&self, token: &str, said: &Value) -> Result<SettledQuestion, Fault> {
         let settled = self.questions.settle(token, said, |id| self.sessions.get(id)).await;
         settled.map_err(|why| match why {
-            Some(why) => Fault::new(Code::InvalidParams, why),
-            None => Fault::new(Code::NotFound, "This question is no longer open."),
+            Some(why) => Fault::new(FaultCode::InvalidParams, why),
+            None => Fault::new(FaultCode::NotFound, "This question is no longer open."),
         })
     }
 
@@ -263,12 +263,12 @@ fn with_owner(mut entry: Value, owner: &str) -> Value {
 }
 
 fn not_there(id: &str) -> Fault {
-    Fault::new(Code::NotFound, format!("`{}` no longer exists.", clip(id, 100)))
+    Fault::new(FaultCode::NotFound, format!("`{}` no longer exists.", clip(id, 100)))
 }
 
 fn not_ended(id: &str) -> Fault {
     let message = format!("`{}` no longer exists, or is still running: cancel it first.", clip(id, 100));
-    Fault::new(Code::NotFound, message)
+    Fault::new(FaultCode::NotFound, message)
 }
 
 fn unread(error: StoreError) -> Fault {

@@ -7,12 +7,12 @@ use nonet_config::select;
 use nonet_parts::{
     jobs::JobOwner,
     timetable::Zone,
-    watches::{CheckError, News, NoticeReason, NotifyWhen, SeenValue, Watch, WatchFinding, WatchState},
+    watches::{CheckError, NoticeReason, NotifyWhen, SeenValue, Watch, WatchFinding, WatchNews, WatchState},
 };
 use nonet_servers::catalog::{EntryKind, GATEWAY, Tool};
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, StoreError};
 use nonet_text::{
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     results::{ResultValue, is_error, json_len, value_of},
 };
 use serde::Deserialize;
@@ -56,13 +56,13 @@ struct NotifyConfig {
 /// What an answer says if the first check failed.
 const FAILS_NOW: &str = "The first check failed with this error. The watch goes on until the tool works; stop it if its params are wrong.";
 /// The codes of faults that may pass: a watch can begin with one of them.
-const PASSING: [Code; 6] = [
-    Code::ServerStarting,
-    Code::ServerDown,
-    Code::AuthRequired,
-    Code::Timeout,
-    Code::RateLimited,
-    Code::UpstreamError,
+const PASSING: [FaultCode; 6] = [
+    FaultCode::ServerStarting,
+    FaultCode::ServerDown,
+    FaultCode::AuthRequired,
+    FaultCode::Timeout,
+    FaultCode::RateLimited,
+    FaultCode::UpstreamError,
 ];
 
 impl WatchArguments {
@@ -75,7 +75,7 @@ impl WatchArguments {
         let notify_when = self.notify_when.unwrap_or(told_by_expression);
         if notify_when == NotifyWhen::OnThreshold && expression.is_none() {
             let message = "`on_threshold` needs `notify_config.expression`: a jq filter over {result} that says when it is reached, such as `.result.count > 10`.";
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         Ok(Watch {
             tool: self.name.trim().into(),
@@ -222,14 +222,13 @@ impl Gateway {
                 "`{}` cannot be watched: only a tool can. Watch a tool that it calls; gateway.schedule runs an app at a time.",
                 tool.full
             );
-            return Err(
-                Fault::new(Code::InvalidParams, message).next("get_tool", json!({ "name": &*tool.full }))
-            );
+            return Err(Fault::new(FaultCode::InvalidParams, message)
+                .next("get_tool", json!({ "name": &*tool.full })));
         }
         if &*tool.server == GATEWAY && !tool.read_only {
             let message =
                 format!("`{}` cannot be watched: of Nonet's own tools, only read-only ones can.", tool.full);
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         Ok(tool)
     }
@@ -272,7 +271,7 @@ impl Gateway {
                     "There is no watch `{}`: the id is wrong, or the watch was stopped.",
                     clip(id, 100)
                 );
-                Err(Fault::new(Code::NotFound, message).then(NextStep::own("watch_list", json!({}))))
+                Err(Fault::new(FaultCode::NotFound, message).then(NextStep::own("watch_list", json!({}))))
             }
         }
     }
@@ -293,7 +292,7 @@ impl Gateway {
                 return Ok((record, watch));
             }
         }
-        Err(Fault::new(Code::Internal, format!("The watch `{id}` keeps changing; try again.")))
+        Err(Fault::new(FaultCode::Internal, format!("The watch `{id}` keeps changing; try again.")))
     }
 
     /// Stops a watch.
@@ -362,7 +361,7 @@ impl Gateway {
         caller: &Caller,
         id: &str,
         watch: &Watch,
-        news: &News,
+        news: &WatchNews,
         looked: &CheckOutcome,
     ) -> Value {
         let mut notice = json!({ "kind": "watch", "watcher_id": id, "tool": watch.tool, "why": news.why });
@@ -418,7 +417,9 @@ impl Gateway {
                     note = selected.note;
                     selected.value
                 }
-                Err(error) => return failed(Code::InvalidParams.as_str().into(), error.to_string(), result),
+                Err(error) => {
+                    return failed(FaultCode::InvalidParams.as_str().into(), error.to_string(), result);
+                }
             },
         };
         let is_met = match &watch.expression {
@@ -427,7 +428,7 @@ impl Gateway {
                 match self.kept.holds(owner, expression, json!({ "result": value }).to_string()).await {
                     Ok(holds) => holds,
                     Err(error) => {
-                        return failed(Code::InvalidParams.as_str().into(), error.to_string(), result);
+                        return failed(FaultCode::InvalidParams.as_str().into(), error.to_string(), result);
                     }
                 }
             }
@@ -478,11 +479,11 @@ fn too_many() -> Fault {
     let message = format!(
         "There are already {MOST_WATCHES} watches, which is the maximum. Stop one with gateway.watch_stop."
     );
-    Fault::new(Code::RateLimited, message).then(NextStep::own("watch_list", json!({})))
+    Fault::new(FaultCode::RateLimited, message).then(NextStep::own("watch_list", json!({})))
 }
 
 fn not_readable(why: &str) -> Fault {
-    Fault::new(Code::InvalidParams, format!("No watch was started: {why}."))
+    Fault::new(FaultCode::InvalidParams, format!("No watch was started: {why}."))
 }
 
 /// Adapts the result of a failed first check.
@@ -500,7 +501,7 @@ fn merge(answer: &mut Value, more: Value) {
 }
 
 /// Summarises a notice in one sentence.
-fn message(watch: &Watch, news: &News) -> String {
+fn message(watch: &Watch, news: &WatchNews) -> String {
     let tool = &watch.tool;
     match news.why {
         NoticeReason::Changed => format!("`{tool}` returns a different value than before."),

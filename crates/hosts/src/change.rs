@@ -17,8 +17,8 @@ use super::{
     text::{behind_links, bytes},
 };
 
-/// A file before and after. Nothing happens until [`Change::apply`].
-pub struct Change {
+/// A file before and after. Nothing happens until [`FileChange::apply`].
+pub struct FileChange {
     /// The file, by the user's path.
     pub file: PathBuf,
     /// What the change does, in sentences for the user.
@@ -51,7 +51,7 @@ pub struct ChangeResult {
     pub backup: Option<PathBuf>,
 }
 
-impl Change {
+impl FileChange {
     /// Returns the texts before and after the change, if the file stays. A new file had no text.
     pub fn texts(&self) -> Option<(&str, &str)> {
         let before = std::str::from_utf8(self.before.as_deref().unwrap_or_default()).ok()?;

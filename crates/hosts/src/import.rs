@@ -9,7 +9,7 @@ use nonet_config::{
 use serde::Deserialize;
 
 use super::{
-    Change, Host, HostFault, Machine, Os,
+    FileChange, Host, HostFault, Machine, Os,
     find::find,
     imported::{ImportOutcome, ImportPlan, ImportRow, KeptSecret, SecretStore, Variable},
     join::ImportMerge,
@@ -26,7 +26,7 @@ pub enum ImportSource<'a> {
     /// A host's files: the user's, and the current project's.
     Host(&'static Host),
     /// The user-scope files of these hosts, if they exist, without the servers that the user leaves where they are.
-    Users(&'a [&'static Host], &'a [LeftServer]),
+    Users(&'a [&'static Host], &'a [RemainingServer]),
     /// One file, of any host.
     File(&'a Path),
     /// Pasted text in the format of such a file, without the servers of these names.
@@ -36,7 +36,7 @@ pub enum ImportSource<'a> {
 /// A server that stays with its client.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LeftServer {
+pub struct RemainingServer {
     /// The client.
     pub client: String,
     /// The server's name there.
@@ -55,7 +55,7 @@ pub struct ImportOptions<'a> {
     pub file: bool,
 }
 
-/// Reads servers and works out the servers.toml that contains them. Nothing is written before [`Change::apply`].
+/// Reads servers and works out the servers.toml that contains them. Nothing is written before [`FileChange::apply`].
 ///
 /// Invalid names are adapted for servers.toml. If another server has the name, a number is added: `github-2`; with `replace`,
 /// a server from before the import is replaced instead. Two servers are the same if their connections are; other keys in
@@ -89,7 +89,7 @@ pub fn import(
         true => Some(text.with(&doc.checked(text.plain(), servers_toml, &mine)?)),
         false => before.clone(),
     };
-    let mut change = Change::new(servers_toml, before, after, machine);
+    let mut change = FileChange::new(servers_toml, before, after, machine);
     // Added servers can be removed again; replaced servers would be lost.
     change.backup = rows.iter().any(|row| matches!(row.done, ImportOutcome::Replaced { .. }));
     change.secrets = found.secrets;
@@ -155,7 +155,7 @@ pub(super) fn assembled(
     mut secrets: Vec<KeptSecret>,
     rows: Vec<ImportRow>,
     mut notes: Vec<String>,
-    change: Change,
+    change: FileChange,
     options: ImportOptions,
     file: SecretsFile,
 ) -> ImportPlan {

@@ -7,14 +7,14 @@ use std::{
 };
 
 use nonet_config::{
-    self as config, LoadError, LoadedConfig, Secret, Sources,
+    self as config, LoadError, LoadedConfig, Secret, ValueSources,
     keyring::{self, Keyring},
     secrets_file::SecretsFile,
 };
 use serde::Serialize;
 
 use super::{
-    Change, ChangeResult, FileScope, Host, HostFault, Machine,
+    ChangeResult, FileChange, FileScope, Host, HostFault, Machine,
     import::{secrets_beside, unusable},
     rules::MappedRule,
 };
@@ -30,7 +30,7 @@ pub struct ImportPlan {
     /// Notes that concern no single server.
     pub notes: Vec<String>,
     /// The new servers.toml.
-    pub change: Change,
+    pub change: FileChange,
     pub(super) keyring: Option<Keyring>,
     pub(super) file: SecretsFile,
 }
@@ -42,8 +42,8 @@ impl AsMut<Self> for ImportPlan {
 }
 
 /// An edit that stores no secrets.
-impl From<Change> for ImportPlan {
-    fn from(change: Change) -> Self {
+impl From<FileChange> for ImportPlan {
+    fn from(change: FileChange) -> Self {
         let (rows, variables, secrets, notes) = Default::default();
         Self { rows, variables, secrets, notes, change, keyring: None, file: SecretsFile::default() }
     }
@@ -285,7 +285,7 @@ impl ImportPlan {
     }
 
     /// Reads the new servers.toml as it will be after [`ImportPlan::apply`].
-    pub fn preview(&self, sources: Sources) -> Result<LoadedConfig, LoadError> {
+    pub fn preview(&self, sources: ValueSources) -> Result<LoadedConfig, LoadError> {
         let mut file = self.file.clone();
         let mut stored = BTreeMap::new();
         for KeptSecret { name, value, store, .. } in self.secrets.iter().filter(|kept| !kept.there) {
@@ -299,7 +299,12 @@ impl ImportPlan {
             None => (sources.keyring)(name),
         };
         let text = String::from_utf8_lossy(self.change.after.as_deref().unwrap_or_default());
-        config::parse_with(&text, &self.change.file, Sources { env: sources.env, keyring: &keyring }, &file)
+        config::parse_with(
+            &text,
+            &self.change.file,
+            ValueSources { env: sources.env, keyring: &keyring },
+            &file,
+        )
     }
 
     /// Whether nothing would be written or stored.

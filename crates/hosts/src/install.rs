@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{
-    Change, FileScope, Host, HostFault, Launch, Machine, OWN_NAME,
+    FileChange, FileScope, Host, HostFault, Launch, Machine, OWN_NAME,
     backups::Backups,
     change::FollowUp,
     edit::HostTable,
@@ -69,7 +69,7 @@ pub fn entry_text(host: &Host, launch: &Launch) -> Result<String, HostFault> {
 }
 
 /// Works out a host's file with Nonet in it. `replace` lists the servers to remove, by their names in the
-/// file: only ones that servers.toml has now. Nothing is written before [`Change::apply`], which keeps a
+/// file: only ones that servers.toml has now. Nothing is written before [`FileChange::apply`], which keeps a
 /// backup.
 pub fn install(
     host: &Host,
@@ -77,7 +77,7 @@ pub fn install(
     launch: &Launch,
     replace: &[String],
     machine: &Machine,
-) -> Result<Change, HostFault> {
+) -> Result<FileChange, HostFault> {
     installed(host, scope, entry_of(host, launch), launch, replace, machine)
 }
 
@@ -88,7 +88,7 @@ pub fn allow_always(
     launch: &Launch,
     replace: &[String],
     machine: &Machine,
-) -> Result<Change, HostFault> {
+) -> Result<FileChange, HostFault> {
     if host.always_allow().is_none() {
         let message = format!("an entry of {} has no key that allows its tools for good", host.title);
         let remedy = "Choose \"always allow\" when the client asks; docs/clients.md says where each client keeps that.";
@@ -118,7 +118,7 @@ fn installed(
     launch: &Launch,
     replace: &[String],
     machine: &Machine,
-) -> Result<Change, HostFault> {
+) -> Result<FileChange, HostFault> {
     if let Some(entries) = host.by_hand {
         let shown = host.file(scope, machine).unwrap_or_default();
         let message = format!("{} reads its file differently in each version", host.title);
@@ -168,7 +168,7 @@ fn installed(
     };
 
     let record = file.record(after.as_deref(), &out);
-    let mut change = Change::new(&file.file, file.bytes.clone(), after, machine);
+    let mut change = FileChange::new(&file.file, file.bytes.clone(), after, machine);
     if !change.is_nothing() {
         told.push(host.reload.into());
         change.afterwards = FollowUp::Record(record);
@@ -181,7 +181,7 @@ fn installed(
 /// Works out a host's file without Nonet. If the file is unchanged since [`install`], it becomes what it was
 /// before, byte for byte. Otherwise, only Nonet's entry is removed, and the servers that `install` removed
 /// are restored from the backup, unless their names are taken.
-pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Change, HostFault> {
+pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<FileChange, HostFault> {
     let file = HostFile::read(host, scope, machine)?;
     let servers = file.servers(host);
     let entries = servers.entries(file.text.plain())?;
@@ -230,7 +230,7 @@ pub fn uninstall(host: &Host, scope: FileScope, machine: &Machine) -> Result<Cha
             (after, FollowUp::Forget(None))
         }
     };
-    let mut change = Change::new(&file.file, file.bytes.clone(), after, machine);
+    let mut change = FileChange::new(&file.file, file.bytes.clone(), after, machine);
     if !change.is_nothing() {
         told.push(host.reload.into());
     }
@@ -305,7 +305,7 @@ impl HostFile {
 }
 
 /// Returns the secrets of the servers before and after the change.
-fn secrets(servers: &HostTable, change: &Change, machine: &Machine) -> Vec<String> {
+fn secrets(servers: &HostTable, change: &FileChange, machine: &Machine) -> Vec<String> {
     let entries = [&change.before, &change.after].into_iter().filter_map(|bytes| {
         let text = Text::new(bytes.as_deref(), &change.file).ok()?;
         servers.entries(text.plain()).ok()

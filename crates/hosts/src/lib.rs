@@ -1,7 +1,7 @@
 //! Hosts: the applications that MCP clients run in, and the files in which they keep their servers.
 //!
 //! [`import`] brings servers from such a file into servers.toml; [`install`] adds Nonet to a host's file, [`uninstall`] removes
-//! it. [`add_server`], [`remove_server`] and [`enable_server`] edit single servers of servers.toml. Each returns a [`Change`], to
+//! it. [`add_server`], [`remove_server`] and [`enable_server`] edit single servers of servers.toml. Each returns a [`FileChange`], to
 //! be shown or applied. This room knows files and text, its keyring argument, and `secrets.env`. It uses no network, starts no
 //! process, and asks a [`Machine`] for everything that differs between computers.
 
@@ -43,9 +43,9 @@ use std::{
 };
 
 pub use backups::sweep_backups;
-pub use change::{Change, ChangeResult};
+pub use change::{ChangeResult, FileChange};
 pub use defaults::Defaults;
-pub use import::{ImportOptions, ImportSource, LeftServer, import, keeping_secrets, usable};
+pub use import::{ImportOptions, ImportSource, RemainingServer, import, keeping_secrets, usable};
 pub use imported::{
     ImportOutcome, ImportPlan, ImportRow, KeptSecret, KnownServer, SecretStore, Variable, keep_secret,
 };

@@ -1,7 +1,7 @@
 //! Moves the servers of this machine's clients behind Nonet: the steps that `nonet setup` and the page share.
 //!
 //! A [`Setup`] is everything known before the first question. Nothing is written before the caller applies the [`ImportPlan`]
-//! servers.toml or the [`Change`] of a client's file; a [`SetupUndo`] knows how to undo all of it.
+//! servers.toml or the [`FileChange`] of a client's file; a [`SetupUndo`] knows how to undo all of it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,8 +16,8 @@ use nonet_config::{
 };
 
 use super::{
-    Change, ChangeResult, FileScope, HOSTS, Host, HostFault, ImportOptions, ImportPlan, ImportSource,
-    KnownServer, Launch, LeftServer, Machine, Os, OwnEntry, SecretStore, Variable, import,
+    ChangeResult, FileChange, FileScope, HOSTS, Host, HostFault, ImportOptions, ImportPlan, ImportSource,
+    KnownServer, Launch, Machine, Os, OwnEntry, RemainingServer, SecretStore, Variable, import,
     import::secrets_beside, install, is_lost, keeping_secrets, present, text::bytes, uninstall,
 };
 
@@ -142,7 +142,7 @@ impl Setup {
     pub fn import(
         &self,
         limit: Duration,
-        left: &[LeftServer],
+        left: &[RemainingServer],
     ) -> Result<(ImportPlan, Option<Keyring>), HostFault> {
         let hosts = self.hosts();
         let source = ImportSource::Users(&hosts, left);
@@ -156,7 +156,7 @@ impl Setup {
     pub fn import_again(
         &self,
         keyring: Option<&Keyring>,
-        left: &[LeftServer],
+        left: &[RemainingServer],
     ) -> Result<ImportPlan, HostFault> {
         let hosts = self.hosts();
         let options = ImportOptions { replace: false, keyring, file: true };
@@ -199,7 +199,7 @@ impl Setup {
     }
 
     /// Works out a client's file with Nonet in it and without these servers.
-    pub fn change(&self, client: &SetupClient, carried: &[KnownServer]) -> Result<Change, HostFault> {
+    pub fn change(&self, client: &SetupClient, carried: &[KnownServer]) -> Result<FileChange, HostFault> {
         let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
         install(client.host, FileScope::User, &client.launch, &names, &self.machine)
     }
@@ -260,9 +260,9 @@ pub struct SetupUndo {
 /// The changes that undo a setup.
 pub struct UndoChanges {
     /// The clients' files.
-    pub clients: Vec<Change>,
+    pub clients: Vec<FileChange>,
     /// The servers.toml; none if nothing in it can be undone.
-    pub config: Option<Change>,
+    pub config: Option<FileChange>,
 }
 
 impl SetupUndo {
@@ -314,7 +314,7 @@ impl SetupUndo {
             let fault = HostFault::new("the file has changed since the setup".into(), remedy.into());
             return Err(fault.within(file));
         }
-        let config = Change::new(&self.target, now, Some(before), machine);
+        let config = FileChange::new(&self.target, now, Some(before), machine);
         Ok(UndoChanges { clients, config: Some(config) })
     }
 

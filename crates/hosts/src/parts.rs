@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use nonet_config::{Piece, closing_brace, keyring, pieces};
+use nonet_config::{TextPiece, closing_brace, keyring, pieces};
 
 /// A text as ordered parts. Plain parts are never adjacent.
 pub(super) type TextParts = Vec<TextPart>;
@@ -151,12 +151,12 @@ pub(super) fn own(text: &str) -> TextParts {
     let mut parts = TextParts::new();
     for piece in pieces(text) {
         match piece {
-            Piece::Plain(text) => plain(&mut parts, text),
-            Piece::Malformed => plain(&mut parts, "${"),
-            Piece::Variable { name, default } => {
+            TextPiece::Plain(text) => plain(&mut parts, text),
+            TextPiece::Malformed => plain(&mut parts, "${"),
+            TextPiece::Variable { name, default } => {
                 parts.push(TextPart::Variable { name: name.into(), default: default.map(Into::into) });
             }
-            Piece::Keyring(name) => parts.push(TextPart::Keyring(name.into())),
+            TextPiece::Keyring(name) => parts.push(TextPart::Keyring(name.into())),
         }
     }
     parts

@@ -5,12 +5,12 @@ mod table;
 
 use std::{collections::BTreeSet, path::Path};
 
-use nonet_config::{self as config, Sources, keyring, secrets_file::SecretsFile, written_key};
+use nonet_config::{self as config, ValueSources, keyring, secrets_file::SecretsFile, written_key};
 use nonet_text::name::{self, ServerName};
 use serde_json::{Map, Value};
 
 use super::{
-    Change, FileFormat, HostFault, ImportOptions, ImportPlan, Machine, SecretStore,
+    FileChange, FileFormat, HostFault, ImportOptions, ImportPlan, Machine, SecretStore,
     edit::HostTable,
     entry::{self, HostEntry, HostServer},
     find::FoundEntry,
@@ -34,7 +34,7 @@ pub use table::{
 /// A servers.toml without a removed server, and the server's leftovers.
 pub struct Removal {
     /// The new servers.toml.
-    pub change: Change,
+    pub change: FileChange,
     /// The keys that still name the server, such as `profiles.work.categories`.
     pub named_in: Vec<String>,
     /// The entries left out as long as they name the server, such as `profiles.work`.
@@ -138,7 +138,7 @@ pub fn enable_server(
     name: &str,
     enabled: bool,
     machine: &Machine,
-) -> Result<Change, HostFault> {
+) -> Result<FileChange, HostFault> {
     let toml = ServersFile::read(servers_toml)?;
     let mut wanted = toml.known(name)?;
     let now = wanted.get("enabled").and_then(Value::as_bool) != Some(false);
@@ -232,7 +232,7 @@ impl<'a> ServersFile<'a> {
         let none = |name: &str| Err(keyring::Error::NoSecret(name.into()));
         // A digit is valid nearly everywhere.
         let some = |_: &str| Some("1".to_string());
-        let faults = |text: &str, sources: Sources| match config::parse(text, self.file, sources) {
+        let faults = |text: &str, sources: ValueSources| match config::parse(text, self.file, sources) {
             Ok(loaded) => loaded.faults,
             Err(unusable) => unusable.faults().to_vec(),
         };
@@ -240,8 +240,8 @@ impl<'a> ServersFile<'a> {
             |a: &config::ConfigFault, b: &config::ConfigFault| (&a.key, &a.message) == (&b.key, &b.message);
         // A fault with both real and made-up values is the text's own, not caused by an unset variable.
         let own_faults = |text: &str| {
-            let others = faults(text, Sources { env: &some, keyring: &|_| Ok("1".into()) });
-            let mut found = faults(text, Sources { env: &own, keyring: &none });
+            let others = faults(text, ValueSources { env: &some, keyring: &|_| Ok("1".into()) });
+            let mut found = faults(text, ValueSources { env: &own, keyring: &none });
             found.retain(|fault| others.iter().any(|other| same(fault, other)));
             found
         };
@@ -251,10 +251,10 @@ impl<'a> ServersFile<'a> {
         found
     }
 
-    pub(crate) fn change(&self, after: &str, machine: &Machine) -> Change {
+    pub(crate) fn change(&self, after: &str, machine: &Machine) -> FileChange {
         let is_same = after == self.text.written();
         let bytes = if is_same { self.bytes.clone() } else { Some(self.text.spliced(after)) };
-        let mut change = Change::new(self.file, self.bytes.clone(), bytes, machine);
+        let mut change = FileChange::new(self.file, self.bytes.clone(), bytes, machine);
         change.secrets = [self.text.plain(), after].into_iter().flat_map(literals::secrets).collect();
         change
     }

@@ -27,7 +27,7 @@ use self::{
     read::{MetaCall, MetaTool},
     tools::META,
 };
-use nonet_core::{Gateway, Interrupt, call::Request};
+use nonet_core::{Gateway, Interrupt, call::CallRequest};
 use nonet_state::session::Caller;
 
 /// The meta-tools, in the order of `tools/list`.
@@ -93,7 +93,7 @@ pub async fn call(
         }
         None => {
             let params = Value::Object(arguments);
-            let request = Request { name: name.into(), params, verbatim, ..Request::default() };
+            let request = CallRequest { name: name.into(), params, verbatim, ..CallRequest::default() };
             gateway.execute(caller, request).await
         }
     };

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use nonet_schema::{Reading, Schema};
+use nonet_schema::{Schema, ValidParams};
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name::meta_tool,
     results::CallResult,
 };
@@ -161,7 +161,7 @@ impl MetaCall<'_> {
     pub(super) fn read_named<T: DeserializeOwned>(&mut self) -> Result<T, Fault> {
         let tool = self.tool;
         let given = Value::Object(std::mem::take(&mut self.arguments));
-        let Reading { params, repaired } = tool.schema.read(given).map_err(|misfit| {
+        let ValidParams { params, repaired } = tool.schema.read(given).map_err(|misfit| {
             let call = json!({ "tool": tool.name, "arguments": misfit.example });
             let message = format!(
                 "The arguments do not fit `{}`: {}. It takes {}.",
@@ -169,7 +169,8 @@ impl MetaCall<'_> {
                 misfit.faults.join("; "),
                 tool.schema.signature(tool.name)
             );
-            let fault = Fault::new(Code::InvalidParams, message).details(json!({ "corrected_call": call }));
+            let fault =
+                Fault::new(FaultCode::InvalidParams, message).details(json!({ "corrected_call": call }));
             // Without any remaining arguments, the example asks for nothing.
             let helps = misfit.example_fits && !misfit.example.is_empty();
             if helps { fault.next(tool.name, Value::Object(misfit.example)) } else { fault }
@@ -177,7 +178,7 @@ impl MetaCall<'_> {
         self.changes.extend(repaired);
         serde_json::from_value(Value::Object(params)).map_err(|error| {
             let message = format!("The arguments do not fit `{}`: {error}.", tool.name);
-            Fault::new(Code::InvalidParams, message)
+            Fault::new(FaultCode::InvalidParams, message)
         })
     }
 
@@ -241,7 +242,7 @@ impl MetaCall<'_> {
             return Value::Object(read);
         }
         // The key of the name is misspelt; the params may still be beside it.
-        let Ok(Reading { params, repaired }) = schema.read(Value::Object(read.clone())) else {
+        let Ok(ValidParams { params, repaired }) = schema.read(Value::Object(read.clone())) else {
             return Value::Object(read);
         };
         self.changes.extend(repaired);

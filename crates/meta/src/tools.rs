@@ -6,7 +6,7 @@ use futures::FutureExt;
 use nonet_schema::Schema;
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::CallResult,
 };
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use super::{
 };
 use nonet_core::{
     AppArguments,
-    call::{Request, text_result},
+    call::{CallRequest, text_result},
 };
 
 /// The nine, in the order of `tools/list`.
@@ -117,7 +117,7 @@ fn get_tool() -> Definition {
                 let names: Vec<String> = wanted.names.into_iter().flatten().chain(wanted.name).collect();
                 if names.is_empty() {
                     let message = "Give the `name` of a tool, or up to five `names`.";
-                    return Err(Fault::new(Code::InvalidParams, message).into());
+                    return Err(Fault::new(FaultCode::InvalidParams, message).into());
                 }
                 Ok(answer(call.gateway.describe(call.caller, &names, many).await?))
             }
@@ -159,7 +159,7 @@ fn execute_tool() -> Definition {
                     _ => Map::new(),
                 };
                 let wanted: ExecuteArguments = call.read_named()?;
-                let request = Request {
+                let request = CallRequest {
                     name: wanted.name,
                     params: wanted.params,
                     timeout: wanted.timeout_ms.map(|ms| Duration::from_millis(ms.max(1))),

@@ -40,9 +40,9 @@ use tokio::sync::{
 use self::writer::{Writer, WriterMessage};
 pub use self::{
     files::chain_files,
-    line::{Approver, AuditedParams, ChainKey, Entry},
+    line::{Approver, AuditEntry, AuditedParams, ChainKey},
     mask::{MaskRules, masked},
-    verify::{Break, ChainReport, each_line, has_line, verify},
+    verify::{ChainBreak, ChainReport, each_line, has_line, verify},
 };
 
 /// The folder of the files in the state folder.
@@ -190,10 +190,10 @@ impl Audit {
     }
 
     /// Begins a call. Its line is written when the call ends or is dropped.
-    pub fn call(&self, entry: Entry, params: &Value) -> AuditedCall {
+    pub fn call(&self, entry: AuditEntry, params: &Value) -> AuditedCall {
         self.shared.open_calls.fetch_add(1, Ordering::Relaxed);
         let permit = self.sender.clone().try_reserve_owned().ok();
-        let entry = Box::new(Entry { event: "call", params: Some(self.params(params)), ..entry });
+        let entry = Box::new(AuditEntry { event: "call", params: Some(self.params(params)), ..entry });
         AuditedCall {
             shared: self.shared.clone(),
             sender: self.sender.clone(),
@@ -235,7 +235,7 @@ impl Audit {
             Value::Object(about) => about,
             other => Map::from_iter([("value".to_owned(), other)]),
         };
-        let entry = Box::new(Entry { event, about, ..Entry::default() });
+        let entry = Box::new(AuditEntry { event, about, ..AuditEntry::default() });
         if self.sender.try_send(WriterMessage::Line { at_ms: now(), entry, written: None }).is_err() {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -297,7 +297,7 @@ pub struct AuditedCall {
     shared: Arc<Shared>,
     sender: mpsc::Sender<WriterMessage>,
     permit: Option<OwnedPermit<WriterMessage>>,
-    entry: Option<Box<Entry>>,
+    entry: Option<Box<AuditEntry>>,
     at_ms: u64,
     began: Instant,
 }
@@ -310,7 +310,7 @@ impl std::fmt::Debug for AuditedCall {
 
 impl AuditedCall {
     /// Returns the line's content so far.
-    pub fn entry(&mut self) -> Option<&mut Entry> {
+    pub fn entry(&mut self) -> Option<&mut AuditEntry> {
         self.entry.as_deref_mut()
     }
 

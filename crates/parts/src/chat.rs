@@ -14,7 +14,7 @@ use memchr::memmem;
 use nonet_base::text::clip;
 use nonet_config::Secret;
 use nonet_wire::{
-    Data, EventReader,
+    EventData, EventReader,
     http::{HttpFault, HttpReply, SignedClient, address},
     web,
 };
@@ -343,9 +343,9 @@ impl ChatEndpoint {
         let mut left = MAX_ANSWER;
         while let Some(event) = events.next(|_| MAX_ANSWER).await {
             let data = match event.data {
-                Data::Whole(data) => data,
-                Data::None => continue,
-                Data::TooLong(..) => return Err(ChatError::TooLong(MAX_ANSWER)),
+                EventData::Whole(data) => data,
+                EventData::None => continue,
+                EventData::TooLong(..) => return Err(ChatError::TooLong(MAX_ANSWER)),
             };
             left = left.checked_sub(data.len()).ok_or(ChatError::TooLong(MAX_ANSWER))?;
             if data.trim_ascii() == b"[DONE]" {

@@ -30,7 +30,7 @@ pub use summary::{TaskState, TaskSummary, list_call, wait_call};
 use nonet_base::clock::{Clock, unix_ms};
 use nonet_store::{JobRow, JobState, Lifespan, Share, Store, StoreError};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::CallResult,
 };
 
@@ -90,7 +90,7 @@ impl JobOwner {
 }
 
 /// Reports the progress of a job, if it is known.
-pub type Progress = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
+pub type JobProgress = Arc<dyn Fn() -> Option<Value> + Send + Sync>;
 
 /// The questions of a job, for a client that answers them by its task.
 pub trait TaskQuestions: fmt::Debug + Send + Sync {
@@ -105,7 +105,7 @@ pub trait TaskQuestions: fmt::Debug + Send + Sync {
 }
 
 /// The data that a job starts with.
-pub struct Start {
+pub struct JobStart {
     /// What runs, for people.
     pub label: String,
     /// The client that may see the job, and whose quotas it uses.
@@ -115,7 +115,7 @@ pub struct Start {
     /// Cancels the work. If it is cancelled, the job ends as cancelled, whatever the result.
     pub cancel: CancellationToken,
     /// Reports the progress. Dropped when the job ends.
-    pub progress: Progress,
+    pub progress: JobProgress,
     /// Its place in the owner's quota, held until the job ends.
     pub place: Option<QuotaPlace>,
 }
@@ -131,7 +131,7 @@ pub struct Job {
     began: Instant,
     since: SystemTime,
     /// `None` once the job has ended.
-    progress: Mutex<Option<Progress>>,
+    progress: Mutex<Option<JobProgress>>,
     /// Its questions, if its client can be asked.
     questions: OnceLock<Arc<dyn TaskQuestions>>,
     /// How many calls wait for its result.
@@ -275,7 +275,7 @@ impl Jobs {
     /// the job has ended. Work in progress is never refused: [`Jobs::has_room`] says whether new work may begin.
     pub fn adopt(
         &self,
-        start: Start,
+        start: JobStart,
         running: JoinHandle<CallResult>,
         announce: impl FnOnce(&Arc<Job>) + Send + 'static,
     ) -> Arc<Job> {
@@ -286,7 +286,7 @@ impl Jobs {
     pub fn adopt_as(
         &self,
         id: String,
-        start: Start,
+        start: JobStart,
         running: JoinHandle<CallResult>,
         announce: impl FnOnce(&Arc<Job>) + Send + 'static,
     ) -> Arc<Job> {
@@ -473,5 +473,5 @@ impl Jobs {
 pub fn panicked() -> Value {
     let message =
         "Nonet itself failed during this call; the log has the reason. Other calls are not affected.";
-    Fault::new(Code::Internal, message).to_result()
+    Fault::new(FaultCode::Internal, message).to_result()
 }

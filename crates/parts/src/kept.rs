@@ -12,7 +12,7 @@ use nonet_base::{allocator, json::set_member};
 use nonet_config::select::{self, SelectError, Selector};
 use nonet_store::{KeptCounts, Lifespan, Store, StoreError};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::{self, CallResult, ResultBody, ResultValue, json_len},
     template::{self, FilledTemplate, NameLookup, TemplateError, TemplateSource},
 };
@@ -266,7 +266,7 @@ impl KeptResults {
         }
         let references = self.references(owner, uses.kept).await?;
         let filled = template::fill(params, &|name| references.named(name));
-        filled.map(Some).map_err(|error| Fault::new(Code::NotFound, error.to_string()))
+        filled.map(Some).map_err(|error| Fault::new(FaultCode::NotFound, error.to_string()))
     }
 
     /// Refuses references that cannot be read.
@@ -318,7 +318,7 @@ impl KeptResults {
             Some(Some(_)) => {}
             Some(None) => {
                 let message = format!("The task `{id}` is still running; it has no result yet.");
-                return Err(Fault::new(Code::NotFound, message).then(jobs::wait_call(id)));
+                return Err(Fault::new(FaultCode::NotFound, message).then(jobs::wait_call(id)));
             }
             None if self.jobs.knows(id) => return Err(gone(id)),
             None => {}
@@ -364,8 +364,9 @@ pub fn settle_memory(bytes: usize) {
 
 /// Runs blocking work away from the threads that answer.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Fault> {
-    let failed =
-        |_| Fault::new(Code::Internal, "Nonet failed while it read a kept result; the log has the reason.");
+    let failed = |_| {
+        Fault::new(FaultCode::Internal, "Nonet failed while it read a kept result; the log has the reason.")
+    };
     tokio::task::spawn_blocking(work).await.map_err(failed)
 }
 
@@ -397,7 +398,7 @@ pub fn kept_name(id: &str) -> String {
 
 /// Builds the fault for a template that cannot be read.
 pub fn unread_template(error: &TemplateError) -> Fault {
-    Fault::new(Code::InvalidParams, format!("{error}. Nothing was called."))
+    Fault::new(FaultCode::InvalidParams, format!("{error}. Nothing was called."))
 }
 
 /// Builds the fault for a filter of `gateway.fetch_result`.
@@ -410,15 +411,15 @@ fn wrong_filter(query: &Map<String, Value>, error: &SelectError) -> Fault {
 
 /// Builds the fault for a filter that did not get its turn.
 pub fn busy(error: &SelectError) -> Fault {
-    Fault::new(Code::RateLimited, format!("{error}.")).retry_after(BUSY_RETRY)
+    Fault::new(FaultCode::RateLimited, format!("{error}.")).retry_after(BUSY_RETRY)
 }
 
 fn gone(id: &str) -> Fault {
     let message =
         format!("No result is kept as `{id}`: the reference is wrong or has expired. Make the call again.");
-    Fault::new(Code::NotFound, message)
+    Fault::new(FaultCode::NotFound, message)
 }
 
 fn unreadable(id: &str, error: &dyn std::error::Error) -> Fault {
-    Fault::new(Code::Internal, format!("The result `{id}` cannot be read: {error}"))
+    Fault::new(FaultCode::Internal, format!("The result `{id}` cannot be read: {error}"))
 }

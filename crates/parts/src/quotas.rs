@@ -17,7 +17,7 @@ use std::{
 use arc_swap::ArcSwap;
 use dashmap::DashMap;
 use nonet_config::{BearerToken, Quotas};
-use nonet_text::fault::{Code, Fault, NextStep};
+use nonet_text::fault::{Fault, FaultCode, NextStep};
 use parking_lot::Mutex;
 
 /// When to retry after a refusal.
@@ -137,7 +137,7 @@ impl From<QuotaExceeded> for Fault {
                 RETRY_SESSION,
             ),
         };
-        let fault = Fault::new(Code::RateLimited, format!("{exhausted}. Nothing was sent: {then}"));
+        let fault = Fault::new(FaultCode::RateLimited, format!("{exhausted}. Nothing was sent: {then}"));
         fault
             .retry_after(wait)
             .then(NextStep::own("background_run", serde_json::json!({ "list_tasks": true })))

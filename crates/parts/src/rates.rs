@@ -262,7 +262,7 @@ mod tests {
     fn config(text: &str) -> Config {
         let env = |name: &str| Some(format!("a-token-of-{name}-0123"));
         let keyring = |name: &str| Err(nonet_config::keyring::Error::NoSecret(name.into()));
-        let sources = config::Sources { env: &env, keyring: &keyring };
+        let sources = config::ValueSources { env: &env, keyring: &keyring };
         let loaded = config::parse(text, Path::new("f"), sources).expect("usable");
         assert_eq!(loaded.faults, []);
         loaded.config

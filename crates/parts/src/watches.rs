@@ -79,10 +79,10 @@ pub struct Watch {
     pub state: WatchState,
     /// All checks.
     #[serde(default)]
-    pub counts: Counts,
+    pub counts: WatchCounts,
     /// All checks at the last summary.
     #[serde(default)]
-    pub summed_up: Counts,
+    pub summed_up: WatchCounts,
     /// Failures since the last successful check, or since it was resumed.
     #[serde(default)]
     pub failures_in_a_row: u64,
@@ -102,7 +102,7 @@ pub struct Watch {
 
 /// The number of checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct WatchCounts {
     /// All of them.
     pub checks: u64,
     /// Checks whose value differed from the one before.
@@ -185,7 +185,7 @@ pub enum NoticeReason {
 
 /// The client's notice about a check.
 #[derive(Clone, Debug, PartialEq)]
-pub struct News {
+pub struct WatchNews {
     /// The reason.
     pub why: NoticeReason,
     /// Whether the value differs from the one before.
@@ -193,12 +193,12 @@ pub struct News {
     /// The value before the change, if it is small.
     pub before: Option<Value>,
     /// The number of checks, if the notice is about more than one.
-    pub counts: Option<Counts>,
+    pub counts: Option<WatchCounts>,
 }
 
 impl Watch {
     /// Records a check that began at `at_ms`. A watch that was paused meanwhile remembers the check but has no news.
-    pub fn take(&mut self, finding: WatchFinding, at_ms: u64, elapsed_ms: u64) -> Option<News> {
+    pub fn take(&mut self, finding: WatchFinding, at_ms: u64, elapsed_ms: u64) -> Option<WatchNews> {
         let failed_before = self.error.is_some();
         let was_met = self.is_met;
         let had_value = self.last.is_some();
@@ -259,7 +259,7 @@ impl Watch {
             }
             _ => (why == NoticeReason::Finished).then_some(self.counts),
         };
-        Some(News { why, changed, before, counts })
+        Some(WatchNews { why, changed, before, counts })
     }
 
     /// Whether the watch waits for the tool to work: it reports errors and their end, or began on a tool that failed.
@@ -304,8 +304,8 @@ impl Watch {
         self.interval_s * 1_000
     }
 
-    fn since_summary(&self) -> Counts {
-        Counts {
+    fn since_summary(&self) -> WatchCounts {
+        WatchCounts {
             checks: self.counts.checks - self.summed_up.checks,
             changes: self.counts.changes - self.summed_up.changes,
             errors: self.counts.errors - self.summed_up.errors,

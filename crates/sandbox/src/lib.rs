@@ -44,7 +44,7 @@ pub const INIT_COMMAND: &str = "__sandbox-init";
 const NOT_SET_UP: u8 = 125;
 /// How long the helper may take to try a sandbox.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
-/// The variable with the [`Spec`].
+/// The variable with the [`SandboxSpec`].
 const SPEC: &str = "NONET_SANDBOX";
 /// The prefix of the program's variables in the helper's environment, where they must have no effect.
 const PREFIX: &str = "NONET_SANDBOX_ENV_";
@@ -66,7 +66,7 @@ const AGENTS: [&str; 12] = [
 
 /// Everything that the helper needs to know, besides the program, its arguments and its variables.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Spec {
+pub struct SandboxSpec {
     /// The server's name.
     pub server: String,
     /// Readable files and folders, as configured.
@@ -95,7 +95,7 @@ pub struct Spec {
     pub state: Option<PathBuf>,
 }
 
-impl Spec {
+impl SandboxSpec {
     /// Describes the sandbox of a server. `state` is Nonet's state folder, `config` its file.
     pub fn new(
         server: &str,
@@ -165,7 +165,7 @@ pub async fn weakness(executable: &Path) -> Option<String> {
     if !IS_POSSIBLE {
         return Some(format!("Nonet has no sandbox for {}", std::env::consts::OS));
     }
-    let spec = Spec {
+    let spec = SandboxSpec {
         server: "any server".into(),
         read: Vec::new(),
         write: None,

@@ -11,7 +11,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{SetUpFault, Spec};
+use super::{SandboxSpec, SetUpFault};
 
 mod sockets;
 
@@ -157,7 +157,7 @@ impl Places {
     ///
     /// Returns a configured path that does not exist or must not be written.
     pub fn of(
-        spec: &Spec,
+        spec: &SandboxSpec,
         command: &[OsString],
         variables: &BTreeMap<OsString, OsString>,
     ) -> Result<Self, SetUpFault> {

@@ -17,7 +17,7 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
 };
 
-use super::{SetUpFault, Spec, start::system};
+use super::{SandboxSpec, SetUpFault, start::system};
 
 /// What Landlock restricts besides files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ const ROOM: u64 = 8 << 20;
 
 /// Limits memory, processes and dumps. With a control group, which counts everything, the limits of a process only make an
 /// allocation fail before the group's limit ends the program.
-pub(super) fn limits(spec: &Spec, is_counted: bool) -> Result<(), SetUpFault> {
+pub(super) fn limits(spec: &SandboxSpec, is_counted: bool) -> Result<(), SetUpFault> {
     let limit = |resource, most: u64| {
         let (_, hard) = getrlimit(resource)?;
         setrlimit(resource, most.min(hard), most.min(hard))

@@ -14,7 +14,7 @@ use nix::{
     unistd::{chdir, pivot_root},
 };
 
-use super::{Places, SetUpFault, Spec, start::system};
+use super::{Places, SandboxSpec, SetUpFault, start::system};
 
 /// Where the old root is for a moment.
 const OLD: &str = "/.old";
@@ -71,7 +71,7 @@ enum Step {
 }
 
 /// Enters a new root folder. The process must be alone in its mount namespace.
-pub(super) fn enter(spec: &Spec, places: &Places) -> Result<(), SetUpFault> {
+pub(super) fn enter(spec: &SandboxSpec, places: &Places) -> Result<(), SetUpFault> {
     let steps = steps(spec, places);
     begin(spec).map_err(system("mounts"))?;
     mount_new("proc", "/proc", "").map_err(system("a separate /proc"))?;
@@ -89,7 +89,7 @@ pub(super) fn enter(spec: &Spec, places: &Places) -> Result<(), SetUpFault> {
 }
 
 /// Determines the action at each path.
-fn steps(spec: &Spec, places: &Places) -> BTreeMap<PathBuf, Step> {
+fn steps(spec: &SandboxSpec, places: &Places) -> BTreeMap<PathBuf, Step> {
     let mut steps = BTreeMap::new();
     if let Some(home) = &spec.home {
         let home = fs::canonicalize(home).unwrap_or_else(|_| home.clone());
@@ -153,7 +153,7 @@ fn in_order(steps: &BTreeMap<PathBuf, Step>) -> Vec<(&PathBuf, &Step)> {
 }
 
 /// Replaces the root by an empty in-memory folder; the old root stays at [`OLD`] for now.
-fn begin(spec: &Spec) -> io::Result<()> {
+fn begin(spec: &SandboxSpec) -> io::Result<()> {
     let size = |most: u64| format!("mode=1777,size={}", in_memory(spec, most));
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_SLAVE | MsFlags::MS_REC, none)?;
@@ -177,7 +177,7 @@ fn begin(spec: &Spec) -> io::Result<()> {
 }
 
 /// Returns the size of a folder in memory: a full folder must be noticed before a limit on memory ends the program.
-fn in_memory(spec: &Spec, most: u64) -> u64 {
+fn in_memory(spec: &SandboxSpec, most: u64) -> u64 {
     spec.memory_bytes.map_or(most, |bytes| most.min(bytes / 4))
 }
 
@@ -196,7 +196,7 @@ fn outside(path: &Path) -> PathBuf {
     Path::new(OLD).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-fn perform(spec: &Spec, path: &Path, step: &Step) -> io::Result<()> {
+fn perform(spec: &SandboxSpec, path: &Path, step: &Step) -> io::Result<()> {
     match step {
         Step::Show { real, .. } => {
             let from = outside(real);

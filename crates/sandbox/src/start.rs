@@ -24,8 +24,8 @@ use nonet_config::Network;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    INIT_COMMAND, NOT_SET_UP, PREFIX, Places, REMEDY, SANDBOX_COMMAND, SPEC, SetUpFault, Spec, cgroup::Group,
-    given, homes, init, proxy, restrict, told,
+    INIT_COMMAND, NOT_SET_UP, PREFIX, Places, REMEDY, SANDBOX_COMMAND, SPEC, SandboxSpec, SetUpFault,
+    cgroup::Group, given, homes, init, proxy, restrict, told,
 };
 
 /// The signals that ask a program to stop. They reach the whole group, and this process must wait for the program.
@@ -34,7 +34,7 @@ pub(super) const STOPPING: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signa
 /// What the second step needs to know.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Inner {
-    pub spec: Spec,
+    pub spec: SandboxSpec,
     pub places: Places,
     /// The numbers of the user and the group.
     pub user: u32,
@@ -44,7 +44,7 @@ pub(super) struct Inner {
 }
 
 pub(super) fn run(command: &[OsString]) -> ExitCode {
-    let (spec, variables) = match given::<Spec>() {
+    let (spec, variables) = match given::<SandboxSpec>() {
         Ok(given) => given,
         Err(fault) => {
             eprintln!("{}", told("?", &fault));
@@ -65,7 +65,7 @@ pub(super) fn run(command: &[OsString]) -> ExitCode {
 }
 
 fn start(
-    mut spec: Spec,
+    mut spec: SandboxSpec,
     command: &[OsString],
     mut variables: BTreeMap<OsString, OsString>,
 ) -> Result<ExitStatus, SetUpFault> {
@@ -136,7 +136,7 @@ fn start(
 }
 
 /// Makes the control group for the limits of a sandbox, and enters it. `None` without limits, or where none can be had.
-fn group_of(spec: &Spec, command: &[OsString]) -> Option<Group> {
+fn group_of(spec: &SandboxSpec, command: &[OsString]) -> Option<Group> {
     if command.is_empty() {
         return None;
     }
@@ -195,9 +195,9 @@ fn carried(variables: &BTreeMap<OsString, OsString>) -> impl Iterator<Item = (Os
 }
 
 /// Returns whether a complete sandbox is available: sets up this one without a program.
-fn is_whole(spec: &Spec) -> bool {
+fn is_whole(spec: &SandboxSpec) -> bool {
     // What limits it is decided when it starts.
-    let spec = Spec { required: true, memory_bytes: None, processes: None, ..spec.clone() };
+    let spec = SandboxSpec { required: true, memory_bytes: None, processes: None, ..spec.clone() };
     let spec = serde_json::to_string(&spec).expect("names and paths are JSON");
     let tried = Command::new("/proc/self/exe")
         .arg0("nonet")
@@ -213,7 +213,7 @@ fn is_whole(spec: &Spec) -> bool {
 
 /// Replaces this process by the program, with the restrictions available without namespaces. Returns only if that fails.
 fn weaker(
-    spec: &Spec,
+    spec: &SandboxSpec,
     places: &Places,
     command: &[OsString],
     variables: &BTreeMap<OsString, OsString>,

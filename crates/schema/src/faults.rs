@@ -5,7 +5,7 @@ use nonet_base::text::clip;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Inner, Misfit,
+    Inner, ParamsMismatch,
     limits::CheckCost,
     repair::{LastResort, Repair, values},
     signature::{kind, properties, required},
@@ -25,18 +25,18 @@ const MAX_COPIES: u64 = 64_000_000;
 
 impl Inner {
     /// Explains what is wrong with `given`, which has no valid reading.
-    pub(super) fn misfit(&self, given: &Value) -> Misfit {
+    pub(super) fn misfit(&self, given: &Value) -> ParamsMismatch {
         let Value::Object(fields) = given else {
             let found = clip(&given.to_string(), MAX_VALUE);
             let (example, _) = self.example_of(Map::new());
             let faults = vec![format!("params: {found} is not an object")];
-            return Misfit { faults, example, example_fits: false };
+            return ParamsMismatch { faults, example, example_fits: false };
         };
         // Report only the faults that repairs cannot fix.
         let repaired = Repair::new(&self.raw, LastResort::None).params(fields, &mut Vec::new());
         let suggested = Repair::suggesting(&self.raw).params(fields, &mut Vec::new());
         let (example, example_fits) = self.example_of(suggested);
-        Misfit { faults: self.faults(&Value::Object(repaired)), example, example_fits }
+        ParamsMismatch { faults: self.faults(&Value::Object(repaired)), example, example_fits }
     }
 
     /// Explains why params with two valid readings are refused.
@@ -45,7 +45,7 @@ impl Inner {
         given: &Value,
         one: &Map<String, Value>,
         other: &Map<String, Value>,
-    ) -> Misfit {
+    ) -> ParamsMismatch {
         let shown = |params: &Map<String, Value>| clip(&json!(params).to_string(), MAX_VALUE);
         let fault = format!("params: ambiguous: they could mean {} or {}", shown(one), shown(other));
         let mut misfit = self.misfit(given);

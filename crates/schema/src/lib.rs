@@ -97,7 +97,7 @@ struct CompiledSchema {
 
 /// Valid params, ready for the server.
 #[derive(Debug, PartialEq)]
-pub struct Reading {
+pub struct ValidParams {
     /// The params object.
     pub params: Map<String, Value>,
     /// A short note per repair; empty for the strict reading.
@@ -106,7 +106,7 @@ pub struct Reading {
 
 /// Why params do not fit.
 #[derive(Debug, PartialEq)]
-pub struct Misfit {
+pub struct ParamsMismatch {
     /// Each fault with its path, the value found and what was expected.
     pub faults: Vec<String>,
     /// A params object of the right shape: the given values as far as possible, with `<type>` placeholders
@@ -182,14 +182,14 @@ impl Schema {
     /// # Errors
     ///
     /// The faults, with a corrected example.
-    pub fn read(&self, given: Value) -> Result<Reading, Misfit> {
+    pub fn read(&self, given: Value) -> Result<ValidParams, ParamsMismatch> {
         let given = match given {
             Value::Null => Value::Object(Map::new()),
             other => other,
         };
         match self.compiled() {
             Ok(CompiledSchema { cost: CheckCost::Simple(_), .. }) => self.inner.read(given),
-            Ok(_) if too_deep(&given, MAX_VALUE_DEPTH) => Err(Misfit {
+            Ok(_) if too_deep(&given, MAX_VALUE_DEPTH) => Err(ParamsMismatch {
                 faults: vec![format!("params: nested deeper than {MAX_VALUE_DEPTH} levels")],
                 example: self.example(),
                 example_fits: false,

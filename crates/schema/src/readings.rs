@@ -7,7 +7,7 @@ use nonet_base::text::clip;
 use serde_json::{Map, Value};
 
 use super::{
-    CompiledSchema, Inner, Misfit, Reading,
+    CompiledSchema, Inner, ParamsMismatch, ValidParams,
     repair::{LastResort, Repair, bare},
     signature::{properties, required},
 };
@@ -48,11 +48,11 @@ pub(super) fn is_wrapper(key: &str) -> bool {
 }
 
 /// Reads the params of a tool with an unusable schema: only checks that they are an object.
-pub(super) fn unchecked(given: Value) -> Result<Reading, Misfit> {
+pub(super) fn unchecked(given: Value) -> Result<ValidParams, ParamsMismatch> {
     let mut unwrapped = (given, Vec::new());
     for _ in 0..3 {
         match unwrapped {
-            (Value::Object(params), repaired) => return Ok(Reading { params, repaired }),
+            (Value::Object(params), repaired) => return Ok(ValidParams { params, repaired }),
             (Value::String(text), notes) => {
                 let Some((inner, note)) = from_text(&text) else {
                     unwrapped = (Value::String(text), notes);
@@ -64,7 +64,7 @@ pub(super) fn unchecked(given: Value) -> Result<Reading, Misfit> {
         }
     }
     let found = clip(&unwrapped.0.to_string(), 80);
-    Err(Misfit {
+    Err(ParamsMismatch {
         faults: vec![format!("params: {found} is not an object")],
         example: Map::new(),
         example_fits: false,
@@ -82,13 +82,13 @@ impl Inner {
     }
 
     /// Returns the strict reading, or the only other valid one.
-    pub(super) fn read(&self, given: Value) -> Result<Reading, Misfit> {
+    pub(super) fn read(&self, given: Value) -> Result<ValidParams, ParamsMismatch> {
         if given.is_object() && self.fits(&given) {
             let Value::Object(params) = given else { return unchecked(given) };
-            return Ok(Reading { params, repaired: Vec::new() });
+            return Ok(ValidParams { params, repaired: Vec::new() });
         }
         let bases = self.bases(&given);
-        let mut fitting: Vec<Reading> = Vec::new();
+        let mut fitting: Vec<ValidParams> = Vec::new();
         // Splitting text at commas, and turning structures into text, are the last resorts.
         for last in [LastResort::None, LastResort::Commas, LastResort::Text] {
             let repair = Repair::new(&self.raw, last);
@@ -98,7 +98,7 @@ impl Inner {
                     && let Value::Object(params) = params
                     && !fitting.iter().any(|other| other.params == params)
                 {
-                    fitting.push(Reading { params, repaired });
+                    fitting.push(ValidParams { params, repaired });
                 }
             }
             if !fitting.is_empty() {

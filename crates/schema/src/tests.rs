@@ -188,7 +188,7 @@ fn strict_reading_is_cheap() {
     assert!(schema.read(given.clone()).is_ok());
     let copies: Vec<Value> = (0..100_000).map(|_| given.clone()).collect();
     let began = Instant::now();
-    let readings: Vec<Reading> = copies.into_iter().filter_map(|copy| schema.read(copy).ok()).collect();
+    let readings: Vec<ValidParams> = copies.into_iter().filter_map(|copy| schema.read(copy).ok()).collect();
     println!("strict: {:?} each", began.elapsed() / u32::try_from(readings.len()).unwrap());
     let began = Instant::now();
     for _ in 0..1_000 {

@@ -22,21 +22,25 @@ impl Actions {
     }
 
     /// Compares a document's actions with the wanted ones.
-    pub(super) fn fit(self, document: Actions) -> Fit {
+    pub(super) fn fit(self, document: Actions) -> ActionFit {
         let (wanted, does) = (self, document);
         if wanted.is_empty() || does.is_empty() {
             // Deletion must be asked for.
-            return if wanted.is_empty() && does == Actions::DELETE { Fit::Other } else { Fit::Open };
+            return if wanted.is_empty() && does == Actions::DELETE {
+                ActionFit::Other
+            } else {
+                ActionFit::Open
+            };
         }
         let runs = wanted.meets(Actions::RUN) || does.meets(Actions::RUN);
         if wanted.meets(does) {
-            Fit::Same
+            ActionFit::Same
         } else if wanted.meets(Actions::DELETE) != does.meets(Actions::DELETE) && !runs {
-            Fit::TakesAway
+            ActionFit::TakesAway
         } else if wanted.group() & does.group() == 0 {
-            Fit::Other
+            ActionFit::Other
         } else {
-            Fit::Open
+            ActionFit::Open
         }
     }
 
@@ -56,7 +60,7 @@ impl Actions {
 
 /// How a document's actions fit the wanted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum ActionFit {
     /// The same.
     Same,
     /// Unknown.
@@ -210,29 +214,29 @@ mod tests {
 
     #[test]
     fn requests_and_documents_agree_on_what_is_done() {
-        let check = |request: &str, name: &str, expected: Fit| {
+        let check = |request: &str, name: &str, expected: ActionFit| {
             let (wanted, does) = (of_request(request, false), of_document("hub", name, ""));
             assert_eq!(wanted.fit(does), expected, "{request} -> {name}: {wanted:?} {does:?}");
         };
-        check("close an issue", "delete_issue", Fit::TakesAway);
-        check("close an issue", "update_issue", Fit::Same);
-        check("open a pull request", "get_pull_request", Fit::Other);
-        check("open a pull request", "create_pull_request", Fit::Same);
-        check("open issues of a repository", "list_issues", Fit::Same);
-        check("what changed in the repo", "commit", Fit::Other);
-        check("what changed in the repo", "diff", Fit::Same);
-        check("Could you please delete the old branch?", "delete_branch", Fit::Same);
-        check("Could you please delete the old branch?", "create_branch", Fit::TakesAway);
-        check("how do I remove a label", "delete_label", Fit::Same);
-        check("remember that Ada likes chess", "delete_entities", Fit::TakesAway);
-        check("remember that Ada likes chess", "create_entities", Fit::Same);
-        check("stop the search", "start_search", Fit::Other);
-        check("is there a meeting today?", "create_event", Fit::Other);
-        check("weather in Rome", "forecast", Fit::Open);
-        check("log 2 hours of work on a ticket", "add_worklog", Fit::Same);
-        check("logs of a pod", "delete_pod", Fit::Other);
-        check("load a CSV file into a table", "read_query", Fit::Other);
-        check("show me the open bugs", "list_issues", Fit::Same);
-        check("", "get", Fit::Open);
+        check("close an issue", "delete_issue", ActionFit::TakesAway);
+        check("close an issue", "update_issue", ActionFit::Same);
+        check("open a pull request", "get_pull_request", ActionFit::Other);
+        check("open a pull request", "create_pull_request", ActionFit::Same);
+        check("open issues of a repository", "list_issues", ActionFit::Same);
+        check("what changed in the repo", "commit", ActionFit::Other);
+        check("what changed in the repo", "diff", ActionFit::Same);
+        check("Could you please delete the old branch?", "delete_branch", ActionFit::Same);
+        check("Could you please delete the old branch?", "create_branch", ActionFit::TakesAway);
+        check("how do I remove a label", "delete_label", ActionFit::Same);
+        check("remember that Ada likes chess", "delete_entities", ActionFit::TakesAway);
+        check("remember that Ada likes chess", "create_entities", ActionFit::Same);
+        check("stop the search", "start_search", ActionFit::Other);
+        check("is there a meeting today?", "create_event", ActionFit::Other);
+        check("weather in Rome", "forecast", ActionFit::Open);
+        check("log 2 hours of work on a ticket", "add_worklog", ActionFit::Same);
+        check("logs of a pod", "delete_pod", ActionFit::Other);
+        check("load a CSV file into a table", "read_query", ActionFit::Other);
+        check("show me the open bugs", "list_issues", ActionFit::Same);
+        check("", "get", ActionFit::Open);
     }
 }

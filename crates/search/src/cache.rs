@@ -15,10 +15,10 @@ use std::{
 use sha2::{Digest, Sha256};
 
 /// The key of a content.
-pub type Key = [u8; 16];
+pub type ContentKey = [u8; 16];
 
 /// Returns the key of a content: the first sixteen bytes of the SHA-256 over its parts.
-pub(super) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Key {
+pub(super) fn key<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> ContentKey {
     let mut hash = Sha256::new();
     parts.into_iter().for_each(|part| hash.update(part));
     let hash: [u8; 32] = hash.finalize().into();
@@ -74,7 +74,7 @@ impl Cache {
     }
 
     /// Returns the vectors of those keys that the file holds.
-    pub(super) fn read(&self, wanted: &HashSet<Key>) -> io::Result<HashMap<Key, Arc<[f32]>>> {
+    pub(super) fn read(&self, wanted: &HashSet<ContentKey>) -> io::Result<HashMap<ContentKey, Arc<[f32]>>> {
         let mut found = HashMap::new();
         let file = match File::open(&self.file) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(found),
@@ -100,7 +100,11 @@ impl Cache {
     }
 
     /// Appends vectors of equal length. `in_use` says which records to keep if the file is compacted.
-    pub(super) fn append(&self, new: &[(Key, Arc<[f32]>)], in_use: &dyn Fn(&Key) -> bool) -> io::Result<()> {
+    pub(super) fn append(
+        &self,
+        new: &[(ContentKey, Arc<[f32]>)],
+        in_use: &dyn Fn(&ContentKey) -> bool,
+    ) -> io::Result<()> {
         let Some((_, first)) = new.first() else { return Ok(()) };
         if let Some(folder) = self.file.parent() {
             fs::create_dir_all(folder)?;
@@ -144,7 +148,7 @@ impl Cache {
 
     /// Replaces the file with a smaller one: the records in use and the newest others, half of what fits. A
     /// process that is still appending to the old file only loses what it appended.
-    fn compact(&self, file: &mut File, in_use: &dyn Fn(&Key) -> bool) -> io::Result<()> {
+    fn compact(&self, file: &mut File, in_use: &dyn Fn(&ContentKey) -> bool) -> io::Result<()> {
         file.seek(SeekFrom::Start(0))?;
         let mut reader = BufReader::with_capacity(1 << 20, &*file);
         let Some(length) = read_header(&mut reader)? else { return Ok(()) };
@@ -153,7 +157,8 @@ impl Cache {
         while read_record(&mut reader, &mut record)? {
             keys.push(parse_record(&record).map(|(key, _)| key));
         }
-        let mut kept: HashSet<Key> = keys.iter().flatten().filter(|key| in_use(key)).copied().collect();
+        let mut kept: HashSet<ContentKey> =
+            keys.iter().flatten().filter(|key| in_use(key)).copied().collect();
         for key in keys.iter().rev().flatten() {
             if kept.len() >= self.most / 2 {
                 break;
@@ -178,7 +183,7 @@ impl Cache {
 }
 
 fn record_size(length: usize) -> usize {
-    size_of::<Key>() + length * size_of::<f32>() + CHECKSUM
+    size_of::<ContentKey>() + length * size_of::<f32>() + CHECKSUM
 }
 
 /// Returns the vector length, or `None` if this is not a cache file.
@@ -200,7 +205,7 @@ fn read_record(reader: &mut impl Read, record: &mut [u8]) -> io::Result<bool> {
     }
 }
 
-fn parse_record(record: &[u8]) -> Option<(Key, impl Iterator<Item = f32>)> {
+fn parse_record(record: &[u8]) -> Option<(ContentKey, impl Iterator<Item = f32>)> {
     let (body, sum) = record.split_last_chunk::<CHECKSUM>()?;
     if checksum(body) != u64::from_le_bytes(*sum) {
         return None;
@@ -210,7 +215,7 @@ fn parse_record(record: &[u8]) -> Option<(Key, impl Iterator<Item = f32>)> {
     Some((*key, values.chunks_exact(4).map(number)))
 }
 
-fn write_record(bytes: &mut Vec<u8>, key: &Key, vector: &[f32]) {
+fn write_record(bytes: &mut Vec<u8>, key: &ContentKey, vector: &[f32]) {
     let start = bytes.len();
     bytes.extend_from_slice(key);
     vector.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes()));
@@ -233,7 +238,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn record(number: u8) -> (Key, Arc<[f32]>) {
+    fn record(number: u8) -> (ContentKey, Arc<[f32]>) {
         ([number; 16], vec![f32::from(number); 8].into())
     }
 

@@ -7,7 +7,7 @@ use std::{borrow::Cow, sync::Arc};
 use serde_json::{Map, Value};
 
 use super::{
-    cache::{self, Key},
+    cache::{self, ContentKey},
     rules::{Rule, Rules},
     text,
 };
@@ -40,7 +40,7 @@ const LATE_SENTENCES: f32 = 1.0;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Passage {
     pub(super) texts: Vec<(String, f32)>,
-    pub(super) key: Key,
+    pub(super) key: ContentKey,
 }
 
 impl Passage {
@@ -60,14 +60,14 @@ impl Passage {
 /// An ordered list of passages. A passage may be built on demand: most are known by their keys.
 pub trait Passages: Sync {
     /// Returns the key of each passage.
-    fn keys(&self) -> Cow<'_, [Key]>;
+    fn keys(&self) -> Cow<'_, [ContentKey]>;
 
     /// Returns the passage at an index.
     fn passage(&self, at: usize) -> Cow<'_, Passage>;
 }
 
 impl<P: AsRef<[Passage]> + Sync + ?Sized> Passages for P {
-    fn keys(&self) -> Cow<'_, [Key]> {
+    fn keys(&self) -> Cow<'_, [ContentKey]> {
         self.as_ref().iter().map(|passage| passage.key).collect()
     }
 

@@ -25,7 +25,7 @@ use tokio::{
 
 use super::{
     Passage, Passages, Settings, built_in,
-    cache::{Cache, Key},
+    cache::{Cache, ContentKey},
     model::{Model, ModelSource, TextRole},
     vectors,
 };
@@ -69,10 +69,10 @@ pub enum EmbedError {
 /// Vectors shared by several processes. An implementation skips what it cannot do now and logs the reason.
 pub trait SharedVectors: std::fmt::Debug + Send + Sync {
     /// Returns the shared vectors of a model, in the order of their keys.
-    fn read<'a>(&'a self, model: &'a str, keys: &'a [Key]) -> BoxFuture<'a, Vec<Option<Arc<[f32]>>>>;
+    fn read<'a>(&'a self, model: &'a str, keys: &'a [ContentKey]) -> BoxFuture<'a, Vec<Option<Arc<[f32]>>>>;
 
     /// Writes the missing vectors of a model, and marks all of them as used now.
-    fn offer<'a>(&'a self, model: &'a str, vectors: &'a [(Key, Arc<[f32]>)]) -> BoxFuture<'a, ()>;
+    fn offer<'a>(&'a self, model: &'a str, vectors: &'a [(ContentKey, Arc<[f32]>)]) -> BoxFuture<'a, ()>;
 }
 
 /// A handle to the embedding thread. Clones share it; the thread ends with the last clone.
@@ -123,7 +123,7 @@ type EmbedResult = Result<Arc<[f32]>, EmbedError>;
 struct Memory {
     /// In order of use, latest last.
     queries: Vec<(String, Arc<[f32]>)>,
-    documents: HashMap<Key, Arc<[f32]>>,
+    documents: HashMap<ContentKey, Arc<[f32]>>,
     /// Whether a failed write of the cache was logged.
     unwritable: bool,
 }
@@ -228,7 +228,7 @@ impl Embedder {
             self.offer(&known, files);
         }
         // Embeds duplicate passages together.
-        let mut times: HashMap<Key, usize> = HashMap::new();
+        let mut times: HashMap<ContentKey, usize> = HashMap::new();
         keys.iter().for_each(|key| *times.entry(*key).or_default() += 1);
         let mut done = times.iter().filter(|(key, _)| known.contains_key(*key)).map(|(_, times)| times).sum();
         progress(done, keys.len());
@@ -236,9 +236,9 @@ impl Embedder {
         let mut unsaved = Vec::new();
         let mut refused = false;
         let mut unavailable = None;
-        let mut seen: HashSet<Key> = HashSet::new();
-        let is_new = |(_, key): &(usize, Key)| !known.contains_key(key) && seen.insert(*key);
-        let new: Vec<(usize, Key)> = keys.iter().copied().enumerate().filter(is_new).collect();
+        let mut seen: HashSet<ContentKey> = HashSet::new();
+        let is_new = |(_, key): &(usize, ContentKey)| !known.contains_key(key) && seen.insert(*key);
+        let new: Vec<(usize, ContentKey)> = keys.iter().copied().enumerate().filter(is_new).collect();
         for some in new.chunks(PASSAGES) {
             let texts: Vec<_> = some.iter().map(|&(at, _)| passages.passage(at)).collect();
             let vectors = match self.embed_passages(&texts).await {
@@ -282,7 +282,7 @@ impl Embedder {
         self.remembered(&passages.keys())
     }
 
-    fn remembered(&self, keys: &[Key]) -> Vec<Option<Arc<[f32]>>> {
+    fn remembered(&self, keys: &[ContentKey]) -> Vec<Option<Arc<[f32]>>> {
         let memory = self.memory();
         keys.iter().map(|key| memory.documents.get(key).cloned()).collect()
     }
@@ -333,7 +333,7 @@ impl Embedder {
     }
 
     /// Returns the vectors in memory and on disk.
-    async fn known(&self, keys: &[Key], cache: Option<&Cache>) -> HashMap<Key, Arc<[f32]>> {
+    async fn known(&self, keys: &[ContentKey], cache: Option<&Cache>) -> HashMap<ContentKey, Arc<[f32]>> {
         let mut known = HashMap::new();
         let mut missing = HashSet::new();
         for (&key, vector) in keys.iter().zip(self.remembered(keys)) {
@@ -358,18 +358,23 @@ impl Embedder {
     }
 
     /// Adds the vectors of other processes, and writes them to disk.
-    async fn fetch(&self, keys: &[Key], known: &mut HashMap<Key, Arc<[f32]>>, files: &ModelFiles) {
+    async fn fetch(
+        &self,
+        keys: &[ContentKey],
+        known: &mut HashMap<ContentKey, Arc<[f32]>>,
+        files: &ModelFiles,
+    ) {
         let Some(others) = &self.shared.others else { return };
         let mut seen = HashSet::new();
-        let is_missing = |key: &Key| !known.contains_key(key) && seen.insert(*key);
-        let missing: Vec<Key> = keys.iter().copied().filter(is_missing).collect();
+        let is_missing = |key: &ContentKey| !known.contains_key(key) && seen.insert(*key);
+        let missing: Vec<ContentKey> = keys.iter().copied().filter(is_missing).collect();
         if missing.is_empty() {
             return;
         }
         let found = others.read(&files.fingerprint, &missing).await;
         // Vectors of different lengths cannot be compared: a single one would cost all others.
         let mut length = known.values().next().map(|vector| vector.len());
-        let found: Vec<(Key, Arc<[f32]>)> = missing
+        let found: Vec<(ContentKey, Arc<[f32]>)> = missing
             .into_iter()
             .zip(found)
             .filter_map(|(key, vector)| Some((key, vector?)))
@@ -381,14 +386,14 @@ impl Embedder {
     }
 
     /// Offers known vectors to the other processes, in the background.
-    fn offer(&self, known: &HashMap<Key, Arc<[f32]>>, files: &ModelFiles) {
+    fn offer(&self, known: &HashMap<ContentKey, Arc<[f32]>>, files: &ModelFiles) {
         let shared = self.shared.clone();
         let Some(others) = shared.others.clone().filter(|_| !known.is_empty()) else { return };
         // Later vectors are offered with the next list.
         if shared.offering.swap(true, Ordering::AcqRel) {
             return;
         }
-        let known: Vec<(Key, Arc<[f32]>)> =
+        let known: Vec<(ContentKey, Arc<[f32]>)> =
             known.iter().map(|(key, vector)| (*key, vector.clone())).collect();
         let model = files.fingerprint.clone();
         tokio::spawn(async move {
@@ -398,7 +403,7 @@ impl Embedder {
     }
 
     /// Stores new vectors, on disk and for other processes.
-    async fn keep(&self, files: Option<&ModelFiles>, new: Vec<(Key, Arc<[f32]>)>) {
+    async fn keep(&self, files: Option<&ModelFiles>, new: Vec<(ContentKey, Arc<[f32]>)>) {
         let Some(files) = files.filter(|_| !new.is_empty()) else { return };
         if let Some(others) = &self.shared.others {
             others.offer(&files.fingerprint, &new).await;
@@ -406,10 +411,10 @@ impl Embedder {
         self.save(files.cache.as_ref(), new).await;
     }
 
-    async fn save(&self, cache: Option<&Cache>, new: Vec<(Key, Arc<[f32]>)>) {
+    async fn save(&self, cache: Option<&Cache>, new: Vec<(ContentKey, Arc<[f32]>)>) {
         let Some(cache) = cache.cloned().filter(|_| !new.is_empty()) else { return };
         let (file, shared) = (cache.path().to_owned(), self.shared.clone());
-        let in_use = move |key: &Key| lock(&shared.memory).documents.contains_key(key);
+        let in_use = move |key: &ContentKey| lock(&shared.memory).documents.contains_key(key);
         let saved = tokio::task::spawn_blocking(move || cache.append(&new, &in_use)).await;
         if let Ok(Err(error)) = saved
             && !std::mem::replace(&mut self.memory().unwritable, true)
@@ -445,7 +450,7 @@ impl Memory {
         self.queries.push((text.to_owned(), vector.clone()));
     }
 
-    fn forget_others(&mut self, used: &HashMap<Key, Arc<[f32]>>) {
+    fn forget_others(&mut self, used: &HashMap<ContentKey, Arc<[f32]>>) {
         if self.documents.len() > REMEMBERED_DOCUMENTS {
             self.documents.retain(|key, _| used.contains_key(key));
         }
@@ -702,7 +707,7 @@ mod tests {
         assert_eq!(others.reads.load(Ordering::Relaxed), reads, "the disk comes first");
     }
 
-    type ByModel = HashMap<(String, Key), Arc<[f32]>>;
+    type ByModel = HashMap<(String, ContentKey), Arc<[f32]>>;
 
     /// The vectors of other processes, in memory.
     #[derive(Debug, Default)]
@@ -712,14 +717,18 @@ mod tests {
     }
 
     impl SharedVectors for Others {
-        fn read<'a>(&'a self, model: &'a str, keys: &'a [Key]) -> BoxFuture<'a, Vec<Option<Arc<[f32]>>>> {
+        fn read<'a>(
+            &'a self,
+            model: &'a str,
+            keys: &'a [ContentKey],
+        ) -> BoxFuture<'a, Vec<Option<Arc<[f32]>>>> {
             self.reads.fetch_add(1, Ordering::Relaxed);
             let vectors = self.vectors.lock().expect("no panic");
             let found = keys.iter().map(|key| vectors.get(&(model.to_owned(), *key)).cloned()).collect();
             Box::pin(std::future::ready(found))
         }
 
-        fn offer<'a>(&'a self, model: &'a str, vectors: &'a [(Key, Arc<[f32]>)]) -> BoxFuture<'a, ()> {
+        fn offer<'a>(&'a self, model: &'a str, vectors: &'a [(ContentKey, Arc<[f32]>)]) -> BoxFuture<'a, ()> {
             let named = vectors.iter().map(|(key, vector)| ((model.to_owned(), *key), vector.clone()));
             self.vectors.lock().expect("no panic").extend(named);
             Box::pin(std::future::ready(()))
@@ -736,7 +745,7 @@ mod tests {
         let embedder = Embedder::sharing(&settings, Some(others.clone()));
         let model = embedder.fingerprint().await.expect("the model is compiled in");
         let lengths = [4, 5, 4];
-        let vectors: Vec<(Key, Arc<[f32]>)> = passages
+        let vectors: Vec<(ContentKey, Arc<[f32]>)> = passages
             .iter()
             .zip(lengths)
             .map(|(passage, length)| (passage.key, vec![0.5; length].into()))

@@ -28,7 +28,7 @@ const DEPTH: usize = 10;
 
 /// The figures. Shares are 0..1, times in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct EvalReport {
     /// Tools in the index.
     pub tools: usize,
     /// Requests made.
@@ -71,7 +71,7 @@ pub struct Report {
     pub confidence: Option<Calibration>,
     /// The effect of earlier outcomes, if measured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub replay: Option<Replay>,
+    pub replay: Option<ReplayFigures>,
 }
 
 /// The figures for one kind of request; shares are 0..1.
@@ -79,16 +79,16 @@ pub struct Report {
 pub struct KindFigures {
     /// Requests made.
     pub queries: usize,
-    /// As in [`Report`].
+    /// As in [`EvalReport`].
     #[serde(rename = "hit@1")]
     pub hit_at_1: f64,
-    /// As in [`Report`].
+    /// As in [`EvalReport`].
     #[serde(rename = "hit@5")]
     pub hit_at_5: f64,
-    /// As in [`Report`].
+    /// As in [`EvalReport`].
     #[serde(rename = "recall@5")]
     pub recall_at_5: f64,
-    /// As in [`Report`].
+    /// As in [`EvalReport`].
     #[serde(rename = "ndcg@10")]
     pub ndcg_at_10: f64,
 }
@@ -97,18 +97,18 @@ pub struct KindFigures {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Calibration {
     /// Answers with high confidence.
-    pub high: Word,
+    pub high: ConfidenceFigures,
     /// Answers with medium confidence.
-    pub medium: Word,
+    pub medium: ConfidenceFigures,
     /// Answers with low confidence.
-    pub low: Word,
+    pub low: ConfidenceFigures,
     /// Shares (high, medium, low) for the same requests after removing their right tools.
     pub removed: [f64; 3],
 }
 
 /// One confidence level.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Word {
+pub struct ConfidenceFigures {
     /// Share of all answers.
     pub share: f64,
     /// Share of these with a right tool first.
@@ -119,9 +119,9 @@ pub struct Word {
     pub hit_at_5: f64,
 }
 
-/// Figures after learning from earlier requests: see [`Measure::replay`].
+/// Figures after learning from earlier requests: see [`EvalOptions::replay`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Replay {
+pub struct ReplayFigures {
     /// Mean reciprocal rank of requests that were already answered once by their right tool.
     #[serde(rename = "repeated_mrr@10")]
     pub repeated: f64,
@@ -132,7 +132,7 @@ pub struct Replay {
 
 /// Optional measurements.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Measure {
+pub struct EvalOptions {
     /// The reliability of confidence levels, also for requests without a right tool.
     pub confidence: bool,
     /// The effect of earlier outcomes: repeats each request after each of its right tools was called once,
@@ -203,9 +203,9 @@ pub async fn run(
     queries: &Path,
     out: Option<&Path>,
     settings: &Settings,
-    measure: Measure,
+    measure: EvalOptions,
     progress: impl Fn(usize, usize) + Send + Sync + 'static,
-) -> Result<Report, EvalError> {
+) -> Result<EvalReport, EvalError> {
     let documents: Vec<Document> = lines::<Tool>(tools)?.iter().map(document).collect();
     let labelled: Vec<LabelledQuery> = lines(queries)?;
     for (file, empty, what) in
@@ -286,7 +286,7 @@ pub async fn run(
 
     times.sort_unstable();
     let share = |sum: f64| sum / labelled.len() as f64;
-    Ok(Report {
+    Ok(EvalReport {
         tools: documents.len(),
         queries: labelled.len(),
         recall_at_1: share(sums.recall[0]),
@@ -306,8 +306,8 @@ pub async fn run(
     })
 }
 
-/// Measures [`Replay`]. Calls for every other request change the figures of the other half.
-async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[LabelledQuery]) -> Replay {
+/// Measures [`ReplayFigures`]. Calls for every other request change the figures of the other half.
+async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[LabelledQuery]) -> ReplayFigures {
     /// Any time will do: everything is learned and asked at once.
     const NOW: u64 = 1_800_000_000;
     let numbers: HashMap<&str, usize> =
@@ -343,7 +343,7 @@ async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled
         others += mrr(&halves[(number + 1) % 2]);
     }
     let share = |sum: f64| sum / labelled.len().max(1) as f64;
-    Replay { repeated: share(repeated), others: share(others) }
+    ReplayFigures { repeated: share(repeated), others: share(others) }
 }
 
 /// Counts of each confidence level and its right answers: high, medium, low.
@@ -366,7 +366,7 @@ impl Counts {
 
     fn report(&self, queries: usize) -> Calibration {
         let share = |count: usize, of: usize| count as f64 / of.max(1) as f64;
-        let word = |at: usize| Word {
+        let word = |at: usize| ConfidenceFigures {
             share: share(self.all[at], queries),
             hit_at_1: share(self.first[at], self.all[at]),
             hit_at_5: share(self.right[at], self.all[at]),

@@ -8,7 +8,7 @@ use std::{cmp::Ordering, collections::HashMap};
 
 use super::{
     Boosts, Confidence, Hit, SearchResult, Signals,
-    actions::Fit,
+    actions::ActionFit,
     index::{Index, NameMatch},
     products::{Product, ProductMatch},
     query::{Query, QueryPart},
@@ -249,10 +249,10 @@ impl<'a> Scoring<'a> {
         let dense = if dense.is_nan() { MEANING_BY_WORDS * keyword } else { dense };
         let signals = Signals {
             action: match text.part.actions.fit(self.index.actions(document)) {
-                Fit::Same => SAME_ACTION,
-                Fit::Open => 0.0,
-                Fit::Other => -OTHER_ACTION,
-                Fit::TakesAway => -TAKES_AWAY,
+                ActionFit::Same => SAME_ACTION,
+                ActionFit::Open => 0.0,
+                ActionFit::Other => -OTHER_ACTION,
+                ActionFit::TakesAway => -TAKES_AWAY,
             },
             product: value(&self.products, document),
             deprecated: if self.index.is_deprecated(document) { -DEPRECATED } else { 0.0 },

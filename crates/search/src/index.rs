@@ -9,7 +9,7 @@ use nonet_base::persistent::SharedList;
 use super::{
     Boosts, Document, Explanation, Hit, MatchedWord, Passage, Passages, SearchResult, Settings,
     actions::{self, Actions},
-    cache::Key,
+    cache::ContentKey,
     fusion,
     keywords::Bm25,
     products::Products,
@@ -31,7 +31,7 @@ pub struct Index {
 struct LexicalIndex {
     documents: Vec<Arc<Document>>,
     /// The key of each document's passage.
-    keys: Vec<Key>,
+    keys: Vec<ContentKey>,
     /// The slot of each document in `keywords`, `trigrams` and `names`.
     slots: Vec<u32>,
     /// The document number of each slot, or [`GONE`].
@@ -285,7 +285,7 @@ impl Index {
 }
 
 impl Passages for Index {
-    fn keys(&self) -> Cow<'_, [Key]> {
+    fn keys(&self) -> Cow<'_, [ContentKey]> {
         Cow::Borrowed(&self.words.keys)
     }
 

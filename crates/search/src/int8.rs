@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use super::onnx::{Attribute, FLOAT, Graph, INT, INT8, Model, OnnxNode, Opset, Tensor, UINT8};
+use super::onnx::{Attribute, FLOAT, INT, INT8, OnnxGraph, OnnxModel, OnnxNode, Opset, Tensor, UINT8};
 
 /// ONNX Runtime's own operators.
 const CONTRIB: &str = "com.microsoft";
@@ -18,7 +18,7 @@ const IN_INT8: i64 = 4;
 const ZERO_POINT: u8 = 128;
 
 /// Returns the model rewritten to use its int8 weights directly; `None` if it has no such weights.
-pub(super) fn rewritten(model: &Model) -> Option<Model> {
+pub(super) fn rewritten(model: &OnnxModel) -> Option<OnnxModel> {
     let mut model = model.clone();
     if rewrite(model.graph.as_mut()?) == 0 {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn rewritten(model: &Model) -> Option<Model> {
 }
 
 /// Replaces each `MatMul` with an unpacked weight, and returns their number.
-fn rewrite(graph: &mut Graph) -> usize {
+fn rewrite(graph: &mut OnnxGraph) -> usize {
     // A graph inside a node may read anything of this one.
     if graph.node.iter().flat_map(|node| &node.attribute).any(|attribute| attribute.g.is_some()) {
         return 0;
@@ -183,10 +183,10 @@ mod tests {
     }
 
     /// `y = x * w`, with w of 32 rows in two blocks and 2 columns, unpacked as in the shipped model.
-    fn graph() -> Graph {
+    fn graph() -> OnnxGraph {
         let values: Vec<u8> = (0..64i8).map(|n| (n - 30) as u8).collect();
         let scales = [0.5f32, 1.0, 2.0, 4.0].iter().flat_map(|scale| scale.to_le_bytes()).collect();
-        Graph {
+        OnnxGraph {
             node: vec![
                 node("Cast", &["w.i8"], "w.cast"),
                 node("Mul", &["w.cast", "w.scale"], "w.grouped"),
@@ -199,7 +199,7 @@ mod tests {
                 tensor("w.scale", FLOAT, &[2, 1, 2], scales),
             ],
             output: vec![ValueInfo { name: Some("z".to_owned()), value_type: None }],
-            ..Graph::default()
+            ..OnnxGraph::default()
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn any_other_form_is_left_alone() {
-        let check = |change: &dyn Fn(&mut Graph)| {
+        let check = |change: &dyn Fn(&mut OnnxGraph)| {
             let mut other = graph();
             change(&mut other);
             let before = other.clone();
@@ -237,7 +237,7 @@ mod tests {
         check(&|graph| graph.initializer[0].dims = vec![-2, 16, 2]);
         check(&|graph| graph.node[1].op_type = Some("Add".to_owned()));
         check(&|graph| graph.node[4].attribute = vec![Attribute { g: Some(vec![]), ..Attribute::default() }]);
-        assert_eq!(rewritten(&Model::default()), None);
+        assert_eq!(rewritten(&OnnxModel::default()), None);
     }
 
     #[test]

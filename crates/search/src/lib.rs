@@ -42,7 +42,7 @@ use std::{
 /// Returns what an abbreviation of this field means.
 pub use abbreviations::meaning as abbreviation;
 pub use built_in::{BuiltIn, bring, built_in};
-pub use cache::Key as VectorKey;
+pub use cache::ContentKey as VectorKey;
 pub use document::{Document, Passage, Passages};
 pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};
 pub use index::Index;

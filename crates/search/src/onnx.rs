@@ -16,12 +16,12 @@ pub(super) const INT8: i32 = 3;
 pub(super) const INT: i32 = 2;
 
 /// Returns the model in a file; `None` if it cannot be decoded, or has undeclared fields that would be lost.
-pub(super) fn read(file: Bytes) -> Option<Model> {
+pub(super) fn read(file: Bytes) -> Option<OnnxModel> {
     let length = file.len();
-    Model::decode(file).ok().filter(|model| model.encoded_len() == length)
+    OnnxModel::decode(file).ok().filter(|model| model.encoded_len() == length)
 }
 
-impl Graph {
+impl OnnxGraph {
     /// Removes nodes without readers, from the end to the beginning, and weights without readers.
     pub(super) fn drop_unused(&mut self) {
         let mut used: HashSet<String> = self.output.iter().map(|output| output.name().to_owned()).collect();
@@ -77,7 +77,7 @@ impl ValueInfo {
 
 /// `ModelProto`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Model {
+pub(super) struct OnnxModel {
     #[prost(int64, optional, tag = "1")]
     pub(super) ir_version: Option<i64>,
     #[prost(string, optional, tag = "2")]
@@ -89,7 +89,7 @@ pub(super) struct Model {
     #[prost(int64, optional, tag = "5")]
     pub(super) model_version: Option<i64>,
     #[prost(message, optional, tag = "7")]
-    pub(super) graph: Option<Graph>,
+    pub(super) graph: Option<OnnxGraph>,
     #[prost(message, repeated, tag = "8")]
     pub(super) opset_import: Vec<Opset>,
     #[prost(bytes = "vec", repeated, tag = "14")]
@@ -109,7 +109,7 @@ pub(super) struct Opset {
 
 /// `GraphProto`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Graph {
+pub(super) struct OnnxGraph {
     #[prost(message, repeated, tag = "1")]
     pub(super) node: Vec<OnnxNode>,
     #[prost(string, optional, tag = "2")]

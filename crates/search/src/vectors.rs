@@ -7,7 +7,7 @@ use std::{
 
 use hnsw_rs::prelude::{Distance, Hnsw};
 
-use super::cache::{self, Key};
+use super::cache::{self, ContentKey};
 
 /// Neighbours of a vector per layer. Malkov & Yashunin 2018, "Efficient and robust approximate nearest
 /// neighbor search using Hierarchical Navigable Small World graphs", suggest 5 to 48; 16 found 0.99 of the
@@ -38,7 +38,7 @@ type Row = Option<Arc<[f32]>>;
 pub struct Graph {
     hnsw: Hnsw<'static, f32, Cosine>,
     /// The node of each vector.
-    nodes: HashMap<Key, usize>,
+    nodes: HashMap<ContentKey, usize>,
     /// The same by address, which costs less to look up.
     by_address: HashMap<usize, usize>,
     /// Keeps the addresses.
@@ -193,7 +193,7 @@ fn address(vector: &Arc<[f32]>) -> usize {
 }
 
 /// Returns the identity of a vector.
-fn key(vector: &[f32]) -> Key {
+fn key(vector: &[f32]) -> ContentKey {
     let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
     cache::key([&bytes[..]])
 }

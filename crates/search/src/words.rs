@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use super::onnx::{FLOAT, Graph, INT8, Message, OnnxNode, ValueInfo};
+use super::onnx::{FLOAT, INT8, Message, OnnxGraph, OnnxNode, ValueInfo};
 
 /// A table of int8 rows, each with a scale.
 pub(super) struct WordTable {
@@ -19,7 +19,7 @@ pub(super) struct WordTable {
 
 impl WordTable {
     /// Cuts the look-up out of a graph and returns its table; `None` leaves a graph of another form as it is.
-    pub(super) fn cut(graph: &mut Graph) -> Option<WordTable> {
+    pub(super) fn cut(graph: &mut OnnxGraph) -> Option<WordTable> {
         let read_by = |kind: &str, input: &str| {
             graph
                 .node
@@ -89,9 +89,9 @@ mod tests {
     }
 
     /// Three tokens of two numbers, looked up as in the shipped model.
-    fn graph() -> Graph {
+    fn graph() -> OnnxGraph {
         let scales = [0.5f32, 2.0, 1.0].iter().flat_map(|scale| scale.to_le_bytes()).collect();
-        Graph {
+        OnnxGraph {
             node: vec![
                 node("Gather", &["table", "input_ids"], "rows"),
                 node("Cast", &["rows"], "cast"),
@@ -105,7 +105,7 @@ mod tests {
                 tensor("scales", FLOAT, &[3, 1], scales),
             ],
             output: vec![ValueInfo { name: Some("y".to_owned()), value_type: None }],
-            ..Graph::default()
+            ..OnnxGraph::default()
         }
     }
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn any_other_form_is_left_alone() {
-        let check = |change: &dyn Fn(&mut Graph)| {
+        let check = |change: &dyn Fn(&mut OnnxGraph)| {
             let mut other = graph();
             change(&mut other);
             let before = other.clone();

@@ -22,9 +22,9 @@ use nonet_config::{Expose, Globs, Policy, PolicyRule, Risk, ServerSettings};
 use nonet_schema::Schema;
 use nonet_search::Document;
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     leaks::{Findings, KnownSecrets},
-    name::{self, Namespaces, Spellings, Wire},
+    name::{self, Namespaces, Spellings, WireName},
     prose,
     results::json_len,
 };
@@ -264,7 +264,7 @@ impl Tool {
 
 /// What a caller sees when a name is looked up.
 #[derive(Clone, Copy)]
-pub struct Sight<'a> {
+pub struct CatalogView<'a> {
     /// Whether the caller may use a tool.
     pub seen: &'a dyn Fn(&Tool) -> bool,
     /// The names of all servers.
@@ -284,11 +284,11 @@ struct NameMeanings<'a> {
     of: Vec<Arc<str>>,
     /// The rest of the name, after the server's.
     rest: &'a str,
-    sight: Sight<'a>,
+    sight: CatalogView<'a>,
 }
 
 impl<'a> NameMeanings<'a> {
-    fn of(given: &'a str, sight: Sight<'a>) -> Self {
+    fn of(given: &'a str, sight: CatalogView<'a>) -> Self {
         let there = |servers: &[Arc<str>]| {
             servers.iter().filter(|server| (sight.is_there)(server)).cloned().collect::<Vec<_>>()
         };
@@ -310,7 +310,7 @@ impl<'a> NameMeanings<'a> {
     }
 }
 
-impl Sight<'_> {
+impl CatalogView<'_> {
     /// Whether a tool may be refused to the caller rather than be unknown.
     fn shows(&self, tool: &Tool) -> bool {
         (self.seen)(tool) || (self.knows)(&tool.server) && (self.knows)(tool.at())
@@ -596,7 +596,7 @@ impl Catalog {
     /// Keeps a renamed tool reachable by the name that it has at its server, in every form.
     fn keep_old_name(&mut self, tool: &Arc<Tool>, by_fold: &mut Lists, by_bare: &mut Lists) {
         let full = name::full_name(&tool.server, &tool.own);
-        let Wire { plain, hashed } = Wire::new(&tool.server, &tool.own);
+        let WireName { plain, hashed } = WireName::new(&tool.server, &tool.own);
         let folds: HashSet<String> = [&full, &plain, &hashed].map(|name| name::fold(name)).into();
         for fold in folds {
             by_fold.entry(fold.into()).or_default().push(tool.full.clone());
@@ -787,7 +787,8 @@ impl Catalog {
     /// Returns the tool that a caller means by `given`: `a.b`, `a__b`, `a:b`, `a/b`, `mcp__nonet__a__b` or a bare `b`, in any
     /// case, with `-` and `_` alike. Never guesses: two candidates are a fault.
     pub fn resolve(&self, given: &str) -> Result<&Arc<Tool>, Fault> {
-        let sight = Sight { seen: &|_| true, names: &self.names, is_there: &|_| true, knows: &|_| true };
+        let sight =
+            CatalogView { seen: &|_| true, names: &self.names, is_there: &|_| true, knows: &|_| true };
         self.resolve_among(given, sight)
     }
 
@@ -796,10 +797,10 @@ impl Catalog {
     ///
     /// The named server comes first: a name that begins with a server's name belongs to that server, known or not, and a name
     /// that spells one server's tool is never another server's tool of that name.
-    pub fn resolve_among(&self, given: &str, sight: Sight<'_>) -> Result<&Arc<Tool>, Fault> {
+    pub fn resolve_among(&self, given: &str, sight: CatalogView<'_>) -> Result<&Arc<Tool>, Fault> {
         let found = self.resolve_given(given, sight);
         match found.as_ref().map_err(|fault| fault.code) {
-            Err(Code::UnknownTool) => match sight.names.behind_other_client(given) {
+            Err(FaultCode::UnknownTool) => match sight.names.behind_other_client(given) {
                 Some(inner) => self.resolve_given(inner, sight),
                 None => found,
             },
@@ -807,7 +808,7 @@ impl Catalog {
         }
     }
 
-    fn resolve_given(&self, given: &str, sight: Sight<'_>) -> Result<&Arc<Tool>, Fault> {
+    fn resolve_given(&self, given: &str, sight: CatalogView<'_>) -> Result<&Arc<Tool>, Fault> {
         let seen = |tool: &Tool| tool.blocked.is_none() && (sight.seen)(tool);
         // A tool's own name may begin or end with white space.
         if let Some(tool) = self.tools.get(given).filter(|tool| sight.shows(tool)) {
@@ -904,7 +905,7 @@ impl Catalog {
     fn ambiguous(&self, given: &str, candidates: &[&Arc<str>]) -> Fault {
         let list = candidates.iter().map(|full| full.as_ref()).collect::<Vec<_>>().join(", ");
         let fault = Fault::new(
-            Code::AmbiguousTool,
+            FaultCode::AmbiguousTool,
             format!("`{given}` may be any of: {list}. Call again with one of these full names."),
         );
         let names: Vec<&str> = candidates.iter().take(MOST_DESCRIBED).map(|full| &***full).collect();
@@ -926,7 +927,7 @@ impl Catalog {
             None => format!("There is no tool `{given}`. Search for what it should do."),
         };
         let words = given.replace(['_', '.', '-', ':', '/'], " ");
-        let fault = Fault::new(Code::UnknownTool, message).suggest(&near);
+        let fault = Fault::new(FaultCode::UnknownTool, message).suggest(&near);
         let named = || {
             let server = name::fold(name::split_given(given)?.0);
             let (named, part) = self.parts.iter().find(|(part, _)| name::fold(part) == server)?;

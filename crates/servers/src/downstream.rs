@@ -110,7 +110,7 @@ pub enum Era {
 
 /// The state of a connection.
 #[derive(Clone, Debug)]
-pub enum State {
+pub enum ConnectionState {
     /// Not connected yet, for the first time.
     Starting,
     /// Connected and listed.
@@ -167,21 +167,21 @@ impl Remedy {
     }
 }
 
-impl State {
+impl ConnectionState {
     /// Returns the state as one word, for answers.
     pub fn as_str(&self) -> &'static str {
         match self {
-            State::Starting => "starting",
-            State::Ready { .. } => "ready",
-            State::Down { .. } => "down",
-            State::AuthRequired { .. } => "auth_required",
-            State::Stopped => "stopped",
+            ConnectionState::Starting => "starting",
+            ConnectionState::Ready { .. } => "ready",
+            ConnectionState::Down { .. } => "down",
+            ConnectionState::AuthRequired { .. } => "auth_required",
+            ConnectionState::Stopped => "stopped",
         }
     }
 
     /// Returns whether the first attempt to connect has finished.
     pub fn settled(&self) -> bool {
-        !matches!(self, State::Starting)
+        !matches!(self, ConnectionState::Starting)
     }
 }
 
@@ -190,7 +190,7 @@ impl State {
 pub enum CallError {
     /// The server is not connected.
     #[error("the server is {}", .0.as_str())]
-    NotReady(State),
+    NotReady(ConnectionState),
     /// The connection was lost during the call.
     #[error("the server went away during the call: {0}")]
     Closed(String),
@@ -269,7 +269,7 @@ pub struct DocumentReport {
 
 /// The conditions of one call.
 #[derive(Debug, Default)]
-pub struct Control {
+pub struct CallControl {
     /// The hard limit. When it expires, the call ends with a cancellation to the server.
     pub timeout: Duration,
     /// Ends the call early, with a cancellation to the server.
@@ -286,7 +286,7 @@ pub struct Control {
     pub held: HeldResult,
 }
 
-impl Control {
+impl CallControl {
     /// Returns the reason for giving up the request, for the server.
     fn why_given_up(&self) -> &'static str {
         match self.cancel.is_cancelled() {
@@ -298,7 +298,7 @@ impl Control {
 
 /// News for the gateway, in order.
 #[derive(Debug)]
-pub enum Update {
+pub enum ServerUpdate {
     /// A server listed its tools.
     Listed {
         /// The server.
@@ -402,7 +402,7 @@ pub struct Connection {
     slots: Arc<Turns>,
     /// Cuts off a server or tool that keeps failing.
     breaker: Breaker,
-    state: watch::Sender<State>,
+    state: watch::Sender<ConnectionState>,
     connector: Box<dyn Connector>,
     /// The live link. Set while the server takes requests.
     link: ArcSwapOption<Arc<dyn Link>>,
@@ -479,7 +479,7 @@ impl Connection {
             slots: Turns::new(settings.concurrency(), LONGEST_QUEUE),
             settings: ArcSwap::from_pointee(settings),
             breaker: Breaker::default(),
-            state: watch::Sender::new(State::Starting),
+            state: watch::Sender::new(ConnectionState::Starting),
             connector,
             link: ArcSwapOption::empty(),
             history: Arc::default(),
@@ -528,7 +528,7 @@ impl Connection {
     /// Returns how long the server has been ready, if it is.
     pub fn ready_for(&self) -> Option<Duration> {
         match &*self.state.borrow() {
-            State::Ready { since, .. } => Some(since.elapsed()),
+            ConnectionState::Ready { since, .. } => Some(since.elapsed()),
             _ => None,
         }
     }
@@ -553,7 +553,7 @@ impl Connection {
     }
 
     /// Enters a state, and notes it in the history.
-    fn enter(&self, state: State) {
+    fn enter(&self, state: ConnectionState) {
         self.history.entered(&state);
         self.state.send_replace(state);
     }
@@ -616,12 +616,12 @@ impl Connection {
     }
 
     /// Returns the current state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ConnectionState {
         self.state.borrow().clone()
     }
 
     /// Returns a receiver of the states.
-    pub fn watch(&self) -> watch::Receiver<State> {
+    pub fn watch(&self) -> watch::Receiver<ConnectionState> {
         self.state.subscribe()
     }
 
@@ -647,7 +647,7 @@ impl Connection {
     }
 
     fn last_end(&self) -> String {
-        if let State::Down { error, .. } = &*self.state.borrow() {
+        if let ConnectionState::Down { error, .. } = &*self.state.borrow() {
             return error.clone();
         }
         let last = self.last_end.lock();

@@ -24,7 +24,7 @@ pub enum PolicyVerdict {
 
 /// A profile with its name and the categories that the profile may refer to.
 #[derive(Clone, Copy, Debug)]
-pub struct Scope<'a> {
+pub struct PolicyScope<'a> {
     /// The profile's name.
     pub name: &'a str,
     /// The profile's rules.
@@ -33,7 +33,7 @@ pub struct Scope<'a> {
     pub categories: &'a std::collections::BTreeMap<String, Category>,
 }
 
-/// The kind of an [`Item`].
+/// The kind of an [`PolicyItem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ItemKind {
     /// A prompt.
@@ -49,7 +49,7 @@ pub enum ItemKind {
 /// A prompt or resource of a server, as seen by rules. Patterns match it as `SERVER.NAME` or `SERVER.URI`, like a tool,
 /// and as `skills.SERVER/NAME` or `resources.SERVER/URI`.
 #[derive(Clone, Debug)]
-pub struct Item<'a> {
+pub struct PolicyItem<'a> {
     kind: ItemKind,
     server: &'a str,
     own: &'a str,
@@ -58,7 +58,7 @@ pub struct Item<'a> {
     settings: &'a ServerSettings,
 }
 
-impl<'a> Item<'a> {
+impl<'a> PolicyItem<'a> {
     /// Creates an item from the name or URI that its server gives it.
     pub fn new(kind: ItemKind, server: &'a str, own: &'a str, settings: &'a ServerSettings) -> Self {
         let (category, risk) = match kind {
@@ -84,9 +84,9 @@ impl<'a> Item<'a> {
 /// Checks a prompt or resource, as [`check`] does a tool. A link in an allowed tool's result may lead to an item that
 /// the profile does not show, unless the profile's `deny` or `max_risk` forbids it.
 pub fn check_item(
-    item: &Item<'_>,
+    item: &PolicyItem<'_>,
     policies: &BTreeMap<String, PolicyRule>,
-    scope: Option<Scope<'_>>,
+    scope: Option<PolicyScope<'_>>,
 ) -> PolicyVerdict {
     let of_server = |key: &str| PolicyVerdict::Deny(format!("servers.{}.{key}", item.server));
     if item.settings.blocked_tools.catches_own(item.own) {
@@ -116,7 +116,7 @@ pub fn check_item(
 }
 
 /// Returns the profile's rule that denies a prompt or resource.
-fn item_denied_by(item: &Item<'_>, scope: Scope<'_>) -> Option<&'static str> {
+fn item_denied_by(item: &PolicyItem<'_>, scope: PolicyScope<'_>) -> Option<&'static str> {
     let profile = scope.profile;
     let is_linked = item.kind == ItemKind::Linked;
     if item.is_caught_by(&profile.deny) {
@@ -153,7 +153,7 @@ pub fn in_category(tool: &Tool, category: &Category) -> bool {
 }
 
 /// Checks a tool against its own policy and the caller's profile.
-pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> PolicyVerdict {
+pub fn check(tool: &Tool, scope: Option<PolicyScope<'_>>) -> PolicyVerdict {
     if let Some(rule) = &tool.blocked {
         return PolicyVerdict::Deny(rule.clone());
     }
@@ -172,7 +172,7 @@ pub fn check(tool: &Tool, scope: Option<Scope<'_>>) -> PolicyVerdict {
 }
 
 /// Returns the profile's rule that denies the tool.
-fn denied_by(tool: &Tool, scope: Scope<'_>) -> Option<&'static str> {
+fn denied_by(tool: &Tool, scope: PolicyScope<'_>) -> Option<&'static str> {
     let profile = scope.profile;
     if tool.is_caught_by(&profile.deny) {
         return Some("deny");
@@ -240,12 +240,14 @@ mod tests {
             let text = format!(
                 "[servers.docs]\ncommand = 'x'\ntags = ['text']\n{server}\n{rules}\n[servers.mail]\ncommand = 'x'\n"
             );
-            let loaded = config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable");
+            let loaded =
+                config::parse(&text, Path::new("f"), config::ValueSources::NONE).expect("it is usable");
             assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
             let config = loaded.config;
             let settings = config.servers.values().next().expect("a server");
             let scope = config.profiles.get("p");
-            let scope = scope.map(|profile| Scope { name: "p", profile, categories: &config.categories });
+            let scope =
+                scope.map(|profile| PolicyScope { name: "p", profile, categories: &config.categories });
             let items = [
                 (ItemKind::Prompt, "plan"),
                 (ItemKind::Resource, "file:///a"),
@@ -253,7 +255,7 @@ mod tests {
                 (ItemKind::Unlisted, "file:///c"),
             ];
             let said = items.map(|(kind, own)| {
-                match check_item(&Item::new(kind, "docs", own, settings), &config.policies, scope) {
+                match check_item(&PolicyItem::new(kind, "docs", own, settings), &config.policies, scope) {
                     PolicyVerdict::Allow => "yes".to_string(),
                     PolicyVerdict::Approve(rule) => format!("ask {rule}"),
                     PolicyVerdict::Deny(rule) => rule,

@@ -12,7 +12,7 @@ use std::{
 
 use nonet_base::json::set_member;
 use nonet_text::{
-    name::{self, Namespaces, Wire},
+    name::{self, Namespaces, WireName},
     prose,
 };
 use regex::Regex;
@@ -144,7 +144,7 @@ impl PromptsResources {
     }
 
     fn name_prompts<'a>(&mut self, offers: impl Iterator<Item = ServerOffer<'a>>, names: &Namespaces) {
-        let mut all: Vec<(Wire, OfferedItem, bool)> = Vec::new();
+        let mut all: Vec<(WireName, OfferedItem, bool)> = Vec::new();
         for offer in offers {
             let mut seen = HashSet::new();
             for definition in offer.prompts {
@@ -156,7 +156,7 @@ impl PromptsResources {
                         own: own.into(),
                         shown: prose::visible(definition).unwrap_or_else(|| definition.clone()),
                     };
-                    all.push((Wire::new(offer.server, own), entry, offer.verbatim));
+                    all.push((WireName::new(offer.server, own), entry, offer.verbatim));
                 }
             }
         }

@@ -5,14 +5,14 @@ use std::{borrow::Cow, sync::LazyLock, time::Duration};
 use nonet_base::{json::take_member, text::clip};
 use nonet_config::select::SelectError;
 use nonet_parts::kept;
-use nonet_schema::Misfit;
+use nonet_schema::ParamsMismatch;
 use nonet_servers::{
     catalog::Tool,
-    downstream::{BreakerRefusal, CallError, Remedy, State},
+    downstream::{BreakerRefusal, CallError, ConnectionState, Remedy},
 };
 use nonet_store::StoreError;
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::{is_fault, text_of, without_repeats},
 };
 use regex::Regex;
@@ -30,7 +30,7 @@ const AWAY: Duration = Duration::from_secs(2);
 
 /// Explains what a failed store means for a call. Once Redis is back, the call can be repeated.
 pub fn of_store(what: &str, error: &StoreError) -> Fault {
-    let fault = Fault::new(Code::Internal, format!("{what}: {error}."));
+    let fault = Fault::new(FaultCode::Internal, format!("{what}: {error}."));
     match error {
         StoreError::Away { .. } => fault.retry_after(AWAY),
         _ => fault,
@@ -41,24 +41,24 @@ pub fn of_store(what: &str, error: &StoreError) -> Fault {
 pub fn wrong_filter(whose: &str, error: &SelectError) -> Fault {
     match error {
         SelectError::Busy(_) => kept::busy(error),
-        error => Fault::new(Code::InvalidParams, format!("{whose}: {error}. Nothing was called.")),
+        error => Fault::new(FaultCode::InvalidParams, format!("{whose}: {error}. Nothing was called.")),
     }
 }
 
 /// Explains why a server accepts no calls.
-pub fn not_ready(server: &str, state: State) -> Fault {
+pub fn not_ready(server: &str, state: ConnectionState) -> Fault {
     match state {
-        State::Starting => Fault::new(
-            Code::ServerStarting,
+        ConnectionState::Starting => Fault::new(
+            FaultCode::ServerStarting,
             format!("`{server}` has not finished starting. Call again in a few seconds."),
         )
         .retry_after(Duration::from_secs(5)),
-        State::Down { error, retry_at } => {
+        ConnectionState::Down { error, retry_at } => {
             let wait = retry_at.saturating_duration_since(tokio::time::Instant::now());
-            Fault::new(Code::ServerDown, format!("`{server}` is down: {error}"))
+            Fault::new(FaultCode::ServerDown, format!("`{server}` is down: {error}"))
                 .retry_after(wait.max(Duration::from_millis(500)))
         }
-        State::AuthRequired { error, remedy } => {
+        ConnectionState::AuthRequired { error, remedy } => {
             let text = match remedy {
                 Remedy::Login(login) => {
                     let more = if login.contains(" --scope ") { " with more scopes" } else { "" };
@@ -73,10 +73,10 @@ pub fn not_ready(server: &str, state: State) -> Fault {
                     "`{server}` requires sign-in ({error}). The user must put valid credentials into `headers` of [servers.{server}]; Nonet reloads the changed file at once."
                 ),
             };
-            Fault::new(Code::AuthRequired, text)
+            Fault::new(FaultCode::AuthRequired, text)
         }
-        State::Stopped | State::Ready { .. } => Fault::new(
-            Code::ServerDown,
+        ConnectionState::Stopped | ConnectionState::Ready { .. } => Fault::new(
+            FaultCode::ServerDown,
             format!(
                 "`{server}` is stopped: the user has disabled it on the live page, or Nonet is shutting down."
             ),
@@ -102,17 +102,17 @@ fn fault_of(tool: &Tool, error: CallError) -> Fault {
         CallError::NotReady(state) => not_ready(server, state),
         CallError::Resting(resting) => is_resting(tool, &resting),
         CallError::Busy(1) => Fault::new(
-            Code::RateLimited,
+            FaultCode::RateLimited,
             format!("`{server}` accepts one call at a time, and earlier calls are still in flight."),
         )
         .retry_after(Duration::from_secs(1)),
         CallError::Busy(most) => Fault::new(
-            Code::RateLimited,
+            FaultCode::RateLimited,
             format!("`{server}` already has {most} calls in flight (its `max_concurrency`), and none finished in time."),
         )
         .retry_after(Duration::from_secs(1)),
         CallError::Closed(why) => Fault::new(
-            Code::ServerDown,
+            FaultCode::ServerDown,
             format!("`{server}` disconnected during the call to `{}`: {why}. Nonet is restarting the server. The call may or may not have taken effect.", tool.name),
         )
         .retry_after(Duration::from_secs(1)),
@@ -125,30 +125,30 @@ fn fault_of(tool: &Tool, error: CallError) -> Fault {
                 tool.full,
                 humantime::format_duration(limit)
             );
-            Fault { retryable: !is_open, ..Fault::new(Code::Timeout, message) }
+            Fault { retryable: !is_open, ..Fault::new(FaultCode::Timeout, message) }
         }
         CallError::Cancelled => {
-            Fault::new(Code::Cancelled, format!("The call to `{}` was cancelled.", tool.full))
+            Fault::new(FaultCode::Cancelled, format!("The call to `{}` was cancelled.", tool.full))
         }
         CallError::Rpc(error) => rpc_fault(tool, &error),
         CallError::Params(why) => {
             let message = format!("The params do not fit `{}`: {why}.", tool.full);
-            Fault::new(Code::InvalidParams, message).next("get_tool", json!({ "name": &*tool.full }))
+            Fault::new(FaultCode::InvalidParams, message).next("get_tool", json!({ "name": &*tool.full }))
         }
         CallError::NotSent(why) => {
             let message =
                 format!("`{}` was not called: {why}. Tell the user, or use another tool.", tool.full);
-            Fault::new(Code::UpstreamError, message)
+            Fault::new(FaultCode::UpstreamError, message)
         }
         CallError::NotAllowed { error, remedy } => not_allowed(tool, &error, remedy),
         CallError::RateLimited { error, wait } => {
             let message = format!("`{server}` accepts no more calls for now ({error}). Wait before the next call of any of its tools.");
-            Fault::new(Code::RateLimited, message).retry_after(wait.unwrap_or(UNSAID))
+            Fault::new(FaultCode::RateLimited, message).retry_after(wait.unwrap_or(UNSAID))
         }
         CallError::Upstream { error, wait, is_open, .. } => {
             let next = if is_open { OPEN } else { " Call it again later, or use another tool." };
             let message = format!("`{}` failed: {error}.{next}", tool.full);
-            let fault = Fault::new(Code::UpstreamError, message);
+            let fault = Fault::new(FaultCode::UpstreamError, message);
             let fault = wait.into_iter().fold(fault, Fault::retry_after);
             Fault { retryable: !is_open, ..fault }
         }
@@ -156,7 +156,7 @@ fn fault_of(tool: &Tool, error: CallError) -> Fault {
             let why = why.trim_end_matches('.');
             let message =
                 format!("`{server}` sent an unusable answer: {why}. Tell the user, or use another tool.");
-            Fault::new(Code::UpstreamError, message)
+            Fault::new(FaultCode::UpstreamError, message)
         }
     }
 }
@@ -164,8 +164,11 @@ fn fault_of(tool: &Tool, error: CallError) -> Fault {
 /// Builds the fault for a call of a resting tool or server.
 fn is_resting(tool: &Tool, resting: &BreakerRefusal) -> Fault {
     let BreakerRefusal { is_server, failures, error, wait } = resting;
-    let (code, name) =
-        if *is_server { (Code::ServerDown, &tool.server) } else { (Code::UpstreamError, &tool.full) };
+    let (code, name) = if *is_server {
+        (FaultCode::ServerDown, &tool.server)
+    } else {
+        (FaultCode::UpstreamError, &tool.full)
+    };
     let wait_shown = humantime::format_duration(Duration::from_secs(wait.as_secs().max(1)));
     let message = format!(
         "Calls to `{name}` are paused: {failures} calls in a row got no answer ({error}). One call may try again in {wait_shown}."
@@ -204,7 +207,7 @@ fn not_allowed(tool: &Tool, error: &str, remedy: Remedy) -> Fault {
     let message = format!(
         "`{server}` does not allow the call to `{full}`: {error}. The user must {task}; other tools of `{server}` may work."
     );
-    Fault::new(Code::AuthRequired, message)
+    Fault::new(FaultCode::AuthRequired, message)
 }
 
 /// Returns the name of a variable for a server's secret.
@@ -213,7 +216,7 @@ fn variable_for(server: &str) -> String {
 }
 
 /// Words of tools for an error that passes, with the code that Nonet's own fault would have.
-static PASSING: LazyLock<[(Regex, Code); 3]> = LazyLock::new(|| {
+static PASSING: LazyLock<[(Regex, FaultCode); 3]> = LazyLock::new(|| {
     let words = |pattern: &str| Regex::new(&format!("(?i){pattern}")).expect("the pattern is constant");
     // A number of lines or of a port is no status.
     let status = |code: &str| {
@@ -228,15 +231,15 @@ static PASSING: LazyLock<[(Regex, Code); 3]> = LazyLock::new(|| {
     [
         (
             words(&format!("rate.?limit|too many requests|throttl|quota exceeded|{}", status("429"))),
-            Code::RateLimited,
+            FaultCode::RateLimited,
         ),
-        (words(&late), Code::Timeout),
-        (words(&down), Code::ServerDown),
+        (words(&late), FaultCode::Timeout),
+        (words(&down), FaultCode::ServerDown),
     ]
 });
 
 /// Returns the code of Nonet's that an error of a tool means by its words, if the error passes.
-fn passing(message: &str) -> Option<Code> {
+fn passing(message: &str) -> Option<FaultCode> {
     let message = clip(message, MAX_WHY);
     PASSING.iter().find(|(words, _)| words.is_match(&message)).map(|(_, code)| *code)
 }
@@ -244,9 +247,9 @@ fn passing(message: &str) -> Option<Code> {
 /// Whether a call may be made again after an error with one of these codes, or with any retryable code if there are none.
 /// The words of a tool's own error count like a code.
 pub fn passes(error: &Value, codes: &[String]) -> bool {
-    let code = error["code"].as_str().and_then(Code::of);
+    let code = error["code"].as_str().and_then(FaultCode::of);
     let meant = match code {
-        Some(Code::UpstreamError) => error["message"].as_str().and_then(passing),
+        Some(FaultCode::UpstreamError) => error["message"].as_str().and_then(passing),
         _ => None,
     };
     [code, meant].into_iter().flatten().any(|code| match codes {
@@ -265,7 +268,7 @@ pub fn error_of(result: &Value) -> Value {
         }
         _ => {
             let retryable = passing(&text).is_some();
-            json!({ "code": Code::UpstreamError, "message": text, "retryable": retryable })
+            json!({ "code": FaultCode::UpstreamError, "message": text, "retryable": retryable })
         }
     }
 }
@@ -276,7 +279,7 @@ pub fn why(error: &Value) -> String {
 }
 
 /// Builds the fault for invalid params, with the parameter list and a corrected call.
-pub fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
+pub fn invalid_params(tool: &Tool, misfit: &ParamsMismatch) -> Fault {
     let parameters: Vec<Value> = tool
         .schema
         .parameters()
@@ -294,7 +297,7 @@ pub fn invalid_params(tool: &Tool, misfit: &Misfit) -> Fault {
         .collect();
     let message = format!("The params do not fit `{}`: {}.", tool.full, misfit.faults.join("; "));
     let corrected = json!({ "name": &*tool.full, "params": misfit.example });
-    let fault = Fault::new(Code::InvalidParams, message);
+    let fault = Fault::new(FaultCode::InvalidParams, message);
     let fault = if misfit.example_fits {
         fault.next("execute_tool", corrected.clone())
     } else {
@@ -331,7 +334,7 @@ fn rpc_fault(tool: &Tool, error: &ErrorData) -> Fault {
         details["data"] = data.clone();
     }
     let message = format!("`{}` refused the call to `{}`: {}", tool.server, tool.name, error.message);
-    let fault = Fault::new(Code::UpstreamError, message).details(details);
+    let fault = Fault::new(FaultCode::UpstreamError, message).details(details);
     // The definition helps only against wrong params.
     let fault = match error.code {
         ErrorCode::INVALID_PARAMS => fault.next("get_tool", json!({ "name": &*tool.full })),
@@ -346,14 +349,14 @@ mod tests {
 
     #[test]
     fn an_error_of_a_tool_is_retryable_by_its_words() {
-        let check = |text: &str, expected: Option<Code>| {
+        let check = |text: &str, expected: Option<FaultCode>| {
             let error = error_of(&json!({ "content": [{ "type": "text", "text": text }], "isError": true }));
             assert_eq!(error["retryable"], expected.is_some(), "{text}");
             assert_eq!(passing(text), expected, "{text}");
             assert_eq!(passes(&error, &[]), expected.is_some(), "{text}");
-            let other = expected.map_or(Code::ServerDown, |code| match code {
-                Code::Timeout => Code::RateLimited,
-                _ => Code::Timeout,
+            let other = expected.map_or(FaultCode::ServerDown, |code| match code {
+                FaultCode::Timeout => FaultCode::RateLimited,
+                _ => FaultCode::Timeout,
             });
             assert!(!passes(&error, &[other.as_str().into()]), "{text}");
             assert!(passes(&error, &["upstream_error".into()]), "{text}");
@@ -368,12 +371,12 @@ mod tests {
             "Please try again in 5 seconds",
             "API returned 502",
         ] {
-            check(text, Some(Code::ServerDown));
+            check(text, Some(FaultCode::ServerDown));
         }
         for text in ["429", "HTTP/1.1 429", "Rate limit reached", "rate_limited", "Too many requests"] {
-            check(text, Some(Code::RateLimited));
+            check(text, Some(FaultCode::RateLimited));
         }
-        check("Request timed out", Some(Code::Timeout));
+        check("Request timed out", Some(FaultCode::Timeout));
         for text in [
             "out of order",
             "File not found: 503.txt",

@@ -9,7 +9,7 @@ use nonet_base::text::hex;
 use nonet_config::ApproveBy;
 use nonet_parts::{audit::Approver, jobs::JobOwner};
 use nonet_servers::{catalog::Tool, pins};
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -76,7 +76,7 @@ pub fn not_allowed(tool: &str, rule: &str, feedback: Option<&str>) -> Fault {
     let message = format!(
         "The user did not allow this call to `{tool}` ({rule}). Continue without it, or ask the user what to do instead.{said}"
     );
-    Fault::new(Code::Forbidden, message)
+    Fault::new(FaultCode::Forbidden, message)
 }
 
 /// Returns the name under which a run keeps the answer about a call.

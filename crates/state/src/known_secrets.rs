@@ -154,7 +154,8 @@ mod tests {
 
     /// Returns the servers whose secrets a text contains.
     fn owners(toml: &str, text: &str) -> Vec<String> {
-        let config = config::parse(toml, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
+        let config =
+            config::parse(toml, Path::new("f"), config::ValueSources::NONE).expect("it is usable").config;
         let known = secrets_of(&config, &Connections::new());
         known
             .find(text)

@@ -16,7 +16,7 @@ use nonet_config::{Config, ServerSettings};
 use nonet_search::{EmbedError, Embedder, Graph, Index, Settings, SharedVectors};
 use nonet_servers::{
     catalog::{CatalogSource, GATEWAY, Listing},
-    downstream::{Connection, Update},
+    downstream::{Connection, ServerUpdate},
     pins::Pins,
 };
 use nonet_text::{
@@ -130,7 +130,7 @@ pub struct Publisher {
     /// The progress of reading the last known lists.
     recalled: watch::Sender<RecallState>,
     /// The channel for updates, once they are taken.
-    updates: Mutex<Option<mpsc::Sender<Update>>>,
+    updates: Mutex<Option<mpsc::Sender<ServerUpdate>>>,
     /// Whether search uses only keywords.
     without_embedder: bool,
     embedder: Mutex<Option<Embedder>>,
@@ -211,12 +211,12 @@ impl Publisher {
     }
 
     /// Returns the channel for updates, once they are taken.
-    pub fn updates(&self) -> Option<mpsc::Sender<Update>> {
+    pub fn updates(&self) -> Option<mpsc::Sender<ServerUpdate>> {
         self.updates.lock().clone()
     }
 
     /// Returns the updates to the first caller.
-    pub fn take_updates(&self) -> Option<mpsc::Receiver<Update>> {
+    pub fn take_updates(&self) -> Option<mpsc::Receiver<ServerUpdate>> {
         let mut updates = self.updates.lock();
         if updates.is_some() {
             return None;

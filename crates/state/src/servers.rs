@@ -9,7 +9,9 @@ use std::{
 use arc_swap::ArcSwap;
 use dashmap::DashSet;
 use nonet_config::{Config, ServerScope, ServerSettings};
-use nonet_servers::downstream::{Connection, ConnectionContext, Dial, LogLevel, State, Update};
+use nonet_servers::downstream::{
+    Connection, ConnectionContext, ConnectionState, Dial, LogLevel, ServerUpdate,
+};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -133,7 +135,7 @@ impl Servers {
     }
 
     /// Starts all servers and returns at once; `false` if they were started before. Sends their lists to `updates`.
-    pub fn start(&self, updates: &mpsc::Sender<Update>) -> bool {
+    pub fn start(&self, updates: &mpsc::Sender<ServerUpdate>) -> bool {
         if self.started.send_replace(true) {
             return false;
         }
@@ -145,7 +147,7 @@ impl Servers {
     }
 
     /// Keeps a server connected until it is retired or the gateway stops.
-    fn supervise(&self, connection: &Arc<Connection>, updates: &mpsc::Sender<Update>) {
+    fn supervise(&self, connection: &Arc<Connection>, updates: &mpsc::Sender<ServerUpdate>) {
         let stop = self.life.stop.child_token();
         let (connection, updates) = (connection.clone(), updates.clone());
         let retired = connection.retired().clone();
@@ -169,7 +171,7 @@ impl Servers {
     pub fn reload(
         &self,
         config: Config,
-        updates: Option<&mpsc::Sender<Update>>,
+        updates: Option<&mpsc::Sender<ServerUpdate>>,
     ) -> (Changes, Vec<(Arc<str>, u64)>) {
         let replacing = self.replacing.lock();
         let before = self.world();
@@ -209,7 +211,7 @@ impl Servers {
         &self,
         name: Arc<str>,
         settings: &ServerSettings,
-        updates: &mpsc::Sender<Update>,
+        updates: &mpsc::Sender<ServerUpdate>,
     ) -> Arc<Connection> {
         let connection = self.connection(name, settings);
         self.supervise(&connection, updates);
@@ -221,7 +223,7 @@ impl Servers {
         &self,
         name: &Arc<str>,
         settings: &ServerSettings,
-        updates: &mpsc::Sender<Update>,
+        updates: &mpsc::Sender<ServerUpdate>,
         may: impl FnOnce(&World) -> Result<(), E>,
     ) -> Result<Arc<Connection>, E> {
         let _replacing = self.replacing.lock();
@@ -303,6 +305,6 @@ impl Servers {
 /// Waits until each of these servers is ready or has failed once.
 pub async fn settled(connections: impl Iterator<Item = &Arc<Connection>>) {
     for connection in connections {
-        let _ = connection.watch().wait_for(State::settled).await;
+        let _ = connection.watch().wait_for(ConnectionState::settled).await;
     }
 }

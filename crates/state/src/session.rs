@@ -20,7 +20,7 @@ use nonet_servers::{
     catalog::{EntryKind, GATEWAY, Tool},
     downstream::{ClientChannel, Connection, ELICITATION, QuestionBoard, QuestionTurns},
 };
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -273,7 +273,7 @@ impl Session {
         if graphs.len() >= MAX_GRAPHS && !graphs.contains_key(name) {
             let message =
                 format!("{MAX_GRAPHS} graphs are kept already, which is the maximum; overwrite one of them.");
-            return Err(Fault::new(Code::RateLimited, message));
+            return Err(Fault::new(FaultCode::RateLimited, message));
         }
         let is_overwritten = graphs.insert(name.into(), graph).is_some();
         drop(graphs);
@@ -336,7 +336,7 @@ impl Session {
 
 /// When a client accepts a protocol task instead of a result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AsTask {
+pub enum TaskMode {
     /// Never: the client gets a handle in a result instead.
     #[default]
     Never,
@@ -370,7 +370,7 @@ impl Caller {
     /// Reserves a place for new work of this caller, before any of the work is done: for a call that may become a job
     /// later, or for work that is a job from the start, such as a `launch`. Work inside other work shares its place.
     pub fn admit(&self, launch: bool) -> Result<Admission, QuotaExceeded> {
-        match launch || self.as_task == AsTask::AtOnce {
+        match launch || self.as_task == TaskMode::AtOnce {
             _ if self.is_admitted => Ok(Admission::default()),
             true => self.account.job(),
             false => self.account.call(),
@@ -424,7 +424,7 @@ pub struct Caller {
     /// The client's limits.
     pub limits: ClientLimits,
     /// When the client accepts tasks.
-    pub as_task: AsTask,
+    pub as_task: TaskMode,
     /// The parent of its spans.
     pub trace: trace::Parent,
     /// The apps around its calls, the outermost first.

@@ -183,7 +183,8 @@ mod tests {
     use nonet_servers::downstream::ConnectionContext;
 
     fn after(world: Option<&World>, text: &str) -> Transition {
-        let config = config::parse(text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
+        let config =
+            config::parse(text, Path::new("f"), config::ValueSources::NONE).expect("it is usable").config;
         let around = Arc::new(ConnectionContext::without_guard());
         World::new(config, world, |name, settings| {
             Arc::new(Connection::new(name, settings.clone(), around.clone(), None))

@@ -45,7 +45,7 @@ pub fn peer(_from: SocketAddr, _to: SocketAddr) -> Peer {
 /// Who listens at a port of this machine's loopback address.
 #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "no other system says it"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listens {
+enum PortListener {
     /// Only programs of this user.
     Own,
     /// A program of another user.
@@ -55,11 +55,11 @@ enum Listens {
 
 /// Returns who listens at a port, if the system says so. Blocks.
 #[cfg(target_os = "linux")]
-fn listens(port: u16) -> Option<Listens> {
+fn listens(port: u16) -> Option<PortListener> {
     sockets::listens(port)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn listens(_port: u16) -> Option<Listens> {
+fn listens(_port: u16) -> Option<PortListener> {
     None
 }

@@ -15,7 +15,7 @@ pub const MARK: &str = "nonet/fault";
 /// The kind of a fault, for clients to branch on. Appears as `code` in answers, in snake case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Code {
+pub enum FaultCode {
     /// The name belongs to no tool that the caller may see.
     UnknownTool,
     /// The name may mean several tools. The message lists their full names.
@@ -46,23 +46,23 @@ pub enum Code {
     Internal,
 }
 
-impl Code {
+impl FaultCode {
     /// All codes, in the order of their declaration.
-    pub const ALL: [Code; 14] = [
-        Code::UnknownTool,
-        Code::AmbiguousTool,
-        Code::InvalidParams,
-        Code::ServerStarting,
-        Code::ServerDown,
-        Code::AuthRequired,
-        Code::Forbidden,
-        Code::NeedsApproval,
-        Code::RateLimited,
-        Code::Timeout,
-        Code::Cancelled,
-        Code::UpstreamError,
-        Code::NotFound,
-        Code::Internal,
+    pub const ALL: [FaultCode; 14] = [
+        FaultCode::UnknownTool,
+        FaultCode::AmbiguousTool,
+        FaultCode::InvalidParams,
+        FaultCode::ServerStarting,
+        FaultCode::ServerDown,
+        FaultCode::AuthRequired,
+        FaultCode::Forbidden,
+        FaultCode::NeedsApproval,
+        FaultCode::RateLimited,
+        FaultCode::Timeout,
+        FaultCode::Cancelled,
+        FaultCode::UpstreamError,
+        FaultCode::NotFound,
+        FaultCode::Internal,
     ];
 
     /// Parses a code.
@@ -73,26 +73,29 @@ impl Code {
     /// Returns the code as answers show it, such as `unknown_tool`.
     pub fn as_str(self) -> &'static str {
         match self {
-            Code::UnknownTool => "unknown_tool",
-            Code::AmbiguousTool => "ambiguous_tool",
-            Code::InvalidParams => "invalid_params",
-            Code::ServerStarting => "server_starting",
-            Code::ServerDown => "server_down",
-            Code::AuthRequired => "auth_required",
-            Code::Forbidden => "forbidden",
-            Code::NeedsApproval => "needs_approval",
-            Code::RateLimited => "rate_limited",
-            Code::Timeout => "timeout",
-            Code::Cancelled => "cancelled",
-            Code::UpstreamError => "upstream_error",
-            Code::NotFound => "not_found",
-            Code::Internal => "internal",
+            FaultCode::UnknownTool => "unknown_tool",
+            FaultCode::AmbiguousTool => "ambiguous_tool",
+            FaultCode::InvalidParams => "invalid_params",
+            FaultCode::ServerStarting => "server_starting",
+            FaultCode::ServerDown => "server_down",
+            FaultCode::AuthRequired => "auth_required",
+            FaultCode::Forbidden => "forbidden",
+            FaultCode::NeedsApproval => "needs_approval",
+            FaultCode::RateLimited => "rate_limited",
+            FaultCode::Timeout => "timeout",
+            FaultCode::Cancelled => "cancelled",
+            FaultCode::UpstreamError => "upstream_error",
+            FaultCode::NotFound => "not_found",
+            FaultCode::Internal => "internal",
         }
     }
 
     /// Whether the same call may succeed later.
     pub fn retryable(self) -> bool {
-        matches!(self, Code::ServerStarting | Code::ServerDown | Code::RateLimited | Code::Timeout)
+        matches!(
+            self,
+            FaultCode::ServerStarting | FaultCode::ServerDown | FaultCode::RateLimited | FaultCode::Timeout
+        )
     }
 }
 
@@ -121,7 +124,7 @@ impl NextStep {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fault {
     /// What clients branch on; it also decides whether the fault is retryable, unless that is set.
-    pub code: Code,
+    pub code: FaultCode,
     /// What happened, where, and the remedy, in a sentence or two.
     pub message: String,
     /// Whether the same call, unchanged, may succeed later.
@@ -145,7 +148,7 @@ pub struct Fault {
 
 impl Fault {
     /// Creates a fault that is retryable if its code is.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub fn new(code: FaultCode, message: impl Into<String>) -> Self {
         let message = message.into();
         Self {
             code,

@@ -1,6 +1,6 @@
 //! Names: `server.tool` in full, `server__tool` on the wire.
 //!
-//! A name is looked up, never split: [`Wire`] makes the wire form once, and the catalogue keeps both. This
+//! A name is looked up, never split: [`WireName`] makes the wire form once, and the catalogue keeps both. This
 //! module knows characters and hashes, not servers or tools.
 
 use std::{collections::HashMap, fmt, sync::Arc};
@@ -126,14 +126,14 @@ pub fn full_name(server: &str, tool: &str) -> String {
 }
 
 /// The wire forms of one `server.tool`, before clashes are resolved.
-pub struct Wire {
+pub struct WireName {
     /// `server__tool` with each character outside `[a-zA-Z0-9_-]` replaced by `_`, truncated to [`MAX_WIRE`].
     pub plain: String,
     /// The same, ending in `_` and eight hex digits of the full name's SHA-256.
     pub hashed: String,
 }
 
-impl Wire {
+impl WireName {
     /// Makes both wire forms. They depend only on the two names.
     pub fn new(server: &str, tool: &str) -> Self {
         let mut clean = String::with_capacity(server.len() + tool.len() + 2);
@@ -671,13 +671,13 @@ mod tests {
 
     #[test]
     fn wire_names_are_clean_cut_and_hashed() {
-        let wire = Wire::new("files", "read_file");
+        let wire = WireName::new("files", "read_file");
         assert_eq!(wire.plain, "files__read_file");
-        assert_eq!(Wire::new("s", "a b/c.d").plain, "s__a_b_c_d");
-        let long = Wire::new("server", &"x".repeat(100));
+        assert_eq!(WireName::new("s", "a b/c.d").plain, "s__a_b_c_d");
+        let long = WireName::new("server", &"x".repeat(100));
         assert_eq!(long.plain.len(), MAX_WIRE);
         assert_eq!(long.plain, long.hashed);
-        assert_ne!(Wire::new("s", "a b").hashed, Wire::new("s", "a_b").hashed);
+        assert_ne!(WireName::new("s", "a b").hashed, WireName::new("s", "a_b").hashed);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
     Limits, MessageFault, SizeLimit,
     message::{Message, MessageHead, MessageKind, RefusedMessage, ScannedMessage},
     scan::{MemberRanges, elements},
-    sse::{Data, StreamEvent},
+    sse::{EventData, StreamEvent},
 };
 
 /// How many messages of a batch are read.
@@ -120,8 +120,8 @@ impl Inbox {
     /// Takes an event. Returns the text of one that holds messages, to be scanned.
     pub fn take_event(&mut self, event: StreamEvent, awaited: &impl Expectations) -> Option<Bytes> {
         match event.data {
-            Data::Whole(data) if event.is_message() => return Some(data),
-            Data::TooLong(beginning, tail) => {
+            EventData::Whole(data) if event.is_message() => return Some(data),
+            EventData::TooLong(beginning, tail) => {
                 self.too_long(&beginning, awaited);
                 self.too_long_end(&tail);
             }

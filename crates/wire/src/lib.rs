@@ -22,7 +22,7 @@ pub use self::{
     lines::{Line, LineReader, LineWriter},
     message::{Message, MessageHead, MessageKind, RefusedMessage, ScannedMessage, VERSION_KEY},
     scan::JsonFlaw,
-    sse::{BodyStream, Data, EventReader, StreamEvent},
+    sse::{BodyStream, EventData, EventReader, StreamEvent},
 };
 
 /// The maximum size of a message. A larger one is not parsed.

@@ -24,12 +24,12 @@ pub struct StreamEvent {
     /// The delay before the stream is reopened, in milliseconds.
     pub retry: Option<u64>,
     /// The content of the `data` lines, joined by line breaks.
-    pub data: Data,
+    pub data: EventData,
 }
 
 /// The data of an event.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub enum Data {
+pub enum EventData {
     /// The event has no `data` line.
     #[default]
     None,
@@ -140,9 +140,9 @@ impl<R: AsyncRead + Unpin> EventReader<R> {
         let mut event = std::mem::take(&mut self.event);
         self.raised = None;
         event.data = match (self.skipping.take(), self.data.take()) {
-            (Some((beginning, end)), _) => Data::TooLong(beginning, end),
-            (None, Some(data)) => Data::Whole(data.freeze()),
-            (None, None) => Data::None,
+            (Some((beginning, end)), _) => EventData::TooLong(beginning, end),
+            (None, Some(data)) => EventData::Whole(data.freeze()),
+            (None, None) => EventData::None,
         };
         (event != StreamEvent::default()).then_some(event)
     }
@@ -161,8 +161,8 @@ mod tests {
         all
     }
 
-    fn whole(text: &'static str) -> Data {
-        Data::Whole(Bytes::from_static(text.as_bytes()))
+    fn whole(text: &'static str) -> EventData {
+        EventData::Whole(Bytes::from_static(text.as_bytes()))
     }
 
     #[tokio::test]
@@ -183,7 +183,7 @@ mod tests {
                 event("endpoint", None, None, whole("/messages?a=1")),
                 event("message", Some("7"), None, whole("{\"a\":1}")),
                 event("", None, Some(20), whole("{\n  \"b\": 2\n}")),
-                event("", Some("8"), None, Data::None),
+                event("", Some("8"), None, EventData::None),
             ]
         );
     }
@@ -201,12 +201,12 @@ mod tests {
             let text = format!("{event}\nid: 3\n\ndata: after\n\n");
             let all = read_all(text.as_bytes(), 1_000, 0).await;
             assert_eq!(all.len(), 2, "{event:.30}");
-            let Data::TooLong(head, tail) = &all[0].data else { panic!("{event:.30}") };
+            let EventData::TooLong(head, tail) = &all[0].data else { panic!("{event:.30}") };
             let head = String::from_utf8_lossy(head);
             assert!(head.trim_start().starts_with(beginning) && tail.ends_with(end), "{head:.30} {tail}");
             assert_eq!((all[0].id.as_deref(), &all[1].data), (Some("3"), &whole("after")));
             let all = read_all(text.as_bytes(), 1_000, 400_000).await;
-            assert!(matches!(&all[0].data, Data::Whole(data) if data.len() > 1_000), "{event:.30}");
+            assert!(matches!(&all[0].data, EventData::Whole(data) if data.len() > 1_000), "{event:.30}");
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nonet_config::keyring::Keyring;
 use nonet_hosts::{FileScope, ImportPlan, KnownServer, SetupUndo};
-use nonet_servers::downstream::{Remedy, State};
+use nonet_servers::downstream::{ConnectionState, Remedy};
 
 use super::{
     super::{
@@ -91,13 +91,15 @@ async fn broken(setup: &Setup) -> anyhow::Result<Result<BTreeMap<String, String>
     let connections = gateway.connections();
     for (name, connection) in connections.iter() {
         let why = match connection.state() {
-            State::Ready { .. } => continue,
-            State::AuthRequired { remedy: Remedy::Login(login), .. } => {
+            ConnectionState::Ready { .. } => continue,
+            ConnectionState::AuthRequired { remedy: Remedy::Login(login), .. } => {
                 format!("it requires sign-in; run `{login}`")
             }
-            State::AuthRequired { error, .. } | State::Down { error, .. } => show::failure(&error, false),
-            State::Starting => "it is still starting".into(),
-            State::Stopped => "it was stopped".into(),
+            ConnectionState::AuthRequired { error, .. } | ConnectionState::Down { error, .. } => {
+                show::failure(&error, false)
+            }
+            ConnectionState::Starting => "it is still starting".into(),
+            ConnectionState::Stopped => "it was stopped".into(),
         };
         broken.insert(name.to_string(), why);
     }

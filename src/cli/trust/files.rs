@@ -8,7 +8,7 @@ use nonet_store::{
     reloads::ReloadRequest,
     trusted_files::{TrustedFiles, TrustedState},
 };
-use nonet_text::fault::Code;
+use nonet_text::fault::FaultCode;
 use serde_json::json;
 
 use super::{
@@ -39,7 +39,7 @@ pub(super) fn run(args: &TrustArgs) -> anyhow::Result<u8> {
     if !found::is_at_terminal() {
         let message = "nothing was trusted: only a person at a terminal can trust a servers.toml. To use one without a \
                        terminal, name it: `--config FILE`, or the variable NONET_CONFIG";
-        show::refuse(Code::Forbidden, message, args.json);
+        show::refuse(FaultCode::Forbidden, message, args.json);
         return Ok(FAILED);
     }
     for name in &args.names {
@@ -83,7 +83,7 @@ fn revoke(files: &TrustedFiles, args: &TrustArgs) -> anyhow::Result<u8> {
     if !unknown.is_empty() {
         let message =
             format!("not trusted before: {}; `nonet trust --files` lists what is", show::names(&unknown));
-        show::refuse(Code::NotFound, message, args.json);
+        show::refuse(FaultCode::NotFound, message, args.json);
         return Ok(FAILED);
     }
     if args.json {

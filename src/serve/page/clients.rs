@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use nonet_base::text::clip;
 use nonet_core::{Gateway, place_of};
-use nonet_hosts::{self as hosts, Change, FileScope, HOSTS, Host, HostFault, Launch, Machine, OwnEntry};
+use nonet_hosts::{self as hosts, FileChange, FileScope, HOSTS, Host, HostFault, Launch, Machine, OwnEntry};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ fn row(host: &'static Host, launch: &Launch, own: &str, machine: &Machine) -> Va
 }
 
 /// What would be done to a client's file.
-fn change(name: &str, action: &str, launch: &Launch) -> Result<Change, HostFault> {
+fn change(name: &str, action: &str, launch: &Launch) -> Result<FileChange, HostFault> {
     let (host, machine) = (hosts::find(name)?, Machine::this()?);
     match action {
         "install" => hosts::install(host, FileScope::User, launch, &[], &machine),

@@ -13,7 +13,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
-use nonet_config::{Sources, keyring, shell};
+use nonet_config::{ValueSources, keyring, shell};
 use nonet_core::{Gateway, ServerTrial};
 use nonet_hosts::{
     self as hosts, EditError, HostFault, ImportPlan, ImportSource, Machine, SecretStore, TableFault,
@@ -193,7 +193,7 @@ async fn added(
     let mut tried = Vec::new();
     if check && !names.is_empty() {
         let preview = imported.clone();
-        let loaded = blocking(move || Ok(Sources::of_this_machine(|sources| preview.preview(sources))));
+        let loaded = blocking(move || Ok(ValueSources::of_this_machine(|sources| preview.preview(sources))));
         let loaded = loaded.await?.map_err(unfit)?;
         tried = gateway.try_servers(&loaded.config, &names).await;
     }
@@ -305,7 +305,7 @@ async fn edit(
         let machine = Machine::this()?;
         let is_shown = |whole: &str| text_hash(whole) == hash;
         let work = |options: hosts::ImportOptions<'_>| {
-            Sources::of_this_machine(|sources| {
+            ValueSources::of_this_machine(|sources| {
                 hosts::edit_table(&file, &server, &text, is_shown, options, sources, &machine)
             })
         };
@@ -379,7 +379,7 @@ async fn token(
     let edited = blocking(move || {
         let machine = Machine::this()?;
         let work = |options: hosts::ImportOptions<'_>| {
-            Sources::of_this_machine(|sources| {
+            ValueSources::of_this_machine(|sources| {
                 hosts::give_token(&file, &name, token.trim(), options, sources, &machine)
             })
         };

@@ -17,11 +17,11 @@ use axum::{
 use bytes::Bytes;
 use http::StatusCode;
 use nonet_base::text::clip;
-use nonet_config::{Sources, keyring, shell};
+use nonet_config::{ValueSources, keyring, shell};
 use nonet_core::{Gateway, TrialResult};
 use nonet_hosts::{
-    self as hosts, Defaults, FileScope, Host, HostFault, ImportPlan, ImportRow, KnownServer, LeftServer,
-    Machine, MappedRule, Setup, SetupClient, SetupUndo,
+    self as hosts, Defaults, FileScope, Host, HostFault, ImportPlan, ImportRow, KnownServer, Machine,
+    MappedRule, RemainingServer, Setup, SetupClient, SetupUndo,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -49,7 +49,7 @@ struct SetupRequest {
     /// The clients to set up; all, if none is named.
     clients: Vec<String>,
     /// The servers that stay where they are.
-    left: Vec<LeftServer>,
+    left: Vec<RemainingServer>,
     /// Values of variables that are not set.
     values: BTreeMap<String, String>,
     /// Whether the user does not want to be asked before tools of high risk run.
@@ -234,7 +234,7 @@ async fn apply(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Result<Respo
 async fn take_over(
     gateway: Arc<Gateway>,
     chosen: Arc<SetupChoice>,
-    left: Vec<LeftServer>,
+    left: Vec<RemainingServer>,
     broken: BTreeMap<String, String>,
 ) -> Result<SetupReport, Response> {
     let work = chosen.clone();
@@ -282,7 +282,8 @@ async fn broken(
     chosen: &Arc<SetupChoice>,
 ) -> Result<BTreeMap<String, String>, Response> {
     let work = chosen.clone();
-    let loaded = blocking(move || Ok(Sources::of_this_machine(|sources| work.imported.preview(sources))));
+    let loaded =
+        blocking(move || Ok(ValueSources::of_this_machine(|sources| work.imported.preview(sources))));
     let loaded = loaded.await?.map_err(super::servers::unfit)?;
     let servers = chosen.imported.rows.iter().filter_map(|row| row.done.server());
     let (running, new): (BTreeSet<&str>, BTreeSet<&str>) =

@@ -14,11 +14,11 @@ use axum::{
 use bytes::Bytes;
 use http::StatusCode;
 use nonet_base::text::clip;
-use nonet_config::{Policy, Sources};
-use nonet_core::{Gateway, Interrupt, call::Request};
+use nonet_config::{Policy, ValueSources};
+use nonet_core::{Gateway, Interrupt, call::CallRequest};
 use nonet_hosts::{self as hosts, Machine};
 use nonet_state::session::Session;
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tokio_util::task::AbortOnDropHandle;
@@ -91,9 +91,10 @@ async fn set_policy(
     let named = server.clone();
     let edited = blocking(move || {
         let machine = Machine::this()?;
-        let edit =
-            |sources: Sources<'_>| hosts::set_tool_policy(&file, &named, &tool, policy, sources, &machine);
-        Ok(Sources::of_this_machine(edit))
+        let edit = |sources: ValueSources<'_>| {
+            hosts::set_tool_policy(&file, &named, &tool, policy, sources, &machine)
+        };
+        Ok(ValueSources::of_this_machine(edit))
     });
     let edit = edited.await?.map_err(|unedited| not_edited(&unedited))?.imported;
     gateway.accept_edit(&edit.change).await;
@@ -102,7 +103,7 @@ async fn set_policy(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct CallRequest {
+struct PageCall {
     #[serde(default)]
     params: Map<String, Value>,
 }
@@ -112,7 +113,7 @@ async fn call(
     Path(full): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let CallRequest { params } = read(&body)?;
+    let PageCall { params } = read(&body)?;
     Ok(call_as_user(&gateway, &full, params).await)
 }
 
@@ -121,7 +122,7 @@ async fn call(
 struct UserCall {
     failed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<Code>,
+    code: Option<FaultCode>,
     text: String,
 }
 
@@ -142,7 +143,7 @@ pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map
     let _end = caller.cancel.clone().drop_guard();
     let began = Instant::now();
     loop {
-        let request = Request { name: full.into(), params: json!(params), ..Request::default() };
+        let request = CallRequest { name: full.into(), params: json!(params), ..CallRequest::default() };
         let ended = gateway.execute(&caller, request).await;
         let told = match ended {
             Ok(result) => {
@@ -167,7 +168,7 @@ pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map
 
 /// Whether the user has yet to decide. The same call, made again, waits for that.
 fn waits(fault: &Fault) -> bool {
-    fault.code == Code::NeedsApproval
+    fault.code == FaultCode::NeedsApproval
         && fault.details.as_ref().is_some_and(|details| details.get("approval").is_some())
 }
 

@@ -14,7 +14,7 @@ use nonet_core::{
     Gateway,
     user_work::{WorkAction, WorkItem, WorkKind},
 };
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -112,8 +112,8 @@ fn told(found: Result<Value, Fault>) -> Response {
 
 fn refused(fault: &Fault) -> Response {
     let status = match fault.code {
-        Code::NotFound => StatusCode::NOT_FOUND,
-        Code::InvalidParams => StatusCode::BAD_REQUEST,
+        FaultCode::NotFound => StatusCode::NOT_FOUND,
+        FaultCode::InvalidParams => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };
     answer(status, &fault.to_value())

@@ -34,13 +34,13 @@ fn the_file_is_found_where_it_is_said_to_be() {
     assert_eq!(own(&env), Path::new("/home/ann/.config/nonet/servers.toml"));
     let xdg = |name: &str| (name == "XDG_CONFIG_HOME").then(|| "/x".to_string());
     assert_eq!(own(&xdg), Path::new("/x/nonet/servers.toml"));
-    assert_snapshot!(NotFound { looked_at: own_place(&env), named: false });
+    assert_snapshot!(ConfigNotFound { looked_at: own_place(&env), named: false });
 }
 
 #[test]
 fn the_shipped_file_has_no_fault() {
     let text = include_str!("../../../../servers.toml");
-    let loaded = parse(text, Path::new(FILE), Sources::NONE).unwrap();
+    let loaded = parse(text, Path::new(FILE), ValueSources::NONE).unwrap();
     assert_eq!(loaded.faults, []);
     assert_eq!(loaded.config.servers.len(), 7);
 }

@@ -48,7 +48,7 @@ A = "${keyring:OFF}"
 command = "$${keyring:ESCAPED}"
 args = ["${TOKEN:-${keyring:DEFAULT}}", "${NO:-${keyring:NEEDED}}"]
 "#;
-    let sources = Sources { env: &env, keyring: &keyring };
+    let sources = ValueSources { env: &env, keyring: &keyring };
     assert_eq!(parse(text, Path::new(FILE), sources).unwrap().faults, []);
     assert_eq!(*asked.borrow(), ["NEEDED"]);
 }

@@ -188,7 +188,7 @@ impl PlanNode<'_> {
 
 /// Why calls do not form a plan. Calls are identified by position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Flaw {
+pub enum PlanFlaw {
     /// Two calls have the same id.
     #[error("Two actions have the id `{id}`; give each its own.")]
     SameId {
@@ -241,12 +241,12 @@ fn literally(name: &str, in_template: bool) -> String {
 }
 
 /// Returns the dependencies of each of `nodes`, and every flaw. `given` are names for templates in addition to the ids.
-pub fn needs(nodes: &[PlanNode<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<Flaw>) {
+pub fn needs(nodes: &[PlanNode<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, Vec<PlanFlaw>) {
     let mut flaws = Vec::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
     for (second, node) in nodes.iter().enumerate() {
         match places.get(node.id) {
-            Some(first) => flaws.push(Flaw::SameId { id: node.id.into(), first: *first, second }),
+            Some(first) => flaws.push(PlanFlaw::SameId { id: node.id.into(), first: *first, second }),
             None => drop(places.insert(node.id, second)),
         }
     }
@@ -263,12 +263,14 @@ pub fn needs(nodes: &[PlanNode<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, V
         let names: BTreeSet<&str> =
             node.after.iter().copied().chain(used.iter().copied()).chain(read).collect();
         all.push(names.iter().filter_map(|name| places.get(name).copied()).collect());
-        flaws.extend(names.iter().filter(|name| !places.contains_key(*name)).map(|name| Flaw::UnknownId {
-            at,
-            id: node.id.into(),
-            name: (*name).into(),
-            known: places.keys().copied().collect::<Vec<_>>().join(", "),
-            in_template: used.contains(*name),
+        flaws.extend(names.iter().filter(|name| !places.contains_key(*name)).map(|name| {
+            PlanFlaw::UnknownId {
+                at,
+                id: node.id.into(),
+                name: (*name).into(),
+                known: places.keys().copied().collect::<Vec<_>>().join(", "),
+                in_template: used.contains(*name),
+            }
         }));
     }
     for (at, read) in reads.iter().enumerate() {
@@ -287,7 +289,7 @@ pub fn needs(nodes: &[PlanNode<'_>], given: &[&str]) -> (Vec<BTreeSet<usize>>, V
     }
     flaws.extend(cycle(&all).map(|calls| {
         let path: Vec<&str> = calls.iter().chain(calls.first()).map(|at| nodes[*at].id).collect();
-        Flaw::Cycle { path: path.join(" -> "), calls }
+        PlanFlaw::Cycle { path: path.join(" -> "), calls }
     }));
     (all, flaws)
 }
@@ -338,7 +340,7 @@ pub struct Plan {
 
 impl Plan {
     /// Checks calls and creates their plan. `given` are names for templates in addition to the calls' ids.
-    pub fn new(mut calls: Vec<PlannedCall>, given: &[&str]) -> Result<Self, Flaw> {
+    pub fn new(mut calls: Vec<PlannedCall>, given: &[&str]) -> Result<Self, PlanFlaw> {
         for (at, call) in calls.iter_mut().enumerate() {
             if call.id.is_empty() {
                 call.id = (at + 1).to_string();

@@ -17,7 +17,7 @@ pub struct Pace {
 
 /// An event in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ScheduleEvent {
     /// The run begins or resumes. Always the first event, unless the run was cancelled before.
     Begin,
     /// A started call has ended.
@@ -47,11 +47,11 @@ pub enum StepOutcome {
 
 /// An instruction to the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum ScheduleEffect {
     /// Start a call.
     Start(usize),
     /// Report that a call will not run.
-    HoldBack(usize, Reason),
+    HoldBack(usize, HoldReason),
     /// Withdraw started calls that were not sent yet.
     Halt,
     /// Everything that can run has ended, and this call waits for the user.
@@ -62,7 +62,7 @@ pub enum Effect {
 
 /// Why a call does not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum HoldReason {
     /// The run was cancelled before the call started.
     #[error("cancelled")]
     Cancelled,
@@ -123,12 +123,12 @@ impl<'a> Schedule<'a> {
     }
 
     /// Processes an event. Returns the resulting effects in order.
-    pub fn step(&mut self, event: Event) -> Vec<Effect> {
+    pub fn step(&mut self, event: ScheduleEvent) -> Vec<ScheduleEffect> {
         let mut effects = Vec::new();
         match event {
-            Event::Begin => {}
-            Event::Cancelled => self.cancelled = true,
-            Event::Ended { at, outcome } => {
+            ScheduleEvent::Begin => {}
+            ScheduleEvent::Cancelled => self.cancelled = true,
+            ScheduleEvent::Ended { at, outcome } => {
                 if self.phases.get(at) != Some(&Phase::Running) {
                     return effects;
                 }
@@ -136,7 +136,7 @@ impl<'a> Schedule<'a> {
                 let harmful = outcome == StepOutcome::Failed && !self.plan.calls()[at].optional;
                 if harmful && self.pace.fail_fast && !self.halted {
                     self.halted = true;
-                    effects.push(Effect::Halt);
+                    effects.push(ScheduleEffect::Halt);
                 }
             }
         }
@@ -147,38 +147,38 @@ impl<'a> Schedule<'a> {
             // Nothing runs, so the remaining calls wait for an open one.
             let open = self.phases.iter().position(|phase| *phase == Phase::OPEN);
             self.finished = true;
-            effects.push(open.map_or(Effect::Finished, Effect::Park));
+            effects.push(open.map_or(ScheduleEffect::Finished, ScheduleEffect::Park));
         }
         effects
     }
 
-    fn hold_back(&mut self, effects: &mut Vec<Effect>) -> bool {
+    fn hold_back(&mut self, effects: &mut Vec<ScheduleEffect>) -> bool {
         let before = effects.len();
         for at in 0..self.phases.len() {
             if matches!(self.phases[at], Phase::Waiting | Phase::OPEN)
                 && let Some(reason) = self.reason(at)
             {
                 self.phases[at] = Phase::FAILED;
-                effects.push(Effect::HoldBack(at, reason));
+                effects.push(ScheduleEffect::HoldBack(at, reason));
             }
         }
         effects.len() > before
     }
 
-    fn reason(&self, at: usize) -> Option<Reason> {
+    fn reason(&self, at: usize) -> Option<HoldReason> {
         if self.cancelled {
-            return Some(Reason::Cancelled);
+            return Some(HoldReason::Cancelled);
         }
         if self.halted {
-            return Some(Reason::FailFast);
+            return Some(HoldReason::FailFast);
         }
         let calls = self.plan.calls();
         let failed = |need: &&usize| self.phases[**need] == Phase::FAILED && !calls[**need].optional;
         let need = self.plan.needs(at).iter().find(failed)?;
-        Some(Reason::NeedFailed(calls[*need].id.clone()))
+        Some(HoldReason::NeedFailed(calls[*need].id.clone()))
     }
 
-    fn start(&mut self, effects: &mut Vec<Effect>) {
+    fn start(&mut self, effects: &mut Vec<ScheduleEffect>) {
         let all = |phase: Phase| -> Vec<usize> {
             (0..self.phases.len()).filter(|at| self.phases[*at] == phase).collect()
         };
@@ -193,11 +193,11 @@ impl<'a> Schedule<'a> {
             if room > 0 && free && self.plan.needs(at).iter().all(over) {
                 room -= 1;
                 busy.extend(lane);
-                effects.push(Effect::Start(at));
+                effects.push(ScheduleEffect::Start(at));
             }
         }
         for effect in effects.iter() {
-            if let Effect::Start(at) = effect {
+            if let ScheduleEffect::Start(at) = effect {
                 self.phases[*at] = Phase::Running;
             }
         }

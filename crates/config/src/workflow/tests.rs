@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn plan(calls: Value) -> Result<Plan, Flaw> {
+fn plan(calls: Value) -> Result<Plan, PlanFlaw> {
     Plan::new(serde_json::from_value(calls).unwrap(), &["input"])
 }
 
@@ -35,9 +35,9 @@ fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
     let mut schedule = Schedule::new(&plan, pace);
     for (event, expected) in script {
         let effects = schedule.step(match *event {
-            "begin" => Event::Begin,
-            "cancel" => Event::Cancelled,
-            ended => Event::Ended {
+            "begin" => ScheduleEvent::Begin,
+            "cancel" => ScheduleEvent::Cancelled,
+            ended => ScheduleEvent::Ended {
                 at: place(ended),
                 outcome: match ended.chars().last() {
                     Some('+') => StepOutcome::Succeeded,
@@ -50,13 +50,13 @@ fn check(needs: &[&str], pace: Pace, script: &[(&str, &str)]) {
         let told: Vec<String> = effects
             .iter()
             .map(|effect| match effect {
-                Effect::Start(at) => format!(">{}", id(*at)),
-                Effect::HoldBack(at, Reason::Cancelled) => format!("{}:cancelled", id(*at)),
-                Effect::HoldBack(at, Reason::FailFast) => format!("{}:fail_fast", id(*at)),
-                Effect::HoldBack(at, Reason::NeedFailed(need)) => format!("{}:{need}", id(*at)),
-                Effect::Halt => "halt".into(),
-                Effect::Park(at) => format!("?{}", id(*at)),
-                Effect::Finished => "end".into(),
+                ScheduleEffect::Start(at) => format!(">{}", id(*at)),
+                ScheduleEffect::HoldBack(at, HoldReason::Cancelled) => format!("{}:cancelled", id(*at)),
+                ScheduleEffect::HoldBack(at, HoldReason::FailFast) => format!("{}:fail_fast", id(*at)),
+                ScheduleEffect::HoldBack(at, HoldReason::NeedFailed(need)) => format!("{}:{need}", id(*at)),
+                ScheduleEffect::Halt => "halt".into(),
+                ScheduleEffect::Park(at) => format!("?{}", id(*at)),
+                ScheduleEffect::Finished => "end".into(),
             })
             .collect();
         assert_eq!(told.join(" "), *expected, "{needs:?}: {event}");
@@ -99,11 +99,11 @@ fn every_flaw_is_found_at_once() {
     let places: Vec<&str> = flaws
         .iter()
         .map(|flaw| match flaw {
-            Flaw::SameId { first: 0, second: 2, .. } => "same",
-            Flaw::UnknownId { at: 0, name, .. } if name == "x" => "unknown x",
+            PlanFlaw::SameId { first: 0, second: 2, .. } => "same",
+            PlanFlaw::UnknownId { at: 0, name, .. } if name == "x" => "unknown x",
             // Only templates can use the given names.
-            Flaw::UnknownId { at: 1, name, .. } if name == "y" => "unknown y",
-            Flaw::Cycle { calls, .. } if *calls == [0, 1] => "cycle",
+            PlanFlaw::UnknownId { at: 1, name, .. } if name == "y" => "unknown y",
+            PlanFlaw::Cycle { calls, .. } if *calls == [0, 1] => "cycle",
             other => panic!("{other:?}"),
         })
         .collect();
@@ -305,10 +305,10 @@ fn a_resumed_run_does_what_is_left() {
     let plan = calls(&["", "a", "b", "a"]);
     let ended = [(0, StepOutcome::Succeeded), (1, StepOutcome::Skipped)];
     let mut schedule = Schedule::resumed(&plan, pace(8), &ended);
-    assert_eq!(schedule.step(Event::Begin), [Effect::Start(2), Effect::Start(3)]);
-    let ends = |at| Event::Ended { at, outcome: StepOutcome::Succeeded };
-    assert_eq!((schedule.step(ends(3)), schedule.step(ends(2))), (vec![], vec![Effect::Finished]));
+    assert_eq!(schedule.step(ScheduleEvent::Begin), [ScheduleEffect::Start(2), ScheduleEffect::Start(3)]);
+    let ends = |at| ScheduleEvent::Ended { at, outcome: StepOutcome::Succeeded };
+    assert_eq!((schedule.step(ends(3)), schedule.step(ends(2))), (vec![], vec![ScheduleEffect::Finished]));
     let mut failed = Schedule::resumed(&plan, pace(8), &[(0, StepOutcome::Failed)]);
-    let effects = failed.step(Event::Begin);
-    assert!(effects.iter().all(|effect| !matches!(effect, Effect::Start(_))), "{effects:?}");
+    let effects = failed.step(ScheduleEvent::Begin);
+    assert!(effects.iter().all(|effect| !matches!(effect, ScheduleEffect::Start(_))), "{effects:?}");
 }

@@ -13,11 +13,11 @@ use nonet_base::text::clip;
 use nonet_config::{AppModel, ClientLimits, ModelApp};
 use nonet_parts::{
     chat::{Chat, ChatCall, ChatEndpoint, ChatError, ChatMessage, ChatTool, Completion},
-    jobs::{self, Progress},
+    jobs::{self, JobProgress},
 };
 use nonet_servers::{catalog::Tool, downstream::ProgressSink};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::{self, is_error, is_fault, json_len},
 };
 use serde_json::{Map, Value, json};
@@ -27,14 +27,14 @@ use self::sampling::ClientModel;
 use super::AppRun;
 use crate::{
     Gateway,
-    call::{Request, text_result},
+    call::{CallRequest, text_result},
     graph::{CONCURRENCY, goes_alone},
     interrupt::Interrupt,
     run::Run,
 };
 use nonet_state::{
     servers::settled,
-    session::{AsTask, Caller, Session, reads_on},
+    session::{Caller, Session, TaskMode, reads_on},
 };
 
 /// Up to this number of tools the model gets the tools themselves; above it, the model searches.
@@ -68,9 +68,11 @@ impl Brain {
     fn new(id: &str, of: &ModelApp, caller: &Caller) -> Result<Self, Fault> {
         match &of.model {
             AppModel::Client(_) => ClientModel::new(id, caller).map(Self::Client),
-            AppModel::Endpoint(at) => ChatEndpoint::new(&at.base_url, &at.name, at.api_key.clone())
-                .map(Self::Endpoint)
-                .map_err(|error| Fault::new(Code::Internal, format!("The app `{id}` has no model: {error}"))),
+            AppModel::Endpoint(at) => {
+                ChatEndpoint::new(&at.base_url, &at.name, at.api_key.clone()).map(Self::Endpoint).map_err(
+                    |error| Fault::new(FaultCode::Internal, format!("The app `{id}` has no model: {error}")),
+                )
+            }
         }
     }
 
@@ -125,7 +127,7 @@ impl Gateway {
                 "The app `{}` asks the client's model, which answers only while the call is open: call the app without `background`.",
                 app.id
             );
-            return Err(Fault::new(Code::InvalidParams, message)
+            return Err(Fault::new(FaultCode::InvalidParams, message)
                 .next("call_app", json!({ "app_id": app.id }))
                 .into());
         }
@@ -146,7 +148,7 @@ impl Gateway {
             cancel: limit.clone(),
             trace: span.parent(),
             unasked: true,
-            as_task: AsTask::Never,
+            as_task: TaskMode::Never,
             progress: None,
             limits,
             is_admitted: true,
@@ -154,7 +156,7 @@ impl Gateway {
         };
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
-        let progress: Progress = Arc::new(move || last.last());
+        let progress: JobProgress = Arc::new(move || last.last());
         let label = format!("app {}", app.id);
         let background = app.handing.background;
         let run = Run {
@@ -264,7 +266,7 @@ impl Conversation<'_> {
                     "The conversation of the app `{}` is longer than {MAX_CONVERSATION} bytes. Give it less to read, or fewer turns.",
                     self.id
                 );
-                return Err(Fault::new(Code::UpstreamError, message));
+                return Err(Fault::new(FaultCode::UpstreamError, message));
             }
         }
     }
@@ -336,7 +338,7 @@ impl Conversation<'_> {
         let too_many = || {
             let message =
                 format!("Not run: one answer may call at most {MAX_CALLS} tools. Call this one again.");
-            (Fault::new(Code::RateLimited, message).to_value().to_string(), true)
+            (Fault::new(FaultCode::RateLimited, message).to_value().to_string(), true)
         };
         let mut results: Vec<(String, bool)> = calls.iter().map(|_| too_many()).collect();
         for (at, result) in made.into_iter().flatten() {
@@ -365,12 +367,12 @@ impl Conversation<'_> {
                     "The arguments of `{}` are not JSON ({error}{why}). They begin with: {begins}",
                     clip(&call.name, 200)
                 );
-                return (Fault::new(Code::InvalidParams, message).to_value().to_string(), true);
+                return (Fault::new(FaultCode::InvalidParams, message).to_value().to_string(), true);
             }
         };
         let made = match self.is_direct {
             true => {
-                let request = Request { name: call.name.clone(), params, ..Request::default() };
+                let request = CallRequest { name: call.name.clone(), params, ..CallRequest::default() };
                 match self.gateway.execute(self.caller, request).await {
                     Ok(result) => Ok(result.into_tree().await),
                     Err(interrupt) => Err(interrupt),
@@ -429,7 +431,7 @@ impl Conversation<'_> {
             self.named(&completion.calls),
             self.id
         );
-        Fault::new(Code::UpstreamError, message)
+        Fault::new(FaultCode::UpstreamError, message)
     }
 
     /// Adds to a fault what was done so far.
@@ -505,19 +507,19 @@ fn without_steps(text: String) -> String {
 
 /// Ends a stopped run; the caller knows the reason.
 fn over() -> Fault {
-    Fault::new(Code::Cancelled, "The app was stopped.")
+    Fault::new(FaultCode::Cancelled, "The app was stopped.")
 }
 
 /// Builds the fault of a stopped run.
 fn stopped(id: &str, timeout: Duration, is_cancelled: bool) -> Fault {
     if is_cancelled {
-        return Fault::new(Code::Cancelled, format!("The app `{id}` was cancelled."));
+        return Fault::new(FaultCode::Cancelled, format!("The app `{id}` was cancelled."));
     }
     let limit = humantime::format_duration(timeout);
     let message = format!(
         "The app `{id}` did not answer within {limit}. Give a longer `timeout`, in seconds; the user can set `timeout` of [apps.{id}]."
     );
-    Fault::new(Code::Timeout, message)
+    Fault::new(FaultCode::Timeout, message)
 }
 
 fn endpoint_fault(id: &str, endpoint: &ChatEndpoint, error: ChatError) -> Fault {
@@ -525,14 +527,14 @@ fn endpoint_fault(id: &str, endpoint: &ChatEndpoint, error: ChatError) -> Fault 
     let key = format!("apps.{id}.model");
     match error {
         ChatError::Refused(text) => Fault::new(
-            Code::AuthRequired,
+            FaultCode::AuthRequired,
             format!(
                 "{at} refuses the request ({text}). The user must check `api_key` of `{key}` in servers.toml; Nonet reloads the changed file at once."
             ),
         ),
         ChatError::Status { status, text, retry_after } if status.as_u16() == 429 => {
             let fault =
-                Fault::new(Code::RateLimited, format!("{at} accepts no more requests for now: {text}"));
+                Fault::new(FaultCode::RateLimited, format!("{at} accepts no more requests for now: {text}"));
             match retry_after {
                 Some(wait) => fault.retry_after(wait),
                 None => fault,
@@ -543,20 +545,20 @@ fn endpoint_fault(id: &str, endpoint: &ChatEndpoint, error: ChatError) -> Fault 
                 true => String::new(),
                 false => format!(" The user can check `base_url` and `name` of `{key}` in servers.toml."),
             };
-            let fault = Fault::new(Code::UpstreamError, format!("{at} failed: {text}.{remedy}"));
+            let fault = Fault::new(FaultCode::UpstreamError, format!("{at} failed: {text}.{remedy}"));
             Fault { retryable: status.is_server_error(), ..fault }
         }
         ChatError::Broken(text) => Fault {
             retryable: true,
             ..Fault::new(
-                Code::UpstreamError,
+                FaultCode::UpstreamError,
                 format!(
                     "{at} cannot be reached: {text}. The user can check `base_url` of `{key}` in servers.toml."
                 ),
             )
         },
         ChatError::TooLong(_) | ChatError::Unusable(_) => {
-            Fault::new(Code::UpstreamError, format!("{at} sent an unusable answer: {error}"))
+            Fault::new(FaultCode::UpstreamError, format!("{at} sent an unusable answer: {error}"))
         }
     }
 }

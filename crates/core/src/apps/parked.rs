@@ -35,7 +35,7 @@ use nonet_parts::audit::Approver;
 use nonet_servers::downstream::EscapedTexts;
 use nonet_store::{NewRecord, Record, RecordKind, RecordQuota, Records, StoreError};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::{CallResult, QUESTION, is_error, json_len},
 };
 use serde::{Deserialize, Serialize};
@@ -71,7 +71,7 @@ pub(crate) struct ParkedFlows {
 }
 
 /// The state of a run that has to wait for the user.
-pub(crate) struct RunToPark<'a> {
+pub(crate) struct ParkableRun<'a> {
     /// The workflow, or `run_parallel`.
     pub app_id: &'a str,
     pub plan: &'a Plan,
@@ -179,7 +179,7 @@ impl ParkedFlows {
                 "The results of the steps so far are too large to keep until the user answers: {bytes} \
                  bytes, and the maximum is {MAX_BYTES}. Select less with `select`."
             );
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         self.drop_expired(owner).await;
         let id = id.map_or_else(|| format!("{TOKEN}{}", uuid::Uuid::new_v4().simple()), ToString::to_string);
@@ -196,7 +196,7 @@ impl ParkedFlows {
                     "{MAX_PARKED} apps are already waiting for the user to answer. Answer one of them, or \
                      wait: each expires a day after it asked."
                 );
-                Err(Fault::new(Code::RateLimited, message))
+                Err(Fault::new(FaultCode::RateLimited, message))
             }
         }
     }
@@ -246,7 +246,7 @@ impl ParkedFlows {
         let flow = ParkedFlow::deserialize(&record.body).map_err(|error| {
             let message =
                 format!("The stored state of the app cannot be read ({error}). Call the app again.");
-            Fault::new(Code::Internal, message)
+            Fault::new(FaultCode::Internal, message)
         })?;
         Ok((record, flow))
     }
@@ -299,7 +299,7 @@ impl ParkedFlows {
         let taken = || {
             let message =
                 "The run already has an answer and continues with it. That call returns the result.";
-            Fault::new(Code::NotFound, message)
+            Fault::new(FaultCode::NotFound, message)
         };
         if !self.records.hold(&record).await.map_err(not_kept)? {
             return Err(taken());
@@ -399,7 +399,7 @@ impl Gateway {
     pub(crate) async fn park(
         &self,
         caller: &Caller,
-        run: RunToPark<'_>,
+        run: ParkableRun<'_>,
         results: Vec<Option<ActionResult>>,
         at: usize,
     ) -> Value {
@@ -411,7 +411,7 @@ impl Gateway {
             }
             None => {
                 let message = "A step waits for the user without a question.";
-                return Fault::new(Code::Internal, message).to_result();
+                return Fault::new(FaultCode::Internal, message).to_result();
             }
         };
         let calls = run.plan.calls();

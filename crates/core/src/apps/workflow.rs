@@ -7,11 +7,11 @@ use std::{
 
 use nonet_config::{
     RetryRule, Step, StepKind,
-    workflow::{CallKind, Flaw, INPUT, OnError, Plan, PlannedCall, Retry, StepOutcome},
+    workflow::{CallKind, INPUT, OnError, Plan, PlanFlaw, PlannedCall, Retry, StepOutcome},
 };
-use nonet_parts::{jobs::Progress, quotas::Admission};
+use nonet_parts::{jobs::JobProgress, quotas::Admission};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::is_error,
     template::{self, NameLookup, TemplateSource},
 };
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     AnswerMode, AppAnswer, AppRun, InnerApproval, inside,
-    parked::{Checkpoints, RunToPark},
+    parked::{Checkpoints, ParkableRun},
 };
 use crate::{
     AskArguments, Gateway,
@@ -88,8 +88,8 @@ impl Flow {
     }
 
     /// Returns the state that is kept while the user is asked.
-    fn to_park<'a>(&'a self, noted: Option<&'a MemoryJournal>, left: Duration) -> RunToPark<'a> {
-        RunToPark {
+    fn to_park<'a>(&'a self, noted: Option<&'a MemoryJournal>, left: Duration) -> ParkableRun<'a> {
+        ParkableRun {
             app_id: &self.id,
             plan: &self.plan,
             needed: (0..self.plan.calls().len()).filter(|at| self.is_needed(*at)).collect(),
@@ -120,7 +120,7 @@ pub(super) fn definition(steps: &[Step], output: Option<&Value>) -> String {
 }
 
 /// Builds the plan of a workflow.
-pub(super) fn plan(steps: &[Step]) -> Result<Plan, Flaw> {
+pub(super) fn plan(steps: &[Step]) -> Result<Plan, PlanFlaw> {
     Plan::new(steps.iter().map(planned).collect(), &[INPUT])
 }
 
@@ -142,7 +142,7 @@ impl Gateway {
     pub(super) async fn check_steps(&self, caller: &Caller, flow: &Flow) -> Result<(), Fault> {
         if let Some(Err(error)) = flow.output.as_ref().map(template::check) {
             let message = format!("The `output` of the app `{}`: {error}. Nothing was run.", flow.id);
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         for (at, call) in flow.plan.calls().iter().enumerate() {
             if !flow.before.iter().any(|(ended, _)| *ended == at) {
@@ -173,7 +173,7 @@ impl Gateway {
         let gateway = self.clone();
         let so_far = RunProgress::new(&flow.plan);
         let seen = so_far.clone();
-        let progress: Progress = Arc::new(move || Some(seen.counts()));
+        let progress: JobProgress = Arc::new(move || Some(seen.counts()));
         let run = Run {
             progress,
             began: flow.began.into(),
@@ -246,7 +246,7 @@ impl Gateway {
     async fn check_step(&self, caller: &Caller, app: &str, call: &PlannedCall) -> Result<(), Fault> {
         let wrong = |why: String| {
             let message = format!("The step `{}` of the app `{app}`: {why} Nothing was run.", call.id);
-            Fault::new(Code::InvalidParams, message)
+            Fault::new(FaultCode::InvalidParams, message)
         };
         for value in [&call.params].into_iter().chain(&call.for_each) {
             template::check(value).map_err(|error| wrong(format!("{error}.")))?;
@@ -361,7 +361,7 @@ fn finish(
                 "The steps of the app `{}` ran, but its `output` cannot be filled: {error}.",
                 flow.id
             );
-            return Fault::new(Code::InvalidParams, message).to_result();
+            return Fault::new(FaultCode::InvalidParams, message).to_result();
         }
     };
     let failed_optional_steps = steps()
@@ -391,19 +391,21 @@ fn stopped(
     let (code, limit) = match (error["code"].as_str(), over) {
         (Some("cancelled"), Some(limit)) => {
             let limit = humantime::format_duration(limit);
-            (Code::Timeout, format!(" The limit of the whole app is {limit}."))
+            (FaultCode::Timeout, format!(" The limit of the whole app is {limit}."))
         }
-        (Some("cancelled"), None) => (Code::Cancelled, String::new()),
-        (Some("timeout"), _) => (Code::Timeout, String::new()),
+        (Some("cancelled"), None) => (FaultCode::Cancelled, String::new()),
+        (Some("timeout"), _) => (FaultCode::Timeout, String::new()),
         // The call's input lacks something, not the step.
-        (Some("invalid_params"), _) if why.starts_with("`{{input") => (Code::InvalidParams, String::new()),
-        _ => (Code::UpstreamError, String::new()),
+        (Some("invalid_params"), _) if why.starts_with("`{{input") => {
+            (FaultCode::InvalidParams, String::new())
+        }
+        _ => (FaultCode::UpstreamError, String::new()),
     };
     let fault =
         Fault::new(code, format!("The app `{id}` stopped at the step `{step}` ({}): {why}{limit}", one.name))
             .details(json!({ "completed": done, "error": error }));
     match call.kind {
-        _ if fault.code == Code::InvalidParams => fault.next("call_app", json!({})),
+        _ if fault.code == FaultCode::InvalidParams => fault.next("call_app", json!({})),
         CallKind::Tool if call.filter.is_none() => fault.next("get_tool", json!({ "name": one.name })),
         CallKind::Tool | CallKind::App | CallKind::Ask => fault,
     }

@@ -7,7 +7,7 @@ use nonet_parts::jobs::{TaskState, TaskSummary, list_call};
 use nonet_servers::catalog::{GATEWAY, Tool};
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::is_error,
 };
 use serde_json::{Value, json};
@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use super::{Access, OwnTool, read};
 use crate::{
     Gateway,
-    call::{Request, text_result},
+    call::{CallRequest, text_result},
     interrupt::Interrupt,
 };
 use nonet_state::{
     faults::{error_of, of_store},
-    session::{AsTask, Caller},
+    session::{Caller, TaskMode},
 };
 
 /// How long `wait` waits by default, and at most, in seconds.
@@ -88,7 +88,7 @@ async fn run(
     match arguments.name {
         Some(name) => launch(gateway, caller, name, arguments.params).await,
         None => Err(Fault::new(
-            Code::InvalidParams,
+            FaultCode::InvalidParams,
             "Give {name, params} to launch, {task_id} to look at a task, or {list_tasks: true}.",
         )
         .then(list_call())),
@@ -114,17 +114,17 @@ async fn launch(
     let is_own = |tool: &Tool| &*tool.server == GATEWAY && &*tool.name == TOOL.name;
     if gateway.gate(&caller.session).tool(&name).is_ok_and(|tool| is_own(&tool)) {
         let message = "A background call launches a tool, not another launch.";
-        return Err(Fault::new(Code::InvalidParams, message));
+        return Err(Fault::new(FaultCode::InvalidParams, message));
     }
-    let request = Request { name, params, background: true, ..Request::default() };
+    let request = CallRequest { name, params, background: true, ..CallRequest::default() };
     // Nobody waits for a launch, so nobody can be asked during the call.
-    let caller = Caller { unasked: true, as_task: AsTask::Never, ..caller.clone() };
+    let caller = Caller { unasked: true, as_task: TaskMode::Never, ..caller.clone() };
     match gateway.execute(&caller, request).await {
         Ok(result) => Ok(result.into_tree().await),
         Err(Interrupt::Fault(fault)) => Err(*fault),
         // This caller accepts no tasks, and the request is not verbatim.
         Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
-            Err(Fault::new(Code::Internal, "The call was not launched; make it with execute_tool."))
+            Err(Fault::new(FaultCode::Internal, "The call was not launched; make it with execute_tool."))
         }
     }
 }
@@ -153,7 +153,7 @@ async fn task(
     let Some(task) = found.map_err(|error| of_store("The state of the task is not known now", &error))?
     else {
         let message = format!("There is no task `{id}`: the id is wrong, or the task has expired.");
-        return Err(Fault::new(Code::NotFound, message).then(list_call()));
+        return Err(Fault::new(FaultCode::NotFound, message).then(list_call()));
     };
     let result = async || gateway.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
     let answer = match task.state {

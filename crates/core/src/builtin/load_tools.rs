@@ -5,7 +5,7 @@ use nonet_config::Risk;
 use nonet_servers::catalog::EntryKind;
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ fn load(gate: &Gate, caller: &Caller, arguments: LoadArguments) -> Result<Value,
     }
     if names.is_empty() {
         let message = "Give a `category` or `names`; nothing matches these.";
-        return Err(Fault::new(Code::InvalidParams, message));
+        return Err(Fault::new(FaultCode::InvalidParams, message));
     }
     left += names.len().saturating_sub(MAX_LOADED);
     names.truncate(MAX_LOADED);

@@ -6,7 +6,7 @@ use nonet_parts::memory::{FactOutcome, MOST_FACTS};
 use nonet_store::StoreError;
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     secrets::without_secrets,
 };
 use serde_json::{Value, json};
@@ -209,7 +209,7 @@ async fn forget(gateway: &Gateway, caller: &Caller, arguments: ForgetArguments) 
     let near = near.map(|near| near.facts).unwrap_or_default();
     let message = format!("There is no fact `{}`. recall gives the ids of facts.", clip(id, 60));
     let ids = near.iter().map(|(fact, _)| fact.document.id.clone());
-    Err(Fault::new(Code::NotFound, message).suggest(ids).then(recall_call(id)))
+    Err(Fault::new(FaultCode::NotFound, message).suggest(ids).then(recall_call(id)))
 }
 
 fn recall_call(query: &str) -> NextStep {
@@ -232,7 +232,7 @@ impl MaskedSecrets {
                     "`{field}` is a secret and nothing else, and secrets are not kept. Say what it is for and where the user keeps it."
                 ),
             };
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         self.0.extend(kinds.iter().map(|kind| json!({ "kind": kind.to_lowercase(), "in": field })));
         Ok(clean)
@@ -249,7 +249,7 @@ impl MaskedSecrets {
 
 /// Builds the fault for an exhausted quota: the same call succeeds only after another step.
 pub(super) fn full(message: String, step: NextStep) -> Fault {
-    Fault { retryable: false, ..Fault::new(Code::RateLimited, message).then(step) }
+    Fault { retryable: false, ..Fault::new(FaultCode::RateLimited, message).then(step) }
 }
 
 /// Builds the fault for a store that cannot be used.

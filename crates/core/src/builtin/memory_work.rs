@@ -7,7 +7,7 @@ use nonet_parts::memory::{AddedTask, MOST_TASKS, Todo, TodoState, Work, WorkPlac
 use nonet_servers::catalog::GATEWAY;
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     name::full_name,
 };
 use serde_json::{Value, json};
@@ -154,7 +154,7 @@ async fn task_update(gateway: &Gateway, caller: &Caller, arguments: UpdateArgume
     let note = match note {
         Some(note) => Some(left_out.clean("note", &note)?),
         None if status.is_some() => None,
-        None => return Err(Fault::new(Code::InvalidParams, "Give a `status`, a `note` or both.")),
+        None => return Err(Fault::new(FaultCode::InvalidParams, "Give a `status`, a `note` or both.")),
     };
     let task = gateway.memory.update_task(desk(caller)?, task_id.trim(), status, note.as_deref()).await;
     let Some(task) = task.map_err(|error| store_fault(&error))? else {
@@ -162,7 +162,7 @@ async fn task_update(gateway: &Gateway, caller: &Caller, arguments: UpdateArgume
             "There is no task `{}` on this list. Tasks of calls in the background are gateway.background_run's.",
             clip(&task_id, 60)
         );
-        return Err(Fault::new(Code::NotFound, message).then(list_call()));
+        return Err(Fault::new(FaultCode::NotFound, message).then(list_call()));
     };
     let mut answer = json!(task);
     left_out.tell(&mut answer);
@@ -199,7 +199,7 @@ fn desk(caller: &Caller) -> Result<WorkPlace<'_>, Fault> {
         (false, true) => Ok(WorkPlace::Session(&caller.session.work)),
         (false, false) => {
             let message = "Goal and tasks belong to a session, and a stateless client over HTTP has none. gateway.remember keeps facts for every session.";
-            Err(Fault::new(Code::Forbidden, message))
+            Err(Fault::new(FaultCode::Forbidden, message))
         }
     }
 }

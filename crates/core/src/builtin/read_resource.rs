@@ -4,7 +4,7 @@ use futures::FutureExt;
 use nonet_servers::catalog::GATEWAY;
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name::full_name,
 };
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ async fn as_result(gateway: &Gateway, caller: &Caller, uri: &str) -> Result<Valu
     let gate = gateway.gate(&caller.session);
     let name = full_name(GATEWAY, TOOL.name);
     let Some(tool) = gate.catalog().get(&name) else {
-        return Err(Fault::new(Code::UnknownTool, format!("There is no tool `{name}`.")));
+        return Err(Fault::new(FaultCode::UnknownTool, format!("There is no tool `{name}`.")));
     };
     let mut resource = gateway.read_resource_or_ask(caller, uri, tool).await?;
     let contents = match resource.get_mut("contents").map(Value::take) {

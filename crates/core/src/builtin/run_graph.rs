@@ -8,7 +8,7 @@ use nonet_config::LONGEST_TIME;
 use nonet_servers::catalog::{GATEWAY, Tool};
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault, NextStep},
+    fault::{Fault, FaultCode, NextStep},
     name,
     results::value_of,
 };
@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Access, OwnTool, read};
 use crate::{Gateway, ParallelArguments, call::text_result, errands::bounded, interrupt::Interrupt};
-use nonet_state::session::{AsTask, Caller};
+use nonet_state::session::{Caller, TaskMode};
 
 pub(super) const TOOL: OwnTool = OwnTool {
     name: "run_graph",
@@ -91,13 +91,13 @@ pub(crate) fn kept_graph(
     let message = format!("No graph is kept as `{}` in this session.", clip(name, 100));
     let all = caller.session.graphs();
     let near = name::nearest(name, all.keys().map(|name| name.as_str()), 3);
-    Err(Fault::new(Code::NotFound, message).then(list_call()).suggest(near))
+    Err(Fault::new(FaultCode::NotFound, message).then(list_call()).suggest(near))
 }
 
 /// Reads the params of a graph.
 pub(crate) fn graph_of(params: Map<String, Value>) -> Result<ParallelArguments, Fault> {
     serde_json::from_value(Value::Object(params))
-        .map_err(|error| Fault::new(Code::InvalidParams, format!("The graph cannot be read: {error}.")))
+        .map_err(|error| Fault::new(FaultCode::InvalidParams, format!("The graph cannot be read: {error}.")))
 }
 
 async fn keep(
@@ -109,7 +109,7 @@ async fn keep(
     if !caller.lasting {
         let message = "This client has no session that could keep a graph. Send the actions with run_parallel, or schedule \
                        them with gateway.schedule.";
-        return Err(Fault::new(Code::Forbidden, message));
+        return Err(Fault::new(FaultCode::Forbidden, message));
     }
     bounded("actions", &json!(params))?;
     let graph = graph_of(params.clone())?;
@@ -126,10 +126,10 @@ async fn keep(
 async fn run_once(gateway: &Arc<Gateway>, caller: &Caller, graph: ParallelArguments) -> Result<Value, Fault> {
     if caller.run.is_some() {
         let message = "A graph does not run inside of a graph. Put the actions of both into one.";
-        return Err(Fault::new(Code::InvalidParams, message));
+        return Err(Fault::new(FaultCode::InvalidParams, message));
     }
     // The call of this tool has the place in the quotas, and becomes a task if it takes long.
-    let mut caller = Caller { is_admitted: true, as_task: AsTask::Never, ..caller.clone() };
+    let mut caller = Caller { is_admitted: true, as_task: TaskMode::Never, ..caller.clone() };
     caller.limits.soft_deadline = LONGEST_TIME;
     match gateway.run_parallel(&caller, graph).await {
         // Nobody reads the whole report of a graph that runs by itself.
@@ -142,7 +142,7 @@ async fn run_once(gateway: &Arc<Gateway>, caller: &Caller, graph: ParallelArgume
         Ok(report) => Ok(report),
         Err(Interrupt::Fault(fault)) => Err(*fault),
         Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
-            Err(Fault::new(Code::Internal, "The graph was not run; run its actions with run_parallel."))
+            Err(Fault::new(FaultCode::Internal, "The graph was not run; run its actions with run_parallel."))
         }
     }
 }

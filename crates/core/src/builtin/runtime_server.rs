@@ -6,7 +6,7 @@ use futures::FutureExt;
 use nonet_config::{Config, shell};
 use nonet_text::{
     aliases::Aliases,
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
 };
 use serde_json::{Map, Value, json};
 
@@ -117,5 +117,5 @@ pub(super) fn not_allowed(tool: &str, config: &Config) -> Fault {
         config.file.display(),
         shell::nonet("add", &config.file),
     );
-    Fault::new(Code::Forbidden, message)
+    Fault::new(FaultCode::Forbidden, message)
 }

@@ -14,7 +14,8 @@ use crate::builtin;
 /// Creates the gate of a session under a profile, before any server has started. `lists` has the tools of each
 /// server.
 fn gate(toml: &str, lists: &[(&str, Value)], profile: Option<&str>) -> Gate {
-    let config = config::parse(toml, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
+    let config =
+        config::parse(toml, Path::new("f"), config::ValueSources::NONE).expect("it is usable").config;
     let around =
         Arc::new(ConnectionContext { login: "nonet login".into(), ..ConnectionContext::without_guard() });
     let world = World::new(config, None, |name, settings| {
@@ -128,7 +129,7 @@ fn a_profile_that_is_gone_allows_nothing() {
     let gate = gate(SERVERS, &lists(), Some("gone"));
     assert_eq!((gate.tools().count(), gate.sees("files"), gate.may_concern("mail")), (0, false, false));
     let fault = gate.tool("files.read").expect_err("forbidden or unknown");
-    assert!(matches!(fault.code, Code::Forbidden | Code::UnknownTool), "{fault}");
+    assert!(matches!(fault.code, FaultCode::Forbidden | FaultCode::UnknownTool), "{fault}");
 }
 
 #[test]
@@ -141,11 +142,11 @@ fn a_name_leads_to_one_tool_or_to_a_fault_that_says_why() {
         ("Files.Read", Ok("files.read")),
         ("mcp__nonet__files__read", Ok("files.read")),
         (" list_orders ", Ok("shop.list_orders")),
-        ("files.delete_all", Err(Code::Forbidden)),
-        ("files.reed", Err(Code::UnknownTool)),
-        ("write", Err(Code::AmbiguousTool)),
-        ("search_tools", Err(Code::InvalidParams)),
-        ("nonet.searchTools", Err(Code::InvalidParams)),
+        ("files.delete_all", Err(FaultCode::Forbidden)),
+        ("files.reed", Err(FaultCode::UnknownTool)),
+        ("write", Err(FaultCode::AmbiguousTool)),
+        ("search_tools", Err(FaultCode::InvalidParams)),
+        ("nonet.searchTools", Err(FaultCode::InvalidParams)),
     ] {
         match (gate.tool(name), expected) {
             (Ok(tool), Ok(full)) => assert_eq!(&*tool.full, full, "{name}"),
@@ -193,7 +194,7 @@ fn servers_without_a_list_are_named_where_a_name_means_them() {
     assert!(!fault.retryable && fault.message.contains("timeout"), "{fault}");
     assert!(gate.members("files").is_ok_and(|members| members.len() == 3));
     assert!(gate.members("mail").is_ok_and(|members| members.is_empty()));
-    assert_eq!(gate.members("fils").expect_err("unknown").code, Code::NotFound);
+    assert_eq!(gate.members("fils").expect_err("unknown").code, FaultCode::NotFound);
 }
 
 #[test]
@@ -203,8 +204,8 @@ fn a_profile_knows_of_the_servers_that_it_is_for() {
             "[servers.docs]\ncommand = 'x'\n[categories.team]\nservers = ['docs']\n[profiles.p]\n{profile}\n"
         );
         let config =
-            config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable").config;
-        let scope = Scope { name: "p", profile: &config.profiles["p"], categories: &config.categories };
+            config::parse(&text, Path::new("f"), config::ValueSources::NONE).expect("it is usable").config;
+        let scope = PolicyScope { name: "p", profile: &config.profiles["p"], categories: &config.categories };
         assert_eq!(may_concern(Some(scope), "docs"), expected, "{profile}");
     };
     assert!(may_concern(None, "docs"));
@@ -256,14 +257,14 @@ fn a_server_of_a_session_is_there_for_it_and_its_apps_only() {
             match gate.tool(name) {
                 Ok(_) => assert!(is_there, "{name}"),
                 Err(fault) => {
-                    assert!(!is_there && fault.code == Code::UnknownTool, "{name}: {fault}");
+                    assert!(!is_there && fault.code == FaultCode::UnknownTool, "{name}: {fault}");
                     assert!(fault.did_you_mean.iter().all(|near| !near.starts_with("shop")), "{fault}");
                 }
             }
         }
         // Another session's `write` does not make the name ambiguous.
         let code = gate.tool("write").map_or_else(|fault| Some(fault.code), |_| None);
-        assert_eq!(code, is_there.then_some(Code::AmbiguousTool));
+        assert_eq!(code, is_there.then_some(FaultCode::AmbiguousTool));
     };
     // Each view is cached: request each one twice.
     for _ in 0..2 {

@@ -22,7 +22,7 @@ use nonet_servers::{
     downstream::{Connection, ProgressSink},
 };
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::{is_error, source_of, text_of},
     template::{self, FilledTemplate, NameLookup, TemplateSource},
 };
@@ -141,7 +141,7 @@ impl ActionResult {
             "timed_out" => "The user did not answer in time.",
             _ => "The user closed the question without an answer.",
         };
-        let fault = Fault::new(Code::Cancelled, message).to_result();
+        let fault = Fault::new(FaultCode::Cancelled, message).to_result();
         Self { declined: Some(answer), ..Self::of(call.name.clone(), fault) }
     }
 
@@ -357,7 +357,7 @@ impl Gateway {
             Ok(prepared) => prepared,
             Err(asked) => {
                 let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
-                let fault = Fault::new(Code::NeedsApproval, message);
+                let fault = Fault::new(FaultCode::NeedsApproval, message);
                 self.refused(caller, &call.name, begun, &fault).await;
                 return Ok(ActionResult::open(asked.tool.to_string(), OpenQuestion::Approve(asked)));
             }
@@ -382,7 +382,7 @@ impl Gateway {
         };
         let _slot = tokio::select! {
             slot = common.slots.acquire() => slot.ok(),
-            () = cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
+            () = cancel.cancelled() => return Err(Fault::new(FaultCode::Cancelled, "Not run: cancelled.")),
         };
         // The wait may have taken minutes.
         still_the_same(&self.gate(&caller.session), &tool)?;
@@ -489,7 +489,7 @@ impl Gateway {
             None => unknown(values),
         };
         let filled = template::fill(json, &lookup);
-        filled.map_err(|error| Fault::new(Code::InvalidParams, format!("{error}.")))
+        filled.map_err(|error| Fault::new(FaultCode::InvalidParams, format!("{error}.")))
     }
 
     /// Returns the app that a call of a tool names.
@@ -533,7 +533,7 @@ impl Gateway {
             // The app has written its own line in the audit log.
             Err(Interrupt::Fault(fault)) => return Ok(ActionResult::not_run(call, &fault, Duration::ZERO)),
             Err(Interrupt::Task(_) | Interrupt::Refused(_)) => {
-                return Err(Fault::new(Code::Internal, "The app was not run; run it with call_app."));
+                return Err(Fault::new(FaultCode::Internal, "The app was not run; run it with call_app."));
             }
         };
         let name = call.name.clone();
@@ -596,11 +596,11 @@ async fn filtered<T>(
 ) -> Result<T, Fault> {
     let said = tokio::select! {
         said = said => said,
-        () = common.cancel.cancelled() => return Err(Fault::new(Code::Cancelled, "Not run: cancelled.")),
+        () = common.cancel.cancelled() => return Err(Fault::new(FaultCode::Cancelled, "Not run: cancelled.")),
     };
     said.map_err(|error| {
         let message = format!("The `{key}` of `{}`: {error}.", common.plan.calls()[at].id);
-        Fault::new(Code::InvalidParams, message)
+        Fault::new(FaultCode::InvalidParams, message)
     })
 }
 
@@ -639,10 +639,10 @@ async fn turn(
     halt: &CancellationToken,
 ) -> Result<Slot, Fault> {
     let not_run =
-        |why: &str| Fault::new(Code::Cancelled, format!("Not run: {why} while it waited for its turn."));
+        |why: &str| Fault::new(FaultCode::Cancelled, format!("Not run: {why} while it waited for its turn."));
     let busy = || {
         let message = format!("`{}` was busy with other calls until the time ran out.", tool.server);
-        Fault::new(Code::RateLimited, message).retry_after(Duration::from_secs(1))
+        Fault::new(FaultCode::RateLimited, message).retry_after(Duration::from_secs(1))
     };
     tokio::select! {
         biased;

@@ -7,12 +7,13 @@ use nonet_base::text::clip;
 use nonet_config::{
     ITEMS_AT_A_TIME,
     workflow::{
-        INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Reason, Schedule, StepOutcome, reads_item,
+        HoldReason, INDEX, ITEM, MAX_ITEMS, OnError, Pace, Plan, PlannedCall, Schedule, StepOutcome,
+        reads_item,
     },
 };
 use nonet_parts::kept;
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::{json_len, take_media, value_of},
     template::{self, TemplateSource},
 };
@@ -94,7 +95,7 @@ impl Gateway {
                     call.id,
                     what(&other)
                 );
-                return Err(Fault::new(Code::InvalidParams, message));
+                return Err(Fault::new(FaultCode::InvalidParams, message));
             }
         };
         if items.len() > MAX_ITEMS {
@@ -103,7 +104,7 @@ impl Gateway {
                 call.id,
                 items.len()
             );
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         let mut counts = ItemCounts { total: items.len(), ..ItemCounts::default() };
         let items = match call.when.as_deref().filter(|when| reads_item(when)) {
@@ -235,10 +236,10 @@ impl<'a> Calls<'a> for Items<'a> {
         outcome
     }
 
-    fn held_back(&mut self, _: usize, reason: &Reason) {
+    fn held_back(&mut self, _: usize, reason: &HoldReason) {
         // The failure that holds back the rest is reported for its own item.
         if self.failed.is_none() {
-            let error = json!(Fault::new(Code::Cancelled, format!("Not run: {reason}.")));
+            let error = json!(Fault::new(FaultCode::Cancelled, format!("Not run: {reason}.")));
             self.failed = Some((self.ends.len(), error));
         }
     }
@@ -262,11 +263,11 @@ impl Items<'_> {
                 MAX_BYTES >> 20,
                 self.ends.len()
             );
-            return Err(Fault::new(Code::InvalidParams, message));
+            return Err(Fault::new(FaultCode::InvalidParams, message));
         }
         let keeps = self.call.on_error == OnError::Keep && self.ends.len() == count;
         if let Some((at, error)) = self.failed.filter(|_| !keeps) {
-            let code = error["code"].as_str().and_then(Code::of).unwrap_or(Code::UpstreamError);
+            let code = error["code"].as_str().and_then(FaultCode::of).unwrap_or(FaultCode::UpstreamError);
             let why = why(&error);
             let message = format!("Item {at} of `{id}` failed ({} of {count} were done): {why}", self.done);
             let item = self.items.get(at).map(|item| clip(&item.to_string(), 200));

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 use futures::future::BoxFuture;
 use nonet_base::text::hex;
 use nonet_config::workflow::StepOutcome;
-use nonet_text::fault::Code;
+use nonet_text::fault::FaultCode;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -107,7 +107,7 @@ impl Gateway {
             (StepOutcome::Open, _) => false,
             (StepOutcome::Failed, Some(said)) => said["status"] != "cancelled",
             (StepOutcome::Failed, None) => {
-                let was_cut_off = error_of(&one.result)["code"] == Code::Cancelled.as_str();
+                let was_cut_off = error_of(&one.result)["code"] == FaultCode::Cancelled.as_str();
                 !was_cut_off && !self.stopping().is_cancelled()
             }
             (StepOutcome::Succeeded | StepOutcome::Skipped, _) => true,

@@ -24,7 +24,7 @@ const MAX_SAID: usize = 80;
 
 /// The subject of an open question.
 #[derive(Clone, Debug)]
-pub(super) enum About {
+pub(super) enum QuestionSubject {
     /// A call that runs once the user agrees.
     Call {
         approval: Approval,
@@ -57,7 +57,7 @@ pub(super) struct UnclearAnswer {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Question {
-    pub(super) about: About,
+    pub(super) about: QuestionSubject,
     pub(crate) message: String,
     pub(super) asked: Instant,
     /// Who asked: nobody else may answer through the chat.
@@ -71,11 +71,11 @@ pub(crate) struct Question {
 impl Question {
     /// Returns the question about the calls of a run, as asked in the chat.
     pub(crate) fn of_run(asked: &RunApproval) -> Self {
-        Self::new(About::Run { lasting: asked.lasting }, asked.brief.clone())
+        Self::new(QuestionSubject::Run { lasting: asked.lasting }, asked.brief.clone())
     }
 
     /// Returns a question that nobody has asked yet.
-    pub(super) fn new(about: About, message: String) -> Self {
+    pub(super) fn new(about: QuestionSubject, message: String) -> Self {
         let (owner, client, settled) = Default::default();
         Self { about, message, asked: Instant::now(), owner, client, settled }
     }
@@ -87,7 +87,7 @@ impl Question {
 
     /// Whether the question only holds a call, which asks the user itself when it is repeated.
     pub(super) fn is_held_only(&self) -> bool {
-        self.settled.is_none() && matches!(self.about, About::Call { in_chat: false, .. })
+        self.settled.is_none() && matches!(self.about, QuestionSubject::Call { in_chat: false, .. })
     }
 
     /// Whether the question waits for an answer in the chat or on the page.
@@ -106,36 +106,36 @@ impl Question {
             "left_s": QUESTION_AGE.saturating_sub(age).as_secs(),
         });
         match &self.about {
-            About::Call { approval, lasting, .. } => {
+            QuestionSubject::Call { approval, lasting, .. } => {
                 shown["kind"] = json!("call");
                 shown["tool"] = json!(approval.tool);
                 shown["for_session"] = json!(lasting);
             }
-            About::Run { .. } => shown["kind"] = json!("call"),
-            About::Content(_) => shown["kind"] = json!("content"),
-            About::Choices(choices, many) => {
+            QuestionSubject::Run { .. } => shown["kind"] = json!("call"),
+            QuestionSubject::Content(_) => shown["kind"] = json!("content"),
+            QuestionSubject::Choices(choices, many) => {
                 shown["kind"] = json!("choices");
                 shown["choices"] = json!(choices);
                 shown["several"] = json!(many);
             }
-            About::Form(form) => {
+            QuestionSubject::Form(form) => {
                 shown["kind"] = json!("form");
                 shown["form"] = form.clone();
             }
-            About::Free => shown["kind"] = json!("free"),
+            QuestionSubject::Free => shown["kind"] = json!("free"),
         }
         shown
     }
 
     /// Whether the question asks for this approval.
     pub(super) fn is_about(&self, wanted: &Approval) -> bool {
-        matches!(&self.about, About::Call { approval, .. } if approval == wanted)
+        matches!(&self.about, QuestionSubject::Call { approval, .. } if approval == wanted)
     }
 
     /// Returns the tool whose call waits for approval, if the question is about a call.
     pub(super) fn tool(&self) -> Option<Arc<str>> {
         match &self.about {
-            About::Call { approval, .. } => Some(approval.tool.clone()),
+            QuestionSubject::Call { approval, .. } => Some(approval.tool.clone()),
             _ => None,
         }
     }
@@ -154,11 +154,11 @@ impl Question {
     /// Returns its approximate memory use in bytes.
     pub(super) fn bytes(&self) -> usize {
         let about = match &self.about {
-            About::Call { held, brief, .. } => held.bytes() + brief.len(),
-            About::Form(form) => json_len(form),
-            About::Content(text) => text.len(),
-            About::Choices(choices, _) => choices.iter().map(String::len).sum(),
-            About::Run { .. } | About::Free => 0,
+            QuestionSubject::Call { held, brief, .. } => held.bytes() + brief.len(),
+            QuestionSubject::Form(form) => json_len(form),
+            QuestionSubject::Content(text) => text.len(),
+            QuestionSubject::Choices(choices, _) => choices.iter().map(String::len).sum(),
+            QuestionSubject::Run { .. } | QuestionSubject::Free => 0,
         };
         self.message.len() + about
     }
@@ -168,11 +168,15 @@ impl Question {
     /// Returns the answer of `ask_user` while the user has not answered.
     pub(crate) fn put(&self, token: &str) -> Value {
         let (message, more) = match &self.about {
-            About::Content(_) => {
+            QuestionSubject::Content(_) => {
                 (&self.message, ", or {\"decision\": \"approve\", \"content\": \"the edited text\"}")
             }
-            About::Call { brief, .. } => (brief, ". On a yes the call runs, and its result is the answer"),
-            About::Run { .. } => (&self.message, ". On a yes the run goes on, and its result is the answer"),
+            QuestionSubject::Call { brief, .. } => {
+                (brief, ". On a yes the call runs, and its result is the answer")
+            }
+            QuestionSubject::Run { .. } => {
+                (&self.message, ". On a yes the run goes on, and its result is the answer")
+            }
             _ => (&self.message, ""),
         };
         let hint = format!(
@@ -185,7 +189,7 @@ impl Question {
             "hint": hint,
             "next_step": { "tool": "ask_user", "arguments": { "token": token } },
         });
-        if let About::Form(form) = &self.about {
+        if let QuestionSubject::Form(form) = &self.about {
             answer["form"] = form.clone();
         }
         answer
@@ -194,9 +198,10 @@ impl Question {
     /// Reads an answer, together with edited content. An unclear answer repeats the question.
     pub(crate) fn read(&self, token: &str, said: &Value, content: Option<&str>) -> Result<Value, Value> {
         let beside = match (&self.about, content) {
-            (About::Content(_) | About::Call { .. } | About::Run { .. }, Some(content)) => {
-                Some(with_content(said, content))
-            }
+            (
+                QuestionSubject::Content(_) | QuestionSubject::Call { .. } | QuestionSubject::Run { .. },
+                Some(content),
+            ) => Some(with_content(said, content)),
             _ => None,
         };
         let said = beside.as_ref().unwrap_or(said);
@@ -204,7 +209,7 @@ impl Question {
     }
 }
 
-impl About {
+impl QuestionSubject {
     /// Returns the subject of a question, with what people see of it.
     pub(super) fn of(arguments: &AskArguments) -> Self {
         match (&arguments.form, &arguments.content) {

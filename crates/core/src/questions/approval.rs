@@ -9,7 +9,7 @@ use nonet_servers::catalog::Tool;
 use nonet_text::{fault::Fault, results::json_len};
 use serde_json::{Map, Value, json};
 
-use crate::{AppArguments, call::Request};
+use crate::{AppArguments, call::CallRequest};
 use nonet_state::{
     grants::{Approval, ApprovalAsked, RunApproval, grant_key, not_allowed},
     session::Caller,
@@ -57,7 +57,7 @@ pub(crate) struct ApprovalRequest {
 /// A call that runs once the user has approved it.
 #[derive(Clone, Debug)]
 pub(crate) enum HeldCall {
-    Tool(Box<Request>),
+    Tool(Box<CallRequest>),
     App(Box<AppArguments>),
 }
 

@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use nonet_base::text::{clip, escaped};
 use nonet_schema::Schema;
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use serde_json::{Value, json};
 
-use super::about::{About, Question};
+use super::about::{Question, QuestionSubject};
 
 /// The maximum number of choices in a workflow's question, and the maximum size of the question in bytes.
 const MAX_CHOICES: usize = 200;
@@ -51,7 +51,7 @@ impl AskArguments {
 
     /// Creates the question of a workflow's step. Without a limit, it waits indefinitely for its answer.
     pub(crate) fn of_step(id: &str, mut written: Value, timeout_ms: Option<u64>) -> Result<Self, Fault> {
-        let wrong = |message: String| Fault::new(Code::InvalidParams, message);
+        let wrong = |message: String| Fault::new(FaultCode::InvalidParams, message);
         match written.get_mut("choices") {
             Some(Value::Array(choices)) => {
                 if choices.len() > MAX_CHOICES {
@@ -84,14 +84,14 @@ impl AskArguments {
 
     /// Returns the question as asked in the chat.
     pub(crate) fn in_chat(&self) -> Question {
-        let about = About::of(self);
+        let about = QuestionSubject::of(self);
         let mut message = self.message();
-        if let About::Choices(choices, _) = &about {
+        if let QuestionSubject::Choices(choices, _) = &about {
             for (n, choice) in choices.iter().enumerate() {
                 message.push_str(&format!("\n{}. {choice}", n + 1));
             }
         }
-        if matches!(about, About::Content(_)) {
+        if matches!(about, QuestionSubject::Content(_)) {
             message.push_str("\n\nApprove, deny, or say what to change.");
         }
         Question::new(about, message)

@@ -4,12 +4,12 @@ use nonet_base::text;
 use nonet_servers::downstream::EscapedTexts;
 use nonet_text::{
     answers::{self, Decision},
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     secrets::asked_in,
 };
 use serde_json::{Map, Value, json};
 
-use super::{AskArguments, about::About};
+use super::{AskArguments, about::QuestionSubject};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum FormReply {
@@ -41,11 +41,11 @@ impl FormReply {
     }
 }
 
-pub(super) fn form_for(arguments: &AskArguments, about: &About) -> Value {
-    if let About::Form(form) = about {
+pub(super) fn form_for(arguments: &AskArguments, about: &QuestionSubject) -> Value {
+    if let QuestionSubject::Form(form) = about {
         return form.clone();
     }
-    if let About::Content(content) = about {
+    if let QuestionSubject::Content(content) = about {
         return json!({
             "type": "object",
             "properties": {
@@ -57,8 +57,8 @@ pub(super) fn form_for(arguments: &AskArguments, about: &About) -> Value {
         });
     }
     let mut answer = match about {
-        About::Choices(choices, false) => json!({ "type": "string", "enum": choices }),
-        About::Choices(choices, true) => {
+        QuestionSubject::Choices(choices, false) => json!({ "type": "string", "enum": choices }),
+        QuestionSubject::Choices(choices, true) => {
             json!({ "type": "array", "items": { "type": "string", "enum": choices } })
         }
         _ => json!({ "type": "string" }),
@@ -75,7 +75,7 @@ pub(super) fn form_for(arguments: &AskArguments, about: &About) -> Value {
 /// Rejects forms that are not flat or that ask for a secret: the model would read the secret.
 pub(super) fn check_form(form: &Value) -> Result<(), Fault> {
     let bad = |message: String| {
-        Fault::new(Code::InvalidParams, message).next(
+        Fault::new(FaultCode::InvalidParams, message).next(
             "ask_user",
             json!({ "question": "...", "form": { "type": "object", "properties": { "city": { "type": "string" } } } }),
         )

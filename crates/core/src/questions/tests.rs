@@ -5,14 +5,14 @@ use nonet_parts::quotas::Account;
 use nonet_servers::catalog::{Catalog, CatalogSource, Listing};
 
 use super::*;
-use crate::call::Request;
+use crate::call::CallRequest;
 use nonet_state::session::Session;
 
 fn arguments(value: Value) -> AskArguments {
     serde_json::from_value(value).expect("arguments")
 }
 
-async fn ask(questions: &Questions, caller: &Caller, value: Value) -> Result<Value, Code> {
+async fn ask(questions: &Questions, caller: &Caller, value: Value) -> Result<Value, FaultCode> {
     match questions.ask_user(caller, arguments(value)).await {
         Ok(AskOutcome::Answer(answer)) => Ok(answer),
         Ok(AskOutcome::Run(held)) => Ok(json!({ "runs": format!("{held:?}") })),
@@ -36,12 +36,12 @@ async fn a_token_is_good_once_and_for_an_hour() {
     let answer = json!({ "token": token, "answer": "Bonn" });
     let expected = json!({ "status": "answered", "answer": "Bonn" });
     assert_eq!(ask(&questions, &caller, answer.clone()).await, Ok(expected));
-    assert_eq!(ask(&questions, &caller, answer).await, Err(Code::NotFound));
+    assert_eq!(ask(&questions, &caller, answer).await, Err(FaultCode::NotFound));
 
     let token = open(&questions, &caller).await;
     tokio::time::advance(QUESTION_AGE).await;
     let late = json!({ "token": token, "answer": "Bonn" });
-    assert_eq!(ask(&questions, &caller, late).await, Err(Code::NotFound));
+    assert_eq!(ask(&questions, &caller, late).await, Err(FaultCode::NotFound));
 }
 
 #[tokio::test(start_paused = true)]
@@ -59,7 +59,7 @@ async fn the_oldest_question_of_the_same_client_makes_room() {
     }
     assert_eq!(questions.open.len(), 4);
     let answer = |token: &str| json!({ "token": token, "answer": "Bonn" });
-    assert_eq!(ask(&questions, &caller, answer(&first)).await, Err(Code::NotFound));
+    assert_eq!(ask(&questions, &caller, answer(&first)).await, Err(FaultCode::NotFound));
     assert!(ask(&questions, &other, answer(&theirs)).await.is_ok());
 
     // Large questions reach the limit sooner.
@@ -93,17 +93,17 @@ async fn an_approval_is_for_one_call_of_one_owner() {
         match questions.approve(caller, tool, params, asked).await? {
             ApprovalOutcome::By(_) => Ok(()),
             ApprovalOutcome::Unasked(unasked) => {
-                let request = Request { name: tool.full.to_string(), ..Request::default() };
+                let request = CallRequest { name: tool.full.to_string(), ..CallRequest::default() };
                 Err(questions.hold(caller, *unasked, HeldCall::Tool(Box::new(request))))
             }
         }
     };
     let approve = async |caller: &Caller, path: &str| approve_as(&tool, caller, path).await;
     let fault = approve(&one, "a").await.expect_err("the user has not agreed");
-    assert_eq!(fault.code, Code::NeedsApproval);
+    assert_eq!(fault.code, FaultCode::NeedsApproval);
     let token = questions.open.iter().next().expect("a question").key().clone();
     let yes = json!({ "token": token, "answer": "allow" });
-    assert_eq!(ask(&questions, &other, yes.clone()).await, Err(Code::NotFound));
+    assert_eq!(ask(&questions, &other, yes.clone()).await, Err(FaultCode::NotFound));
     let approved = ask(&questions, &one, yes).await.expect("an answer");
     assert!(approved["runs"].as_str().is_some_and(|held| held.contains("files.write")), "{approved}");
 

@@ -159,7 +159,8 @@ mod tests {
     #[test]
     fn what_protects_is_missed() {
         let parse = |text: &str| {
-            let loaded = config::parse(text, Path::new("/f"), config::Sources::NONE).expect("it is usable");
+            let loaded =
+                config::parse(text, Path::new("/f"), config::ValueSources::NONE).expect("it is usable");
             assert!(loaded.faults.is_empty(), "{:?}", loaded.faults);
             loaded.config
         };

@@ -107,16 +107,20 @@ async fn a_short_deadline_leaves_time_for_a_small_call() {
 #[tokio::test(start_paused = true)]
 async fn the_caller_is_told_of_the_end_unless_its_protocol_has_tasks() {
     for (as_task, takes, told) in [
-        (AsTask::Never, 61, true),
-        (AsTask::IfSlow, 61, false),
-        (AsTask::IfSlow, 1, false),
-        (AsTask::AtOnce, 1, false),
+        (TaskMode::Never, 61, true),
+        (TaskMode::IfSlow, 61, false),
+        (TaskMode::IfSlow, 1, false),
+        (TaskMode::AtOnce, 1, false),
     ] {
         let (jobs, caller) = (jobs(), Caller { as_task, ..caller() });
         let other = Session::new(None);
         let answer = launch(false).wait(&jobs, &caller, work(Duration::from_secs(takes))).await;
         let task = matches!(answer, Err(Interrupt::Task(_)));
-        assert_eq!(task, as_task == AsTask::AtOnce || as_task == AsTask::IfSlow && takes > 60, "{as_task:?}");
+        assert_eq!(
+            task,
+            as_task == TaskMode::AtOnce || as_task == TaskMode::IfSlow && takes > 60,
+            "{as_task:?}"
+        );
         tokio::time::sleep(HOUR).await;
         assert_eq!(jobs.running(), 0);
         assert_eq!((caller.session.mailbox.waiting(), other.mailbox.waiting()), (usize::from(told), 0));

@@ -2,7 +2,7 @@
 
 use std::{fmt, path::Path};
 
-use nonet_config::{self as config, ConfigFault, LoadError, LoadedConfig, Policy, Sources, written_key};
+use nonet_config::{self as config, ConfigFault, LoadError, LoadedConfig, Policy, ValueSources, written_key};
 
 use super::{ServersFile, server_text};
 use crate::{
@@ -96,7 +96,7 @@ pub fn edit_table(
     text: &str,
     is_shown: impl Fn(&str) -> bool,
     options: ImportOptions,
-    sources: Sources,
+    sources: ValueSources,
     machine: &Machine,
 ) -> Result<TableEdit, EditError> {
     let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
@@ -192,7 +192,7 @@ pub fn set_tool_policy(
     server: &str,
     tool: &str,
     policy: Option<Policy>,
-    sources: Sources,
+    sources: ValueSources,
     machine: &Machine,
 ) -> Result<TableEdit, EditError> {
     let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
@@ -247,7 +247,7 @@ pub fn give_token(
     server: &str,
     token: &str,
     options: ImportOptions,
-    sources: Sources,
+    sources: ValueSources,
     machine: &Machine,
 ) -> Result<TableEdit, EditError> {
     let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);
@@ -281,7 +281,7 @@ pub fn pass_variable(
     servers_toml: &Path,
     server: &str,
     variable: &str,
-    sources: Sources,
+    sources: ValueSources,
     machine: &Machine,
 ) -> Result<TableEdit, EditError> {
     let one = |fault: HostFault| EditError::Faults(vec![TableFault::from(fault)]);

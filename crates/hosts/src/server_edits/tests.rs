@@ -273,7 +273,7 @@ fn the_lines_of_a_server_are_edited_and_nothing_else() {
         assert_eq!(table.text, shown, "{before:?}");
         let is_shown = |whole: &str| whole == table.whole;
         let edit =
-            edit_table(&place.file(), "a", new, is_shown, KEPT, Sources::NONE, &place.machine).unwrap();
+            edit_table(&place.file(), "a", new, is_shown, KEPT, ValueSources::NONE, &place.machine).unwrap();
         edit.imported.apply().unwrap();
         assert_eq!(place.text(), after, "{before:?}");
     };
@@ -305,7 +305,7 @@ fn a_text_that_is_not_taken_tells_the_line() {
         text,
         |_| true,
         KEPT,
-        Sources::NONE,
+        ValueSources::NONE,
         &place.machine,
     ) {
         Err(EditError::Faults(faults)) => {
@@ -329,7 +329,7 @@ fn a_text_that_is_not_taken_tells_the_line() {
     check("[servers.a]\ncommand = 'x'\n[servers.c]\ncommand = 'c'", "0: the text changes more than");
     check("[servers.a]\ncommand = 'x'\n[servers.b]\ncommand = 'c'", "");
     assert_eq!(place.text(), before);
-    let stale = edit_table(&place.file(), "a", "", |_| false, KEPT, Sources::NONE, &place.machine);
+    let stale = edit_table(&place.file(), "a", "", |_| false, KEPT, ValueSources::NONE, &place.machine);
     assert!(matches!(stale, Err(EditError::Stale(_))));
 
     for text in [

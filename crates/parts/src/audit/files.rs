@@ -60,7 +60,7 @@ pub(super) fn path_of(folder: &Path, chain: u32, first: u64) -> PathBuf {
 }
 
 /// Takes a chain that no other gateway writes and whose end this key fits. Returns the chain, its lock and its end.
-pub(super) fn take_chain(folder: &Path, key: &ChainKey) -> io::Result<(u32, File, End)> {
+pub(super) fn take_chain(folder: &Path, key: &ChainKey) -> io::Result<(u32, File, ChainEnd)> {
     private_folder(folder)?;
     for chain in 1..=MAX_CHAINS {
         let lock = lock_file(&folder.join(format!("audit-{chain}.lock")))?;
@@ -86,7 +86,7 @@ pub(super) fn lock_again(folder: &Path, chain: u32) -> Option<File> {
 
 /// The end of a chain.
 #[derive(Debug, Default)]
-pub(super) struct End {
+pub(super) struct ChainEnd {
     pub head: ChainHead,
     /// The last file, and the length of its whole lines.
     pub file: Option<(PathBuf, u64)>,
@@ -132,10 +132,10 @@ pub(super) fn heads(folder: &Path, own: u32, key: &ChainKey) -> Value {
 }
 
 /// Finds the end of a chain.
-pub(super) fn end_of(folder: &Path, chain: u32, key: &ChainKey) -> io::Result<End> {
+pub(super) fn end_of(folder: &Path, chain: u32, key: &ChainKey) -> io::Result<ChainEnd> {
     let mut files = chain_files(folder)?;
     files.retain(|file| file.chain == chain);
-    let mut end = End::default();
+    let mut end = ChainEnd::default();
     for (at, file) in files.iter().rev().enumerate() {
         let (begin, bytes) = tail(&file.path)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);

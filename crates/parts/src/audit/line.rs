@@ -84,7 +84,7 @@ pub enum Approver {
 
 /// The content of a line, apart from its place in the chain. Unknown fields are left out.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Entry {
+pub struct AuditEntry {
     /// `call`, or the name of another event.
     pub event: &'static str,
     /// The client's name, as the client states it.
@@ -153,7 +153,7 @@ struct AuditLine<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     keyed: bool,
     #[serde(flatten)]
-    entry: &'a Entry,
+    entry: &'a AuditEntry,
 }
 
 /// Appends a line to `out` and moves the head of the chain to it. Returns where the line begins.
@@ -162,7 +162,7 @@ pub(super) fn write(
     head: &mut ChainHead,
     at_ms: u64,
     gateway: &str,
-    entry: &Entry,
+    entry: &AuditEntry,
     key: &ChainKey,
 ) -> usize {
     let begin = out.len();
@@ -231,7 +231,12 @@ mod tests {
     #[test]
     fn a_line_is_read_as_it_was_written_and_no_other_way() {
         let (mut out, mut head) = (Vec::new(), ChainHead::default());
-        let entry = Entry { event: "call", tool: "shop.buy".into(), outcome: Some("ok"), ..Entry::default() };
+        let entry = AuditEntry {
+            event: "call",
+            tool: "shop.buy".into(),
+            outcome: Some("ok"),
+            ..AuditEntry::default()
+        };
         let (plain, keyed) = (ChainKey::default(), ChainKey::new(Some("a key of the user")));
         write(&mut out, &mut head, 1_700_000_000_123, "g", &entry, &plain);
         let begin = write(&mut out, &mut head, 1_700_000_000_123, "g", &entry, &plain);

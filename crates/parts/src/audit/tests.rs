@@ -20,7 +20,7 @@ fn open(settings: &AuditSettings) -> Audit {
 }
 
 async fn call(audit: &Audit, tool: &str) {
-    let entry = Entry { tool: tool.into(), client: "test".into(), ..Entry::default() };
+    let entry = AuditEntry { tool: tool.into(), client: "test".into(), ..AuditEntry::default() };
     audit.call(entry, &json!({ "n": 1 })).end("ok").await.expect("written");
 }
 
@@ -238,7 +238,7 @@ async fn a_chain_that_is_gone_or_cut_off_is_missed_by_the_others() {
     };
     let mut forged = (cut.join("\n") + "\n").into_bytes();
     for _ in 0..3 {
-        let entry = Entry { event: "call", ..Entry::default() };
+        let entry = AuditEntry { event: "call", ..AuditEntry::default() };
         line::write(&mut forged, &mut head, 0, "g", &entry, &ChainKey::default());
     }
     fs::write(&second, forged).expect("written");
@@ -298,7 +298,7 @@ async fn only_the_key_makes_lines_of_a_keyed_chain() {
         &mut head,
         0,
         "g",
-        &Entry { event: "call", ..Entry::default() },
+        &AuditEntry { event: "call", ..AuditEntry::default() },
         &ChainKey::default(),
     );
     fs::write(&first, forged).expect("written");
@@ -314,9 +314,9 @@ async fn a_call_that_is_dropped_has_its_line_too() {
     let folder = folder();
     let settings = settings(folder.path());
     let audit = open(&settings);
-    drop(audit.call(Entry { tool: "a.dropped".into(), ..Entry::default() }, &json!({})));
-    audit.call(Entry { tool: "a.forgotten".into(), ..Entry::default() }, &json!({})).forget();
-    let open_call = audit.call(Entry { tool: "a.open".into(), ..Entry::default() }, &json!({}));
+    drop(audit.call(AuditEntry { tool: "a.dropped".into(), ..AuditEntry::default() }, &json!({})));
+    audit.call(AuditEntry { tool: "a.forgotten".into(), ..AuditEntry::default() }, &json!({})).forget();
+    let open_call = audit.call(AuditEntry { tool: "a.open".into(), ..AuditEntry::default() }, &json!({}));
     audit.stop().await;
     drop(open_call);
     let lines = lines(folder.path());
@@ -356,7 +356,7 @@ async fn calls_are_refused_or_go_on_while_nothing_can_be_written() {
         let audit = open(&settings);
         // The first call waits for the failure; the others meet it. None waits for the disk.
         for n in 0..3 {
-            let entry = Entry { tool: "shop.first".into(), ..Entry::default() };
+            let entry = AuditEntry { tool: "shop.first".into(), ..AuditEntry::default() };
             let ended = audit.call(entry, &json!({ "n": n })).end("ok");
             let ended = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("an answer");
             assert_eq!(ended.is_err(), on_failure == OnAuditFailure::Refuse, "{ended:?}");
@@ -408,7 +408,7 @@ async fn params_are_hashed_with_a_key_and_shown_without_secrets() {
     let audit = open(&settings);
     audit.hide(vec!["value-of-the-config".into()]);
     let params = json!({ "text": "with value-of-the-config", "password": "blue monkey 9", "n": 1 });
-    audit.call(Entry::default(), &params).end("ok").await.expect("written");
+    audit.call(AuditEntry::default(), &params).end("ok").await.expect("written");
     audit.stop().await;
     let line = &lines(folder.path())[1];
     assert_eq!(line["params"]["text"], r#"{"text":"with ***","password":"***","n":1}"#);

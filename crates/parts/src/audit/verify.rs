@@ -47,7 +47,7 @@ pub struct ChainReport {
     pub lost: u64,
     /// Where the chain is broken.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub broken: Option<Break>,
+    pub broken: Option<ChainBreak>,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -56,7 +56,7 @@ fn is_zero(count: &u64) -> bool {
 
 /// The first place where a chain is broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Break {
+pub struct ChainBreak {
     /// The file.
     pub file: PathBuf,
     /// The line in the file, from 1.
@@ -147,7 +147,7 @@ fn find_sightings(file: &ChainFile, into: &mut BTreeMap<u32, Vec<Sighting>>) -> 
 fn gone(folder: &Path, chain: u32, sightings: &[Sighting]) -> ChainReport {
     let by = sightings.first().map(Sighting::by).unwrap_or_default();
     let why = format!("it has no file any more, but {by} saw it");
-    let broken = Some(Break { file: folder.into(), line: 0, why });
+    let broken = Some(ChainBreak { file: folder.into(), line: 0, why });
     ChainReport { chain, broken, ..ChainReport::default() }
 }
 
@@ -192,7 +192,7 @@ fn verify_chain(
     for file in files {
         if let Err(why) = reader.file(file)? {
             let (file, line) = reader.at;
-            reader.report.broken = Some(Break { file, line, why });
+            reader.report.broken = Some(ChainBreak { file, line, why });
             return Ok(reader.report);
         }
     }
@@ -208,16 +208,16 @@ fn verify_chain(
 
 impl Reader<'_> {
     /// Returns what is broken about a chain whose lines are all intact.
-    fn end(&self, files: &[ChainFile]) -> Option<Break> {
+    fn end(&self, files: &[ChainFile]) -> Option<ChainBreak> {
         let last = self.report.last;
-        let at_end = |why| Some(Break { file: self.at.0.clone(), line: self.at.1, why });
+        let at_end = |why| Some(ChainBreak { file: self.at.0.clone(), line: self.at.1, why });
         let removed = self.begins_after.as_ref().filter(|before| self.report.chain > 0 && before.seq > 0);
         if let Some(before) = removed {
             let why = format!(
                 "the lines up to {} are missing, and no later line says that they were removed",
                 before.seq
             );
-            return Some(Break { file: files.first()?.path.clone(), line: 1, why });
+            return Some(ChainBreak { file: files.first()?.path.clone(), line: 1, why });
         }
         if let Some(seen) = self.sightings.iter().find(|seen| seen.head.seq > last) {
             return at_end(format!(

@@ -18,8 +18,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Shared,
-    files::{self, End, chain_files, path_of},
-    line::{self, ChainHead, ChainKey, Entry},
+    files::{self, ChainEnd, chain_files, path_of},
+    line::{self, AuditEntry, ChainHead, ChainKey},
     mask,
 };
 use crate::trace::AuditExport;
@@ -43,7 +43,7 @@ const MAX_TORN: usize = 2_000;
 /// A message to the thread.
 pub(super) enum WriterMessage {
     /// An entry, its time, and the sender that is notified once the line is on disk.
-    Line { at_ms: u64, entry: Box<Entry>, written: Option<oneshot::Sender<()>> },
+    Line { at_ms: u64, entry: Box<AuditEntry>, written: Option<oneshot::Sender<()>> },
     /// Begin the log even if no entry follows.
     Begin,
     /// Stop, and notify the sender once everything is on disk.
@@ -72,7 +72,7 @@ pub(super) struct Writer {
     key: ChainKey,
     chain: Option<Chain>,
     /// Entries without a number.
-    entries: VecDeque<(u64, Box<Entry>)>,
+    entries: VecDeque<(u64, Box<AuditEntry>)>,
     /// Numbered lines that are not in the file yet, and the number of the first one.
     pending: (Vec<u8>, u64),
     /// Callers that wait until their lines are on disk.
@@ -348,7 +348,7 @@ impl Writer {
         let named =
             |error: io::Error| io::Error::new(error.kind(), format!("`{}`: {error}", folder.display()));
         let (number, lock, end) = files::take_chain(&folder, &self.key).map_err(named)?;
-        let End { head, file, torn, lacks_newline, is_damaged, .. } = end;
+        let ChainEnd { head, file, torn, lacks_newline, is_damaged, .. } = end;
         let (path, len) = file.unwrap_or_else(|| (path_of(&folder, number, head.seq + 1), 0));
         let file = files::open(&path).map_err(named)?;
         let mut chain = Chain { number, _lock: lock, head, file, path, len, is_dirty: torn.is_some() };
@@ -402,12 +402,12 @@ impl Chain {
     }
 }
 
-fn event(event: &'static str, about: Value) -> Box<Entry> {
+fn event(event: &'static str, about: Value) -> Box<AuditEntry> {
     let about = match about {
         Value::Object(about) => about,
         _ => Map::new(),
     };
-    Box::new(Entry { event, about, ..Entry::default() })
+    Box::new(AuditEntry { event, about, ..AuditEntry::default() })
 }
 
 fn name_of(path: &Path) -> String {

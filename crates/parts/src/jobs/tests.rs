@@ -30,8 +30,8 @@ fn me() -> JobOwner {
     owner(Some(1), None, false)
 }
 
-fn start(owner: JobOwner) -> Start {
-    Start {
+fn start(owner: JobOwner) -> JobStart {
+    JobStart {
         label: "shop.buy".into(),
         owner,
         began: Instant::now(),
@@ -130,7 +130,7 @@ async fn a_job_has_its_place_until_it_ends() {
     let begin = |launch: bool| if launch { account.job() } else { account.call() };
     let hand_over = |admission: crate::quotas::Admission| {
         let place = Some(admission.into_job(&account));
-        jobs.adopt(Start { place, ..start(me()) }, tokio::spawn(std::future::pending()), |_| {})
+        jobs.adopt(JobStart { place, ..start(me()) }, tokio::spawn(std::future::pending()), |_| {})
     };
     let first = hand_over(begin(true).expect("there is room"));
     assert_eq!(begin(true).err(), Some(QuotaExceeded::Jobs(1)));
@@ -193,13 +193,13 @@ async fn the_end_of_a_job_is_that_of_its_work() {
 #[tokio::test(start_paused = true)]
 async fn progress_is_shown_until_the_end() {
     let jobs = jobs();
-    let progress: Progress = Arc::new(|| Some(json!({ "progress": 2 })));
+    let progress: JobProgress = Arc::new(|| Some(json!({ "progress": 2 })));
     let work = tokio::time::sleep(Duration::from_secs(5));
     let running = tokio::spawn(async move {
         work.await;
         json!({}).into()
     });
-    let job = jobs.adopt(Start { progress, ..start(me()) }, running, |_| {});
+    let job = jobs.adopt(JobStart { progress, ..start(me()) }, running, |_| {});
     assert_eq!(job.summary().progress, Some(json!({ "progress": 2 })));
     job.wait(HOUR).await.expect("it ends");
     assert_eq!(job.summary().progress, None);

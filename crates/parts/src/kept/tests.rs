@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::jobs::Start;
+use crate::jobs::JobStart;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const BUDGET: usize = 10_000;
@@ -38,7 +38,7 @@ async fn keep(kept: &KeptResults, owner: &JobOwner, result: Value) -> String {
     kept.keep(owner, Arc::new(result)).await.expect("it is kept").reference
 }
 
-async fn fetch(kept: &KeptResults, owner: &JobOwner, query: Value) -> Result<Value, Code> {
+async fn fetch(kept: &KeptResults, owner: &JobOwner, query: Value) -> Result<Value, FaultCode> {
     let query = query.as_object().cloned().expect("an object");
     kept.fetch(owner, query, BUDGET).await.map_err(|fault| fault.code)
 }
@@ -65,7 +65,7 @@ async fn a_result_is_shown_to_its_owner_through_every_gateway() {
             let page = fetch(kept, &owner(by), query.clone()).await;
             assert_eq!(
                 page.map(|page| page["total"].clone()),
-                if shown { Ok(json!(3)) } else { Err(Code::NotFound) }
+                if shown { Ok(json!(3)) } else { Err(FaultCode::NotFound) }
             );
         }
     }
@@ -118,7 +118,7 @@ async fn a_result_is_read_by_a_filter() {
         async |filter: &str| fetch(&kept, &owner(None), json!({ "ref": reference, "select": filter })).await;
     assert_eq!(select(".[1:]").await.expect("rows")["total"], 2);
     assert_eq!(select(".[2].id").await.expect("a value")["value"], 2);
-    assert_eq!(select(".[").await, Err(Code::InvalidParams));
+    assert_eq!(select(".[").await, Err(FaultCode::InvalidParams));
     assert_eq!(select("  ").await.expect("all rows")["total"], 3);
     let page = json!({ "content": [{ "type": "text", "text": "{\"events\": [1, 2]}" }] });
     let query = json!({ "ref": keep(&kept, &owner(None), page).await, "select": ".result.events | length" });
@@ -145,16 +145,16 @@ async fn params_take_kept_results_by_their_references() {
     let template = json!({ "id": format!("{{{{ref:{reference}[2].id}}}}"), "other": "{{name}}" });
     let filled = fill(&owner(None), template.clone()).await;
     assert_eq!(filled, Ok(Some(json!({ "id": 2, "other": "{{name}}" }))));
-    assert_eq!(fill(&owner(Some("work")), template).await, Err(Code::NotFound));
+    assert_eq!(fill(&owner(Some("work")), template).await, Err(FaultCode::NotFound));
     let lost = json!({ "id": format!("{{{{ref:{reference}[9].id}}}}") });
-    assert_eq!(fill(&owner(None), lost).await, Err(Code::NotFound));
+    assert_eq!(fill(&owner(None), lost).await, Err(FaultCode::NotFound));
     // A blank, and no `ref:`, are forgiven.
     for form in [format!("{{{{ref: {reference} [2].id}}}}"), format!("{{{{{reference}[-1].id}}}}")] {
         assert_eq!(fill(&owner(None), json!(form)).await, Ok(Some(json!(2))), "{form}");
     }
     // Text in braces is a fault only in the place of a reference, unless it is said to be text.
     assert_eq!(fill(&owner(None), json!("{{ref}} {{name}} {{a..b}}")).await, Ok(None));
-    assert_eq!(fill(&owner(None), json!("{{ref:main}} {{name}}")).await, Err(Code::InvalidParams));
+    assert_eq!(fill(&owner(None), json!("{{ref:main}} {{name}}")).await, Err(FaultCode::InvalidParams));
     let literal = fill(&owner(None), json!("{{literal:ref:main}} {{name}}")).await;
     assert_eq!(literal, Ok(Some(json!("{{ref:main}} {{name}}"))));
 }
@@ -185,7 +185,7 @@ async fn the_result_of_a_task_is_there_once_the_task_has_ended() {
     let kept = in_memory();
     let me = JobOwner { session: Some(1), ..owner(None) };
     let (end, ended) = tokio::sync::oneshot::channel();
-    let start = Start {
+    let start = JobStart {
         label: "shop.rows".into(),
         owner: me.clone(),
         began: Instant::now(),
@@ -204,5 +204,8 @@ async fn the_result_of_a_task_is_there_once_the_task_has_ended() {
     let page = fetch(&kept, &me, json!({ "ref": job.id })).await.expect("it is kept");
     assert_eq!(page["total"], 3);
     let other = JobOwner { session: Some(2), ..owner(None) };
-    assert_eq!(kept.of_task(&other, &job.id, BUDGET).await.map_err(|fault| fault.code), Err(Code::NotFound));
+    assert_eq!(
+        kept.of_task(&other, &job.id, BUDGET).await.map_err(|fault| fault.code),
+        Err(FaultCode::NotFound)
+    );
 }

@@ -62,7 +62,7 @@ fn a_refusal_says_what_to_end() {
         QuotaExceeded::Sessions(100),
     ] {
         let fault = Fault::from(exhausted);
-        assert!(fault.code == Code::RateLimited && fault.retryable && fault.retry_after_ms.is_some());
+        assert!(fault.code == FaultCode::RateLimited && fault.retryable && fault.retry_after_ms.is_some());
         assert!(fault.message.contains("quotas.") || exhausted == QuotaExceeded::Requests(128), "{fault}");
         assert!(fault.next_step.is_some() && fault.message.contains("Nothing was sent"), "{fault}");
     }

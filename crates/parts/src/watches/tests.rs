@@ -24,13 +24,13 @@ fn finding(found: F) -> WatchFinding {
     }
 }
 
-fn take(watch: &mut Watch, found: F) -> Option<News> {
+fn take(watch: &mut Watch, found: F) -> Option<WatchNews> {
     watch.take(finding(found), 0, 1)
 }
 
 /// Returns why each of these checks has news; `-` for none.
 fn whys(watch: &mut Watch, found: &[F]) -> String {
-    let why = |news: News| json!(news.why).as_str().expect("a word").to_string();
+    let why = |news: WatchNews| json!(news.why).as_str().expect("a word").to_string();
     found.iter().map(|one| take(watch, *one).map_or("-".into(), why)).collect::<Vec<_>>().join(" ")
 }
 
@@ -75,7 +75,7 @@ fn a_change_comes_with_the_value_before_it() {
 fn a_summary_counts_what_came_since_the_last() {
     let mut watch = Watch { max_checks: 5, ..watch(NotifyWhen::Summary) };
     assert_eq!(whys(&mut watch, &[V(1), E]), "- -");
-    let counts = |checks, changes, errors| Some(Counts { checks, changes, errors });
+    let counts = |checks, changes, errors| Some(WatchCounts { checks, changes, errors });
     assert_eq!(take(&mut watch, V(2)).and_then(|news| news.counts), counts(3, 1, 1));
     assert_eq!(take(&mut watch, V(2)), None);
     let last = take(&mut watch, V(3)).expect("news");
@@ -94,7 +94,7 @@ fn five_failures_in_a_row_pause_it() {
     assert!(watch.pause() && !watch.pause());
     // A check that was in flight when the watch was paused.
     assert_eq!(whys(&mut watch, &[V(3)]), "-");
-    assert_eq!(watch.counts, Counts { checks: 17, changes: 2, errors: 13 });
+    assert_eq!(watch.counts, WatchCounts { checks: 17, changes: 2, errors: 13 });
 }
 
 #[test]

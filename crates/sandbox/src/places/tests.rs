@@ -25,8 +25,8 @@ impl Home {
         self.0.path().join(inside)
     }
 
-    fn spec(&self) -> Spec {
-        Spec {
+    fn spec(&self) -> SandboxSpec {
+        SandboxSpec {
             server: "s".into(),
             read: Vec::new(),
             write: None,
@@ -44,7 +44,7 @@ impl Home {
     }
 
     /// Returns the places of a command whose words may contain `~`, with the home folder shown as `~`.
-    fn places(&self, spec: &Spec, command: &[&str]) -> Result<Places, SetUpFault> {
+    fn places(&self, spec: &SandboxSpec, command: &[&str]) -> Result<Places, SetUpFault> {
         let home = self.0.path().to_string_lossy();
         let command: Vec<OsString> = command.iter().map(|word| word.replace('~', &home).into()).collect();
         let variables =
@@ -92,7 +92,7 @@ fn paths_of_the_configuration_exist_and_are_not_too_broad() {
     let home = Home::new();
     let refused = |read: &[&str], write: &[&str]| {
         let paths = |all: &[&str]| all.iter().map(|path| home.path(path)).collect();
-        let spec = Spec { read: paths(read), write: Some(paths(write)), ..home.spec() };
+        let spec = SandboxSpec { read: paths(read), write: Some(paths(write)), ..home.spec() };
         home.places(&spec, &["/usr/bin/env"]).map(drop).map_err(|fault| fault.to_string())
     };
     assert_eq!(refused(&["files", ".ssh"], &["files/data"]), Ok(()));
@@ -101,7 +101,8 @@ fn paths_of_the_configuration_exist_and_are_not_too_broad() {
     assert!(refused(&[], &[""]).unwrap_err().contains("the whole machine"));
     assert!(refused(&[], &["/etc"]).unwrap_err().contains("the whole machine"));
     // A path named explicitly is not hidden; Nonet's own paths always are.
-    let spec = Spec { read: vec![home.path("."), home.path(".ssh"), home.path("state")], ..home.spec() };
+    let spec =
+        SandboxSpec { read: vec![home.path("."), home.path(".ssh"), home.path("state")], ..home.spec() };
     let hidden = home.places(&spec, &["/usr/bin/env"]).unwrap().hidden;
     assert!(!hidden.contains(&home.path(".ssh")) && hidden.contains(&home.path(".aws")));
     assert!(hidden.contains(&home.path("state")) && hidden.contains(&home.path("servers.toml")));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::{
     Boosts, Document, EmbedError, Embedder, Index, Passage, Rules, Settings,
-    onnx::{Attribute, FLOAT, Graph, INT, Model, OnnxNode, Opset, Tensor, ValueInfo},
+    onnx::{Attribute, FLOAT, INT, OnnxGraph, OnnxModel, OnnxNode, Opset, Tensor, ValueInfo},
     prepare,
 };
 
@@ -89,7 +89,7 @@ impl Folder {
         self.file(name, value.to_string().as_bytes())
     }
 
-    fn graph(self, graph: &Graph) -> Folder {
+    fn graph(self, graph: &OnnxGraph) -> Folder {
         self.file("model.onnx", &onnx(graph))
     }
 
@@ -117,10 +117,15 @@ async fn embedded(embedder: &Embedder, text: &str) -> Result<Arc<[f32]>, EmbedEr
     embedder.embed_queries(&[text.to_owned()]).await.map(|mut vectors| vectors.remove(0))
 }
 
-fn onnx(graph: &Graph) -> Vec<u8> {
+fn onnx(graph: &OnnxGraph) -> Vec<u8> {
     let opset = Opset { domain: Some(String::new()), version: Some(13) };
-    Model { ir_version: Some(8), graph: Some(graph.clone()), opset_import: vec![opset], ..Model::default() }
-        .encode_to_vec()
+    OnnxModel {
+        ir_version: Some(8),
+        graph: Some(graph.clone()),
+        opset_import: vec![opset],
+        ..OnnxModel::default()
+    }
+    .encode_to_vec()
 }
 
 fn input(name: &str, element: i32) -> Vec<u8> {
@@ -159,20 +164,20 @@ fn table(name: &str, rows: &[impl AsRef<[f32]>]) -> Tensor {
 }
 
 /// Looks up [`token`]: `input_ids` and `attention_mask` to `last_hidden_state`.
-fn graph() -> Graph {
+fn graph() -> OnnxGraph {
     let rows: Vec<_> = (0..WORDS.len()).map(token).collect();
-    Graph {
+    OnnxGraph {
         name: Some("tiny".to_owned()),
         node: vec![node("Gather", &["words", "input_ids"], "last_hidden_state", vec![number("axis", 0)])],
         initializer: vec![table("words", &rows)],
         input: vec![input("input_ids", INT64), input("attention_mask", INT64)],
         output: vec![ValueInfo::tensor("last_hidden_state", FLOAT, &["batch", "sequence", "8"])],
-        ..Graph::default()
+        ..OnnxGraph::default()
     }
 }
 
 /// The same with one more node, which has the only output.
-fn graph_with(more: OnnxNode, element: i32, dims: &[&str]) -> Graph {
+fn graph_with(more: OnnxNode, element: i32, dims: &[&str]) -> OnnxGraph {
     let output = ValueInfo::tensor(&more.output[0], element, dims);
     let mut graph = graph();
     graph.node.push(more);
@@ -182,7 +187,7 @@ fn graph_with(more: OnnxNode, element: i32, dims: &[&str]) -> Graph {
 
 /// In the layout of sentence-transformers' own exports: token vectors, and a pooled vector. Here it holds
 /// their minimum, which none of our poolings computes.
-fn pooled_graph() -> Graph {
+fn pooled_graph() -> OnnxGraph {
     let attributes = vec![numbers("axes", &[1]), number("keepdims", 0)];
     let last = node("ReduceMin", &["last_hidden_state"], "sentence_embedding", attributes);
     let mut graph = graph_with(last, FLOAT, &["batch", "8"]);
@@ -258,7 +263,7 @@ async fn what_the_graph_has_pooled_is_taken_as_it_is() {
 
 #[tokio::test]
 async fn an_output_of_any_name_is_told_by_its_rank() {
-    let check = async |graph: Graph, expected: &[f32]| {
+    let check = async |graph: OnnxGraph, expected: &[f32]| {
         assert_near(&Folder::of_words().graph(&graph).query("le chat").await, expected);
     };
     let renamed = node("Identity", &["last_hidden_state"], "hidden", vec![]);
@@ -486,7 +491,7 @@ async fn faults_name_the_file_and_the_remedy() {
     let folder = Folder::of_words().json("sentence_bert_config.json", &json!({"max_seq_length": 2}));
     check(folder, none_left).await;
 
-    let check_graph = async |graph: Graph, parts: &[&str]| {
+    let check_graph = async |graph: OnnxGraph, parts: &[&str]| {
         check(Folder::of_words().graph(&graph), &[&["model.onnx: "], parts].concat()).await;
     };
     let mut other = graph();

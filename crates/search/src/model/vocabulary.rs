@@ -7,11 +7,11 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-use super::super::onnx::{Message, Model, Tensor};
+use super::super::onnx::{Message, OnnxModel, Tensor};
 
 /// Returns the rows of the table in which `input_ids` are looked up; `None` if no such table is found.
 pub(super) fn size(model: Bytes) -> Option<usize> {
-    let graph = Model::decode(model).ok()?.graph?;
+    let graph = OnnxModel::decode(model).ok()?.graph?;
     let tables: HashMap<&str, &Tensor> =
         graph.initializer.iter().map(|tensor| (tensor.name(), tensor)).collect();
     // Operators that keep the ids, and operators that keep the rows of a table.
@@ -43,7 +43,7 @@ pub(super) fn size(model: Bytes) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::super::onnx::{Graph, OnnxNode},
+        super::super::onnx::{OnnxGraph, OnnxNode},
         *,
     };
 
@@ -60,8 +60,8 @@ mod tests {
             ..Tensor::default()
         };
         let (node, initializer) = (nodes.iter().map(node).collect(), tables.iter().map(table).collect());
-        let graph = Graph { node, initializer, ..Graph::default() };
-        Model { graph: Some(graph), ..Model::default() }.encode_to_vec().into()
+        let graph = OnnxGraph { node, initializer, ..OnnxGraph::default() };
+        OnnxModel { graph: Some(graph), ..OnnxModel::default() }.encode_to_vec().into()
     }
 
     #[test]

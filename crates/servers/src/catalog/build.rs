@@ -13,7 +13,7 @@ use nonet_base::{
 use nonet_config::{Expose, Policy, PolicyRule, Risk, ServerSettings, ToolOverride, Transport};
 use nonet_schema::Schema;
 use nonet_text::{
-    name::{self, Spellings, Wire},
+    name::{self, Spellings, WireName},
     prose,
 };
 use serde_json::{Map, Value};
@@ -191,7 +191,7 @@ pub(super) fn build(
         }
     });
     let full: Arc<str> = name::full_name(server, &name).into();
-    let Wire { plain, hashed } = Wire::new(server, &name);
+    let WireName { plain, hashed } = WireName::new(server, &name);
     let (plain, fold): (Arc<str>, Arc<str>) = (plain.into(), name::fold(&full).into());
     let keys = Keys {
         hashed: hashed.into(),
@@ -374,7 +374,7 @@ mod tests {
             let text = format!("[servers.a]\n{keys}\n");
             let file = std::path::Path::new("f");
             let config =
-                nonet_config::parse(&text, file, nonet_config::Sources::NONE).expect("usable").config;
+                nonet_config::parse(&text, file, nonet_config::ValueSources::NONE).expect("usable").config;
             let settings = config.servers.values().next().expect("a server");
             let names = ToolNamePair { own: "look", shown: "look" };
             let tool = build(&"a".into(), names, &definition, None, Some(settings), &BTreeMap::new(), None);

@@ -114,7 +114,7 @@ pub struct BreakerStatus {
 
 /// What a call's outcome says about its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sign {
+enum HealthSign {
     /// The server answers.
     Alive,
     Failed,
@@ -316,12 +316,12 @@ impl Trial<'_> {
     pub(super) fn ended<T>(mut self, result: &Result<T, CallError>, has_all_time: bool) {
         let Some(breaker) = self.breaker else { return };
         match sign(result, has_all_time) {
-            Sign::Alive => breaker.answered(self.tool),
-            Sign::Failed => {
+            HealthSign::Alive => breaker.answered(self.tool),
+            HealthSign::Failed => {
                 let error = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
                 breaker.failed(&self, &error);
             }
-            Sign::None => return,
+            HealthSign::None => return,
         }
         self.tries = false;
     }
@@ -337,13 +337,13 @@ impl Drop for Trial<'_> {
 
 /// Returns what a call's outcome says about its server. A caller with a shorter timeout than the settings' must not cut
 /// others off.
-fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> Sign {
+fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> HealthSign {
     match result {
-        Ok(_) => Sign::Alive,
+        Ok(_) => HealthSign::Alive,
         Err(error) => match error {
-            CallError::Rpc(_) | CallError::NotAllowed { .. } | CallError::RateLimited { .. } => Sign::Alive,
-            CallError::Closed(_) | CallError::Upstream { is_answer: false, .. } => Sign::Failed,
-            CallError::TimedOut(_) if has_all_time => Sign::Failed,
+            CallError::Rpc(_) | CallError::NotAllowed { .. } | CallError::RateLimited { .. } => HealthSign::Alive,
+            CallError::Closed(_) | CallError::Upstream { is_answer: false, .. } => HealthSign::Failed,
+            CallError::TimedOut(_) if has_all_time => HealthSign::Failed,
             // A server that is down has its own backoff, and each call makes it retry at once.
             CallError::TimedOut(_)
             | CallError::NotReady(_)
@@ -354,7 +354,7 @@ fn sign<T>(result: &Result<T, CallError>, has_all_time: bool) -> Sign {
             // The next call may be for something else.
             | CallError::Unreadable(_)
             | CallError::Upstream { .. }
-            | CallError::Resting(_) => Sign::None,
+            | CallError::Resting(_) => HealthSign::None,
         },
     }
 }
@@ -450,24 +450,24 @@ mod tests {
 
     #[test]
     fn what_a_call_says_of_its_server() {
-        let check = |error: CallError, expected: Sign| {
+        let check = |error: CallError, expected: HealthSign| {
             let shown = format!("{error:?}");
             assert_eq!(sign::<()>(&Err(error), true), expected, "{shown}");
         };
-        check(CallError::Closed(String::new()), Sign::Failed);
-        check(CallError::TimedOut(Duration::ZERO), Sign::Failed);
+        check(CallError::Closed(String::new()), HealthSign::Failed);
+        check(CallError::TimedOut(Duration::ZERO), HealthSign::Failed);
         let upstream =
             |is_answer| CallError::Upstream { error: String::new(), wait: None, is_open: false, is_answer };
-        check(upstream(false), Sign::Failed);
-        check(upstream(true), Sign::None);
-        check(CallError::Unreadable(String::new()), Sign::None);
-        check(CallError::Params(String::new()), Sign::None);
-        check(CallError::Cancelled, Sign::None);
-        check(CallError::Busy(1), Sign::None);
-        check(CallError::NotReady(super::super::State::Starting), Sign::None);
+        check(upstream(false), HealthSign::Failed);
+        check(upstream(true), HealthSign::None);
+        check(CallError::Unreadable(String::new()), HealthSign::None);
+        check(CallError::Params(String::new()), HealthSign::None);
+        check(CallError::Cancelled, HealthSign::None);
+        check(CallError::Busy(1), HealthSign::None);
+        check(CallError::NotReady(super::super::ConnectionState::Starting), HealthSign::None);
         let refused = rmcp::model::ErrorData::internal_error("no", None);
-        check(CallError::Rpc(refused), Sign::Alive);
-        assert_eq!(sign(&Ok(json!({ "isError": true })), true), Sign::Alive);
-        assert_eq!(sign::<()>(&Err(CallError::TimedOut(Duration::ZERO)), false), Sign::None);
+        check(CallError::Rpc(refused), HealthSign::Alive);
+        assert_eq!(sign(&Ok(json!({ "isError": true })), true), HealthSign::Alive);
+        assert_eq!(sign::<()>(&Err(CallError::TimedOut(Duration::ZERO)), false), HealthSign::None);
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use nonet_base::text::{clean, clip};
 use nonet_config::{Globs, SandboxSettings};
-use nonet_sandbox::{self as sandbox, Spec};
+use nonet_sandbox::{self as sandbox, SandboxSpec};
 use nonet_text::secrets::without_secrets;
 use parking_lot::Mutex;
 use tokio::{
@@ -124,7 +124,7 @@ fn sandboxed(
         return Err(io::ErrorKind::NotFound.into());
     }
     let places = &context.sandboxes;
-    let spec = Spec::new(
+    let spec = SandboxSpec::new(
         program.server,
         settings,
         program.cwd,

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    Control, Era,
+    CallControl, Era,
     client_handler::client_config,
     http::{HttpCalls, OutgoingCall},
     mcp::LOG_LEVEL_KEY,
@@ -118,7 +118,7 @@ impl DirectState {
 
 /// Makes the calls of one connection.
 pub(super) struct DirectCalls {
-    road: Road,
+    road: CallRoute,
     open: OpenRequests,
     /// What every request of the stateless era carries (2026-07-28).
     meta: Map<String, Value>,
@@ -126,7 +126,7 @@ pub(super) struct DirectCalls {
 }
 
 /// How calls are sent.
-enum Road {
+enum CallRoute {
     Lines(ServerWriter),
     Http(HttpCalls),
 }
@@ -134,16 +134,16 @@ enum Road {
 impl DirectCalls {
     /// Returns calls over this writer, whose answers go to `open`.
     pub(super) fn on_lines(writer: ServerWriter, open: OpenRequests, era: Era) -> Self {
-        Self::new(Road::Lines(writer), open, era)
+        Self::new(CallRoute::Lines(writer), open, era)
     }
 
     /// Returns calls over streamable HTTP.
     pub(super) fn over_http(calls: HttpCalls, era: Era) -> Self {
         let open = calls.open().clone();
-        Self::new(Road::Http(calls), open, era)
+        Self::new(CallRoute::Http(calls), open, era)
     }
 
-    fn new(road: Road, open: OpenRequests, era: Era) -> Self {
+    fn new(road: CallRoute, open: OpenRequests, era: Era) -> Self {
         let client = client_config();
         let meta = match era {
             Era::Session => Map::new(),
@@ -161,37 +161,37 @@ impl DirectCalls {
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        control: &Control,
-    ) -> Result<CallResult, NotCalled> {
-        if let Road::Http(http) = &self.road
+        control: &CallControl,
+    ) -> Result<CallResult, DirectError> {
+        if let CallRoute::Http(http) = &self.road
             && !http.can_call(tool)
         {
-            return Err(NotCalled::Elsewhere);
+            return Err(DirectError::Elsewhere);
         }
-        let (id, answered) = self.open.begin(control.progress.as_ref()).ok_or(NotCalled::Lost)?;
+        let (id, answered) = self.open.begin(control.progress.as_ref()).ok_or(DirectError::Lost)?;
         let mut call = OpenCall { calls: self, id, control, is_open: true };
         let message =
             SentCall::new(&RequestId::Number(id), &self.meta(id, control), tool, arguments).to_json();
         let answer = match &self.road {
-            Road::Lines(writer) => {
+            CallRoute::Lines(writer) => {
                 let mut writing = Box::pin(writer.write(message, true));
                 let written = match futures::poll!(&mut writing) {
                     Poll::Ready(written) => written,
                     // A cancelled call must not leave half a line behind.
-                    Poll::Pending => tokio::spawn(writing).await.map_err(|_| NotCalled::Lost)?,
+                    Poll::Pending => tokio::spawn(writing).await.map_err(|_| DirectError::Lost)?,
                 };
                 match written {
-                    Ok(()) => answered.await.map_err(|_| NotCalled::Lost),
-                    Err(error) => Err(NotCalled::Unsent(error)),
+                    Ok(()) => answered.await.map_err(|_| DirectError::Lost),
+                    Err(error) => Err(DirectError::Unsent(error)),
                 }
             }
-            Road::Http(http) => match message {
+            CallRoute::Http(http) => match message {
                 Ok(message) => {
                     let (tool, asker) = (tool.to_owned(), control.asker.clone());
                     let posted = OutgoingCall { id, tool, message, era: self.era, asker };
                     exchanged(http.clone().exchange(posted), answered).await
                 }
-                Err(error) => Err(NotCalled::Unsent(error.into())),
+                Err(error) => Err(DirectError::Unsent(error.into())),
             },
         };
         // Whatever the outcome, the server has finished the call or never received it.
@@ -199,10 +199,10 @@ impl DirectCalls {
         if answer.is_err() {
             self.open.take(&RequestId::Number(id));
         }
-        answer?.map_err(NotCalled::Refused)
+        answer?.map_err(DirectError::Refused)
     }
 
-    fn meta(&self, id: i64, control: &Control) -> Map<String, Value> {
+    fn meta(&self, id: i64, control: &CallControl) -> Map<String, Value> {
         let mut meta = self.meta.clone();
         meta.insert("progressToken".into(), json!(id));
         meta.extend(control.meta.iter().map(|(key, value)| (key.clone(), value.clone())));
@@ -218,14 +218,14 @@ impl DirectCalls {
 
 /// Returns the answer to a call over HTTP.
 async fn exchanged(
-    exchange: impl Future<Output = Result<(), NotCalled>> + Send + 'static,
+    exchange: impl Future<Output = Result<(), DirectError>> + Send + 'static,
     mut answered: oneshot::Receiver<DirectAnswer>,
-) -> Result<DirectAnswer, NotCalled> {
+) -> Result<DirectAnswer, DirectError> {
     let mut exchange = Box::pin(exchange);
     let ended = tokio::select! {
         biased;
         answer = &mut answered => {
-            let answer = answer.map_err(|_| NotCalled::Lost);
+            let answer = answer.map_err(|_| DirectError::Lost);
             if futures::poll!(&mut exchange).is_pending() {
                 tokio::spawn(tokio::time::timeout(DRAIN, exchange));
             }
@@ -235,14 +235,14 @@ async fn exchanged(
     };
     match ended {
         // The server accepted it; the answer is there or comes on another stream.
-        Ok(()) => answered.await.map_err(|_| NotCalled::Lost),
+        Ok(()) => answered.await.map_err(|_| DirectError::Lost),
         Err(failed) => Err(failed),
     }
 }
 
 /// Why a call has no result.
 #[derive(Debug)]
-pub(super) enum NotCalled {
+pub(super) enum DirectError {
     /// It was not made here; rmcp has to make it.
     Elsewhere,
     /// The connection ended.
@@ -257,7 +257,7 @@ pub(super) enum NotCalled {
 struct OpenCall<'a> {
     calls: &'a DirectCalls,
     id: i64,
-    control: &'a Control,
+    control: &'a CallControl,
     is_open: bool,
 }
 
@@ -269,8 +269,8 @@ impl Drop for OpenCall<'_> {
         let params = json!({ "requestId": self.id, "reason": self.control.why_given_up() });
         let message = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params });
         match &self.calls.road {
-            Road::Lines(writer) => writer.write_soon(message.to_string().into()),
-            Road::Http(http) => http.cancel(message.to_string().into(), self.calls.era),
+            CallRoute::Lines(writer) => writer.write_soon(message.to_string().into()),
+            CallRoute::Http(http) => http.cancel(message.to_string().into(), self.calls.era),
         }
     }
 }

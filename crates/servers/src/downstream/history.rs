@@ -7,7 +7,7 @@ use nonet_text::secrets::without_secrets;
 use parking_lot::Mutex;
 use serde::Serialize;
 
-use super::State;
+use super::ConnectionState;
 
 /// The most entries of one server, and the most bytes of their texts.
 const MAX_ENTRIES: usize = 200;
@@ -54,9 +54,9 @@ struct HistoryEntries {
 
 impl History {
     /// Adds a state, unless it is the last one that was added.
-    pub(super) fn entered(&self, state: &State) {
+    pub(super) fn entered(&self, state: &ConnectionState) {
         let text = match state {
-            State::Down { error, .. } | State::AuthRequired { error, .. } => {
+            ConnectionState::Down { error, .. } | ConnectionState::AuthRequired { error, .. } => {
                 format!("{}: {error}", state.as_str())
             }
             _ => state.as_str().to_string(),
@@ -127,16 +127,20 @@ mod tests {
         history.entries().into_iter().map(|entry| entry.text).collect()
     }
 
-    fn down(error: &str) -> State {
-        State::Down { error: error.into(), retry_at: tokio::time::Instant::now() }
+    fn down(error: &str) -> ConnectionState {
+        ConnectionState::Down { error: error.into(), retry_at: tokio::time::Instant::now() }
     }
 
     #[test]
     fn states_are_added_when_they_change() {
         let history = History::default();
-        for state in
-            [State::Starting, down("exit code 3"), down("exit code 3"), down("killed"), State::Starting]
-        {
+        for state in [
+            ConnectionState::Starting,
+            down("exit code 3"),
+            down("exit code 3"),
+            down("killed"),
+            ConnectionState::Starting,
+        ] {
             history.entered(&state);
         }
         assert_eq!(texts(&history), ["starting", "down: exit code 3", "down: killed", "starting"]);
@@ -145,11 +149,11 @@ mod tests {
     #[test]
     fn a_flood_of_stderr_stays_bounded() {
         let history = History::default();
-        history.entered(&State::Starting);
+        history.entered(&ConnectionState::Starting);
         for _ in 0..10_000 {
             history.wrote(&"x".repeat(10_000));
         }
-        history.entered(&State::Stopped);
+        history.entered(&ConnectionState::Stopped);
         let kept = texts(&history);
         assert!(kept.iter().map(String::len).sum::<usize>() < MAX_BYTES + 2 * MAX_ENTRIES);
         assert_eq!(kept.last().map(String::as_str), Some("stopped"));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use nonet_base::text::clip;
 use nonet_wire::{
-    Backlog, BodyStream, Data, EventReader, Expectations, HeavyParse, Inbox, Message, Scan, StreamEvent,
+    Backlog, BodyStream, EventData, EventReader, Expectations, HeavyParse, Inbox, Message, Scan, StreamEvent,
     Weight,
     http::{HttpFault, SignedClient, Signer, address},
     judge, scan,
@@ -90,7 +90,7 @@ impl Events {
         let mut events = reply.events(tap.limits().of_server.bytes);
         let named = loop {
             let ended = || SseError::Wrong("its event stream ended before it named an `endpoint`".into());
-            if let StreamEvent { kind, data: Data::Whole(named), .. } =
+            if let StreamEvent { kind, data: EventData::Whole(named), .. } =
                 events.next(|_| 0).await.ok_or_else(ended)?
                 && kind == "endpoint"
             {

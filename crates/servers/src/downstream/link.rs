@@ -11,7 +11,7 @@ use nonet_text::results::CallResult;
 use rmcp::model::CompleteRequestParams;
 use serde_json::{Map, Value};
 
-use super::{CallError, Control, DocumentReport, Era, LogLevel, Remedy};
+use super::{CallControl, CallError, DocumentReport, Era, LogLevel, Remedy};
 use crate::catalog::Listing;
 
 /// The way to one server. Remembers what earlier attempts learned about the server.
@@ -62,7 +62,7 @@ pub(super) trait Link: Send + Sync {
         &'a self,
         request: LinkRequest,
         input: Input,
-        control: &'a Control,
+        control: &'a CallControl,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>>;
 
     /// Returns whether the server announces changes of single resources.

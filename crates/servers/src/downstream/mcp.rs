@@ -26,12 +26,12 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CallError, ConnectionContext, Control, Dial, Era, LogLevel, State,
+    CallControl, CallError, ConnectionContext, ConnectionState, Dial, Era, LogLevel,
     child::{Child, Tail},
     client_handler::NonetClient,
     credentials::Credentials,
     deepest,
-    direct::{DirectCalls, NotCalled},
+    direct::{DirectCalls, DirectError},
     history::History,
     link::{Connector, Input, Link, LinkError, LinkRequest, RequestError, Revision, SignInNeeded},
     listing::{ChangeStream, list},
@@ -62,7 +62,7 @@ pub(super) struct McpServer {
     pub calls: Arc<OpenCalls>,
     pub subscriptions: Arc<Subscriptions>,
     pub limits: Limits,
-    pub habits: Mutex<Habits>,
+    pub habits: Mutex<ServerQuirks>,
     /// The stderr of the last process.
     pub tail: Mutex<Option<Tail>>,
     /// Takes the lines of every process.
@@ -73,7 +73,7 @@ pub(super) struct McpServer {
 
 /// What earlier attempts learned about a server.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Habits {
+pub(super) struct ServerQuirks {
     /// The era of the last handshake.
     pub era: Option<Era>,
     /// Whether the server speaks the old HTTP+SSE transport.
@@ -271,7 +271,7 @@ impl Link for McpLink {
         &'a self,
         request: LinkRequest,
         input: Input,
-        control: &'a Control,
+        control: &'a CallControl,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         async move {
             let relayed = self.is_relayed().then(|| RelayedCall::put(control));
@@ -282,12 +282,12 @@ impl Link for McpLink {
             {
                 match direct.call(tool, arguments, control).await {
                     Ok(result) => return Ok(result),
-                    Err(NotCalled::Lost) => return Err(RequestError::Lost),
-                    Err(NotCalled::Unsent(error)) => return Err(self.not_sent(&error)),
-                    Err(NotCalled::Refused(error)) => {
+                    Err(DirectError::Lost) => return Err(RequestError::Lost),
+                    Err(DirectError::Unsent(error)) => return Err(self.not_sent(&error)),
+                    Err(DirectError::Refused(error)) => {
                         return Err(RequestError::Call(CallError::Rpc(error)));
                     }
-                    Err(NotCalled::Elsewhere) => {}
+                    Err(DirectError::Elsewhere) => {}
                 }
             }
             self.send(client_request(request, input), control).await
@@ -359,7 +359,11 @@ impl Link for McpLink {
 }
 
 impl McpLink {
-    async fn send(&self, mut request: ClientRequest, control: &Control) -> Result<CallResult, RequestError> {
+    async fn send(
+        &self,
+        mut request: ClientRequest,
+        control: &CallControl,
+    ) -> Result<CallResult, RequestError> {
         self.annotate(&mut request, control);
         let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| RequestError::Lost)?;
@@ -386,7 +390,7 @@ impl McpLink {
     }
 
     /// Adds the call's own data to the request.
-    fn annotate(&self, request: &mut ClientRequest, control: &Control) {
+    fn annotate(&self, request: &mut ClientRequest, control: &CallControl) {
         for (key, value) in &control.meta {
             request.get_meta_mut().0.insert(key.clone(), value.clone());
         }
@@ -421,7 +425,9 @@ impl McpLink {
             return RequestError::NotThere(format!("the replica `{}` does not have it: {text}", holder.name));
         }
         RequestError::Call(match refusal::is_unsent(error) {
-            true => CallError::NotReady(State::Down { error: text, retry_at: Instant::now() + UNSENT }),
+            true => {
+                CallError::NotReady(ConnectionState::Down { error: text, retry_at: Instant::now() + UNSENT })
+            }
             false => CallError::Closed(text),
         })
     }
@@ -430,7 +436,7 @@ impl McpLink {
 /// A request in flight. Dropping it before the answer cancels it at the server.
 struct RequestInFlight<'a> {
     handle: Option<RequestHandle<RoleClient>>,
-    control: &'a Control,
+    control: &'a CallControl,
 }
 
 impl RequestInFlight<'_> {

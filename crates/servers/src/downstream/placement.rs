@@ -11,7 +11,7 @@ use http::HeaderMap;
 use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, watch};
 
-use super::{Control, LogLevel};
+use super::{CallControl, LogLevel};
 
 /// The `_meta` key for what the replica with the program needs to know about another replica's call.
 const RELAY_KEY: &str = "nonet/relay";
@@ -173,7 +173,7 @@ impl RelayedCall {
     }
 
     /// Returns a call's conditions with these data added to their `_meta`.
-    pub(super) fn put(control: &Control) -> Control {
+    pub(super) fn put(control: &CallControl) -> CallControl {
         let asker = control.asker.as_ref();
         let relayed = json!({
             "session": asker.map(|asker| asker.session),
@@ -184,7 +184,7 @@ impl RelayedCall {
         });
         let mut meta = control.meta.clone();
         meta.insert(RELAY_KEY.into(), relayed);
-        Control {
+        CallControl {
             timeout: control.timeout,
             cancel: control.cancel.clone(),
             progress: control.progress.clone(),

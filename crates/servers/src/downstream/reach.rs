@@ -8,7 +8,7 @@ use std::{
 };
 
 use nonet_config::{Network, ServerSettings, Transport};
-use nonet_sandbox::{self as sandbox, Spec};
+use nonet_sandbox::{self as sandbox, SandboxSpec};
 use serde::{Serialize, Serializer};
 
 use super::{Connection, ConnectionContext, environment};
@@ -99,7 +99,7 @@ impl Reach {
         variables.extend(env.iter().map(|(name, value)| (name.into(), value.expose().into())));
         let names = variables.keys().map(|name| name.to_string_lossy().into_owned()).collect();
         let Some(of_sandbox) = sandbox else { return Some(Self { sandbox: None, variables: names }) };
-        let spec = Spec::new(
+        let spec = SandboxSpec::new(
             server,
             of_sandbox,
             cwd.as_deref(),

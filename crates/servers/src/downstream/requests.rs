@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CallError, Connection, Control, Era, State,
+    CallControl, CallError, Connection, ConnectionState, Era,
     link::{Input, Link, LinkRequest, RequestError},
     server_requests::InputRequests,
     tasks,
@@ -43,7 +43,7 @@ impl Connection {
         tool: &str,
         arguments: Map<String, Value>,
         as_task: bool,
-        control: Control,
+        control: CallControl,
         wait: Duration,
     ) -> Result<CallResult, CallError> {
         let settings = self.settings();
@@ -60,7 +60,7 @@ impl Connection {
         tool: &str,
         arguments: Map<String, Value>,
         as_task: bool,
-        control: Control,
+        control: CallControl,
     ) -> Result<CallResult, CallError> {
         self.call_admitted(tool, arguments, as_task, control, Duration::ZERO).await
     }
@@ -70,7 +70,7 @@ impl Connection {
         tool: &str,
         arguments: Map<String, Value>,
         as_task: bool,
-        control: Control,
+        control: CallControl,
         wait: Duration,
     ) -> Result<CallResult, CallError> {
         let until = Instant::now() + control.timeout;
@@ -91,7 +91,7 @@ impl Connection {
         &self,
         prompt: &str,
         arguments: Map<String, Value>,
-        control: Control,
+        control: CallControl,
         wait: Duration,
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
@@ -105,7 +105,7 @@ impl Connection {
     pub async fn read_resource(
         &self,
         uri: &str,
-        control: Control,
+        control: CallControl,
         wait: Duration,
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
@@ -119,7 +119,7 @@ impl Connection {
     pub async fn complete(
         &self,
         params: CompleteRequestParams,
-        control: Control,
+        control: CallControl,
         wait: Duration,
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
@@ -135,7 +135,7 @@ impl Connection {
     /// Lets the server send requests to a request's client while `work` runs.
     async fn asking(
         &self,
-        control: &Control,
+        control: &CallControl,
         wait: Duration,
         until: Instant,
         work: impl Future<Output = Result<CallResult, CallError>>,
@@ -155,7 +155,7 @@ impl Connection {
     async fn with_input(
         &self,
         request: LinkRequest,
-        control: &Control,
+        control: &CallControl,
         wait: Duration,
         mut until: Instant,
     ) -> Result<CallResult, CallError> {
@@ -192,7 +192,7 @@ impl Connection {
     pub(super) async fn answers(
         &self,
         mut requests: InputRequests,
-        control: &Control,
+        control: &CallControl,
     ) -> Result<BTreeMap<String, Value>, CallError> {
         let Some(asker) = &control.asker else {
             return Err(CallError::Unreadable("it requires input from a user, and there is no user".into()));
@@ -210,7 +210,11 @@ impl Connection {
     }
 
     /// Waits for a free slot: first this gateway's, where clients take turns, then one shared by all replicas.
-    async fn slot(&self, control: &Control, until: Instant) -> Result<(Slot, Option<SharedSlot>), CallError> {
+    async fn slot(
+        &self,
+        control: &CallControl,
+        until: Instant,
+    ) -> Result<(Slot, Option<SharedSlot>), CallError> {
         let settings = self.settings();
         let busy = || CallError::Busy(settings.concurrency());
         let both = async {
@@ -255,14 +259,14 @@ impl Connection {
         loop {
             let state = states.borrow_and_update().clone();
             match state {
-                State::Ready { .. } => {
+                ConnectionState::Ready { .. } => {
                     if let Some(link) = self.link() {
                         return Ok(link);
                     }
                 }
-                State::Starting => {}
+                ConnectionState::Starting => {}
                 // A caller waits, so end the backoff. The outcome of that attempt is the answer.
-                State::Down { .. } if !kicked => {
+                ConnectionState::Down { .. } if !kicked => {
                     self.kick.notify_one();
                     kicked = true;
                 }
@@ -271,7 +275,7 @@ impl Connection {
             tokio::select! {
                 changed = states.changed() => {
                     if changed.is_err() {
-                        return Err(CallError::NotReady(State::Stopped));
+                        return Err(CallError::NotReady(ConnectionState::Stopped));
                     }
                 }
                 () = tokio::time::sleep_until(until) => return Err(CallError::NotReady(self.state())),
@@ -285,7 +289,7 @@ impl Connection {
         &self,
         request: LinkRequest,
         input: Input,
-        control: &Control,
+        control: &CallControl,
         wait: Duration,
         until: Instant,
     ) -> Result<CallResult, CallError> {
@@ -308,7 +312,7 @@ impl Connection {
                 Err(RequestError::NotThere(error)) => {
                     let retry_at = Instant::now() + MOVING;
                     if Instant::now() + LOOK_AGAIN >= until_ready {
-                        return Err(CallError::NotReady(State::Down { error, retry_at }));
+                        return Err(CallError::NotReady(ConnectionState::Down { error, retry_at }));
                     }
                     tokio::select! {
                         () = tokio::time::sleep(LOOK_AGAIN) => {}

@@ -25,12 +25,12 @@ use serde_json::{Map, Value, json};
 
 use self::{
     answer::RestAnswer,
-    document::Stamp,
+    document::DocumentStamp,
     reach::PrivateHosts,
     send::{SendError, Sender, is_same_host},
 };
 use super::{
-    CallError, ConnectionContext, Control, DocumentReport, LogLevel,
+    CallControl, CallError, ConnectionContext, DocumentReport, LogLevel,
     credentials::Credentials,
     link::{Connector, Input, Link, LinkError, LinkRequest, RequestError, Revision},
     listing::MAX_ENTRIES,
@@ -74,7 +74,7 @@ impl RestServer {
     }
 
     /// Reads the document, and builds the sender for the service that it describes.
-    async fn described(&self) -> Result<(RestService, Option<Stamp>), LinkError> {
+    async fn described(&self) -> Result<(RestService, Option<DocumentStamp>), LinkError> {
         let settings = &self.settings;
         let (mut service, stamp) = match &settings.openapi {
             None => (Service::default(), None),
@@ -247,7 +247,7 @@ struct RestLink {
     server: RestServer,
     described: ArcSwap<RestService>,
     /// The state of the document's file when it was last read, if it is a file.
-    seen: Mutex<Option<Stamp>>,
+    seen: Mutex<Option<DocumentStamp>>,
 }
 
 impl RestLink {
@@ -262,7 +262,7 @@ impl RestLink {
     /// Reads the document again if its file has changed.
     async fn refreshed(&self) -> Result<(), LinkError> {
         let Some(path) = self.file() else { return Ok(()) };
-        let stamp = Stamp::of(path);
+        let stamp = DocumentStamp::of(path);
         if *self.seen.lock() == stamp {
             return Ok(());
         }
@@ -300,7 +300,7 @@ impl RestLink {
         &self,
         tool: &str,
         arguments: &Map<String, Value>,
-        control: &Control,
+        control: &CallControl,
     ) -> Result<Value, RequestError> {
         let described = self.described.load_full();
         let Some(operation) = described.service.operations.get(tool) else {
@@ -336,7 +336,7 @@ impl RestLink {
         operation: &Operation,
         request: &nonet_rest::RestRequest,
         arguments: &Map<String, Value>,
-        control: &Control,
+        control: &CallControl,
     ) -> Result<Value, RequestError> {
         let is_home = described.is_home(&request.url);
         let reply = described.sender.send(request, is_home, &control.meta).await;
@@ -382,7 +382,7 @@ impl Link for RestLink {
     fn changed(&self) -> BoxFuture<'_, ()> {
         async {
             let Some(path) = self.file() else { return std::future::pending().await };
-            while Stamp::of(path) == *self.seen.lock() {
+            while DocumentStamp::of(path) == *self.seen.lock() {
                 tokio::time::sleep(LOOK).await;
             }
         }
@@ -401,7 +401,7 @@ impl Link for RestLink {
         &'a self,
         request: LinkRequest,
         _: Input,
-        control: &'a Control,
+        control: &'a CallControl,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         async move {
             match request {

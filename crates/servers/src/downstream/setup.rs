@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    CallError, Connection, Control,
+    CallControl, CallError, Connection,
     link::{Input, Link, LinkError, LinkRequest, RequestError},
 };
 use crate::catalog::Listing;
@@ -93,7 +93,7 @@ impl Connection {
         let request =
             LinkRequest::CallTool { tool: call.tool.clone(), arguments: call.params.clone(), as_task: false };
         let timeout = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let control = Control { timeout, ..Control::default() };
+        let control = CallControl { timeout, ..CallControl::default() };
         let result = match link.request(request, Input::default(), &control).await {
             Ok(result) => result.into_tree().await,
             Err(RequestError::SignIn(needed)) => return Err(LinkError::SignIn(needed).into()),

@@ -14,7 +14,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Connection, ProgramPlace, State, Update,
+    Connection, ConnectionState, ProgramPlace, ServerUpdate,
     link::{Link, LinkError, Revision, SignInNeeded},
 };
 
@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long changes are gathered before the lists are read again.
 const SETTLE: Duration = Duration::from_millis(50);
 
-impl From<SignInNeeded> for State {
+impl From<SignInNeeded> for ConnectionState {
     fn from(needed: SignInNeeded) -> Self {
         Self::AuthRequired { error: needed.error, remedy: needed.remedy }
     }
@@ -47,21 +47,21 @@ fn backoff() -> ExponentialBackoff {
 
 impl Connection {
     /// Keeps the server connected until `stop`.
-    pub async fn supervise(&self, updates: mpsc::Sender<Update>, stop: CancellationToken) {
+    pub async fn supervise(&self, updates: mpsc::Sender<ServerUpdate>, stop: CancellationToken) {
         let mut waits = backoff();
         loop {
             let mut enabled = self.enabled.subscribe();
             if !*enabled.borrow_and_update() {
-                self.enter(State::Stopped);
+                self.enter(ConnectionState::Stopped);
                 tokio::select! {
                     _ = enabled.wait_for(|enabled| *enabled) => {}
                     () = stop.cancelled() => break,
                 }
-                self.enter(State::Starting);
+                self.enter(ConnectionState::Starting);
             }
             if let Some(placed) = &self.placed {
                 if !matches!(placed.get(), ProgramPlace::Here | ProgramPlace::At(_)) {
-                    self.enter(State::Starting);
+                    self.enter(ConnectionState::Starting);
                 }
                 tokio::select! {
                     () = placed.known() => {}
@@ -86,21 +86,21 @@ impl Connection {
                 LinkError::Failed(error) => {
                     // The error quotes the server.
                     let error = self.masked(&clean(&error));
-                    (State::Down { error, retry_at: Instant::now() + wait }, wait)
+                    (ConnectionState::Down { error, retry_at: Instant::now() + wait }, wait)
                 }
                 LinkError::SignIn(needed) => (needed.into(), UNSIGNED),
                 LinkError::Moved { .. } => {
                     waits = backoff();
                     // The failures were at another place.
                     self.breaker.reset();
-                    self.enter(State::Starting);
+                    self.enter(ConnectionState::Starting);
                     continue;
                 }
             };
             if let Some((placed, ProgramPlace::At(_))) = &place {
                 placed.report_trouble();
             }
-            let is_unsigned = matches!(state, State::AuthRequired { .. });
+            let is_unsigned = matches!(state, ConnectionState::AuthRequired { .. });
             self.report(&state, &updates).await;
             self.enter(state);
             tokio::select! {
@@ -116,7 +116,7 @@ impl Connection {
                 () = stop.cancelled() => break,
             }
         }
-        self.enter(State::Stopped);
+        self.enter(ConnectionState::Stopped);
     }
 
     /// Waits until no request is in flight.
@@ -127,15 +127,16 @@ impl Connection {
     }
 
     /// Reports a state if it differs from the current one.
-    async fn report(&self, state: &State, updates: &mpsc::Sender<Update>) {
+    async fn report(&self, state: &ConnectionState, updates: &mpsc::Sender<ServerUpdate>) {
         match (&self.state(), state) {
-            (State::Down { error: old, .. }, State::Down { error, .. }) if old == error => {}
-            (_, State::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
-            (State::AuthRequired { .. }, State::AuthRequired { .. }) => {}
-            (_, State::AuthRequired { error, remedy }) => {
+            (ConnectionState::Down { error: old, .. }, ConnectionState::Down { error, .. })
+                if old == error => {}
+            (_, ConnectionState::Down { error, .. }) => tracing::warn!(server = %self.name, "down: {error}"),
+            (ConnectionState::AuthRequired { .. }, ConnectionState::AuthRequired { .. }) => {}
+            (_, ConnectionState::AuthRequired { error, remedy }) => {
                 tracing::warn!(server = %self.name, "a sign-in is needed: {error}");
                 let (server, login) = (self.name.clone(), remedy.command().map(String::from));
-                let _ = updates.send(Update::SignInNeeded { server, login }).await;
+                let _ = updates.send(ServerUpdate::SignInNeeded { server, login }).await;
             }
             _ => {}
         }
@@ -144,7 +145,7 @@ impl Connection {
     /// Runs one link from connecting to its end. Returns why it ended.
     async fn live(
         &self,
-        updates: &mpsc::Sender<Update>,
+        updates: &mpsc::Sender<ServerUpdate>,
         started: Instant,
         stop: &CancellationToken,
     ) -> LinkError {
@@ -188,7 +189,7 @@ impl Connection {
                 sign_in
             }
             LinkError::Moved { drains } => {
-                self.enter(State::Starting);
+                self.enter(ConnectionState::Starting);
                 if drains {
                     tokio::select! {
                         _ = timeout(DRAIN, self.answered()) => {}
@@ -205,7 +206,7 @@ impl Connection {
     async fn serve(
         &self,
         link: &Arc<dyn Link>,
-        updates: &mpsc::Sender<Update>,
+        updates: &mpsc::Sender<ServerUpdate>,
         started: Instant,
         stop: &CancellationToken,
         over: &CancellationToken,
@@ -241,7 +242,7 @@ impl Connection {
             }
             let (published, in_catalogue) = oneshot::channel();
             let (server, session) = (self.name.clone(), self.settings().session);
-            let listed = Update::Listed { server, connection: self.id, session, listing, published };
+            let listed = ServerUpdate::Listed { server, connection: self.id, session, listing, published };
             let _ = updates.send(listed).await;
             if std::mem::take(&mut first) {
                 // Tools that were known before can be called while the list is being published.
@@ -256,9 +257,9 @@ impl Connection {
                 let version = self.masked(&version);
                 let (took, since) = (started.elapsed(), Instant::now());
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");
-                self.enter(State::Ready { version, era, took, since });
+                self.enter(ConnectionState::Ready { version, era, took, since });
                 if self.was_ready.swap(true, Ordering::Relaxed) {
-                    let _ = updates.send(Update::Reconnected { server: self.name.clone() }).await;
+                    let _ = updates.send(ServerUpdate::Reconnected { server: self.name.clone() }).await;
                 }
                 self.restore(link.clone(), over);
             }

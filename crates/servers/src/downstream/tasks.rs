@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    CallError, Connection, Control, Era,
+    CallControl, CallError, Connection, Era,
     link::{Input, LinkRequest},
 };
 
@@ -50,7 +50,7 @@ impl Connection {
     pub(super) async fn follow_task(
         &self,
         task: ServerTask,
-        control: &Control,
+        control: &CallControl,
         until: Instant,
     ) -> Result<Value, CallError> {
         let given_up = tokio::select! {
@@ -68,7 +68,12 @@ impl Connection {
     }
 
     /// Polls a task until it has ended. Returns its result.
-    async fn ended(&self, task: &ServerTask, control: &Control, until: Instant) -> Result<Value, CallError> {
+    async fn ended(
+        &self,
+        task: &ServerTask,
+        control: &CallControl,
+        until: Instant,
+    ) -> Result<Value, CallError> {
         let mut poll = task.poll;
         let mut polls = 0_u64;
         let mut answered = HashSet::new();
@@ -140,7 +145,7 @@ impl Connection {
         params: Value,
         limit: Duration,
     ) -> Result<Value, CallError> {
-        let control = Control { timeout: limit, ..Control::default() };
+        let control = CallControl { timeout: limit, ..CallControl::default() };
         let request = LinkRequest::Task { method, params };
         let until = Instant::now() + limit;
         Ok(self.request(request, Input::default(), &control, POLL_LIMIT, until).await?.into_tree().await)

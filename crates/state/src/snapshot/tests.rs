@@ -64,7 +64,7 @@ fn change() -> impl Strategy<Value = Change> {
 
 fn configured(server: &str, settings: &str) -> Config {
     let text = format!("[servers.'{server}']\ncommand = 'x'\n{settings}");
-    config::parse(&text, Path::new("f"), config::Sources::NONE).expect("it is usable").config
+    config::parse(&text, Path::new("f"), config::ValueSources::NONE).expect("it is usable").config
 }
 
 fn source(server: &str, tools: &[(&str, &str)], about: &str, settings: &str) -> CatalogSource {

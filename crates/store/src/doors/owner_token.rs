@@ -12,7 +12,7 @@ use std::{
 use nonet_base::files;
 use parking_lot::Mutex;
 
-use super::{Listens, listens};
+use super::{PortListener, listens};
 
 /// The token's file in the state folder.
 const FILE_NAME: &str = "http.token";
@@ -141,15 +141,15 @@ impl OwnerKey {
         let mut seen = self.seen.lock();
         if seen.is_none_or(|at| at.elapsed() > COUNTS) {
             match listens(self.port) {
-                Some(Listens::Own) | None => *seen = Some(Instant::now()),
-                Some(Listens::Another) => {
+                Some(PortListener::Own) | None => *seen = Some(Instant::now()),
+                Some(PortListener::Another) => {
                     tracing::debug!(
                         port = self.port,
                         "another user's program listens there: it gets no token"
                     );
                     return PresentedToken::Nothing;
                 }
-                Some(Listens::Nobody) => return PresentedToken::NotYet,
+                Some(PortListener::Nobody) => return PresentedToken::NotYet,
             }
         }
         match self.token.current() {

@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
 };
 
-use super::{Listens, Peer};
+use super::{Peer, PortListener};
 
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 /// The state of a socket that listens.
@@ -44,7 +44,7 @@ pub(super) fn peer(from: SocketAddr, to: SocketAddr) -> Peer {
     }
 }
 
-pub(super) fn listens(port: u16) -> Option<Listens> {
+pub(super) fn listens(port: u16) -> Option<PortListener> {
     let (mut told, mut listeners) = (false, Vec::new());
     for row in rows() {
         told = true;
@@ -56,9 +56,9 @@ pub(super) fn listens(port: u16) -> Option<Listens> {
     let own = nix::unistd::geteuid().as_raw();
     let is_another = listeners.iter().any(|user| *user != own);
     told.then_some(match listeners.is_empty() {
-        true => Listens::Nobody,
-        false if is_another => Listens::Another,
-        false => Listens::Own,
+        true => PortListener::Nobody,
+        false if is_another => PortListener::Another,
+        false => PortListener::Own,
     })
 }
 
@@ -149,7 +149,7 @@ mod tests {
         for bound in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(bound) else { continue };
             let to = listener.local_addr().expect("an address");
-            assert_eq!(listens(to.port()), Some(Listens::Own), "{to}");
+            assert_eq!(listens(to.port()), Some(PortListener::Own), "{to}");
             let client = TcpStream::connect(to).expect("it listens");
             let from = client.local_addr().expect("an address");
             let (taken, _) = listener.accept().expect("a client");
@@ -157,7 +157,7 @@ mod tests {
             drop(client);
             assert_eq!(peer(from, to), Peer::Gone, "{to}");
             drop((listener, taken));
-            assert_eq!(listens(to.port()), Some(Listens::Nobody), "{to}");
+            assert_eq!(listens(to.port()), Some(PortListener::Nobody), "{to}");
         }
         let elsewhere = "192.0.2.1:5000".parse().expect("an address");
         assert_eq!(peer(elsewhere, "127.0.0.1:1".parse().expect("an address")), Peer::Unknown);

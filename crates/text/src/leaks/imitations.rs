@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 
 use crate::{
-    fault::Code,
+    fault::FaultCode,
     results::{is_own_meta, is_reference},
 };
 
@@ -118,7 +118,7 @@ impl SeenMembers {
             ImitatedMember::NextStep => return matches!(shape, Shape::Object).then_some("a next step"),
             ImitatedMember::NeedsUser => return None,
             ImitatedMember::Error => self.error |= matches!(shape, Shape::Object),
-            ImitatedMember::Code => self.code |= text(&|code| Code::of(code).is_some()),
+            ImitatedMember::Code => self.code |= text(&|code| FaultCode::of(code).is_some()),
             ImitatedMember::TaskId => {
                 self.task |= text(&|_| true);
                 self.running |= text(&is_reference);

@@ -9,7 +9,7 @@ use nonet_wire::{MemoryShare, Weight, off_thread};
 use serde_json::{Value, json};
 
 use super::{NOTICES, ResultValue, SHORT, drop_own_meta, is_error, is_own_meta, json_len, json_start};
-use crate::fault::{Code, Fault};
+use crate::fault::{Fault, FaultCode};
 
 /// Results up to this size, in bytes, are copied into one piece.
 const SMALL: usize = 16 << 10;
@@ -363,7 +363,7 @@ fn unreadable(error: &serde_json::Error) -> Value {
     let message = format!(
         "The call was made, but Nonet needs to read its result and cannot: {error}. Do not repeat the call for its result; it would fail in the same way."
     );
-    Fault::new(Code::UpstreamError, message).to_result()
+    Fault::new(FaultCode::UpstreamError, message).to_result()
 }
 
 #[cfg(test)]

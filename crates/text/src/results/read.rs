@@ -4,7 +4,7 @@ use nonet_base::text::clip;
 use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{ResultBody, fetch, floor_boundary, json_len, value::rows_of};
-use crate::fault::{Code, Fault, NextStep};
+use crate::fault::{Fault, FaultCode, NextStep};
 
 /// The default number of rows, lines or matches per read.
 pub(super) const PAGE_ROWS: usize = 50;
@@ -55,7 +55,7 @@ pub fn read(body: ResultBody, query: &Map<String, Value>, budget: usize) -> Resu
 /// Returns the fault of a bad query; its next step reads the result from the beginning.
 pub fn bad_query(query: &Map<String, Value>, why: String) -> Fault {
     let params = json!({ "ref": query.get("ref") });
-    Fault::new(Code::InvalidParams, why).then(NextStep::own("fetch_result", params))
+    Fault::new(FaultCode::InvalidParams, why).then(NextStep::own("fetch_result", params))
 }
 
 /// Returns a value as lines: text and JSON lines unchanged, other JSON indented.

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use nonet_parts::chat::ChatTool;
 use nonet_schema::Schema;
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     name::meta_tool,
 };
 use serde::de::DeserializeOwned;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Gateway,
-    call::{Request, text_result},
+    call::{CallRequest, text_result},
     interrupt::Interrupt,
 };
 use nonet_state::session::Caller;
@@ -116,12 +116,12 @@ pub(super) async fn call(
     given: Value,
 ) -> Result<Value, Interrupt> {
     let Some(meant) = meta_tool(name) else {
-        let request = Request { name: name.into(), params: given, ..Request::default() };
+        let request = CallRequest { name: name.into(), params: given, ..CallRequest::default() };
         return Ok(gateway.execute(caller, request).await?.into_tree().await);
     };
     let Some((_, _, properties, required)) = table().into_iter().find(|(name, ..)| *name == meant) else {
         let message = format!("`{meant}` is not for apps. Use the tools that you were given.");
-        return Err(Fault::new(Code::Forbidden, message).into());
+        return Err(Fault::new(FaultCode::Forbidden, message).into());
     };
     let schema = Schema::of_tool(meant, schema(properties, required));
     let gate = gateway.gate(&caller.session);
@@ -134,7 +134,7 @@ pub(super) async fn call(
         "execute_tool" => {
             let ToolCall { name, params, timeout_ms, select } = read(&schema, meant, given)?;
             let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
-            let request = Request { name, params, timeout, select, ..Request::default() };
+            let request = CallRequest { name, params, timeout, select, ..CallRequest::default() };
             return Ok(gateway.execute(caller, request).await?.into_tree().await);
         }
         "browse_category" => gate.browse(&read(&schema, meant, given)?)?,
@@ -149,7 +149,7 @@ fn read<T: DeserializeOwned>(schema: &Schema, name: &str, given: Value) -> Resul
     let unfit = |why: String| {
         let message =
             format!("The arguments do not fit `{name}`: {why}. It takes {}.", schema.signature(name));
-        Fault::new(Code::InvalidParams, message)
+        Fault::new(FaultCode::InvalidParams, message)
     };
     let reading = schema.read(given).map_err(|misfit| unfit(misfit.faults.join("; ")))?;
     serde_json::from_value(Value::Object(reading.params)).map_err(|error| unfit(error.to_string()))

@@ -6,7 +6,7 @@
 use nonet_base::text::clip;
 use nonet_parts::chat::{Chat, ChatCall, ChatMessage, ChatTool, Completion, in_text};
 use nonet_servers::downstream::{ClientChannel, InputRequests, SAMPLING};
-use nonet_text::fault::{Code, Fault};
+use nonet_text::fault::{Fault, FaultCode};
 use serde_json::{Value, json};
 
 use nonet_state::session::Caller;
@@ -36,7 +36,7 @@ impl ClientModel {
                 takes_tools: can(&client, json!({ "tools": [] })),
             }),
             None => Err(Fault::new(
-                Code::UpstreamError,
+                FaultCode::UpstreamError,
                 format!(
                     "The app `{app}` uses the client's model, but this client does not offer it (sampling). The user can set `apps.{app}.model = {{ base_url = \"…\", name = \"…\" }}` in servers.toml instead."
                 ),
@@ -58,7 +58,7 @@ impl ClientModel {
 
     fn fault(&self, what: &str) -> Fault {
         let message = format!("The client's model, which the app `{}` uses, {what}.", self.app);
-        Fault::new(Code::UpstreamError, message)
+        Fault::new(FaultCode::UpstreamError, message)
     }
 
     fn params(&self, chat: Chat<'_>) -> Value {

@@ -11,7 +11,7 @@ use std::{
 use futures::future::BoxFuture;
 use nonet_store::{RecordKind, Records};
 use nonet_text::{
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
     results::json_len,
 };
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ impl Checkpoints {
         let message = format!(
             "`{app}` was cancelled. Its progress is kept: call ask_user with this `token` to continue from there."
         );
-        Fault::new(Code::Cancelled, message).next("ask_user", self.way_on())
+        Fault::new(FaultCode::Cancelled, message).next("ask_user", self.way_on())
     }
 
     pub(super) fn way_on(&self) -> Value {

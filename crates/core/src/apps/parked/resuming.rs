@@ -7,7 +7,7 @@ use nonet_parts::{audit::Approver, quotas::Admission};
 use nonet_store::Record;
 use nonet_text::{
     answers::{self, Decision},
-    fault::{Code, Fault},
+    fault::{Fault, FaultCode},
 };
 use serde_json::{Value, json};
 
@@ -213,6 +213,6 @@ impl Gateway {
              may mean something else now. Call it again from the beginning."
         );
         let again = json!({ "app_id": id, "input": parked.input });
-        Err(Fault::new(Code::InvalidParams, message).next("call_app", again))
+        Err(Fault::new(FaultCode::InvalidParams, message).next("call_app", again))
     }
 }

@@ -29,11 +29,14 @@ async fn what_has_waited_too_long_makes_room() {
     for _ in 0..MAX_PARKED {
         tokens.push(parked.put("p", None, &flow()).await.expect("there is room"));
     }
-    assert_eq!(parked.put("p", None, &flow()).await.map_err(|fault| fault.code), Err(Code::RateLimited));
+    assert_eq!(parked.put("p", None, &flow()).await.map_err(|fault| fault.code), Err(FaultCode::RateLimited));
     assert!(parked.put("q", None, &flow()).await.is_ok(), "another owner has room");
     assert!(parked.get("p", &tokens[0]).await.is_ok());
     clock.advance(AGE);
-    assert_eq!(parked.get("p", &tokens[0]).await.map_err(|fault| fault.code).err(), Some(Code::NotFound));
+    assert_eq!(
+        parked.get("p", &tokens[0]).await.map_err(|fault| fault.code).err(),
+        Some(FaultCode::NotFound)
+    );
     assert!(parked.put("p", None, &flow()).await.is_ok());
 }
 
@@ -46,7 +49,7 @@ async fn one_answer_is_taken() {
     let taken = parked.answered(first, &with(json!({ "status": "answered" }))).await.expect("the first");
     assert_eq!(
         parked.answered(second, &with(json!({}))).await.map(drop).map_err(|f| f.code),
-        Err(Code::NotFound)
+        Err(FaultCode::NotFound)
     );
     assert!(parked.answered(read().await, &with(json!({}))).await.is_err(), "a gateway that runs has it");
     let (_, kept) = parked.get("p", &token).await.expect("it is kept until it has ended");
@@ -167,5 +170,8 @@ fn each_question_has_a_token() {
 async fn what_is_too_large_is_not_kept() {
     let parked = parked(&Clock::default());
     let large = ParkedFlow { input: json!("x".repeat(MAX_BYTES)), ..flow() };
-    assert_eq!(parked.put("p", None, &large).await.map_err(|fault| fault.code), Err(Code::InvalidParams));
+    assert_eq!(
+        parked.put("p", None, &large).await.map_err(|fault| fault.code),
+        Err(FaultCode::InvalidParams)
+    );
 }

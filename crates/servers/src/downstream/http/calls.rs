@@ -20,7 +20,7 @@ use tokio::{sync::mpsc, time::sleep};
 use super::{Address, Body, EventContent, EventStream, UnusableAnswer, VerbatimClient};
 use crate::downstream::{
     ClientChannel, Era,
-    direct::{NotCalled, OpenRequests, number},
+    direct::{DirectError, OpenRequests, number},
     server_requests::RelatedCall,
     tap::{self, AnswerKind, Tap},
 };
@@ -71,9 +71,9 @@ impl HttpCalls {
 
     /// Sends a call and reads its stream to the end. Its answer completes the open call, and may also come on another stream,
     /// even after this function returns.
-    pub(crate) async fn exchange(self, posted: OutgoingCall) -> Result<(), NotCalled> {
+    pub(crate) async fn exchange(self, posted: OutgoingCall) -> Result<(), DirectError> {
         let OutgoingCall { id, tool, message, era, asker } = posted;
-        let Some((url, headers)) = self.client.place.get() else { return Err(NotCalled::Elsewhere) };
+        let Some((url, headers)) = self.client.place.get() else { return Err(DirectError::Elsewhere) };
         let sent = match era {
             Era::Session => headers.clone(),
             Era::Stateless => call_headers(&tool, &headers),
@@ -81,7 +81,7 @@ impl HttpCalls {
         let reply = match self.client.endpoint.post(&*url, sent, message.into()).await {
             Err(HttpFault::SessionExpired) => {
                 self.client.place.leave(&headers);
-                return Err(NotCalled::Elsewhere);
+                return Err(DirectError::Elsewhere);
             }
             reply => reply.map_err(unsent)?,
         };
@@ -109,7 +109,7 @@ impl HttpCalls {
         }
     }
 
-    async fn read_body(&self, body: Result<Body, UnusableAnswer>, id: i64) -> Result<(), NotCalled> {
+    async fn read_body(&self, body: Result<Body, UnusableAnswer>, id: i64) -> Result<(), DirectError> {
         let limits = &self.client.streams.limits;
         let read = match body {
             Ok(body) => body.message(limits).await,
@@ -117,7 +117,7 @@ impl HttpCalls {
         };
         let message = read.map_err(|unread| match unread {
             UnusableAnswer::Fault(fault) => unsent(fault),
-            UnusableAnswer::Unusable(what) => NotCalled::Refused(ErrorData::internal_error(what, None)),
+            UnusableAnswer::Unusable(what) => DirectError::Refused(ErrorData::internal_error(what, None)),
         })?;
         let of = message.id();
         let call = match (of.as_ref(), message.kind()) {
@@ -126,7 +126,7 @@ impl HttpCalls {
             (None, MessageKind::Error) => self.tap.open.take(&RequestId::Number(id)),
             _ => {
                 let what = "the answer has the id of another request; it was dropped";
-                return Err(NotCalled::Refused(ErrorData::internal_error(what, None)));
+                return Err(DirectError::Refused(ErrorData::internal_error(what, None)));
             }
         };
         let (weight, limit) = (message.weight(), limits.error);
@@ -142,7 +142,7 @@ impl HttpCalls {
         mut events: EventStream,
         id: i64,
         about: &RelatedCall,
-    ) -> Result<(), NotCalled> {
+    ) -> Result<(), DirectError> {
         let mut tap = self.tap.beside();
         let (mut last_event, mut wait, mut attempts) = (None, None, 0);
         loop {
@@ -159,10 +159,10 @@ impl HttpCalls {
                 None if !self.tap.open.has(id) => return Ok(()),
                 None => {
                     // A stream can be resumed only from an event with an id.
-                    let Some(last) = last_event.as_deref() else { return Err(NotCalled::Lost) };
+                    let Some(last) = last_event.as_deref() else { return Err(DirectError::Lost) };
                     events = loop {
                         if attempts >= ATTEMPTS {
-                            return Err(NotCalled::Lost);
+                            return Err(DirectError::Lost);
                         }
                         let doubled = FIRST_WAIT.saturating_mul(1 << attempts);
                         sleep(wait.unwrap_or(doubled).min(LONGEST_WAIT)).await;
@@ -177,11 +177,11 @@ impl HttpCalls {
     }
 
     /// Reopens a stream after the last event seen; `None` if a later attempt may succeed.
-    async fn resume(&self, last: &str, back: &Address) -> Result<Option<EventStream>, NotCalled> {
+    async fn resume(&self, last: &str, back: &Address) -> Result<Option<EventStream>, DirectError> {
         let (url, headers) = back;
         match self.client.endpoint.stream(&**url, headers.clone(), Some(last)).await {
             Ok(reply) if reply.is_events() => Ok(Some(self.client.incoming(reply, None, back.clone()))),
-            Ok(reply) if reply.status.is_client_error() => Err(NotCalled::Lost),
+            Ok(reply) if reply.status.is_client_error() => Err(DirectError::Lost),
             Ok(_) | Err(_) => Ok(None),
         }
     }
@@ -205,6 +205,6 @@ impl HttpCalls {
     }
 }
 
-fn unsent(fault: HttpFault) -> NotCalled {
-    NotCalled::Unsent(io::Error::other(fault))
+fn unsent(fault: HttpFault) -> DirectError {
+    DirectError::Unsent(io::Error::other(fault))
 }

@@ -26,9 +26,9 @@ const FORMATS: HeaderValue =
 
 /// Distinguishes one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp(Option<SystemTime>, u64);
+pub(super) struct DocumentStamp(Option<SystemTime>, u64);
 
-impl Stamp {
+impl DocumentStamp {
     /// Returns the state of a file; `None` if it does not exist.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
@@ -37,12 +37,15 @@ impl Stamp {
 }
 
 /// Reads a document from a file.
-pub(super) async fn read_file(path: &Path, wanted: Option<Globs>) -> Result<(Service, Stamp), LinkError> {
+pub(super) async fn read_file(
+    path: &Path,
+    wanted: Option<Globs>,
+) -> Result<(Service, DocumentStamp), LinkError> {
     let path: PathBuf = path.into();
     let read = tokio::task::spawn_blocking(move || {
         let unread = |why: String| format!("its document {} cannot be read: {why}", path.display());
         // The stamp is taken before the text is read, so that a change in between is noticed.
-        let stamp = Stamp::of(&path);
+        let stamp = DocumentStamp::of(&path);
         let text = files::read_at_most(&path, MAX_DOCUMENT).map_err(|error| match error.kind() {
             io::ErrorKind::FileTooLarge => {
                 unread(format!("it is longer than the limit of {MAX_DOCUMENT} bytes"))

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{
     super::{
-        CallError, Remedy, State,
+        CallError, ConnectionState, Remedy,
         credentials::Credentials,
         link::{RequestError, SignInNeeded},
         refusal::Refusal,
@@ -134,7 +134,7 @@ impl SendError {
         RequestError::Call(match self {
             Self::SignIn(SignInNeeded { error, remedy }) => CallError::NotAllowed { error, remedy },
             Self::Unsent(error) => {
-                CallError::NotReady(State::Down { error, retry_at: Instant::now() + UNSENT })
+                CallError::NotReady(ConnectionState::Down { error, retry_at: Instant::now() + UNSENT })
             }
             Self::Forbidden(why) => CallError::NotSent(why),
             Self::Failed { why, is_sent } => {

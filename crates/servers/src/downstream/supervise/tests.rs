@@ -7,7 +7,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use nonet_config::{self as config, Sources};
+use nonet_config::{self as config, ValueSources};
 use nonet_text::results::CallResult;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use super::*;
 use crate::{
     catalog::Listing,
     downstream::{
-        CallError, ClientChannel, ClientMessage, Control, Era, LogLevel, Remedy,
+        CallControl, CallError, ClientChannel, ClientMessage, Era, LogLevel, Remedy,
         link::{Connector, Input, LinkRequest, RequestError},
         server_requests::OpenCalls,
         subscriptions::Subscriptions,
@@ -145,7 +145,7 @@ impl Link for ScriptedLink {
         &'a self,
         request: LinkRequest,
         input: Input,
-        _control: &'a Control,
+        _control: &'a CallControl,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         let what = match request {
             LinkRequest::CallTool { tool, .. } => tool,
@@ -210,7 +210,7 @@ struct Bench {
 impl Bench {
     fn new(settings: &str, script: Script) -> Self {
         let text = format!("[servers.shop]\ncommand = 'x'\n{settings}");
-        let loaded = config::parse(&text, Path::new("servers.toml"), Sources::NONE).expect("usable");
+        let loaded = config::parse(&text, Path::new("servers.toml"), ValueSources::NONE).expect("usable");
         let settings = loaded.config.servers.values().next().expect("one server").clone();
         let script = Arc::new(script);
         let (calls, subscriptions) = (Arc::<OpenCalls>::default(), Arc::<Subscriptions>::default());
@@ -233,14 +233,14 @@ impl Bench {
         tokio::spawn(async move {
             while let Some(update) = receiver.recv().await {
                 updates.lock().push(match update {
-                    Update::Listed { listing, published, .. } => {
+                    ServerUpdate::Listed { listing, published, .. } => {
                         let _ = published.send(());
                         listing.map_or("old list".into(), |listing| {
                             listing.tools[0]["name"].as_str().unwrap_or_default().to_string()
                         })
                     }
-                    Update::Reconnected { .. } => "reconnected".into(),
-                    Update::SignInNeeded { login, .. } => format!("sign in: {login:?}"),
+                    ServerUpdate::Reconnected { .. } => "reconnected".into(),
+                    ServerUpdate::SignInNeeded { login, .. } => format!("sign in: {login:?}"),
                     other => format!("{other:?}"),
                 });
             }
@@ -248,7 +248,7 @@ impl Bench {
         self
     }
 
-    async fn until(&self, state: &str) -> State {
+    async fn until(&self, state: &str) -> ConnectionState {
         let mut states = self.connection.watch();
         let found = timeout(Duration::from_secs(3_600), states.wait_for(|now| now.as_str() == state)).await;
         found.unwrap_or_else(|_| panic!("never {state}")).expect("it is supervised").clone()
@@ -260,7 +260,7 @@ impl Bench {
         bench
     }
 
-    fn call(&self, control: Control) -> impl Future<Output = Result<Value, CallError>> + Send + use<> {
+    fn call(&self, control: CallControl) -> impl Future<Output = Result<Value, CallError>> + Send + use<> {
         let connection = self.connection.clone();
         async move {
             let wait = Duration::from_secs(10);
@@ -277,8 +277,8 @@ impl Bench {
     }
 }
 
-fn within(seconds: u64) -> Control {
-    Control { timeout: Duration::from_secs(seconds), ..Control::default() }
+fn within(seconds: u64) -> CallControl {
+    CallControl { timeout: Duration::from_secs(seconds), ..CallControl::default() }
 }
 
 fn failing(times: usize) -> Script {
@@ -295,7 +295,7 @@ async fn settle() {
 async fn waits_between_attempts_double_up_to_a_minute_and_begin_again_after_a_steady_link() {
     let bench = Bench::new("", failing(10)).start();
     let state = bench.until("down").await;
-    assert!(matches!(state, State::Down { error, .. } if error == "connection refused"));
+    assert!(matches!(state, ConnectionState::Down { error, .. } if error == "connection refused"));
     bench.until("ready").await;
     let begun = bench.script.begun.lock().clone();
     let waits: Vec<f64> = begun.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64()).collect();
@@ -320,7 +320,7 @@ async fn an_attempt_ends_with_the_start_timeout() {
     let began = Instant::now();
     let state = bench.until("down").await;
     assert!(
-        matches!(state, State::Down { error, .. } if error.contains("raise `start_timeout` in [servers.shop]"))
+        matches!(state, ConnectionState::Down { error, .. } if error.contains("raise `start_timeout` in [servers.shop]"))
     );
     assert_eq!(began.elapsed().as_secs(), 4);
 }
@@ -334,7 +334,7 @@ async fn a_call_ends_the_backoff_and_takes_the_outcome_of_that_attempt() {
     }
     let began = Instant::now();
     let failed = bench.call(within(60)).await;
-    assert!(matches!(failed, Err(CallError::NotReady(State::Down { .. }))), "{failed:?}");
+    assert!(matches!(failed, Err(CallError::NotReady(ConnectionState::Down { .. }))), "{failed:?}");
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     assert_eq!(bench.script.begun.lock().len(), 8);
     bench.script.attempts.lock().clear();
@@ -348,10 +348,10 @@ async fn a_call_waits_for_a_starting_server_only_so_long() {
     let bench = Bench::new("start_timeout = '60s'", script).start();
     let began = Instant::now();
     let failed = bench.call(within(300)).await;
-    assert!(matches!(failed, Err(CallError::NotReady(State::Starting))), "{failed:?}");
+    assert!(matches!(failed, Err(CallError::NotReady(ConnectionState::Starting))), "{failed:?}");
     assert_eq!(began.elapsed().as_secs(), 10, "the wait");
     let failed = bench.call(within(5)).await;
-    assert!(matches!(failed, Err(CallError::NotReady(State::Starting))), "{failed:?}");
+    assert!(matches!(failed, Err(CallError::NotReady(ConnectionState::Starting))), "{failed:?}");
     assert_eq!(began.elapsed().as_secs(), 15, "the limit of the call");
 }
 
@@ -379,7 +379,7 @@ async fn a_first_list_that_fails_is_an_attempt_that_failed() {
     let bench = Bench::new("", script).start();
     let state = bench.until("down").await;
     assert!(
-        matches!(state, State::Down { error, .. } if error == "its tools could not be listed: no answer")
+        matches!(state, ConnectionState::Down { error, .. } if error == "its tools could not be listed: no answer")
     );
     bench.until("ready").await;
     assert_eq!(bench.updates(), ["tool_2"]);
@@ -412,7 +412,7 @@ async fn a_sign_in_or_ten_minutes_end_the_wait_for_a_sign_in() {
     let bench = Bench::new("", script).start();
     bench.until("auth_required").await;
     let failed = bench.call(within(60)).await;
-    assert!(matches!(failed, Err(CallError::NotReady(State::AuthRequired { .. }))), "{failed:?}");
+    assert!(matches!(failed, Err(CallError::NotReady(ConnectionState::AuthRequired { .. }))), "{failed:?}");
     sleep(Duration::from_secs(60)).await;
     assert_eq!(bench.script.begun.lock().len(), 1, "nothing but a sign-in helps");
     bench.script.signed_in.notify_one();
@@ -432,7 +432,7 @@ async fn a_held_server_is_stopped_until_it_is_released() {
     sleep(Duration::from_secs(600)).await;
     assert_eq!(bench.script.begun.lock().len(), 1);
     let failed = bench.call(within(60)).await;
-    assert!(matches!(failed, Err(CallError::NotReady(State::Stopped))), "{failed:?}");
+    assert!(matches!(failed, Err(CallError::NotReady(ConnectionState::Stopped))), "{failed:?}");
     bench.connection.release();
     bench.until("ready").await;
     bench.connection.restart();
@@ -471,7 +471,7 @@ async fn a_call_over_its_limit_or_given_up_is_cancelled_at_the_server() {
     assert_eq!((began.elapsed().as_secs(), bench.script.cancelled.load(Ordering::Relaxed)), (7, 1));
     bench.script.reply(Reply::Never);
     let control = within(60);
-    let call = tokio::spawn(bench.call(Control { cancel: control.cancel.clone(), ..within(60) }));
+    let call = tokio::spawn(bench.call(CallControl { cancel: control.cancel.clone(), ..within(60) }));
     settle().await;
     control.cancel.cancel();
     assert!(matches!(call.await.expect("no panic"), Err(CallError::Cancelled)));
@@ -526,7 +526,7 @@ async fn a_stateless_server_gets_the_answers_of_the_client_and_its_time_is_not_t
         let replies = requests.keys().map(|key| (key.clone(), Ok(json!({ "action": "accept" }))));
         let _ = reply.send(replies.collect());
     });
-    let result = bench.call(Control { asker: Some(asker), ..within(8) }).await;
+    let result = bench.call(CallControl { asker: Some(asker), ..within(8) }).await;
     assert_eq!(result.expect("in time"), json!({ "content": [1] }));
     assert_eq!(bench.log(), ["buy", "buy{\"q\":{\"action\":\"accept\"}}"]);
     user.await.expect("no panic");
@@ -608,7 +608,9 @@ async fn a_failed_setup_call_fails_the_attempt_unless_it_is_optional() {
         let bench = Bench::new(setup, script).start();
         match expected {
             Some(expected) => {
-                let State::Down { error, .. } = bench.until("down").await else { panic!("it is down") };
+                let ConnectionState::Down { error, .. } = bench.until("down").await else {
+                    panic!("it is down")
+                };
                 assert_eq!(error, expected, "{setup}");
                 assert_eq!(bench.updates(), Vec::<String>::new(), "{setup}");
                 // The next attempt repeats the whole setup.
