@@ -114,7 +114,7 @@ fn lines(file: &Path) -> Vec<Value> {
 }
 
 async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
-    nonet_search::bring(nonet_search::BuiltIn {
+    nonet_search::bring(nonet_search::BuiltInModel {
         name: nonet_model::NAME,
         graph: nonet_model::GRAPH,
         tokenizer: nonet_model::TOKENIZER,

@@ -86,7 +86,7 @@ pub use user_page::UserPage;
 use self::{
     calls::CallReply,
     carried::CarriedSessions,
-    in_flight::{AskRoute, Channels, InFlight, LogThreshold, ParkedRequests, RequestOutcome},
+    in_flight::{AskRoute, ClientChannels, InFlightRequest, LogThreshold, ParkedRequests, RequestOutcome},
     list_changes::{AnnouncedLists, tell_changed},
     origin::RequestOrigin,
     unused_sessions::SessionPlace,
@@ -245,7 +245,7 @@ impl NonetServer {
         Self { _ends: None, ..self.clone() }
     }
 
-    fn caller(&self, context: &impl RequestOrigin, base: Caller, ways: &Channels) -> Caller {
+    fn caller(&self, context: &impl RequestOrigin, base: Caller, ways: &ClientChannels) -> Caller {
         let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
         let as_task = match context.is_stateless() {
             false if context.wants_task() => TaskMode::AtOnce,
@@ -263,13 +263,13 @@ impl NonetServer {
 
     /// Returns the channels to a request's client. A client declares its capabilities once in the session era, and with each
     /// request in the stateless era.
-    fn ways(&self, context: &impl RequestOrigin, caller: &Caller, log: Option<LogLevel>) -> Channels {
+    fn ways(&self, context: &impl RequestOrigin, caller: &Caller, log: Option<LogLevel>) -> ClientChannels {
         let told =
             || Arc::new(in_flight::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
         let parks = context.is_stateless();
         let can = if parks { told() } else { self.can.get_or_init(told).clone() };
         let wants_progress = context.meta().get_progress_token().is_some();
-        Channels::new(&self.session, can, parks, log, wants_progress)
+        ClientChannels::new(&self.session, can, parks, log, wants_progress)
     }
 
     /// Returns the limits of a client. The last ones are cached, because there is nearly always one client and one
@@ -307,7 +307,7 @@ impl NonetServer {
         request: CallToolRequestParams,
         context: &impl RequestOrigin,
         level: Option<LogLevel>,
-    ) -> (InFlight<MetaAnswer>, Caller) {
+    ) -> (InFlightRequest<MetaAnswer>, Caller) {
         let what = in_flight::called(&request, context.is_stateless());
         let base = self.who(context);
         let ways = self.ways(context, &base, level);

@@ -68,7 +68,7 @@ pub(super) struct Cli {
 
 /// Which gateway answers, and how much of a failure is shown.
 #[derive(Debug, Args)]
-pub(super) struct Where {
+pub(super) struct GatewayArgs {
     /// Ask the gateway at this address, such as http://127.0.0.1:8931/mcp, with NONET_TOKEN as the bearer token
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
@@ -117,7 +117,7 @@ pub(super) enum Command {
         #[arg(long, conflicts_with = "url")]
         refresh: bool,
         #[command(flatten)]
-        way: Where,
+        way: GatewayArgs,
     },
     /// List every tool of every server
     Tools {
@@ -128,7 +128,7 @@ pub(super) enum Command {
         #[arg(long, conflicts_with = "url")]
         refresh: bool,
         #[command(flatten)]
-        way: Where,
+        way: GatewayArgs,
     },
     /// Show one tool in full, as JSON
     Get {
@@ -141,7 +141,7 @@ pub(super) enum Command {
         #[arg(long, conflicts_with = "url")]
         refresh: bool,
         #[command(flatten)]
-        way: Where,
+        way: GatewayArgs,
     },
     /// Call a tool and print its result
     Call {
@@ -157,7 +157,7 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        way: Where,
+        way: GatewayArgs,
     },
     /// Show the running gateways: servers, tools, last errors, jobs
     Status {
@@ -168,7 +168,7 @@ pub(super) enum Command {
         #[arg(long, short)]
         follow: bool,
         #[command(flatten)]
-        way: Where,
+        way: GatewayArgs,
     },
     /// End this machine's shared gateway; the next client starts it again
     Stop(stop::StopArgs),

@@ -24,7 +24,7 @@ use tokio::sync::Mutex;
 
 use super::{
     FAILED, INDEX_LIMIT, answers,
-    args::{Command, Where},
+    args::{Command, GatewayArgs},
     call::{self, CommandParams, QuestionDesk},
     connect,
     local::LocalGateway,
@@ -46,7 +46,7 @@ struct InquiryCommand {
     inquiry: Inquiry,
     /// The params of a call.
     params: Option<CommandParams>,
-    way: Where,
+    way: GatewayArgs,
     refresh: bool,
     json: bool,
     table: fn(&Value),

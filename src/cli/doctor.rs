@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context;
 use nonet_config::{Config, ConfigFault, Transport, ValueSources, shell};
 use nonet_core::Gateway;
-use nonet_hosts::{self as hosts, FileScope, Host, Launch, Machine, OwnEntry};
+use nonet_hosts::{self as hosts, FileScope, Host, LaunchCommand, Machine, OwnEntry};
 use nonet_servers::downstream::{ConnectionState, Remedy, missing_launcher};
 use tokio::process::Command;
 
@@ -42,7 +42,7 @@ pub(super) enum Offer {
     /// A server requires a sign-in.
     SignIn { server: String },
     /// A client's entry names a Nonet, or a configuration, that does not exist.
-    Client { host: &'static Host, launch: Launch, why: String },
+    Client { host: &'static Host, launch: LaunchCommand, why: String },
     /// A server's definitions wait to be trusted.
     Trust { name: String },
 }
@@ -121,7 +121,7 @@ fn pip() -> Option<Vec<String>> {
 /// Finds the clients with a broken entry.
 fn clients(file: &Path, machine: &Machine) -> anyhow::Result<Vec<Offer>> {
     let file = std::path::absolute(file)?;
-    let wanted = Launch::of(&file, None, machine)?;
+    let wanted = LaunchCommand::of(&file, None, machine)?;
     let mut offers = Vec::new();
     for host in hosts::HOSTS.iter().filter(|host| !host.is_by_hand()) {
         let is_there = host.file(FileScope::User, machine).is_some_and(|file| file.exists());

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use nonet_config::shell;
-use nonet_hosts::{self as hosts, ChangeResult, FileChange, Machine, Removal, SecretStore, UnusedSecret};
+use nonet_hosts::{
+    self as hosts, ChangeResult, FileChange, Machine, SecretStore, ServerRemoval, UnusedSecret,
+};
 use nonet_servers::oauth::Vault;
 use nonet_store as store;
 use serde_json::{Value, json};
@@ -75,7 +77,7 @@ pub(super) fn used(config: Option<&Path>) -> anyhow::Result<PathBuf> {
     Ok(std::path::absolute(&file).unwrap_or(file))
 }
 
-fn tell_remains(removal: &Removal, server: &str, sign_in: bool, file: &Path) {
+fn tell_remains(removal: &ServerRemoval, server: &str, sign_in: bool, file: &Path) {
     if !removal.named_in.is_empty() {
         say!("Still named in {}; remove the name there.", quoted(&removal.named_in));
     }

@@ -14,7 +14,7 @@ use nonet_config::{
 };
 use nonet_hosts::{
     self as hosts, ChangeResult, FileChange, FileScope, Host, ImportOptions, ImportPlan, ImportSource,
-    KnownServer, Launch, Machine, SecretStore, Variable,
+    KnownServer, LaunchCommand, Machine, SecretStore, Variable,
 };
 use nonet_servers::downstream;
 use serde_json::json;
@@ -259,7 +259,7 @@ pub(super) fn install(
     };
     let carried = imported.as_ref().map(|found| found.carried(host, scope, &machine)).unwrap_or_default();
     let names: Vec<String> = carried.iter().map(|carried| carried.name.clone()).collect();
-    let launch = Launch::of(&target, profile, &machine)?;
+    let launch = LaunchCommand::of(&target, profile, &machine)?;
     // Its faults come first.
     hosts::install(host, scope, &launch, &names, &machine)?;
     let loaded = usable(&target, host, profile)?;

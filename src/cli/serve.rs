@@ -7,7 +7,7 @@ use std::{io::IsTerminal, path::Path, sync::Arc};
 use anyhow::Context;
 use nonet_config::{FileTrust, LoadedConfig, shell};
 use nonet_core::Gateway;
-use nonet_hosts::{Launch, Machine};
+use nonet_hosts::{LaunchCommand, Machine};
 use serde_json::json;
 
 use super::{OK, connect, found, gateway, load_text, log, reload, signal};
@@ -120,8 +120,8 @@ fn share(gateway: &Arc<Gateway>, file: &Path, page: Option<String>) {
 /// Returns the text for a user who starts Nonet in a terminal.
 fn welcome(file: &Path) -> String {
     let config = std::path::absolute(file).unwrap_or_else(|_| file.into());
-    let launch = Machine::this().ok().and_then(|machine| Launch::of(&config, None, &machine).ok());
-    let launch = launch.unwrap_or_else(|| Launch { command: "nonet".into(), args: Vec::new() });
+    let launch = Machine::this().ok().and_then(|machine| LaunchCommand::of(&config, None, &machine).ok());
+    let launch = launch.unwrap_or_else(|| LaunchCommand { command: "nonet".into(), args: Vec::new() });
     let entry = json!({ "mcpServers": { "nonet": { "command": launch.command, "args": launch.args } } });
     format!(
         "Nonet {}: one MCP server in front of all of your MCP servers.\n\

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     FAILED, OK, UNUSABLE,
-    args::Where,
+    args::GatewayArgs,
     ask::{self, AskFailure},
     connect, elsewhere,
     found::{self, FoundFile},
@@ -33,7 +33,7 @@ const RESTLESS: [&str; 4] = ["uptime_s", "latency", "mean_us", "listed_s"];
 pub(super) struct StatusArgs {
     pub json: bool,
     pub follow: bool,
-    pub way: Where,
+    pub way: GatewayArgs,
 }
 
 /// Shows the status. Exit code 1: no gateway is running.

@@ -47,7 +47,7 @@ const MAX_PARKED: usize = 1_000;
 const HANDLE: &str = "parked-";
 
 /// A request in flight, with the channels to its client. Its outcome is a `T`.
-pub(super) struct InFlight<T> {
+pub(super) struct InFlightRequest<T> {
     /// The identity of the request: the client's answers are valid only for the same request.
     what: String,
     profile: Option<String>,
@@ -64,7 +64,7 @@ pub(super) struct InFlight<T> {
     /// Cancels the work if the request is dropped early.
     cancel: CancelOnDrop,
     /// Its entry among the calls that the client may cancel.
-    _listed: Option<CancellableGuard>,
+    _listed: Option<CallTokenGuard>,
     /// Marks the session busy until dropped.
     _busy: Arc<()>,
 }
@@ -161,15 +161,15 @@ impl Drop for CancelOnDrop {
 
 /// One session's calls that started outside rmcp and that the client may cancel, by id as JSON.
 #[derive(Clone, Default)]
-pub(super) struct Cancellable(Arc<DashMap<String, CancellationToken>>);
+pub(super) struct CallTokens(Arc<DashMap<String, CancellationToken>>);
 
-/// An entry of [`Cancellable`], removed on drop.
-pub(super) struct CancellableGuard {
-    calls: Cancellable,
+/// An entry of [`CallTokens`], removed on drop.
+pub(super) struct CallTokenGuard {
+    calls: CallTokens,
     id: String,
 }
 
-impl Cancellable {
+impl CallTokens {
     /// Cancels the call with this id, if there is one.
     pub(super) fn cancel(&self, id: &str) {
         if let Some(token) = self.0.get(id) {
@@ -183,7 +183,7 @@ impl Cancellable {
     }
 }
 
-impl Drop for CancellableGuard {
+impl Drop for CallTokenGuard {
     fn drop(&mut self) {
         // Its own token is cancelled by now; another call's token may have taken its place.
         self.calls.0.remove_if(&self.id, |_, token| token.is_cancelled());
@@ -212,14 +212,14 @@ impl<T> Default for ParkingLot<T> {
 }
 
 struct ParkedRequest<T> {
-    request: InFlight<T>,
+    request: InFlightRequest<T>,
     reply: oneshot::Sender<InputReplies>,
     asked: Vec<String>,
     _place: QuotaPlace,
 }
 
 /// A request that was not parked, and the reply to its question.
-type UnparkedRequest<T> = (Box<InFlight<T>>, Option<oneshot::Sender<InputReplies>>);
+type UnparkedRequest<T> = (Box<InFlightRequest<T>>, Option<oneshot::Sender<InputReplies>>);
 
 /// How a request left its handler.
 pub(super) enum RequestOutcome<T> {
@@ -230,7 +230,7 @@ pub(super) enum RequestOutcome<T> {
 }
 
 /// The channels from a request to its client.
-pub(super) struct Channels {
+pub(super) struct ClientChannels {
     /// Takes progress, if the client wants it.
     pub progress: Option<mpsc::Sender<Value>>,
     /// Takes servers' requests and log messages.
@@ -241,7 +241,7 @@ pub(super) struct Channels {
     busy: Arc<()>,
 }
 
-impl Channels {
+impl ClientChannels {
     /// Returns the channels to a client with these capabilities.
     pub(super) fn new(
         session: &Session,
@@ -267,11 +267,11 @@ impl Channels {
         account: Arc<Account>,
         way_back: AskRoute,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> InFlight<T> {
+    ) -> InFlightRequest<T> {
         let (progress, toward) = self.receivers;
         let (asker, cancel) = (self.asker, CancelOnDrop(self.cancel));
         let (work, held, _listed) = (Box::pin(work), None, None);
-        InFlight {
+        InFlightRequest {
             what,
             profile,
             account,
@@ -319,11 +319,11 @@ pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map
     all
 }
 
-impl<T: Send + 'static> InFlight<T> {
+impl<T: Send + 'static> InFlightRequest<T> {
     /// Adds the request under its id to the calls that the client may cancel.
-    pub(super) fn listed_in(self, calls: &Cancellable, id: &str) -> Self {
+    pub(super) fn listed_in(self, calls: &CallTokens, id: &str) -> Self {
         calls.0.insert(id.into(), self.cancel.0.clone());
-        Self { _listed: Some(CancellableGuard { calls: calls.clone(), id: id.into() }), ..self }
+        Self { _listed: Some(CallTokenGuard { calls: calls.clone(), id: id.into() }), ..self }
     }
 
     /// Polls the work until it ends, at most for `limit`. Returns its outcome, if no message for the client has to go first
@@ -587,7 +587,7 @@ impl<T: Send + 'static> ParkingLot<T> {
     /// of room.
     fn park(
         self: &Arc<Self>,
-        open: InFlight<T>,
+        open: InFlightRequest<T>,
         requests: &InputRequests,
         reply: oneshot::Sender<InputReplies>,
     ) -> Result<Box<InputRequiredResult>, UnparkedRequest<T>> {
@@ -622,7 +622,7 @@ impl<T: Send + 'static> ParkingLot<T> {
                 Err(_) => std::future::pending().await,
             }
         };
-        let open = InFlight { work: Box::pin(work), ..open };
+        let open = InFlightRequest { work: Box::pin(work), ..open };
         self.waiting
             .lock()
             .insert(handle.clone(), ParkedRequest { request: open, reply, asked, _place: place });
@@ -645,7 +645,7 @@ impl<T: Send + 'static> ParkingLot<T> {
         account: impl FnOnce() -> Arc<Account>,
         state: Option<&str>,
         given: Option<&InputResponses>,
-    ) -> Option<Result<InFlight<T>, ErrorData>> {
+    ) -> Option<Result<InFlightRequest<T>, ErrorData>> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
         let account = account();
         let mut all = self.waiting.lock();
@@ -691,7 +691,7 @@ mod tests {
         what: &str,
         profile: Option<&str>,
     ) -> (String, oneshot::Receiver<InputReplies>) {
-        let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
+        let channels = ClientChannels::new(&Session::default(), Arc::default(), true, None, false);
         let request = channels.open(
             what.into(),
             profile.map(Into::into),
@@ -773,7 +773,7 @@ mod tests {
     async fn a_question_of_an_earlier_call_without_room_waits_for_another_request() {
         let parking = Arc::<ParkingLot<u8>>::default();
         let full = Account::of_session(Quotas { parked: 0, ..Quotas::default() });
-        let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
+        let channels = ClientChannels::new(&Session::default(), Arc::default(), true, None, false);
         let (board, (reply, mut replied)) = (Arc::<QuestionBoard>::default(), oneshot::channel());
         let number = board.post(board.number(), false, InputRequests::new(), reply);
         let way = AskRoute::NextRequest { board: board.clone(), by_task: false };
@@ -789,8 +789,8 @@ mod tests {
         assert!(way.take(&channels.asker).is_none(), "it has its old place, and expires with it");
     }
 
-    fn request(account: Arc<Account>) -> InFlight<u8> {
-        let channels = Channels::new(&Session::default(), Arc::default(), true, None, false);
+    fn request(account: Arc<Account>) -> InFlightRequest<u8> {
+        let channels = ClientChannels::new(&Session::default(), Arc::default(), true, None, false);
         channels.open(String::new(), None, account, AskRoute::AtOnce, std::future::pending())
     }
 }

@@ -47,7 +47,7 @@ use super::{
     NonetServer,
     direct::CallParams,
     http::Door,
-    in_flight::{Cancellable, InFlight},
+    in_flight::{CallTokens, InFlightRequest},
     origin::RequestOrigin,
 };
 
@@ -82,14 +82,14 @@ pub(super) struct PlainCalls {
 struct PlainSession {
     server: NonetServer,
     peer: Peer<RoleServer>,
-    calls: Cancellable,
+    calls: CallTokens,
     /// When rmcp was last notified that the session is in use.
     in_use: Mutex<Instant>,
 }
 
 /// A call that has started outside rmcp.
 pub(super) struct StartedCall {
-    open: InFlight<MetaAnswer>,
+    open: InFlightRequest<MetaAnswer>,
     /// Its id as JSON.
     id: String,
     level: Option<LogLevel>,
@@ -98,10 +98,10 @@ pub(super) struct StartedCall {
 
 /// A call on its way to rmcp, attached to its request.
 #[derive(Clone)]
-struct CallHandover(Arc<Mutex<Option<InFlight<MetaAnswer>>>>);
+struct CallHandover(Arc<Mutex<Option<InFlightRequest<MetaAnswer>>>>);
 
 /// Returns the call that started before its request reached rmcp.
-pub(super) fn take(extensions: &McpExtensions) -> Option<InFlight<MetaAnswer>> {
+pub(super) fn take(extensions: &McpExtensions) -> Option<InFlightRequest<MetaAnswer>> {
     extensions.get::<Parts>()?.extensions.get::<CallHandover>()?.0.lock().take()
 }
 
@@ -114,7 +114,7 @@ pub(super) fn settled(server: &NonetServer, context: &NotificationContext<RoleSe
     vacant.insert(Arc::new(PlainSession {
         server: server.guest(),
         peer: context.peer.clone(),
-        calls: Cancellable::default(),
+        calls: CallTokens::default(),
         in_use: Mutex::new(Instant::now()),
     }));
     let (calls, id, ended) = (calls.clone(), id.to_owned(), server.ended.clone());
@@ -323,7 +323,7 @@ impl StartedCall {
 /// A call that is not answered yet and not yet with rmcp. If its client leaves, the call is treated as rmcp treats it: one in
 /// a session continues, a stateless one is cancelled.
 struct PendingCall {
-    left: Option<(InFlight<MetaAnswer>, Request)>,
+    left: Option<(InFlightRequest<MetaAnswer>, Request)>,
     door: Arc<Door>,
     is_stateless: bool,
 }
@@ -365,7 +365,7 @@ impl Drop for PendingCall {
 }
 
 /// Lets rmcp continue a call.
-async fn hand_over(door: Arc<Door>, open: InFlight<MetaAnswer>, mut request: Request) -> Response {
+async fn hand_over(door: Arc<Door>, open: InFlightRequest<MetaAnswer>, mut request: Request) -> Response {
     request.extensions_mut().insert(CallHandover(Arc::new(Mutex::new(Some(open)))));
     door.service.handle(request).await.map(Body::new)
 }

@@ -57,7 +57,7 @@ pub(super) struct ClientLines<R, W> {
     writer: LineWriter<W>,
     limits: Limits,
     /// A line being parsed.
-    reading: HeavyParse<Result<ReadMessage, Unreadable>>,
+    reading: HeavyParse<Result<ReadMessage, UnreadableMessage>>,
     /// A message that is too long, kept until its end gives its id.
     open: Option<MessageHead>,
     /// Unanswered requests.
@@ -107,7 +107,7 @@ impl<R, W: AsyncWrite + Unpin + Send + 'static> ClientLines<R, W> {
     /// Starts a call here, or counts a request until it is answered or cancelled. Returns the message for rmcp. Beyond
     /// [`MOST_UNANSWERED`] requests, the last one is refused: reading must go on, since the others may be waiting for the
     /// client's answers to questions.
-    fn counted(&self, read: ReadMessage) -> Result<Option<RxJsonRpcMessage<RoleServer>>, Unreadable> {
+    fn counted(&self, read: ReadMessage) -> Result<Option<RxJsonRpcMessage<RoleServer>>, UnreadableMessage> {
         let id = match &read {
             ReadMessage::Call(call) => Some(&call.id),
             ReadMessage::Message(message) => match &**message {
@@ -129,7 +129,7 @@ impl<R, W: AsyncWrite + Unpin + Send + 'static> ClientLines<R, W> {
             let what =
                 format!("{MOST_UNANSWERED} requests are in flight; wait for answers, then send it again");
             let id = serde_json::to_string(id).unwrap_or_default();
-            return Err(Unreadable::Request(Message::failure(&id, BUSY, &what)));
+            return Err(UnreadableMessage::Request(Message::failure(&id, BUSY, &what)));
         }
         let message = match (read, self.direct.get()) {
             (ReadMessage::Call(call), Some(direct)) => {
@@ -204,10 +204,10 @@ where
                     Ok(Some(message)) => return Some(message),
                     // Gives the writers their turn in a burst.
                     Ok(None) => tokio::task::consume_budget().await,
-                    Err(Unreadable::Request(refusal)) => self.writer.write_soon(refusal.into()),
+                    Err(UnreadableMessage::Request(refusal)) => self.writer.write_soon(refusal.into()),
                     // The caller that asked the client must not wait for a skipped answer.
-                    Err(Unreadable::Answer(answer)) => return Some(*answer),
-                    Err(Unreadable::Noise) => {}
+                    Err(UnreadableMessage::Answer(answer)) => return Some(*answer),
+                    Err(UnreadableMessage::Noise) => {}
                 }
             }
             // A client that does not read its answers may not send more requests.
@@ -230,7 +230,7 @@ where
                         "a message of the client is longer than {longest} bytes; skipped"
                     );
                     match head.id {
-                        Some(_) => Unreadable::of(head, MessageFault::TooLong(longest)),
+                        Some(_) => UnreadableMessage::of(head, MessageFault::TooLong(longest)),
                         None => {
                             self.open = Some(head);
                             continue;
@@ -238,7 +238,7 @@ where
                     }
                 }
                 Line::TooLongEnd(tail) => match self.open.take().map(|head| head.with_tail(&tail)) {
-                    Some(head) => Unreadable::of(head, MessageFault::TooLong(longest)),
+                    Some(head) => UnreadableMessage::of(head, MessageFault::TooLong(longest)),
                     None => continue,
                 },
             };
@@ -256,7 +256,7 @@ where
 }
 
 /// What happens to a message that could not be read.
-enum Unreadable {
+enum UnreadableMessage {
     /// A request: it gets this answer.
     Request(Bytes),
     /// An answer to our request, which fails with this.
@@ -265,7 +265,7 @@ enum Unreadable {
     Noise,
 }
 
-impl Unreadable {
+impl UnreadableMessage {
     fn of(head: MessageHead, fault: MessageFault) -> Self {
         let (code, message) = fault.of_request();
         match (head.kind, head.id) {
@@ -285,7 +285,7 @@ impl Unreadable {
 }
 
 /// Reads one message.
-fn read(line: Bytes, limits: &Limits) -> Result<ReadMessage, Unreadable> {
+fn read(line: Bytes, limits: &Limits) -> Result<ReadMessage, UnreadableMessage> {
     let scanned = ScannedMessage::of(line, limits.of_client.values);
     let message = match scanned.within(|head| of_client(head, limits)) {
         Ok(message) => message,
@@ -295,18 +295,18 @@ fn read(line: Bytes, limits: &Limits) -> Result<ReadMessage, Unreadable> {
                 // Almost JSON: the sender waits for an answer.
                 (Some(id), _) => {
                     let (code, message) = fault.of_request();
-                    Unreadable::Request(Message::failure(&id, code, &message))
+                    UnreadableMessage::Request(Message::failure(&id, code, &message))
                 }
                 (None, Some(b'{' | b'[')) => unreadable(&bytes),
                 // Two peers that answer each other's noise would never stop.
                 (None, _) if serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() => {
                     tracing::debug!("a line on stdin is not JSON");
-                    Unreadable::Noise
+                    UnreadableMessage::Noise
                 }
                 (None, _) => unreadable(&bytes),
             });
         }
-        Err(RefusedMessage { head, fault, .. }) => return Err(Unreadable::of(head, fault)),
+        Err(RefusedMessage { head, fault, .. }) => return Err(UnreadableMessage::of(head, fault)),
     };
     if let Some(call) = ToolCall::of(&message) {
         return Ok(ReadMessage::Call(Box::new(call)));
@@ -314,7 +314,7 @@ fn read(line: Bytes, limits: &Limits) -> Result<ReadMessage, Unreadable> {
     serde_json::from_slice(message.bytes()).map(|message| ReadMessage::Message(Box::new(message))).map_err(
         |error| {
             if matches!(message.kind(), MessageKind::Result | MessageKind::Error) {
-                return Unreadable::answered(
+                return UnreadableMessage::answered(
                     message.id(),
                     format!("the client's answer cannot be read: {error}"),
                 );
@@ -324,7 +324,7 @@ fn read(line: Bytes, limits: &Limits) -> Result<ReadMessage, Unreadable> {
                 true => (-32600, "Invalid Request"),
                 false => (-32700, "Parse error"),
             };
-            Unreadable::Request(Message::failure(&id, code, &format!("{what}: {error}")))
+            UnreadableMessage::Request(Message::failure(&id, code, &format!("{what}: {error}")))
         },
     )
 }
@@ -339,10 +339,10 @@ pub(super) fn of_client(head: &MessageHead, limits: &Limits) -> SizeLimit {
 }
 
 /// Returns the fault of a line that is not a JSON object.
-fn unreadable(line: &[u8]) -> Unreadable {
+fn unreadable(line: &[u8]) -> UnreadableMessage {
     let (code, what) = match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
         Ok(_) => (-32600, "Invalid Request: not a JSON-RPC message".into()),
         Err(error) => (-32700, format!("Parse error: {error}")),
     };
-    Unreadable::Request(Message::failure("null", code, &what))
+    UnreadableMessage::Request(Message::failure("null", code, &what))
 }

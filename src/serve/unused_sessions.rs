@@ -21,10 +21,10 @@ impl SessionPlace {
 
 /// The unused sessions of a door, by their ids.
 #[derive(Default)]
-pub(super) struct UnusedSessions(Mutex<Unused>);
+pub(super) struct UnusedSessions(Mutex<UnusedTable>);
 
 #[derive(Default)]
-struct Unused {
+struct UnusedTable {
     sessions: HashMap<Box<str>, UnusedSession>,
     last: u64,
 }

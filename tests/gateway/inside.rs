@@ -67,7 +67,7 @@ impl Setup {
             };
             options.dials.insert(server.name, Box::new(dial));
         }
-        nonet_search::bring(nonet_search::BuiltIn {
+        nonet_search::bring(nonet_search::BuiltInModel {
             name: nonet_model::NAME,
             graph: nonet_model::GRAPH,
             tokenizer: nonet_model::TOKENIZER,

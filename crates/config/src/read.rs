@@ -39,13 +39,13 @@ pub(super) struct ConfigSource {
 struct Spot {
     /// The full dotted key.
     key: String,
-    key_at: At,
-    value_at: At,
+    key_at: TextRange,
+    value_at: TextRange,
     state: TextState,
 }
 
 /// Line and column, from 1.
-type At = (usize, usize);
+type TextRange = (usize, usize);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextState {
@@ -361,7 +361,7 @@ impl<'a> LineStarts<'a> {
     }
 
     /// Returns the line and column, in characters, of a byte offset, both from 1.
-    fn at(&self, offset: usize) -> At {
+    fn at(&self, offset: usize) -> TextRange {
         let line = self.starts.partition_point(|start| *start <= offset).max(1);
         let start = self.starts[line - 1];
         let before = self.text.get(start..offset.min(self.text.len())).unwrap_or("");

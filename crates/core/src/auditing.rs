@@ -12,7 +12,7 @@ use nonet_text::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Changes, Gateway, call::CallInFlight};
+use super::{Gateway, WorldChanges, call::CallInFlight};
 use crate::gate::Gate;
 use nonet_state::{known_secrets::secret_values, session::Caller, world::Connections};
 
@@ -170,7 +170,7 @@ impl Gateway {
     }
 
     /// Writes that a configuration was loaded.
-    pub(super) fn audit_reload(&self, digest: &str, changes: &Changes) {
+    pub(super) fn audit_reload(&self, digest: &str, changes: &WorldChanges) {
         self.audit_event("reload", || {
             let mut about = json!(changes);
             about["config_sha256"] = digest.into();

@@ -23,7 +23,7 @@ use crate::{
 };
 use nonet_state::{
     session::{Caller, Session},
-    snapshot::{Snapshot, View},
+    snapshot::{ProfileView, Snapshot},
 };
 
 /// The first hit of a low-confidence answer is near the query from this score on. Measured with thirty tasks
@@ -407,7 +407,11 @@ impl Gate {
     /// # Errors
     ///
     /// A category or tags that nothing has, with the search that was likely meant.
-    fn filters(&self, view: &View, arguments: &SearchArguments) -> Result<Option<BTreeSet<usize>>, Fault> {
+    fn filters(
+        &self,
+        view: &ProfileView,
+        arguments: &SearchArguments,
+    ) -> Result<Option<BTreeSet<usize>>, Fault> {
         let again =
             |fault: Fault, correct: &dyn Fn(String) -> SearchArguments| match fault.did_you_mean.first() {
                 Some(near) => fault.clone().next("search_tools", json!(correct(near.clone()))),
@@ -426,7 +430,7 @@ impl Gate {
     }
 
     /// Checks that a tool which the caller sees has one of these tags.
-    fn has_tag(&self, view: &View, tags: &[String]) -> Result<(), Fault> {
+    fn has_tag(&self, view: &ProfileView, tags: &[String]) -> Result<(), Fault> {
         let tools = self.snapshot.tools.iter().zip(&view.seen).filter(|(_, seen)| **seen);
         let known: BTreeSet<&str> = tools.flat_map(|(tool, _)| tags_of(tool)).collect();
         let is_known = |tag: &str| known.iter().any(|known| known.eq_ignore_ascii_case(tag.trim()));
@@ -602,7 +606,7 @@ type ShownHit<'a> = (&'a Hit, &'a Arc<Tool>, Vec<&'a str>);
 /// Selects the hits of an answer. `short`: low confidence and no limit set by the client.
 fn shown<'a>(
     gate: &'a Gate,
-    view: &View,
+    view: &ProfileView,
     arguments: &SearchArguments,
     found: &'a SearchResult,
     short: bool,
@@ -621,7 +625,7 @@ fn shown<'a>(
 /// Explains a hit's score to people.
 fn explain(
     snapshot: &Snapshot,
-    view: &View,
+    view: &ProfileView,
     request: &Query,
     learned: &[(usize, LearnedBoost)],
     tie: Option<TieBreak>,
@@ -641,7 +645,7 @@ fn explain(
 }
 
 /// Ranks loaded tools higher, and tools with a priority higher or lower.
-fn boosts(gate: &Gate, view: &View, session: &Session) -> Boosts {
+fn boosts(gate: &Gate, view: &ProfileView, session: &Session) -> Boosts {
     let boost = |priority: f32| Boost { priority: lift(priority), ..Boost::default() };
     let priorities = view.priorities.iter();
     let mut boosts: Boosts = priorities.map(|(document, priority)| (*document, boost(*priority))).collect();
@@ -659,7 +663,7 @@ fn distinct<'a>(
     hits: &'a [Hit],
     most: usize,
     spread: bool,
-    view: &View,
+    view: &ProfileView,
     ties: &mut Ties,
 ) -> Vec<ShownHit<'a>> {
     let mut kept: Vec<ShownHit<'a>> = Vec::new();

@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use nonet_state::{
     servers::Servers,
     session::{Caller, Session},
-    snapshot::{Snapshot, View},
+    snapshot::{ProfileView, Snapshot},
     world::World,
 };
 
@@ -264,11 +264,11 @@ impl Gate {
     }
 
     /// Returns the profile's view of the snapshot, computed once for each pair.
-    pub fn view(&self) -> Arc<View> {
+    pub fn view(&self) -> Arc<ProfileView> {
         let (snapshot, profile) = (&self.snapshot, &self.session.profile);
         // Views of apps are not cached: an app needs few, and there may be many apps.
         let is_app = self.session.app.is_some();
-        let is_current = |view: &View| !is_app && Arc::ptr_eq(&view.config, self.config());
+        let is_current = |view: &ProfileView| !is_app && Arc::ptr_eq(&view.config, self.config());
         let owner = Some(self.session.id).filter(|id| snapshot.owners.contains(id));
         let known = match owner {
             Some(id) => snapshot.own_views.get(&id).filter(|view| is_current(view)).map(|view| view.clone()),
@@ -285,7 +285,7 @@ impl Gate {
         let ranked = priorities.iter().filter_map(|(at, _)| snapshot.tool(*at));
         let ranked = ranked.map(|tool| (tool.name.clone(), tool.version.clone())).collect();
         let seen = snapshot.tools.iter().map(|tool| self.allows(tool)).collect();
-        let view = Arc::new(View { config: self.config().clone(), seen, priorities, ranked });
+        let view = Arc::new(ProfileView { config: self.config().clone(), seen, priorities, ranked });
         match owner {
             _ if is_app => {}
             Some(id) => drop(snapshot.own_views.insert(id, view.clone())),

@@ -11,7 +11,7 @@ use nonet_servers::catalog::{APPS, EntryKind, GATEWAY, SKILLS};
 use nonet_text::name;
 
 use super::discover::NEAR;
-use nonet_state::snapshot::{Snapshot, View};
+use nonet_state::snapshot::{ProfileView, Snapshot};
 
 /// What an own tool loses in a search by meaning, and in a search by words only. Measured with forty requests against
 /// own tools and eight servers: with less, own tools win requests such as `mark the task as done` that a server
@@ -33,7 +33,7 @@ static OF_NONET: LazyLock<HashSet<String>> = LazyLock::new(|| {
 pub(super) fn lower(
     boosts: &mut Boosts,
     snapshot: &Snapshot,
-    view: &View,
+    view: &ProfileView,
     words: &[String],
     by_meaning: bool,
 ) {

@@ -29,7 +29,7 @@ use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
 use super::{AppArguments, Gateway, SkillArguments, interrupt::Interrupt};
 use nonet_state::{
     faults::call_fault,
-    publisher::{KnownList, Lists},
+    publisher::{KnownList, KnownLists},
     session::{Caller, TaskMode},
 };
 
@@ -46,14 +46,14 @@ const READING: Duration = Duration::from_secs(2);
 /// The skills last found in the folders.
 #[derive(Debug, Default)]
 pub(super) struct Guides {
-    state: Mutex<Readings>,
+    state: Mutex<FolderScan>,
     skills: ArcSwap<Vec<Skill>>,
     /// Whether the listed skills are out of date.
     is_behind: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Readings {
+struct FolderScan {
     /// When the folders were last read, and which folders.
     last: Option<(Instant, Vec<PathBuf>)>,
     /// A slow reading in progress, because a folder does not respond.
@@ -111,7 +111,7 @@ impl Guides {
     }
 
     /// Adds skills and apps to the lists of servers. Returns whether they have changed.
-    pub(super) fn list(&self, known: &mut Lists, config: &Config) -> bool {
+    pub(super) fn list(&self, known: &mut KnownLists, config: &Config) -> bool {
         self.is_behind.store(false, Ordering::Release);
         let skills = list_of_skills(&self.skills.load(), known);
         let apps = config
@@ -126,7 +126,7 @@ impl Guides {
 
 /// Lists the skills of the folders, then the prompts of servers. Of two entries with the same name the first one
 /// counts.
-fn list_of_skills(local: &[Skill], known: &Lists) -> Listing {
+fn list_of_skills(local: &[Skill], known: &KnownLists) -> Listing {
     let local = local.iter().map(|skill| guide::skill(&skill.name, &skill.description));
     // Prompts of sessions' servers come last, so that they do not displace prompts that everybody sees.
     let (of_sessions, of_all): (Vec<_>, Vec<_>) =
@@ -145,7 +145,7 @@ fn listing(entries: impl Iterator<Item = Value>, about: &str) -> Listing {
     Listing { tools: entries.map(Arc::new).collect(), about: about.into(), ..Listing::default() }
 }
 
-fn put(known: &mut Lists, category: &str, listing: Listing) -> bool {
+fn put(known: &mut KnownLists, category: &str, listing: Listing) -> bool {
     match known.get(category) {
         _ if listing.tools.is_empty() => known.remove(category).is_some(),
         Some(before) if *before.listing == listing => false,
@@ -245,7 +245,7 @@ mod tests {
         let of = |session: Option<u64>, count: usize| {
             KnownList::new(Listing { prompts: prompts(count), ..Listing::default() }, 1, session)
         };
-        let known = Lists::from([("a".into(), of(Some(1), MAX_SKILLS)), ("z".into(), of(None, 2))]);
+        let known = KnownLists::from([("a".into(), of(Some(1), MAX_SKILLS)), ("z".into(), of(None, 2))]);
         let listed = list_of_skills(&[], &known).tools;
         assert_eq!(listed.len(), MAX_SKILLS);
         for name in ["z/p0", "z/p1", "a/p0"] {

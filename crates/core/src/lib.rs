@@ -89,7 +89,7 @@ use nonet_state::{
     session::{Caller, Session},
     sessions::Sessions,
     snapshot::Snapshot,
-    world::{Changes, Connections},
+    world::{Connections, WorldChanges},
 };
 use nonet_store::{Records, RedisStore, RedisTopology, Retention, SqliteStore, Store};
 use nonet_text::results::CallResult;

@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{Gateway, builtin, trusting::retain_differences};
 use nonet_state::{
-    publisher::{KnownList, Lists},
+    publisher::{KnownList, KnownLists},
     trust::ServerNews,
 };
 
@@ -33,7 +33,7 @@ impl Gateway {
     /// Turns the servers' lists into snapshots until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<ServerUpdate>) {
         let publisher = &self.publisher;
-        let mut known: Lists =
+        let mut known: KnownLists =
             BTreeMap::from([(GATEWAY.into(), KnownList::of_all(builtin::listing(&self.config().gateway)))]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         let world = self.servers.world();
@@ -246,7 +246,7 @@ impl Gateway {
     /// Takes a server's new list. Returns whether it differs from the old one, and the notice to send.
     fn take(
         &self,
-        known: &mut Lists,
+        known: &mut KnownLists,
         fresh: &mut HashSet<Arc<str>>,
         server: Arc<str>,
         mut new: KnownList,

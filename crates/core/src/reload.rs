@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 pub(super) use self::losses::losses;
-use super::{Changes, Gateway};
+use super::{Gateway, WorldChanges};
 
 /// How long a file must stay unchanged before it is read: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(200);
@@ -120,7 +120,7 @@ impl Texts {
 
 impl Gateway {
     /// Applies a configuration. Returns what it changed.
-    pub async fn reload(self: &Arc<Self>, config: Config) -> Changes {
+    pub async fn reload(self: &Arc<Self>, config: Config) -> WorldChanges {
         let updates = self.publisher.updates();
         self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
         self.rates.store(Arc::new(Rates::new(&config, &self.rates.load())));
@@ -278,7 +278,7 @@ impl Gateway {
         let faults: Vec<String> = loaded.faults.iter().map(ToString::to_string).collect();
         let changes = self.reload(loaded.config).await;
         self.texts.use_it(hash);
-        if changes == Changes::default() && faults.is_empty() {
+        if changes == WorldChanges::default() && faults.is_empty() {
             tracing::info!("configuration reloaded; nothing changed");
             return json!({ "kind": "config_unchanged" });
         }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{
-    FileChange, FileScope, Host, HostFault, Launch, Machine, OWN_NAME,
+    FileChange, FileScope, Host, HostFault, LaunchCommand, Machine, OWN_NAME,
     backups::Backups,
     change::FollowUp,
     edit::HostTable,
@@ -22,7 +22,7 @@ pub enum OwnEntry {
     /// It starts a program. `config` is the configuration file named in the entry, if any.
     Program {
         /// How the program is started.
-        launch: Launch,
+        launch: LaunchCommand,
         /// The path, as written.
         config: Option<String>,
     },
@@ -47,7 +47,7 @@ pub fn present(host: &Host, scope: FileScope, machine: &Machine) -> Result<OwnEn
     let glued = || args.iter().find_map(|arg| arg.strip_prefix("--config="));
     let by_env = || entry.pointer("/env/NONET_CONFIG").and_then(Value::as_str);
     let config = next.map(String::as_str).or_else(glued).or_else(by_env).map(Into::into);
-    Ok(OwnEntry::Program { launch: Launch { command: command.into(), args }, config })
+    Ok(OwnEntry::Program { launch: LaunchCommand { command: command.into(), args }, config })
 }
 
 /// The content of a host's file.
@@ -62,7 +62,7 @@ struct HostFile {
 }
 
 /// Returns Nonet's entry as the text of a host's file, for copying.
-pub fn entry_text(host: &Host, launch: &Launch) -> Result<String, HostFault> {
+pub fn entry_text(host: &Host, launch: &LaunchCommand) -> Result<String, HostFault> {
     let table = HostTable { format: host.format, table: host.table, file: Path::new(host.name) };
     let text = table.put("", OWN_NAME, &entry_of(host, launch))?;
     Ok(text.trim().to_string())
@@ -74,7 +74,7 @@ pub fn entry_text(host: &Host, launch: &Launch) -> Result<String, HostFault> {
 pub fn install(
     host: &Host,
     scope: FileScope,
-    launch: &Launch,
+    launch: &LaunchCommand,
     replace: &[String],
     machine: &Machine,
 ) -> Result<FileChange, HostFault> {
@@ -85,7 +85,7 @@ pub fn install(
 pub fn allow_always(
     host: &Host,
     scope: FileScope,
-    launch: &Launch,
+    launch: &LaunchCommand,
     replace: &[String],
     machine: &Machine,
 ) -> Result<FileChange, HostFault> {
@@ -115,7 +115,7 @@ fn installed(
     host: &Host,
     scope: FileScope,
     entry: Map<String, Value>,
-    launch: &Launch,
+    launch: &LaunchCommand,
     replace: &[String],
     machine: &Machine,
 ) -> Result<FileChange, HostFault> {
@@ -314,7 +314,7 @@ fn secrets(servers: &HostTable, change: &FileChange, machine: &Machine) -> Vec<S
 }
 
 /// Returns Nonet's entry in the host's format.
-fn entry_of(host: &Host, launch: &Launch) -> Map<String, Value> {
+fn entry_of(host: &Host, launch: &LaunchCommand) -> Map<String, Value> {
     let extra: Map<String, Value> = serde_json::from_str(host.extra).expect("a constant of `known`");
     let own = [
         (host.program.to_string(), Value::from(launch.command.as_str())),

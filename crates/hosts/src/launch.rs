@@ -9,7 +9,7 @@ use super::{Machine, Os};
 
 /// How a host should start Nonet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Launch {
+pub struct LaunchCommand {
     /// The program as an absolute path: hosts may not search the shell's PATH.
     pub command: String,
     /// Its arguments, such as `--config FILE`.
@@ -26,7 +26,7 @@ const CACHES: [(&str, &str, &[&str]); 5] = [
     ("dlx", "pnpm", &["dlx", "nonet"]),
 ];
 
-impl Launch {
+impl LaunchCommand {
     /// Returns the command for this program with a configuration, and a profile if named.
     pub fn of(config: &Path, profile: Option<&str>, machine: &Machine) -> io::Result<Self> {
         let exe = env::current_exe()?;
@@ -77,14 +77,17 @@ pub fn is_lost(command: &str) -> bool {
 
 /// Builds the launch of a fetched program, with the command's absolute path if found: clients may not have the
 /// shell's PATH.
-fn fetched(command: &str, args: &[&str], os: Os) -> Launch {
+fn fetched(command: &str, args: &[&str], os: Os) -> LaunchCommand {
     let mut args: Vec<String> = args.iter().map(ToString::to_string).collect();
     // On Windows, `npx` is a script, which not every client can start.
     if os == Os::Windows && command != "uvx" {
         args.splice(0..0, ["/c".to_string(), command.to_string()]);
-        return Launch { command: "cmd".into(), args };
+        return LaunchCommand { command: "cmd".into(), args };
     }
-    Launch { command: on_path(command).map_or(command.into(), |file| file.display().to_string()), args }
+    LaunchCommand {
+        command: on_path(command).map_or(command.into(), |file| file.display().to_string()),
+        args,
+    }
 }
 
 /// Finds a program on the PATH.

@@ -51,7 +51,7 @@ pub use imported::{
 };
 pub use install::{OwnEntry, allow_always, entry_text, install, is_always_allowed, present, uninstall};
 pub use known::HOSTS;
-pub use launch::{Launch, fetching_command, is_lost, on_path};
+pub use launch::{LaunchCommand, fetching_command, is_lost, on_path};
 pub use launchers::runtime_of;
 pub use literals::{move_secrets, plain_secrets};
 pub use moving::{ClientPlan, Setup, SetupClient, SetupUndo, SkippedClient, UndoChanges};
@@ -59,7 +59,7 @@ pub use pasted::{LONGEST as LONGEST_PASTED, is_install_link, is_pasted, one_serv
 pub use references::{NamedSecret, named_secrets};
 pub use rules::MappedRule;
 pub use server_edits::{
-    EditError, Removal, TableEdit, TableFault, TableText, UnusedSecret, add_server, edit_table,
+    EditError, ServerRemoval, TableEdit, TableFault, TableText, UnusedSecret, add_server, edit_table,
     enable_server, give_token, pass_variable, remove_server, server_table, set_tool_policy,
 };
 pub use typed::{TypedLabels, TypedServer};
@@ -99,7 +99,7 @@ pub struct Host {
     /// Whether `$NAME` within a text is a variable.
     bare_variables: bool,
     /// Entries for Nonet by host version, for the user to paste: the file does not say which version reads it.
-    by_hand: Option<fn(&Launch) -> String>,
+    by_hand: Option<fn(&LaunchCommand) -> String>,
 }
 
 /// Finds a host by its name or one of its aliases; case, spaces and `_` do not matter.

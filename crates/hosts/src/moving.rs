@@ -17,7 +17,7 @@ use nonet_config::{
 
 use super::{
     ChangeResult, FileChange, FileScope, HOSTS, Host, HostFault, ImportOptions, ImportPlan, ImportSource,
-    KnownServer, Launch, Machine, Os, OwnEntry, RemainingServer, SecretStore, Variable, import,
+    KnownServer, LaunchCommand, Machine, Os, OwnEntry, RemainingServer, SecretStore, Variable, import,
     import::secrets_beside, install, is_lost, keeping_secrets, present, text::bytes, uninstall,
 };
 
@@ -29,7 +29,7 @@ pub struct SetupClient {
     /// Its file.
     pub file: PathBuf,
     /// How the client should start Nonet.
-    launch: Launch,
+    launch: LaunchCommand,
 }
 
 /// A client whose file stays as it is.
@@ -104,9 +104,9 @@ impl Setup {
 
     /// Returns how a client should start Nonet: unchanged, if the configuration is the same. Fails for a file that cannot be
     /// edited, such as flow-style YAML: it must not stop the other clients.
-    fn launch(&self, host: &'static Host, profile: Option<&str>) -> Result<Launch, HostFault> {
+    fn launch(&self, host: &'static Host, profile: Option<&str>) -> Result<LaunchCommand, HostFault> {
         import(ImportSource::Users(&[host], &[]), &self.target, ImportOptions::default(), &self.machine)?;
-        let wanted = Launch::of(&self.target, profile, &self.machine).map_err(|source| {
+        let wanted = LaunchCommand::of(&self.target, profile, &self.machine).map_err(|source| {
             let message = format!("the path of this program is unknown: {source}");
             HostFault::new(message, "Start Nonet by its full path.".into())
         })?;

@@ -32,7 +32,7 @@ pub use table::{
 };
 
 /// A servers.toml without a removed server, and the server's leftovers.
-pub struct Removal {
+pub struct ServerRemoval {
     /// The new servers.toml.
     pub change: FileChange,
     /// The keys that still name the server, such as `profiles.work.categories`.
@@ -113,7 +113,7 @@ pub fn add_server(
 
 /// Works out a servers.toml without a server: without its table, its sub-tables and the comments directly above them. Other
 /// mentions of the server stay, and are reported.
-pub fn remove_server(servers_toml: &Path, name: &str, machine: &Machine) -> Result<Removal, HostFault> {
+pub fn remove_server(servers_toml: &Path, name: &str, machine: &Machine) -> Result<ServerRemoval, HostFault> {
     let toml = ServersFile::read(servers_toml)?;
     toml.known(name)?;
     let after = server_text::without(toml.text.written(), name).ok_or_else(|| toml.unsafe_edit(name))?;
@@ -129,7 +129,7 @@ pub fn remove_server(servers_toml: &Path, name: &str, machine: &Machine) -> Resu
     let mut change = toml.change(&after, machine);
     change.told = vec![format!("[{TABLE}.{name}] is removed from {}.", servers_toml.display())];
     let unused = toml.unused(&after, &secrets)?;
-    Ok(Removal { change, named_in, left_out: left_out.into_iter().collect(), unused })
+    Ok(ServerRemoval { change, named_in, left_out: left_out.into_iter().collect(), unused })
 }
 
 /// Works out a servers.toml with a server enabled or disabled. The change is empty if the server already is.

@@ -131,9 +131,9 @@ impl World {
     }
 }
 
-fn launch() -> Launch {
+fn launch() -> LaunchCommand {
     let args = vec!["--config".into(), r"C:\Users\me\servers.toml".into()];
-    Launch { command: "/opt/nonet/bin/nonet".into(), args }
+    LaunchCommand { command: "/opt/nonet/bin/nonet".into(), args }
 }
 
 fn done(imported: &ImportPlan) -> String {

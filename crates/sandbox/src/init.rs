@@ -24,12 +24,12 @@ use super::{
     NOT_SET_UP, SetUpFault, given, places, restrict,
     restrict::{Refusals, Scopes},
     root,
-    start::{Inner, STOPPING, own_user, system},
+    start::{STOPPING, SandboxStart, own_user, system},
     told,
 };
 
 pub(super) fn run(command: &[OsString]) -> ExitCode {
-    let (inner, variables) = match given::<Inner>() {
+    let (inner, variables) = match given::<SandboxStart>() {
         Ok(given) => given,
         Err(fault) => {
             eprintln!("{}", told("?", &fault));
@@ -46,11 +46,11 @@ pub(super) fn run(command: &[OsString]) -> ExitCode {
 }
 
 fn serve(
-    inner: &Inner,
+    inner: &SandboxStart,
     command: &[OsString],
     variables: &BTreeMap<OsString, OsString>,
 ) -> Result<ExitCode, SetUpFault> {
-    let Inner { spec, places, user, group, is_counted } = inner;
+    let SandboxStart { spec, places, user, group, is_counted } = inner;
     set_pdeathsig(Signal::SIGKILL).map_err(system("signals"))?;
     // The program must be stoppable like any other, so undo the first step's blocking.
     STOPPING.into_iter().collect::<SigSet>().thread_unblock().map_err(system("signals"))?;

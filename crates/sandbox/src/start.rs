@@ -33,7 +33,7 @@ pub(super) const STOPPING: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, Signa
 
 /// What the second step needs to know.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Inner {
+pub(super) struct SandboxStart {
     pub spec: SandboxSpec,
     pub places: Places,
     /// The numbers of the user and the group.
@@ -92,7 +92,7 @@ fn start(
     // Root of the namespace, because only root keeps its privileges when another program is started.
     own_user((0, user), (0, gid)).map_err(system("user namespaces"))?;
     let state = spec.state.clone();
-    let inner = Inner { places, user, group: gid, is_counted: group.is_some(), spec };
+    let inner = SandboxStart { places, user, group: gid, is_counted: group.is_some(), spec };
     let hosts = match &inner.spec.net {
         Network::Hosts(hosts) => Some(hosts.clone()),
         Network::All | Network::Closed => None,
@@ -159,7 +159,7 @@ pub(super) fn own_user(user: (u32, u32), group: (u32, u32)) -> io::Result<()> {
 
 /// Creates the other namespaces and starts their first process, with a listener there if a port is given.
 fn launch(
-    inner: &Inner,
+    inner: &SandboxStart,
     command: &[OsString],
     variables: &BTreeMap<OsString, OsString>,
     port: Option<u16>,

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// A sentence embedding model in memory, and an engine that runs it.
 #[derive(Clone, Copy)]
-pub struct BuiltIn {
+pub struct BuiltInModel {
     /// The model's name.
     pub name: &'static str,
     /// The ONNX graph: `input_ids`, `attention_mask` (int64 `[batch, sequence]`) to `sentence_embedding` (f32
@@ -19,22 +19,22 @@ pub struct BuiltIn {
     pub engine: Option<fn() -> ort::sys::OrtApi>,
 }
 
-static BUILT_IN: OnceLock<BuiltIn> = OnceLock::new();
+static BUILT_IN: OnceLock<BuiltInModel> = OnceLock::new();
 
 /// Hands over the model and the engine. Later calls change nothing.
-pub fn bring(built_in: BuiltIn) {
+pub fn bring(built_in: BuiltInModel) {
     BUILT_IN.get_or_init(|| built_in);
 }
 
 /// Returns the model and the engine, if the program brought them.
-pub fn built_in() -> Option<&'static BuiltIn> {
+pub fn built_in() -> Option<&'static BuiltInModel> {
     BUILT_IN.get()
 }
 
 /// Brings the model along, for tests that load it.
 #[cfg(test)]
 pub(crate) fn bring_model() {
-    bring(BuiltIn {
+    bring(BuiltInModel {
         name: nonet_model::NAME,
         graph: nonet_model::GRAPH,
         tokenizer: nonet_model::TOKENIZER,

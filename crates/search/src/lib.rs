@@ -41,7 +41,7 @@ use std::{
 
 /// Returns what an abbreviation of this field means.
 pub use abbreviations::meaning as abbreviation;
-pub use built_in::{BuiltIn, bring, built_in};
+pub use built_in::{BuiltInModel, bring, built_in};
 pub use cache::ContentKey as VectorKey;
 pub use document::{Document, Passage, Passages};
 pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};

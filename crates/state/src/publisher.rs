@@ -58,7 +58,7 @@ pub struct Indexing {
 }
 
 /// The known lists, by server.
-pub type Lists = BTreeMap<Arc<str>, KnownList>;
+pub type KnownLists = BTreeMap<Arc<str>, KnownList>;
 
 /// A known list.
 #[derive(Clone, Debug)]
@@ -251,7 +251,7 @@ impl Publisher {
     }
 
     /// Adds the last known lists of servers without a list.
-    pub async fn read_lists(&self, known: &mut Lists, world: &World) {
+    pub async fn read_lists(&self, known: &mut KnownLists, world: &World) {
         let Some(folder) = self.folder.clone() else { return };
         let wanted: Vec<_> = world
             .connections
@@ -294,7 +294,7 @@ impl Publisher {
     /// catalogue is published before its index exists.
     pub async fn publish_words(
         self: &Arc<Self>,
-        lists: &Lists,
+        lists: &KnownLists,
         world: Arc<World>,
         generation: u64,
     ) -> Option<KeywordIndex> {

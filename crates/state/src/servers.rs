@@ -20,7 +20,7 @@ use crate::{
     known_secrets::secrets_of,
     session::Caller,
     unmatched::ReportedUnmatched,
-    world::{Changes, Connections, Transition, World},
+    world::{Connections, Transition, World, WorldChanges},
 };
 
 /// How long all servers together may take to stop.
@@ -172,7 +172,7 @@ impl Servers {
         &self,
         config: Config,
         updates: Option<&mpsc::Sender<ServerUpdate>>,
-    ) -> (Changes, Vec<(Arc<str>, u64)>) {
+    ) -> (WorldChanges, Vec<(Arc<str>, u64)>) {
         let replacing = self.replacing.lock();
         let before = self.world();
         let Transition { world, changes, fresh, retired, mut ended } =

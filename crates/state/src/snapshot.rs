@@ -24,17 +24,17 @@ pub struct Snapshot {
     /// The visible tools, skills and apps, in document order.
     pub tools: Arc<[Arc<Tool>]>,
     /// The view of each profile, computed on first use.
-    pub views: Arc<DashMap<Option<String>, Arc<View>>>,
+    pub views: Arc<DashMap<Option<String>, Arc<ProfileView>>>,
     /// The sessions that have servers of their own, and the cached view of each.
     pub owners: Arc<[u64]>,
     /// The views of sessions with servers of their own, by session.
-    pub own_views: Arc<DashMap<u64, Arc<View>>>,
+    pub own_views: Arc<DashMap<u64, Arc<ProfileView>>>,
     /// The size of all definitions, computed on first use.
     bytes: Arc<OnceLock<usize>>,
 }
 
 /// The part of a snapshot that one profile sees, by document.
-pub struct View {
+pub struct ProfileView {
     /// The configuration with the profile.
     pub config: Arc<Config>,
     /// Whether the profile allows the tool.
@@ -133,7 +133,7 @@ impl Snapshot {
     }
 }
 
-impl View {
+impl ProfileView {
     /// Returns the priority that the configuration gives a tool.
     pub fn priority(&self, document: usize) -> Option<f32> {
         let at = self.priorities.binary_search_by_key(&document, |(document, _)| *document).ok()?;

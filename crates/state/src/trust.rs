@@ -10,7 +10,7 @@ use nonet_servers::{
 use nonet_text::name::RESERVED;
 
 use crate::{
-    publisher::{KnownList, Lists, Publisher},
+    publisher::{KnownList, KnownLists, Publisher},
     world::World,
 };
 
@@ -50,7 +50,7 @@ impl Publisher {
 
     /// Compares the lists of the file's servers with the pins, unless that was done already. Returns whether the
     /// published lists change, and the unreported changes.
-    pub async fn check_lists(&self, known: &mut Lists, world: &World) -> (bool, Vec<ServerNews>) {
+    pub async fn check_lists(&self, known: &mut KnownLists, world: &World) -> (bool, Vec<ServerNews>) {
         let of_file =
             known.iter().filter(|(server, known)| !RESERVED.contains(&&***server) && known.session.is_none());
         let work: Vec<(Arc<str>, KnownList, TrustRules)> = of_file

@@ -34,7 +34,7 @@ pub fn names_of(config: &Config) -> impl Iterator<Item = &str> {
 
 /// What a new configuration changed, by server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Changes {
+pub struct WorldChanges {
     /// New servers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub started: Vec<String>,
@@ -57,7 +57,7 @@ pub struct Transition {
     /// The new world.
     pub world: World,
     /// How it differs from the one before.
-    pub changes: Changes,
+    pub changes: WorldChanges,
     /// Connections to start.
     pub fresh: Vec<Arc<Connection>>,
     /// Connections to retire.
@@ -98,7 +98,7 @@ impl World {
         before: Option<&World>,
         mut connect: impl FnMut(Arc<str>, &ServerSettings) -> Arc<Connection>,
     ) -> Transition {
-        let mut changes = Changes::default();
+        let mut changes = WorldChanges::default();
         if let Some(before) = before {
             changes.needs_restart = needs_restart(&before.config, &config);
         }
@@ -199,7 +199,7 @@ mod tests {
         let second = "[servers.a]\ncommand = 'a'\ntags = ['x']\n[servers.b]\ncommand = 'other'\n\
                       [servers.d]\ncommand = 'd'\n[servers.e]\ncommand = 'e'\nenabled = false\n";
         let next = after(Some(&before.world), second);
-        let expected = Changes {
+        let expected = WorldChanges {
             started: vec!["d".into()],
             restarted: vec!["b".into()],
             stopped: vec!["c".into()],
@@ -210,7 +210,7 @@ mod tests {
         assert!(Arc::ptr_eq(&before.world.connections["a"], &next.world.connections["a"]));
         assert!(!Arc::ptr_eq(&before.world.connections["b"], &next.world.connections["b"]));
         assert_eq!((next.fresh.len(), next.retired.len()), (2, 2));
-        assert_eq!(after(Some(&next.world), second).changes, Changes::default());
+        assert_eq!(after(Some(&next.world), second).changes, WorldChanges::default());
     }
 
     #[test]

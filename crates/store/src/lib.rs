@@ -62,7 +62,7 @@ use {
 };
 
 /// The return type of methods of [`Store`] and [`Records`].
-pub type Stored<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// Keeps results, jobs, outcomes and figures. Several gateways may use one store at the same time.
 ///
@@ -78,67 +78,67 @@ pub trait Store: Debug + Send + Sync {
         owner: &'a str,
         share: Share,
         value: Arc<Value>,
-    ) -> Stored<'a, Lifespan>;
+    ) -> StoreFuture<'a, Lifespan>;
 
     /// Stores a job with its result, replacing its earlier state, then makes room as for a result.
     ///
     /// The job is leased to the gateway that stores it. A working job whose lease has ended is lost. An ended job stays
     /// ended, so its start and its end may be stored in either order.
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lifespan>;
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> StoreFuture<'_, Lifespan>;
 
     /// Returns an entry's result as compact JSON; `None` if there is no such entry, or if the entry has no result.
-    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>>;
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<String>>;
 
     /// Returns a job; `None` if the owner has none with this id, or if it has expired.
-    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>>;
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<JobRow>>;
 
     /// Returns at most `limit` jobs of an owner, latest start first.
-    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>>;
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> StoreFuture<'a, Vec<JobRow>>;
 
     /// Asks the gateway that runs an owner's job to cancel it. Gateways of one machine do not get such requests.
-    fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, ()> {
+    fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, ()> {
         let _ = (id, owner);
         Box::pin(async { Ok(()) })
     }
 
     /// Returns this gateway's jobs that others want cancelled, each once.
-    fn to_cancel(&self) -> Stored<'_, Vec<String>> {
+    fn to_cancel(&self) -> StoreFuture<'_, Vec<String>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
     /// Returns at most `limit` results of all owners, without jobs, latest first. For the machine's user.
-    fn results(&self, limit: usize) -> Stored<'_, Vec<KeptRow>> {
+    fn results(&self, limit: usize) -> StoreFuture<'_, Vec<KeptRow>> {
         let _ = limit;
         Box::pin(async { Ok(Vec::new()) })
     }
 
     /// Removes a result, or a job that has ended. Returns false if its owner has none with this id.
-    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, bool> {
         let _ = (id, owner);
         Box::pin(async { Ok(false) })
     }
 
     /// Removes expired entries, and lets the store's clock advance. Does nothing if this process has not used the store yet.
-    fn sweep(&self) -> Stored<'_, ()>;
+    fn sweep(&self) -> StoreFuture<'_, ()>;
 
     /// Returns how much is stored, for all owners; `None` if this process has not used the store yet.
-    fn counts(&self) -> Stored<'_, Option<KeptCounts>>;
+    fn counts(&self) -> StoreFuture<'_, Option<KeptCounts>>;
 
     /// Returns all outcomes of searches.
-    fn outcomes(&self) -> Stored<'_, Vec<Outcome>>;
+    fn outcomes(&self) -> StoreFuture<'_, Vec<Outcome>>;
 
     /// Stores an outcome of a search, replacing the same outcome if that was weaker.
-    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()>;
+    fn put_outcome(&self, outcome: Outcome) -> StoreFuture<'_, ()>;
 
     /// Returns the figures of all tools.
-    fn figures(&self) -> Stored<'_, Vec<NamedFigures>>;
+    fn figures(&self) -> StoreFuture<'_, Vec<NamedFigures>>;
 
     /// Adds figures to the stored ones of these tools, and returns the sums; `None` if figures are not stored. Beyond the
     /// maximum number of tools, the least recently called ones are dropped.
-    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>>;
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> StoreFuture<'_, Option<Vec<NamedFigures>>>;
 
     /// Takes a call from each of these rates, or from none if one is used up. Answers within a moment.
-    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> Stored<'a, TakenRates> {
+    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> StoreFuture<'a, TakenRates> {
         let _ = rates;
         Box::pin(async { Ok(TakenRates::NotShared) })
     }
@@ -160,7 +160,7 @@ pub trait Store: Debug + Send + Sync {
     }
 
     /// Ends this gateway's leases, so that others need not wait for them to expire. A lease in files ends with its process.
-    fn leave(&self) -> Stored<'_, ()> {
+    fn leave(&self) -> StoreFuture<'_, ()> {
         Box::pin(async { Ok(()) })
     }
 
@@ -182,62 +182,72 @@ pub trait Store: Debug + Send + Sync {
 pub trait Records: Debug + Send + Sync {
     /// Stores a record, replacing the one with the same kind, owner and id. Returns how many of the owner's oldest records of
     /// that kind were dropped for it; `None` if the owner already has as many as `most` allows, and nothing was stored.
-    fn put(&self, record: NewRecord, most: RecordQuota) -> Stored<'_, Option<usize>>;
+    fn put(&self, record: NewRecord, most: RecordQuota) -> StoreFuture<'_, Option<usize>>;
 
     /// Returns a record as it is now; `None` if the owner has none of this kind with this id.
-    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
+    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>>;
 
     /// Returns all records of an owner, oldest first.
-    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>>;
+    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, Vec<Record>>;
 
     /// Returns all records of a kind, of every owner, oldest first.
-    fn of_kind(&self, kind: RecordKind) -> Stored<'_, Vec<Record>>;
+    fn of_kind(&self, kind: RecordKind) -> StoreFuture<'_, Vec<Record>>;
 
     /// Writes the body and the due time of a record as it was read. Returns false, and writes nothing, if the record has been
     /// changed or removed since. The holder stays the same.
-    fn change(&self, record: Record) -> Stored<'_, bool>;
+    fn change(&self, record: Record) -> StoreFuture<'_, bool>;
 
     /// Removes a record as it was read. Returns false, and removes nothing, if the record has been changed or removed since.
-    fn remove(&self, record: Record) -> Stored<'_, bool>;
+    fn remove(&self, record: Record) -> StoreFuture<'_, bool>;
 
     /// Makes this gateway the holder of a record as it was read, which counts as a change. Returns false if the record has
     /// been changed or removed since, or if a running gateway holds it, including this one.
-    fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool>;
+    fn hold<'a>(&'a self, record: &'a Record) -> StoreFuture<'a, bool>;
 
     /// Removes a record and returns it. Of several callers, only one gets it.
     ///
     /// A parked record has parts: records of its kind whose owner is its id. They are taken or dropped with it.
-    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>>;
+    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>>;
 
     /// Removes an owner's records stored before a time. Returns how many.
-    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize>;
+    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> StoreFuture<'a, usize>;
 
     /// Returns how many records of a kind an owner has.
-    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, usize>;
+    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, usize>;
 
     /// Returns the records of these kinds that are due at `now_ms` and that this gateway holds, earliest first. Takes over records of
     /// gateways that have ended. A record stays due until it is changed.
-    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> Stored<'a, Vec<Record>>;
+    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> StoreFuture<'a, Vec<Record>>;
 
     /// Returns the upcoming work of these kinds, and the notices; `None` if there are no records at all.
-    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> Stored<'a, Option<Agenda>>;
+    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> StoreFuture<'a, Option<Agenda>>;
 
     /// Makes this gateway the holder of at most `most` unheld records, oldest first, and returns them. Of several callers,
     /// only one gets each.
-    fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>>;
+    fn claim_free<'a>(
+        &'a self,
+        kind: RecordKind,
+        owner: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, Vec<Record>>;
 
     /// Returns a number that grows by one for each changed fact of an owner; `None` if there have been no facts.
-    fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>>;
+    fn changes<'a>(&'a self, owner: &'a str) -> StoreFuture<'a, Option<u64>>;
 
     /// Returns a model's vectors of an owner's facts.
-    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> Stored<'a, Vec<FactVector>>;
+    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> StoreFuture<'a, Vec<FactVector>>;
 
     /// Stores vectors of an owner's facts, replacing earlier ones. A vector of a fact that has been changed or removed is
     /// dropped.
-    fn put_vectors<'a>(&'a self, owner: &'a str, model: &'a str, vectors: Vec<FactVector>) -> Stored<'a, ()>;
+    fn put_vectors<'a>(
+        &'a self,
+        owner: &'a str,
+        model: &'a str,
+        vectors: Vec<FactVector>,
+    ) -> StoreFuture<'a, ()>;
 
     /// Releases records that this gateway holds.
-    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()>;
+    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> StoreFuture<'a, ()>;
 }
 
 /// Stores the trusted definitions of one configuration's servers. Several gateways, and several threads of one, may use it at

@@ -49,7 +49,7 @@ use self::{
 use super::{
     Agenda, FactVector, JobRow, KeptCounts, KeptRow, LeaseHolder, Lifespan, NamedFigures, NewRecord,
     PinStore, Record, RecordKind, RecordQuota, Records, Retention, Share, SharedRate, SharedStore,
-    SpareStore, Store, StoreError, Stored, TakenRates,
+    SpareStore, Store, StoreError, StoreFuture, TakenRates,
 };
 pub use replicas::{LeaseClaim, Replica, Replicas, SessionHolder};
 
@@ -180,17 +180,17 @@ impl Store for RedisStore {
         owner: &'a str,
         share: Share,
         value: Arc<Value>,
-    ) -> Stored<'a, Lifespan> {
+    ) -> StoreFuture<'a, Lifespan> {
         let entry = NewEntry { id: id.into(), owner: owner.into(), job: None };
         Box::pin(self.put_kept(entry, share, Some(value)))
     }
 
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lifespan> {
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> StoreFuture<'_, Lifespan> {
         let entry = NewEntry { id: job.id.clone(), owner: job.owner.clone(), job: Some(job) };
         Box::pin(self.put_kept(entry, share, result))
     }
 
-    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<String>> {
         Box::pin(async move {
             let (of, by) = (id.to_owned(), owner.to_owned());
             match self.spare.read(move |db| db.text(&of, &by)).await? {
@@ -200,7 +200,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<JobRow>> {
         Box::pin(async move {
             let (of, by) = (id.to_owned(), owner.to_owned());
             match self.spare.read(move |db| db.job(&of, &by)).await? {
@@ -210,36 +210,36 @@ impl Store for RedisStore {
         })
     }
 
-    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> StoreFuture<'a, Vec<JobRow>> {
         Box::pin(async move {
             let jobs = self.kept.jobs(owner, limit).await?;
             self.spare.with_jobs(jobs, owner.into(), limit).await
         })
     }
 
-    fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, ()> {
+    fn ask_to_cancel<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, ()> {
         Box::pin(self.kept.ask_to_cancel(id, owner))
     }
 
-    fn to_cancel(&self) -> Stored<'_, Vec<String>> {
+    fn to_cancel(&self) -> StoreFuture<'_, Vec<String>> {
         Box::pin(self.kept.to_cancel())
     }
 
-    fn results(&self, limit: usize) -> Stored<'_, Vec<KeptRow>> {
+    fn results(&self, limit: usize) -> StoreFuture<'_, Vec<KeptRow>> {
         Box::pin(async move {
             let results = self.kept.results(limit).await?;
             self.spare.with_results(results, limit).await
         })
     }
 
-    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let in_memory = self.spare.remove(id, owner).await?;
             Ok(self.kept.remove_ended(id, owner).await? || in_memory)
         })
     }
 
-    fn sweep(&self) -> Stored<'_, ()> {
+    fn sweep(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             if !self.link.is_used() {
                 return Ok(());
@@ -250,7 +250,7 @@ impl Store for RedisStore {
         })
     }
 
-    fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
+    fn counts(&self) -> StoreFuture<'_, Option<KeptCounts>> {
         Box::pin(async move {
             if !self.link.is_used() {
                 return Ok(None);
@@ -260,23 +260,23 @@ impl Store for RedisStore {
         })
     }
 
-    fn outcomes(&self) -> Stored<'_, Vec<Outcome>> {
+    fn outcomes(&self) -> StoreFuture<'_, Vec<Outcome>> {
         Box::pin(self.learned.outcomes())
     }
 
-    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
+    fn put_outcome(&self, outcome: Outcome) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.learned.put_outcome(&outcome).await })
     }
 
-    fn figures(&self) -> Stored<'_, Vec<NamedFigures>> {
+    fn figures(&self) -> StoreFuture<'_, Vec<NamedFigures>> {
         Box::pin(self.learned.figures())
     }
 
-    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>> {
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> StoreFuture<'_, Option<Vec<NamedFigures>>> {
         Box::pin(async move { self.learned.add_figures(fresh).await.map(Some) })
     }
 
-    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> Stored<'a, TakenRates> {
+    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> StoreFuture<'a, TakenRates> {
         Box::pin(self.rates.take(rates))
     }
 
@@ -288,7 +288,7 @@ impl Store for RedisStore {
         Some(self.vectors.clone())
     }
 
-    fn leave(&self) -> Stored<'_, ()> {
+    fn leave(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let left = self.replicas.leave().await;
             self.lease.end().await?;
@@ -317,71 +317,81 @@ impl Store for RedisStore {
 }
 
 impl Records for RedisStore {
-    fn put(&self, record: NewRecord, most: RecordQuota) -> Stored<'_, Option<usize>> {
+    fn put(&self, record: NewRecord, most: RecordQuota) -> StoreFuture<'_, Option<usize>> {
         Box::pin(async move { self.records.put(&record, most).await })
     }
 
-    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {
+    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>> {
         Box::pin(self.records.get(kind, owner, id))
     }
 
-    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>> {
+    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, Vec<Record>> {
         Box::pin(self.records.all(kind, owner))
     }
 
-    fn of_kind(&self, kind: RecordKind) -> Stored<'_, Vec<Record>> {
+    fn of_kind(&self, kind: RecordKind) -> StoreFuture<'_, Vec<Record>> {
         Box::pin(self.records.of_kind(kind))
     }
 
-    fn change(&self, record: Record) -> Stored<'_, bool> {
+    fn change(&self, record: Record) -> StoreFuture<'_, bool> {
         Box::pin(async move { self.records.change(&record).await })
     }
 
-    fn remove(&self, record: Record) -> Stored<'_, bool> {
+    fn remove(&self, record: Record) -> StoreFuture<'_, bool> {
         Box::pin(async move { self.records.remove(&record).await })
     }
 
-    fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool> {
+    fn hold<'a>(&'a self, record: &'a Record) -> StoreFuture<'a, bool> {
         Box::pin(self.records.hold(record))
     }
 
-    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {
+    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>> {
         Box::pin(self.records.take(kind, owner, id))
     }
 
-    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize> {
+    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> StoreFuture<'a, usize> {
         Box::pin(self.records.drop_old(kind, owner, before_ms))
     }
 
-    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, usize> {
+    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, usize> {
         Box::pin(self.records.count_of(kind, owner))
     }
 
-    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> Stored<'a, Vec<Record>> {
+    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> StoreFuture<'a, Vec<Record>> {
         Box::pin(self.records.due(now_ms, kinds))
     }
 
-    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> Stored<'a, Option<Agenda>> {
+    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> StoreFuture<'a, Option<Agenda>> {
         Box::pin(self.records.agenda(kinds))
     }
 
-    fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {
+    fn claim_free<'a>(
+        &'a self,
+        kind: RecordKind,
+        owner: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, Vec<Record>> {
         Box::pin(self.records.claim_free(kind, owner, most))
     }
 
-    fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>> {
+    fn changes<'a>(&'a self, owner: &'a str) -> StoreFuture<'a, Option<u64>> {
         Box::pin(self.records.changes(owner))
     }
 
-    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> Stored<'a, Vec<FactVector>> {
+    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> StoreFuture<'a, Vec<FactVector>> {
         Box::pin(self.records.vectors(owner, model))
     }
 
-    fn put_vectors<'a>(&'a self, owner: &'a str, model: &'a str, vectors: Vec<FactVector>) -> Stored<'a, ()> {
+    fn put_vectors<'a>(
+        &'a self,
+        owner: &'a str,
+        model: &'a str,
+        vectors: Vec<FactVector>,
+    ) -> StoreFuture<'a, ()> {
         Box::pin(async move { self.records.put_vectors(owner, model, &vectors).await })
     }
 
-    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()> {
+    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> StoreFuture<'a, ()> {
         Box::pin(async move { self.records.free(kind, owner, &ids).await })
     }
 }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{
     Agenda, FactVector, JobRow, KeptCounts, KeptDb, KeptRow, LeaseHolder, Lifespan, NamedFigures, NewRecord,
     OpenDb, OutcomesDb, Record, RecordKind, RecordQuota, Records, RecordsDb, Retention, Share, SpareStore,
-    Store, StoreError, Stored, run,
+    Store, StoreError, StoreFuture, run,
 };
 
 /// The files of a folder, each opened on first use, and again if it was removed since. SQLite blocks, so the work runs on the runtime's blocking threads.
@@ -148,26 +148,26 @@ impl Store for SqliteStore {
         owner: &'a str,
         share: Share,
         value: Arc<Value>,
-    ) -> Stored<'a, Lifespan> {
+    ) -> StoreFuture<'a, Lifespan> {
         let (of, owner) = (id.to_owned(), owner.to_owned());
         Box::pin(self.put_kept(id.to_owned(), move |db| db.put_result(&of, &owner, &share, &value)))
     }
 
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lifespan> {
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> StoreFuture<'_, Lifespan> {
         Box::pin(self.put_kept(job.id.clone(), move |db| db.put_job(&job, &share, result.as_deref())))
     }
 
-    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<String>> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
         Box::pin(self.read_kept(move |db| db.text(&id, &owner)))
     }
 
-    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<JobRow>> {
         let (id, owner) = (id.to_owned(), owner.to_owned());
         Box::pin(self.read_kept(move |db| db.job(&id, &owner)))
     }
 
-    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> StoreFuture<'a, Vec<JobRow>> {
         let owner = owner.to_owned();
         Box::pin(async move {
             let of_file = owner.clone();
@@ -176,14 +176,14 @@ impl Store for SqliteStore {
         })
     }
 
-    fn results(&self, limit: usize) -> Stored<'_, Vec<KeptRow>> {
+    fn results(&self, limit: usize) -> StoreFuture<'_, Vec<KeptRow>> {
         Box::pin(async move {
             let results = run(self.kept().await?, move |db| db.results(limit)).await?;
             self.spare.with_results(results, limit).await
         })
     }
 
-    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, bool> {
+    fn remove_kept<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let in_memory = self.spare.remove(id, owner).await?;
             let (id, owner) = (id.to_owned(), owner.to_owned());
@@ -191,7 +191,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn sweep(&self) -> Stored<'_, ()> {
+    fn sweep(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             if !self.kept.is_used() {
                 return Ok(());
@@ -201,7 +201,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
+    fn counts(&self) -> StoreFuture<'_, Option<KeptCounts>> {
         Box::pin(async move {
             if !self.kept.is_used() {
                 return Ok(None);
@@ -211,29 +211,29 @@ impl Store for SqliteStore {
         })
     }
 
-    fn outcomes(&self) -> Stored<'_, Vec<Outcome>> {
+    fn outcomes(&self) -> StoreFuture<'_, Vec<Outcome>> {
         Box::pin(async move { Ok(self.with_outcomes(OutcomesDb::outcomes).await?.unwrap_or_default()) })
     }
 
-    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
+    fn put_outcome(&self, outcome: Outcome) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.with_outcomes(move |db| db.put_outcome(&outcome)).await.map(drop) })
     }
 
-    fn figures(&self) -> Stored<'_, Vec<NamedFigures>> {
+    fn figures(&self) -> StoreFuture<'_, Vec<NamedFigures>> {
         Box::pin(async move { Ok(self.with_outcomes(OutcomesDb::figures).await?.unwrap_or_default()) })
     }
 
-    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>> {
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> StoreFuture<'_, Option<Vec<NamedFigures>>> {
         Box::pin(self.with_outcomes(move |db| db.add_figures(fresh)))
     }
 }
 
 impl Records for SqliteStore {
-    fn put(&self, record: NewRecord, most: RecordQuota) -> Stored<'_, Option<usize>> {
+    fn put(&self, record: NewRecord, most: RecordQuota) -> StoreFuture<'_, Option<usize>> {
         Box::pin(self.with_records(move |db| db.put(&record, most)))
     }
 
-    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {
+    fn get<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>> {
         let (owner, id) = (owner.to_owned(), id.to_owned());
         Box::pin(async move {
             if !self.has_records() {
@@ -243,7 +243,7 @@ impl Records for SqliteStore {
         })
     }
 
-    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, Vec<Record>> {
+    fn all<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, Vec<Record>> {
         let owner = owner.to_owned();
         Box::pin(async move {
             if !self.has_records() {
@@ -253,7 +253,7 @@ impl Records for SqliteStore {
         })
     }
 
-    fn of_kind(&self, kind: RecordKind) -> Stored<'_, Vec<Record>> {
+    fn of_kind(&self, kind: RecordKind) -> StoreFuture<'_, Vec<Record>> {
         Box::pin(async move {
             if !self.has_records() {
                 return Ok(Vec::new());
@@ -262,15 +262,15 @@ impl Records for SqliteStore {
         })
     }
 
-    fn change(&self, record: Record) -> Stored<'_, bool> {
+    fn change(&self, record: Record) -> StoreFuture<'_, bool> {
         Box::pin(self.with_records(move |db| db.change(&record)))
     }
 
-    fn remove(&self, record: Record) -> Stored<'_, bool> {
+    fn remove(&self, record: Record) -> StoreFuture<'_, bool> {
         Box::pin(self.with_records(move |db| db.remove(&record)))
     }
 
-    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> Stored<'a, Option<Record>> {
+    fn take<'a>(&'a self, kind: RecordKind, owner: &'a str, id: &'a str) -> StoreFuture<'a, Option<Record>> {
         let (owner, id) = (owner.to_owned(), id.to_owned());
         Box::pin(async move {
             if !self.has_records() {
@@ -280,7 +280,7 @@ impl Records for SqliteStore {
         })
     }
 
-    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> Stored<'a, usize> {
+    fn drop_old<'a>(&'a self, kind: RecordKind, owner: &'a str, before_ms: u64) -> StoreFuture<'a, usize> {
         let owner = owner.to_owned();
         Box::pin(async move {
             if !self.has_records() {
@@ -290,7 +290,7 @@ impl Records for SqliteStore {
         })
     }
 
-    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> Stored<'a, usize> {
+    fn count_of<'a>(&'a self, kind: RecordKind, owner: &'a str) -> StoreFuture<'a, usize> {
         let owner = owner.to_owned();
         Box::pin(async move {
             if !self.has_records() {
@@ -300,7 +300,7 @@ impl Records for SqliteStore {
         })
     }
 
-    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> Stored<'a, Vec<Record>> {
+    fn due<'a>(&'a self, now_ms: u64, kinds: &'a [RecordKind]) -> StoreFuture<'a, Vec<Record>> {
         let kinds = kinds.to_vec();
         Box::pin(async move {
             if !self.has_records() {
@@ -310,7 +310,7 @@ impl Records for SqliteStore {
         })
     }
 
-    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> Stored<'a, Option<Agenda>> {
+    fn agenda<'a>(&'a self, kinds: &'a [RecordKind]) -> StoreFuture<'a, Option<Agenda>> {
         let kinds = kinds.to_vec();
         Box::pin(async move {
             if !self.has_records() {
@@ -320,17 +320,22 @@ impl Records for SqliteStore {
         })
     }
 
-    fn hold<'a>(&'a self, record: &'a Record) -> Stored<'a, bool> {
+    fn hold<'a>(&'a self, record: &'a Record) -> StoreFuture<'a, bool> {
         let record = record.clone();
         Box::pin(self.with_records(move |db| db.hold(&record)))
     }
 
-    fn claim_free<'a>(&'a self, kind: RecordKind, owner: &'a str, most: usize) -> Stored<'a, Vec<Record>> {
+    fn claim_free<'a>(
+        &'a self,
+        kind: RecordKind,
+        owner: &'a str,
+        most: usize,
+    ) -> StoreFuture<'a, Vec<Record>> {
         let owner = owner.to_owned();
         Box::pin(self.with_records(move |db| db.claim_free(kind, &owner, most)))
     }
 
-    fn changes<'a>(&'a self, owner: &'a str) -> Stored<'a, Option<u64>> {
+    fn changes<'a>(&'a self, owner: &'a str) -> StoreFuture<'a, Option<u64>> {
         let owner = owner.to_owned();
         Box::pin(async move {
             if !self.has_records() {
@@ -340,7 +345,7 @@ impl Records for SqliteStore {
         })
     }
 
-    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> Stored<'a, Vec<FactVector>> {
+    fn vectors<'a>(&'a self, owner: &'a str, model: &'a str) -> StoreFuture<'a, Vec<FactVector>> {
         let (owner, model) = (owner.to_owned(), model.to_owned());
         Box::pin(async move {
             if !self.has_records() {
@@ -350,12 +355,17 @@ impl Records for SqliteStore {
         })
     }
 
-    fn put_vectors<'a>(&'a self, owner: &'a str, model: &'a str, vectors: Vec<FactVector>) -> Stored<'a, ()> {
+    fn put_vectors<'a>(
+        &'a self,
+        owner: &'a str,
+        model: &'a str,
+        vectors: Vec<FactVector>,
+    ) -> StoreFuture<'a, ()> {
         let (owner, model) = (owner.to_owned(), model.to_owned());
         Box::pin(self.with_records(move |db| db.put_vectors(&owner, &model, &vectors)))
     }
 
-    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> Stored<'a, ()> {
+    fn free<'a>(&'a self, kind: RecordKind, owner: &'a str, ids: Vec<String>) -> StoreFuture<'a, ()> {
         let owner = owner.to_owned();
         Box::pin(self.with_records(move |db| db.free(kind, &owner, &ids)))
     }

@@ -15,7 +15,9 @@ use bytes::Bytes;
 use http::StatusCode;
 use nonet_base::text::clip;
 use nonet_core::{Gateway, place_of};
-use nonet_hosts::{self as hosts, FileChange, FileScope, HOSTS, Host, HostFault, Launch, Machine, OwnEntry};
+use nonet_hosts::{
+    self as hosts, FileChange, FileScope, HOSTS, Host, HostFault, LaunchCommand, Machine, OwnEntry,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -35,12 +37,12 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 }
 
 /// How clients start Nonet with the configuration of this gateway.
-fn launch(gateway: &Gateway) -> Result<Launch, Response> {
+fn launch(gateway: &Gateway) -> Result<LaunchCommand, Response> {
     let file = gateway.config().file.clone();
     let file = std::path::absolute(&file).unwrap_or(file);
     Machine::this()
         .map_err(std::io::Error::other)
-        .and_then(|machine| Launch::of(&file, None, &machine))
+        .and_then(|machine| LaunchCommand::of(&file, None, &machine))
         .map_err(|_| wrong(StatusCode::INTERNAL_SERVER_ERROR, "The path of this program is unknown."))
 }
 
@@ -54,7 +56,7 @@ async fn list(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response>
     Ok(answer(StatusCode::OK, &json!({ "hosts": rows.await? })))
 }
 
-fn row(host: &'static Host, launch: &Launch, own: &str, machine: &Machine) -> Value {
+fn row(host: &'static Host, launch: &LaunchCommand, own: &str, machine: &Machine) -> Value {
     let mut row = json!({
         "name": host.name,
         "title": host.title,
@@ -79,7 +81,7 @@ fn row(host: &'static Host, launch: &Launch, own: &str, machine: &Machine) -> Va
 }
 
 /// What would be done to a client's file.
-fn change(name: &str, action: &str, launch: &Launch) -> Result<FileChange, HostFault> {
+fn change(name: &str, action: &str, launch: &LaunchCommand) -> Result<FileChange, HostFault> {
     let (host, machine) = (hosts::find(name)?, Machine::this()?);
     match action {
         "install" => hosts::install(host, FileScope::User, launch, &[], &machine),

@@ -59,12 +59,12 @@ const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
 const NO_INPUT: &str = "Begin.";
 
 /// The source of the answers.
-enum Brain {
+enum AnswerSource {
     Endpoint(ChatEndpoint),
     Client(ClientModel),
 }
 
-impl Brain {
+impl AnswerSource {
     fn new(id: &str, of: &ModelApp, caller: &Caller) -> Result<Self, Fault> {
         match &of.model {
             AppModel::Client(_) => ClientModel::new(id, caller).map(Self::Client),
@@ -101,7 +101,7 @@ struct Conversation<'a> {
     caller: &'a Caller,
     id: &'a str,
     of: &'a ModelApp,
-    brain: Brain,
+    brain: AnswerSource,
     tools: Vec<ChatTool>,
     /// Whether the model gets the tools themselves rather than tools that find them.
     is_direct: bool,
@@ -121,8 +121,8 @@ impl Gateway {
         app: AppRun,
         of: ModelApp,
     ) -> Result<Value, Interrupt> {
-        let brain = Brain::new(&app.id, &of, caller)?;
-        if app.handing.background && matches!(brain, Brain::Client(_)) {
+        let brain = AnswerSource::new(&app.id, &of, caller)?;
+        if app.handing.background && matches!(brain, AnswerSource::Client(_)) {
             let message = format!(
                 "The app `{}` asks the client's model, which answers only while the call is open: call the app without `background`.",
                 app.id
@@ -133,8 +133,8 @@ impl Gateway {
         }
         // The client answers only while its own call is open, so that call must not be answered with a task.
         let waits = match &brain {
-            Brain::Client(_) => &Caller { limits: unhurried(caller), ..caller.clone() },
-            Brain::Endpoint(_) => caller,
+            AnswerSource::Client(_) => &Caller { limits: unhurried(caller), ..caller.clone() },
+            AnswerSource::Endpoint(_) => caller,
         };
         let admission = self.admit(caller, app.handing.background)?;
         let cancel = CancellationToken::new();

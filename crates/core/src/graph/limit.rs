@@ -7,11 +7,11 @@ use tokio::{sync::watch, time::Instant};
 /// How long a run may take, except for the time in which its user is asked.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    state: watch::Sender<TimeLeft>,
+    state: watch::Sender<TimeBudget>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct TimeLeft {
+struct TimeBudget {
     ends: Instant,
     /// When the current question to the user began.
     paused: Option<Instant>,
@@ -23,14 +23,14 @@ pub(crate) struct LimitPause<'a>(&'a Limit);
 impl Limit {
     /// Creates a limit that starts now.
     pub(crate) fn new(time: Duration) -> Self {
-        Self { state: watch::Sender::new(TimeLeft { ends: Instant::now() + time, paused: None }) }
+        Self { state: watch::Sender::new(TimeBudget { ends: Instant::now() + time, paused: None }) }
     }
 
     /// Returns when the time is over.
     pub(crate) async fn over(&self) {
         let mut changes = self.state.subscribe();
         loop {
-            let TimeLeft { ends, paused } = *changes.borrow_and_update();
+            let TimeBudget { ends, paused } = *changes.borrow_and_update();
             let time = async {
                 match paused {
                     Some(_) => std::future::pending().await,
@@ -47,7 +47,7 @@ impl Limit {
 
     /// Returns the remaining time.
     pub(crate) fn left(&self) -> Duration {
-        let TimeLeft { ends, paused } = *self.state.borrow();
+        let TimeBudget { ends, paused } = *self.state.borrow();
         ends.saturating_duration_since(paused.unwrap_or_else(Instant::now))
     }
 

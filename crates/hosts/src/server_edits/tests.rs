@@ -85,7 +85,7 @@ impl Place {
         added
     }
 
-    fn remove(&self, name: &str) -> Removal {
+    fn remove(&self, name: &str) -> ServerRemoval {
         let removal = remove_server(&self.file(), name, &self.machine).unwrap();
         removal.change.apply().unwrap();
         removal

@@ -251,7 +251,7 @@ fn a_second_install_still_goes_back_to_the_beginning() {
     let file = world.host_file("cursor", sample("cursor"));
     install(host, FileScope::User, &launch(), &["figma".into()], &world.machine).unwrap().apply().unwrap();
     world.machine.now += Duration::from_secs(60);
-    let other = Launch { command: "/new/nonet".into(), args: Vec::new() };
+    let other = LaunchCommand { command: "/new/nonet".into(), args: Vec::new() };
     install(host, FileScope::User, &other, &[], &world.machine).unwrap().apply().unwrap();
     assert!(fs::read_to_string(&file).unwrap().contains("/new/nonet"));
     uninstall(host, FileScope::User, &world.machine).unwrap().apply().unwrap();
@@ -386,7 +386,7 @@ fn a_backup_goes_after_thirty_days_unless_uninstall_needs_it() {
     let file = world.host_file("cursor", sample("cursor"));
     let day = std::time::Duration::from_secs(24 * 60 * 60);
     let edit = |world: &World, n: &str| {
-        let launch = Launch { command: n.into(), ..launch() };
+        let launch = LaunchCommand { command: n.into(), ..launch() };
         install(host, FileScope::User, &launch, &[], &world.machine).unwrap().apply().unwrap();
     };
     // One of an earlier version, beside the file, and one of another file.

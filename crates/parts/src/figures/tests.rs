@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nonet_search::Outcome;
-use nonet_store::{JobRow, KeptCounts, Lifespan, Retention, Share, SqliteStore, Stored};
+use nonet_store::{JobRow, KeptCounts, Lifespan, Retention, Share, SqliteStore, StoreFuture};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -179,49 +179,55 @@ struct Counting {
 }
 
 impl Store for Counting {
-    fn figures(&self) -> Stored<'_, Vec<NamedFigures>> {
+    fn figures(&self) -> StoreFuture<'_, Vec<NamedFigures>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>> {
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> StoreFuture<'_, Option<Vec<NamedFigures>>> {
         self.writes.lock().push((fresh.len(), fresh.iter().map(|(_, figures)| figures.calls).sum()));
         let fails = self.fails.load(Relaxed);
         Box::pin(async move { if fails { Err(StoreError::Unusable) } else { Ok(Some(fresh)) } })
     }
 
-    fn put_result<'a>(&'a self, _: &'a str, _: &'a str, _: Share, _: Arc<Value>) -> Stored<'a, Lifespan> {
+    fn put_result<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a str,
+        _: Share,
+        _: Arc<Value>,
+    ) -> StoreFuture<'a, Lifespan> {
         unreachable!("figures only")
     }
 
-    fn put_job(&self, _: JobRow, _: Share, _: Option<Arc<Value>>) -> Stored<'_, Lifespan> {
+    fn put_job(&self, _: JobRow, _: Share, _: Option<Arc<Value>>) -> StoreFuture<'_, Lifespan> {
         unreachable!("figures only")
     }
 
-    fn text<'a>(&'a self, _: &'a str, _: &'a str) -> Stored<'a, Option<String>> {
+    fn text<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Option<String>> {
         unreachable!("figures only")
     }
 
-    fn job<'a>(&'a self, _: &'a str, _: &'a str) -> Stored<'a, Option<JobRow>> {
+    fn job<'a>(&'a self, _: &'a str, _: &'a str) -> StoreFuture<'a, Option<JobRow>> {
         unreachable!("figures only")
     }
 
-    fn jobs<'a>(&'a self, _: &'a str, _: usize) -> Stored<'a, Vec<JobRow>> {
+    fn jobs<'a>(&'a self, _: &'a str, _: usize) -> StoreFuture<'a, Vec<JobRow>> {
         unreachable!("figures only")
     }
 
-    fn sweep(&self) -> Stored<'_, ()> {
+    fn sweep(&self) -> StoreFuture<'_, ()> {
         unreachable!("figures only")
     }
 
-    fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
+    fn counts(&self) -> StoreFuture<'_, Option<KeptCounts>> {
         unreachable!("figures only")
     }
 
-    fn outcomes(&self) -> Stored<'_, Vec<Outcome>> {
+    fn outcomes(&self) -> StoreFuture<'_, Vec<Outcome>> {
         unreachable!("figures only")
     }
 
-    fn put_outcome(&self, _: Outcome) -> Stored<'_, ()> {
+    fn put_outcome(&self, _: Outcome) -> StoreFuture<'_, ()> {
         unreachable!("figures only")
     }
 }

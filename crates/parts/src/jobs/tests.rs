@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use nonet_config::Quotas;
 use nonet_search::Outcome;
-use nonet_store::{KeptCounts, NamedFigures, Retention, SqliteStore, Stored};
+use nonet_store::{KeptCounts, NamedFigures, Retention, SqliteStore, StoreFuture};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -300,50 +300,50 @@ impl Store for Unreliable {
         owner: &'a str,
         share: Share,
         value: Arc<Value>,
-    ) -> Stored<'a, Lifespan> {
+    ) -> StoreFuture<'a, Lifespan> {
         self.store.put_result(id, owner, share, value)
     }
 
-    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> Stored<'_, Lifespan> {
+    fn put_job(&self, job: JobRow, share: Share, result: Option<Arc<Value>>) -> StoreFuture<'_, Lifespan> {
         Box::pin(async move {
             tokio::time::sleep(self.takes).await;
             if self.fails { Err(StoreError::Unusable) } else { self.store.put_job(job, share, result).await }
         })
     }
 
-    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<String>> {
+    fn text<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<String>> {
         self.store.text(id, owner)
     }
 
-    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> Stored<'a, Option<JobRow>> {
+    fn job<'a>(&'a self, id: &'a str, owner: &'a str) -> StoreFuture<'a, Option<JobRow>> {
         self.store.job(id, owner)
     }
 
-    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> Stored<'a, Vec<JobRow>> {
+    fn jobs<'a>(&'a self, owner: &'a str, limit: usize) -> StoreFuture<'a, Vec<JobRow>> {
         self.store.jobs(owner, limit)
     }
 
-    fn sweep(&self) -> Stored<'_, ()> {
+    fn sweep(&self) -> StoreFuture<'_, ()> {
         self.store.sweep()
     }
 
-    fn counts(&self) -> Stored<'_, Option<KeptCounts>> {
+    fn counts(&self) -> StoreFuture<'_, Option<KeptCounts>> {
         self.store.counts()
     }
 
-    fn outcomes(&self) -> Stored<'_, Vec<Outcome>> {
+    fn outcomes(&self) -> StoreFuture<'_, Vec<Outcome>> {
         self.store.outcomes()
     }
 
-    fn put_outcome(&self, outcome: Outcome) -> Stored<'_, ()> {
+    fn put_outcome(&self, outcome: Outcome) -> StoreFuture<'_, ()> {
         self.store.put_outcome(outcome)
     }
 
-    fn figures(&self) -> Stored<'_, Vec<NamedFigures>> {
+    fn figures(&self) -> StoreFuture<'_, Vec<NamedFigures>> {
         self.store.figures()
     }
 
-    fn add_figures(&self, fresh: Vec<NamedFigures>) -> Stored<'_, Option<Vec<NamedFigures>>> {
+    fn add_figures(&self, fresh: Vec<NamedFigures>) -> StoreFuture<'_, Option<Vec<NamedFigures>>> {
         self.store.add_figures(fresh)
     }
 }

@@ -21,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{ConnectionContext, credentials::mask, descendants::Mark, environment, history::History};
+use super::{ConnectionContext, credentials::mask, descendants::ProcessMark, environment, history::History};
 
 /// The longest time for a server to exit after its stdin was closed, and again after SIGTERM.
 const GRACE: Duration = Duration::from_millis(1500);
@@ -38,9 +38,9 @@ const LOGGED_AND_ONE: u32 = LOGGED_A_MINUTE + 1;
 
 /// The last lines of a server's stderr.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tail(Arc<Mutex<VecDeque<String>>>);
+pub(super) struct StderrTail(Arc<Mutex<VecDeque<String>>>);
 
-impl Tail {
+impl StderrTail {
     fn push(&self, line: &str) {
         let mut lines = self.0.lock();
         if lines.len() == TAIL_LINES {
@@ -145,9 +145,9 @@ pub(super) struct Child {
     process: Process,
     group: Option<i32>,
     /// Finds what it started in other sessions; a sandbox ends with all its processes.
-    mark: Option<Mark>,
+    mark: Option<ProcessMark>,
     context: Arc<ConnectionContext>,
-    tail: Tail,
+    tail: StderrTail,
     reading: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -165,7 +165,7 @@ impl Child {
             Some(settings) if sandbox::IS_POSSIBLE => sandboxed(program, settings, variables, context)?,
             // The caller has checked that the server wants to start anyway.
             _ => {
-                let (name, value) = mark.insert(Mark::next(context.guard.mark())).variable();
+                let (name, value) = mark.insert(ProcessMark::next(context.guard.mark())).variable();
                 variables.insert(name.into(), value.into());
                 let mut command = Command::new(program.command);
                 command.args(program.args).env_clear().envs(variables);
@@ -184,7 +184,7 @@ impl Child {
         if let Some(group) = group {
             context.guard.watch(group);
         }
-        let tail = Tail::default();
+        let tail = StderrTail::default();
         let reading = process.stderr.take().map(|stderr| {
             let (server, secrets) = (program.server.clone(), program.secrets.clone());
             let history = program.history.clone();
@@ -197,7 +197,7 @@ impl Child {
     }
 
     /// Returns the last lines of its stderr.
-    pub(super) fn tail(&self) -> &Tail {
+    pub(super) fn tail(&self) -> &StderrTail {
         &self.tail
     }
 
@@ -282,7 +282,7 @@ async fn drain(
     server: Arc<str>,
     secrets: Arc<[String]>,
     context: Arc<ConnectionContext>,
-    tail: Tail,
+    tail: StderrTail,
     history: Arc<History>,
 ) {
     let mut reader = BufReader::new(stderr);

@@ -34,7 +34,7 @@ use super::{
     direct::DirectCalls,
     handshake::{self, HandshakeError},
     http,
-    legacy_sse::{Events, SseError},
+    legacy_sse::{SseConnection, SseError},
     link::LinkError,
     mcp::{InitializedServer, McpServer},
     placement::ProgramHolder,
@@ -301,7 +301,7 @@ impl McpServer {
         let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
         let headers = headers.into_iter().collect();
         let (name, tap) = (self.name.clone(), self.tap());
-        let mut events = Events::open(name, url, headers, self.signer(), tap, closed.clone()).await?;
+        let mut events = SseConnection::open(name, url, headers, self.signer(), tap, closed.clone()).await?;
         let (era, info) =
             handshake::greet(&mut events, Some(Era::Session), &client_config(), silence).await?;
         let (client, token) = (self.client(&list_changed), CancellationToken::new());

@@ -22,9 +22,9 @@ pub(super) fn of_gateway() -> String {
 
 /// The mark of one start of a program.
 #[derive(Clone, Debug)]
-pub(super) struct Mark(String);
+pub(super) struct ProcessMark(String);
 
-impl Mark {
+impl ProcessMark {
     /// Returns the mark of the next start.
     pub(super) fn next(gateway: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(1);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     Era,
-    legacy_sse::{Events, SseError},
+    legacy_sse::{SseConnection, SseError},
     stdio::Lines,
 };
 
@@ -52,13 +52,13 @@ impl HandshakeTransport for Lines {
     }
 }
 
-impl HandshakeTransport for Events {
+impl HandshakeTransport for SseConnection {
     async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
         Ok(self.post(serde_json::to_vec(message), true).await?)
     }
 
     async fn read(&mut self) -> Option<Message> {
-        Events::read(self).await
+        SseConnection::read(self).await
     }
 }
 

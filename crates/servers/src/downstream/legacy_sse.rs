@@ -40,21 +40,21 @@ pub(super) enum SseError {
 }
 
 /// One connection: the stream to read from, and the address to write to.
-pub(super) struct Events {
+pub(super) struct SseConnection {
     events: EventReader<BodyStream>,
     inbox: Inbox,
     /// An event being scanned.
     scanning: HeavyParse<Scan>,
     /// A message being parsed.
     reading: HeavyParse<(Message, IncomingMessage)>,
-    post: Arc<Post>,
+    post: Arc<PostTarget>,
     pub tap: Tap,
     /// Signals to the connection, on drop, that this transport is gone.
     _open: DropGuard,
 }
 
 /// The destination of messages.
-struct Post {
+struct PostTarget {
     endpoint: SignedClient,
     url: Url,
     headers: HeaderMap,
@@ -64,7 +64,7 @@ struct Post {
     closed: CancellationToken,
 }
 
-impl Events {
+impl SseConnection {
     /// Opens the stream and waits for the `endpoint` event. `headers` are sent with every request; `closed` is cancelled when
     /// the connection is gone.
     pub(super) async fn open(
@@ -99,7 +99,7 @@ impl Events {
         };
         let url = named_endpoint(&base, &named)?;
         let backlog = Backlog::new(tap.limits().unread);
-        let post = Arc::new(Post { endpoint, url, headers, backlog, closed: closed.clone() });
+        let post = Arc::new(PostTarget { endpoint, url, headers, backlog, closed: closed.clone() });
         let inbox = Inbox::new(server, "an event");
         let (scanning, reading) = (HeavyParse::Idle, HeavyParse::Idle);
         Ok(Self { events, inbox, scanning, reading, post, tap, _open: closed.drop_guard() })
@@ -163,7 +163,7 @@ impl Events {
     }
 }
 
-impl Post {
+impl PostTarget {
     async fn send(&self, message: Bytes) -> Result<(), SseError> {
         let reply = self.endpoint.post(self.url.clone(), self.headers.clone(), message).await?;
         let status = reply.status;
@@ -200,7 +200,7 @@ fn named_endpoint(base: &Url, named: &str) -> Result<Url, SseError> {
     Ok(url)
 }
 
-impl Transport<RoleClient> for Events {
+impl Transport<RoleClient> for SseConnection {
     type Error = SseError;
 
     fn send(

@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CallControl, CallError, ConnectionContext, ConnectionState, Dial, Era, LogLevel,
-    child::{Child, Tail},
+    child::{Child, StderrTail},
     client_handler::NonetClient,
     credentials::Credentials,
     deepest,
@@ -64,7 +64,7 @@ pub(super) struct McpServer {
     pub limits: Limits,
     pub habits: Mutex<ServerQuirks>,
     /// The stderr of the last process.
-    pub tail: Mutex<Option<Tail>>,
+    pub tail: Mutex<Option<StderrTail>>,
     /// Takes the lines of every process.
     pub history: Arc<History>,
     /// Where the program runs, if one replica of a cluster runs it for all.
@@ -154,7 +154,7 @@ impl Connector for McpServer {
     }
 
     fn stderr_tail(&self) -> Vec<String> {
-        let text = self.tail.lock().as_ref().map(Tail::text).unwrap_or_default();
+        let text = self.tail.lock().as_ref().map(StderrTail::text).unwrap_or_default();
         self.credentials.mask(&text).lines().map(String::from).collect()
     }
 
