@@ -341,14 +341,16 @@ impl Session {
                 Wire::Modern => ask_again(question, params)?,
             };
             return Ok(match asked {
-                Asked::Answered(answer) => json_answer(&answer, on),
-                Asked::Open(result) => result,
+                QuestionReply::Answered(answer) => json_answer(&answer, on),
+                QuestionReply::Open(result) => result,
             });
         }
         if self.server.script.modern_needs_input && wire == Wire::Modern {
             let name = json!({ "type": "object", "properties": { "name": { "type": "string" } } });
             let form = json!({ "mode": "form", "message": "What is your name?", "requestedSchema": name });
-            if let Asked::Open(result) = ask_again(("elicitation/create", "elicitation", form), params)? {
+            if let QuestionReply::Open(result) =
+                ask_again(("elicitation/create", "elicitation", form), params)?
+            {
                 return Ok(result);
             }
         }
@@ -389,37 +391,42 @@ impl Session {
     }
 
     /// Legacy: sends a request to the client while the call is open.
-    async fn ask(&self, method: &str, params: Value, out: &Out) -> Asked {
+    async fn ask(&self, method: &str, params: Value, out: &Out) -> QuestionReply {
         let id = format!("fake-{}", self.questions.fetch_add(1, SeqCst) + 1);
         let (sender, answer) = oneshot::channel();
         self.asked.lock().unwrap().insert(id.clone(), sender);
         out.send(json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })).await;
         let answer = answer.await.unwrap_or_default();
-        Asked::Answered(answer.get("result").cloned().unwrap_or_else(|| json!({ "error": answer["error"] })))
+        QuestionReply::Answered(
+            answer.get("result").cloned().unwrap_or_else(|| json!({ "error": answer["error"] })),
+        )
     }
 }
 
 /// A question to the client: its answer, or the `input_required` result with the question.
-enum Asked {
+enum QuestionReply {
     Answered(Value),
     Open(Value),
 }
 
 /// Modern: the first call asks, and the repeated call brings the answer.
-fn ask_again((method, capability, question): (&str, &str, Value), params: &Value) -> Result<Asked, Value> {
+fn ask_again(
+    (method, capability, question): (&str, &str, Value),
+    params: &Value,
+) -> Result<QuestionReply, Value> {
     let state = format!("fake:{}:{}", params["name"], params["arguments"]);
     if let Some(answers) = params.get("inputResponses") {
         if params["requestState"] != json!(state) {
             return Err(rpc_error(-32602, "requestState is not the one that was sent"));
         }
-        return Ok(Asked::Answered(answers["ask"].clone()));
+        return Ok(QuestionReply::Answered(answers["ask"].clone()));
     }
     if params["_meta"][CAPABILITIES_KEY].get(capability).is_none() {
         let data = json!({ "requiredCapabilities": { capability: {} } });
         let message = format!("The client lacks the capability {capability}");
         return Err(json!({ "code": -32021, "message": message, "data": data }));
     }
-    Ok(Asked::Open(json!({
+    Ok(QuestionReply::Open(json!({
         "resultType": "input_required",
         "inputRequests": { "ask": { "method": method, "params": question } },
         "requestState": state,

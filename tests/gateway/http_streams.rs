@@ -17,7 +17,7 @@ use tokio::{net::TcpListener, sync::mpsc};
 use crate::{inside::Inside, setup::Setup};
 
 #[derive(Default)]
-struct Seen {
+struct StreamLog {
     /// The id of the last call.
     id: Value,
     /// The `Last-Event-ID` of each opened stream.
@@ -27,7 +27,7 @@ struct Seen {
     common: Option<mpsc::UnboundedSender<Bytes>>,
 }
 
-type Shared = Arc<Mutex<Seen>>;
+type Shared = Arc<Mutex<StreamLog>>;
 
 fn reply(status: StatusCode, kind: &str, body: Body) -> Response {
     let mut response = Response::new(body);

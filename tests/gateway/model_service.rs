@@ -41,12 +41,12 @@ struct Inner {
     address: String,
     /// The last reply repeats.
     replies: Vec<Reply>,
-    seen: Mutex<Seen>,
+    seen: Mutex<ServiceLog>,
     released: Notify,
 }
 
 #[derive(Default)]
-struct Seen {
+struct ServiceLog {
     requests: Vec<Value>,
     authorizations: Vec<String>,
     dropped: usize,
@@ -99,7 +99,7 @@ impl Model {
         self.0.released.notify_one();
     }
 
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+    fn seen(&self) -> std::sync::MutexGuard<'_, ServiceLog> {
         self.0.seen.lock().expect("no test panics with it")
     }
 }

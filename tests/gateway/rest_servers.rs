@@ -23,7 +23,7 @@ use crate::{
 
 /// A request as received by the service.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct ReceivedRequest {
     method: Method,
     /// The path with its query.
     pub target: String,
@@ -33,7 +33,7 @@ pub struct Seen {
     before: usize,
 }
 
-impl Seen {
+impl ReceivedRequest {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -43,21 +43,21 @@ impl Seen {
 #[derive(Clone)]
 pub struct Service {
     pub base: String,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Service {
     /// Returns the requests whose target has this prefix.
-    fn seen(&self, target: &str) -> Vec<Seen> {
+    fn seen(&self, target: &str) -> Vec<ReceivedRequest> {
         let seen = self.seen.lock().expect("nobody panicked");
         seen.iter().filter(|one| one.target.starts_with(target)).cloned().collect()
     }
 }
 
-type Answers = dyn Fn(&Seen) -> Response + Send + Sync;
+type Answers = dyn Fn(&ReceivedRequest) -> Response + Send + Sync;
 
 /// Serves answers. Requests to `/slow` get none.
-pub async fn serve(answers: impl Fn(&Seen) -> Response + Send + Sync + 'static) -> Service {
+pub async fn serve(answers: impl Fn(&ReceivedRequest) -> Response + Send + Sync + 'static) -> Service {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let base = format!("http://{}", listener.local_addr().expect("it is bound"));
     let service = Service { base, seen: Arc::default() };
@@ -78,7 +78,7 @@ async fn answer(
     let target = uri.to_string();
     let before = service.seen(&target).len();
     let body = String::from_utf8_lossy(&body).into_owned();
-    let seen = Seen { method, target, headers, body, before };
+    let seen = ReceivedRequest { method, target, headers, body, before };
     service.seen.lock().expect("nobody panicked").push(seen.clone());
     if seen.target.starts_with("/slow") {
         return std::future::pending().await;

@@ -113,9 +113,9 @@ fn written(result: &str) -> Value {
 }
 
 /// A program that ends with the test.
-struct Running(Child);
+struct ChildGuard(Child);
 
-impl Drop for Running {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -123,7 +123,7 @@ impl Drop for Running {
 }
 
 /// Returns a setup with the same server on stdio (`pipe`) and over HTTP (`web`).
-fn setup(results: &[String]) -> (Setup, Running) {
+fn setup(results: &[String]) -> (Setup, ChildGuard) {
     let setup = Setup::new();
     let (file, port) = (setup.path("web.json"), setup.path("port"));
     std::fs::write(&file, script(results, true).to_string()).expect("the script can be written");
@@ -137,12 +137,12 @@ fn setup(results: &[String]) -> (Setup, Running) {
         .expect("the server starts");
     let port = eventually("the server listens", || std::fs::read_to_string(&port).ok());
     let keys = format!("url = 'http://127.0.0.1:{port}/mcp'");
-    (setup.server("pipe", script(results, false)).server_of("web", &keys), Running(server))
+    (setup.server("pipe", script(results, false)).server_of("web", &keys), ChildGuard(server))
 }
 
 /// A client on stdio that reads lines without parsing JSON.
 struct LineClient {
-    _nonet: Running,
+    _nonet: ChildGuard,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
@@ -152,7 +152,7 @@ impl LineClient {
         let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("nonet starts");
         let (stdin, stdout) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
-        Self { _nonet: Running(child), stdin, stdout: BufReader::new(stdout) }
+        Self { _nonet: ChildGuard(child), stdin, stdout: BufReader::new(stdout) }
     }
 
     fn send(&mut self, message: &Value) {

@@ -221,7 +221,7 @@ fn the_gateway_that_runs_answers() {
 fn a_call_that_is_interrupted_is_cancelled_in_the_gateway_that_runs() {
     let site = shops().serve();
     let folder = site.folder.path();
-    let hang = Running::new(command(folder).args(["call", "shop.hang"]).stdout(Stdio::null()));
+    let hang = RunningCommand::new(command(folder).args(["call", "shop.hang"]).stdout(Stdio::null()));
     let sees = |method: &str| {
         let messages = logged(&folder.join("shop.log"));
         messages.iter().any(|message| message["method"] == method).then_some(())
@@ -232,9 +232,9 @@ fn a_call_that_is_interrupted_is_cancelled_in_the_gateway_that_runs() {
 }
 
 /// A command that runs until interrupted. A failed test leaves no process behind.
-pub struct Running(Child);
+pub struct RunningCommand(Child);
 
-impl Running {
+impl RunningCommand {
     fn new(command: &mut Command) -> Self {
         Self(command.stdin(Stdio::null()).spawn().expect("nonet runs"))
     }
@@ -252,7 +252,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningCommand {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -281,7 +281,7 @@ fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
         assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
     }
     let mut follow =
-        Running::new(command(&folder).args(["status", "--follow", "--json"]).stdout(Stdio::piped()));
+        RunningCommand::new(command(&folder).args(["status", "--follow", "--json"]).stdout(Stdio::piped()));
     let mut lines = follow.lines();
     let mut next = || serde_json::from_str::<Value>(&lines.next().expect("a line")).expect("JSON");
     assert_eq!(next()["running"], true);
@@ -300,7 +300,8 @@ fn a_status_that_is_followed_can_be_interrupted_while_it_asks() {
     let site = shops().serve();
     let folder = site.folder.path();
     let mut command = command(folder);
-    let mut follow = Running::new(command.args(["status", "--follow", "--json"]).stdout(Stdio::piped()));
+    let mut follow =
+        RunningCommand::new(command.args(["status", "--follow", "--json"]).stdout(Stdio::piped()));
     assert!(follow.lines().next().is_some_and(|line| line.contains("\"pid\"")));
     let pid = Pid::from_raw(i32::try_from(site.child.id()).expect("a process id"));
     kill(pid, Signal::SIGSTOP).expect("it runs");
@@ -359,7 +360,7 @@ fn logs_show_what_was_written_of_a_server() {
     assert_eq!(stdout(&one).lines().count(), 1, "{}", stdout(&one));
     let mut follow = command(folder.path());
     let mut follow =
-        Running::new(follow.args(["logs", "bank", "--follow", "-n", "0"]).stdout(Stdio::piped()));
+        RunningCommand::new(follow.args(["logs", "bank", "--follow", "-n", "0"]).stdout(Stdio::piped()));
     let mut lines = follow.lines();
     // Not before its first poll.
     std::thread::sleep(Duration::from_millis(500));
@@ -515,9 +516,9 @@ impl Terminal {
     }
 
     /// Runs a command that writes to the terminal and reads nothing.
-    pub fn spawn(&self, command: &mut Command) -> Running {
+    pub fn spawn(&self, command: &mut Command) -> RunningCommand {
         let end = || Stdio::from(self.theirs.try_clone().expect("another handle"));
-        Running::new(command.stdout(end()).stderr(end()))
+        RunningCommand::new(command.stdout(end()).stderr(end()))
     }
 
     /// Runs a command whose questions are answered with a text. Returns its exit code and everything on the terminal.
@@ -526,7 +527,7 @@ impl Terminal {
         let end = || Stdio::from(terminal.theirs.try_clone().expect("another handle"));
         (&terminal.ours).write_all(typed.as_bytes()).expect("it takes the text");
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("nonet runs");
-        let mut child = Running(child);
+        let mut child = RunningCommand(child);
         let mut seen = String::new();
         let code = eventually("the command ends", || {
             seen.push_str(&terminal.read());

@@ -67,11 +67,11 @@ struct Inner {
     /// The address of the server behind the service.
     behind: String,
     client: reqwest::Client,
-    state: Mutex<Held>,
+    state: Mutex<ServiceState>,
 }
 
 #[derive(Default)]
-struct Held {
+struct ServiceState {
     clients: HashMap<String, Option<String>>,
     /// The challenge and the scope of each code.
     codes: HashMap<String, (String, String)>,
@@ -181,7 +181,7 @@ impl Service {
         }
     }
 
-    fn held<T>(&self, look: impl FnOnce(&mut Held) -> T) -> T {
+    fn held<T>(&self, look: impl FnOnce(&mut ServiceState) -> T) -> T {
         look(&mut self.0.state.lock().expect("nobody panicked"))
     }
 
@@ -193,7 +193,7 @@ impl Service {
     }
 }
 
-impl Held {
+impl ServiceState {
     fn new_secret(&mut self, kind: &str) -> String {
         self.count += 1;
         let secret = format!("{kind}-{}-{}", self.count, "s3cret".repeat(3));
@@ -352,7 +352,7 @@ async fn serve(
     }
     let token = headers.remove(header::AUTHORIZATION);
     let token = token.as_ref().and_then(|token| token.to_str().ok()?.strip_prefix("Bearer "));
-    let good = |held: &mut Held, token: &str| {
+    let good = |held: &mut ServiceState, token: &str| {
         held.tokens.get(token).filter(|_| held.mood != Mood::Stubborn).cloned()
     };
     let scope = token.and_then(|token| service.held(|held| good(held, token)));

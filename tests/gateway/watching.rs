@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// A gateway whose clock the test controls.
-struct Watched {
+struct WatchGateway {
     inside: Inside,
     clock: Clock,
     state: TempDir,
@@ -26,7 +26,7 @@ struct Watched {
     notices: RefCell<Vec<Value>>,
 }
 
-impl Watched {
+impl WatchGateway {
     async fn open(setup: Setup) -> Self {
         let (clock, state) = (Clock::default(), tempfile::tempdir().expect("a folder"));
         let inside = setup.open_with_clock(&clock, state.path()).await;
@@ -97,7 +97,7 @@ fn server(on: Value) -> Setup {
 #[tokio::test]
 async fn tell_me_when_this_file_changes() {
     let on = json!([{ "text": "one" }, { "text": "one" }, { "text": "two" }]);
-    let watched = Watched::open(server(on)).await;
+    let watched = WatchGateway::open(server(on)).await;
     let inside = &watched.inside;
     let found = inside.answer("search_tools", json!({ "query": "tell me when this file changes" })).await;
     let names: Vec<&Value> =
@@ -163,7 +163,7 @@ async fn a_watch_tells_what_it_was_asked_to_tell() {
         (json!([rows(1), rows(2), rows(3)]), json!({ "select": ".count > 2" }), "- changed -"),
         (json!([rows(1)]), json!({ "max_checks": 2 }), "finished"),
     ] {
-        let watched = Watched::open(server(on)).await;
+        let watched = WatchGateway::open(server(on)).await;
         let mut params = config.clone();
         params["name"] = json!("files.read_file");
         let id = watched.start(params).await;
@@ -175,7 +175,7 @@ async fn a_watch_tells_what_it_was_asked_to_tell() {
 #[tokio::test]
 async fn a_large_value_is_told_by_its_reference() {
     let on = json!([{ "text": "small" }, { "json_rows": 200 }]);
-    let watched = Watched::open(server(on)).await;
+    let watched = WatchGateway::open(server(on)).await;
     let id = watched.start(json!({ "name": "files.read_file" })).await;
     watched.check(&id).await;
     let notice = watched.told().await.pop().expect("a notice");
@@ -186,7 +186,7 @@ async fn a_large_value_is_told_by_its_reference() {
 
 #[tokio::test]
 async fn a_server_that_is_down_is_an_error_of_the_check_and_told_once() {
-    let watched = Watched::open(server(json!([{ "text": "up" }, { "crash": true }]))).await;
+    let watched = WatchGateway::open(server(json!([{ "text": "up" }, { "crash": true }]))).await;
     let id = watched.start(json!({ "name": "files.read_file", "notify_when": "on_error" })).await;
     watched.check(&id).await;
     let notice = watched.told().await.pop().expect("a notice");
@@ -204,7 +204,7 @@ async fn a_server_that_is_down_is_an_error_of_the_check_and_told_once() {
 
 #[tokio::test]
 async fn five_failures_in_a_row_pause_a_watch_until_it_is_resumed() {
-    let watched = Watched::open(server(json!([{ "text": "up" }, { "error": "out of order" }]))).await;
+    let watched = WatchGateway::open(server(json!([{ "text": "up" }, { "error": "out of order" }]))).await;
     let id = watched.start(json!({ "name": "files.read_file" })).await;
     assert_eq!(watched.whys(&id, 5).await, "- - - - paused");
     let status = watched.own("watch_status", &id).await;
@@ -235,7 +235,7 @@ async fn tell_me_when_it_is_up_again() {
             "- - - - - - threshold_reached -",
         ),
     ] {
-        let watched = Watched::open(failing(7)).await;
+        let watched = WatchGateway::open(failing(7)).await;
         let mut params = config.clone();
         params["name"] = json!("files.read_file");
         let started = json_of(&watched.inside.execute("gateway.watch_start", params).await);
@@ -247,11 +247,11 @@ async fn tell_me_when_it_is_up_again() {
     }
     // Later failures, with a value before them.
     let on = json!([up, error, error, error, error, error, error, up]);
-    let watched = Watched::open(server(on)).await;
+    let watched = WatchGateway::open(server(on)).await;
     let id = watched.start(json!({ "name": "files.read_file", "notify_when": "on_error" })).await;
     assert_eq!(watched.whys(&id, 7).await, "failed - - - - - recovered");
     // A server that dies at the first check.
-    let watched = Watched::open(server(json!({ "crash": true }))).await;
+    let watched = WatchGateway::open(server(json!({ "crash": true }))).await;
     let started = json!({ "name": "files.read_file", "notify_when": "on_error" });
     let started = json_of(&watched.inside.execute("gateway.watch_start", started).await);
     assert_eq!(
@@ -260,7 +260,7 @@ async fn tell_me_when_it_is_up_again() {
         "{started}"
     );
     // Filters are read although there is no value yet.
-    let watched = Watched::open(failing(1)).await;
+    let watched = WatchGateway::open(failing(1)).await;
     let wrong = json!({ "name": "files.read_file", "select": ".[" });
     let fault = watched.inside.fault("gateway.watch_start", wrong).await;
     assert_eq!(fault["code"], "invalid_params", "{fault}");
@@ -268,7 +268,7 @@ async fn tell_me_when_it_is_up_again() {
 
 #[tokio::test]
 async fn an_interval_may_be_said_in_words() {
-    let watched = Watched::open(server(json!({ "text": "same" }))).await;
+    let watched = WatchGateway::open(server(json!({ "text": "same" }))).await;
     let params = json!({ "name": "files.read_file", "interval": "every two minutes" });
     let started = json_of(&watched.call("gateway.watch_start", params).await);
     let status = watched.own("watch_status", &started["watcher_id"]).await;
@@ -282,7 +282,7 @@ async fn an_interval_may_be_said_in_words() {
 #[tokio::test]
 async fn the_policy_is_asked_at_each_check() {
     let look = || server(json!({ "text": "same" }));
-    let watched = Watched::open(look()).await;
+    let watched = WatchGateway::open(look()).await;
     let id = watched.start(json!({ "name": "files.read_file", "notify_when": "always" })).await;
     let rule = |policy: &str| look().toml(&format!("[servers.files.tools.read_file]\npolicy = '{policy}'"));
     for (setup, code) in
@@ -301,13 +301,13 @@ async fn the_policy_is_asked_at_each_check() {
 
 /// Returns a watch whose second check takes a while: the check finds another value, unless the watch is
 /// stopped or paused meanwhile.
-async fn in_the_middle_of_a_check(tool: &str) -> (Watched, Value) {
+async fn in_the_middle_of_a_check(tool: &str) -> (WatchGateway, Value) {
     let setup = Setup::new();
     let log = setup.path("calls");
     let on = json!([{ "text": "one" }, { "delay_ms": 1_500, "text": "two" }]);
     let setup =
         setup.server("files", json!({ "tools": [{ "name": "read_file", "on": on }], "call_log": log }));
-    let watched = Watched::open(setup).await;
+    let watched = WatchGateway::open(setup).await;
     let id = watched.start(json!({ "name": "files.read_file" })).await;
     watched.clock.advance(Duration::from_secs(30));
     eventually("the check is under way", async || (logged(&log).len() == 2).then_some(())).await;
@@ -341,7 +341,7 @@ async fn a_stop_in_the_middle_of_a_check_comes_first() {
 
 #[tokio::test]
 async fn the_clock_may_jump() {
-    let watched = Watched::open(server(json!({ "counter": true }))).await;
+    let watched = WatchGateway::open(server(json!({ "counter": true }))).await;
     let id = watched.start(json!({ "name": "files.read_file" })).await;
     // Forward by a day: one check, not thousands.
     watched.clock.advance(Duration::from_secs(86_400));
@@ -368,7 +368,7 @@ async fn what_cannot_be_watched_is_said_at_the_start() {
     let setup = Setup::new()
         .server("shop", json!({ "tools": tools }))
         .toml("[servers.shop.tools.pay]\npolicy = 'approve'\n[servers.shop.tools.hidden]\npolicy = 'deny'");
-    let watched = Watched::open(setup).await;
+    let watched = WatchGateway::open(setup).await;
     let inside = &watched.inside;
     for (params, code, part) in [
         (json!({ "name": "shop.pay" }), "needs_approval", "nobody can be asked"),
@@ -406,7 +406,7 @@ async fn what_cannot_be_watched_is_said_at_the_start() {
 #[tokio::test]
 async fn an_owner_has_a_hundred_watches_and_sees_only_these() {
     let setup = server(json!({ "text": "same" })).toml("[profiles.other]\ncategories = ['files']");
-    let watched = Watched::open(setup).await;
+    let watched = WatchGateway::open(setup).await;
     for n in 0..100 {
         let max_checks = u64::from(n == 40);
         let params =
@@ -470,7 +470,7 @@ async fn a_resource_that_can_be_followed_is_named() {
         "tools": [{ "name": "look", "on": linked }, { "name": "other", "on": { "text": "-" } }],
         "resources": [{ "uri": "file:///notes", "name": "notes", "text": "..." }],
     });
-    let watched = Watched::open(Setup::new().server("files", script)).await;
+    let watched = WatchGateway::open(Setup::new().server("files", script)).await;
     for (params, followed) in [
         (json!({ "name": "files.look" }), true),
         (json!({ "name": "files.other", "params": { "uri": "file:///notes" } }), true),

@@ -41,7 +41,7 @@ use std::{
 };
 
 use beside::{Beside, Door};
-use rows::{Batch, Held};
+use rows::{Batch, RowOutcome};
 
 /// How many gateways are attacked concurrently: most rows wait for a timeout.
 const AT_ONCE: usize = 4;
@@ -98,7 +98,7 @@ fn filter(arguments: &[String]) -> Option<&str> {
 }
 
 /// Runs the rows, and gateways without attacks. Returns how each row ended, and the times of undisturbed calls.
-fn run_all(batches: Vec<Batch>) -> (Vec<Held>, [Vec<Duration>; 2]) {
+fn run_all(batches: Vec<Batch>) -> (Vec<RowOutcome>, [Vec<Duration>; 2]) {
     let (next, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let held = Mutex::new(Vec::new());
     let calm = [Door::Stdio, Door::Http].map(|door| (door, Mutex::new(Vec::new())));
@@ -136,16 +136,16 @@ fn run_all(batches: Vec<Batch>) -> (Vec<Held>, [Vec<Duration>; 2]) {
 }
 
 /// Runs the rows of one gateway. A failure outside a row fails them all.
-fn run(batch: &Batch) -> Vec<Held> {
+fn run(batch: &Batch) -> Vec<RowOutcome> {
     let ended = catch_unwind(AssertUnwindSafe(|| batch.run()));
     ended.unwrap_or_else(|panic| {
         let why = rows::said(&*panic);
-        batch.rows.iter().map(|row| Held::failed(row, batch.door, why.clone())).collect()
+        batch.rows.iter().map(|row| RowOutcome::failed(row, batch.door, why.clone())).collect()
     })
 }
 
 /// Prints the table. Returns whether all rows held.
-fn is_told(mut held: Vec<Held>, calm: [Vec<Duration>; 2], took: Duration) -> bool {
+fn is_told(mut held: Vec<RowOutcome>, calm: [Vec<Duration>; 2], took: Duration) -> bool {
     let wide = held.iter().map(|held| held.name.len()).max().unwrap_or_default();
     let mut family = "";
     for held in &held {

@@ -70,7 +70,7 @@ pub struct Batch {
 }
 
 /// How a row ended.
-pub struct Held {
+pub struct RowOutcome {
     pub family: &'static str,
     pub name: &'static str,
     pub sent: &'static str,
@@ -83,7 +83,7 @@ pub struct Held {
     pub peak: usize,
 }
 
-impl Held {
+impl RowOutcome {
     pub fn failed(row: &Row, door: Door, why: String) -> Self {
         let Row { family, name, sent, .. } = *row;
         Self { family, name, sent, door, what: Err(why), times: Vec::new(), peak: 0 }
@@ -98,9 +98,9 @@ impl Batch {
     }
 
     /// Runs the rows against their own gateway.
-    pub fn run(&self) -> Vec<Held> {
+    pub fn run(&self) -> Vec<RowOutcome> {
         let mut beside = Beside::start(self.door, |setup, _| (self.arrange)(setup));
-        let mut all: Vec<Held> = self.rows.iter().map(|row| self.row(row, &mut beside)).collect();
+        let mut all: Vec<RowOutcome> = self.rows.iter().map(|row| self.row(row, &mut beside)).collect();
         let peak = beside.peak();
         // A server's escape codes would reach the terminal of whoever reads the log.
         let escapes = beside.log().contains('\u{1b}');
@@ -120,11 +120,19 @@ impl Batch {
         all
     }
 
-    fn row(&self, row: &Row, beside: &mut Beside) -> Held {
+    fn row(&self, row: &Row, beside: &mut Beside) -> RowOutcome {
         let what =
             catch_unwind(AssertUnwindSafe(|| row.run(beside))).unwrap_or_else(|panic| Err(said(&*panic)));
         let Row { family, name, sent, .. } = *row;
-        Held { family, name, sent, door: self.door, what, times: std::mem::take(&mut beside.times), peak: 0 }
+        RowOutcome {
+            family,
+            name,
+            sent,
+            door: self.door,
+            what,
+            times: std::mem::take(&mut beside.times),
+            peak: 0,
+        }
     }
 }
 

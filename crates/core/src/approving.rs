@@ -26,7 +26,7 @@ use super::{
 };
 use nonet_state::outward;
 use nonet_state::{
-    grants::{Approval, ApprovalAsked, RunApproval, RunGrants},
+    grants::{Approval, RequiredApproval, RunApproval, RunGrants},
     session::Caller,
 };
 
@@ -49,7 +49,7 @@ impl Gateway {
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
-        asked: ApprovalAsked,
+        asked: RequiredApproval,
     ) -> Result<Approver, PrepareError> {
         let mut unasked = match self.questions.approve(caller, tool, params, asked).await? {
             ApprovalOutcome::By(approver) => return Ok(approver),

@@ -48,7 +48,7 @@ use super::{
 use crate::gate::{Gate, always_asks, with_the_near_call};
 use nonet_state::{
     faults::{call_fault, invalid_params, passed_on, wrong_filter},
-    grants::ApprovalAsked,
+    grants::RequiredApproval,
     mailbox::clean_all,
     servers::settled,
     session::{Caller, Session},
@@ -406,7 +406,7 @@ impl Gateway {
                 self.take_rate(caller, &tool).await?;
             }
             let own = builtin::question(self, caller, &tool, &reading.params).transpose()?;
-            let asked = ApprovalAsked { rule, written, own, by };
+            let asked = RequiredApproval { rule, written, own, by };
             approver = Some(self.approve(caller, &tool, &reading.params, asked).await?);
             // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = self.gate(&caller.session);

@@ -24,7 +24,7 @@ use super::{
     questions::HeldCall,
 };
 use crate::gate::Gate;
-use nonet_state::{grants::ApprovalAsked, links, mail::Follower, session::Caller};
+use nonet_state::{grants::RequiredApproval, links, mail::Follower, session::Caller};
 
 /// How much of a URI is shown, in characters.
 const SHOWN_URI: usize = 200;
@@ -187,7 +187,7 @@ impl Gateway {
             let question = format!("May the resource `{}` of `{server}` be read?", clip(&own, SHOWN_URI));
             let written = Value::Object(params.clone());
             let by = self.gate(&caller.session).approve_by(&server);
-            let asked = ApprovalAsked { rule, written, own: Some(question), by };
+            let asked = RequiredApproval { rule, written, own: Some(question), by };
             match self.approve(caller, tool, &params, asked).await {
                 Ok(_) => {}
                 Err(PrepareError::Fault(fault)) => return Err(*fault),

@@ -41,7 +41,7 @@ use self::{
     form::{FormReply, check_form, form_for},
 };
 use nonet_state::{
-    grants::{Approval, ApprovalAsked},
+    grants::{Approval, RequiredApproval},
     session::{Caller, Session},
 };
 
@@ -211,7 +211,7 @@ impl Questions {
         caller: &Caller,
         tool: &Tool,
         params: &Map<String, Value>,
-        asked: ApprovalAsked,
+        asked: RequiredApproval,
     ) -> Result<ApprovalOutcome, Fault> {
         let approval = Approval::of(caller, tool, params);
         let (by, is_single) = (asked.by, asked.own.is_some());

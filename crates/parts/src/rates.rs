@@ -17,7 +17,7 @@ use std::{
 
 use governor::{DefaultDirectRateLimiter, Quota, RateLimiter, clock::Clock};
 use nonet_config::{BearerToken, Config, Rate};
-use nonet_store::{SharedRate, Store, TakenRates};
+use nonet_store::{RateOutcome, SharedRate, Store};
 use serde::Serialize;
 
 /// A rule with its limiter.
@@ -192,15 +192,15 @@ impl Rates {
         }
         let shared: Vec<&SharedRate> = limits.iter().map(|limit| &limit.shared).collect();
         match store.take_rates(&shared).await {
-            Ok(TakenRates::All) => {
+            Ok(RateOutcome::All) => {
                 limits.iter().for_each(|limit| limit.note());
                 Ok(())
             }
-            Ok(TakenRates::UsedUp { at, wait }) => {
+            Ok(RateOutcome::UsedUp { at, wait }) => {
                 let limit = limits.get(at).unwrap_or(&limits[0]);
                 Err(limit.exceeded(wait))
             }
-            Ok(TakenRates::NotShared) => limits.iter().try_for_each(|limit| limit.take()),
+            Ok(RateOutcome::NotShared) => limits.iter().try_for_each(|limit| limit.take()),
             Err(error) => {
                 tracing::debug!(%error, "the rates of calls are applied by this replica");
                 limits.iter().try_for_each(|limit| limit.take())

@@ -652,7 +652,7 @@ mod tests {
         built_in::bring_model();
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
-        let others = Arc::new(Others::default());
+        let others = Arc::new(OtherProcesses::default());
         let embedder = Embedder::sharing(&settings, Some(others.clone()));
         let texts = ["mail: send a message", "weather: forecast for a city", "mail: send a message"];
         let texts = || {
@@ -711,12 +711,12 @@ mod tests {
 
     /// The vectors of other processes, in memory.
     #[derive(Debug, Default)]
-    struct Others {
+    struct OtherProcesses {
         vectors: Mutex<ByModel>,
         reads: std::sync::atomic::AtomicUsize,
     }
 
-    impl SharedVectors for Others {
+    impl SharedVectors for OtherProcesses {
         fn read<'a>(
             &'a self,
             model: &'a str,
@@ -739,7 +739,7 @@ mod tests {
     async fn of_shared_vectors_those_of_another_length_are_embedded_again() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
-        let others = Arc::new(Others::default());
+        let others = Arc::new(OtherProcesses::default());
         let passages =
             ["one", "two", "three"].map(|text| Passage::new(vec![(text.to_owned(), 1.0)])).to_vec();
         let embedder = Embedder::sharing(&settings, Some(others.clone()));

@@ -61,7 +61,7 @@ struct TextScores<'a> {
 }
 
 /// All inputs of a document's score.
-struct Scoring<'a> {
+struct ScoreInputs<'a> {
     index: &'a Index,
     whole: TextScores<'a>,
     parts: Vec<TextScores<'a>>,
@@ -83,7 +83,7 @@ pub(super) fn search(
 ) -> SearchResult {
     let documents = index.documents();
     let mask: Vec<bool> = (0..documents.len()).map(allowed).collect();
-    let scoring = Scoring::new(index, query, &mask, boosts);
+    let scoring = ScoreInputs::new(index, query, &mask, boosts);
     let pins = index.pins(query);
     let mut ranked: Vec<(NameMatch, Hit)> = scoring
         .candidates(&mask, &pins, limit)
@@ -120,8 +120,8 @@ pub(super) fn search(
     SearchResult { hits: ranked.into_iter().map(shown).collect(), total, confidence }
 }
 
-impl<'a> Scoring<'a> {
-    fn new(index: &'a Index, query: &'a Query, mask: &[bool], boosts: &'a Boosts) -> Scoring<'a> {
+impl<'a> ScoreInputs<'a> {
+    fn new(index: &'a Index, query: &'a Query, mask: &[bool], boosts: &'a Boosts) -> ScoreInputs<'a> {
         // A graph cannot skip disallowed documents without losing its way, so compare all allowed ones.
         let graph = index.has_graph() && mask.iter().all(|&allowed| allowed);
         let score = |part: &'a QueryPart| {
@@ -145,7 +145,7 @@ impl<'a> Scoring<'a> {
             false => Vec::new(),
         };
         let parts = query.parts.iter().map(score).collect();
-        Scoring { index, whole: score(&query.whole), parts, boosts, weights, dense, products }
+        ScoreInputs { index, whole: score(&query.whole), parts, boosts, weights, dense, products }
     }
 
     fn texts(&self) -> impl Iterator<Item = &TextScores<'a>> {

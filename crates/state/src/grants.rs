@@ -59,7 +59,7 @@ impl Approval {
 }
 
 /// The approval that a call needs.
-pub struct ApprovalAsked {
+pub struct RequiredApproval {
     /// The rule that requires the approval.
     pub rule: String,
     /// The params as written.
@@ -156,7 +156,7 @@ impl RunGrants {
     }
 
     /// Returns the user's answer about a call, if there is one: who allowed it, or the fault.
-    pub fn answer(&self, approval: &Approval, asked: &ApprovalAsked) -> Option<Result<Approver, Fault>> {
+    pub fn answer(&self, approval: &Approval, asked: &RequiredApproval) -> Option<Result<Approver, Fault>> {
         let given = self.given.lock();
         let grant = given.get(&grant_key(approval, asked.own.is_some()))?;
         let grant = Some(grant).filter(|grant| grant.answers(&approval.hash, asked.by))?;

@@ -57,7 +57,7 @@ impl Drop for QuestionGuard<'_> {
 /// What the user of the page says: the result of `elicitation/create`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AnswerGiven {
+pub struct PageAnswer {
     action: Action,
     #[serde(default)]
     content: Option<Map<String, Value>>,
@@ -156,8 +156,8 @@ impl OpenQuestions {
     /// # Errors
     ///
     /// If the question is no longer open, or the answer does not fit its form.
-    pub fn answer(&self, id: u64, given: AnswerGiven) -> Result<(), AnswerError> {
-        let AnswerGiven { action, content } = given;
+    pub fn answer(&self, id: u64, given: PageAnswer) -> Result<(), AnswerError> {
+        let PageAnswer { action, content } = given;
         let mut open = self.open.lock();
         let one = open.get(&id).ok_or(AnswerError::Ended)?;
         let mut answer = json!({ "action": action });

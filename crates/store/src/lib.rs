@@ -138,9 +138,9 @@ pub trait Store: Debug + Send + Sync {
     fn add_figures(&self, fresh: Vec<NamedFigures>) -> StoreFuture<'_, Option<Vec<NamedFigures>>>;
 
     /// Takes a call from each of these rates, or from none if one is used up. Answers within a moment.
-    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> StoreFuture<'a, TakenRates> {
+    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> StoreFuture<'a, RateOutcome> {
         let _ = rates;
-        Box::pin(async { Ok(TakenRates::NotShared) })
+        Box::pin(async { Ok(RateOutcome::NotShared) })
     }
 
     /// Returns the trusted definitions that replicas share; `None` for a store of one machine, where they have a separate
@@ -451,7 +451,7 @@ pub struct SharedRate {
 
 /// The outcome of taking a call from rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakenRates {
+pub enum RateOutcome {
     /// Not taken: the store belongs to one machine, which has its own rates.
     NotShared,
     /// The call was taken from all rates.

@@ -48,8 +48,8 @@ use self::{
 };
 use super::{
     Agenda, FactVector, JobRow, KeptCounts, KeptRow, LeaseHolder, Lifespan, NamedFigures, NewRecord,
-    PinStore, Record, RecordKind, RecordQuota, Records, Retention, Share, SharedRate, SharedStore,
-    SpareStore, Store, StoreError, StoreFuture, TakenRates,
+    PinStore, RateOutcome, Record, RecordKind, RecordQuota, Records, Retention, Share, SharedRate,
+    SharedStore, SpareStore, Store, StoreError, StoreFuture,
 };
 pub use replicas::{LeaseClaim, Replica, Replicas, SessionHolder};
 
@@ -276,7 +276,7 @@ impl Store for RedisStore {
         Box::pin(async move { self.learned.add_figures(fresh).await.map(Some) })
     }
 
-    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> StoreFuture<'a, TakenRates> {
+    fn take_rates<'a>(&'a self, rates: &'a [&'a SharedRate]) -> StoreFuture<'a, RateOutcome> {
         Box::pin(self.rates.take(rates))
     }
 

@@ -82,7 +82,7 @@ async fn act(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AnswerGiven {
+struct AnswerRequest {
     answer: Value,
 }
 
@@ -92,7 +92,7 @@ async fn answer_question(
     Path(token): Path<String>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    let AnswerGiven { answer } = read(&body)?;
+    let AnswerRequest { answer } = read(&body)?;
     match gateway.answer_question(&token, &answer).await {
         Ok(settled) => {
             let about = json!({ "action": "answer", "client": settled.client, "tool": settled.tool });

@@ -3,7 +3,7 @@
 
 use futures::FutureExt;
 use nonet_base::text::clip;
-use nonet_parts::memory::{AddedTask, MOST_TASKS, Todo, TodoState, Work, WorkPlace};
+use nonet_parts::memory::{MOST_TASKS, TaskAddition, Todo, TodoState, Work, WorkPlace};
 use nonet_servers::catalog::GATEWAY;
 use nonet_text::{
     aliases::Aliases,
@@ -135,10 +135,10 @@ async fn task_create(gateway: &Gateway, caller: &Caller, arguments: CreateArgume
     };
     let added = gateway.memory.add_task(desk(caller)?, &subject, description.as_deref()).await;
     let mut answer = match added.map_err(|error| store_fault(&error))? {
-        AddedTask::Added { id, removed: None } => json!({ "task_id": id }),
+        TaskAddition::Added { id, removed: None } => json!({ "task_id": id }),
         // The answer reports the task that made room, because that task is gone.
-        AddedTask::Added { id, removed: Some(removed) } => json!({ "task_id": id, "removed": removed }),
-        AddedTask::Full => {
+        TaskAddition::Added { id, removed: Some(removed) } => json!({ "task_id": id, "removed": removed }),
+        TaskAddition::Full => {
             let message =
                 format!("{MOST_TASKS} tasks are already open, which is the maximum. Complete some first.");
             return Err(full(message, list_call()));

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{AppArguments, call::CallRequest};
 use nonet_state::{
-    grants::{Approval, ApprovalAsked, RunApproval, grant_key, not_allowed},
+    grants::{Approval, RequiredApproval, RunApproval, grant_key, not_allowed},
     session::Caller,
 };
 
@@ -78,9 +78,9 @@ impl ApprovalRequest {
         tool: &Tool,
         approval: Approval,
         params: &Map<String, Value>,
-        asked: ApprovalAsked,
+        asked: RequiredApproval,
     ) -> Self {
-        let ApprovalAsked { rule, written, own, by } = asked;
+        let RequiredApproval { rule, written, own, by } = asked;
         let is_single = own.is_some();
         let (message, brief) = match own {
             Some(own) => (escaped(&own).into_owned(), escaped(&own).into_owned()),

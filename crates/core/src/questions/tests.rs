@@ -88,8 +88,12 @@ async fn an_approval_is_for_one_call_of_one_owner() {
     let approve_as = async |tool: &Tool, caller: &Caller, path: &str| {
         let params = json!({ "path": path });
         let params = params.as_object().expect("an object");
-        let asked =
-            ApprovalAsked { rule: "a rule".into(), written: json!(params), own: None, by: ApproveBy::Chat };
+        let asked = RequiredApproval {
+            rule: "a rule".into(),
+            written: json!(params),
+            own: None,
+            by: ApproveBy::Chat,
+        };
         match questions.approve(caller, tool, params, asked).await? {
             ApprovalOutcome::By(_) => Ok(()),
             ApprovalOutcome::Unasked(unasked) => {

@@ -120,7 +120,7 @@ async fn an_error_is_told_to_its_owner_without_secrets_and_for_its_version_only(
 
 #[tokio::test(start_paused = true)]
 async fn many_calls_are_written_together_a_few_seconds_later() {
-    let store = Arc::new(Counting::default());
+    let store = Arc::new(CountingStore::default());
     let run = of_store(Some(store.clone()), Clock::default());
     for number in 0..1_000 {
         run.call(&format!("shop.t{}", number % 10), "", Duration::from_millis(1), None);
@@ -173,12 +173,12 @@ async fn tools_in_memory_are_bounded() {
 
 /// A store of figures that counts writes: the tools of each, and their calls.
 #[derive(Debug, Default)]
-struct Counting {
+struct CountingStore {
     writes: Mutex<Vec<(usize, u64)>>,
     fails: AtomicBool,
 }
 
-impl Store for Counting {
+impl Store for CountingStore {
     fn figures(&self) -> StoreFuture<'_, Vec<NamedFigures>> {
         Box::pin(async { Ok(Vec::new()) })
     }

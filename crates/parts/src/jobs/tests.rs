@@ -150,7 +150,7 @@ async fn a_job_has_its_place_until_it_ends() {
 async fn a_job_is_recorded_when_its_handle_is_given() {
     let clock = Clock::default();
     let takes = Duration::from_secs(2);
-    let slow = Arc::new(Unreliable { store: store(None, &clock), takes, fails: false });
+    let slow = Arc::new(UnreliableStore { store: store(None, &clock), takes, fails: false });
     let jobs = Jobs::new(slow.clone(), clock);
     let job = endless(&jobs, me());
     assert!(slow.job(&job.id, "").await.expect("readable").is_none());
@@ -287,13 +287,13 @@ fn another_run_knows_what_ended_and_what_was_lost() {
 
 /// A store that is slow or fails.
 #[derive(Debug)]
-struct Unreliable {
+struct UnreliableStore {
     store: Arc<SqliteStore>,
     takes: Duration,
     fails: bool,
 }
 
-impl Store for Unreliable {
+impl Store for UnreliableStore {
     fn put_result<'a>(
         &'a self,
         id: &'a str,
@@ -353,7 +353,7 @@ async fn a_job_has_ended_only_when_its_result_is_kept() {
     let clock = Clock::default();
     for fails in [false, true] {
         let takes = Duration::from_secs(10);
-        let unreliable = Arc::new(Unreliable { store: store(None, &clock), takes, fails });
+        let unreliable = Arc::new(UnreliableStore { store: store(None, &clock), takes, fails });
         let jobs = Jobs::new(unreliable.clone(), clock.clone());
         let result = json!({ "content": [{ "type": "text", "text": "done" }] });
         let work = result.clone();

@@ -76,7 +76,7 @@ pub enum TodoState {
 
 /// The outcome of adding a task.
 #[derive(Debug, PartialEq)]
-pub enum AddedTask {
+pub enum TaskAddition {
     /// The task was added; the oldest completed task may have made room for it.
     Added {
         /// The id of the new task.
@@ -174,7 +174,7 @@ impl Memory {
         desk: WorkPlace<'_>,
         subject: &str,
         description: Option<&str>,
-    ) -> Result<AddedTask, StoreError> {
+    ) -> Result<TaskAddition, StoreError> {
         let task = Todo::new(subject, description);
         let id = task.id.clone();
         match desk {
@@ -182,18 +182,18 @@ impl Memory {
                 let mut work = list.0.lock();
                 let removed = match in_the_way(&work.tasks) {
                     None => None,
-                    Some(None) => return Ok(AddedTask::Full),
+                    Some(None) => return Ok(TaskAddition::Full),
                     Some(Some(done)) => Some(done.clone()),
                 };
                 work.tasks.retain(|task| removed.as_ref().is_none_or(|removed| removed.id != task.id));
                 work.tasks.push(task);
-                Ok(AddedTask::Added { id, removed })
+                Ok(TaskAddition::Added { id, removed })
             }
             WorkPlace::Kept { owner } => {
                 let tasks = self.kept_tasks(owner).await?;
                 let removed = match in_the_way(&tasks) {
                     None => None,
-                    Some(None) => return Ok(AddedTask::Full),
+                    Some(None) => return Ok(TaskAddition::Full),
                     Some(Some(done)) => self
                         .records
                         .take(RecordKind::Todo, owner, &done.id)
@@ -203,8 +203,8 @@ impl Memory {
                 };
                 let record = kept(RecordKind::Todo, owner, &id, json!(task));
                 Ok(match self.records.put(record, RecordQuota::Refuse(MOST_TASKS)).await? {
-                    Some(_) => AddedTask::Added { id, removed },
-                    None => AddedTask::Full,
+                    Some(_) => TaskAddition::Added { id, removed },
+                    None => TaskAddition::Full,
                 })
             }
         }

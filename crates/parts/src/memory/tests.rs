@@ -122,11 +122,11 @@ async fn a_desk_is_the_same_in_the_store_and_in_a_session() {
         let mut ids = Vec::new();
         for number in 0..MOST_TASKS {
             match memory.add_task(desk, &format!("step {number}"), None).await.expect("added") {
-                AddedTask::Added { id, removed: None } => ids.push(id),
+                TaskAddition::Added { id, removed: None } => ids.push(id),
                 other => panic!("{other:?}"),
             }
         }
-        assert_eq!(memory.add_task(desk, "one more", None).await.expect("answered"), AddedTask::Full);
+        assert_eq!(memory.add_task(desk, "one more", None).await.expect("answered"), TaskAddition::Full);
         for number in 0..25 {
             let note = format!("note {number}");
             let state = (number == 24).then_some(TodoState::Completed);
@@ -139,7 +139,7 @@ async fn a_desk_is_the_same_in_the_store_and_in_a_session() {
         assert_eq!((open, work.open().len()), (vec!["step 9", "step 0"], MOST_TASKS - 1));
         // The completed task makes room, and the outcome reports it.
         match memory.add_task(desk, "one more", Some("really")).await.expect("added") {
-            AddedTask::Added { removed: Some(removed), .. } => {
+            TaskAddition::Added { removed: Some(removed), .. } => {
                 assert_eq!(removed.subject, "step 3");
                 assert_eq!((removed.notes.len(), removed.notes[0].as_str()), (20, "note 5"));
             }

@@ -3,13 +3,13 @@
 use super::*;
 
 /// Params and all notes, or part of a fault.
-enum Expected {
+enum Expectation {
     Read(Value, &'static [&'static str]),
     Refused(&'static str),
 }
-use Expected::{Read, Refused};
+use Expectation::{Read, Refused};
 
-fn check(tool: &str, given: Value, expected: Expected) {
+fn check(tool: &str, given: Value, expected: Expectation) {
     let schema = Schema::of_tool(tool, schema_of(tool));
     assert_eq!(schema.broken(), None, "{tool}");
     match (schema.read(given.clone()), expected) {
@@ -530,7 +530,7 @@ fn what_may_be_something_else_is_not_taken_for_the_one_that_is_missing() {
 
 #[test]
 fn a_listed_value_in_other_letters() {
-    let state = |given: &str, expected: Expected| {
+    let state = |given: &str, expected: Expectation| {
         check("list_issues", json!({"owner": "o", "repo": "r", "state": given}), expected);
     };
     let open = |note| Read(json!({"owner": "o", "repo": "r", "state": "open"}), note);

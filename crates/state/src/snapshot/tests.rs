@@ -44,11 +44,11 @@ type Text = &'static str;
 #[derive(Clone, Debug)]
 struct Change {
     server: Text,
-    listed: Option<Listed>,
+    listed: Option<ServerLists>,
 }
 
 #[derive(Clone, Debug)]
-struct Listed {
+struct ServerLists {
     tools: Vec<(Text, Text)>,
     about: Text,
     settings: Text,
@@ -57,7 +57,7 @@ struct Listed {
 fn change() -> impl Strategy<Value = Change> {
     let tools = prop::collection::vec((select(&TOOLS[..]), select(&SAID[..])), 0..5);
     let listed = (tools, select(&ABOUT[..]), select(&SETTINGS[..]));
-    let listed = listed.prop_map(|(tools, about, settings)| Listed { tools, about, settings });
+    let listed = listed.prop_map(|(tools, about, settings)| ServerLists { tools, about, settings });
     let listed = prop::option::weighted(0.85, listed);
     (select(&SERVERS[..]), listed).prop_map(|(server, listed)| Change { server, listed })
 }
@@ -122,7 +122,7 @@ proptest! {
         let mut snapshot = Snapshot::empty(&config);
         for (generation, Change { server, listed }) in (1..).zip(changes) {
             match listed {
-                Some(Listed { tools, about, settings }) => {
+                Some(ServerLists { tools, about, settings }) => {
                     let mut new = source(server, &tools, about, settings);
                     if let Some(old) = sources.get(server) {
                         new.listing = Arc::new(Listing::clone(&new.listing).sharing(&old.listing));

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use nonet_base::clock::Clock;
 
 use super::{
-    super::{SharedRate, StoreError, TakenRates},
+    super::{RateOutcome, SharedRate, StoreError},
     brisk::BriskLink,
     link::{Methods, RedisLink, script},
 };
@@ -31,7 +31,7 @@ impl RateKeys {
     }
 
     /// Takes a call from each rate, or from none if one is used up.
-    pub(super) async fn take(&self, rates: &[&SharedRate]) -> Result<TakenRates, StoreError> {
+    pub(super) async fn take(&self, rates: &[&SharedRate]) -> Result<RateOutcome, StoreError> {
         let mut call = METHODS.call(&self.base, "take");
         call.arg(self.clock.ahead_ms());
         for SharedRate { name, interval, burst } in rates {
@@ -40,10 +40,11 @@ impl RateKeys {
         }
         let answer: Vec<u64> = self.brisk.run(call).await?;
         Ok(match answer[..] {
-            [at, wait, ..] => {
-                TakenRates::UsedUp { at: usize::try_from(at).unwrap_or(0), wait: Duration::from_micros(wait) }
-            }
-            _ => TakenRates::All,
+            [at, wait, ..] => RateOutcome::UsedUp {
+                at: usize::try_from(at).unwrap_or(0),
+                wait: Duration::from_micros(wait),
+            },
+            _ => RateOutcome::All,
         })
     }
 }

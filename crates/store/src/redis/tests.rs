@@ -62,7 +62,7 @@ async fn fill(store: &RedisStore) {
     store.put_job(job("job-1", JobState::Working), share(), None).await.expect("written");
     store.put_outcome(numbered(1)).await.expect("written");
     store.add_figures(vec![("a.b".into(), NamedFigures::default().1)]).await.expect("written");
-    assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), TakenRates::All);
+    assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), RateOutcome::All);
     let pins = store.shared_pins().expect("they are shared");
     let to = PinStep::Wait { hash: "1".into(), text: "{}".into() };
     let write = PinWrite { kind: PinKind::Tool, name: "t".into(), to };
@@ -455,7 +455,7 @@ async fn a_rate_that_nobody_uses_ends() {
     let Some(server) = RedisServer::start() else { return };
     let store = open(&server);
     for most in [61_000, 121_000] {
-        assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), TakenRates::All);
+        assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), RateOutcome::All);
         let left: i64 = server.connect().pttl("nonet:{nonet}:rate:a").expect("readable");
         assert!((most - 20_000..=most).contains(&left), "{left}");
     }
@@ -465,7 +465,7 @@ async fn a_rate_that_nobody_uses_ends() {
 async fn a_redis_that_is_late_is_asked_for_rates_again_after_a_while() {
     let Some(server) = RedisServer::start() else { return };
     let mut store = open(&server);
-    assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), TakenRates::All);
+    assert_eq!(store.take_rates(&[&rate()]).await.expect("taken"), RateOutcome::All);
     store.wait_for_rates(Duration::from_millis(50));
     server.signal(Signal::SIGSTOP);
     let began = Instant::now();

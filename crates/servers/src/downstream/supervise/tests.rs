@@ -105,9 +105,9 @@ impl Connector for Arc<Script> {
 }
 
 /// Counts a request that is dropped before its reply.
-struct Pending<'a>(&'a Script, bool);
+struct PendingCounter<'a>(&'a Script, bool);
 
-impl Drop for Pending<'_> {
+impl Drop for PendingCounter<'_> {
     fn drop(&mut self) {
         if self.1 {
             self.0.cancelled.fetch_add(1, Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl Link for ScriptedLink {
         self.script.note(what + &answered);
         let reply = self.script.replies.lock().pop_front();
         async move {
-            let mut pending = Pending(&self.script, true);
+            let mut pending = PendingCounter(&self.script, true);
             let result = match reply {
                 None => Ok(json!({ "content": [] })),
                 Some(Reply::Result(result)) => Ok(result),
