@@ -37,7 +37,6 @@ pub(super) struct CallParams {
     pub request_state: Option<Value>,
 }
 
-/// A `tools/call`.
 pub(super) struct ToolCall {
     pub id: RequestId,
     params: CallToolRequestParams,

@@ -40,7 +40,6 @@ pub(super) struct AnnouncedLists {
     passed: Arc<PromptsResources>,
 }
 
-/// The changed lists.
 pub(super) struct ChangedLists {
     pub tools: bool,
     pub prompts: bool,

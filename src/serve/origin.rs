@@ -12,13 +12,11 @@ use super::tasks::TaskMarker;
 
 /// Where a request comes from.
 pub(super) trait RequestOrigin {
-    /// Returns its `_meta`.
     fn meta(&self) -> &RequestMetaObject;
 
     /// Returns what the gateway has attached to a request over HTTP.
     fn beside(&self) -> Option<&Extensions>;
 
-    /// Returns the name of its client.
     fn client_name(&self) -> Option<String>;
 
     fn client_capabilities(&self) -> Option<ClientCapabilities>;

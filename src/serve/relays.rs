@@ -522,7 +522,6 @@ impl RelaySession {
     }
 }
 
-/// A question in flight.
 struct QuestionInFlight<'a> {
     session: &'a RelaySession,
     id: String,

@@ -94,7 +94,6 @@ impl TryFrom<String> for ReplicaAddress {
     }
 }
 
-/// The most addresses.
 const MOST_ADDRESSES: usize = 32;
 
 /// One address of a Redis, or a list.

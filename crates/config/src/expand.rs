@@ -43,7 +43,6 @@ pub(super) enum ExpandError {
 }
 
 impl ExpandError {
-    /// Returns the remedy.
     pub(crate) fn remedy(&self) -> String {
         match self {
             Self::Unset(name) => format!("Set the variable or give a default: `${{{name}:-default}}`."),

@@ -138,7 +138,6 @@ impl AppArguments {
     }
 }
 
-/// One run of an app.
 struct AppRun {
     id: String,
     input: Value,
@@ -149,7 +148,6 @@ struct AppRun {
     waiting: Option<InnerApproval>,
 }
 
-/// An app in the list of apps.
 #[derive(Serialize)]
 struct ListedApp<'a> {
     app_id: &'a str,
@@ -177,7 +175,6 @@ impl<'a> ListedApp<'a> {
     }
 }
 
-/// The answer of an app.
 #[derive(Serialize)]
 struct AppAnswer<'a> {
     app_id: &'a str,

@@ -122,7 +122,6 @@ impl CallInFlight {
     }
 }
 
-/// The outcome of a call.
 #[derive(Debug)]
 pub(super) struct CallOutcome {
     /// Always a `CallToolResult`.

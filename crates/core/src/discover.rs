@@ -62,7 +62,6 @@ const MAX_NAMES: usize = 5;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Detail {
-    /// The name.
     Name,
     /// Name, short description, signature, risk.
     #[default]

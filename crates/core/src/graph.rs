@@ -80,7 +80,6 @@ pub struct ParallelArguments {
     pub fail_fast: bool,
 }
 
-/// One run of a plan.
 pub(super) struct PlanRun<'a> {
     pub plan: &'a Plan,
     /// Names for templates in addition to the calls' ids.
@@ -112,7 +111,6 @@ pub(super) struct ParallelRun {
     pub checkpoints: Option<Arc<Checkpoints>>,
 }
 
-/// The outcome of a run.
 pub(super) struct RunOutcome {
     /// The results of the calls, in the order of the plan; `None` for calls that did not run.
     pub results: Vec<Option<ActionResult>>,
@@ -482,7 +480,6 @@ impl Gateway {
         check_texts(plan).await
     }
 
-    /// Runs a plan.
     pub(super) async fn run_plan(self: &Arc<Self>, caller: &Caller, run: PlanRun<'_>) -> RunOutcome {
         let PlanRun { plan, given, mut before, concurrency, fail_fast, cancel, limit, so_far, log, needed } =
             run;

@@ -193,7 +193,6 @@ pub struct Gateway {
     parked: ParkedFlows,
     /// Sends notices to people.
     outward: NoticeDelivery,
-    /// The store.
     store: Arc<dyn Store>,
     /// This replica's part in the cluster, if there is one.
     pub cluster: Option<Arc<Cluster>>,

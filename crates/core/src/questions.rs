@@ -102,7 +102,6 @@ pub(super) enum FormDecision {
     NoForm,
 }
 
-/// The outcome of a question.
 pub(super) enum QuestionOutcome {
     Answer(Value),
     /// The client cannot show forms: the model has to ask in the chat.
@@ -556,7 +555,6 @@ pub(super) fn check(arguments: &AskArguments) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The outcome of a form.
 enum FormOutcome {
     Reply(FormReply),
     TimedOut,

@@ -17,7 +17,6 @@ use nonet_state::session::Caller;
 /// How many marked tools of one server the live page shows.
 const MOST_MARKED: usize = 20;
 
-/// The status of the gateway.
 #[derive(Serialize)]
 struct GatewayStatus {
     version: &'static str,

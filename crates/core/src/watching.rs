@@ -295,7 +295,6 @@ impl Gateway {
         Err(Fault::new(FaultCode::Internal, format!("The watch `{id}` keeps changing; try again.")))
     }
 
-    /// Stops a watch.
     pub(super) async fn stop_watch(&self, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
         let (record, watch) = self.watch_of(owner, id).await?;
         let taken = self.records.take(RecordKind::Watch, owner, &record.id).await;

@@ -34,7 +34,6 @@ pub(super) enum TextPart {
     Secret { value: String, key: SecretName },
 }
 
-/// The name of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SecretName {
     /// The server's environment variable for the secret.

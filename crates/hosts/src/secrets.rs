@@ -10,7 +10,6 @@ use nonet_text::secrets::{
 
 use super::parts::{SecretName, TextPart, TextParts, as_plain, plain};
 
-/// The place of a text.
 #[derive(Clone, Copy)]
 pub(super) enum TextPlace<'a> {
     /// The value of an environment variable.

@@ -45,7 +45,6 @@ pub(super) struct Definition {
     pub run: Handler,
 }
 
-/// A meta-tool.
 pub(super) struct MetaTool {
     pub name: &'static str,
     /// As `tools/list` shows it.

@@ -48,7 +48,6 @@ struct PlacesInUse {
     parked: usize,
 }
 
-/// The kind of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlaceKind {
     Request,

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-/// The place of a param.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum ParamPlace {
     Path,
@@ -80,7 +79,6 @@ pub(super) struct ParamPlan {
     pub writing: ValueFormat,
 }
 
-/// A piece of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum PathPiece {
     Text(String),

@@ -112,7 +112,6 @@ pub(super) fn kind(schema: &Value) -> String {
 enum Members {
     /// With names and types.
     Typed,
-    /// With names.
     Named,
     /// Not at all.
     Unsaid,

@@ -61,7 +61,6 @@ impl Actions {
 /// How a document's actions fit the wanted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActionFit {
-    /// The same.
     Same,
     /// Unknown.
     Open,

@@ -237,7 +237,6 @@ static TRIGGERS: LazyLock<Triggers> = LazyLock::new(|| {
     Triggers { words: WordFinder::new(&patterns), kinds }
 });
 
-/// The findings in one text.
 #[derive(Debug, Default)]
 struct TextFindings {
     leaks: Vec<(Range<usize>, Leak)>,

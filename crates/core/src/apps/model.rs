@@ -58,7 +58,6 @@ const NEVER: Duration = Duration::from_secs(24 * 60 * 60);
 /// The first message to an app that was called without an input.
 const NO_INPUT: &str = "Begin.";
 
-/// The source of the answers.
 enum AnswerSource {
     Endpoint(ChatEndpoint),
     Client(ClientModel),

@@ -27,7 +27,6 @@ const MEMBERS: usize = 20;
 /// How much of each call's params a question about several calls shows, in characters.
 const MOST_OF_CALL: usize = 300;
 
-/// The outcome of an approval.
 pub(crate) enum ApprovalOutcome {
     /// The user agreed, in this way.
     By(Approver),

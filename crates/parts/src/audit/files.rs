@@ -84,7 +84,6 @@ pub(super) fn lock_again(folder: &Path, chain: u32) -> Option<File> {
     lock.try_lock().is_ok().then_some(lock)
 }
 
-/// The end of a chain.
 #[derive(Debug, Default)]
 pub(super) struct ChainEnd {
     pub head: ChainHead,

@@ -519,7 +519,6 @@ struct EventContent {
     retry: Option<u64>,
 }
 
-/// The events of one stream.
 struct EventStream {
     events: EventReader<BodyStream>,
     inbox: Inbox,

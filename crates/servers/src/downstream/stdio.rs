@@ -165,7 +165,6 @@ impl<'a> SentCall<'a> {
         Self { jsonrpc: "2.0", id, method: "tools/call", params }
     }
 
-    /// Returns its JSON.
     pub(super) fn to_json(&self) -> serde_json::Result<Vec<u8>> {
         serde_json::to_vec(self)
     }

@@ -76,7 +76,6 @@ pub(super) fn newer_is_there() {
 /// A connection being opened, or open.
 type SharedDial = Shared<BoxFuture<'static, RedisResult<RedisConnection>>>;
 
-/// A Redis.
 pub(super) struct RedisLink {
     way: RedisTopology,
     /// Where it is, for people.

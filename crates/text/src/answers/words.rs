@@ -53,7 +53,6 @@ pub(super) enum Gist {
     Says,
     /// Asks politely.
     Please,
-    /// Thanks.
     Thanks,
     /// Says nothing by itself.
     Filler,

@@ -34,7 +34,6 @@ fn pattern(alternatives: &[&str]) -> Regex {
     Regex::new(&format!("(?i){}", alternatives.join("|"))).expect("a test uses every pattern")
 }
 
-/// The families.
 pub(super) static FAMILIES: [Family; 8] = [
     Family {
         what: "tells the model to ignore its instructions",

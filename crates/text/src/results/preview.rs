@@ -22,7 +22,6 @@ const SAMPLE: usize = 20;
 /// How deep a preview goes into nested values.
 const DEPTH: usize = 4;
 
-/// The kind of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TextKind {
     Array,

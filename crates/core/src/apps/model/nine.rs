@@ -98,7 +98,6 @@ fn schema(properties: Value, required: &[&str]) -> Value {
     json!({ "type": "object", "properties": properties, "required": required })
 }
 
-/// Returns the definitions.
 pub(super) fn definitions() -> Vec<ChatTool> {
     let tool = |(name, description, properties, required): (&str, &str, Value, &[&str])| ChatTool {
         name: name.into(),
