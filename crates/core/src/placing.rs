@@ -29,9 +29,11 @@ const LOOK: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The minimum time between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a free lease is reserved for the replica that the hash prefers, and for the replica that held the lease
-/// before Redis lost it.
+/// How long a free lease is reserved for the replica that the hash prefers.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a lease that Redis has lost is reserved for its holder, which may ask Redis again only after three seconds and looks
+/// at the leases every two.
+const LOST_PATIENCE: Duration = Duration::from_secs(8);
 
 /// The state of the placed programs.
 struct PlacementState {
@@ -253,14 +255,16 @@ impl Program {
         if !may {
             return LeaseClaim::No;
         }
-        // Redis may have lost the lease, but the program still runs here.
-        if self.holder == Some(own) || self.free_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
-            return LeaseClaim::Free;
-        }
         let runs = |last: u32| {
             Some(last) != gone && known.iter().any(|replica| replica.number == last && !replica.leaving)
         };
-        match (is_first, self.holder.is_some_and(runs)) {
+        let has_holder = self.holder.is_some_and(runs);
+        let patience = if has_holder { LOST_PATIENCE } else { PATIENCE };
+        // Redis may have lost the lease, but the program still runs here.
+        if self.holder == Some(own) || self.free_since.is_some_and(|since| since.elapsed() >= patience) {
+            return LeaseClaim::Free;
+        }
+        match (is_first, has_holder) {
             (true, false) => LeaseClaim::Free,
             (true, true) => LeaseClaim::OfEnded,
             (false, _) => LeaseClaim::No,

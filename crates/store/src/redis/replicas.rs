@@ -34,6 +34,8 @@ const LOOK_WAITING: Duration = Duration::from_millis(400);
 const SILENT: Duration = Duration::from_secs(4);
 /// The number of no replica.
 const NOBODY: u32 = 0;
+/// When every replica has registered again after Redis has lost its data: a beat, and the longest pause before one asks Redis again.
+const REGISTERED_AGAIN: Duration = Duration::from_secs(9);
 
 /// A replica's description of itself for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -228,8 +230,12 @@ impl Replicas {
         call.arg(self.number());
         let told: Vec<String> = self.link.run(&call).await?;
         let mut all: Vec<Replica> = told.iter().filter_map(|told| serde_json::from_str(told).ok()).collect();
+        if self.has_joined() && all.iter().all(|replica| replica.number != self.number()) {
+            // Redis has lost what it knew, and nobody has registered again yet.
+            *self.emptied.lock() = Some(Instant::now());
+        }
         // The others first have to register again.
-        if self.emptied.lock().is_some_and(|emptied| emptied.elapsed() < BEAT * 2) {
+        if self.emptied.lock().is_some_and(|emptied| emptied.elapsed() < REGISTERED_AGAIN) {
             let is_missing = |known: &&Replica| all.iter().all(|replica| replica.number != known.number);
             let missing: Vec<Replica> = self.known.load().iter().filter(is_missing).cloned().collect();
             all.extend(missing);
