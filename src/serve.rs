@@ -77,6 +77,7 @@ use rmcp::{
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
 pub use shared::{accept_shared, serve_shared};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{
     sync::{CancellationToken, DropGuard},
     task::AbortOnDropHandle,
@@ -113,12 +114,23 @@ pub async fn serve_stdio(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let (reader, writer) = rmcp::transport::stdio_pipes();
+    offer_page(&gateway, ServeMode::Stdio);
+    serve_lines(gateway, profile, reader, writer, stop).await
+}
+
+/// Serves one client over lines, as on stdin and stdout, until the client leaves or `stop` resolves.
+pub async fn serve_lines(
+    gateway: Arc<Gateway>,
+    profile: Option<String>,
+    reader: impl AsyncRead + Unpin + Send + 'static,
+    writer: impl AsyncWrite + Unpin + Send + 'static,
+    stop: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let limits = gateway.config().limits.messages();
     let lines = LineReader::new(reader, limits.of_client.bytes);
     gateway.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
-    offer_page(&gateway, ServeMode::Stdio);
     let server = NonetServer::new(gateway.clone(), profile, None, ParkedRequests::default());
     tokio::pin!(stop);
     let running = tokio::select! {
@@ -696,7 +708,7 @@ impl ServerHandler for NonetServer {
         context: RequestContext<RoleServer>,
     ) -> Result<CustomResult, ErrorData> {
         if request.method == inquiry::METHOD {
-            return self.inquire(request, &context).await;
+            return Box::pin(self.inquire(request, &context)).await;
         }
         let method = clip(&request.method, 200);
         let known = KNOWN.contains(&method.as_str())

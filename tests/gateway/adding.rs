@@ -304,7 +304,7 @@ fn the_gateway_that_runs_takes_the_change_up() {
     let shop = json!({ "tools": [{ "name": "buy" }] });
     let setup = Setup::new().server("shop", shop).gateway("shared = true\nshared_grace = '200ms'");
     let words = scripted(&setup, &bank());
-    let mut client = setup.start();
+    let mut client = setup.start_program();
     client.until_ready("shop");
     let folder = client.folder.clone();
     let run = |arguments: &[&str]| {

@@ -30,7 +30,7 @@ fn bank(gateway: &str) -> (Setup, PathBuf) {
 
 /// Returns a client that soon learns that a call still waits.
 fn client(setup: Setup) -> Client {
-    let mut client = setup.gateway("soft_deadline = '4s'").start();
+    let mut client = setup.gateway("soft_deadline = '4s'").start_program();
     client.until_ready("bank");
     client
 }
@@ -196,7 +196,7 @@ fn a_run_that_waits_for_the_chat_waits_for_the_user_once_only_the_user_counts() 
 fn an_item_that_ended_before_the_question_of_a_later_one_is_not_done_again() {
     let (setup, _) = bank("allow_runtime_servers = true");
     let script = setup.path("more.script.json");
-    let mut client = setup.gateway("soft_deadline = '4s'").start_with(json!({ "elicitation": {} }));
+    let mut client = setup.gateway("soft_deadline = '4s'").start_program_with(json!({ "elicitation": {} }));
     std::fs::write(&script, json!({ "tools": [{ "name": "say" }] }).to_string()).expect("it can be written");
     client.answer_questions(|params| match params["message"].as_str() {
         Some(text) if text.contains("second") => json!({ "action": "cancel" }),

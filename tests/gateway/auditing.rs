@@ -88,7 +88,7 @@ fn every_call_has_one_line_however_it_ends() {
                  [apps.both]\n[[apps.both.steps]]\nid = 'one'\ntool = 'shop.say'\nparams = { n = '{{input.n}}' }\n\
                  [[apps.both.steps]]\nid = 'two'\ntool = 'shop.fail'\nafter = ['one']\n";
     let setup = Setup::new().server("shop", shop()).toml(rules);
-    let mut client = audited(setup, "").start_with(json!({ "elicitation": {} }));
+    let mut client = audited(setup, "").start_program_with(json!({ "elicitation": {} }));
     client.answer_questions(|_| json!({ "action": "accept", "content": { "decision": "allow" } }));
     client.until_ready("shop");
     client.call("shop__say", json!({ "n": 1 }));
@@ -192,7 +192,7 @@ fn ten_thousand_calls_of_several_clients_under_faults_have_a_line_each() {
     const CLIENTS: usize = 4;
     const CALLS: usize = 2_500;
     let setup = Setup::new().server("shop", shop()).server("good", json!({ "tools": [{ "name": "fine" }] }));
-    let site = audited(setup, "").serve();
+    let site = audited(setup, "").serve_program();
     WebClient::new(&site.address, "/mcp").until_ready("shop");
     WebClient::new(&site.address, "/mcp").until_ready("good");
     let told: Mutex<BTreeMap<(String, String), usize>> = Mutex::default();
@@ -225,10 +225,10 @@ fn ten_thousand_calls_of_several_clients_under_faults_have_a_line_each() {
     let told = told.into_inner().unwrap();
     assert_eq!(told.values().sum::<usize>(), CLIENTS * CALLS);
     let folder = site.folder.path();
-    let stop = |child: &std::process::Child, signal| {
-        kill(Pid::from_raw(i32::try_from(child.id()).expect("an id")), signal).expect("it runs");
+    let stop = |pid: u32, signal| {
+        kill(Pid::from_raw(i32::try_from(pid).expect("an id")), signal).expect("it runs");
     };
-    stop(&site.child, Signal::SIGTERM);
+    stop(site.pid(), Signal::SIGTERM);
     eventually("the log has ended", || {
         let all = lines(folder);
         (all.last()?["event"] == "stop").then_some(())
@@ -249,7 +249,7 @@ fn ten_thousand_calls_of_several_clients_under_faults_have_a_line_each() {
 fn after_a_kill_in_the_middle_each_answered_call_has_its_line_and_the_chain_is_whole() {
     const KILLS: usize = 4;
     let setup = Setup::new().server("shop", shop()).toml("[quotas]\ncalls = 1000\n");
-    let mut client = audited(setup, "sync = 'always'\nparams = true").start();
+    let mut client = audited(setup, "sync = 'always'\nparams = true").start_program();
     let mut answered = BTreeSet::new();
     let mut n = 0;
     for round in 0..KILLS {
@@ -262,7 +262,7 @@ fn after_a_kill_in_the_middle_each_answered_call_has_its_line_and_the_chain_is_w
         // At a moment when some calls are answered and others are not.
         let (_, last) = sent[50 + 80 * round];
         client.finish(last);
-        client.child.kill().expect("it runs");
+        client.child().kill().expect("it runs");
         client.ended();
         answered.extend(sent.into_iter().filter(|(_, id)| client.has_answer(*id)).map(|(n, _)| n));
         answered.insert(n - 400 + 51 + 80 * round);
@@ -291,7 +291,7 @@ fn after_a_kill_in_the_middle_each_answered_call_has_its_line_and_the_chain_is_w
 #[test]
 fn a_line_that_is_changed_is_named() {
     let setup = Setup::new().server("shop", shop());
-    let mut client = audited(setup, "").start();
+    let mut client = audited(setup, "").start_program();
     client.until_ready("shop");
     for _ in 0..3 {
         client.execute("shop.say", json!({}));
@@ -324,7 +324,7 @@ fn a_line_that_is_changed_is_named() {
 #[test]
 fn the_log_is_asked_for_tools_clients_and_outcomes() {
     let setup = Setup::new().server("shop", shop());
-    let mut client = audited(setup, "").start();
+    let mut client = audited(setup, "").start_program();
     client.until_ready("shop");
     client.execute("shop.say", json!({}));
     client.execute("shop.fail", json!({}));
@@ -356,7 +356,7 @@ fn calls_are_refused_while_the_log_cannot_be_written() {
     let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "say" }], "call_log": "calls" }));
     let blocked = setup.path("audit");
     fs::write(&blocked, "a file in the way").expect("written");
-    let mut client = audited(setup, "on_failure = 'refuse'").start();
+    let mut client = audited(setup, "on_failure = 'refuse'").start_program();
     eventually("the log has failed", || {
         client.stderr().contains("the audit log cannot be written").then_some(())
     });
@@ -406,7 +406,7 @@ fn no_call_waits_for_a_disk_that_is_full() {
 #[test]
 fn a_log_that_is_gone_or_no_file_is_told_by_verify() {
     let setup = Setup::new().server("shop", shop());
-    let mut client = audited(setup, "key = '${AUDIT_KEY:-a key of sixteen}'").start();
+    let mut client = audited(setup, "key = '${AUDIT_KEY:-a key of sixteen}'").start_program();
     client.execute("shop.say", json!({}));
     leave(&mut client);
     let folder = client.folder.path();
@@ -441,7 +441,7 @@ fn a_token_is_named_by_its_place_and_a_reload_is_in_the_chain() {
     let setup = Setup::new()
         .server("shop", shop())
         .toml(&format!("[profiles.reader]\ncategories = ['shop']\ntokens = ['{token}']\n"));
-    let site = audited(setup, "").serve();
+    let site = audited(setup, "").serve_program();
     let mut web = WebClient::with_token(&site.address, "/mcp", token);
     eventually("it is ready", || (outcome(&web.call("shop__say", json!({}))) == "ok").then_some(()));
     let folder = site.folder.path();

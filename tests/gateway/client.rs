@@ -1,12 +1,12 @@
-//! A client of the `nonet` program over stdio. Its JSON-RPC is written by hand, to test what a client sees.
-//! Anything else on stdout fails the test.
+//! A client of the gateway over lines, of the `nonet` program or of a gateway in this process. Its JSON-RPC is written by
+//! hand, to test what a client sees. Anything else on stdout fails the test.
 
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     path::Path,
-    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::{
         Arc,
         mpsc::{self, Receiver},
@@ -32,10 +32,17 @@ const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 /// The client's answer to a request of the gateway: params to result.
 type OnAsk = Box<dyn FnMut(&Value) -> Value>;
 
+/// What runs the gateway.
+pub enum Host {
+    Program(Child),
+    /// This process; the function ends it.
+    Here(Box<dyn FnMut()>),
+}
+
 pub struct Client {
     pub folder: Arc<TempDir>,
-    pub child: Child,
-    stdin: Option<ChildStdin>,
+    host: Host,
+    stdin: Option<Box<dyn Write + Send>>,
     lines: Receiver<String>,
     last_id: i64,
     answers: HashMap<i64, (String, Value)>,
@@ -53,21 +60,20 @@ pub struct Client {
 }
 
 impl Setup {
-    /// Runs `nonet` and shakes hands.
-    pub fn start(self) -> Client {
-        self.start_with(json!({}))
+    /// Runs `nonet` and shakes hands: for tests of the program itself, its files, its log or its signals.
+    pub fn start_program(self) -> Client {
+        self.start_program_with(json!({}))
     }
 
     /// Runs `nonet` and shakes hands as a client with these capabilities.
-    pub fn start_with(self, capabilities: Value) -> Client {
-        let mut client = self.start_silently();
-        let answer = client.initialize("2025-06-18", capabilities);
-        assert_eq!(answer["result"]["protocolVersion"], "2025-06-18", "{answer}");
+    pub fn start_program_with(self, capabilities: Value) -> Client {
+        let mut client = self.start_program_silently();
+        client.shake_hands(capabilities);
         client
     }
 
     /// Runs `nonet` without sending anything yet.
-    pub fn start_silently(self) -> Client {
+    pub fn start_program_silently(self) -> Client {
         self.run(&[])
     }
 
@@ -132,8 +138,19 @@ impl Client {
             .stderr(File::create(folder.path().join("stderr")).expect("a file for stderr"))
             .spawn()
             .expect("nonet starts");
-        let stdin = child.stdin.take();
-        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = child.stdout.take().expect("it is piped");
+        Self::new(folder, Host::Program(child), stdin, stdout)
+    }
+
+    /// Talks to a gateway over these streams.
+    pub fn new(
+        folder: Arc<TempDir>,
+        host: Host,
+        stdin: impl Write + Send + 'static,
+        stdout: impl Read + Send + 'static,
+    ) -> Self {
+        let stdout = BufReader::new(stdout);
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
@@ -144,8 +161,8 @@ impl Client {
         });
         Self {
             folder,
-            child,
-            stdin,
+            host,
+            stdin: Some(Box::new(stdin)),
             lines,
             last_id: 0,
             answers: HashMap::new(),
@@ -168,6 +185,28 @@ impl Client {
     /// Runs another `nonet` in the same folder beside this one, without sending anything yet.
     pub fn beside(&self, arguments: &[&str]) -> Self {
         Self::over(self.folder.clone(), arguments, &[])
+    }
+
+    /// Returns the program.
+    pub fn child(&mut self) -> &mut Child {
+        match &mut self.host {
+            Host::Program(child) => child,
+            Host::Here(_) => panic!("the gateway runs in this process: use `start_program`"),
+        }
+    }
+
+    /// Returns the process id of the program.
+    pub fn pid(&self) -> u32 {
+        match &self.host {
+            Host::Program(child) => child.id(),
+            Host::Here(_) => panic!("the gateway runs in this process: use `start_program`"),
+        }
+    }
+
+    /// Performs the handshake as a client with these capabilities.
+    pub fn shake_hands(&mut self, capabilities: Value) {
+        let answer = self.initialize("2025-06-18", capabilities);
+        assert_eq!(answer["result"]["protocolVersion"], "2025-06-18", "{answer}");
     }
 
     /// Performs the handshake of the session era. Returns the whole answer.
@@ -365,11 +404,15 @@ impl Client {
 
     /// Waits until the program has ended.
     pub fn ended(&mut self) -> ExitStatus {
-        eventually("nonet ends", || self.child.try_wait().expect("it can be waited for"))
+        eventually("nonet ends", || self.child().try_wait().expect("it can be waited for"))
     }
 
-    /// Returns the stderr output so far.
+    /// Returns the stderr output of the program so far.
     pub fn stderr(&self) -> String {
+        assert!(
+            matches!(self.host, Host::Program(_)),
+            "the gateway runs in this process: use `start_program`"
+        );
         fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
 }
@@ -377,23 +420,28 @@ impl Client {
 impl Drop for Client {
     fn drop(&mut self) {
         self.leave();
+        let child = match &mut self.host {
+            Host::Program(child) => child,
+            Host::Here(end) => return end(),
+        };
         if std::thread::panicking() {
-            eprintln!("---- stderr of nonet ----\n{}", self.stderr());
+            let stderr = fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default();
+            eprintln!("---- stderr of nonet ----\n{stderr}");
         }
         // Hanging calls keep the program alive for a while after its stdin has closed.
         for patience in [Duration::from_millis(500), Duration::from_secs(6)] {
             let began = Instant::now();
             while began.elapsed() < patience {
-                if let Ok(Some(_)) = self.child.try_wait() {
+                if let Ok(Some(_)) = child.try_wait() {
                     return;
                 }
                 std::thread::sleep(Duration::from_millis(10));
             }
-            if let Ok(pid) = i32::try_from(self.child.id()) {
+            if let Ok(pid) = i32::try_from(child.id()) {
                 let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
             }
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }

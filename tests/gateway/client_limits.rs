@@ -14,7 +14,7 @@ fn shop(gateway: &str) -> Setup {
 
 /// Performs the handshake under this name.
 fn named(setup: Setup, name: &str, capabilities: Value) -> Client {
-    let mut client = setup.start_silently();
+    let mut client = setup.start_program_silently();
     let info = json!({ "name": name, "version": "1.2.3" });
     client.request(
         "initialize",

@@ -36,7 +36,7 @@ fn replica(redis: &RedisServer, name: &str) -> Setup {
 
 fn two() -> Option<(RedisServer, Site, Site)> {
     let redis = RedisServer::start()?;
-    let (one, two) = (replica(&redis, "one").serve(), replica(&redis, "two").serve());
+    let (one, two) = (replica(&redis, "one").serve_program(), replica(&redis, "two").serve_program());
     for site in [&one, &two] {
         WebClient::new(&site.address, "/mcp").until_ready("shop");
     }
@@ -61,9 +61,9 @@ fn echo(client: &mut WebClient, text: &str) {
 }
 
 pub fn ends(mut site: Site, signal: Signal) -> Site {
-    kill(Pid::from_raw(site.child.id() as i32), signal).expect("it runs");
+    kill(Pid::from_raw(site.pid() as i32), signal).expect("it runs");
     if signal == Signal::SIGKILL {
-        site.child.wait().expect("it ended");
+        site.child().wait().expect("it ended");
     }
     site
 }
@@ -185,7 +185,7 @@ fn a_replica_that_is_told_to_stop_hands_its_sessions_over() {
     let (answer, mut there) = waiting.join().expect("an answer");
     assert_eq!(answer["content"][0]["text"], "waited", "{answer}");
     echo(&mut there, "after it");
-    eventually("it has ended", || one.child.try_wait().ok().flatten());
+    eventually("it has ended", || one.child().try_wait().ok().flatten());
     echo(&mut there, "without it");
     echo(&mut at(&idle, &two), "idle, without it");
 }
@@ -223,7 +223,7 @@ fn what_a_stateless_client_is_asked_is_answered_at_any_replica() {
     let bank = |name: &str| {
         let script = json!({ "tools": [{ "name": "pay" }] });
         let policy = "[servers.bank.tools.pay]\npolicy = 'approve'\n";
-        Setup::new().toml(&redis.toml(name)).server("bank", script).toml(policy).serve()
+        Setup::new().toml(&redis.toml(name)).server("bank", script).toml(policy).serve_program()
     };
     let (one, two) = (bank("one"), bank("two"));
     for site in [&one, &two] {

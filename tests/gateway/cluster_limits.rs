@@ -25,7 +25,7 @@ async fn the_stated_concurrency_of_a_remote_server_holds_for_all_replicas() {
     let (address, _server) = serve_script("127.0.0.1:0", script).await;
     let keys = format!("url = 'http://{address}/mcp'\nmax_concurrency = 1");
     let calls = tokio::task::spawn_blocking(move || {
-        let replica = |name| Setup::new().toml(&redis.toml(name)).server_of("web", &keys).serve();
+        let replica = |name| Setup::new().toml(&redis.toml(name)).server_of("web", &keys).serve_program();
         let sites = [replica("one"), replica("two"), replica("three")];
         for site in &sites {
             WebClient::new(&site.address, "/mcp").until_ready("web");
@@ -53,7 +53,7 @@ async fn the_stated_concurrency_of_a_remote_server_holds_for_all_replicas() {
 fn check_and_metrics_tell_what_differs_between_replicas() {
     let Some(redis) = RedisServer::start() else { return };
     let tools = json!({ "tools": [{ "name": "echo" }] });
-    let one = Setup::new().toml(&redis.toml("one")).server("shop", tools.clone()).serve();
+    let one = Setup::new().toml(&redis.toml("one")).server("shop", tools.clone()).serve_program();
     WebClient::new(&one.address, "/mcp").until_ready("shop");
     let metrics = http(&one.address, "GET", "/metrics", &[], "").body;
     for line in [

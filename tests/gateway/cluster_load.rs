@@ -195,7 +195,7 @@ fn start(redis: &RedisServer, name: &str, log: &std::path::Path) -> Site {
         .toml(&redis.toml(name))
         .toml("[limits]\nconnections = 10000\nconnections_per_address = 10000\n")
         .server("shop", json!({ "tools": tools, "call_log": log }))
-        .serve();
+        .serve_program();
     WebClient::new(&site.address, "/mcp").until_ready("shop");
     site
 }
@@ -258,7 +258,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
                     let fresh = start(&redis, &format!("r{turn}"), &chaos_log);
                     chaos_backends.lock()[at] = fresh.address.clone();
                     let mut old = ends(std::mem::replace(&mut sites[at], fresh), Signal::SIGTERM);
-                    let _ = old.child.wait();
+                    let _ = old.child().wait();
                 }
                 _ => {
                     let fresh = start(&redis, &format!("r{turn}"), &chaos_log);

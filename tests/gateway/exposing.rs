@@ -49,7 +49,11 @@ fn names(list: &Value) -> Vec<&str> {
 }
 
 fn ready() -> Client {
-    let mut client = town().start();
+    listed(town().start())
+}
+
+/// Waits until everything is listed.
+fn listed(mut client: Client) -> Client {
     for server in ["shop", "bank", "docs"] {
         client.until_ready(server);
     }
@@ -113,7 +117,7 @@ fn calls_by_own_name_are_answered_as_the_server_answers() {
 
 #[test]
 fn a_name_that_is_taken_is_nobodys_and_is_warned_of() {
-    let mut client = ready();
+    let mut client = listed(town().start_program());
     let found = client.call("get_tool", json!({ "name": "shop.pay" }));
     assert!(found.to_string().contains("input_schema"), "the meta-tool keeps its name: {found}");
     assert_eq!(client.call("shop__get_tool", json!({}))["content"][0]["text"], "of the shop");

@@ -105,7 +105,7 @@ fn known(client: &mut Client, name: &str) -> Value {
 
 #[test]
 fn figures_outlive_the_gateway_and_a_new_name_until_they_are_forgotten() {
-    let mut client = shop().start();
+    let mut client = shop().start_program();
     client.until_ready("shop");
     client.execute("shop.buy", json!({}));
     client.execute("shop.buy", json!({}));
@@ -139,7 +139,7 @@ fn figures_outlive_the_gateway_and_a_new_name_until_they_are_forgotten() {
 
 #[test]
 fn where_nothing_is_learned_figures_end_with_the_gateway() {
-    let mut client = shop().gateway("learn = false").start();
+    let mut client = shop().gateway("learn = false").start_program();
     client.until_ready("shop");
     client.execute("shop.buy", json!({}));
     assert_eq!(known(&mut client, "shop.buy")["calls"], 1);
@@ -204,7 +204,7 @@ async fn what_was_called_after_a_search_beats_what_costs_less() {
 
 #[test]
 fn a_tie_is_explained() {
-    let mut client = twins().start();
+    let mut client = twins().start_program();
     client.until_ready("home");
     client.until_ready("work");
     for _ in 0..3 {

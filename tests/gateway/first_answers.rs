@@ -24,7 +24,7 @@ fn again(gateway: &str) -> Client {
         script["start_delay_ms"] = json!(60_000);
         (name.to_string(), script)
     };
-    let mut first = setup.start();
+    let mut first = setup.start_program();
     first.until_ready("shop");
     first.until_ready("park");
     first.leave();
@@ -90,7 +90,7 @@ fn the_first_call_knows_the_tools_of_the_last_run() {
 #[test]
 fn a_server_that_is_ready_can_be_called() {
     for _ in 0..3 {
-        let mut client = Setup::new().server("shop", json!({ "tool_count": 200 })).start();
+        let mut client = Setup::new().server("shop", json!({ "tool_count": 200 })).start_program();
         let folder = client.folder.clone();
         let seen = |client: &mut Client, server: &str, tool: &str| {
             eventually(&format!("`{server}` is ready"), || {
@@ -114,7 +114,7 @@ fn a_server_that_is_ready_can_be_called() {
 #[test]
 fn a_wrong_name_of_a_ready_server_is_unknown_at_once_while_another_hangs() {
     let setup = Setup::new().server("shop", shop()).server("hangs", json!({ "never_answer": true }));
-    let mut client = setup.start();
+    let mut client = setup.start_program();
     client.until_ready("shop");
     for name in ["shop.bye", "shop__bye", "Shop/bye", "mcp__nonet__shop__bye"] {
         let began = std::time::Instant::now();

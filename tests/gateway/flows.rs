@@ -351,7 +351,7 @@ fn an_app_asks_by_a_form_in_the_middle_of_its_work() {
 fn answered_after(end: impl FnOnce(Client) -> Client, way_on: &str) {
     let setup = releases();
     let log = setup.path("calls");
-    let mut client = setup.start();
+    let mut client = setup.start_program();
     let asked = start(&mut client);
     assert_eq!((&asked["status"], &asked["app_id"]), (&json!("needs_user"), &json!("announce")), "{asked}");
     assert!(asked["message"].as_str().is_some_and(|text| text.contains("2. repo-17")), "{asked}");
@@ -391,7 +391,7 @@ fn an_app_that_asked_goes_on_after_a_restart() {
 }
 
 fn killed(client: Client) -> Client {
-    let pid = i32::try_from(client.child.id()).expect("a process id");
+    let pid = i32::try_from(client.pid()).expect("a process id");
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is there");
     client.restart()
 }
@@ -407,7 +407,7 @@ fn killed_at_call(number: usize, app: &str, tools: Value, later: Value) -> (Valu
     let setup = Setup::new();
     let log = setup.path("calls");
     let script = |tools: Value| json!({ "tools": tools, "call_log": log });
-    let mut client = setup.server("shop", script(tools)).toml(app).start();
+    let mut client = setup.server("shop", script(tools)).toml(app).start_program();
     client.until_ready("shop");
     let token = client.answer("call_app", json!({ "app_id": "send" }))["token"].clone();
     client.begin_call("ask_user", json!({ "token": token, "answer": "Ada" }));
@@ -743,7 +743,7 @@ async fn only_the_owner_answers_and_so_many_apps_wait() {
 
 #[test]
 fn an_app_that_changed_while_it_waited_does_not_go_on() {
-    let mut client = releases().start();
+    let mut client = releases().start_program();
     let asked = start(&mut client);
     let file = client.folder.path().join("servers.toml");
     let text = std::fs::read_to_string(&file).expect("it is there");

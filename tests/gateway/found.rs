@@ -423,7 +423,7 @@ fn hits(client: &mut Client, query: &str) -> Vec<String> {
 
 #[test]
 fn they_follow_the_configuration_and_their_servers_over_stdio() {
-    let mut client = setup().gateway("pinned = ['apps.double']").start();
+    let mut client = setup().gateway("pinned = ['apps.double']").start_program();
     for server in ["mill", "folk"] {
         client.until_ready(server);
     }

@@ -19,7 +19,7 @@ fn names(list: &Value) -> Vec<&str> {
 #[test]
 fn every_revision_with_a_handshake_is_spoken() {
     for version in LEGACY {
-        let mut client = shop().start_silently();
+        let mut client = shop().start_program_silently();
         let answer = client.initialize(version, json!({}));
         let result = &answer["result"];
         assert_eq!(result["protocolVersion"], version, "{answer}");
@@ -47,7 +47,7 @@ fn every_revision_with_a_handshake_is_spoken() {
 
 #[test]
 fn a_revision_from_the_future_is_answered_with_one_that_is_known() {
-    let mut client = shop().start_silently();
+    let mut client = shop().start_program_silently();
     let answer = client.initialize("2099-01-01", json!({}));
     let version = answer["result"]["protocolVersion"].as_str().expect("a version").to_string();
     assert!(LEGACY.contains(&version.as_str()), "{answer}");
@@ -56,7 +56,7 @@ fn a_revision_from_the_future_is_answered_with_one_that_is_known() {
 
 #[test]
 fn the_stateless_revision_is_spoken_request_by_request() {
-    let mut client = shop().start_silently();
+    let mut client = shop().start_program_silently();
     let found = client.modern("server/discover", json!({}), json!({}));
     let result = &found["result"];
     let versions = result["supportedVersions"].as_array().expect("versions");
@@ -79,14 +79,14 @@ fn the_stateless_revision_is_spoken_request_by_request() {
 
 #[test]
 fn a_stateless_client_need_not_discover_first() {
-    let mut client = shop().start_silently();
+    let mut client = shop().start_program_silently();
     let list = client.modern("tools/list", json!({}), json!({}));
     assert_eq!(names(&list["result"]), nonet_meta::NAMES, "{list}");
 }
 
 #[test]
 fn a_client_may_discover_and_then_initialize() {
-    let mut client = shop().start_silently();
+    let mut client = shop().start_program_silently();
     client.modern("server/discover", json!({}), json!({}));
     let answer = client.initialize("2025-11-25", json!({}));
     assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
@@ -103,7 +103,7 @@ fn the_handshake_waits_for_no_server() {
         .server("silent", json!({ "never_answer": true }))
         .server("slow", json!({ "start_delay_ms": 60_000 }))
         .server_of("missing", "command = 'no-such-program-of-nonet'")
-        .start();
+        .start_program();
     assert_eq!(names(&client.request("tools/list", json!({}))["result"]).len(), 9);
     let categories = client.answer("list_categories", json!({}));
     assert_eq!(categories["categories"].as_array().map(Vec::len), Some(5), "{categories}");
@@ -114,13 +114,13 @@ fn the_handshake_waits_for_no_server() {
 
 #[test]
 fn a_ping_is_answered() {
-    let mut client = shop().start();
+    let mut client = shop().start_program();
     assert_eq!(client.request("ping", json!({}))["result"], json!({}));
 }
 
 #[test]
 fn an_unknown_method_is_a_protocol_error() {
-    let mut client = shop().start();
+    let mut client = shop().start_program();
     let answer = client.request("tools/fly", json!({}));
     assert_eq!(answer["error"]["code"], -32601, "{answer}");
     assert_eq!(client.request("ping", json!({}))["result"], json!({}));
@@ -128,7 +128,7 @@ fn an_unknown_method_is_a_protocol_error() {
 
 #[test]
 fn an_unknown_tool_is_no_protocol_error() {
-    let mut client = shop().start();
+    let mut client = shop().start_program();
     client.until_ready("shop");
     let result = client.call("fly_to_the_moon", json!({}));
     assert_eq!(result["isError"], true, "{result}");
@@ -140,7 +140,7 @@ fn an_unknown_tool_is_no_protocol_error() {
 
 #[test]
 fn lines_that_cannot_be_read_are_survived() {
-    let mut client = shop().start();
+    let mut client = shop().start_program();
     for line in
         ["this is not JSON", "{", "[1, 2", "{}", "[]", "null", "", "{\"jsonrpc\":\"2.0\"}", "\u{1}\u{2}"]
     {
@@ -152,15 +152,16 @@ fn lines_that_cannot_be_read_are_survived() {
 
 #[test]
 fn a_client_may_leave_before_it_has_said_anything() {
-    let mut client = shop().start_silently();
+    let mut client = shop().start_program_silently();
     client.leave();
     assert_eq!(client.ended().code(), Some(0));
 }
 
 #[test]
 fn a_client_may_leave_in_the_middle_of_a_call() {
-    let mut client =
-        Setup::new().server("shop", json!({ "tools": [{ "name": "hang", "on": { "hang": true } }] })).start();
+    let mut client = Setup::new()
+        .server("shop", json!({ "tools": [{ "name": "hang", "on": { "hang": true } }] }))
+        .start_program();
     client.until_ready("shop");
     client.begin_call("shop__hang", json!({}));
     client.leave();

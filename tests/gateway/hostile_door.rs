@@ -14,7 +14,10 @@ use crate::{
 
 fn serve(limits: &str) -> Site {
     let tools = json!([{ "name": "text", "on": { "size": 90_000 } }, { "name": "echo" }]);
-    Setup::new().server("good", json!({ "tools": tools })).toml(&format!("[limits]\n{limits}")).serve()
+    Setup::new()
+        .server("good", json!({ "tools": tools }))
+        .toml(&format!("[limits]\n{limits}"))
+        .serve_program()
 }
 
 fn connect(site: &Site) -> TcpStream {
@@ -136,7 +139,8 @@ fn behind_a_trusted_proxy_each_client_has_its_own_limit() {
 #[test]
 fn a_new_session_lives_however_many_were_left_open() {
     let tools = json!([{ "name": "echo" }]);
-    let site = Setup::new().server("good", json!({ "tools": tools })).toml("[quotas]\nsessions = 3").serve();
+    let site =
+        Setup::new().server("good", json!({ "tools": tools })).toml("[quotas]\nsessions = 3").serve_program();
     let open = || WebClient::new(&site.address, "/mcp");
     let mut used = open();
     used.until_ready("good");
@@ -238,7 +242,7 @@ fn streams_that_nobody_reads_cost_little() {
     }
     #[cfg(target_os = "linux")]
     {
-        let most = crate::setup::memory(site.child.id(), "VmHWM");
+        let most = crate::setup::memory(site.pid(), "VmHWM");
         println!("unread streams: at most {} MB", most / 1_000_000);
         assert!(most < 400_000_000, "the gateway took {} MB", most / 1_000_000);
     }
@@ -257,7 +261,7 @@ fn sessions_leave_little_behind() {
         assert_eq!(http(&site.address, "DELETE", "/mcp", &session, "").status, 204);
     };
     (0..200).for_each(|_| cycle());
-    let rss = || crate::setup::memory(site.child.id(), "VmRSS") / 1_000;
+    let rss = || crate::setup::memory(site.pid(), "VmRSS") / 1_000;
     println!("after 200 sessions: {} kB", rss());
     for count in 1..=8 {
         (0..1_000).for_each(|_| cycle());

@@ -95,7 +95,7 @@ impl Bench {
     fn start(way: Way, script: Value) -> Self {
         let mut servers = Vec::new();
         let setup = with(setup(), &mut servers, "bad", way, script);
-        let mut bench = Self { client: setup.start(), _servers: servers };
+        let mut bench = Self { client: setup.start_program(), _servers: servers };
         bench.client.until_ready("good");
         bench
     }
@@ -127,7 +127,7 @@ impl Bench {
     fn is_small(&self, what: &str) {
         #[cfg(target_os = "linux")]
         {
-            let most = crate::setup::memory(self.client.child.id(), "VmHWM");
+            let most = crate::setup::memory(self.client.pid(), "VmHWM");
             println!("{what}: at most {} MB", most / MB);
             assert!(most < MOST_MEMORY, "{what}: the gateway took {} MB", most / MB);
         }
@@ -325,7 +325,7 @@ fn lists_without_end_end() {
             all =
                 with(all, &mut servers, name, way, json!({ "list_flood": list, "tools": [{ "name": "x" }] }));
         }
-        let mut bench = Bench { client: all.start(), _servers: servers };
+        let mut bench = Bench { client: all.start_program(), _servers: servers };
         bench.client.until_ready("good");
         for (name, _, expected) in &rows {
             let mut n = 0;
@@ -362,7 +362,7 @@ fn a_server_that_does_not_read_gets_no_more_calls() {
     let tools =
         json!([{ "name": "stop", "on": { "stop_reading": true, "text": "done" } }, { "name": "echo" }]);
     let setup = setup().server("bad", json!({ "tools": tools })).toml("[limits]\nunread_bytes = 1_048_576");
-    let mut bench = Bench { client: setup.start(), _servers: Vec::new() };
+    let mut bench = Bench { client: setup.start_program(), _servers: Vec::new() };
     bench.client.until_ready("good");
     bench.client.until_ready("bad");
     bench.attack(&["stop"]);
@@ -388,7 +388,7 @@ fn a_server_that_does_not_read_gets_no_more_calls() {
 
 #[test]
 fn a_client_gets_no_further_than_its_limits() {
-    let mut bench = Bench { client: setup().start(), _servers: Vec::new() };
+    let mut bench = Bench { client: setup().start_program(), _servers: Vec::new() };
     bench.client.until_ready("good");
     let ping = |params: String| {
         format!("{{\"jsonrpc\":\"2.0\",\"method\":\"ping\",\"params\":{{\"a\":{params}}},\"id\":990}}")
@@ -439,7 +439,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
 #[cfg(target_os = "linux")]
 fn nobody_else_at_a_shared_gateway_notices_one_that_does_not_read() {
     let setup = setup().gateway("shared = true\nshared_grace = '200ms'");
-    let mut bench = Bench { client: setup.start(), _servers: Vec::new() };
+    let mut bench = Bench { client: setup.start_program(), _servers: Vec::new() };
     bench.client.until_ready("good");
     let server = json_of(&bench.client.execute("good.who", json!({})))["pid"].as_u64().expect("a process id");
     let status = std::fs::read_to_string(format!("/proc/{server}/status")).expect("it runs");

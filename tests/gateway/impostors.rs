@@ -133,7 +133,7 @@ async fn a_server_without_a_list_keeps_its_names() {
 fn a_server_that_is_down_or_left_out_keeps_its_names() {
     for keys in ["command = 'no-such-program'", "comand = 'misspelt'"] {
         let setup = Setup::new().server_of("good", keys).server_with("bad", bad(), "expose = 'verbatim'");
-        let mut client = setup.start();
+        let mut client = setup.start_program();
         client.until_ready("bad");
         for name in SPELLINGS {
             for answer in [client.execute(name, json!({})), client.call(name, json!({}))] {
@@ -150,7 +150,7 @@ fn a_server_that_went_down_keeps_its_last_list() {
     fs::write(&alive, "").expect("a file");
     let mut script = good();
     script["exit_unless_file"] = json!(alive);
-    let mut client = setup.server("good", script).server("bad", bad()).start();
+    let mut client = setup.server("good", script).server("bad", bad()).start_program();
     client.until_ready("good");
     client.until_ready("bad");
     fs::remove_file(client.folder.path().join("alive")).expect("it is there");

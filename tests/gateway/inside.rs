@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use nonet_base::clock::Clock;
-use nonet_config as config;
+use nonet_config::{self as config, Config};
 use nonet_core::{Gateway, GatewayOptions};
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_state::session::Caller;
@@ -52,6 +52,16 @@ impl Setup {
     }
 
     fn open_with(self, options: GatewayOptions) -> Inside {
+        let (config, options, folder) = self.opened_with(options);
+        let gateway = Gateway::new(config, options);
+        gateway.connect();
+        let caller = gateway.caller(gateway.open_session(None), "test");
+        let caller = Caller { lasting: true, ..caller };
+        Inside { folder, gateway, caller }
+    }
+
+    /// Returns what a gateway in this process is made of; scripted servers are dialled.
+    pub fn opened_with(self, options: GatewayOptions) -> (Config, GatewayOptions, TempDir) {
         let text = self.text(|_, _| "command = 'true'".into());
         let file = self.path("servers.toml");
         let loaded = config::parse(&text, &file, config::ValueSources::NONE)
@@ -73,11 +83,7 @@ impl Setup {
             tokenizer: nonet_model::TOKENIZER,
             engine: nonet_model::ENGINE,
         });
-        let gateway = Gateway::new(loaded.config, options);
-        gateway.connect();
-        let caller = gateway.caller(gateway.open_session(None), "test");
-        let caller = Caller { lasting: true, ..caller };
-        Inside { folder: self.folder, gateway, caller }
+        (loaded.config, options, self.folder)
     }
 }
 

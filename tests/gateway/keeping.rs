@@ -38,7 +38,7 @@ fn launch(client: &mut Client, name: &str) -> Value {
 
 #[test]
 fn large_results_and_tasks_survive_a_restart() {
-    let mut client = warehouse().start();
+    let mut client = warehouse().start_program();
     client.until_ready("store");
     let kept = reference(&client.execute("store.rows", json!({})));
     let (done, failed) = (launch(&mut client, "store.slow"), launch(&mut client, "store.fail"));
@@ -65,12 +65,12 @@ fn large_results_and_tasks_survive_a_restart() {
 
 #[test]
 fn what_had_ended_when_the_gateway_was_killed_is_there_and_what_had_not_is_told() {
-    let mut client = warehouse().start();
+    let mut client = warehouse().start_program();
     client.until_ready("store");
     let kept = reference(&client.execute("store.rows", json!({})));
     let (done, running) = (launch(&mut client, "store.slow"), launch(&mut client, "store.hang"));
     assert_eq!(text_of(&task(&mut client, json!({ "task_id": done, "wait": true }))), "done");
-    let pid = i32::try_from(client.child.id()).expect("a process id");
+    let pid = i32::try_from(client.pid()).expect("a process id");
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is there");
 
     let mut client = client.restart();
@@ -101,7 +101,7 @@ async fn what_is_kept_has_a_size() {
 
 #[test]
 fn what_is_removed_under_a_running_gateway_is_made_again() {
-    let mut client = warehouse().start();
+    let mut client = warehouse().start_program();
     client.until_ready("store");
     let fact =
         |client: &mut Client, text: &str| client.execute("gateway.remember", json!({ "content": text }));
@@ -137,10 +137,10 @@ fn what_is_removed_under_a_running_gateway_is_made_again() {
 fn a_result_of_fifty_megabytes_takes_less_than_four_times_its_size() {
     const SIZE: usize = 50_000_000;
     let tools = json!([{ "name": "text", "on": { "size": SIZE } }, { "name": "echo" }]);
-    let mut client = Setup::new().server("store", json!({ "tools": tools })).start();
+    let mut client = Setup::new().server("store", json!({ "tools": tools })).start_program();
     client.until_ready("store");
     client.execute("store.echo", json!({}));
-    let pid = client.child.id();
+    let pid = client.pid();
     let before = setup::memory(pid, "VmRSS");
     let result = client.execute("store.text", json!({}));
     assert!(result.to_string().len() < 100_000);

@@ -26,7 +26,7 @@ fn known_vectors_need_no_model_before_the_first_search() {
         { "name": "forecast", "description": "Tells whether it will rain in a city" },
         { "name": "translate", "description": "Puts a text into another language" },
     ]);
-    let mut client = Setup::new().by_meaning("").server("many", json!({ "tools": tools })).start();
+    let mut client = Setup::new().by_meaning("").server("many", json!({ "tools": tools })).start_program();
     client.until_ready("many");
     assert_eq!(indexed(&mut client)["model_loaded"], true, "it made the vectors");
 

@@ -277,7 +277,7 @@ fn vault(gateway: &str, secret: &str) -> Setup {
 fn a_known_secret_is_masked_in_whatever_a_server_says_besides_its_results() {
     let mut client = vault("", SECRET)
         .toml("[audit]\nfolder = 'audit'\nparams = true")
-        .start_with(json!({ "elicitation": {}, "sampling": {} }));
+        .start_program_with(json!({ "elicitation": {}, "sampling": {} }));
     client.until_ready("vault");
     client.until_ready("other");
     client.answer_questions(|params| match params.get("messages") {
@@ -342,7 +342,7 @@ fn a_known_secret_is_masked_in_whatever_a_server_says_besides_its_results() {
 #[test]
 fn a_rotated_secret_is_no_changed_definition_and_one_that_is_known_late_leaves_the_lists() {
     const NEXT: &str = "k3y-0f-the-n3xt";
-    let mut client = vault("on_change = 'hold'", SECRET).start();
+    let mut client = vault("on_change = 'hold'", SECRET).start_program();
     client.until_ready("vault");
     client.until_ready("other");
     let folder = client.folder.clone();
@@ -387,7 +387,7 @@ fn a_rotated_secret_is_no_changed_definition_and_one_that_is_known_late_leaves_t
 #[test]
 fn the_audit_log_masks_keys_and_encoded_values() {
     let setup = vault("leaks = 'off'", SECRET).toml("[audit]\nfolder = 'audit'\nparams = true");
-    let mut client = setup.start();
+    let mut client = setup.start_program();
     client.until_ready("vault");
     client.execute("vault.tell", json!({ SECRET: { "azN5LTBmLXRoZS12YXVsdA==": 1, "rest": "kept" } }));
     client.leave();

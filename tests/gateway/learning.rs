@@ -102,7 +102,7 @@ async fn learning_can_be_switched_off() {
 
 #[test]
 fn what_was_learned_outlives_the_gateway_and_is_explained() {
-    let mut client = desk().start();
+    let mut client = desk().start_program();
     client.until_ready("desk");
     let before = client.answer("search_tools", json!({ "query": QUERY }));
     client.execute("desk.six", json!({}));

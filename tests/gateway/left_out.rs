@@ -33,7 +33,7 @@ fn category(client: &mut Client, name: &str) -> Option<Value> {
 
 #[test]
 fn a_server_with_a_fault_is_shown_with_what_to_do() {
-    let mut client = office().start_silently();
+    let mut client = office().start_program_silently();
     let answer = client.initialize("2025-06-18", json!({}));
     let told = "Left out until the user puts the configuration right (list_categories says how): docs, mail.";
     assert!(has(&answer["result"]["instructions"], told), "{answer}");
@@ -60,7 +60,7 @@ fn a_server_with_a_fault_is_shown_with_what_to_do() {
 
 #[test]
 fn a_call_of_a_server_with_a_fault_says_why() {
-    let mut client = office().start();
+    let mut client = office().start_program();
     client.until_ready("shop");
     for name in ["docs.read_page", "docs__read_page", "mcp__nonet__docs__read_page"] {
         let fault = client.fault(name, json!({}));
@@ -88,7 +88,7 @@ fn a_call_of_a_server_with_a_fault_says_why() {
 fn a_search_names_the_servers_that_may_have_it() {
     let mut client = office()
         .server_of("github", "command = 'no-such-program-of-nonet'\ndescription = 'Issues and pull requests'")
-        .start();
+        .start_program();
     client.until_ready("shop");
     client.until("github", "down");
     let mut hint = |query: &str| {
@@ -114,7 +114,7 @@ fn a_search_names_the_servers_that_may_have_it() {
 
 #[test]
 fn a_server_comes_in_when_its_fault_is_put_right_and_goes_when_a_new_one_has_one() {
-    let mut client = office().start();
+    let mut client = office().start_program();
     client.until_ready("shop");
     let file = client.folder.path().join("servers.toml");
     let text = fs::read_to_string(&file).expect("it is there");
@@ -154,7 +154,7 @@ fn a_profile_hears_of_the_servers_that_it_is_for() {
 
 #[test]
 fn the_page_shows_it_and_a_client_over_http_is_told_once() {
-    let site = office().serve();
+    let site = office().serve_program();
     let mut client = WebClient::new(&site.address, "/mcp");
     let mut told = || {
         let notices = notices_of(&client.call("list_categories", json!({})));

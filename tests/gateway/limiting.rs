@@ -91,7 +91,8 @@ fn a_rate_holds_for_all_replicas_together() {
     for turn in 0..5 {
         let mut replicas = [(); 2].map(|()| {
             let setup = Setup::new().server_with("shop", shop(), "rate = '5/m'");
-            let mut client = setup.toml(&format!("{}prefix = 'turn-{turn}'", redis.toml("one"))).start();
+            let mut client =
+                setup.toml(&format!("{}prefix = 'turn-{turn}'", redis.toml("one"))).start_program();
             client.until_ready("shop");
             client
         });
@@ -167,7 +168,7 @@ fn a_server_whose_tools_all_fail_rests() {
     let crash = json!({ "crash": true });
     let tools = json!({ "tools": [{ "name": "one", "on": crash }, { "name": "two", "on": crash }] });
     let keys = "breaker = { failures = 2, wait = '1h' }";
-    let mut client = Setup::new().server_with("shop", tools, keys).start();
+    let mut client = Setup::new().server_with("shop", tools, keys).start_program();
     client.until_ready("shop");
     assert_eq!(client.fault("shop.one", json!({}))["code"], "server_down");
     assert_eq!(client.fault("shop.two", json!({}))["code"], "server_down");

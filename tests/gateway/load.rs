@@ -47,7 +47,7 @@ fn check(n: usize, result: &Value) -> bool {
 
 #[test]
 fn ten_thousand_calls_over_stdio_are_answered_each_with_its_own_number() {
-    let mut client = servers().start();
+    let mut client = servers().start_program();
     for server in ["one", "two", "shaky"] {
         client.until_ready(server);
     }
@@ -69,7 +69,7 @@ fn ten_thousand_calls_over_stdio_are_answered_each_with_its_own_number() {
 
 #[test]
 fn ten_thousand_calls_over_http_are_answered_each_with_its_own_number() {
-    let site = Arc::new(servers().serve());
+    let site = Arc::new(servers().serve_program());
     let mut first = WebClient::new(&site.address, "/mcp");
     for server in ["one", "two", "shaky"] {
         first.until_ready(server);

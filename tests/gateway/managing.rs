@@ -23,7 +23,7 @@ struct Page {
 
 impl Page {
     fn of(setup: Setup) -> Self {
-        let site = setup.serve();
+        let site = setup.serve_program();
         let token = site.page_token();
         Self { site, token }
     }

@@ -90,7 +90,7 @@ fn a_client_that_closes_its_end_still_gets_what_ends_soon_and_the_rest_is_given_
     let tools =
         json!([{ "name": "wait", "on": { "delay_ms": 700 } }, { "name": "hang", "on": { "hang": true } }]);
     let script = json!({ "tools": tools, "call_log": log });
-    let mut client = setup.server_with("shop", script, "parallel = true").start();
+    let mut client = setup.server_with("shop", script, "parallel = true").start_program();
     client.until_ready("shop");
     let waiting = client.begin_call("shop__wait", json!({ "n": 1 }));
     let hanging = client.begin_call("shop__hang", json!({}));

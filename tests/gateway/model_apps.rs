@@ -497,7 +497,7 @@ fn an_app_that_takes_long_goes_on_and_tells_its_turns() {
 fn an_app_whose_key_is_not_set_says_so() {
     let model = Model::start([]);
     let toml = clerk(&model, "").replace("key-0123456789", "${NO_SUCH_KEY}");
-    let mut client = Setup::new().server("shop", json!({ "tools": shop() })).toml(&toml).start();
+    let mut client = Setup::new().server("shop", json!({ "tools": shop() })).toml(&toml).start_program();
     let told = client.answer("call_app", json!({ "app_id": "clerk", "input": "?" }));
     let message = told["error"]["message"].as_str().expect("a fault");
     assert!(message.contains("the environment variable `NO_SUCH_KEY` is not set"), "{message}");

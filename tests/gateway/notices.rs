@@ -47,9 +47,9 @@ fn told(client: &mut Client) -> Vec<Value> {
 
 #[test]
 fn what_a_killed_gateway_did_not_tell_the_next_one_tells_once() {
-    let mut client = shop().start();
+    let mut client = shop().start_program();
     let task = task_that_ended(&mut client);
-    let pid = i32::try_from(client.child.id()).expect("a process id");
+    let pid = i32::try_from(client.pid()).expect("a process id");
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is there");
 
     let mut client = client.restart();
@@ -64,7 +64,7 @@ fn what_a_killed_gateway_did_not_tell_the_next_one_tells_once() {
 
 #[test]
 fn what_a_client_was_not_told_another_one_is_once_the_first_has_left() {
-    let mut first = shop().start();
+    let mut first = shop().start_program();
     let task = task_that_ended(&mut first);
     let mut second = first.beside(&[]);
     second.initialize("2025-06-18", json!({}));

@@ -218,7 +218,7 @@ fn a_question_without_a_shape_is_declined_and_harms_no_other_call() {
         .collect();
     let mut client = Setup::new()
         .server("bad", json!({ "era": "modern", "tools": tools }))
-        .start_with(json!({ "elicitation": {} }));
+        .start_program_with(json!({ "elicitation": {} }));
     client.until_ready("bad");
     client.answer_questions(|_| json!({ "action": "cancel" }));
     for at in 0..shapes.len() {

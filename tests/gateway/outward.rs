@@ -85,7 +85,7 @@ fn shop(notify: &str) -> Client {
         { "name": "fast", "on": { "text": "done" } },
     ]);
     let setup = Setup::new().server("shop", json!({ "tools": tools }));
-    let mut client = setup.gateway(&format!("notify = {notify}")).start();
+    let mut client = setup.gateway(&format!("notify = {notify}")).start_program();
     client.until_ready("shop");
     client
 }

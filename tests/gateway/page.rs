@@ -10,7 +10,7 @@ use crate::{
 fn shop(gateway: &str) -> Site {
     let tools = json!([{ "name": "buy", "description": "Buys a thing" }, { "name": "who", "on": { "counter": true } }]);
     let script = json!({ "tools": tools, "stderr_lines": ["the shop opens"] });
-    Setup::new().server("shop", script).gateway(gateway).serve()
+    Setup::new().server("shop", script).gateway(gateway).serve_program()
 }
 
 fn get(site: &Site, path: &str, token: &str) -> Reply {
@@ -193,7 +193,7 @@ fn the_beginning_of_a_long_result_has_no_secrets_either() {
         "secret": "last panda ".repeat(1_000),
     });
     let tools = json!([{ "name": "much", "on": { "text": text.to_string() } }]);
-    let site = Setup::new().server("shop", json!({ "tools": tools })).serve();
+    let site = Setup::new().server("shop", json!({ "tools": tools })).serve_program();
     let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
@@ -219,7 +219,7 @@ fn what_clients_were_spared_is_added_up() {
     let site = Setup::new()
         .server("shop", json!({ "tools": tools }))
         .gateway("max_result_bytes = 2000\ntool_injection = 'discovery'")
-        .serve();
+        .serve_program();
     let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");

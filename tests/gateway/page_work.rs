@@ -26,7 +26,7 @@ impl Desk {
             { "name": "fail", "on": { "error": "the till is shut, token=ghp_0123456789abcdefghijklmnopqrstuvwxyz" } },
         ]);
         let setup = Setup::new().server("shop", json!({ "tools": tools })).gateway("max_result_bytes = 2000");
-        let site = setup.toml("[audit]\nfolder = 'audit'").toml(toml).serve();
+        let site = setup.toml("[audit]\nfolder = 'audit'").toml(toml).serve_program();
         let token = site.page_token();
         let mut client = WebClient::new(&site.address, "/mcp");
         client.until_ready("shop");

@@ -46,7 +46,7 @@ fn replica(redis: &RedisServer, starts: &Path, name: &str, placement: &str, labe
     });
     let keys = format!("placement = \"{placement}\"");
     let cluster = format!("{}labels = [{labels}]\n", redis.toml(name));
-    Setup::new().toml(&cluster).server_with("shop", script, &keys).serve()
+    Setup::new().toml(&cluster).server_with("shop", script, &keys).serve_program()
 }
 
 fn folder() -> TempDir {
@@ -74,9 +74,9 @@ fn ready(sites: &[&Site]) {
 }
 
 fn ends(mut site: Site, signal: Signal) -> Site {
-    kill(Pid::from_raw(site.child.id() as i32), signal).expect("it runs");
+    kill(Pid::from_raw(site.pid() as i32), signal).expect("it runs");
     if signal == Signal::SIGKILL {
-        site.child.wait().expect("it ended");
+        site.child().wait().expect("it ended");
     }
     site
 }
@@ -311,7 +311,7 @@ fn a_replica_that_stops_hands_its_program_over_without_losing_a_call() {
     let answers = short.join().expect("answers");
     let pids: Vec<i64> = answers.iter().map(|answer| json_of(answer)["pid"].as_i64().unwrap_or(0)).collect();
     assert!(pids.iter().all(|pid| *pid != 0), "{answers:?}");
-    eventually("it has ended", || one.child.try_wait().ok().flatten());
+    eventually("it has ended", || one.child().try_wait().ok().flatten());
     assert_ne!(pid(&two), first);
     assert_eq!(runs_at(&two), "two");
 }

@@ -252,11 +252,11 @@ fn whoever_has_a_handle_is_told_of_it_after_a_kill() {
         sys::signal::{Signal, kill},
         unistd::Pid,
     };
-    let mut client = Setup::new().server("shop", json!({ "tools": tools() })).start();
+    let mut client = Setup::new().server("shop", json!({ "tools": tools() })).start_program();
     for _ in 0..4 {
         client.until_ready("shop");
         let task = client.answer("execute_tool", launch("shop.hang"))["task_id"].clone();
-        kill(Pid::from_raw(i32::try_from(client.child.id()).expect("a process id")), Signal::SIGKILL)
+        kill(Pid::from_raw(i32::try_from(client.pid()).expect("a process id")), Signal::SIGKILL)
             .expect("it is there");
         client = client.restart();
         client.initialize("2025-06-18", json!({}));
@@ -269,11 +269,11 @@ fn whoever_has_a_handle_is_told_of_it_after_a_kill() {
 #[cfg(target_os = "linux")]
 #[test]
 fn filters_wait_for_their_turn_and_have_an_end() {
-    let mut client = Setup::new().server("shop", json!({ "tools": tools() })).start();
+    let mut client = Setup::new().server("shop", json!({ "tools": tools() })).start_program();
     client.until_ready("shop");
     let kept = note(&client.execute("shop.rows", json!({})))["ref"].clone();
     let greedy = "[range(20) | \"x\" * 100000000] | length";
-    let pid = client.child.id();
+    let pid = client.pid();
     let params = json!({ "ref": kept, "select": greedy });
     let calls: Vec<i64> = (0..6)
         .map(|_| {

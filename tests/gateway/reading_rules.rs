@@ -164,7 +164,7 @@ fn what_takes_the_place_of_a_skill_neither_hangs_nor_leaks() {
     assert!(Command::new("mkfifo").arg(make("hanging")).status().expect("mkfifo runs").success());
     assert!(Command::new("mkfifo").arg(root.join("fine/pipe")).status().expect("mkfifo runs").success());
     symlink(setup.path("secret"), root.join("fine/link")).expect("a link");
-    let mut client = setup.start();
+    let mut client = setup.start_program();
     let listed = client.answer("use_skill", json!({}));
     assert_eq!(listed["total"], 1, "{listed}");
     for command in ["stolen", "endless", "hanging"] {
@@ -205,7 +205,7 @@ fn a_file_of_the_configuration_that_is_none_changes_nothing() {
         .into_iter()
         .flat_map(|name| ["device", "pipe", "folder", "huge"].map(|kind| (name, kind)))
     {
-        let mut client = Setup::new().server("shop", tools.clone()).start();
+        let mut client = Setup::new().server("shop", tools.clone()).start_program();
         client.until_ready("shop");
         odd(&client, name, kind);
         if name == "servers.toml" {

@@ -25,7 +25,7 @@ fn twenty() -> Client {
     for n in 0..SERVERS {
         setup = setup.server(&format!("s{n}"), tools());
     }
-    let mut client = setup.start();
+    let mut client = setup.start_program();
     for n in 0..SERVERS {
         client.until_ready(&format!("s{n}"));
     }
@@ -93,7 +93,7 @@ fn of_twenty_servers_only_the_one_that_changed_is_started_anew() {
 
 #[test]
 fn a_faulty_file_changes_nothing_and_is_told() {
-    let mut client = Setup::new().server("s0", tools()).start();
+    let mut client = Setup::new().server("s0", tools()).start_program();
     client.until_ready("s0");
     let pid = json_of(&client.execute("s0.who", json!({})))["pid"].clone();
     edit(&client, |text| format!("{text}\n[servers.s0\n"));
@@ -120,7 +120,7 @@ fn a_faulty_file_changes_nothing_and_is_told() {
 
 #[test]
 fn servers_come_and_go() {
-    let mut client = Setup::new().server("first", tools()).server("second", tools()).start();
+    let mut client = Setup::new().server("first", tools()).server("second", tools()).start_program();
     client.until_ready("first");
     client.until_ready("second");
     edit(&client, |text| {
@@ -154,7 +154,7 @@ fn a_profile_that_is_gone_lets_nothing_through() {
 
 #[test]
 fn a_tool_is_renamed_and_gets_its_old_name_back() {
-    let mut client = Setup::new().server("s0", tools()).server("s1", tools()).start();
+    let mut client = Setup::new().server("s0", tools()).server("s1", tools()).start_program();
     client.until_ready("s0");
     client.until_ready("s1");
     let of_s0 = pid(&mut client, "s0.who");
@@ -177,7 +177,7 @@ fn a_tool_is_renamed_and_gets_its_old_name_back() {
 fn a_rule_that_comes_to_match_nothing_is_told() {
     let rule = "[policies.careful]\ntools = ['s0.slwo']\npolicy = 'approve'\n";
     let told = "policies.careful.tools: `s0.slwo` matches no tool; the nearest is `s0.slow`";
-    let mut client = Setup::new().server("s0", tools()).toml(rule).start();
+    let mut client = Setup::new().server("s0", tools()).toml(rule).start_program();
     client.until_ready("s0");
     // At the start, logged once, and not again with each list.
     eventually("it is logged", || client.stderr().contains(told).then_some(()));
@@ -220,7 +220,7 @@ fn guarded() -> Setup {
 
 #[test]
 fn a_file_that_loses_what_protects_is_refused_until_it_is_accepted() {
-    let mut client = guarded().start();
+    let mut client = guarded().start_program();
     for n in 0..4 {
         client.until_ready(&format!("s{n}"));
     }
@@ -281,7 +281,7 @@ fn a_file_that_loses_what_protects_is_refused_until_it_is_accepted() {
 
 #[test]
 fn nonet_reload_asks_every_gateway_of_the_file() {
-    let mut first = Setup::new().server("s0", tools()).server("s1", tools()).start();
+    let mut first = Setup::new().server("s0", tools()).server("s1", tools()).start_program();
     first.until_ready("s0");
     let (code, told) = reload(&first, &["--json"]);
     let told: Value = serde_json::from_str(&told).expect("JSON");
@@ -310,7 +310,7 @@ fn nonet_reload_asks_every_gateway_of_the_file() {
 
 #[test]
 fn a_command_of_the_user_may_remove_the_only_server() {
-    let mut client = Setup::new().server("s0", tools()).start();
+    let mut client = Setup::new().server("s0", tools()).start_program();
     client.until_ready("s0");
     let run = |arguments: &[&str]| {
         let output = command(client.folder.path()).args(arguments).output().expect("nonet runs");

@@ -815,7 +815,7 @@ fn the_list_of_the_last_run_is_known_at_once_and_works_after_a_restart() {
     let service = runtime.block_on(shop());
     let setup = Setup::new();
     fs::write(setup.path("shop.json"), document(&service.base).to_string()).expect("written");
-    let mut client = setup.server_of("shop", "openapi = 'shop.json'\nexpose = 'verbatim'").start();
+    let mut client = setup.server_of("shop", "openapi = 'shop.json'\nexpose = 'verbatim'").start_program();
     client.until_ready("shop");
     // A client would take a schema of the responses as a guarantee.
     let listed = client.request("tools/list", json!({}))["result"]["tools"].clone();

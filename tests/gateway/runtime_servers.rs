@@ -435,7 +435,7 @@ fn a_token_of_a_narrow_profile_neither_sees_nor_calls_what_changes_the_gateway()
     let token = |profile: &str| format!("token-of-{profile}-0123456789");
     let tables =
         profiles.map(|(name, keys)| format!("[profiles.{name}]\n{keys}\ntokens = ['{}']\n", token(name)));
-    let site = Setup::new().gateway(ALLOWED).server("shop", shop()).toml(&tables.concat()).serve();
+    let site = Setup::new().gateway(ALLOWED).server("shop", shop()).toml(&tables.concat()).serve_program();
     WebClient::with_token(&site.address, "/mcp", &token("free")).until_ready("shop");
     for (name, _) in profiles {
         let mut client = WebClient::with_token(&site.address, "/mcp", &token(name));
@@ -512,7 +512,7 @@ async fn what_runs_later_does_not_use_a_server_of_a_session() {
 
 /// Returns a client whose user allows everything in a form.
 fn trusting(setup: Setup) -> Client {
-    let mut client = setup.start_with(json!({ "elicitation": {} }));
+    let mut client = setup.start_program_with(json!({ "elicitation": {} }));
     client.answer_questions(|_| json!({ "action": "accept", "content": { "decision": "allow" } }));
     client
 }
@@ -691,7 +691,7 @@ fn what_does_not_work_is_not_written() {
 
 #[test]
 fn a_session_over_http_has_its_own_servers_and_a_request_without_one_has_none() {
-    let site = Setup::new().gateway(ALLOWED).server("shop", shop()).serve();
+    let site = Setup::new().gateway(ALLOWED).server("shop", shop()).serve_program();
     let folder = site.folder.path().to_path_buf();
     let pid = folder.join("pid");
     let params = server(&folder, "music", &music(&pid));
@@ -726,7 +726,7 @@ fn the_setup_of_a_server_is_made_before_its_list_counts() {
     let setup = setup.server_with("shop", json!({ "tools": tools, "call_log": log }), keys);
     let failing = "[[servers.bad.setup]]\ntool = 'fails'";
     let script = json!({ "tools": [{ "name": "fails", "on": { "error": "no project here" } }] });
-    let mut client = setup.server_with("bad", script, failing).start();
+    let mut client = setup.server_with("bad", script, failing).start_program();
     client.until_ready("shop");
     assert_eq!(setup::logged(&log)[0]["params"]["arguments"], json!({ "path": "~/shop" }));
     let page = client.answer("browse_category", json!({ "category": "shop" }));

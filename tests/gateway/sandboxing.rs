@@ -81,7 +81,7 @@ fn a_server_in_a_sandbox_reaches_what_it_was_given_and_nothing_else() {
     }
     let mut client = beside_a_secret("{ read = ['repo'], write = ['work'] }");
     let home = client.folder.path().to_path_buf();
-    let gateway = client.child.id();
+    let gateway = client.pid();
     let mut check = |script: &str, expected: &str| {
         let told = run(&mut client, script);
         assert!(told.contains(expected), "{script}: {told}");
@@ -180,7 +180,7 @@ fn the_network_is_what_the_sandbox_says() {
     };
     let check = |net: &str, script: &str, expected: &str, not: &str| {
         let setup = Setup::new().server_with("bad", shell(), &format!("sandbox = {{ net = {net} }}"));
-        let mut client = setup.start();
+        let mut client = setup.start_program();
         client.until_ready("bad");
         let told = run(&mut client, script);
         assert!(told.contains(expected) && !told.contains(not), "{net} {script}: {told}");
@@ -207,7 +207,7 @@ fn with_command_line(text: &str) -> Vec<i32> {
 
 /// Starts a process in a session of its own, whose parent ends. Returns its command line.
 fn leave_session(client: &mut Client) -> String {
-    let sleeping = format!("sleep 1{:06}", client.child.id());
+    let sleeping = format!("sleep 1{:06}", client.pid());
     run(client, &format!("(setsid {sleeping} > /dev/null 2>&1 &) ; echo started"));
     eventually("it runs", || (!with_command_line(&sleeping).is_empty()).then_some(()));
     sleeping
@@ -225,7 +225,7 @@ fn what_left_its_session_ends_with_the_sandbox() {
 fn what_left_its_session_ends_with_a_server_without_a_sandbox_too() {
     what_left_its_session_ends("");
     // With its server, too.
-    let mut client = Setup::new().server("bad", shell()).server("good", shell()).start();
+    let mut client = Setup::new().server("bad", shell()).server("good", shell()).start_program();
     client.until_ready("bad");
     client.until_ready("good");
     let sleeping = leave_session(&mut client);
@@ -238,10 +238,10 @@ fn what_left_its_session_ends_with_a_server_without_a_sandbox_too() {
 
 fn what_left_its_session_ends(keys: &str) {
     for way in [Signal::SIGTERM, Signal::SIGKILL] {
-        let mut client = Setup::new().server_with("bad", shell(), keys).start();
+        let mut client = Setup::new().server_with("bad", shell(), keys).start_program();
         client.until_ready("bad");
         let sleeping = leave_session(&mut client);
-        kill(Pid::from_raw(client.child.id().cast_signed()), way).unwrap();
+        kill(Pid::from_raw(client.pid().cast_signed()), way).unwrap();
         eventually("it has ended", || with_command_line(&sleeping).is_empty().then_some(()));
     }
 }
@@ -251,7 +251,7 @@ fn parts_of_proc_that_show_or_change_the_machine_cannot_be_opened_not_even_by_ro
     if !is_possible() {
         return;
     }
-    let mut client = Setup::new().server_with("bad", shell(), "sandbox = 'standard'").start();
+    let mut client = Setup::new().server_with("bad", shell(), "sandbox = 'standard'").start_program();
     client.until_ready("bad");
     let script = "for file in kpageflags kpagecount kcore kmsg kallsyms sysrq-trigger timer_list; do \
         cat /proc/$file > /dev/null && echo opened $file; echo h > /proc/$file && echo wrote $file; done; \
@@ -282,7 +282,7 @@ fn servers_of_equal_names_share_no_home_and_forget_deletes_the_homes() {
     let earlier = setup.path(".local/state/nonet/sandboxes/bad");
     fs::create_dir_all(&earlier).unwrap();
     fs::write(earlier.join("of-before"), "").unwrap();
-    let mut one = setup.start();
+    let mut one = setup.start_program();
     one.until_ready("bad");
     let both = "of-before\nof-one\n";
     assert_eq!(run(&mut one, "touch ~/of-one; ls ~ | grep of-"), both, "the first takes the home over");
@@ -410,7 +410,7 @@ fn a_limit_on_memory_counts_shared_memory_and_what_enforces_it_is_told() {
     let told = limits(&setup(), &[]);
     let with_group = told.contains("a control group counts all its processes together");
     assert!(with_group || told.contains("RLIMIT_AS"), "{told}");
-    let mut client = setup().start();
+    let mut client = setup().start_program();
     client.until_ready("bad");
     cannot_take_shared_memory(&mut client);
     if !can_hide_groups() {
@@ -446,7 +446,7 @@ fn a_limit_on_processes_holds_for_root_too_or_the_server_does_not_start() {
     let is_root = nix::unistd::geteuid().is_root();
     let told = limits(&setup(), &[]);
     if told.contains("a control group counts") || !is_root {
-        let mut client = setup().start();
+        let mut client = setup().start_program();
         client.until_ready("bad");
         let told = run(&mut client, "for i in $(seq 60); do sleep 5 & done 2>&1; echo all");
         assert!(told.contains("fork") && !told.contains("all"), "{told}");
@@ -481,7 +481,7 @@ fn without_namespaces_a_server_is_refused_or_starts_with_what_can_be_had() {
     let fake = fake_server();
     let programs = fake.parent().unwrap().parent().unwrap();
     let keys = format!("sandbox = {{ read = [{programs:?}] }}");
-    let mut client = Setup::new().server_with("bad", shell(), &keys).start();
+    let mut client = Setup::new().server_with("bad", shell(), &keys).start_program();
     client.until_ready("bad");
     let nonet = env!("CARGO_BIN_EXE_nonet");
     let script = shell().to_string();
@@ -563,10 +563,10 @@ fn a_guard_that_is_killed_is_replaced_and_told() {
     let setup = Setup::new();
     let pid_file = setup.path("pid");
     let script = script.to_string().replace("\"PID\"", &json!(pid_file).to_string());
-    let mut client = setup.server("bad", serde_json::from_str(&script).unwrap()).start();
+    let mut client = setup.server("bad", serde_json::from_str(&script).unwrap()).start_program();
     client.until_ready("bad");
     let server = fs::read_to_string(&pid_file).unwrap();
-    let gateway = client.child.id();
+    let gateway = client.pid();
     let guards = || -> Vec<i32> {
         let is_child = |id: &i32| {
             let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();

@@ -425,7 +425,7 @@ fn shop_with(tool: Value) -> (Client, std::path::PathBuf) {
     let setup = Setup::new();
     let log = setup.path("calls");
     let script = json!({ "tools": [tool], "call_log": log });
-    let mut client = setup.server("shop", script).start();
+    let mut client = setup.server("shop", script).start_program();
     client.until_ready("shop");
     (client, log)
 }
@@ -436,7 +436,7 @@ fn schedule(client: &mut Client, when: &str) -> Value {
 }
 
 fn killed(client: &Client) {
-    let pid = i32::try_from(client.child.id()).expect("a process id");
+    let pid = i32::try_from(client.pid()).expect("a process id");
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is there");
 }
 
@@ -527,7 +527,8 @@ fn a_run_that_had_ended_is_told_and_not_made_again() {
 fn a_shared_gateway_stays_for_what_is_left_to_run() {
     let setup = Setup::new().gateway("shared = true\nshared_grace = '100ms'");
     let log = setup.path("calls");
-    let mut client = setup.server("shop", json!({ "tools": [{ "name": "buy" }], "call_log": log })).start();
+    let mut client =
+        setup.server("shop", json!({ "tools": [{ "name": "buy" }], "call_log": log })).start_program();
     client.until_ready("shop");
     let scheduled = schedule(&mut client, "in 3s");
     assert!(scheduled.get("note").is_none(), "{scheduled}");
@@ -544,7 +545,7 @@ fn a_shared_gateway_stays_for_what_is_left_to_run() {
 #[test]
 fn a_shared_gateway_of_another_version_is_replaced() {
     let setup = Setup::new().gateway("shared = true\nshared_grace = '100ms'");
-    let mut client = setup.server("shop", json!({ "tools": [{ "name": "buy" }] })).start();
+    let mut client = setup.server("shop", json!({ "tools": [{ "name": "buy" }] })).start_program();
     client.until_ready("shop");
     let scheduled = schedule(&mut client, "in 1d");
     let folder = client.folder.path().join(".local/state/nonet/shared");

@@ -15,7 +15,7 @@ fn good() -> Value {
 }
 
 fn beside(name: &str, script: Value) -> Client {
-    let mut client = Setup::new().server("good", good()).server(name, script).start();
+    let mut client = Setup::new().server("good", good()).server(name, script).start_program();
     client.until_ready("good");
     client
 }
@@ -192,7 +192,7 @@ fn a_call_waits_for_a_server_that_is_starting_again() {
 fn a_call_waits_for_a_server_that_is_known_from_the_last_run() {
     let script =
         json!({ "tools": [{ "name": "look", "description": "Looks around" }], "start_delay_ms": 1_500 });
-    let mut first = Setup::new().server("slow", script).start();
+    let mut first = Setup::new().server("slow", script).start_program();
     first.until_ready("slow");
     let mut second = first.restart();
     second.initialize("2025-06-18", json!({}));
@@ -265,7 +265,7 @@ fn secrets_reach_no_log_and_no_answer() {
             "web",
             &format!("url = 'http://127.0.0.1:1/mcp'\nheaders = {{ Authorization = 'Bearer {secret}' }}"),
         )
-        .start();
+        .start_program();
     client.until_ready("good");
     client.until("web", "down");
     let status = client.execute("gateway.status", json!({}));

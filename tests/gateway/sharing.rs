@@ -89,7 +89,7 @@ fn cancel(client: &mut Client, hanging: i64, site: &Site) {
 
 #[test]
 fn five_clients_that_start_at_once_use_one_set_of_servers() {
-    let first = shared().start_silently();
+    let first = shared().start_program_silently();
     let mut clients: Vec<Client> = (1..CLIENTS).map(|_| first.beside(&[])).collect();
     clients.push(first);
     for client in &mut clients {
@@ -114,7 +114,7 @@ fn five_clients_that_start_at_once_use_one_set_of_servers() {
 
 #[test]
 fn the_shared_gateway_leaves_after_the_last_client_and_not_before() {
-    let mut first = shared().start();
+    let mut first = shared().start_program();
     let mut second = beside(&first, &[]);
     let server = pid_of(&mut first, "shop");
     let gateway = parent(server);
@@ -135,7 +135,7 @@ fn the_shared_gateway_leaves_after_the_last_client_and_not_before() {
 
 #[test]
 fn the_socket_of_the_shared_gateway_is_made_again() {
-    let mut first = shared().start();
+    let mut first = shared().start_program();
     let server = pid_of(&mut first, "shop");
     let state = first.folder.path().join(".local/state/nonet");
     fs::remove_dir_all(&state).expect("it is there");
@@ -149,7 +149,7 @@ fn the_socket_of_the_shared_gateway_is_made_again() {
 
 #[test]
 fn a_background_task_keeps_the_shared_gateway_until_it_has_ended() {
-    let mut client = shared().start();
+    let mut client = shared().start_program();
     let server = pid_of(&mut client, "shop");
     let task = client.execute("gateway.background_run", json!({ "name": "shop.hang" }));
     let task = json_of(&task)["task_id"].clone();
@@ -165,7 +165,7 @@ fn a_background_task_keeps_the_shared_gateway_until_it_has_ended() {
 
 #[test]
 fn clients_go_on_when_the_shared_gateway_is_killed() {
-    let mut first = shared().start();
+    let mut first = shared().start_program();
     let mut second = beside(&first, &[]);
     let server = pid_of(&mut first, "shop");
     let hanging = second.begin_call("shop__hang", json!({}));
@@ -191,7 +191,7 @@ fn a_client_hears_of_changes_after_the_shared_gateway_was_killed() {
         "resources": [{ "uri": "note://a", "text": "a" }],
         "tools": [{ "name": "touch", "on": { "touch": "note://a", "text": "done" } }],
     });
-    let mut client = shared().server("docs", docs).start();
+    let mut client = shared().server("docs", docs).start_program();
     client.until_ready("docs");
     let taken = client.request("resources/subscribe", json!({ "uri": "note://a" }));
     assert!(taken.get("result").is_some(), "{taken}");
@@ -213,7 +213,7 @@ fn a_client_hears_of_changes_after_the_shared_gateway_was_killed() {
 #[test]
 fn a_profile_holds_for_its_client_alone() {
     let profile = "[profiles.reader]\ncategories = ['bank']";
-    let mut all = shared().toml(profile).start();
+    let mut all = shared().toml(profile).start_program();
     all.until_ready("bank");
     all.until_ready("shop");
     let mut reader = beside(&all, &["--profile", "reader"]);
@@ -226,7 +226,7 @@ fn a_profile_holds_for_its_client_alone() {
 
 #[test]
 fn a_gateway_that_serves_http_serves_connect_too() {
-    let site = shop().serve();
+    let site = shop().serve_program();
     let mut clients: Vec<Client> =
         (0..3).map(|_| Client::over(site.folder.clone(), &["connect"], &[])).collect();
     clients.push(connected(&site, &[]));
@@ -238,12 +238,12 @@ fn a_gateway_that_serves_http_serves_connect_too() {
     }
     assert_eq!(pids.len(), 1, "{pids:?}");
     let server = *pids.first().expect("one");
-    assert_eq!(parent(server), i32::try_from(site.child.id()).expect("a process id"));
+    assert_eq!(parent(server), i32::try_from(site.pid()).expect("a process id"));
 }
 
 #[test]
 fn everything_of_a_session_passes_over_http() {
-    let site = shop().serve();
+    let site = shop().serve_program();
     let mut client = connected(&site, &[]);
     client.initialize("2025-06-18", json!({ "elicitation": {} }));
     client.answer_questions(|_| json!({ "action": "accept", "content": { "answer": "blue" } }));
@@ -266,7 +266,7 @@ fn everything_of_a_session_passes_over_http() {
 
 #[test]
 fn the_stateless_era_passes_over_http() {
-    let site = shop().serve();
+    let site = shop().serve_program();
     let mut client = connected(&site, &[]);
     let found = client.modern("server/discover", json!({}), json!({}));
     assert!(found["result"]["supportedVersions"].to_string().contains("2026-07-28"), "{found}");
@@ -293,15 +293,15 @@ fn the_stateless_era_passes_over_http() {
 
 #[test]
 fn a_client_goes_on_when_the_gateway_behind_the_address_was_started_anew() {
-    let mut site = shop().serve();
+    let mut site = shop().serve_program();
     let mut client = connected(&site, &[]);
     client.initialize("2025-06-18", json!({}));
     let server = pid_of(&mut client, "shop");
     let address = site.address.clone();
-    site.child.kill().expect("it can be killed");
-    site.child.wait().expect("it ends");
+    site.child().kill().expect("it can be killed");
+    site.child().wait().expect("it ends");
     let id = client.begin_call("list_categories", json!({}));
-    site.child = command(site.folder.path())
+    *site.child() = command(site.folder.path())
         .args(["serve", "--http", &address])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -316,8 +316,9 @@ fn a_client_goes_on_when_the_gateway_behind_the_address_was_started_anew() {
 
 #[test]
 fn a_token_leads_to_its_profile() {
-    let site =
-        shop().toml("[profiles.reader]\ncategories = ['bank']\ntokens = ['reader-0123456789']").serve();
+    let site = shop()
+        .toml("[profiles.reader]\ncategories = ['bank']\ntokens = ['reader-0123456789']")
+        .serve_program();
     let url = format!("http://{}", site.address);
     let token = [("NONET_TOKEN", "reader-0123456789")];
     let mut reader = Client::over(site.folder.clone(), &["connect", &url], &token);
@@ -343,7 +344,7 @@ fn what_is_no_gateway_is_told_in_the_answer() {
         let answer = client.request("initialize", params);
         assert!(answer["error"]["message"].as_str().is_some_and(|text| text.contains(part)), "{answer}");
     };
-    let site = shop().serve();
+    let site = shop().serve_program();
     told(&format!("http://{}/nothing/here", site.address), "404");
     drop(site);
     told("http://127.0.0.1:1/mcp", "nonet serve --http");
@@ -357,7 +358,7 @@ fn a_server_per_client_is_started_for_each_and_ends_with_it() {
     let setup = Setup::new()
         .server_with("own", json!({ "tools": tools() }), "scope = 'client'")
         .server("all", json!({ "tools": tools() }));
-    let site = setup.serve();
+    let site = setup.serve_program();
     let connected = || {
         let mut client = connected(&site, &[]);
         client.initialize("2025-11-25", json!({}));
@@ -378,7 +379,7 @@ fn a_server_per_client_is_started_for_each_and_ends_with_it() {
 #[test]
 fn two_hundred_clients_at_once_get_their_own_answers() {
     const WEB_CLIENTS: usize = 200;
-    let site = shop().serve();
+    let site = shop().serve_program();
     let mut first = WebClient::new(&site.address, "/mcp");
     first.until_ready("shop");
     let threads: Vec<_> = (0..WEB_CLIENTS)
@@ -403,7 +404,7 @@ fn two_hundred_clients_at_once_get_their_own_answers() {
 #[test]
 fn an_idle_client_takes_less_than_a_megabyte() {
     const IDLE: usize = 200;
-    let site = shop().serve();
+    let site = shop().serve_program();
     let connected = || {
         let mut client = WebClient::new(&site.address, "/mcp");
         client.until_ready("shop");
@@ -411,9 +412,9 @@ fn an_idle_client_takes_less_than_a_megabyte() {
         client
     };
     let mut clients = vec![connected()];
-    let before = setup::memory(site.child.id(), "VmRSS");
+    let before = setup::memory(site.pid(), "VmRSS");
     clients.extend((0..IDLE).map(|_| connected()));
-    let each = setup::memory(site.child.id(), "VmRSS").saturating_sub(before) / IDLE;
+    let each = setup::memory(site.pid(), "VmRSS").saturating_sub(before) / IDLE;
     println!("{each} bytes for each idle client");
     assert!(each < 1_000_000, "{each} bytes for each idle client");
 }
@@ -426,7 +427,7 @@ fn nonet(folder: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String) 
 
 #[test]
 fn the_shared_gateway_is_stopped_and_restarted_by_a_command() {
-    let mut client = shared().start();
+    let mut client = shared().start_program();
     let gateway = parent(pid_of(&mut client, "shop"));
     let folder = client.folder.clone();
     let (code, told) = nonet(folder.path(), &["restart"]);
@@ -455,7 +456,7 @@ fn the_shared_gateway_is_stopped_and_restarted_by_a_command() {
 
 #[test]
 fn a_gateway_over_http_is_not_stopped_by_the_command() {
-    let site = shop().serve();
+    let site = shop().serve_program();
     let told = eventually("it shares", || {
         let (code, told) = nonet(site.folder.path(), &["stop"]);
         (code == Some(1)).then_some(told)
@@ -465,7 +466,7 @@ fn a_gateway_over_http_is_not_stopped_by_the_command() {
 
 #[test]
 fn every_gateway_is_in_the_status() {
-    let mut own = shop().start();
+    let mut own = shop().start_program();
     own.until_ready("shop");
     let folder = own.folder.clone();
     let told = eventually("it has a socket", || {
@@ -473,7 +474,7 @@ fn every_gateway_is_in_the_status() {
         told.contains("Your gateways").then_some(told)
     });
     assert!(told.contains("No shared gateway is running"), "{told}");
-    let pid = own.child.id().to_string();
+    let pid = own.child().id().to_string();
     let row = told.lines().find(|line| line.split_whitespace().next() == Some(&*pid));
     let row = row.unwrap_or_else(|| panic!("no row of {pid}: {told}"));
     let cells: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
@@ -492,7 +493,7 @@ fn every_gateway_is_in_the_status() {
 #[test]
 fn what_waits_in_a_chat_is_in_the_list_of_approvals() {
     let setup = shop().toml("[servers.shop.tools.echo]\npolicy = 'approve'");
-    let mut client = setup.start();
+    let mut client = setup.start_program();
     client.until_ready("shop");
     let fault = client.fault("shop.echo", json!({ "n": 7 }));
     let token = fault["next_step"]["arguments"]["token"].as_str().expect("a token").to_string();
@@ -532,7 +533,7 @@ fn what_waits_in_a_chat_is_in_the_list_of_approvals() {
 
 #[test]
 fn a_gateway_that_does_not_say_what_waits_is_named() {
-    let mut client = shop().gateway("page = false").start();
+    let mut client = shop().gateway("page = false").start_program();
     client.until_ready("shop");
     let folder = client.folder.clone();
     let told = eventually("it has a socket", || {
@@ -548,7 +549,7 @@ fn a_gateway_that_does_not_say_what_waits_is_named() {
 #[test]
 fn a_program_that_is_newer_than_the_gateway_says_how_to_replace_it() {
     use std::io::{BufRead, BufReader, Write};
-    let mut client = shared().start();
+    let mut client = shared().start_program();
     client.until_ready("shop");
     let folder = client.folder.clone();
     let sockets = folder.path().join(".local/state/nonet/shared");

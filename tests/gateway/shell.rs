@@ -179,7 +179,7 @@ fn a_first_start_is_told_in_a_pipe_too() {
 #[test]
 fn the_gateway_that_runs_answers() {
     let profile = "[profiles.reader]\ncategories = ['bank']";
-    let site = shops().toml(profile).serve();
+    let site = shops().toml(profile).serve_program();
     let folder = site.folder.path();
     eventually("both servers are ready", || {
         let status = json(&run_in(folder, &["status", "--json"]));
@@ -219,7 +219,7 @@ fn the_gateway_that_runs_answers() {
 
 #[test]
 fn a_call_that_is_interrupted_is_cancelled_in_the_gateway_that_runs() {
-    let site = shops().serve();
+    let site = shops().serve_program();
     let folder = site.folder.path();
     let hang = RunningCommand::new(command(folder).args(["call", "shop.hang"]).stdout(Stdio::null()));
     let sees = |method: &str| {
@@ -261,7 +261,7 @@ impl Drop for RunningCommand {
 
 #[test]
 fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
-    let site = shops().serve();
+    let site = shops().serve_program();
     // The folder remains after the gateway is gone.
     let kept = site.folder.clone();
     let folder = kept.path().to_path_buf();
@@ -270,7 +270,7 @@ fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
         (status["servers"][1]["state"] == "ready" && status["servers"][0]["state"] == "ready")
             .then_some(status)
     });
-    assert_eq!((&status["running"], &status["pid"]), (&json!(true), &json!(site.child.id())));
+    assert_eq!((&status["running"], &status["pid"]), (&json!(true), &json!(site.pid())));
     let mut client = Client::over(site.folder.clone(), &["connect"], &[]);
     client.initialize("2025-06-18", json!({}));
     let task = client.execute("gateway.background_run", json!({ "name": "shop.hang" }));
@@ -297,13 +297,13 @@ fn status_tells_of_the_gateway_that_runs_or_of_the_last_lists() {
 
 #[test]
 fn a_status_that_is_followed_can_be_interrupted_while_it_asks() {
-    let site = shops().serve();
+    let site = shops().serve_program();
     let folder = site.folder.path();
     let mut command = command(folder);
     let mut follow =
         RunningCommand::new(command.args(["status", "--follow", "--json"]).stdout(Stdio::piped()));
     assert!(follow.lines().next().is_some_and(|line| line.contains("\"pid\"")));
-    let pid = Pid::from_raw(i32::try_from(site.child.id()).expect("a process id"));
+    let pid = Pid::from_raw(i32::try_from(site.pid()).expect("a process id"));
     kill(pid, Signal::SIGSTOP).expect("it runs");
     // The command polls each second, and now waits for an answer.
     std::thread::sleep(Duration::from_millis(1_500));

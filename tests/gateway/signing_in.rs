@@ -68,7 +68,7 @@ fn signed_in(folder: &Path, arguments: &[&str]) {
 
 /// Returns a client whose gateway was running while its user signed in.
 fn ready(service: &Service) -> Client {
-    let mut client = setup(service, "").start();
+    let mut client = setup(service, "").start_program();
     client.until("web", "auth_required");
     signed_in(client.folder.path(), &[]);
     client.until_ready("web");
@@ -97,7 +97,7 @@ fn kept(folder: &Path) -> std::path::PathBuf {
 #[test]
 fn a_sign_in_leads_from_a_refusal_to_a_call() {
     let service = Service::start(Manner::default());
-    let mut client = setup(&service, "").start();
+    let mut client = setup(&service, "").start_program();
     let folder = client.folder.clone();
     client.until("web", "auth_required");
     let refusal = fault(&mut client, "web.echo");
@@ -397,7 +397,7 @@ fn a_client_that_is_not_known_any_more_has_to_sign_in_anew() {
     assert_eq!(fault(&mut client, "web.echo")["code"], "auth_required");
     let oauth =
         "oauth = { grant = 'client_credentials', client_id = 'nightly', client_secret = 'wrong-s3cret' }";
-    let mut client = setup(&service, oauth).start();
+    let mut client = setup(&service, oauth).start_program();
     client.until("web", "auth_required");
     let before = service.count("client_credentials");
     std::thread::sleep(Duration::from_secs(1));
@@ -459,7 +459,7 @@ fn a_rest_service_is_signed_in_to_as_well() {
     let service = Service::start(Manner::default());
     let endpoint = "[servers.web.endpoints.look]\npath = '/look'";
     let keys = format!("base_url = '{}'\n{endpoint}", service.url());
-    let mut client = Setup::new().server_of("web", &keys).start();
+    let mut client = Setup::new().server_of("web", &keys).start_program();
     client.until_ready("web");
     // Public operations continue, so the server stays ready.
     let refusal = fault(&mut client, "web.look");

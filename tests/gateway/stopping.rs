@@ -45,7 +45,7 @@ fn family(kinds: &[(&str, Value)]) -> (Client, Vec<String>) {
         files.push(file);
         setup = setup.server(name, script);
     }
-    let client = setup.start();
+    let client = setup.start_program();
     let pids = files.iter().map(|file| {
         eventually("the server has started", || fs::read_to_string(file).ok().filter(|pid| !pid.is_empty()))
     });
@@ -57,7 +57,7 @@ fn end(client: &mut Client, how: End) {
     match how {
         End::Eof => client.leave(),
         End::Signal(signal) => {
-            let pid = i32::try_from(client.child.id()).expect("a process id");
+            let pid = i32::try_from(client.pid()).expect("a process id");
             kill(Pid::from_raw(pid), signal).expect("it can be signalled");
         }
     }
@@ -167,11 +167,12 @@ fn what_a_crashed_server_leaves_behind_is_ended_at_once() {
 fn an_http_gateway_ends_its_servers_too() {
     let setup = Setup::new();
     let file = setup.path("plain.pid");
-    let site =
-        setup.server("plain", json!({ "tools": tools(), "pid_file": file, "grandchild": true })).serve();
+    let site = setup
+        .server("plain", json!({ "tools": tools(), "pid_file": file, "grandchild": true }))
+        .serve_program();
     let pid =
         eventually("the server has started", || fs::read_to_string(&file).ok().filter(|pid| !pid.is_empty()));
-    let own = i32::try_from(site.child.id()).expect("a process id");
+    let own = i32::try_from(site.pid()).expect("a process id");
     kill(Pid::from_raw(own), Signal::SIGTERM).expect("it can be signalled");
     eventually("it has ended", || (!alive(&pid)).then_some(()));
 }

@@ -34,7 +34,7 @@ fn writer() -> String {
 
 fn guarded() -> Site {
     let plain = "[profiles.plain]\n";
-    setup().gateway(&format!("tokens = ['{OWNER}']")).toml(&(reader() + &writer() + plain)).serve()
+    setup().gateway(&format!("tokens = ['{OWNER}']")).toml(&(reader() + &writer() + plain)).serve_program()
 }
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"test","version":"1"}}}"#;
@@ -183,8 +183,9 @@ fn a_token_that_moves_to_another_profile_is_that_ones_alone() {
 
 #[test]
 fn a_profile_whose_token_is_not_set_stays_shut() {
-    let site =
-        setup().toml("[profiles.reader]\ntokens = ['${NONET_NO_SUCH_TOKEN}']\n[profiles.plain]\n").serve();
+    let site = setup()
+        .toml("[profiles.reader]\ntokens = ['${NONET_NO_SUCH_TOKEN}']\n[profiles.plain]\n")
+        .serve_program();
     for path in ["/mcp", "/mcp/reader", "/mcp/plain"] {
         for token in ["", "${NONET_NO_SUCH_TOKEN}"] {
             assert_eq!(knock(&site, path, token).status, 401, "{path}");
@@ -216,7 +217,7 @@ fn no_token_is_ever_shown() {
 
 #[test]
 fn addresses_follow_the_profiles() {
-    let site = setup().toml("[profiles.reader]\ncategories = ['files']\n").serve();
+    let site = setup().toml("[profiles.reader]\ncategories = ['files']\n").serve_program();
     let unknown = knock(&site, "/mcp/writer", "");
     assert_eq!(unknown.status, 404, "{unknown:?}");
     assert_eq!(message(&unknown), "there is no profile `writer`; profiles: reader");
@@ -241,7 +242,7 @@ fn addresses_follow_the_profiles() {
 
 #[test]
 fn an_open_stream_ends_with_its_profile() {
-    let site = setup().toml("[profiles.reader]\ncategories = ['files']\n").serve();
+    let site = setup().toml("[profiles.reader]\ncategories = ['files']\n").serve_program();
     let client = WebClient::new(&site.address, "/mcp/reader");
     let mut stream = TcpStream::connect(&site.address).expect("nonet listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
@@ -303,7 +304,7 @@ fn without_tokens_in_the_file_the_users_own_token_is_made_and_needed() {
 #[test]
 fn sessions_with_the_users_token_keep_their_tasks_apart() {
     let late = json!({ "tools": [{ "name": "late", "on": { "delay_ms": 30_000 } }] });
-    let site = Setup::new().server("shop", late).serve();
+    let site = Setup::new().server("shop", late).serve_program();
     let (mut one, mut other) = (WebClient::new(&site.address, "/mcp"), WebClient::new(&site.address, "/mcp"));
     one.until_ready("shop");
     let task = one.answer("execute_tool", json!({ "name": "shop.late", "background": true }));
@@ -331,7 +332,7 @@ fn knock_as(user: u32, address: &str) -> String {
 #[cfg(target_os = "linux")]
 #[test]
 fn without_any_token_other_users_of_this_machine_stay_out_and_the_user_is_warned() {
-    let site = setup().gateway("allow_without_tokens = true").serve();
+    let site = setup().gateway("allow_without_tokens = true").serve_program();
     let told = fs::read_to_string(site.folder.path().join("stderr")).expect("a log");
     assert!(told.contains("allow_without_tokens"), "{told}");
     let check = command(site.folder.path()).arg("check").output().expect("nonet runs");

@@ -410,7 +410,7 @@ fn what_waits_is_sent_when_the_gateway_stops() {
         match signal {
             None => client.leave(),
             Some(signal) => {
-                let pid = i32::try_from(client.child.id()).expect("a process id");
+                let pid = i32::try_from(client.pid()).expect("a process id");
                 kill(Pid::from_raw(pid), signal).expect("it can be signalled");
             }
         }

@@ -24,7 +24,7 @@ fn reader(about: &str) -> Value {
 
 /// Returns a client of a gateway whose server `notes` lists these tools.
 fn notes(gateway: &str, listed: Value) -> Client {
-    let mut client = Setup::new().gateway(gateway).server("notes", listed).start();
+    let mut client = Setup::new().gateway(gateway).server("notes", listed).start_program();
     client.until_ready("notes");
     client
 }
@@ -121,7 +121,7 @@ fn what_is_trusted_counts_for_every_replica() {
     let Some(redis) = RedisServer::start() else { return };
     let open = |listed: Value| {
         let setup = Setup::new().gateway("on_change = 'hold'").server("notes", listed);
-        let mut client = setup.toml(&redis.toml("one")).start();
+        let mut client = setup.toml(&redis.toml("one")).start_program();
         client.until_ready("notes");
         client
     };
@@ -210,7 +210,7 @@ fn a_change_is_told_and_no_word_of_a_server_lowers_the_risk() {
 #[test]
 fn a_changed_tool_may_be_denied_for_one_server() {
     let setup = Setup::new().server_with("notes", reader(READS), "on_change = 'deny'");
-    let mut client = setup.start();
+    let mut client = setup.start_program();
     client.until_ready("notes");
     let mut client = again(client, &reader(PULLED), json!({}));
     let fault = client.fault("notes.read", json!({}));

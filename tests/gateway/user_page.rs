@@ -88,7 +88,7 @@ fn files(folder: &Path, suffix: &str) -> Vec<PathBuf> {
 #[test]
 fn everybody_gets_one_page_at_a_port_that_stays() {
     let _alone = alone();
-    let mut client = shop("shared = true\nshared_grace = '100ms'").start();
+    let mut client = shop("shared = true\nshared_grace = '100ms'").start_program();
     client.until_ready("shop");
     let folder = client.folder.clone();
     let first = link(&ui(folder.path(), &["--no-browser"]));
@@ -161,7 +161,7 @@ fn a_browser_gets_the_token_by_way_of_a_private_file() {
 #[test]
 fn a_gateway_over_http_has_one_page() {
     let _alone = alone();
-    let site = shop("").serve();
+    let site = shop("").serve_program();
     let token = site.page_token();
     let again = link(&ui(site.folder.path(), &["--no-browser"]));
     assert_eq!(parts(&again), (site.address.clone(), token.clone()));
@@ -215,7 +215,7 @@ fn a_page_of_its_own_process_ends_with_it() {
 #[test]
 fn one_page_shows_the_gateways_of_all_clients() {
     let _alone = alone();
-    let mut client = shop("shared_grace = '100ms'").start();
+    let mut client = shop("shared_grace = '100ms'").start_program();
     client.until_ready("shop");
     let folder = client.folder.clone();
     let link = link(&ui(folder.path(), &["--no-browser"]));
@@ -264,8 +264,8 @@ fn one_page_shows_the_gateways_of_all_clients() {
     let mut killed = client.beside(&[]);
     killed.initialize("2025-06-18", json!({}));
     eventually("its socket is there", || (sockets() == 3).then_some(()));
-    kill(Pid::from_raw(killed.child.id().try_into().expect("a pid")), Signal::SIGKILL).expect("it runs");
-    killed.child.wait().expect("it ends");
+    kill(Pid::from_raw(killed.child().id().try_into().expect("a pid")), Signal::SIGKILL).expect("it runs");
+    killed.child().wait().expect("it ends");
     let mut next = client.beside(&[]);
     next.initialize("2025-06-18", json!({}));
     eventually("the next one has a socket, and the killed one none", || {

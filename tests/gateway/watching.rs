@@ -499,7 +499,7 @@ fn another_gateway_goes_on_with_the_watch_of_one_that_was_killed() {
     let log = setup.path("calls");
     let on = json!([{ "text": "one" }]);
     let script = json!({ "tools": [{ "name": "read_file", "on": on }], "call_log": log });
-    let mut client = setup.server("files", script).start();
+    let mut client = setup.server("files", script).start_program();
     client.until_ready("files");
     let started = client.answer(
         "execute_tool",
@@ -509,7 +509,7 @@ fn another_gateway_goes_on_with_the_watch_of_one_that_was_killed() {
     let mut other = client.beside(&[]);
     other.initialize("2025-06-18", json!({}));
     other.until_ready("files");
-    let pid = i32::try_from(client.child.id()).expect("a process id");
+    let pid = i32::try_from(client.pid()).expect("a process id");
     kill(Pid::from_raw(pid), Signal::SIGKILL).expect("it is there");
     let notice = other.until_notice("watch");
     assert_eq!((&notice["watcher_id"], &notice["checks"]), (&started["watcher_id"], &json!(2)), "{notice}");

@@ -51,13 +51,20 @@ pub fn own_header(address: &str) -> String {
 
 pub struct Site {
     pub folder: Arc<TempDir>,
-    pub child: Child,
     pub address: String,
+    pub runs: SiteHost,
+}
+
+/// What runs the gateway.
+pub enum SiteHost {
+    Program(Child),
+    /// This process: the link to the page, and what ends the gateway.
+    Here(Option<String>, Box<dyn FnMut() + Send + Sync>),
 }
 
 impl Setup {
-    /// Runs `nonet serve --http` on a free port.
-    pub fn serve(self) -> Site {
+    /// Runs `nonet serve --http` on a free port: for tests of the program itself, its files, its log or its signals.
+    pub fn serve_program(self) -> Site {
         self.serve_at("127.0.0.1:0")
     }
 
@@ -85,16 +92,43 @@ impl Setup {
             Some(rest.split_once("/mcp")?.0.to_string())
         });
         let is_known = fs::read_to_string(token_file(folder.path())).is_ok_and(|token| token == OWN_TOKEN);
-        if is_known && !written.lines().any(|line| line.trim_start().starts_with("tokens")) {
-            NEED_OWN.lock().expect("no panic").insert(address.clone());
+        if is_known {
+            note_token(&written, &address);
         }
-        Site { folder, child, address }
+        Site { folder, address, runs: SiteHost::Program(child) }
+    }
+}
+
+/// Notes that requests to an address need the token of this machine's user, unless the configuration has tokens.
+pub fn note_token(config: &str, address: &str) {
+    if !config.lines().any(|line| line.trim_start().starts_with("tokens")) {
+        NEED_OWN.lock().expect("no panic").insert(address.into());
     }
 }
 
 impl Site {
+    /// Returns the program.
+    pub fn child(&mut self) -> &mut Child {
+        match &mut self.runs {
+            SiteHost::Program(child) => child,
+            SiteHost::Here(..) => panic!("the gateway runs in this process: use `serve_program`"),
+        }
+    }
+
+    /// Returns the process id of the program.
+    pub fn pid(&self) -> u32 {
+        match &self.runs {
+            SiteHost::Program(child) => child.id(),
+            SiteHost::Here(..) => panic!("the gateway runs in this process: use `serve_program`"),
+        }
+    }
+
     /// Returns the token of the page from `nonet ui`, once the gateway can be found: it is printed only at a terminal.
     pub fn page_token(&self) -> String {
+        if let SiteHost::Here(link, _) = &self.runs {
+            let link = link.as_deref().expect("it has a page");
+            return link.split_once("#token=").expect("its link has a token").1.into();
+        }
         let shared = self.folder.path().join(".local/state/nonet/shared");
         eventually("the gateway's socket is there", || {
             let names = fs::read_dir(&shared).ok()?.flatten().map(|entry| entry.path());
@@ -110,12 +144,16 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
+        let child = match &mut self.runs {
+            SiteHost::Program(child) => child,
+            SiteHost::Here(_, end) => return end(),
+        };
         if std::thread::panicking() {
             let errors = fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default();
             eprintln!("---- stderr of nonet ----\n{errors}");
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 

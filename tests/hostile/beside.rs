@@ -100,9 +100,9 @@ impl Beside {
         let gateway = match door {
             Door::Stdio => {
                 let can = json!({ "sampling": {}, "elicitation": {}, "roots": {} });
-                Gateway::Stdio(Box::new(setup.start_with(can)))
+                Gateway::Stdio(Box::new(setup.start_program_with(can)))
             }
-            Door::Http => Gateway::Http(setup.serve()),
+            Door::Http => Gateway::Http(setup.serve_program()),
         };
         let mut beside = Self { gateway, times: Vec::new() };
         eventually("the good server is ready", || (beside.state_of("good") == "ready").then_some(()));
@@ -224,8 +224,8 @@ impl Beside {
     #[cfg(target_os = "linux")]
     fn pid(&self) -> u32 {
         match &self.gateway {
-            Gateway::Stdio(client) => client.child.id(),
-            Gateway::Http(site) => site.child.id(),
+            Gateway::Stdio(client) => client.pid(),
+            Gateway::Http(site) => site.pid(),
         }
     }
 
