@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use nonet_base::text;
-use tracing_appender::non_blocking::{NonBlocking, WorkerGuard};
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 use super::args::{Cli, Command};
@@ -23,6 +23,8 @@ use nonet_parts::trace::{Export, is_ours};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How many bytes to gather.
 const GATHERED: usize = 64 << 10;
+/// How many entries wait for the writing thread; their places are made at the start. What comes beyond is dropped.
+const MOST_WAITING: usize = 16_384;
 /// How many days of log files to keep.
 const LOG_FILES: usize = 7;
 
@@ -242,9 +244,10 @@ impl<W: Write> Write for LineBatch<W> {
 
 /// Starts a writing thread. A short command does not wait for a pause.
 fn thread(to: impl Write + Send + 'static, serves: bool, form: Form) -> (NonBlocking, WorkerGuard) {
+    let queue = NonBlockingBuilder::default().buffered_lines_limit(MOST_WAITING);
     match serves {
-        true => tracing_appender::non_blocking(OneLine { writer: LineBatch::new(to), form }),
-        false => tracing_appender::non_blocking(OneLine { writer: to, form }),
+        true => queue.finish(OneLine { writer: LineBatch::new(to), form }),
+        false => queue.finish(OneLine { writer: to, form }),
     }
 }
 
