@@ -227,14 +227,15 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         command @ (Command::Search { .. }
         | Command::Tools { .. }
         | Command::Get { .. }
-        | Command::Call { .. }) => ask::run(command, config, profile).await,
+        | Command::Call { .. }) => Box::pin(ask::run(command, config, profile)).await,
         Command::Serve { http } => {
-            run_loaded(Command::Serve { http: http.or(http_address) }, config, profile).await
+            Box::pin(run_loaded(Command::Serve { http: http.or(http_address) }, config, profile)).await
         }
         Command::Doctor { yes, verbose } => {
-            run_loaded(Command::Check { json: false, verbose, fix: true, yes }, config, profile).await
+            Box::pin(run_loaded(Command::Check { json: false, verbose, fix: true, yes }, config, profile))
+                .await
         }
-        command => run_loaded(command, config, profile).await,
+        command => Box::pin(run_loaded(command, config, profile)).await,
     }
 }
 
@@ -278,7 +279,7 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
     found::ensure_trusted(&loaded)?;
     has_profile(&loaded, profile.as_deref())?;
     match command {
-        Command::Serve { http } => serve::run(loaded, profile, http).await,
+        Command::Serve { http } => Box::pin(serve::run(loaded, profile, http)).await,
         Command::Connect { .. } => connect::to_shared(&file, profile, found.by_trust).await,
         Command::Shared { .. } => connect::be_shared(loaded).await,
         Command::Check { json, verbose, fix: false, .. } => check::run(loaded, json, verbose, None).await,
@@ -289,12 +290,12 @@ async fn run_loaded(command: Command, config: Option<&Path>, profile: Option<Str
                 return Ok(code);
             }
             match doctor::run(offers, &file, doctor::OfferMode::here(yes)).await? {
-                true => doctor::again(&found, verbose).await,
+                true => Box::pin(doctor::again(&found, verbose)).await,
                 false => Ok(code),
             }
         }
         Command::Lock(args) => lock::run(loaded, &args).await,
-        Command::Ui(args) => ui::run(loaded, &args).await,
+        Command::Ui(args) => Box::pin(ui::run(loaded, &args)).await,
         Command::Login(args) => tokio::select! {
             code = login::login(&loaded.config, &args) => code,
             code = signal::stopped() => Ok(code),

@@ -95,7 +95,8 @@ async fn sign_in(
     };
     let late =
         |what: &str| SignInError::Failed(format!("{what} within {}", humantime::format_duration(limit)));
-    let sign_in = timeout(limit, SignIn::begin(request)).await.unwrap_or_else(|_| Err(late("no answer")))?;
+    let sign_in =
+        timeout(limit, Box::pin(SignIn::begin(request))).await.unwrap_or_else(|_| Err(late("no answer")))?;
     eprintln!("Open this address to sign in to `{}`:\n\n  {}\n", args.server, sign_in.address);
     if !args.no_browser {
         let address = sign_in.address.clone();

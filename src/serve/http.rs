@@ -358,7 +358,7 @@ impl Doors {
             request = Request::from_parts(parts, body);
         }
         let ends = request.method() == Method::DELETE;
-        let mut response = door.service.handle(request).await.map(Body::new);
+        let mut response = Box::pin(door.service.handle(request)).await.map(Body::new);
         // Some clients take a 202 for a failure here.
         if ends && response.status() == StatusCode::ACCEPTED {
             *response.status_mut() = StatusCode::NO_CONTENT;
@@ -509,7 +509,7 @@ impl Door {
             }
         }
         let head = (!self.plain.knows(request.headers())).then(|| plain_calls::judged(request.headers()));
-        let response = self.service.handle(request).await.map(Body::new);
+        let response = Box::pin(self.service.handle(request)).await.map(Body::new);
         if let Some(head) = head.filter(|_| response.status().is_success()) {
             self.plain.learn(head);
         }

@@ -387,7 +387,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
         let forward = async |mut params: Value| {
             set_member(&mut params, "progressToken", json!(token));
             if let Ok(params) = serde_json::from_value::<ProgressNotificationParam>(params) {
-                let _ = peer.notify_progress(params).await;
+                let _ = Box::pin(peer.notify_progress(params)).await;
             }
         };
         // Polled here rather than in a task: rmcp sends a request on the stream of the request being handled.
@@ -553,7 +553,7 @@ async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
     if is_wanted(&params, level)
         && let Ok(params) = serde_json::from_value::<LoggingMessageNotificationParam>(params)
     {
-        let _ = peer.notify_logging_message(params).await;
+        let _ = Box::pin(peer.notify_logging_message(params)).await;
     }
 }
 

@@ -367,7 +367,7 @@ impl Drop for PendingCall {
 /// Lets rmcp continue a call.
 async fn hand_over(door: Arc<Door>, open: InFlightRequest<MetaAnswer>, mut request: Request) -> Response {
     request.extensions_mut().insert(CallHandover(Arc::new(Mutex::new(Some(open)))));
-    door.service.handle(request).await.map(Body::new)
+    Box::pin(door.service.handle(request)).await.map(Body::new)
 }
 
 fn answered(id: &str, result: CallResult) -> Response {

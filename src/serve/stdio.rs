@@ -87,7 +87,8 @@ where
 {
     let client = ClientLines::new(lines, writer, limits);
     let (direct, ended) = (client.direct.clone(), CancellationToken::new());
-    let running = serve_server_with_ct(VerbatimServer(server.clone()), client, ended.clone()).await?;
+    let serving = serve_server_with_ct(VerbatimServer(server.clone()), client, ended.clone());
+    let running = Box::pin(serving).await?;
     // A client of the stateless era has made no handshake.
     if running.peer().peer_info().is_some() {
         let _ = direct.set(CallResponder::new(server, running.peer().clone(), &ended));

@@ -1,5 +1,6 @@
 //! The path of a call: a server's answer passes through unchanged.
 
+use nonet_core::call::CallRequest;
 use serde_json::{Value, json};
 
 use crate::{
@@ -295,4 +296,14 @@ fn a_call_without_arguments_is_a_call() {
         assert!(answer["result"].get("isError").is_none(), "{answer}");
     }
     assert_eq!(client.call("execute_tool", json!({ "name": "echo.say" }))["content"][0]["text"], "{}");
+}
+
+/// Each layer of a call moves the future of the one below it.
+#[tokio::test]
+async fn the_future_of_a_call_is_small() {
+    let inside = Setup::new().server("echo", json!({ "tools": [{ "name": "say" }] })).open().await;
+    let call = inside.gateway.execute(&inside.caller, CallRequest::default());
+    assert!(size_of_val(&call) <= 3_000, "{} bytes", size_of_val(&call));
+    let call = nonet_meta::call(&inside.gateway, &inside.caller, "execute_tool", serde_json::Map::new());
+    assert!(size_of_val(&call) <= 4_000, "{} bytes", size_of_val(&call));
 }

@@ -206,7 +206,7 @@ impl Gateway {
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
         if let Some(token) = &arguments.token {
-            return self.go_on(caller, token, arguments.answer.as_ref(), None).await;
+            return Box::pin(self.go_on(caller, token, arguments.answer.as_ref(), None)).await;
         }
         let given = arguments.app_id.map(|id| own_id(&self.config(), &id));
         let arguments = AppArguments { app_id: given.clone(), ..arguments };
@@ -382,7 +382,7 @@ impl Gateway {
             };
             gateway.hand_out(&own, answer.into_result(), &app.handing, &went_on).await
         };
-        Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
+        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
     }
 
     /// Returns the answer of an app, filtered and within the budget.

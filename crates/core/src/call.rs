@@ -7,6 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures::FutureExt;
 use nonet_base::text::clip;
 use nonet_config::{
     ApproveBy,
@@ -310,7 +311,7 @@ impl Gateway {
             }
             result
         };
-        let result = run.wait(&self.jobs, caller, work).await?;
+        let result = run.wait(&self.jobs, caller, work.boxed()).await?;
         match refused.get() {
             Some(error) if request.verbatim => Err(Interrupt::Refused(error.clone())),
             _ => Ok(result),
@@ -406,7 +407,7 @@ impl Gateway {
             }
             let own = builtin::question(self, caller, &tool, &reading.params).transpose()?;
             let asked = RequiredApproval { rule, written, own, by };
-            approver = Some(self.approve(caller, &tool, &reading.params, asked).await?);
+            approver = Some(Box::pin(self.approve(caller, &tool, &reading.params, asked)).await?);
             // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = self.gate(&caller.session);
             still_the_same(&gate, &tool)?;
@@ -514,7 +515,7 @@ impl Gateway {
         if tool.kind != EntryKind::Tool {
             let caller = &Caller { cancel, ..caller.clone() };
             let limit = timeout.unwrap_or(Duration::MAX);
-            let answer = self.guide(caller, &tool, &prepared.params, limit).await;
+            let answer = Box::pin(self.guide(caller, &tool, &prepared.params, limit)).await;
             return self.made(caller, &tool, own(answer), Duration::ZERO);
         }
         if is_own {
@@ -662,7 +663,7 @@ impl Gateway {
         let Some(filter) = filter.filter(|_| is_filtered) else { return (result, size, None) };
         let owner = caller.owner();
         let mut note = None;
-        let filtered = match self.kept.select(&owner, filter, result.value()).await {
+        let filtered = match Box::pin(self.kept.select(&owner, filter, result.value())).await {
             Ok(selected) => {
                 note = selected.note.map(|note| format!("`select`: {note}"));
                 text_result(match selected.value {

@@ -429,7 +429,7 @@ impl Gateway {
             let ended = ran.results.into_iter().flatten().collect();
             gateway.report(&own, &plan, ended, elapsed).await.into()
         };
-        Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
+        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
     }
 
     /// Returns the journal of a run that may have to wait for the user in the middle of an app or a list: its record, once the

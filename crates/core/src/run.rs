@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use futures::FutureExt;
+use futures::{FutureExt, future::BoxFuture};
 use nonet_parts::{
     jobs::{self, Job, JobProgress, JobStart, Jobs, TaskQuestions, TaskSummary},
     kept::KeptResults,
@@ -76,11 +76,11 @@ impl Run {
         self,
         jobs: &Jobs,
         caller: &Caller,
-        work: impl Future<Output = CallResult> + Send + 'static,
+        work: BoxFuture<'static, CallResult>,
     ) -> Result<CallResult, Interrupt> {
         let started = Instant::now();
         // Polled here while the client waits: a task of its own would cost more than a small call.
-        let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
+        let mut work = AssertUnwindSafe(work).catch_unwind();
         if caller.as_task != TaskMode::AtOnce {
             tokio::select! {
                 ended = &mut work => return Ok(ended.unwrap_or_else(|_| {

@@ -39,7 +39,7 @@ impl Gateway {
             scopes: &[],
             before: kept.as_ref().map(|kept| &kept.record),
         };
-        let begun = match tokio::time::timeout(BEGIN, SignIn::begin(request)).await {
+        let begun = match tokio::time::timeout(BEGIN, Box::pin(SignIn::begin(request))).await {
             Ok(Ok(begun)) => begun,
             Ok(Err(error)) => {
                 callback.close().await;

@@ -265,7 +265,7 @@ impl TokenAccount {
     async fn renew(&self, held: &mut HeldSignIn) -> Result<Option<String>, RenewError> {
         if self.settings.grant == Grant::ClientCredentials {
             // Such a token is not stored: a request yields the next one.
-            let record = limited(exchange(&self.url, &self.settings)).await?;
+            let record = limited(Box::pin(exchange(&self.url, &self.settings))).await?;
             self.hide(&record);
             held.record = Some(KeptRecord { record, in_keyring: false });
             return Ok(held.token());
@@ -279,7 +279,7 @@ impl TokenAccount {
             return Ok(held.token());
         }
         let Some(mut kept) = held.record.clone() else { return Ok(None) };
-        let renewed = limited(renew(&self.url, &self.settings, &kept.record)).await;
+        let renewed = limited(Box::pin(renew(&self.url, &self.settings, &kept.record))).await;
         match &renewed {
             Ok(credentials) => {
                 kept.record.credentials = credentials.clone();

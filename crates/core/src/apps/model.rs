@@ -8,7 +8,7 @@ mod sampling;
 
 use std::{borrow::Cow, pin::pin, sync::Arc, time::Duration};
 
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use nonet_base::text::clip;
 use nonet_config::{AppModel, ClientLimits, ModelApp};
 use nonet_parts::{
@@ -204,7 +204,7 @@ impl Gateway {
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             gateway.hand_out(&client, answer, &app.handing, &went_on).await
         };
-        Ok(run.wait(&self.jobs, waits, work).await?.into_tree().await)
+        Ok(run.wait(&self.jobs, waits, work.boxed()).await?.into_tree().await)
     }
 }
 

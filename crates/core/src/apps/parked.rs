@@ -385,7 +385,7 @@ impl Gateway {
     ) -> Result<CallResult, Interrupt> {
         if let Some(token) = arguments.token.as_deref().filter(|token| token.starts_with(TOKEN)) {
             let (answer, content) = (arguments.answer.as_ref(), arguments.content.as_deref());
-            return Ok(self.go_on(caller, token, answer, content).await?.into());
+            return Ok(Box::pin(self.go_on(caller, token, answer, content)).await?.into());
         }
         match self.questions.ask_user(caller, arguments).await? {
             AskOutcome::Answer(answer) => Ok(text_result(answer.to_string()).into()),

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::FutureExt;
 use nonet_config::{
     RetryRule, Step, StepKind,
     workflow::{CallKind, INPUT, OnError, Plan, PlanFlaw, PlannedCall, Retry, StepOutcome},
@@ -240,7 +241,7 @@ impl Gateway {
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             gateway.hand_out(&own, answer, &flow.handing, &went_on).await
         };
-        Ok(run.wait(&self.jobs, caller, work).await?.into_tree().await)
+        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
     }
 
     async fn check_step(&self, caller: &Caller, app: &str, call: &PlannedCall) -> Result<(), Fault> {

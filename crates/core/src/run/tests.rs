@@ -1,5 +1,6 @@
 //! When work becomes a job, in paused time.
 
+use futures::FutureExt;
 use nonet_base::clock::Clock;
 use nonet_config::{ClientLimits, Quotas};
 use nonet_parts::quotas::{Account, QuotaExceeded};
@@ -47,7 +48,7 @@ async fn work_over_the_deadline_goes_on_as_a_job() {
         let (jobs, caller) = (jobs(), caller());
         let (run, began) = (launch(background), Instant::now());
         let went_on = run.went_on.clone();
-        let answer = run.wait(&jobs, &caller, work(Duration::from_secs_f64(takes))).await;
+        let answer = run.wait(&jobs, &caller, work(Duration::from_secs_f64(takes)).boxed()).await;
         let answer = json_of(&answer.expect("an answer"));
         assert_eq!(went_on.load(Ordering::Acquire), waits.is_some(), "{background} {takes}");
         let Some(waits) = waits else { return assert_eq!(answer, "done") };
@@ -70,7 +71,7 @@ async fn work_over_the_deadline_goes_on_as_a_job() {
 async fn the_store_has_a_job_before_its_handle_is_given() {
     let (store, caller) = (store(), caller());
     let jobs = Jobs::new(store.clone(), Clock::default());
-    let answer = launch(true).wait(&jobs, &caller, std::future::pending()).await.expect("an answer");
+    let answer = launch(true).wait(&jobs, &caller, std::future::pending().boxed()).await.expect("an answer");
     let id = json_of(&answer)["task_id"].as_str().expect("a handle").to_string();
     let row = store.job(&id, "").await.expect("readable").expect("it is there");
     assert_eq!(row.state, JobState::Working);
@@ -82,17 +83,17 @@ async fn work_over_the_deadline_goes_on_whatever_the_quota_of_jobs_says() {
     let account = Account::of_session(Quotas { calls: 2, jobs: 1, ..Quotas::default() });
     let caller = Caller { account: account.clone(), ..caller() };
     let first = Run { admission: caller.admit(true).expect("there is room"), ..launch(true) };
-    first.wait(&jobs, &caller, std::future::pending()).await.expect("a handle");
+    first.wait(&jobs, &caller, std::future::pending().boxed()).await.expect("a handle");
     assert_eq!(caller.admit(true).err(), Some(QuotaExceeded::Jobs(1)));
     let run = Run { admission: caller.admit(false).expect("a call"), ..launch(false) };
     let cancel = run.cancel.clone();
-    let answer = run.wait(&jobs, &caller, std::future::pending()).await.expect("an answer");
+    let answer = run.wait(&jobs, &caller, std::future::pending().boxed()).await.expect("an answer");
     assert_eq!(json_of(&answer)["state"], "running");
     assert!(!cancel.is_cancelled() && account.jobs() == 2 && jobs.running() == 2);
     // A finished call gives its place back.
     for _ in 0..5 {
         let run = Run { admission: caller.admit(false).expect("a call"), ..launch(false) };
-        run.wait(&jobs, &caller, work(Duration::from_secs(1))).await.expect("an answer");
+        run.wait(&jobs, &caller, work(Duration::from_secs(1)).boxed()).await.expect("an answer");
     }
 }
 
@@ -100,7 +101,7 @@ async fn work_over_the_deadline_goes_on_whatever_the_quota_of_jobs_says() {
 async fn a_short_deadline_leaves_time_for_a_small_call() {
     let (jobs, mut caller) = (jobs(), caller());
     caller.limits.soft_deadline = Duration::ZERO;
-    let answer = launch(false).wait(&jobs, &caller, work(LEAST_PATIENCE / 2)).await;
+    let answer = launch(false).wait(&jobs, &caller, work(LEAST_PATIENCE / 2).boxed()).await;
     assert_eq!(json_of(&answer.expect("an answer")), "done");
 }
 
@@ -114,7 +115,7 @@ async fn the_caller_is_told_of_the_end_unless_its_protocol_has_tasks() {
     ] {
         let (jobs, caller) = (jobs(), Caller { as_task, ..caller() });
         let other = Session::new(None);
-        let answer = launch(false).wait(&jobs, &caller, work(Duration::from_secs(takes))).await;
+        let answer = launch(false).wait(&jobs, &caller, work(Duration::from_secs(takes)).boxed()).await;
         let task = matches!(answer, Err(Interrupt::Task(_)));
         assert_eq!(
             task,
@@ -136,7 +137,7 @@ async fn a_cancelled_call_cancels_its_work_and_is_no_job() {
         of_caller.cancel();
     });
     let began = Instant::now();
-    let answer = run.wait(&jobs, &caller, std::future::pending()).await.expect("an answer");
+    let answer = run.wait(&jobs, &caller, std::future::pending().boxed()).await.expect("an answer");
     assert_eq!(json_of(&answer)["error"]["code"], "cancelled");
     assert!(of_work.is_cancelled() && began.elapsed() < Duration::from_secs(8));
     assert!(jobs.all().is_empty());
@@ -150,7 +151,7 @@ async fn a_panic_is_an_answer() {
             tokio::time::sleep(Duration::from_secs(after)).await;
             panic!("out of order");
         };
-        let answer = launch(false).wait(&jobs, &caller, work).await.expect("an answer");
+        let answer = launch(false).wait(&jobs, &caller, work.boxed()).await.expect("an answer");
         let answer = json_of(&answer);
         if after < 60 {
             assert_eq!(answer["error"]["code"], "internal");

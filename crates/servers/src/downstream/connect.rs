@@ -238,7 +238,7 @@ impl McpServer {
             .map_err(|error| LinkError::Failed(format!("no HTTP client: {error}")))?;
         let (client, token) = (self.client(&list_changed), CancellationToken::new());
         let greeting = serve_client_with_lifecycle_and_ct(client, transport, mode, token);
-        let error = match timeout(patience, greeting).await {
+        let error = match timeout(patience, Box::pin(greeting)).await {
             Ok(Ok(running)) => {
                 let info = running.peer().peer_info().map(|info| (*info).clone());
                 let info =

@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures::{FutureExt, future::BoxFuture};
 use nonet_text::results::CallResult;
 use nonet_wire::{SizeLimit, VERSION_KEY};
 use parking_lot::Mutex;
@@ -189,7 +190,7 @@ impl DirectCalls {
                 Ok(message) => {
                     let (tool, asker) = (tool.to_owned(), control.asker.clone());
                     let posted = OutgoingCall { id, tool, message, era: self.era, asker };
-                    exchanged(http.clone().exchange(posted), answered).await
+                    exchanged(http.clone().exchange(posted).boxed(), answered).await
                 }
                 Err(error) => Err(DirectError::Unsent(error.into())),
             },
@@ -218,10 +219,9 @@ impl DirectCalls {
 
 /// Returns the answer to a call over HTTP.
 async fn exchanged(
-    exchange: impl Future<Output = Result<(), DirectError>> + Send + 'static,
+    mut exchange: BoxFuture<'static, Result<(), DirectError>>,
     mut answered: oneshot::Receiver<DirectAnswer>,
 ) -> Result<DirectAnswer, DirectError> {
-    let mut exchange = Box::pin(exchange);
     let ended = tokio::select! {
         biased;
         answer = &mut answered => {

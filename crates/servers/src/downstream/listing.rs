@@ -45,7 +45,7 @@ pub(super) async fn list(
         let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
         ClientRequest::ListToolsRequest(ListToolsRequest { params, ..ListToolsRequest::default() })
     });
-    let tools = match within(time, tools).await {
+    let tools = match within(time, Box::pin(tools)).await {
         // A server with only prompts may not know the method.
         Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
         other => other.map_err(|error| error.to_string())?,
@@ -58,7 +58,7 @@ pub(super) async fn list(
         let page = |cursor: Option<String>| {
             request(cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor))))
         };
-        match within(time, pages(peer, server, field, limits.list, page)).await {
+        match within(time, Box::pin(pages(peer, server, field, limits.list, page))).await {
             Ok(listed) => listed,
             // Many servers with resources do not know the separate method for templates.
             Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),

@@ -290,7 +290,7 @@ impl Link for McpLink {
                     Err(DirectError::Elsewhere) => {}
                 }
             }
-            self.send(client_request(request, input), control).await
+            Box::pin(self.send(client_request(request, input), control)).await
         }
         .boxed()
     }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
+use futures::{FutureExt, future::BoxFuture};
 use nonet_base::turns::{SharedSlot, SharedSlots, SharedTake, Slot};
 use nonet_text::results::CallResult;
 use rmcp::model::CompleteRequestParams;
@@ -76,14 +77,16 @@ impl Connection {
         let until = Instant::now() + control.timeout;
         let _slots = self.slot(&control, until).await?;
         let request = LinkRequest::CallTool { tool: tool.into(), arguments, as_task };
-        self.asking(&control, wait, until, async {
+        let work = async {
             let result = self.with_input(request, &control, wait, until).await?;
             match result.as_tree().and_then(tasks::started) {
-                Some(task) => self.follow_task(task, &control, until).await.map(CallResult::of_server),
+                Some(task) => {
+                    Box::pin(self.follow_task(task, &control, until)).await.map(CallResult::of_server)
+                }
                 None => Ok(result),
             }
-        })
-        .await
+        };
+        self.asking(&control, wait, until, work.boxed()).await
     }
 
     /// Gets a prompt.
@@ -97,7 +100,7 @@ impl Connection {
         let until = Instant::now() + control.timeout;
         let request = LinkRequest::GetPrompt { prompt: prompt.into(), arguments };
         let result =
-            self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await;
+            self.asking(&control, wait, until, self.with_input(request, &control, wait, until).boxed()).await;
         Ok(result?.into_tree().await)
     }
 
@@ -111,7 +114,7 @@ impl Connection {
         let until = Instant::now() + control.timeout;
         let request = LinkRequest::ReadResource { uri: uri.into() };
         let result =
-            self.asking(&control, wait, until, self.with_input(request, &control, wait, until)).await;
+            self.asking(&control, wait, until, self.with_input(request, &control, wait, until).boxed()).await;
         Ok(result?.into_tree().await)
     }
 
@@ -138,7 +141,7 @@ impl Connection {
         control: &CallControl,
         wait: Duration,
         until: Instant,
-        work: impl Future<Output = Result<CallResult, CallError>>,
+        work: BoxFuture<'_, Result<CallResult, CallError>>,
     ) -> Result<CallResult, CallError> {
         // Before the server is ready, none of its requests can belong to this call.
         self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
@@ -180,10 +183,10 @@ impl Connection {
             }
             // The user's time does not count against the server.
             let asked = Instant::now();
-            let responses = self.answers(requests, control).await?;
+            let responses = Box::pin(self.answers(requests, control)).await?;
             until += asked.elapsed();
             let input = Input { responses, state };
-            result = self.request(request.clone(), input, control, Duration::ZERO, until).await?;
+            result = Box::pin(self.request(request.clone(), input, control, Duration::ZERO, until)).await?;
         }
         Err(CallError::Unreadable(format!("it asked for input more than {MAX_ROUNDS} times")))
     }
