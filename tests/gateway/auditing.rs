@@ -387,7 +387,7 @@ fn no_call_waits_for_a_disk_that_is_full() {
     for (keys, answer) in
         [("sync = 'always'", "called"), ("sync = 'always'\non_failure = 'refuse'", "internal")]
     {
-        let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "say" }], "call_log": "calls" }));
+        let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "say" }] }));
         fs::write(setup.path("audit"), "a file in the way").expect("written");
         let mut client = audited(setup, keys).start();
         // The first call meets the failure, the others come after it.

@@ -1,4 +1,4 @@
-//! A gateway in this process that a client talks to over lines, as it would to the program.
+//! A gateway in this process that a client talks to over lines or HTTP, as it would to the program.
 
 use std::{
     io::{self, Write},
@@ -50,9 +50,7 @@ impl Setup {
         let (folder, mut hosted, writer, reader) = Hosted::serve(self);
         Client::new(folder, Host::Here(Box::new(move || hosted.end())), writer, reader)
     }
-}
 
-impl Setup {
     /// Serves a gateway in this process over HTTP, on a free port.
     pub fn serve(self) -> Site {
         give_token(self.folder.path());
