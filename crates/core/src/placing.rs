@@ -163,7 +163,9 @@ impl PlacementState {
                     placed.set(ProgramPlace::Unknown);
                 }
             }
-            let is_first = others.all(|other| rank(name, other) <= rank(name, own));
+            // Whoever comes back first after an outage takes no program of a replica that has yet to register again.
+            let is_first =
+                others.all(|other| rank(name, other) <= rank(name, own)) && !replicas.may_miss_others();
             asked.push((lease(name), program.claim(own, self.gone, &known, may, is_first)));
         }
         if replicas.meet().await.is_err() {

@@ -36,6 +36,8 @@ const SILENT: Duration = Duration::from_secs(4);
 const NOBODY: u32 = 0;
 /// When every replica has registered again after Redis has lost its data: a beat, and the longest pause before one asks Redis again.
 const REGISTERED_AGAIN: Duration = Duration::from_secs(9);
+/// After this time without an answer, twice a beat, Redis was away: the registrations of replicas that run may have expired.
+const AWAY: Duration = Duration::from_secs(6);
 
 /// A replica's description of itself for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +97,8 @@ pub struct Replicas {
     own: Mutex<Option<Replica>>,
     known: ArcSwap<Vec<Replica>>,
     looked: Mutex<Option<Instant>>,
+    /// When Redis answered last.
+    answered: Mutex<Option<Instant>>,
     secret: OnceLock<[u8; 32]>,
     /// The first replica since Redis was empty.
     epoch: Mutex<String>,
@@ -118,6 +122,7 @@ impl Replicas {
             own: Mutex::default(),
             known: ArcSwap::default(),
             looked: Mutex::default(),
+            answered: Mutex::default(),
             secret: OnceLock::new(),
             epoch: Mutex::default(),
             emptied: Mutex::default(),
@@ -234,8 +239,11 @@ impl Replicas {
             // Redis has lost what it knew, and nobody has registered again yet.
             *self.emptied.lock() = Some(Instant::now());
         }
+        if self.was_away() {
+            *self.emptied.lock() = Some(Instant::now());
+        }
         // The others first have to register again.
-        if self.emptied.lock().is_some_and(|emptied| emptied.elapsed() < REGISTERED_AGAIN) {
+        if self.awaits_others() {
             let is_missing = |known: &&Replica| all.iter().all(|replica| replica.number != known.number);
             let missing: Vec<Replica> = self.known.load().iter().filter(is_missing).cloned().collect();
             all.extend(missing);
@@ -243,7 +251,21 @@ impl Replicas {
         all.sort_by_key(|replica| replica.number);
         self.known.store(Arc::new(all));
         *self.looked.lock() = Some(Instant::now());
+        *self.answered.lock() = Some(Instant::now());
         Ok(())
+    }
+
+    fn was_away(&self) -> bool {
+        self.answered.lock().is_some_and(|answered| answered.elapsed() >= AWAY)
+    }
+
+    fn awaits_others(&self) -> bool {
+        self.emptied.lock().is_some_and(|emptied| emptied.elapsed() < REGISTERED_AGAIN)
+    }
+
+    /// Returns whether Redis was away or has lost its data a moment ago, so that replicas which run may not be in it yet.
+    pub fn may_miss_others(&self) -> bool {
+        self.was_away() || self.awaits_others()
     }
 
     /// Returns the replicas that were alive a moment ago, including this one.
