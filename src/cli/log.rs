@@ -4,13 +4,14 @@ use std::{
     ffi::OsStr,
     io::{self, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
-    sync::OnceLock,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use anyhow::Context;
-use nonet_base::text;
-use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+use nonet_base::{clock, text};
+use serde_json::json;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{EnvFilter, Layer, Registry, layer::SubscriberExt, util::SubscriberInitExt};
 
 use super::args::{Cli, Command};
@@ -23,7 +24,8 @@ use nonet_parts::trace::{Export, is_ours};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How many bytes to gather.
 const GATHERED: usize = 64 << 10;
-/// How many entries wait for the writing thread; their places are made at the start. What comes beyond is dropped.
+/// How many entries wait for the writing thread; their places are made at the start. What comes beyond is dropped, and told once
+/// there is room.
 const MOST_WAITING: usize = 16_384;
 /// How many days of log files to keep.
 const LOG_FILES: usize = 7;
@@ -36,8 +38,7 @@ pub(super) struct Log {
     _writer: WorkerGuard,
 }
 
-/// Logs to stderr or a file, from its own thread: a client that does not read stderr must not stop the gateway. Excess lines
-/// are dropped.
+/// Logs to stderr or a file, from its own thread: a client that does not read stderr must not stop the gateway.
 pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     // `nonet logs` reads that file.
     let file = cli.log_file.as_deref().filter(|_| !matches!(cli.command, Some(Command::Logs { .. })));
@@ -117,6 +118,35 @@ fn with_replica(entry: &str, replica: Option<&String>) -> String {
 struct OneLine<W> {
     writer: W,
     form: Form,
+    dropped: DroppedEntries,
+}
+
+/// How many entries found no place in the queue, and how many of them the log has told.
+#[derive(Default)]
+struct DroppedEntries {
+    counter: Arc<OnceLock<ErrorCounter>>,
+    told: usize,
+}
+
+impl DroppedEntries {
+    /// Returns an entry about those that were dropped since the last one.
+    fn entry(&mut self, form: Form) -> Option<String> {
+        let all = self.counter.get().map_or(0, ErrorCounter::dropped_lines);
+        let new = all - std::mem::replace(&mut self.told, all);
+        if new == 0 {
+            return None;
+        }
+        let message =
+            format!("{new} log entries were dropped: they came faster than the log could be written");
+        let time = humantime::format_rfc3339_micros(clock::system_time()).to_string();
+        Some(match form {
+            Form::Json => {
+                let fields = json!({ "message": message });
+                json!({ "timestamp": time, "level": "WARN", "fields": fields, "target": "nonet" }).to_string()
+            }
+            Form::Plain | Form::Coloured => format!("{time}  WARN nonet: {message}"),
+        })
+    }
 }
 
 impl<W: Write> Write for OneLine<W> {
@@ -130,7 +160,11 @@ impl<W: Write> Write for OneLine<W> {
         Ok(entry.len())
     }
 
+    /// The log's thread calls this when its queue is empty.
     fn flush(&mut self) -> io::Result<()> {
+        if let Some(entry) = self.dropped.entry(self.form) {
+            self.write_all(entry.as_bytes())?;
+        }
         self.writer.flush()
     }
 }
@@ -232,7 +266,6 @@ impl<W: Write> Write for LineBatch<W> {
         self.to.write(lines)
     }
 
-    /// The log's thread calls this when its queue is empty.
     fn flush(&mut self) -> io::Result<()> {
         self.to.flush()?;
         if std::mem::take(&mut self.is_new) {
@@ -245,10 +278,14 @@ impl<W: Write> Write for LineBatch<W> {
 /// Starts a writing thread. A short command does not wait for a pause.
 fn thread(to: impl Write + Send + 'static, serves: bool, form: Form) -> (NonBlocking, WorkerGuard) {
     let queue = NonBlockingBuilder::default().buffered_lines_limit(MOST_WAITING);
-    match serves {
-        true => queue.finish(OneLine { writer: LineBatch::new(to), form }),
-        false => queue.finish(OneLine { writer: to, form }),
-    }
+    let dropped = DroppedEntries::default();
+    let counter = dropped.counter.clone();
+    let (entries, guard) = match serves {
+        true => queue.finish(OneLine { writer: LineBatch::new(to), form, dropped }),
+        false => queue.finish(OneLine { writer: to, form, dropped }),
+    };
+    let _ = counter.set(entries.error_counter());
+    (entries, guard)
 }
 
 fn writer(file: Option<&Path>, serves: bool, form: Form) -> anyhow::Result<(NonBlocking, WorkerGuard)> {
@@ -266,6 +303,8 @@ fn writer(file: Option<&Path>, serves: bool, form: Form) -> anyhow::Result<(NonB
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, mpsc};
+
     use super::*;
 
     #[test]
@@ -285,6 +324,43 @@ mod tests {
         let line = in_one_line(&format!("{json}\n"), Form::Json);
         assert!(line.is_ascii() || !line.contains(['\u{85}', '\u{202e}']), "{line}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&line).expect("it is JSON"), json);
+    }
+
+    /// A writer that waits for a word before each line, and keeps the lines.
+    struct Slow(mpsc::Receiver<()>, Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Slow {
+        fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+            let _ = self.0.recv();
+            self.1.lock().unwrap().extend_from_slice(lines);
+            Ok(lines.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn entries_that_are_dropped_are_counted_in_the_log() {
+        for form in [Form::Plain, Form::Json] {
+            let (go, word) = mpsc::sync_channel(0);
+            let written = Arc::<Mutex<Vec<u8>>>::default();
+            let (mut entries, guard) = thread(Slow(word, written.clone()), false, form);
+            for _ in 0..MOST_WAITING + 100 {
+                entries.write_all(b"{}\n").unwrap();
+            }
+            drop(go);
+            drop(guard);
+            let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+            let told =
+                written.lines().find(|line| line.contains("log entries were dropped")).expect("it is told");
+            let lines = written.lines().count() - 1;
+            assert!(told.contains(&format!("{} log", MOST_WAITING + 100 - lines)), "{lines}: {told}");
+            if form == Form::Json {
+                assert_eq!(serde_json::from_str::<serde_json::Value>(told).expect("JSON")["level"], "WARN");
+            }
+        }
     }
 
     #[test]

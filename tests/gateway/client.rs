@@ -29,14 +29,34 @@ pub const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 const CLIENT_KEY: &str = "io.modelcontextprotocol/clientInfo";
 const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 
+const NO_PROGRAM: &str = "the gateway runs in this process: use `start_program` or `serve_program`";
+
 /// The client's answer to a request of the gateway: params to result.
 type OnAsk = Box<dyn FnMut(&Value) -> Value>;
 
 /// What runs the gateway.
 pub enum Host {
     Program(Child),
-    /// This process; the function ends it.
-    Here(Box<dyn FnMut()>),
+    /// This process; the function ends the gateway.
+    Here(Box<dyn FnMut() + Send + Sync>),
+}
+
+impl Host {
+    /// Returns the program.
+    pub fn child(&mut self) -> &mut Child {
+        match self {
+            Self::Program(child) => child,
+            Self::Here(_) => panic!("{NO_PROGRAM}"),
+        }
+    }
+
+    /// Returns the process id of the program.
+    pub fn pid(&self) -> u32 {
+        match self {
+            Self::Program(child) => child.id(),
+            Self::Here(_) => panic!("{NO_PROGRAM}"),
+        }
+    }
 }
 
 pub struct Client {
@@ -189,18 +209,12 @@ impl Client {
 
     /// Returns the program.
     pub fn child(&mut self) -> &mut Child {
-        match &mut self.host {
-            Host::Program(child) => child,
-            Host::Here(_) => panic!("the gateway runs in this process: use `start_program`"),
-        }
+        self.host.child()
     }
 
     /// Returns the process id of the program.
     pub fn pid(&self) -> u32 {
-        match &self.host {
-            Host::Program(child) => child.id(),
-            Host::Here(_) => panic!("the gateway runs in this process: use `start_program`"),
-        }
+        self.host.pid()
     }
 
     /// Performs the handshake as a client with these capabilities.
@@ -409,10 +423,7 @@ impl Client {
 
     /// Returns the stderr output of the program so far.
     pub fn stderr(&self) -> String {
-        assert!(
-            matches!(self.host, Host::Program(_)),
-            "the gateway runs in this process: use `start_program`"
-        );
+        assert!(matches!(self.host, Host::Program(_)), "{NO_PROGRAM}");
         fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     client::{Client, Host},
     setup::{PATIENCE, Setup},
-    web::{Site, SiteHost, give_token, note_token},
+    web::{Site, give_token, note_token},
 };
 
 /// How long a gateway may take to stop.
@@ -61,10 +61,10 @@ impl Setup {
             let ready = |at: ServeAddress| ready.send((at.address, at.page)).expect("the test waits");
             serve::serve_http(gateway, options, ready, stop.cancelled_owned()).await.expect("it serves");
         });
-        let (address, link) = address.recv_timeout(PATIENCE).expect("it serves");
+        let (address, page) = address.recv_timeout(PATIENCE).expect("it serves");
         let address = address.to_string();
         note_token(&written, &address);
-        Site { folder, address, runs: SiteHost::Here(link, Box::new(move || hosted.end())) }
+        Site { folder, address, host: Host::Here(Box::new(move || hosted.end())), page }
     }
 }
 
@@ -96,7 +96,7 @@ impl Hosted {
             state: Some(setup.path(".local/state/nonet")),
             ..GatewayOptions::default()
         };
-        let (config, options, folder) = setup.opened_with(options);
+        let (config, options, folder) = setup.config_and_options(options);
         let stopped = stop.clone();
         let serving = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -52,7 +52,7 @@ impl Setup {
     }
 
     fn open_with(self, options: GatewayOptions) -> Inside {
-        let (config, options, folder) = self.opened_with(options);
+        let (config, options, folder) = self.config_and_options(options);
         let gateway = Gateway::new(config, options);
         gateway.connect();
         let caller = gateway.caller(gateway.open_session(None), "test");
@@ -61,7 +61,7 @@ impl Setup {
     }
 
     /// Returns what a gateway in this process is made of; scripted servers are dialled.
-    pub fn opened_with(self, options: GatewayOptions) -> (Config, GatewayOptions, TempDir) {
+    pub fn config_and_options(self, options: GatewayOptions) -> (Config, GatewayOptions, TempDir) {
         let text = self.text(|_, _| "command = 'true'".into());
         let file = self.path("servers.toml");
         let loaded = config::parse(&text, &file, config::ValueSources::NONE)

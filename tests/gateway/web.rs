@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::{
-    client::{VERSION_KEY, command, with_result_as_text},
+    client::{Host, VERSION_KEY, command, with_result_as_text},
     setup::{PATIENCE, Setup, eventually, json_of},
 };
 
@@ -52,14 +52,9 @@ pub fn own_header(address: &str) -> String {
 pub struct Site {
     pub folder: Arc<TempDir>,
     pub address: String,
-    pub runs: SiteHost,
-}
-
-/// What runs the gateway.
-pub enum SiteHost {
-    Program(Child),
-    /// This process: the link to the page, and what ends the gateway.
-    Here(Option<String>, Box<dyn FnMut() + Send + Sync>),
+    pub host: Host,
+    /// The link to the page, of a gateway in this process.
+    pub page: Option<String>,
 }
 
 impl Setup {
@@ -95,7 +90,7 @@ impl Setup {
         if is_known {
             note_token(&written, &address);
         }
-        Site { folder, address, runs: SiteHost::Program(child) }
+        Site { folder, address, host: Host::Program(child), page: None }
     }
 }
 
@@ -109,24 +104,17 @@ pub fn note_token(config: &str, address: &str) {
 impl Site {
     /// Returns the program.
     pub fn child(&mut self) -> &mut Child {
-        match &mut self.runs {
-            SiteHost::Program(child) => child,
-            SiteHost::Here(..) => panic!("the gateway runs in this process: use `serve_program`"),
-        }
+        self.host.child()
     }
 
     /// Returns the process id of the program.
     pub fn pid(&self) -> u32 {
-        match &self.runs {
-            SiteHost::Program(child) => child.id(),
-            SiteHost::Here(..) => panic!("the gateway runs in this process: use `serve_program`"),
-        }
+        self.host.pid()
     }
 
-    /// Returns the token of the page from `nonet ui`, once the gateway can be found: it is printed only at a terminal.
+    /// Returns the token of the page. A program prints it only at a terminal; `nonet ui` has it once the gateway can be found.
     pub fn page_token(&self) -> String {
-        if let SiteHost::Here(link, _) = &self.runs {
-            let link = link.as_deref().expect("it has a page");
+        if let Some(link) = &self.page {
             return link.split_once("#token=").expect("its link has a token").1.into();
         }
         let shared = self.folder.path().join(".local/state/nonet/shared");
@@ -144,9 +132,9 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        let child = match &mut self.runs {
-            SiteHost::Program(child) => child,
-            SiteHost::Here(_, end) => return end(),
+        let child = match &mut self.host {
+            Host::Program(child) => child,
+            Host::Here(end) => return end(),
         };
         if std::thread::panicking() {
             let errors = fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default();

@@ -235,11 +235,9 @@ impl Replicas {
         call.arg(self.number());
         let told: Vec<String> = self.link.run(&call).await?;
         let mut all: Vec<Replica> = told.iter().filter_map(|told| serde_json::from_str(told).ok()).collect();
-        if self.has_joined() && all.iter().all(|replica| replica.number != self.number()) {
-            // Redis has lost what it knew, and nobody has registered again yet.
-            *self.emptied.lock() = Some(Instant::now());
-        }
-        if self.was_away() {
+        // Redis has lost what it knew or was away, and others may not have registered again yet.
+        let is_lost = self.has_joined() && all.iter().all(|replica| replica.number != self.number());
+        if is_lost || self.was_away() {
             *self.emptied.lock() = Some(Instant::now());
         }
         // The others first have to register again.
@@ -442,5 +440,42 @@ impl Replicas {
         let mut call = METHODS.call(&self.base, "leave");
         call.arg(self.number());
         self.link.run(&call).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nonet_testing::RedisServer;
+    use redis::Commands;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        Store,
+        tests::engines::{ROOMY, store_at},
+    };
+
+    #[tokio::test]
+    async fn after_an_outage_a_replica_is_known_until_it_can_have_registered_again() {
+        let Some(server) = RedisServer::start() else { return };
+        let store = || store_at(&server, ROOMY, &nonet_base::clock::Clock::default());
+        let (one, two) = (store(), store());
+        let (one, two) = (one.replicas().expect("it has them"), two.replicas().expect("it has them"));
+        for replicas in [&one, &two] {
+            let told =
+                json!({ "number": replicas.number(), "name": replicas.name(), "address": "http://here" });
+            replicas.join(serde_json::from_value(told).expect("a replica")).await;
+        }
+        two.look().await.expect("Redis answers");
+        assert_eq!((two.known().len(), two.may_miss_others()), (2, false));
+        // Redis was away for a while and comes back with its data; what was registered has expired.
+        server.connect().del::<_, ()>(format!("{}holder:{}", one.base, one.number())).expect("deleted");
+        *two.answered.lock() = Instant::now().checked_sub(AWAY);
+        assert!(two.may_miss_others());
+        two.look().await.expect("Redis answers");
+        assert_eq!((two.known().len(), two.may_miss_others()), (2, true));
+        *two.emptied.lock() = Instant::now().checked_sub(REGISTERED_AGAIN);
+        two.look().await.expect("Redis answers");
+        assert_eq!((two.known().len(), two.may_miss_others()), (1, false));
     }
 }
