@@ -102,7 +102,7 @@ pub struct Replicas {
     secret: OnceLock<[u8; 32]>,
     /// The first replica since Redis was empty.
     epoch: Mutex<String>,
-    /// When Redis was found to be emptied, and how many times.
+    /// When Redis was found to be emptied or to have been away, and how many times it was emptied.
     emptied: Mutex<Option<Instant>>,
     times_emptied: AtomicUsize,
     /// The secret if there is none yet.
