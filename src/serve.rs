@@ -85,7 +85,7 @@ use tokio_util::{
 pub use user_page::UserPage;
 
 use self::{
-    calls::CallReply,
+    calls::{CallAsTask, CallReply},
     carried::CarriedSessions,
     in_flight::{AskRoute, ClientChannels, InFlightRequest, LogThreshold, ParkedRequests, RequestOutcome},
     list_changes::{AnnouncedLists, tell_changed},
@@ -185,8 +185,15 @@ fn connect_recalled(gateway: &Arc<Gateway>) {
     });
 }
 
-/// A client's name, and its limits under this configuration.
-type KnownClient = (Box<str>, Arc<Config>, ClientLimits);
+/// A client, and its limits under this configuration.
+struct KnownClient {
+    /// Its name as the client says it.
+    told: Box<str>,
+    /// Its name as it may be shown.
+    name: Arc<str>,
+    config: Arc<Config>,
+    limits: ClientLimits,
+}
 
 /// The account of a request's token over HTTP, stored in the request's extensions.
 #[derive(Clone)]
@@ -284,25 +291,27 @@ impl NonetServer {
         ClientChannels::new(&self.session, can, parks, log, wants_progress)
     }
 
-    /// Returns the limits of a client. The last ones are cached, because there is nearly always one client and one
-    /// configuration.
-    fn limits(&self, client: &str) -> ClientLimits {
+    /// Returns the name of a client, as it may be shown, and its limits. The last ones are cached, because there is nearly always
+    /// one client and one configuration.
+    fn known_client(&self, told: &str) -> (Arc<str>, ClientLimits) {
         let config = self.gateway.config();
         let mut known = self.client.lock();
-        match &*known {
-            Some((name, of, limits)) if **name == *client && Arc::ptr_eq(of, &config) => *limits,
-            _ => {
-                let limits = config.limits(client);
-                let quotas = config.quotas(self.session.profile.as_deref());
-                self.session.account.set(quotas);
-                if let Some(own) = self.own_account.get() {
-                    own.set(quotas);
-                }
-                self.session.is_of(client);
-                *known = Some((client.into(), config, limits));
-                limits
-            }
+        if let Some(known) = &*known
+            && *known.told == *told
+            && Arc::ptr_eq(&known.config, &config)
+        {
+            return (known.name.clone(), known.limits);
         }
+        let name: Arc<str> = text::name(told).into();
+        let limits = config.limits(&name);
+        let quotas = config.quotas(self.session.profile.as_deref());
+        self.session.account.set(quotas);
+        if let Some(own) = self.own_account.get() {
+            own.set(quotas);
+        }
+        self.session.is_of(&name);
+        *known = Some(KnownClient { told: told.into(), name: name.clone(), config, limits });
+        (name, limits)
     }
 
     /// Returns the minimum level of log messages that a client gets about its request.
@@ -313,26 +322,26 @@ impl NonetServer {
         }
     }
 
-    /// Returns a tool call that has not started yet, and its caller.
+    /// Returns a tool call that has not started yet. `what` is its identity.
     fn open_call(
         &self,
+        what: String,
         request: CallToolRequestParams,
         context: &impl RequestOrigin,
         level: Option<LogLevel>,
-    ) -> (InFlightRequest<MetaAnswer>, Caller) {
-        let what = in_flight::called(&request, context.is_stateless());
+    ) -> (Box<InFlightRequest<MetaAnswer>>, Option<CallAsTask>) {
         let base = self.who(context);
         let ways = self.ways(context, &base, level);
         let caller = self.caller(context, base, &ways);
-        let work = in_flight::call(self.gateway.clone(), caller.clone(), request);
+        let (account, by_task) = (caller.account.clone(), caller.as_task == TaskMode::IfSlow);
+        let as_task = (caller.as_task == TaskMode::AtOnce)
+            .then(|| CallAsTask { caller: caller.clone(), tool: request.name.to_string() });
+        let work = in_flight::call(self.gateway.clone(), caller, request);
         let way_back = match self.http || context.is_stateless() {
-            true => {
-                let by_task = caller.as_task == TaskMode::IfSlow;
-                AskRoute::NextRequest { board: self.session.board.clone(), by_task }
-            }
+            true => AskRoute::NextRequest { board: self.session.board.clone(), by_task },
             false => AskRoute::AtOnce,
         };
-        (ways.open(what, self.session.profile.clone(), caller.account.clone(), way_back, work), caller)
+        (ways.open(what, self.session.profile.clone(), account, way_back, work), as_task)
     }
 
     /// Passes a request through to a server, which may ask the client meanwhile. Returns the result, or the requests that the
@@ -401,8 +410,7 @@ impl NonetServer {
 
     /// Returns the caller of a request, without the channels of a call.
     fn who(&self, context: &impl RequestOrigin) -> Caller {
-        let client = context.client_name().map_or_else(|| "unknown".into(), |name| text::name(&name));
-        let limits = self.limits(&client);
+        let (client, limits) = context.with_client_name(|told| self.known_client(told));
         // A stateless request over HTTP belongs to no session: only the id identifies its tasks.
         let lasting = !(self.http && context.is_stateless());
         let account = match of_token(context) {
@@ -422,7 +430,17 @@ impl NonetServer {
             local: !self.http,
             token: token_of(context),
             limits,
-            ..Caller::default()
+            // Without `..Caller::default()`, which would make a session and an account only to drop them.
+            is_admitted: false,
+            progress: None,
+            asker: None,
+            unasked: false,
+            approved_elsewhere: false,
+            meta: Map::new(),
+            as_task: TaskMode::Never,
+            trace: trace::Parent::default(),
+            within: Vec::new(),
+            run: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use nonet_core::run::ended_job;
 use nonet_meta::MetaAnswer;
-use nonet_state::session::TaskMode;
+use nonet_state::session::Caller;
 use nonet_text::results::CallResult;
 use nonet_wire::rmcp::carry_json;
 use rmcp::{
@@ -28,6 +28,12 @@ pub(super) enum CallReply {
     Asks(Box<InputRequiredResult>),
     /// The call continues as a task of the extension.
     Task(CreateTaskResult),
+}
+
+/// A call whose client wants a task.
+pub(super) struct CallAsTask {
+    pub caller: Caller,
+    pub tool: String,
 }
 
 impl CallReply {
@@ -67,26 +73,21 @@ impl NonetServer {
         let level = self.log_level_for(context);
         let (what, profile) = (in_flight::called(&request, stateless), self.session.profile.as_deref());
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
-        let mut caller = None;
         let begun = plain_calls::take(&context.extensions).map(Ok);
         let account = || self.who(context).account;
-        let open = match begun.or_else(|| self.parkings.calls.resume(&what, profile, account, state, given)) {
-            Some(open) => open?,
-            None => {
-                let name = request.name.clone();
-                let (open, own) = self.open_call(request, context, level);
-                caller = (own.as_task == TaskMode::AtOnce).then_some((own, name));
-                open
-            }
-        };
+        let (open, at_once) =
+            match begun.or_else(|| self.parkings.calls.resume(&what, profile, account, state, given)) {
+                Some(open) => (open?, None),
+                None => self.open_call(what, request, context, level),
+            };
         let answer = match open.run(&self.parkings.calls, context, level).await {
             RequestOutcome::Ended(answer) => answer,
             RequestOutcome::Asks(asked) => return Ok(CallReply::Asks(asked)),
         };
-        let answer = match (answer, caller) {
+        let answer = match (answer, at_once) {
             // A client that wants a task gets one, even if the call has already ended.
-            (MetaAnswer::Result(result), Some((caller, name))) => {
-                MetaAnswer::Task(ended_job(&self.gateway.jobs, &caller, &name, result).await)
+            (MetaAnswer::Result(result), Some(task)) => {
+                MetaAnswer::Task(ended_job(&self.gateway.jobs, &task.caller, &task.tool, result).await)
             }
             (answer, _) => answer,
         };

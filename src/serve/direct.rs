@@ -128,7 +128,7 @@ impl CallResponder {
         }
         let ToolCall { id, params, meta, wants_task } = call;
         let cancel = self.ends.child_token();
-        context.ct = cancel.child_token();
+        context.ct = cancel.clone();
         if let Some(meta) = meta {
             context.meta.0 = MetaObject(meta);
         }
@@ -138,7 +138,8 @@ impl CallResponder {
         unanswered.begin(id.clone(), Some(cancel));
         let (server, unanswered, writer) = (self.server.clone(), unanswered.clone(), writer.clone());
         self.calls.spawn(async move {
-            let called = server.call(params, &context).await;
+            // Boxed, so that the task, which is copied several times before it runs, is small.
+            let called = Box::pin(server.call(params, &context)).await;
             if !unanswered.end(&id) {
                 tracing::debug!(%id, "a cancelled call gets no answer");
                 return;

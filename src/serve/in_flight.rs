@@ -212,7 +212,7 @@ impl<T> Default for ParkingLot<T> {
 }
 
 struct ParkedRequest<T> {
-    request: InFlightRequest<T>,
+    request: Box<InFlightRequest<T>>,
     reply: oneshot::Sender<InputReplies>,
     asked: Vec<String>,
     _place: QuotaPlace,
@@ -267,11 +267,12 @@ impl ClientChannels {
         account: Arc<Account>,
         way_back: AskRoute,
         work: impl Future<Output = T> + Send + 'static,
-    ) -> InFlightRequest<T> {
+    ) -> Box<InFlightRequest<T>> {
         let (progress, toward) = self.receivers;
         let (asker, cancel) = (self.asker, CancelOnDrop(self.cancel));
         let (work, held, _listed) = (Box::pin(work), None, None);
-        InFlightRequest {
+        // Boxed: it is moved several times before it runs.
+        Box::new(InFlightRequest {
             what,
             profile,
             account,
@@ -284,7 +285,7 @@ impl ClientChannels {
             cancel,
             _listed,
             _busy: self.busy,
-        }
+        })
     }
 }
 
@@ -304,7 +305,7 @@ pub(super) async fn call(
 
 /// Returns the identity of a tool call. Includes the arguments if the client may have to send the call again.
 pub(super) fn called(request: &CallToolRequestParams, may_resend: bool) -> String {
-    let mut what = format!("tools/call {}", request.name);
+    let mut what = ["tools/call ", &request.name].concat();
     if may_resend && let Some(arguments) = &request.arguments {
         let digest = Sha256::digest(serde_json::to_vec(arguments).unwrap_or_default());
         what.push_str(&nonet_base::text::hex(&digest));
@@ -321,9 +322,9 @@ pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map
 
 impl<T: Send + 'static> InFlightRequest<T> {
     /// Adds the request under its id to the calls that the client may cancel.
-    pub(super) fn listed_in(self, calls: &CallTokens, id: &str) -> Self {
+    pub(super) fn list_in(&mut self, calls: &CallTokens, id: &str) {
         calls.0.insert(id.into(), self.cancel.0.clone());
-        Self { _listed: Some(CallTokenGuard { calls: calls.clone(), id: id.into() }), ..self }
+        self._listed = Some(CallTokenGuard { calls: calls.clone(), id: id.into() });
     }
 
     /// Polls the work until it ends, at most for `limit`. Returns its outcome, if no message for the client has to go first
@@ -359,9 +360,9 @@ impl<T: Send + 'static> InFlightRequest<T> {
         }
     }
 
-    /// Returns the request with its outcome.
-    pub(super) fn ended(self, outcome: T) -> Self {
-        Self { work: Box::pin(std::future::ready(outcome)), ..self }
+    /// Notes the outcome of a request that has ended.
+    pub(super) fn end(&mut self, outcome: T) {
+        self.work = Box::pin(std::future::ready(outcome));
     }
 
     /// Returns whether the request was cancelled.
@@ -370,15 +371,15 @@ impl<T: Send + 'static> InFlightRequest<T> {
     }
 
     /// Lets the cancelled work finish.
-    pub(super) async fn abandon(self) {
-        let Self { work, cancel, .. } = self;
+    pub(super) async fn abandon(self: Box<Self>) {
+        let Self { work, cancel, .. } = *self;
         cancel.0.cancel();
         work.await;
     }
 
     /// Polls the work until it ends or the client has to answer.
     pub(super) async fn run(
-        mut self,
+        mut self: Box<Self>,
         parking: &Arc<ParkingLot<T>>,
         context: &RequestContext<RoleServer>,
         level: Option<LogLevel>,
@@ -423,14 +424,14 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     match parking.park(self, &requests, reply) {
                         Ok(asked) => return RequestOutcome::Asks(asked),
                         // Whoever drops the reply declines.
-                        Err((open, _)) => self = *open,
+                        Err((open, _)) => self = open,
                     }
                 }
                 EarlyMessage::Earlier((place, requests, reply)) if self.asker.parks => {
                     match parking.park(self, &requests, reply) {
                         Ok(asked) => return RequestOutcome::Asks(asked),
                         Err((open, reply)) => {
-                            self = *open;
+                            self = open;
                             takes_earlier = false;
                             if let Some(reply) = reply {
                                 self.way_back.put_back((place, requests, reply));
@@ -587,7 +588,7 @@ impl<T: Send + 'static> ParkingLot<T> {
     /// of room.
     fn park(
         self: &Arc<Self>,
-        open: InFlightRequest<T>,
+        mut open: Box<InFlightRequest<T>>,
         requests: &InputRequests,
         reply: oneshot::Sender<InputReplies>,
     ) -> Result<Box<InputRequiredResult>, UnparkedRequest<T>> {
@@ -602,19 +603,19 @@ impl<T: Send + 'static> ParkingLot<T> {
                 tracing::warn!(
                     "too many requests are waiting for their clients; a server's request finds no room"
                 );
-                return Err((Box::new(open), Some(reply)));
+                return Err((open, Some(reply)));
             }
             Err(error) => {
                 tracing::warn!(%error, "a server's request cannot be sent to the client and was declined");
-                return Err((Box::new(open), None));
+                return Err((open, None));
             }
         };
         let Some(place) = open.account.parked() else {
             tracing::warn!(account = %open.account.name(), "too many requests are waiting for one client; a server's request finds no room");
-            return Err((Box::new(open), Some(reply)));
+            return Err((open, Some(reply)));
         };
         // The work, including progress and timeouts, continues meanwhile.
-        let running = tokio::spawn(open.work);
+        let running = tokio::spawn(std::mem::replace(&mut open.work, Box::pin(std::future::pending())));
         // Fails only if the whole process ends.
         let work = async move {
             match running.await {
@@ -622,7 +623,7 @@ impl<T: Send + 'static> ParkingLot<T> {
                 Err(_) => std::future::pending().await,
             }
         };
-        let open = InFlightRequest { work: Box::pin(work), ..open };
+        open.work = Box::pin(work);
         self.waiting
             .lock()
             .insert(handle.clone(), ParkedRequest { request: open, reply, asked, _place: place });
@@ -645,7 +646,7 @@ impl<T: Send + 'static> ParkingLot<T> {
         account: impl FnOnce() -> Arc<Account>,
         state: Option<&str>,
         given: Option<&InputResponses>,
-    ) -> Option<Result<InFlightRequest<T>, ErrorData>> {
+    ) -> Option<Result<Box<InFlightRequest<T>>, ErrorData>> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
         let account = account();
         let mut all = self.waiting.lock();
@@ -789,7 +790,7 @@ mod tests {
         assert!(way.take(&channels.asker).is_none(), "it has its old place, and expires with it");
     }
 
-    fn request(account: Arc<Account>) -> InFlightRequest<u8> {
+    fn request(account: Arc<Account>) -> Box<InFlightRequest<u8>> {
         let channels = ClientChannels::new(&Session::default(), Arc::default(), true, None, false);
         channels.open(String::new(), None, account, AskRoute::AtOnce, std::future::pending())
     }

@@ -10,6 +10,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::tasks::TaskMarker;
 
+/// The name of a client that does not say its name.
+pub(super) const UNNAMED: &str = "unknown";
+
 /// Where a request comes from.
 pub(super) trait RequestOrigin {
     fn meta(&self) -> &RequestMetaObject;
@@ -17,7 +20,8 @@ pub(super) trait RequestOrigin {
     /// Returns what the gateway has attached to a request over HTTP.
     fn beside(&self) -> Option<&Extensions>;
 
-    fn client_name(&self) -> Option<String>;
+    /// Calls `read` with the name of its client.
+    fn with_client_name<T>(&self, read: impl FnOnce(&str) -> T) -> T;
 
     fn client_capabilities(&self) -> Option<ClientCapabilities>;
 
@@ -40,8 +44,13 @@ impl RequestOrigin for RequestContext<RoleServer> {
         self.extensions.get::<Parts>().map(|parts| &parts.extensions)
     }
 
-    fn client_name(&self) -> Option<String> {
-        self.client_info().map(|info| info.name)
+    fn with_client_name<T>(&self, read: impl FnOnce(&str) -> T) -> T {
+        let told = self.meta.client_info();
+        let of_session = || self.peer.peer_info().filter(|_| !self.is_stateless());
+        match told {
+            Some(info) => read(&info.name),
+            None => read(of_session().as_ref().map_or(UNNAMED, |info| &info.client_info.name)),
+        }
     }
 
     fn client_capabilities(&self) -> Option<ClientCapabilities> {
@@ -49,7 +58,11 @@ impl RequestOrigin for RequestContext<RoleServer> {
     }
 
     fn is_stateless(&self) -> bool {
-        self.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+        let is_new = |version: &ProtocolVersion| *version >= ProtocolVersion::V_2026_07_28;
+        match self.meta.protocol_version() {
+            Some(version) => is_new(&version),
+            None => self.peer.peer_info().is_some_and(|info| is_new(&info.protocol_version)),
+        }
     }
 
     fn wants_task(&self) -> bool {

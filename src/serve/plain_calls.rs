@@ -47,8 +47,8 @@ use super::{
     NonetServer,
     direct::CallParams,
     http::Door,
-    in_flight::{CallTokens, InFlightRequest},
-    origin::RequestOrigin,
+    in_flight::{self, CallTokens, InFlightRequest},
+    origin::{RequestOrigin, UNNAMED},
 };
 
 /// How long a call may take to be answered with plain JSON.
@@ -89,7 +89,7 @@ struct PlainSession {
 
 /// A call that has started outside rmcp.
 pub(super) struct StartedCall {
-    open: InFlightRequest<MetaAnswer>,
+    open: Box<InFlightRequest<MetaAnswer>>,
     /// Its id as JSON.
     id: String,
     level: Option<LogLevel>,
@@ -98,10 +98,10 @@ pub(super) struct StartedCall {
 
 /// A call on its way to rmcp, attached to its request.
 #[derive(Clone)]
-struct CallHandover(Arc<Mutex<Option<InFlightRequest<MetaAnswer>>>>);
+struct CallHandover(Arc<Mutex<Option<Box<InFlightRequest<MetaAnswer>>>>>);
 
 /// Returns the call that started before its request reached rmcp.
-pub(super) fn take(extensions: &McpExtensions) -> Option<InFlightRequest<MetaAnswer>> {
+pub(super) fn take(extensions: &McpExtensions) -> Option<Box<InFlightRequest<MetaAnswer>>> {
     extensions.get::<Parts>()?.extensions.get::<CallHandover>()?.0.lock().take()
 }
 
@@ -202,14 +202,17 @@ impl PlainCalls {
                 }
                 let origin = PlainOrigin { meta, beside, peer: Some(&session.peer) };
                 let level = session.server.log_level_for(&origin);
-                let open = session.server.open_call(call, &origin, level).0.listed_in(&session.calls, &id);
+                let what = in_flight::called(&call, false);
+                let mut open = session.server.open_call(what, call, &origin, level).0;
+                open.list_in(&session.calls, &id);
                 Some(StartedCall { open, id, level, is_stateless: false })
             }
             false => {
                 let origin = PlainOrigin { meta, beside, peer: None };
                 let server = self.stateless(request.headers(), &origin.meta, &call.name)?;
                 let level = server.log_level_for(&origin);
-                let open = server.open_call(call, &origin, level).0;
+                let what = in_flight::called(&call, true);
+                let open = server.open_call(what, call, &origin, level).0;
                 Some(StartedCall { open, id, level, is_stateless: true })
             }
         }
@@ -277,9 +280,14 @@ impl RequestOrigin for PlainOrigin<'_> {
         Some(self.beside)
     }
 
-    fn client_name(&self) -> Option<String> {
-        let told = self.meta.client_info().map(|info| info.name);
-        told.or_else(|| Some(self.peer?.peer_info()?.client_info.name.clone()))
+    fn with_client_name<T>(&self, read: impl FnOnce(&str) -> T) -> T {
+        match self.meta.client_info() {
+            Some(info) => read(&info.name),
+            None => {
+                let info = self.peer.and_then(Peer::peer_info);
+                read(info.as_ref().map_or(UNNAMED, |info| &info.client_info.name))
+            }
+        }
     }
 
     fn client_capabilities(&self) -> Option<ClientCapabilities> {
@@ -323,7 +331,7 @@ impl StartedCall {
 /// A call that is not answered yet and not yet with rmcp. If its client leaves, the call is treated as rmcp treats it: one in
 /// a session continues, a stateless one is cancelled.
 struct PendingCall {
-    left: Option<(InFlightRequest<MetaAnswer>, Request)>,
+    left: Option<(Box<InFlightRequest<MetaAnswer>>, Request)>,
     door: Arc<Door>,
     is_stateless: bool,
 }
@@ -331,15 +339,15 @@ struct PendingCall {
 impl PendingCall {
     /// Lets rmcp answer a call, whose outcome may be known already.
     async fn pass_on(mut self, outcome: Option<MetaAnswer>) -> Response {
-        let Some((open, request)) = self.left.take() else { return Response::default() };
-        let open = match outcome {
-            Some(outcome) => open.ended(outcome),
+        let Some((mut open, request)) = self.left.take() else { return Response::default() };
+        match outcome {
+            Some(outcome) => open.end(outcome),
             None if open.is_cancelled() => {
                 tokio::spawn(open.abandon());
                 return unanswered();
             }
-            None => open,
-        };
+            None => {}
+        }
         let answered = hand_over(self.door.clone(), open, request);
         if self.is_stateless {
             return answered.await;
@@ -365,7 +373,11 @@ impl Drop for PendingCall {
 }
 
 /// Lets rmcp continue a call.
-async fn hand_over(door: Arc<Door>, open: InFlightRequest<MetaAnswer>, mut request: Request) -> Response {
+async fn hand_over(
+    door: Arc<Door>,
+    open: Box<InFlightRequest<MetaAnswer>>,
+    mut request: Request,
+) -> Response {
     request.extensions_mut().insert(CallHandover(Arc::new(Mutex::new(Some(open)))));
     Box::pin(door.service.handle(request)).await.map(Body::new)
 }

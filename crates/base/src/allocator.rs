@@ -13,13 +13,16 @@ const LARGE: i32 = 2 << 20;
 ///
 /// By default, glibc keeps blocks as large as the largest one ever freed, up to 32 MB, and twice as much at the end of each
 /// thread's heap, where [`give_back`] has no effect.
-#[expect(unsafe_code, reason = "two calls, with their reason")]
+#[expect(unsafe_code, reason = "three calls, with their reason")]
 pub fn keep_little() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: mallopt(3) takes two numbers, both from its documentation, and only changes when memory is given back.
+    // SAFETY: mallopt(3) takes two numbers, both from its documentation, and only changes where freed memory goes.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * LARGE);
+        // Each thread's cache suffices for small blocks. Blocks in the bins of this mechanism are merged with their neighbours at
+        // every request for a large block, which every call makes.
+        libc::mallopt(libc::M_MXFAST, 0);
     }
 }
 

@@ -72,8 +72,13 @@ const FLAGS: [&str; 3] = [
 
 /// Whether a text has no hidden characters, as nearly every text.
 fn is_plain(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | b'\t'))
+    is_ascii_of(text, |byte| matches!(byte, b' '..=b'~' | b'\n' | b'\t'))
         || hidden(text).next().is_none() && !text.contains('\r') && !text.starts_with('\u{feff}')
+}
+
+/// Whether a test holds for every byte. Tests a block of bytes at a time, which the compiler turns into a few instructions.
+fn is_ascii_of(text: &str, is_allowed: impl Fn(u8) -> bool) -> bool {
+    text.as_bytes().chunks(32).all(|block| block.iter().fold(true, |all, byte| all & is_allowed(*byte)))
 }
 
 /// Returns the hidden characters of a text, each with its position. Leaves out the ones that writing needs: a joiner between
@@ -188,9 +193,17 @@ fn parameters(rest: &str) -> usize {
     length + usize::from(rest.as_bytes().get(length).is_some_and(|byte| matches!(byte, b'@'..=b'~')))
 }
 
+/// Whether a text is printable ASCII in one line, which [`line`] leaves as it is.
+pub fn is_one_line(text: &str) -> bool {
+    is_ascii_of(text, |byte| matches!(byte, b' '..=b'~'))
+}
+
 /// Returns a text as one line of at most `max` characters. Escapes line ends, control characters and invisible characters, so
 /// that two different names never look the same and no text starts a new line.
 pub fn line(text: &str, max: usize) -> String {
+    if text.len() <= max && is_one_line(text) {
+        return text.into();
+    }
     // Escapes only make a text longer; the excess is cut anyway.
     let head = match text.char_indices().nth(max.saturating_add(1)) {
         Some((end, _)) => &text[..end],
@@ -365,6 +378,9 @@ pub fn name(text: &str) -> String {
 
 /// Truncates a text to `max` characters and marks the cut with `...`.
 pub fn clip(text: &str, max: usize) -> String {
+    if text.len() <= max {
+        return text.into();
+    }
     match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}...", &text[..end]),
         None => text.to_string(),

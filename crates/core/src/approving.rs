@@ -63,7 +63,7 @@ impl Gateway {
             question: unasked.message.clone(),
             subject: tool.full.to_string(),
             rule: unasked.rule.clone(),
-            client: caller.client.clone(),
+            client: caller.client.to_string(),
             lasting: unasked.lasting,
             ..ApprovalQuestion::default()
         };
@@ -328,7 +328,7 @@ impl StepQuestion {
             question: self.message.clone(),
             subject: self.about.clone(),
             rule: self.rule.clone(),
-            client: caller.client.clone(),
+            client: caller.client.to_string(),
             takes_answer: self.takes_answer,
             ..ApprovalQuestion::default()
         }

@@ -23,7 +23,7 @@ use nonet_parts::{
 use nonet_schema::Schema;
 use nonet_servers::{
     catalog::{EntryKind, GATEWAY, SKILLS, Tool},
-    downstream::{BESIDE, CallControl, CallError, DeclinedRequest, ProgressSink},
+    downstream::{BESIDE, CallControl, CallError, DeclinedRequest, HeldResult, ProgressSink},
     policy::PolicyVerdict,
 };
 use nonet_text::{
@@ -245,7 +245,7 @@ impl Gateway {
         };
         let mut notes: Vec<Value> = repair_note(&prepared).into_iter().collect();
         let tool = prepared.tool.clone();
-        let label = tool.full.to_string();
+        let label = tool.full.clone();
         let cancel = CancellationToken::new();
         let sink = ProgressSink::new(caller.progress.clone());
         let last = sink.clone();
@@ -528,8 +528,7 @@ impl Gateway {
         }
         let began = Instant::now();
         let span = Span::request(call, &tool.server, &tool.name);
-        let control = CallControl { cancel, progress: Some(progress), ..CallControl::default() };
-        let answer = self.call_server(caller, prepared, timeout, control, &span).await;
+        let answer = self.call_server(caller, prepared, timeout, (cancel, progress), &span).await;
         let made = self.made(caller, &tool, answer, began.elapsed());
         span.ended(made.outcome);
         made
@@ -575,7 +574,7 @@ impl Gateway {
         caller: &Caller,
         prepared: PreparedCall,
         timeout: Option<Duration>,
-        control: CallControl,
+        (cancel, progress): (CancellationToken, ProgressSink),
         span: &Span,
     ) -> Result<CallResult, FailedCall> {
         let PreparedCall { gate, tool, params, is_rated, .. } = prepared;
@@ -598,9 +597,9 @@ impl Gateway {
         let timeout = timeout.unwrap_or(settings.timeout);
         let mut meta = caller.meta.clone();
         span.pass_on(&mut meta);
-        let asker = caller.asker.clone();
-        let owner = caller.account.id;
-        let control = CallControl { timeout, meta, asker, owner, ..control };
+        let (asker, owner) = (caller.asker.clone(), caller.account.id);
+        let (progress, held) = (Some(progress), HeldResult::default());
+        let control = CallControl { timeout, cancel, progress, meta, asker, owner, held };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
         let answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
@@ -787,15 +786,16 @@ fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
         }
         of_interest
     });
+    if declined.is_empty() {
+        return None;
+    }
     let why = declined.iter().find_map(|one| one.why.as_ref());
     let message = match why {
         Some(why) => format!("`{}` asked for this during the call, and Nonet declined: {why}.", tool.server),
         None => "The server asked for this during the call, and the client could not answer it.".into(),
     };
     let methods: Vec<&str> = declined.iter().map(|one| one.method.as_str()).collect();
-    (!methods.is_empty()).then(
-        || json!({ "kind": "request_declined", "tool": &*tool.full, "methods": methods, "message": message }),
-    )
+    Some(json!({ "kind": "request_declined", "tool": &*tool.full, "methods": methods, "message": message }))
 }
 
 /// Moves headers and the next page's address from the `_meta` of a result into a value beside the result.

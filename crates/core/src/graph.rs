@@ -381,7 +381,7 @@ impl Gateway {
             progress,
             began: Instant::now().into(),
             admission,
-            ..Run::new("run_parallel".into(), cancel.clone())
+            ..Run::new("run_parallel", cancel.clone())
         };
         let gateway = self.clone();
         let work = async move {

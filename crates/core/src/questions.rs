@@ -373,7 +373,7 @@ impl Questions {
         self.open.retain(|_, question| question.asked.elapsed() < QUESTION_AGE);
         let account = &caller.account;
         question.owner = caller.owner();
-        question.client.clone_from(&caller.client);
+        question.client = caller.client.to_string();
         let own = self.open.iter().filter(|open| open.owner.account == *account);
         let mut own: Vec<(Instant, usize, String)> =
             own.map(|open| (open.asked, open.bytes(), open.key().clone())).collect();

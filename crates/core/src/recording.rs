@@ -152,7 +152,7 @@ impl Gateway {
 fn ended_call(caller: &Caller, begun: &CallInFlight) -> FinishedCall {
     FinishedCall {
         at: unix_ms(nonet_base::clock::system_time()),
-        client: caller.client.clone(),
+        client: caller.client.to_string(),
         session: caller.session.id,
         profile: caller.session.profile.clone(),
         within: caller.within.clone(),

@@ -41,7 +41,7 @@ const CANCEL_GRACE: Duration = Duration::from_secs(2);
 /// Work that is about to run.
 pub(super) struct Run {
     /// What runs, for people.
-    pub label: String,
+    pub label: Arc<str>,
     /// When the client began to wait for it.
     pub began: Instant,
     /// Cancels the work.
@@ -58,9 +58,9 @@ pub(super) struct Run {
 
 impl Run {
     /// Creates work that begins now and reports no progress.
-    pub(super) fn new(label: String, cancel: CancellationToken) -> Self {
+    pub(super) fn new(label: impl Into<Arc<str>>, cancel: CancellationToken) -> Self {
         Self {
-            label,
+            label: label.into(),
             began: Instant::now(),
             cancel,
             progress: Arc::new(|| None),
@@ -84,7 +84,7 @@ impl Run {
         if caller.as_task != TaskMode::AtOnce {
             tokio::select! {
                 ended = &mut work => return Ok(ended.unwrap_or_else(|_| {
-                    tracing::error!(tool = self.label, "a call panicked");
+                    tracing::error!(tool = &*self.label, "a call panicked");
                     jobs::panicked().into()
                 })),
                 () = caller.cancel.cancelled() => {
@@ -104,7 +104,8 @@ impl Run {
         let running = tokio::spawn(async move { work.await.unwrap_or_else(|_| jobs::panicked().into()) });
         let Run { label, cancel, progress, admission, .. } = self;
         let place = Some(admission.into_job(&caller.account));
-        let start = JobStart { label, owner: caller.owner(), began: started, cancel, progress, place };
+        let owner = caller.owner();
+        let start = JobStart { label: label.to_string(), owner, began: started, cancel, progress, place };
         let job = adopt(jobs, caller, start, running);
         if let Some(questions) = questions {
             job.asks_by(Arc::new(questions));
@@ -180,8 +181,9 @@ pub(super) async fn handed_out(
 
 /// Creates a job that has already ended with this result.
 pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: CallResult) -> Arc<Job> {
-    let Run { label, began, cancel, progress, .. } = Run::new(label.into(), CancellationToken::new());
-    let start = JobStart { label, owner: caller.owner(), began, cancel, progress, place: None };
+    let Run { label, began, cancel, progress, .. } = Run::new(label, CancellationToken::new());
+    let (label, owner) = (label.to_string(), caller.owner());
+    let start = JobStart { label, owner, began, cancel, progress, place: None };
     let job = adopt(jobs, caller, start, tokio::spawn(async move { result }));
     job.wait(SETTLE).await;
     job

@@ -15,7 +15,7 @@ use nonet_base::allocator;
 use nonet_config::{Config, ServerSettings};
 use nonet_search::{EmbedError, Embedder, Graph, Index, Settings, SharedVectors};
 use nonet_servers::{
-    catalog::{CatalogSource, GATEWAY, Listing},
+    catalog::{Catalog, CatalogSource, GATEWAY, Listing},
     downstream::{Connection, ServerUpdate},
     pins::Pins,
 };
@@ -160,7 +160,10 @@ impl Publisher {
         life: Lifetime,
     ) -> Arc<Publisher> {
         let own = CatalogSource { server: GATEWAY.into(), listing: Arc::new(own), settings: None };
-        let snapshot = Snapshot::empty(config).updated([own], config, 0);
+        // No index yet: the handshake needs none, and the first lists come with one.
+        let names = Arc::new(Namespaces::new(names_of(config)));
+        let catalog = Arc::new(Catalog::default().updated([own], &config.policies, &names));
+        let snapshot = Snapshot::unindexed(catalog, config, 0);
         Arc::new(Publisher {
             snapshot: ArcSwap::from_pointee(snapshot),
             indexing: watch::Sender::new(Indexing::default()),
@@ -237,6 +240,16 @@ impl Publisher {
     /// Waits until keyword search covers the last known lists, if they are being read.
     pub async fn searchable(&self) {
         self.wait_for(|now| matches!(now, RecallState::Idle | RecallState::Indexed)).await;
+    }
+
+    /// Indexes the published catalogue here and now, if a search comes before its index.
+    pub fn index_early(&self, config: &Config) {
+        let now = self.snapshot();
+        if now.index.documents().len() < now.tools.len() {
+            let indexed = now.indexed(now.catalog.clone(), config, now.generation);
+            // Otherwise, a newer one was published meanwhile.
+            let _ = self.snapshot.compare_and_swap(&now, Arc::new(indexed));
+        }
     }
 
     /// Records that the last known lists are indexed.
@@ -320,8 +333,8 @@ impl Publisher {
             let catalog = Arc::new(before.catalog.updated(sources, &world.config.policies, &names));
             catalog.warn_of_clashes(&before.catalog);
             if before.generation == 0 {
-                let unindexed = Arc::new(Index::new(Vec::new(), &world.config.embedder));
-                publisher.snapshot.store(Arc::new(Snapshot::new(catalog.clone(), unindexed, generation)));
+                let unindexed = Snapshot::unindexed(catalog.clone(), &world.config, generation);
+                publisher.snapshot.store(Arc::new(unindexed));
                 publisher.recalled.send_if_modified(|now| {
                     let reading = *now == RecallState::Reading;
                     *now = if reading { RecallState::Listed } else { *now };

@@ -400,7 +400,7 @@ pub struct Caller {
     /// Whether it belongs to work that already has its place in the quotas.
     pub is_admitted: bool,
     /// The client's name, for the log.
-    pub client: String,
+    pub client: Arc<str>,
     /// Cancelled when the client cancels the request or leaves.
     pub cancel: CancellationToken,
     /// Receives progress, if the client asked for it.

@@ -48,8 +48,12 @@ pub struct ProfileView {
 impl Snapshot {
     /// Creates an empty snapshot.
     pub fn empty(config: &Config) -> Snapshot {
-        let index = Index::new(Vec::new(), &config.embedder);
-        Snapshot::new(Arc::default(), Arc::new(index), 0)
+        Snapshot::unindexed(Arc::default(), config, 0)
+    }
+
+    /// Creates a snapshot whose index is still empty.
+    pub fn unindexed(catalog: Arc<Catalog>, config: &Config, generation: u64) -> Snapshot {
+        Snapshot::new(catalog, Arc::new(Index::new(Vec::new(), &config.embedder)), generation)
     }
 
     /// Builds the snapshot of these lists, without vectors. The cost depends only on the changes.
