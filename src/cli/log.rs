@@ -64,11 +64,25 @@ pub(super) fn start(cli: &Cli, serves: bool) -> anyhow::Result<Log> {
     };
     let (writer, guard) = writer(file, serves, form)?;
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(coloured);
-    Ok(match form {
+    let log = match form {
         Form::Json => install(lines.json(), filter, guard),
         Form::Coloured => install(lines, filter, guard),
         Form::Plain => install(lines.event_format(PlainFormat), filter, guard),
-    })
+    };
+    log_panics();
+    Ok(log)
+}
+
+/// Logs panics, in whatever task or thread: a log file and a log of JSON have them too. Without a log, or where a backtrace is asked
+/// for, they go to stderr as usual.
+fn log_panics() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tracing::error!("a fault in Nonet itself, please report it: {panic}");
+        if !tracing::enabled!(tracing::Level::ERROR) || std::env::var_os("RUST_BACKTRACE").is_some() {
+            usual(panic);
+        }
+    }));
 }
 
 #[cfg(not(feature = "otel"))]
@@ -448,6 +462,23 @@ mod tests {
         assert_eq!(plain, default);
         assert_eq!(plain.len(), 3);
         assert!(plain[2].ends_with(": in spans"), "{plain:?}");
+    }
+
+    #[test]
+    fn a_panic_is_in_the_log() {
+        let to = Arc::<Mutex<Vec<u8>>>::default();
+        let written = to.clone();
+        let log = tracing_subscriber::fmt().json().with_writer(move || Shared(to.clone())).finish();
+        tracing::subscriber::with_default(log, || {
+            log_panics();
+            let panicked = std::panic::catch_unwind(|| panic!("of this test"));
+            drop(std::panic::take_hook());
+            assert!(panicked.is_err());
+        });
+        let written = String::from_utf8(written.lock().unwrap().clone()).unwrap();
+        let entry: serde_json::Value = serde_json::from_str(&written).expect("one entry");
+        let message = entry["fields"]["message"].as_str().expect("a text");
+        assert!(message.contains("src/cli/log.rs:") && message.contains("of this test"), "{message}");
     }
 
     struct Shared(Arc<Mutex<Vec<u8>>>);

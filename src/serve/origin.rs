@@ -45,11 +45,9 @@ impl RequestOrigin for RequestContext<RoleServer> {
     }
 
     fn with_client_name<T>(&self, read: impl FnOnce(&str) -> T) -> T {
-        let told = self.meta.client_info();
-        let of_session = || self.peer.peer_info().filter(|_| !self.is_stateless());
-        match told {
+        match self.meta.client_info() {
             Some(info) => read(&info.name),
-            None => read(of_session().as_ref().map_or(UNNAMED, |info| &info.client_info.name)),
+            None => read(self.peer.peer_info().as_ref().map_or(UNNAMED, |info| &info.client_info.name)),
         }
     }
 

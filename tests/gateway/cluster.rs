@@ -223,7 +223,7 @@ fn what_a_stateless_client_is_asked_is_answered_at_any_replica() {
     let bank = |name: &str| {
         let script = json!({ "tools": [{ "name": "pay" }] });
         let policy = "[servers.bank.tools.pay]\npolicy = 'approve'\n";
-        Setup::new().toml(&redis.toml(name)).server("bank", script).toml(policy).serve_program()
+        Setup::new().toml(&redis.toml(name)).server("bank", script).toml(policy).serve()
     };
     let (one, two) = (bank("one"), bank("two"));
     for site in [&one, &two] {

@@ -53,7 +53,7 @@ async fn the_stated_concurrency_of_a_remote_server_holds_for_all_replicas() {
 fn check_and_metrics_tell_what_differs_between_replicas() {
     let Some(redis) = RedisServer::start() else { return };
     let tools = json!({ "tools": [{ "name": "echo" }] });
-    let one = Setup::new().toml(&redis.toml("one")).server("shop", tools.clone()).serve_program();
+    let one = Setup::new().toml(&redis.toml("one")).server("shop", tools.clone()).serve();
     WebClient::new(&one.address, "/mcp").until_ready("shop");
     let metrics = http(&one.address, "GET", "/metrics", &[], "").body;
     for line in [

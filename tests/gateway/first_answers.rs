@@ -114,7 +114,7 @@ fn a_server_that_is_ready_can_be_called() {
 #[test]
 fn a_wrong_name_of_a_ready_server_is_unknown_at_once_while_another_hangs() {
     let setup = Setup::new().server("shop", shop()).server("hangs", json!({ "never_answer": true }));
-    let mut client = setup.start_program();
+    let mut client = setup.start();
     client.until_ready("shop");
     for name in ["shop.bye", "shop__bye", "Shop/bye", "mcp__nonet__shop__bye"] {
         let began = std::time::Instant::now();

@@ -12,12 +12,9 @@ use crate::{
     web::{Site, WebClient, http, modern, own_header},
 };
 
-fn serve(limits: &str) -> Site {
+fn good(limits: &str) -> Setup {
     let tools = json!([{ "name": "text", "on": { "size": 90_000 } }, { "name": "echo" }]);
-    Setup::new()
-        .server("good", json!({ "tools": tools }))
-        .toml(&format!("[limits]\n{limits}"))
-        .serve_program()
+    Setup::new().server("good", json!({ "tools": tools })).toml(&format!("[limits]\n{limits}"))
 }
 
 fn connect(site: &Site) -> TcpStream {
@@ -36,7 +33,7 @@ fn read_all(mut stream: TcpStream) -> String {
 
 #[test]
 fn whoever_sends_slowly_is_not_waited_for() {
-    let site = serve("header_timeout = '300ms'\nbody_timeout = '300ms'");
+    let site = good("header_timeout = '300ms'\nbody_timeout = '300ms'").serve();
     let silent = connect(&site);
     let mut slow = connect(&site);
     slow.write_all(b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-").expect("it reads");
@@ -72,7 +69,7 @@ fn proven(site: &Site) -> (TcpStream, String) {
 
 #[test]
 fn connections_with_a_token_are_limited_and_come_back() {
-    let site = serve("connections = 8\nconnections_per_address = 4");
+    let site = good("connections = 8\nconnections_per_address = 4").serve();
     let held: Vec<_> = (0..4).map(|_| proven(&site)).collect();
     assert!(held.iter().all(|(_, status)| status == "HTTP/1.1 200"), "{held:?}");
     let mut fifth = connect(&site);
@@ -87,7 +84,7 @@ fn connections_with_a_token_are_limited_and_come_back() {
 
 #[test]
 fn connections_without_a_token_lock_out_nobody() {
-    let site = serve("");
+    let site = good("").serve();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("good");
     // Silent ones, and ones that were answered without a token.
@@ -103,7 +100,7 @@ fn connections_without_a_token_lock_out_nobody() {
 
 #[test]
 fn a_connection_that_sends_nothing_is_closed_soon() {
-    let site = serve("first_byte_timeout = '300ms'");
+    let site = good("first_byte_timeout = '300ms'").serve();
     read_all(connect(&site));
     let mut client = WebClient::new(&site.address, "/mcp");
     assert_eq!(client.status("ping"), 200);
@@ -111,7 +108,7 @@ fn a_connection_that_sends_nothing_is_closed_soon() {
 
 #[test]
 fn behind_a_trusted_proxy_each_client_has_its_own_limit() {
-    let site = serve("connections_per_address = 4\ntrusted_proxies = ['127.0.0.0/8']");
+    let site = good("connections_per_address = 4\ntrusted_proxies = ['127.0.0.0/8']").serve();
     let begin = |client: &str, length: usize| {
         let mut stream = connect(&site);
         let head = format!(
@@ -139,8 +136,7 @@ fn behind_a_trusted_proxy_each_client_has_its_own_limit() {
 #[test]
 fn a_new_session_lives_however_many_were_left_open() {
     let tools = json!([{ "name": "echo" }]);
-    let site =
-        Setup::new().server("good", json!({ "tools": tools })).toml("[quotas]\nsessions = 3").serve_program();
+    let site = Setup::new().server("good", json!({ "tools": tools })).toml("[quotas]\nsessions = 3").serve();
     let open = || WebClient::new(&site.address, "/mcp");
     let mut used = open();
     used.until_ready("good");
@@ -166,7 +162,7 @@ fn a_new_session_lives_however_many_were_left_open() {
 
 #[test]
 fn every_route_wants_a_host_of_its_own() {
-    let site = serve("");
+    let site = good("").serve();
     let with = |path: &str, host: &str| http(&site.address, "GET", path, &[("host", host)], "").status;
     for path in ["/metrics", "/readyz", "/healthz", "/ui"] {
         assert_eq!(with(path, "evil.example.com"), 403, "{path}");
@@ -183,7 +179,7 @@ fn every_route_wants_a_host_of_its_own() {
 
 #[test]
 fn an_id_beyond_64_bits_is_answered() {
-    let site = serve("");
+    let site = good("").serve();
     let client = WebClient::new(&site.address, "/mcp");
     let session = [("mcp-session-id", client.session.as_str())];
     let body = r#"{"jsonrpc":"2.0","id":123456789012345678901234567890,"method":"ping"}"#;
@@ -196,7 +192,7 @@ fn an_id_beyond_64_bits_is_answered() {
 
 #[test]
 fn large_arguments_over_http_arrive_whole_and_a_large_ping_does_not() {
-    let site = serve("");
+    let site = good("").serve();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("good");
     let many: Vec<usize> = (0..150_000).collect();
@@ -215,7 +211,7 @@ fn large_arguments_over_http_arrive_whole_and_a_large_ping_does_not() {
 /// Unread streams fill no memory and delay nobody else.
 #[test]
 fn streams_that_nobody_reads_cost_little() {
-    let site = serve("connections = 300\nconnections_per_address = 280");
+    let site = good("connections = 300\nconnections_per_address = 280").serve_program();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("good");
     let mut unread = Vec::new();
@@ -253,7 +249,7 @@ fn streams_that_nobody_reads_cost_little() {
 #[ignore = "takes minutes, and prints a figure"]
 #[cfg(target_os = "linux")]
 fn sessions_leave_little_behind() {
-    let site = serve("");
+    let site = good("").serve_program();
     let cycle = || {
         let mut client = WebClient::new(&site.address, "/mcp");
         client.request("tools/list", json!({}));

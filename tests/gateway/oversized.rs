@@ -145,7 +145,7 @@ async fn a_list_that_is_too_long_is_cut() {
 
 #[test]
 fn a_request_of_a_client_that_is_too_large_is_refused_and_the_next_is_not() {
-    let mut client = Setup::new().start_program();
+    let mut client = Setup::new().start();
     let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
     for (arguments, part) in [
         (format!("\"{}\"", text(5 * MIB)), "longer than the limit of 4194304 bytes"),

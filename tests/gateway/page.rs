@@ -7,10 +7,10 @@ use crate::{
     web::{Reply, Site, WebClient, first_events, http},
 };
 
-fn shop(gateway: &str) -> Site {
+fn shop(gateway: &str) -> Setup {
     let tools = json!([{ "name": "buy", "description": "Buys a thing" }, { "name": "who", "on": { "counter": true } }]);
     let script = json!({ "tools": tools, "stderr_lines": ["the shop opens"] });
-    Setup::new().server("shop", script).gateway(gateway).serve_program()
+    Setup::new().server("shop", script).gateway(gateway)
 }
 
 fn get(site: &Site, path: &str, token: &str) -> Reply {
@@ -30,7 +30,7 @@ fn assert_private(reply: &Reply) {
 
 #[test]
 fn no_browser_keeps_what_the_page_asks() {
-    let site = shop("");
+    let site = shop("").serve();
     let token = site.page_token();
     for path in ["/ui/api/state", "/ui/api/search?q=buy", "/ui/api/waiting"] {
         assert_private(&get(&site, path, &token));
@@ -40,7 +40,7 @@ fn no_browser_keeps_what_the_page_asks() {
 
 #[test]
 fn the_page_is_one_file_under_a_strict_policy() {
-    let site = shop("");
+    let site = shop("").serve();
     let page = http(&site.address, "GET", "/ui", &[], "");
     assert_eq!(page.status, 200);
     assert!(page.body.len() < 150_000 && page.body.contains("<script>"), "{} bytes", page.body.len());
@@ -54,7 +54,7 @@ fn the_page_is_one_file_under_a_strict_policy() {
 
 #[test]
 fn its_figures_are_for_those_who_have_the_token() {
-    let site = shop("");
+    let site = shop("").serve_program();
     let token = site.page_token();
     for bad in ["", "guess"] {
         for path in ["/ui/api/state", "/ui/api/search?q=x", "/ui/api/calls"] {
@@ -78,7 +78,7 @@ fn its_figures_are_for_those_who_have_the_token() {
 
 #[test]
 fn a_server_is_restarted_held_and_let_go_from_the_page() {
-    let site = shop("");
+    let site = shop("").serve_program();
     let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
@@ -114,7 +114,7 @@ fn a_server_is_restarted_held_and_let_go_from_the_page() {
 
 #[test]
 fn metrics_and_health_are_there_besides_the_page() {
-    let site = shop("");
+    let site = shop("").serve();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
     client.call("execute_tool", json!({ "name": "shop.buy" }));
@@ -142,7 +142,7 @@ fn call_of(site: &Site, token: &str, tool: &str) -> Value {
 
 #[test]
 fn a_call_is_opened_with_its_params_and_its_result_but_without_secrets() {
-    let site = shop("");
+    let site = shop("").serve();
     let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
@@ -176,7 +176,7 @@ fn a_call_is_opened_with_its_params_and_its_result_but_without_secrets() {
     assert!(opened.get("command").is_none(), "{opened}");
     assert_eq!(get(&site, "/ui/api/calls/9999", &token).status, 404);
 
-    let site = shop("keep_calls = false");
+    let site = shop("keep_calls = false").serve();
     let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
@@ -193,7 +193,7 @@ fn the_beginning_of_a_long_result_has_no_secrets_either() {
         "secret": "last panda ".repeat(1_000),
     });
     let tools = json!([{ "name": "much", "on": { "text": text.to_string() } }]);
-    let site = Setup::new().server("shop", json!({ "tools": tools })).serve_program();
+    let site = Setup::new().server("shop", json!({ "tools": tools })).serve();
     let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
@@ -219,7 +219,7 @@ fn what_clients_were_spared_is_added_up() {
     let site = Setup::new()
         .server("shop", json!({ "tools": tools }))
         .gateway("max_result_bytes = 2000\ntool_injection = 'discovery'")
-        .serve_program();
+        .serve();
     let token = site.page_token();
     let mut client = WebClient::new(&site.address, "/mcp");
     client.until_ready("shop");
@@ -240,7 +240,7 @@ fn what_clients_were_spared_is_added_up() {
 
 #[test]
 fn the_page_can_be_switched_off() {
-    let site = shop("page = false");
+    let site = shop("page = false").serve();
     assert_eq!(http(&site.address, "GET", "/ui", &[], "").status, 404);
     assert_eq!(http(&site.address, "GET", "/healthz", &[], "").status, 200);
 }

@@ -154,7 +154,7 @@ fn a_profile_limits_what_is_passed() {
 
 #[test]
 fn a_stateless_client_gets_what_its_era_wants() {
-    let site = office().serve_program();
+    let site = office().serve();
     let listed = eventually("both servers have listed", || {
         let listed = modern(&site.address, "resources/list", json!({})).result();
         (listed["resources"].as_array()?.len() == 3).then_some(listed)
@@ -173,7 +173,7 @@ fn a_stateless_client_gets_what_its_era_wants() {
 #[test]
 fn clients_are_told_when_lists_change() {
     let setup = office();
-    let mut client = setup.start_program_silently();
+    let mut client = setup.start_silently();
     let answer = client.initialize("2025-11-25", json!({}));
     let capabilities = &answer["result"]["capabilities"];
     assert_eq!(capabilities["resources"]["listChanged"], true, "{capabilities}");
@@ -245,7 +245,7 @@ fn a_client_hears_of_changes_at_a_stateless_server() {
 
 #[test]
 fn a_stateless_client_hears_of_changes_by_its_subscription() {
-    let mut client = changing("legacy").start_program_silently();
+    let mut client = changing("legacy").start_silently();
     let call = |client: &mut Client, tool: &str| {
         client.modern(
             "tools/call",

@@ -435,7 +435,7 @@ fn a_token_of_a_narrow_profile_neither_sees_nor_calls_what_changes_the_gateway()
     let token = |profile: &str| format!("token-of-{profile}-0123456789");
     let tables =
         profiles.map(|(name, keys)| format!("[profiles.{name}]\n{keys}\ntokens = ['{}']\n", token(name)));
-    let site = Setup::new().gateway(ALLOWED).server("shop", shop()).toml(&tables.concat()).serve_program();
+    let site = Setup::new().gateway(ALLOWED).server("shop", shop()).toml(&tables.concat()).serve();
     WebClient::with_token(&site.address, "/mcp", &token("free")).until_ready("shop");
     for (name, _) in profiles {
         let mut client = WebClient::with_token(&site.address, "/mcp", &token(name));

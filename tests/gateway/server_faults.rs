@@ -15,7 +15,14 @@ fn good() -> Value {
 }
 
 fn beside(name: &str, script: Value) -> Client {
-    let mut client = Setup::new().server("good", good()).server(name, script).start_program();
+    until_good(with_good(name, script).start())
+}
+
+fn with_good(name: &str, script: Value) -> Setup {
+    Setup::new().server("good", good()).server(name, script)
+}
+
+fn until_good(mut client: Client) -> Client {
     client.until_ready("good");
     client
 }
@@ -27,7 +34,7 @@ fn is_fine(client: &mut Client) {
 #[test]
 fn a_crash_during_a_call_is_told_and_healed() {
     let tools = json!([{ "name": "crash", "on": [{ "crash": true }, { "text": "again" }] }, { "name": "count", "on": { "counter": true } }]);
-    let mut client = beside("bad", json!({ "tools": tools }));
+    let mut client = until_good(with_good("bad", json!({ "tools": tools })).start_program());
     client.until_ready("bad");
     let before = json_of(&client.execute("bad.count", json!({})));
     let fault = client.fault("bad.crash", json!({}));
@@ -75,8 +82,8 @@ fn a_tool_of_a_server_that_was_never_reached_is_out_of_reach_and_not_unknown() {
 
 #[test]
 fn a_server_that_exits_at_once_is_down_with_what_it_said_last() {
-    let mut client =
-        beside("bad", json!({ "exit_at_start": 3, "stderr_lines": ["first", "the licence is missing"] }));
+    let script = json!({ "exit_at_start": 3, "stderr_lines": ["first", "the licence is missing"] });
+    let mut client = until_good(with_good("bad", script).start_program());
     client.until("bad", "down");
     eventually("the reason names the exit code and the last words", || {
         let error = client.server("bad")["last_error"].as_str()?.to_string();

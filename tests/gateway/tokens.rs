@@ -304,7 +304,7 @@ fn without_tokens_in_the_file_the_users_own_token_is_made_and_needed() {
 #[test]
 fn sessions_with_the_users_token_keep_their_tasks_apart() {
     let late = json!({ "tools": [{ "name": "late", "on": { "delay_ms": 30_000 } }] });
-    let site = Setup::new().server("shop", late).serve_program();
+    let site = Setup::new().server("shop", late).serve();
     let (mut one, mut other) = (WebClient::new(&site.address, "/mcp"), WebClient::new(&site.address, "/mcp"));
     one.until_ready("shop");
     let task = one.answer("execute_tool", json!({ "name": "shop.late", "background": true }));
