@@ -256,7 +256,7 @@ impl DroppedEntries {
 impl<W: Write> Write for OneLine<W> {
     /// The log passes each entry in one piece.
     fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
-        // `from_utf8_lossy` takes ten times as long where there is no error.
+        // `from_utf8_lossy` takes several times as long where there is no error.
         let mut text =
             std::str::from_utf8(entry).map_or_else(|_| String::from_utf8_lossy(entry), Cow::Borrowed);
         if self.form == Form::Json {

@@ -45,6 +45,14 @@ async fn a_search_answers_in_a_few_lines() {
 }
 
 #[tokio::test]
+async fn a_search_that_comes_before_the_first_index_finds_what_is_there() {
+    let inside = Setup::new().open_at_once();
+    let found = inside.answer("search_tools", json!({ "query": "gateway.fetch_result" })).await;
+    assert_eq!(inside.gateway.snapshot().generation, 0, "it came first");
+    assert_eq!(names(&found["results"]).first(), Some(&"gateway.fetch_result"), "{found}");
+}
+
+#[tokio::test]
 async fn a_search_finds_by_name_words_parameters_and_aliases() {
     let inside = office().await;
     for (query, expected) in [

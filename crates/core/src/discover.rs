@@ -145,6 +145,7 @@ impl Gateway {
         let began = Instant::now();
         let span = caller.meta_span("search_tools");
         self.searchable().await;
+        self.publisher.index_early(&self.config());
         self.fresh_skills().await;
         let gate = self.gate(&caller.session);
         let snapshot = &gate.snapshot;

@@ -477,7 +477,6 @@ impl Gateway {
     /// Waits until keyword search covers the last known lists, if they are being read.
     pub async fn searchable(&self) {
         self.publisher.searchable().await;
-        self.publisher.index_early(&self.config());
     }
 
     /// Waits until the catalogue contains everything that the servers have listed so far.
