@@ -16,7 +16,7 @@ use bytes::Bytes;
 use nonet_base::json::set_member;
 use nonet_wire::{
     HeavyParse, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageHead, MessageKind,
-    RefusedMessage, ScannedMessage, SizeLimit, Weight,
+    MessageStart, RefusedMessage, ScannedMessage, SizeLimit, Weight,
 };
 use rmcp::{
     RoleServer,
@@ -288,7 +288,7 @@ impl UnreadableMessage {
 /// Reads one message.
 fn read(line: Bytes, limits: &Limits) -> Result<ReadMessage, UnreadableMessage> {
     let scanned = ScannedMessage::of(line, limits.of_client.values);
-    let message = match scanned.within(|head| of_client(head, limits)) {
+    let message = match scanned.within(|start| of_client(start, limits)) {
         Ok(message) => message,
         Err(RefusedMessage { head, fault, bytes }) if fault.is_syntax() => {
             let begins = bytes.trim_ascii_start().first();
@@ -331,9 +331,9 @@ fn read(line: Bytes, limits: &Limits) -> Result<ReadMessage, UnreadableMessage> 
 }
 
 /// Returns the size limit of a client's message. Arguments of calls are parsed once; rmcp parses everything else many times.
-pub(super) fn of_client(head: &MessageHead, limits: &Limits) -> SizeLimit {
+pub(super) fn of_client(start: &MessageStart<'_>, limits: &Limits) -> SizeLimit {
     let SizeLimit { bytes, values } = limits.of_client;
-    match head.method.as_deref() {
+    match start.method().as_deref() {
         Some("tools/call") => limits.of_client,
         _ => SizeLimit { bytes, values: values / 10 },
     }

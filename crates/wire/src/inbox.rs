@@ -11,7 +11,7 @@ use rmcp::model::RequestId;
 
 use super::{
     Limits, MessageFault, SizeLimit,
-    message::{Message, MessageHead, MessageKind, RefusedMessage, ScannedMessage},
+    message::{Message, MessageHead, MessageKind, MessageStart, RefusedMessage, ScannedMessage},
     scan::{MemberRanges, elements},
     sse::{EventData, StreamEvent},
 };
@@ -37,23 +37,24 @@ pub trait Expectations {
 }
 
 /// Returns the size limit of a message with this beginning.
-fn bound(head: &MessageHead, awaited: &impl Expectations) -> SizeLimit {
+fn bound(start: &MessageStart<'_>, awaited: &impl Expectations) -> SizeLimit {
     let limits = awaited.limits();
-    match (&head.id, head.kind) {
+    match (start.kind(), start.id()) {
         // Its messages are checked one by one. Only one old revision has batches, and none contains results that large.
-        _ if head.is_batch => limits.page,
-        // The id of its request is at the end.
-        (None, MessageKind::Result) => limits.answer,
-        (Some(id), MessageKind::Result | MessageKind::Other) => {
-            serde_json::from_str(id).ok().and_then(|id| awaited.bound(&id)).unwrap_or(limits.of_server)
+        _ if start.is_batch() => limits.page,
+        (MessageKind::Result | MessageKind::Other, Some(id)) => {
+            awaited.bound(&id).unwrap_or(limits.of_server)
         }
+        // The id of its request is at the end.
+        (MessageKind::Result, None) if start.id_text().is_none() => limits.answer,
         _ => limits.of_server,
     }
 }
 
 /// Returns the byte limit of a message with this beginning, for [`super::LineReader::next_within`].
 pub fn judge(beginning: &[u8], awaited: &impl Expectations) -> usize {
-    bound(&MessageHead::of(beginning), awaited).bytes
+    let (members, _) = MemberRanges::find(beginning, usize::MAX);
+    bound(&MessageStart::of(beginning, &members), awaited).bytes
 }
 
 /// The result of scanning a text.
@@ -132,7 +133,7 @@ impl Inbox {
     }
 
     fn take_one(&mut self, scanned: ScannedMessage, awaited: &impl Expectations) {
-        match scanned.within(|head| bound(head, awaited)) {
+        match scanned.within(|start| bound(start, awaited)) {
             Ok(message) => self.ready.push_back(message),
             Err(RefusedMessage { head, fault, bytes })
                 if fault.is_syntax() && head.kind == MessageKind::Other =>
@@ -150,7 +151,7 @@ impl Inbox {
     /// Takes the beginning of a message that is too long. Its request fails, if the beginning identifies it.
     pub fn too_long(&mut self, beginning: &[u8], awaited: &impl Expectations) {
         let head = MessageHead::of(beginning);
-        let fault = MessageFault::TooLong(bound(&head, awaited).bytes);
+        let fault = MessageFault::TooLong(judge(beginning, awaited));
         self.note(&format!("{fault}; skipped"), beginning);
         let said = error_excerpt(&head, beginning);
         match head.id {

@@ -20,7 +20,7 @@ pub use self::{
     heavy::{HeavyParse, MemoryShare, Weight, off_thread},
     inbox::{Expectations, Inbox, Scan, error_excerpt, judge, scan},
     lines::{Line, LineReader, LineWriter},
-    message::{Message, MessageHead, MessageKind, RefusedMessage, ScannedMessage, VERSION_KEY},
+    message::{Message, MessageHead, MessageKind, MessageStart, RefusedMessage, ScannedMessage, VERSION_KEY},
     scan::JsonFlaw,
     sse::{BodyStream, EventData, EventReader, StreamEvent},
 };

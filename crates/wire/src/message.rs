@@ -63,12 +63,16 @@ impl ScannedMessage {
     }
 
     /// Returns the message, if it is within its limit, which may depend on the message's kind.
-    pub fn within(self, bound: impl FnOnce(&MessageHead) -> SizeLimit) -> Result<Message, RefusedMessage> {
+    pub fn within(
+        self,
+        bound: impl FnOnce(&MessageStart<'_>) -> SizeLimit,
+    ) -> Result<Message, RefusedMessage> {
         let Self { bytes, members, values } = self;
-        let head = MessageHead::found(&bytes, &members);
-        match bound(&head).check(bytes.len(), values) {
+        let start = MessageStart::of(&bytes, &members);
+        match bound(&start).check(bytes.len(), values) {
             Ok(values) => Ok(Message { bytes, members, values }),
             Err(fault) => {
+                let head = start.to_head();
                 // The scan ended at the flaw, and the id may come after it.
                 let tail = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL)..]);
                 Err(RefusedMessage { head: head.with_tail(&tail), fault, bytes })
@@ -277,6 +281,57 @@ fn text<'a>(bytes: &'a [u8], at: &Range<usize>) -> Option<Cow<'a, str>> {
     }
 }
 
+/// The beginning of a message, or all of it, before its limit is known. Nothing in it is read before it is needed.
+#[derive(Clone, Copy, Debug)]
+pub struct MessageStart<'a> {
+    bytes: &'a [u8],
+    members: &'a MemberRanges,
+}
+
+impl<'a> MessageStart<'a> {
+    pub(super) fn of(bytes: &'a [u8], members: &'a MemberRanges) -> Self {
+        Self { bytes, members }
+    }
+
+    /// Returns the kind, as [`MessageHead::kind`] has it.
+    pub fn kind(&self) -> MessageKind {
+        match (kind(self.members), &self.members.params) {
+            (MessageKind::Other, Some(_)) => MessageKind::Notification,
+            (kind, _) => kind,
+        }
+    }
+
+    /// Returns the id, if it is whole and of a type that ids have here.
+    pub fn id(&self) -> Option<RequestId> {
+        serde_json::from_slice(self.whole_id()?).ok()
+    }
+
+    /// Returns the id as JSON: a number or a string.
+    pub fn id_text(&self) -> Option<String> {
+        id_text(self.whole_id()?).filter(|id| !id.starts_with(['{', '[', 't', 'f']))
+    }
+
+    /// An id that ends with the bytes may be cut off.
+    fn whole_id(&self) -> Option<&'a [u8]> {
+        self.members.id.clone().filter(|at| at.end < self.bytes.len()).map(|at| &self.bytes[at])
+    }
+
+    /// Returns the method, if the text contains it whole.
+    pub fn method(&self) -> Option<Cow<'a, str>> {
+        text(self.bytes, self.members.method.as_ref()?)
+    }
+
+    /// Returns whether the text begins with `[`.
+    pub fn is_batch(&self) -> bool {
+        self.bytes.trim_ascii_start().first() == Some(&b'[')
+    }
+
+    fn to_head(self) -> MessageHead {
+        let method = self.method().map(Cow::into_owned);
+        MessageHead { kind: self.kind(), id: self.id_text(), method, is_batch: self.is_batch() }
+    }
+}
+
 /// What is known about a message from its beginning, or about an unusable one.
 #[derive(Debug)]
 pub struct MessageHead {
@@ -294,19 +349,7 @@ pub struct MessageHead {
 impl MessageHead {
     /// Reads as much as the beginning of a message contains.
     pub fn of(bytes: &[u8]) -> Self {
-        Self::found(bytes, &MemberRanges::find(bytes, usize::MAX).0)
-    }
-
-    fn found(bytes: &[u8], members: &MemberRanges) -> Self {
-        let kind = match (kind(members), &members.params) {
-            (MessageKind::Other, Some(_)) => MessageKind::Notification,
-            (kind, _) => kind,
-        };
-        // An id that ends with the bytes may be cut off.
-        let id = members.id.clone().filter(|at| at.end < bytes.len());
-        let id = id.and_then(|at| id_text(&bytes[at])).filter(|id| !id.starts_with(['{', '[', 't', 'f']));
-        let method = members.method.as_ref().and_then(|at| text(bytes, at)).map(Cow::into_owned);
-        Self { kind, id, method, is_batch: bytes.trim_ascii_start().first() == Some(&b'[') }
+        MessageStart::of(bytes, &MemberRanges::find(bytes, usize::MAX).0).to_head()
     }
 
     /// Returns this head with the id from the end of the message, if the beginning had none.

@@ -704,7 +704,7 @@ impl Body {
         let (scanned, _) = off_thread(Weight::of(text.len()), move || ScannedMessage::of(text, most)).await;
         let (bound, of_error) = (self.bound, limits.of_server);
         let refused = self.status.is_client_error() || self.status.is_server_error();
-        match scanned.within(|head| if head.kind == MessageKind::Error { of_error } else { bound }) {
+        match scanned.within(|start| if start.kind() == MessageKind::Error { of_error } else { bound }) {
             Ok(answer) if !refused || answer.kind() == MessageKind::Error => Ok(answer),
             Ok(_) => {
                 let text = said(self.status, &self.bytes);
