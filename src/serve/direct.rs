@@ -170,7 +170,7 @@ fn answer(id: &RequestId, called: Result<CallReply, ErrorData>) -> serde_json::R
     let id_text = serde_json::to_string(id)?;
     Ok(match called {
         Ok(called) => {
-            let before = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id_text},\"result\":");
+            let before = ["{\"jsonrpc\":\"2.0\",\"id\":", &id_text, ",\"result\":"].concat();
             called.written(before.as_bytes(), b"}\n")
         }
         Err(error) => {

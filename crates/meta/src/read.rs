@@ -158,6 +158,12 @@ impl MetaCall<'_> {
 
     /// Reads arguments under their own names, as leniently as any tool's.
     pub(super) fn read_named<T: DeserializeOwned>(&mut self) -> Result<T, Fault> {
+        let fields = self.read_fields()?;
+        self.converted(fields)
+    }
+
+    /// Checks arguments under their own names against the schema, and repairs them.
+    pub(super) fn read_fields(&mut self) -> Result<Map<String, Value>, Fault> {
         let tool = self.tool;
         let given = Value::Object(std::mem::take(&mut self.arguments));
         let ValidParams { params, repaired } = tool.schema.read(given).map_err(|misfit| {
@@ -175,8 +181,13 @@ impl MetaCall<'_> {
             if helps { fault.next(tool.name, Value::Object(misfit.example)) } else { fault }
         })?;
         self.changes.extend(repaired);
-        serde_json::from_value(Value::Object(params)).map_err(|error| {
-            let message = format!("The arguments do not fit `{}`: {error}.", tool.name);
+        Ok(params)
+    }
+
+    /// Converts checked arguments to their type.
+    pub(super) fn converted<T: DeserializeOwned>(&self, fields: Map<String, Value>) -> Result<T, Fault> {
+        serde_json::from_value(Value::Object(fields)).map_err(|error| {
+            let message = format!("The arguments do not fit `{}`: {error}.", self.tool.name);
             Fault::new(FaultCode::InvalidParams, message)
         })
     }
@@ -254,9 +265,11 @@ impl MetaCall<'_> {
 /// Whether a call has a name and an object of params, or a filter instead, and only its own keys.
 fn is_plain(own: &[&str], call: &Value) -> bool {
     call.as_object().is_some_and(|fields| {
-        let is_call = fields.get("name").is_some_and(Value::is_string)
-            && fields.get("params").is_some_and(Value::is_object);
-        let is_filter = || fields.get("filter").is_some_and(Value::is_string) && !fields.contains_key("name");
+        // With a handful of keys, comparing them costs less than hashing one.
+        let has =
+            |name: &str, is: fn(&Value) -> bool| fields.iter().any(|(key, value)| key == name && is(value));
+        let is_call = has("name", Value::is_string) && has("params", Value::is_object);
+        let is_filter = || has("filter", Value::is_string) && !has("name", |_| true);
         (is_call || is_filter()) && fields.keys().all(|key| own.contains(&key.as_str()))
     })
 }

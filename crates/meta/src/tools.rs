@@ -129,8 +129,6 @@ fn get_tool() -> Definition {
 #[derive(serde::Deserialize)]
 struct ExecuteArguments {
     name: String,
-    #[serde(default)]
-    params: Value,
     timeout_ms: Option<u64>,
     #[serde(default)]
     background: bool,
@@ -158,10 +156,13 @@ fn execute_tool() -> Definition {
                     Value::Object(fields) => fields,
                     _ => Map::new(),
                 };
-                let wanted: ExecuteArguments = call.read_named()?;
+                let mut given = call.read_fields()?;
+                // Not converted with the others, which would copy the whole tree.
+                let params = given.shift_remove("params").unwrap_or_default();
+                let wanted: ExecuteArguments = call.converted(given)?;
                 let request = CallRequest {
                     name: wanted.name,
-                    params: wanted.params,
+                    params,
                     timeout: wanted.timeout_ms.map(|ms| Duration::from_millis(ms.max(1))),
                     background: wanted.background,
                     select: wanted.select,

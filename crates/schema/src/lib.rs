@@ -93,6 +93,8 @@ impl Deref for Raw {
 struct CompiledSchema {
     validator: Validator,
     cost: CheckCost,
+    /// The params that the schema itself declares, outside of its subschemas.
+    on_top: Box<[Box<str>]>,
 }
 
 /// Valid params, ready for the server.
@@ -168,7 +170,7 @@ impl Schema {
     pub fn accepts(&self, value: &Value) -> bool {
         match self.compiled() {
             Err(_) => true,
-            Ok(CompiledSchema { validator, cost: CheckCost::Simple(_) }) => validator.is_valid(value),
+            Ok(CompiledSchema { validator, cost: CheckCost::Simple(_), .. }) => validator.is_valid(value),
             Ok(_) if too_deep(value, MAX_VALUE_DEPTH) => false,
             Ok(_) => {
                 let value = value.clone();
@@ -218,7 +220,9 @@ impl Schema {
                 CheckCost::Open => spawn(&self.inner, COMPILE_LIMIT, |inner| build(&inner.raw))
                     .unwrap_or_else(|_| Err("the schema could not be compiled in time".into())),
             };
-            Ok(CompiledSchema { validator: built?, cost })
+            let names = signature::properties(&self.inner.raw).into_iter().flatten();
+            let on_top = names.map(|(name, _)| name.as_str().into()).collect();
+            Ok(CompiledSchema { validator: built?, cost, on_top })
         });
         compiled.as_ref().map_err(String::as_str)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::{
-    Schema,
+    CompiledSchema, Schema,
     repair::{LastResort, Repair},
     signature::properties,
 };
@@ -22,9 +22,8 @@ impl Schema {
 
     /// Returns the params that the schema does not declare, unless it declares none or allows others.
     pub fn unknown<'p>(&self, params: &'p Map<String, Value>) -> Vec<&'p str> {
-        let on_top = properties(self.raw());
-        if params.keys().all(|key| on_top.is_some_and(|all| all.contains_key(key))) || self.broken().is_some()
-        {
+        let Ok(CompiledSchema { on_top, .. }) = self.compiled() else { return Vec::new() };
+        if params.keys().all(|key| on_top.iter().any(|name| **name == **key)) {
             return Vec::new();
         }
         let Some(known) = self.known() else { return Vec::new() };

@@ -237,6 +237,9 @@ impl Mail {
 
     /// Asks the store once, so that the first answer includes earlier notices.
     async fn read(&self) {
+        if self.known.initialized() {
+            return;
+        }
         let read = async || match self.records.agenda(&[]).await {
             Ok(Some(agenda)) => self.note(&agenda),
             Ok(None) => {}

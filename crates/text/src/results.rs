@@ -34,6 +34,8 @@ const PREVIEW: usize = 3_000;
 /// Texts up to this length, in bytes, are never cut.
 const SHORT: usize = 1_000;
 
+/// The room for the beginning of a value as JSON, in bytes, before it has to grow.
+const USUAL: usize = 256;
 /// The room for the note in an own answer that was cut, in bytes.
 const NOTE: usize = 700;
 /// The beginning of the `_meta` keys that only Nonet may use, in any letter case.
@@ -184,7 +186,7 @@ pub fn json_start(value: &Value, most: usize) -> (usize, Vec<u8>) {
             Ok(())
         }
     }
-    let mut start = Start { len: 0, most, bytes: Vec::new() };
+    let mut start = Start { len: 0, most, bytes: Vec::with_capacity(most.min(USUAL)) };
     let _ = serde_json::to_writer(&mut start, value);
     (start.len, start.bytes)
 }

@@ -174,7 +174,7 @@ impl CallResult {
         let tree = match mem::take(&mut self.form) {
             Form::Tree(tree) => tree,
             Form::Raw(raw) => {
-                let json = raw.whole();
+                let json = raw.json();
                 let weight = Weight::guessed(&json);
                 let (tree, share) = off_thread(weight, move || serde_json::from_slice(&json)).await;
                 self.share = share.or(self.share.take());
@@ -197,7 +197,7 @@ impl CallResult {
     pub fn value(&self) -> ResultValue {
         match &self.form {
             // The bytes were read as JSON, which is UTF-8.
-            Form::Raw(raw) => ResultValue::read(&String::from_utf8_lossy(&raw.whole())),
+            Form::Raw(raw) => ResultValue::read(&String::from_utf8_lossy(&raw.json())),
             Form::Tree(tree) => ResultValue::of(tree),
         }
     }
@@ -234,14 +234,16 @@ impl CallResult {
     /// Returns its JSON in pieces, between two given ones. Large content is not copied.
     pub fn written(self, before: &[u8], after: &[u8]) -> Vec<Bytes> {
         match self.form {
+            Form::Raw(raw) if raw.json.len() < SMALL => vec![raw.whole(before, after)],
             Form::Raw(raw) => {
-                let mut pieces = raw.pieces();
-                pieces.insert(0, Bytes::copy_from_slice(before));
-                pieces.push(Bytes::copy_from_slice(after));
-                match raw.json.len() < SMALL {
-                    true => vec![pieces.concat().into()],
-                    false => pieces,
+                let mut pieces = vec![Bytes::copy_from_slice(before)];
+                let mut done = 0;
+                for (at, new) in raw.changes() {
+                    pieces.extend([raw.json.slice(done..at.start), Bytes::copy_from_slice(new)]);
+                    done = at.end;
                 }
+                pieces.extend([raw.json.slice(done..), Bytes::copy_from_slice(after)]);
+                pieces
             }
             Form::Tree(tree) => {
                 let mut whole = Vec::with_capacity(before.len() + after.len() + 1_024);
@@ -327,22 +329,27 @@ impl Raw {
         changes
     }
 
-    fn whole(&self) -> Bytes {
-        match &self.pieces()[..] {
-            [whole] => whole.clone(),
-            pieces => pieces.concat().into(),
-        }
-    }
-
-    fn pieces(&self) -> Vec<Bytes> {
-        let (mut pieces, mut done) = (Vec::new(), 0);
-        for (at, new) in self.changes() {
-            pieces.push(self.json.slice(done..at.start));
-            pieces.push(Bytes::copy_from_slice(new));
+    /// Returns the result in one piece, between two given ones.
+    fn whole(&self, before: &[u8], after: &[u8]) -> Bytes {
+        let changes = self.changes();
+        let added: usize = changes.iter().map(|(_, new)| new.len()).sum();
+        let removed: usize = changes.iter().map(|(at, _)| at.len()).sum();
+        let mut whole = Vec::with_capacity(before.len() + self.json.len() + added - removed + after.len());
+        whole.extend_from_slice(before);
+        let mut done = 0;
+        for (at, new) in changes {
+            whole.extend_from_slice(&self.json[done..at.start]);
+            whole.extend_from_slice(new);
             done = at.end;
         }
-        pieces.push(self.json.slice(done..));
-        pieces
+        whole.extend_from_slice(&self.json[done..]);
+        whole.extend_from_slice(after);
+        whole.into()
+    }
+
+    /// Returns the result as JSON. Without changes, its bytes are shared.
+    fn json(&self) -> Bytes {
+        if self.changes().is_empty() { self.json.clone() } else { self.whole(b"", b"") }
     }
 }
 
