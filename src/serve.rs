@@ -266,7 +266,8 @@ impl NonetServer {
 
     fn caller(&self, context: &impl RequestOrigin, base: Caller, ways: &ClientChannels) -> Caller {
         let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
-        let as_task = match context.is_stateless() {
+        // Clients of the stateless era get questions in an unfinished result.
+        let as_task = match ways.asker.parks {
             false if context.wants_task() => TaskMode::AtOnce,
             true if takes_tasks() => TaskMode::IfSlow,
             _ => TaskMode::Never,
@@ -282,13 +283,18 @@ impl NonetServer {
 
     /// Returns the channels to a request's client. A client declares its capabilities once in the session era, and with each
     /// request in the stateless era.
-    fn ways(&self, context: &impl RequestOrigin, caller: &Caller, log: Option<LogLevel>) -> ClientChannels {
+    fn ways(
+        &self,
+        context: &impl RequestOrigin,
+        stateless: bool,
+        caller: &Caller,
+        log: Option<LogLevel>,
+    ) -> ClientChannels {
         let told =
             || Arc::new(in_flight::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
-        let parks = context.is_stateless();
-        let can = if parks { told() } else { self.can.get_or_init(told).clone() };
+        let can = if stateless { told() } else { self.can.get_or_init(told).clone() };
         let wants_progress = context.meta().get_progress_token().is_some();
-        ClientChannels::new(&self.session, can, parks, log, wants_progress)
+        ClientChannels::new(&self.session, can, stateless, log, wants_progress)
     }
 
     /// Returns the name of a client, as it may be shown, and its limits. The last ones are cached, because there is nearly always
@@ -315,29 +321,31 @@ impl NonetServer {
     }
 
     /// Returns the minimum level of log messages that a client gets about its request.
-    fn log_level_for(&self, context: &impl RequestOrigin) -> Option<LogLevel> {
-        match context.is_stateless() {
+    fn log_level_for(&self, context: &impl RequestOrigin, stateless: bool) -> Option<LogLevel> {
+        match stateless {
             true => context.meta().log_level().map(Into::into),
             false => Some(self.log_level.get()),
         }
     }
 
-    /// Returns a tool call that has not started yet. `what` is its identity.
+    /// Returns a tool call that has not started yet.
     fn open_call(
         &self,
-        what: String,
         request: CallToolRequestParams,
         context: &impl RequestOrigin,
         level: Option<LogLevel>,
     ) -> (Box<InFlightRequest<MetaAnswer>>, Option<CallAsTask>) {
+        let stateless = context.is_stateless();
+        // Only clients of the stateless era may have to send it again.
+        let what = if stateless { in_flight::called(&request, true) } else { String::new() };
         let base = self.who(context);
-        let ways = self.ways(context, &base, level);
+        let ways = self.ways(context, stateless, &base, level);
         let caller = self.caller(context, base, &ways);
         let (account, by_task) = (caller.account.clone(), caller.as_task == TaskMode::IfSlow);
         let as_task = (caller.as_task == TaskMode::AtOnce)
             .then(|| CallAsTask { caller: caller.clone(), tool: request.name.to_string() });
         let work = in_flight::call(self.gateway.clone(), caller, request);
-        let way_back = match self.http || context.is_stateless() {
+        let way_back = match self.http || stateless {
             true => AskRoute::NextRequest { board: self.session.board.clone(), by_task },
             false => AskRoute::AtOnce,
         };
@@ -355,23 +363,25 @@ impl NonetServer {
     ) -> Result<Result<Value, Box<InputRequiredResult>>, ErrorData> {
         let profile = self.session.profile.clone();
         let account = || self.who(context).account;
-        let open = match self.parkings.passed.resume(&what, profile.as_deref(), account, given.0, given.1) {
-            Some(open) => open?,
-            None => {
-                let caller = self.asker(context);
-                let place = caller.account.call().map_err(refused)?;
-                let ways = self.ways(context, &caller, None);
-                let asker = Some(ways.asker.clone());
-                let account = caller.account.clone();
-                let caller = Caller { asker, cancel: ways.cancel.clone(), ..caller };
-                let work = work(self.gateway.clone(), caller);
-                let work = async move {
-                    let _place = place;
-                    work.await
-                };
-                ways.open(what, profile, account, AskRoute::AtOnce, work)
-            }
-        };
+        let open =
+            match self.parkings.passed.resume(|| what.clone(), profile.as_deref(), account, given.0, given.1)
+            {
+                Some(open) => open?,
+                None => {
+                    let caller = self.asker(context);
+                    let place = caller.account.call().map_err(refused)?;
+                    let ways = self.ways(context, context.is_stateless(), &caller, None);
+                    let asker = Some(ways.asker.clone());
+                    let account = caller.account.clone();
+                    let caller = Caller { asker, cancel: ways.cancel.clone(), ..caller };
+                    let work = work(self.gateway.clone(), caller);
+                    let work = async move {
+                        let _place = place;
+                        work.await
+                    };
+                    ways.open(what, profile, account, AskRoute::AtOnce, work)
+                }
+            };
         match open.run(&self.parkings.passed, context, None).await {
             RequestOutcome::Ended(passed) => passed.map(Ok),
             RequestOutcome::Asks(asked) => Ok(Err(asked)),

@@ -70,15 +70,16 @@ impl NonetServer {
         context: &RequestContext<RoleServer>,
     ) -> Result<CallReply, ErrorData> {
         let stateless = context.is_stateless();
-        let level = self.log_level_for(context);
-        let (what, profile) = (in_flight::called(&request, stateless), self.session.profile.as_deref());
+        let level = self.log_level_for(context, stateless);
+        let what = || in_flight::called(&request, stateless);
+        let profile = self.session.profile.as_deref();
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
         let begun = plain_calls::take(&context.extensions).map(Ok);
         let account = || self.who(context).account;
         let (open, at_once) =
-            match begun.or_else(|| self.parkings.calls.resume(&what, profile, account, state, given)) {
+            match begun.or_else(|| self.parkings.calls.resume(what, profile, account, state, given)) {
                 Some(open) => (open?, None),
-                None => self.open_call(what, request, context, level),
+                None => self.open_call(request, context, level),
             };
         let answer = match open.run(&self.parkings.calls, context, level).await {
             RequestOutcome::Ended(answer) => answer,

@@ -499,16 +499,15 @@ impl Door {
             }
         };
         let (request, message) = light(parts, body, message).await;
-        if let Some(message) = &message {
-            // Host and Origin count here as well; a request with other headers goes to rmcp only.
-            if self.plain.knows(request.headers()) {
-                self.plain.cancel(request.headers(), message);
-            }
+        let is_known = self.plain.knows(request.headers());
+        // Host and Origin count here as well; a request with other headers goes to rmcp only.
+        if let Some(message) = message.as_ref().filter(|_| is_known) {
+            self.plain.cancel(request.headers(), message);
             if let Some(call) = self.plain.begin(&request, message) {
                 return call.answer(self, request).await;
             }
         }
-        let head = (!self.plain.knows(request.headers())).then(|| plain_calls::judged(request.headers()));
+        let head = (!is_known).then(|| plain_calls::judged(request.headers()));
         let response = Box::pin(self.service.handle(request)).await.map(Body::new);
         if let Some(head) = head.filter(|_| response.status().is_success()) {
             self.plain.learn(head);
@@ -657,7 +656,7 @@ pub(super) async fn within_bounds(
     let text = body.clone();
     let scan = move || ScannedMessage::of(text, limits.of_client.values);
     let (scanned, _) = off_thread(Weight::of(body.len()), scan).await;
-    let message = match scanned.within(|head| of_client(head, &limits)) {
+    let message = match scanned.within(|start| of_client(start, &limits)) {
         Ok(message) => message,
         // rmcp reports the error for a body that is not JSON.
         Err(refused) if refused.fault.is_syntax() => {
@@ -667,7 +666,10 @@ pub(super) async fn within_bounds(
             return Err(refusal(StatusCode::BAD_REQUEST, head.id.as_deref(), fault.of_request()));
         }
     };
-    if let (MessageKind::Request, None, Some(id)) = (message.kind(), message.id(), message.id_text()) {
+    if message.kind() == MessageKind::Request
+        && message.id().is_none()
+        && let Some(id) = message.id_text()
+    {
         let what = "Invalid Request: the id is neither a string nor a 64-bit number".to_string();
         return Err(refusal(StatusCode::BAD_REQUEST, Some(&id), (-32600, what)));
     }

@@ -4,9 +4,14 @@
 //! an unfinished result and repeats the request with the answers (SEP-2322); until then the request is parked here, under a
 //! handle that is valid once, for the same request and profile.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    panic::AssertUnwindSafe,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
-use dashmap::DashMap;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use nonet_base::json::set_member;
 use nonet_core::Gateway;
@@ -48,7 +53,7 @@ const HANDLE: &str = "parked-";
 
 /// A request in flight, with the channels to its client. Its outcome is a `T`.
 pub(super) struct InFlightRequest<T> {
-    /// The identity of the request: the client's answers are valid only for the same request.
+    /// The identity of the request, if it may be parked: the client's answers are valid only for the same request.
     what: String,
     profile: Option<String>,
     /// The account whose quotas the request counts against.
@@ -117,11 +122,11 @@ impl AskRoute {
                 (None, _) => break,
                 (Some(ClientMessage::Log(_)), _) => {}
                 (Some(ClientMessage::Ask(requests, reply)), Self::AtOnce) => {
-                    let asked = ask(peer.clone(), requests, reply, CancellationToken::new());
+                    let asked = ask(peer.clone(), *requests, reply, CancellationToken::new());
                     asking.push(tokio::time::timeout(PARKED_FOR, asked).map(drop).boxed());
                 }
                 (Some(ClientMessage::Ask(requests, reply)), Self::NextRequest { board, by_task }) => {
-                    let number = board.post(call, *by_task, requests, reply);
+                    let number = board.post(call, *by_task, *requests, reply);
                     let board = board.clone();
                     asking.push(
                         async move {
@@ -161,7 +166,7 @@ impl Drop for CancelOnDrop {
 
 /// One session's calls that started outside rmcp and that the client may cancel, by id as JSON.
 #[derive(Clone, Default)]
-pub(super) struct CallTokens(Arc<DashMap<String, CancellationToken>>);
+pub(super) struct CallTokens(Arc<Mutex<BTreeMap<String, CancellationToken>>>);
 
 /// An entry of [`CallTokens`], removed on drop.
 pub(super) struct CallTokenGuard {
@@ -172,21 +177,25 @@ pub(super) struct CallTokenGuard {
 impl CallTokens {
     /// Cancels the call with this id, if there is one.
     pub(super) fn cancel(&self, id: &str) {
-        if let Some(token) = self.0.get(id) {
+        let token = self.0.lock().get(id).cloned();
+        if let Some(token) = token {
             token.cancel();
         }
     }
 
     /// Returns whether a call with this id is in flight.
     pub(super) fn has(&self, id: &str) -> bool {
-        self.0.contains_key(id)
+        self.0.lock().contains_key(id)
     }
 }
 
 impl Drop for CallTokenGuard {
     fn drop(&mut self) {
         // Its own token is cancelled by now; another call's token may have taken its place.
-        self.calls.0.remove_if(&self.id, |_, token| token.is_cancelled());
+        let mut calls = self.calls.0.lock();
+        if calls.get(&self.id).is_some_and(CancellationToken::is_cancelled) {
+            calls.remove(&self.id);
+        }
     }
 }
 
@@ -252,9 +261,9 @@ impl ClientChannels {
     ) -> Self {
         let (progress, from_progress) = wants_progress.then(|| mpsc::channel(PROGRESS_QUEUE)).unzip();
         let (to, toward) = mpsc::channel(TOWARD_QUEUE);
-        let (declined, waits) = (Arc::default(), Arc::default());
+        let waits = Arc::default();
         let (session, turns, busy) = (session.id, session.turns.clone(), session.busy.clone());
-        let asker = ClientChannel { session, to, can, declined, turns, parks, waits, log };
+        let asker = ClientChannel { session, to, can, turns, parks, waits, log };
         let cancel = CancellationToken::new();
         Self { progress, asker, cancel, receivers: (from_progress, toward), busy }
     }
@@ -323,32 +332,41 @@ pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map
 impl<T: Send + 'static> InFlightRequest<T> {
     /// Adds the request under its id to the calls that the client may cancel.
     pub(super) fn list_in(&mut self, calls: &CallTokens, id: &str) {
-        calls.0.insert(id.into(), self.cancel.0.clone());
+        calls.0.lock().insert(id.into(), self.cancel.0.clone());
         self._listed = Some(CallTokenGuard { calls: calls.clone(), id: id.into() });
     }
 
     /// Polls the work until it ends, at most for `limit`. Returns its outcome, if no message for the client has to go first
     /// and the client has not cancelled. Log messages below `level` are not sent to the client.
     pub(super) async fn begin(&mut self, level: Option<LogLevel>, limit: Duration) -> Option<T> {
-        let over = tokio::time::sleep(limit);
-        tokio::pin!(over);
+        let cancel = self.cancel.0.clone();
+        tokio::select! {
+            biased;
+            () = cancel.cancelled() => None,
+            ended = self.silent(level) => ended,
+            () = tokio::time::sleep(limit) => None,
+        }
+    }
+
+    /// Polls the work until it ends, or until a message for the client has to go first. Returns the outcome if nothing else goes
+    /// to the client. Dropping the future early loses nothing.
+    async fn silent(&mut self, level: Option<LogLevel>) -> Option<T> {
         loop {
             let told = tokio::select! {
                 biased;
-                () = self.cancel.0.cancelled() => return None,
                 ended = &mut self.work => {
                     self.held = self.way_back.take(&self.asker);
                     let silent = self.held.is_none()
                         && self.progress.as_ref().is_none_or(mpsc::Receiver::is_empty)
-                        && self.toward.is_empty();
+                        && self.toward.is_empty()
+                        && self.asker.waits.task().is_none();
                     if silent {
                         return Some(ended);
                     }
-                    self.work = Box::pin(std::future::ready(ended));
+                    self.end(ended);
                     return None;
                 }
                 Some(told) = next(&mut self.progress, &mut self.toward) => told,
-                () = &mut over => return None,
             };
             match told {
                 EarlyMessage::Toward(ClientMessage::Log(params)) if !is_wanted(&params, level) => {}
@@ -379,6 +397,27 @@ impl<T: Send + 'static> InFlightRequest<T> {
 
     /// Polls the work until it ends or the client has to answer.
     pub(super) async fn run(
+        mut self: Box<Self>,
+        parking: &Arc<ParkingLot<T>>,
+        context: &RequestContext<RoleServer>,
+        level: Option<LogLevel>,
+    ) -> RequestOutcome<T> {
+        if matches!(self.way_back, AskRoute::AtOnce) && self.held.is_none() {
+            let ended = tokio::select! {
+                biased;
+                ended = self.silent(level) => ended,
+                () = context.ct.cancelled() => None,
+            };
+            if let Some(ended) = ended {
+                return RequestOutcome::Ended(ended);
+            }
+        }
+        // Boxed, because most requests send nothing before their answer.
+        Box::pin(self.converse(parking, context, level)).await
+    }
+
+    /// Does the same, with messages in both directions.
+    async fn converse(
         mut self: Box<Self>,
         parking: &Arc<ParkingLot<T>>,
         context: &RequestContext<RoleServer>,
@@ -419,7 +458,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
             };
             match told {
                 EarlyMessage::Progress(params) => forward(params).await,
-                EarlyMessage::Toward(ClientMessage::Log(params)) => tell(peer, params, level).await,
+                EarlyMessage::Toward(ClientMessage::Log(params)) => tell(peer, *params, level).await,
                 EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) if self.asker.parks => {
                     match parking.park(self, &requests, reply) {
                         Ok(asked) => return RequestOutcome::Asks(asked),
@@ -440,7 +479,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     }
                 }
                 EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) => {
-                    asking.push(ask(peer.clone(), requests, reply, over.clone()).boxed());
+                    asking.push(ask(peer.clone(), *requests, reply, over.clone()).boxed());
                 }
                 EarlyMessage::Earlier((_, requests, reply)) => {
                     earlier.push(ask(peer.clone(), requests, reply, CancellationToken::new()).boxed());
@@ -472,7 +511,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
                 self.toward.close();
                 while let Ok(toward) = self.toward.try_recv() {
                     if let ClientMessage::Log(params) = toward {
-                        tell(peer, params, level).await;
+                        tell(peer, *params, level).await;
                     }
                 }
             }
@@ -641,14 +680,14 @@ impl<T: Send + 'static> ParkingLot<T> {
     /// Resumes the parked request that a request continues, and passes on the client's answers. `None`: the request is new.
     pub(super) fn resume(
         &self,
-        what: &str,
+        what: impl FnOnce() -> String,
         profile: Option<&str>,
         account: impl FnOnce() -> Arc<Account>,
         state: Option<&str>,
         given: Option<&InputResponses>,
     ) -> Option<Result<Box<InFlightRequest<T>>, ErrorData>> {
         let handle = state.filter(|state| state.starts_with(HANDLE))?;
-        let account = account();
+        let (what, account) = (what(), account());
         let mut all = self.waiting.lock();
         let fits = |ParkedRequest { request, .. }: &ParkedRequest<T>| {
             request.what == what && request.profile.as_deref() == profile && request.account == account
@@ -713,10 +752,13 @@ mod tests {
         let (handle, mut replied) = park(&parking, "tools/call a", Some("reader"));
         let given = InputResponses::from_iter([("q".into(), json!(1)), ("other".into(), json!(2))]);
         let resume = |what: &str, profile: Option<&str>, state: Option<&str>| {
-            parking.resume(what, profile, Arc::default, state, Some(&given)).map(|resumed| resumed.is_ok())
+            parking
+                .resume(|| what.into(), profile, Arc::default, state, Some(&given))
+                .map(|resumed| resumed.is_ok())
         };
         let other = || Account::of_session(Quotas::default());
-        let by_other = parking.resume("tools/call a", Some("reader"), other, Some(&handle), Some(&given));
+        let by_other =
+            parking.resume(|| "tools/call a".into(), Some("reader"), other, Some(&handle), Some(&given));
         assert!(by_other.is_some_and(|resumed| resumed.is_err()), "another client knows the handle");
         for (what, profile, state, expected) in [
             ("tools/call a", Some("reader"), None, None),
@@ -744,7 +786,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert!(
             parking
-                .resume("prompts/get a", None, Arc::default, Some(&handle), None)
+                .resume(|| "prompts/get a".into(), None, Arc::default, Some(&handle), None)
                 .is_some_and(|it| it.is_err())
         );
         assert!(replied.await.is_err(), "whoever drops the sender has declined");

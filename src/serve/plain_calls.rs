@@ -47,7 +47,7 @@ use super::{
     NonetServer,
     direct::CallParams,
     http::Door,
-    in_flight::{self, CallTokens, InFlightRequest},
+    in_flight::{CallTokens, InFlightRequest},
     origin::{RequestOrigin, UNNAMED},
 };
 
@@ -170,22 +170,22 @@ impl PlainCalls {
 
     /// Cancels the call that a `notifications/cancelled` refers to, if the call started here. rmcp gets the notification too.
     pub(super) fn cancel(&self, headers: &HeaderMap, message: &Message) {
-        if let Some(session) = only(headers, &SESSION_ID).and_then(|id| self.settled.get(id))
-            && let Some(id) = message.cancels()
+        if let Some(id) = message.cancels()
+            && let Some(session) = only(headers, &SESSION_ID).and_then(|id| self.settled.get(id))
         {
             session.calls.cancel(&id);
         }
     }
 
-    /// Starts an ordinary call. `None` for every other request.
+    /// Starts an ordinary call with a known head. `None` for every other request.
     pub(super) fn begin(&self, request: &Request, message: &Message) -> Option<StartedCall> {
         let is_call = message.kind() == MessageKind::Request
             && message.method().as_deref() == Some("tools/call")
             && message.is_versioned();
-        if !is_call || !self.knows(request.headers()) {
+        if !is_call {
             return None;
         }
-        let id = message.id_text()?;
+        let id = serde_json::to_string(&message.id()?).ok()?;
         let params: CallParams = serde_json::from_slice(message.params()?).ok()?;
         if params.task.is_some() || params.input_responses.is_some() || params.request_state.is_some() {
             return None;
@@ -201,18 +201,16 @@ impl PlainCalls {
                     return None;
                 }
                 let origin = PlainOrigin { meta, beside, peer: Some(&session.peer) };
-                let level = session.server.log_level_for(&origin);
-                let what = in_flight::called(&call, false);
-                let mut open = session.server.open_call(what, call, &origin, level).0;
+                let level = session.server.log_level_for(&origin, false);
+                let mut open = session.server.open_call(call, &origin, level).0;
                 open.list_in(&session.calls, &id);
                 Some(StartedCall { open, id, level, is_stateless: false })
             }
             false => {
                 let origin = PlainOrigin { meta, beside, peer: None };
                 let server = self.stateless(request.headers(), &origin.meta, &call.name)?;
-                let level = server.log_level_for(&origin);
-                let what = in_flight::called(&call, true);
-                let open = server.open_call(what, call, &origin, level).0;
+                let level = server.log_level_for(&origin, true);
+                let open = server.open_call(call, &origin, level).0;
                 Some(StartedCall { open, id, level, is_stateless: true })
             }
         }
@@ -383,7 +381,7 @@ async fn hand_over(
 }
 
 fn answered(id: &str, result: CallResult) -> Response {
-    let before = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":");
+    let before = ["{\"jsonrpc\":\"2.0\",\"id\":", id, ",\"result\":"].concat();
     of_type("application/json", Body::new(Pieces(result.written(before.as_bytes(), b"}").into())))
 }
 

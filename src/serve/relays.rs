@@ -314,7 +314,6 @@ impl RelaySession {
             session,
             to,
             can: Arc::new(relayed.can),
-            declined: Arc::default(),
             turns: self.turns.clone(),
             parks: false,
             waits: Arc::default(),
@@ -331,7 +330,6 @@ impl RelaySession {
             meta,
             asker,
             owner: relayed.owner,
-            ..CallControl::default()
         };
         let mut call = Box::pin(call(&self.connection, method, params, control));
         let answer = loop {
@@ -375,7 +373,7 @@ impl RelaySession {
             ClientMessage::Ask(requests, reply) => {
                 let (session, events) = (self.clone(), events.clone());
                 tokio::spawn(async move {
-                    let asking = session.ask(requests, &events);
+                    let asking = session.ask(*requests, &events);
                     select! {
                         replies = asking => drop(reply.send(replies)),
                         () = events.closed() => {}
@@ -550,7 +548,7 @@ async fn call(
         "tools/call" => {
             let arguments = arguments();
             let tool = params.get("name").and_then(Value::as_str).unwrap_or_default();
-            connection.call_for_replica(tool, arguments, as_task, control).await
+            connection.call_for_replica(tool.into(), arguments, as_task, control).await
         }
         "prompts/get" => {
             let arguments = arguments();

@@ -354,11 +354,10 @@ impl Gateway {
         let progress: JobProgress = Arc::new(move || last.last());
         let background = app.handing.background;
         let run = Run {
-            progress,
             began: app.began.into(),
             background,
             admission,
-            ..Run::new(format!("app {}", tool.full), cancel)
+            ..Run::new(format!("app {}", tool.full), cancel, progress)
         };
         let went_on = run.went_on.clone();
         let work = async move {

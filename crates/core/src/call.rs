@@ -23,7 +23,7 @@ use nonet_parts::{
 use nonet_schema::Schema;
 use nonet_servers::{
     catalog::{EntryKind, GATEWAY, SKILLS, Tool},
-    downstream::{BESIDE, CallControl, CallError, DeclinedRequest, HeldResult, ProgressSink},
+    downstream::{BESIDE, CallControl, CallError, DeclinedRequest, ProgressSink},
     policy::PolicyVerdict,
 };
 use nonet_text::{
@@ -259,13 +259,13 @@ impl Gateway {
         let (timeout, select) = (request.timeout, request.select);
         let run = Run {
             began: begun.at.into(),
-            progress,
             background: request.background,
             admission,
-            ..Run::new(label, cancel)
+            ..Run::new(label, cancel, progress)
         };
         let went_on = run.went_on.clone();
-        let refused = Arc::new(OnceLock::new());
+        // Only a verbatim answer may be the server's own error.
+        let refused = request.verbatim.then(|| Arc::new(OnceLock::new()));
         let refusal = refused.clone();
         let work = async move {
             let mut made = gateway.invoke(&own, prepared, timeout, token, sink, &begun.span).await;
@@ -274,7 +274,7 @@ impl Gateway {
             }
             let bytes_out = made.result.size().await;
             gateway.record(&own, &tool, &begun, bytes_out, &mut made).await;
-            if let Some(error) = made.refusal {
+            if let (Some(error), Some(refusal)) = (made.refusal, refusal) {
                 let _ = refusal.set(error);
             }
             let result = if is_page { fetch_result::output_of(made.result) } else { made.result };
@@ -312,9 +312,9 @@ impl Gateway {
             result
         };
         let result = run.wait(&self.jobs, caller, work.boxed()).await?;
-        match refused.get() {
-            Some(error) if request.verbatim => Err(Interrupt::Refused(error.clone())),
-            _ => Ok(result),
+        match refused.as_ref().and_then(|refused| refused.get()) {
+            Some(error) => Err(Interrupt::Refused(error.clone())),
+            None => Ok(result),
         }
     }
 
@@ -424,12 +424,14 @@ impl Gateway {
     /// name waits while a server that may have the tool starts for the first time.
     pub(super) async fn find_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
         let mut gate = self.gate(&caller.session);
-        if is_skill(name) && gate.tool(name).is_err() {
+        let mut found = gate.tool(name);
+        if found.is_err() && is_skill(name) {
             // The skill may be new in its folder.
             self.skills_of_now().await;
             gate = self.gate(&caller.session);
+            found = gate.tool(name);
         }
-        let unknown = match gate.tool(name) {
+        let unknown = match found {
             Err(fault) if fault.code == FaultCode::UnknownTool => fault,
             known => return known.map(|tool| (gate, tool)),
         };
@@ -598,8 +600,7 @@ impl Gateway {
         let mut meta = caller.meta.clone();
         span.pass_on(&mut meta);
         let (asker, owner) = (caller.asker.clone(), caller.account.id);
-        let (progress, held) = (Some(progress), HeldResult::default());
-        let control = CallControl { timeout, cancel, progress, meta, asker, owner, held };
+        let control = CallControl { timeout, cancel, progress: Some(progress), meta, asker, owner };
         let wait = READY_WAIT.min(caller.limits.soft_deadline / 2);
         let as_task = tool.as_task;
         let answer = connection.call_tool(&tool.own, params, as_task, control, wait).await;
@@ -778,7 +779,7 @@ fn still_starting(name: &str, servers: &str) -> Fault {
 
 /// Reports server requests that were declined. Missing roots are not reported: servers ask for roots speculatively.
 fn declined_note(caller: &Caller, tool: &Tool) -> Option<Value> {
-    let mut declined = std::mem::take(&mut *caller.asker.as_ref()?.declined.lock());
+    let mut declined = caller.asker.as_ref()?.waits.take_declined();
     declined.retain(|DeclinedRequest { method, .. }| {
         let of_interest = *method != "roots/list";
         if !of_interest {

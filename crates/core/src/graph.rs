@@ -378,10 +378,9 @@ impl Gateway {
         let told = so_far.clone();
         let progress: JobProgress = Arc::new(move || Some(told.report()));
         let run = Run {
-            progress,
             began: Instant::now().into(),
             admission,
-            ..Run::new("run_parallel", cancel.clone())
+            ..Run::new("run_parallel", cancel.clone(), progress)
         };
         let gateway = self.clone();
         let work = async move {

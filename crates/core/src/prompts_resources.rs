@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use nonet_base::{json::set_member, text::clip};
 use nonet_servers::{
     catalog::{GATEWAY, SKILLS, Tool},
-    downstream::{CallControl, CallError, Connection, HeldResult, LogLevel, ResourceSubscription},
+    downstream::{CallControl, CallError, Connection, LogLevel, ResourceSubscription},
     policy::PolicyVerdict,
     prompts_resources::{OfferedItem, PromptsResources, UriClaim, UriTarget, named_uri},
 };
@@ -396,7 +396,6 @@ impl Gateway {
             meta: caller.meta.clone(),
             asker: caller.asker.clone(),
             owner: caller.account.id,
-            held: HeldResult::default(),
         };
         Ok((connection, control, patience))
     }

@@ -57,13 +57,13 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Creates work that begins now and reports no progress.
-    pub(super) fn new(label: impl Into<Arc<str>>, cancel: CancellationToken) -> Self {
+    /// Creates work that begins now.
+    pub(super) fn new(label: impl Into<Arc<str>>, cancel: CancellationToken, progress: JobProgress) -> Self {
         Self {
             label: label.into(),
             began: Instant::now(),
             cancel,
-            progress: Arc::new(|| None),
+            progress,
             background: false,
             went_on: Arc::default(),
             admission: Admission::default(),
@@ -181,9 +181,14 @@ pub(super) async fn handed_out(
 
 /// Creates a job that has already ended with this result.
 pub async fn ended_job(jobs: &Jobs, caller: &Caller, label: &str, result: CallResult) -> Arc<Job> {
-    let Run { label, began, cancel, progress, .. } = Run::new(label, CancellationToken::new());
-    let (label, owner) = (label.to_string(), caller.owner());
-    let start = JobStart { label, owner, began, cancel, progress, place: None };
+    let start = JobStart {
+        label: label.into(),
+        owner: caller.owner(),
+        began: Instant::now(),
+        cancel: CancellationToken::new(),
+        progress: Arc::new(|| None),
+        place: None,
+    };
     let job = adopt(jobs, caller, start, tokio::spawn(async move { result }));
     job.wait(SETTLE).await;
     job

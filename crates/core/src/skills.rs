@@ -8,7 +8,7 @@ use nonet_schema::ValidParams;
 use nonet_search::{Boosts, Document, Index};
 use nonet_servers::{
     catalog::{EntryKind, SKILLS, guide::is_named},
-    downstream::{CallControl, CallError, ConnectionState, HeldResult},
+    downstream::{CallControl, CallError, ConnectionState},
     policy::PolicyVerdict,
 };
 use nonet_text::{
@@ -238,7 +238,6 @@ impl Gateway {
             meta: Map::new(),
             asker: caller.asker.clone(),
             owner: caller.account.id,
-            held: HeldResult::default(),
         };
         let answer = connection.get_prompt(name, arguments, control, patience).await;
         let answer = answer.map_err(|error| {

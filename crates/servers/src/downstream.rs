@@ -88,7 +88,7 @@ pub use self::{
         LogLevel, SAMPLING,
     },
     subscriptions::ResourceSubscription,
-    tap::{HeldResult, ProgressSink},
+    tap::ProgressSink,
     turns::{EscapedTexts, QuestionTurns},
 };
 pub use self::{
@@ -282,8 +282,6 @@ pub struct CallControl {
     pub asker: Option<ClientChannel>,
     /// The number of the client that takes its turn at the server.
     pub owner: u64,
-    /// The memory that large results of the call take. Hold it as long as the results.
-    pub held: HeldResult,
 }
 
 impl CallControl {

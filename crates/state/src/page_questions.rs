@@ -111,7 +111,6 @@ impl OpenQuestions {
             session: session.id,
             to,
             can: Arc::new(can.as_object().cloned().unwrap_or_default()),
-            declined: Arc::default(),
             turns: session.turns.clone(),
             parks: false,
             waits: Arc::default(),
@@ -125,7 +124,7 @@ impl OpenQuestions {
                 if let ClientMessage::Ask(requests, reply) = message {
                     let (questions, tool) = (questions.clone(), tool.clone());
                     asked.spawn(async move {
-                        let _ = reply.send(questions.ask(&tool, requests).await);
+                        let _ = reply.send(questions.ask(&tool, *requests).await);
                     });
                 }
                 while asked.try_join_next().is_some() {}

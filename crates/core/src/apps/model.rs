@@ -159,11 +159,10 @@ impl Gateway {
         let label = format!("app {}", app.id);
         let background = app.handing.background;
         let run = Run {
-            progress,
             began: app.began.into(),
             background,
             admission,
-            ..Run::new(label, cancel.clone())
+            ..Run::new(label, cancel.clone(), progress)
         };
         let went_on = run.went_on.clone();
         let (gateway, client) = (self.clone(), caller.clone());

@@ -176,11 +176,10 @@ impl Gateway {
         let seen = so_far.clone();
         let progress: JobProgress = Arc::new(move || Some(seen.counts()));
         let run = Run {
-            progress,
             began: flow.began.into(),
             background: flow.handing.background,
             admission,
-            ..Run::new(format!("app {}", flow.id), cancel.clone())
+            ..Run::new(format!("app {}", flow.id), cancel.clone(), progress)
         };
         let went_on = run.went_on.clone();
         let work = async move {

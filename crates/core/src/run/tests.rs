@@ -28,7 +28,7 @@ fn caller() -> Caller {
 }
 
 fn launch(background: bool) -> Run {
-    Run { background, ..Run::new("shop.buy", CancellationToken::new()) }
+    Run { background, ..Run::new("shop.buy", CancellationToken::new(), Arc::new(|| None)) }
 }
 
 async fn work(takes: Duration) -> CallResult {

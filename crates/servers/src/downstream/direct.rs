@@ -2,7 +2,7 @@
 //! delivers their answers and progress; over HTTP each call reads its own answer.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     io,
     sync::{Arc, Weak},
     task::Poll,
@@ -14,6 +14,7 @@ use nonet_text::results::CallResult;
 use nonet_wire::{SizeLimit, VERSION_KEY};
 use parking_lot::Mutex;
 use rmcp::model::{ErrorData, ProgressToken, ProtocolVersion, RequestId};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
@@ -22,7 +23,7 @@ use super::{
     client_handler::client_config,
     http::{HttpCalls, OutgoingCall},
     mcp::LOG_LEVEL_KEY,
-    stdio::{SentCall, ServerWriter},
+    stdio::{ServerWriter, call_to_json},
     tap::{CAPABILITIES_KEY, ProgressSink, Sink, declare},
 };
 
@@ -43,11 +44,12 @@ pub(super) struct OpenRequests(Arc<Mutex<DirectState>>);
 
 #[derive(Debug, Default)]
 struct DirectState {
-    calls: HashMap<i64, oneshot::Sender<DirectAnswer>>,
+    calls: BTreeMap<i64, oneshot::Sender<DirectAnswer>>,
     last_id: i64,
     is_closed: bool,
     /// Kept while somebody holds the sink: progress of a server's task comes after the answer.
-    sinks: HashMap<ProgressToken, Weak<Sink>>,
+    /// By their tokens, which are numbers: those of rmcp, and the ids of the calls here.
+    sinks: BTreeMap<i64, Weak<Sink>>,
 }
 
 impl OpenRequests {
@@ -67,12 +69,15 @@ impl OpenRequests {
     }
 
     /// Sends the progress under a token to a sink.
-    pub(super) fn follow(&self, token: ProgressToken, sink: &ProgressSink) {
-        self.0.lock().follow(token, sink);
+    pub(super) fn follow(&self, token: &ProgressToken, sink: &ProgressSink) {
+        if let RequestId::Number(token) = token.0 {
+            self.0.lock().follow(token, sink);
+        }
     }
 
     /// Returns the sink for the progress under a token.
     pub(super) fn sink(&self, token: &ProgressToken) -> Option<ProgressSink> {
+        let RequestId::Number(token) = &token.0 else { return None };
         self.0.lock().sinks.get(token).and_then(Weak::upgrade).map(ProgressSink)
     }
 
@@ -93,7 +98,7 @@ impl OpenRequests {
         open.last_id = id;
         open.calls.insert(id, answer);
         if let Some(sink) = progress {
-            open.follow(ProgressToken(RequestId::Number(id)), sink);
+            open.follow(id, sink);
         }
         Some((id, answered))
     }
@@ -109,7 +114,7 @@ pub(super) fn number(id: &RequestId) -> Option<i64> {
 }
 
 impl DirectState {
-    fn follow(&mut self, token: ProgressToken, sink: &ProgressSink) {
+    fn follow(&mut self, token: i64, sink: &ProgressSink) {
         if self.sinks.len() >= MOST_SINKS {
             self.sinks.retain(|_, sink| sink.strong_count() > 0);
         }
@@ -171,8 +176,8 @@ impl DirectCalls {
         }
         let (id, answered) = self.open.begin(control.progress.as_ref()).ok_or(DirectError::Lost)?;
         let mut call = OpenCall { calls: self, id, control, is_open: true };
-        let message =
-            SentCall::new(&RequestId::Number(id), &self.meta(id, control), tool, arguments).to_json();
+        let meta = self.meta(id, control);
+        let message = call_to_json(&RequestId::Number(id), Some(&meta), tool, Some(arguments));
         let answer = match &self.road {
             CallRoute::Lines(writer) => {
                 let mut writing = Box::pin(writer.write(message, true));
@@ -203,7 +208,10 @@ impl DirectCalls {
         answer?.map_err(DirectError::Refused)
     }
 
-    fn meta(&self, id: i64, control: &CallControl) -> Map<String, Value> {
+    fn meta(&self, id: i64, control: &CallControl) -> SentMeta {
+        if self.meta.is_empty() && control.meta.is_empty() {
+            return SentMeta::OfMost { token: id };
+        }
         let mut meta = self.meta.clone();
         meta.insert("progressToken".into(), json!(id));
         meta.extend(control.meta.iter().map(|(key, value)| (key.clone(), value.clone())));
@@ -213,8 +221,20 @@ impl DirectCalls {
                 meta.insert(LOG_LEVEL_KEY.into(), json!(level));
             }
         }
-        meta
+        SentMeta::Any(meta)
     }
+}
+
+/// The `_meta` of a call.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum SentMeta {
+    /// That of most calls.
+    OfMost {
+        #[serde(rename = "progressToken")]
+        token: i64,
+    },
+    Any(Map<String, Value>),
 }
 
 /// Returns the answer to a call over HTTP.

@@ -36,8 +36,11 @@ pub(super) trait Connector: Send + Sync {
 
 /// One live connection.
 pub(super) trait Link: Send + Sync {
-    /// Returns the negotiated revision of the protocol.
-    fn revision(&self) -> Revision;
+    /// Returns the negotiated version of the protocol.
+    fn version(&self) -> String;
+
+    /// Returns the era of the negotiated version; `None` if the server does not speak MCP.
+    fn era(&self) -> Option<Era>;
 
     /// Reads all of the server's lists.
     fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>>;
@@ -79,14 +82,6 @@ pub(super) trait Link: Send + Sync {
 
     /// Closes the link and everything behind it. Returns `reason` with the server's last output.
     fn close(&self, reason: String) -> BoxFuture<'_, String>;
-}
-
-/// A negotiated revision of the protocol.
-#[derive(Clone, Debug)]
-pub(super) struct Revision {
-    pub version: String,
-    /// Absent if the server does not speak MCP.
-    pub era: Option<Era>,
 }
 
 /// Why a server was not reached, or is no longer connected.
@@ -137,7 +132,7 @@ pub(super) enum RequestError {
 #[derive(Clone, Debug)]
 pub(super) enum LinkRequest {
     CallTool {
-        tool: String,
+        tool: Arc<str>,
         arguments: Map<String, Value>,
         /// Whether the server accepts the call only as a task.
         as_task: bool,

@@ -33,13 +33,13 @@ use super::{
     deepest,
     direct::{DirectCalls, DirectError},
     history::History,
-    link::{Connector, Input, Link, LinkError, LinkRequest, RequestError, Revision, SignInNeeded},
+    link::{Connector, Input, Link, LinkError, LinkRequest, RequestError, SignInNeeded},
     listing::{ChangeStream, list},
     placement::{ProgramPlace, ProgramPlacement, RelayedCall},
     refusal::{self, Refusal},
     server_requests::OpenCalls,
     subscriptions::Subscriptions,
-    tap::DeclaredCapabilities,
+    tap::{DeclaredCapabilities, HeldResult},
 };
 use crate::catalog::Listing;
 
@@ -204,8 +204,12 @@ struct McpLink {
 }
 
 impl Link for McpLink {
-    fn revision(&self) -> Revision {
-        Revision { version: self.info.protocol_version.to_string(), era: Some(self.era) }
+    fn version(&self) -> String {
+        self.info.protocol_version.to_string()
+    }
+
+    fn era(&self) -> Option<Era> {
+        Some(self.era)
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>> {
@@ -365,12 +369,14 @@ impl McpLink {
         control: &CallControl,
     ) -> Result<CallResult, RequestError> {
         self.annotate(&mut request, control);
+        let held = HeldResult::default();
+        request.extensions_mut().insert(held.clone());
         let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
         let handle = sent.map_err(|_| RequestError::Lost)?;
         let mut sent = RequestInFlight { handle: Some(handle), control };
         let failed = match sent.answer().await {
             Ok(Ok(ServerResult::CustomResult(result))) => {
-                return Ok(control.held.take_result().unwrap_or_else(|| CallResult::of_server(result.0)));
+                return Ok(held.result(result.0));
             }
             Ok(Ok(other)) => {
                 let other = serde_json::to_value(other);
@@ -397,7 +403,6 @@ impl McpLink {
         if let Some(progress) = &control.progress {
             request.extensions_mut().insert(progress.clone());
         }
-        request.extensions_mut().insert(control.held.clone());
         if let Some(asker) = &control.asker {
             request.extensions_mut().insert(asker.clone());
             request.extensions_mut().insert(DeclaredCapabilities(asker.can.clone()));
@@ -464,7 +469,7 @@ fn client_request(request: LinkRequest, input: Input) -> ClientRequest {
     let responses = (!input.responses.is_empty()).then_some(input.responses);
     match request {
         LinkRequest::CallTool { tool, arguments, as_task: true } => {
-            let mut params = json!({ "name": tool, "arguments": arguments, "task": {} });
+            let mut params = json!({ "name": &*tool, "arguments": arguments, "task": {} });
             if let Some(responses) = responses {
                 params["inputResponses"] = json!(responses);
             }
@@ -474,7 +479,7 @@ fn client_request(request: LinkRequest, input: Input) -> ClientRequest {
             ClientRequest::CustomRequest(CustomRequest::new("tools/call", Some(params)))
         }
         LinkRequest::CallTool { tool, arguments, as_task: false } => {
-            let mut params = CallToolRequestParams::new(tool);
+            let mut params = CallToolRequestParams::new(tool.to_string());
             params.arguments = Some(arguments);
             (params.input_responses, params.request_state) = (responses, input.state);
             ClientRequest::CallToolRequest(CallToolRequest::new(params))

@@ -191,7 +191,6 @@ impl RelayedCall {
             meta,
             asker: control.asker.clone(),
             owner: control.owner,
-            held: control.held.clone(),
         }
     }
 }

@@ -7,7 +7,6 @@ use std::{
 };
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use futures::{FutureExt, future::BoxFuture};
 use nonet_base::turns::{SharedSlot, SharedSlots, SharedTake, Slot};
 use nonet_text::results::CallResult;
 use rmcp::model::CompleteRequestParams;
@@ -18,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     CallControl, CallError, Connection, ConnectionState, Era,
     link::{Input, Link, LinkRequest, RequestError},
-    server_requests::InputRequests,
+    server_requests::{InputRequests, OpenCall},
     tasks,
 };
 
@@ -41,7 +40,7 @@ impl Connection {
     /// support nothing else; a task that the server starts on its own is followed as well.
     pub async fn call_tool(
         &self,
-        tool: &str,
+        tool: &Arc<str>,
         arguments: Map<String, Value>,
         as_task: bool,
         control: CallControl,
@@ -50,7 +49,7 @@ impl Connection {
         let settings = self.settings();
         let trial = self.breaker.admit(tool, settings.breaker).map_err(CallError::Resting)?;
         let has_all_time = control.timeout >= settings.timeout;
-        let answer = self.call_admitted(tool, arguments, as_task, control, wait).await;
+        let answer = self.call_admitted(tool.clone(), arguments, as_task, control, wait).await;
         trial.ended(&answer, has_all_time);
         answer
     }
@@ -58,7 +57,7 @@ impl Connection {
     /// Calls a tool for another replica, which runs the breaker.
     pub async fn call_for_replica(
         &self,
-        tool: &str,
+        tool: Arc<str>,
         arguments: Map<String, Value>,
         as_task: bool,
         control: CallControl,
@@ -68,7 +67,7 @@ impl Connection {
 
     async fn call_admitted(
         &self,
-        tool: &str,
+        tool: Arc<str>,
         arguments: Map<String, Value>,
         as_task: bool,
         control: CallControl,
@@ -76,17 +75,14 @@ impl Connection {
     ) -> Result<CallResult, CallError> {
         let until = Instant::now() + control.timeout;
         let _slots = self.slot(&control, until).await?;
-        let request = LinkRequest::CallTool { tool: tool.into(), arguments, as_task };
-        let work = async {
-            let result = self.with_input(request, &control, wait, until).await?;
-            match result.as_tree().and_then(tasks::started) {
-                Some(task) => {
-                    Box::pin(self.follow_task(task, &control, until)).await.map(CallResult::of_server)
-                }
-                None => Ok(result),
-            }
-        };
-        self.asking(&control, wait, until, work.boxed()).await
+        let request = LinkRequest::CallTool { tool, arguments, as_task };
+        let open = self.opened(&control, wait, until).await?;
+        let mut result = self.with_input(request, &control, wait, until).await;
+        if let Some(task) = result.as_ref().ok().and_then(CallResult::as_tree).and_then(tasks::started) {
+            result = Box::pin(self.follow_task(task, &control, until)).await.map(CallResult::of_server);
+        }
+        answered(open, &result);
+        result
     }
 
     /// Gets a prompt.
@@ -99,9 +95,7 @@ impl Connection {
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
         let request = LinkRequest::GetPrompt { prompt: prompt.into(), arguments };
-        let result =
-            self.asking(&control, wait, until, self.with_input(request, &control, wait, until).boxed()).await;
-        Ok(result?.into_tree().await)
+        self.item(request, &control, wait, until).await
     }
 
     /// Reads a resource.
@@ -112,9 +106,20 @@ impl Connection {
         wait: Duration,
     ) -> Result<Value, CallError> {
         let until = Instant::now() + control.timeout;
-        let request = LinkRequest::ReadResource { uri: uri.into() };
-        let result =
-            self.asking(&control, wait, until, self.with_input(request, &control, wait, until).boxed()).await;
+        self.item(LinkRequest::ReadResource { uri: uri.into() }, &control, wait, until).await
+    }
+
+    /// Gets a prompt or a resource.
+    async fn item(
+        &self,
+        request: LinkRequest,
+        control: &CallControl,
+        wait: Duration,
+        until: Instant,
+    ) -> Result<Value, CallError> {
+        let open = self.opened(control, wait, until).await?;
+        let result = Box::pin(self.with_input(request, control, wait, until)).await;
+        answered(open, &result);
         Ok(result?.into_tree().await)
     }
 
@@ -135,22 +140,16 @@ impl Connection {
         self.slots.taken()
     }
 
-    /// Lets the server send requests to a request's client while `work` runs.
-    async fn asking(
+    /// Waits until the server is ready. From then on it may send requests to a request's client.
+    async fn opened(
         &self,
         control: &CallControl,
         wait: Duration,
         until: Instant,
-        work: BoxFuture<'_, Result<CallResult, CallError>>,
-    ) -> Result<CallResult, CallError> {
+    ) -> Result<Option<OpenCall>, CallError> {
         // Before the server is ready, none of its requests can belong to this call.
         self.ready(until.min(Instant::now() + wait), &control.cancel).await?;
-        let mut open = control.asker.clone().map(|asker| self.calls.enter(asker));
-        let result = work.await;
-        if let (Some(open), Ok(_) | Err(CallError::Rpc(_))) = (&mut open, &result) {
-            open.answered();
-        }
-        result
+        Ok(control.asker.clone().map(|asker| self.calls.enter(asker)))
     }
 
     /// Sends a request, and repeats it with the client's answers until the result asks for no more input (multi round-trip
@@ -162,7 +161,7 @@ impl Connection {
         wait: Duration,
         mut until: Instant,
     ) -> Result<CallResult, CallError> {
-        let may_ask = self.link().is_some_and(|link| link.revision().era == Some(Era::Stateless));
+        let may_ask = self.link().is_some_and(|link| link.era() == Some(Era::Stateless));
         let again = may_ask.then(|| request.clone());
         let mut result = self.request(request, Input::default(), control, wait, until).await?;
         let Some(request) = again else { return Ok(result) };
@@ -328,6 +327,13 @@ impl Connection {
         }
         tokio::time::sleep(POST_MORTEM).await;
         Err(CallError::Closed(self.last_end()))
+    }
+}
+
+/// Ends a request about which the server may ask. A server that has answered asks no more.
+fn answered(open: Option<OpenCall>, result: &Result<CallResult, CallError>) {
+    if let (Some(mut open), Ok(_) | Err(CallError::Rpc(_))) = (open, result) {
+        open.answered();
     }
 }
 

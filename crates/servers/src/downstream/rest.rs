@@ -30,9 +30,9 @@ use self::{
     send::{SendError, Sender, is_same_host},
 };
 use super::{
-    CallControl, CallError, ConnectionContext, DocumentReport, LogLevel,
+    CallControl, CallError, ConnectionContext, DocumentReport, Era, LogLevel,
     credentials::Credentials,
-    link::{Connector, Input, Link, LinkError, LinkRequest, RequestError, Revision},
+    link::{Connector, Input, Link, LinkError, LinkRequest, RequestError},
     listing::MAX_ENTRIES,
 };
 use crate::{catalog::Listing, pins};
@@ -367,12 +367,15 @@ fn jittered() -> Duration {
 }
 
 impl Link for RestLink {
-    fn revision(&self) -> Revision {
-        let version = match &self.server.settings.openapi {
+    fn version(&self) -> String {
+        match &self.server.settings.openapi {
             Some(_) => format!("OpenAPI {}", self.described.load().service.version),
             None => "REST".into(),
-        };
-        Revision { version, era: None }
+        }
+    }
+
+    fn era(&self) -> Option<Era> {
+        None
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>> {

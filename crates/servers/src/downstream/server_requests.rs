@@ -86,13 +86,13 @@ pub type InputRequests = Map<String, Value>;
 /// The replies, under the same keys.
 pub type InputReplies = BTreeMap<String, Result<Value, ErrorData>>;
 
-/// A message on its way to the client of a call.
+/// A message on its way to the client of a call. Small, because each call has a queue with room for many.
 #[derive(Debug)]
 pub enum ClientMessage {
     /// Requests that need replies. Dropping the sender declines them.
-    Ask(InputRequests, oneshot::Sender<InputReplies>),
+    Ask(Box<InputRequests>, oneshot::Sender<InputReplies>),
     /// The params of a `notifications/message`.
-    Log(Value),
+    Log(Box<Value>),
 }
 
 /// The channel to the client of a call.
@@ -104,8 +104,6 @@ pub struct ClientChannel {
     pub to: mpsc::Sender<ClientMessage>,
     /// The client's capabilities for servers: `elicitation`, `sampling` and `roots`.
     pub can: Arc<Map<String, Value>>,
-    /// The requests declined on the client's behalf.
-    pub declined: Arc<Mutex<Vec<DeclinedRequest>>>,
     /// The questions of the client's session, which take turns.
     pub turns: Arc<QuestionTurns>,
     /// Whether the client gets questions in an unfinished result and returns with the answers at any time (2026-07-28).
@@ -134,11 +132,18 @@ pub struct ClientWait {
     replies: AtomicUsize,
     /// The number under which the call goes on as a task, once it does.
     task: OnceLock<u64>,
+    /// The requests declined on the client's behalf meanwhile.
+    declined: Mutex<Vec<DeclinedRequest>>,
 }
 
 impl Default for ClientWait {
     fn default() -> Self {
-        Self { since: Mutex::new(Instant::now()), replies: AtomicUsize::new(0), task: OnceLock::new() }
+        Self {
+            since: Mutex::new(Instant::now()),
+            replies: AtomicUsize::new(0),
+            task: OnceLock::new(),
+            declined: Mutex::default(),
+        }
     }
 }
 
@@ -151,6 +156,11 @@ impl ClientWait {
     /// Restarts the wait, for a client that has just come back.
     pub fn restart(&self) {
         *self.since.lock() = Instant::now();
+    }
+
+    /// Takes the requests that were declined on the client's behalf so far.
+    pub fn take_declined(&self) -> Vec<DeclinedRequest> {
+        std::mem::take(&mut *self.declined.lock())
     }
 
     /// Notes that the call goes on as a task. Returns the number of its questions on the board of its session.
@@ -202,7 +212,7 @@ impl ClientChannel {
     }
 
     fn note_declined(&self, method: &str, why: Option<&str>) {
-        self.declined.lock().push(DeclinedRequest { method: method.into(), why: why.map(Into::into) });
+        self.waits.declined.lock().push(DeclinedRequest { method: method.into(), why: why.map(Into::into) });
     }
 
     /// Sends Nonet's own requests, which the client can answer. Returns `None` if the client has left.
@@ -223,7 +233,7 @@ impl ClientChannel {
         let texts: Vec<_> =
             questions.map(|(key, request)| (key.clone(), EscapedTexts::of(request))).collect();
         let (reply, answered) = oneshot::channel();
-        self.to.send(ClientMessage::Ask(requests, reply)).await.ok()?;
+        self.to.send(ClientMessage::Ask(Box::new(requests), reply)).await.ok()?;
         let mut replies = answered.await.ok()?;
         for (key, texts) in &texts {
             if let Some(Ok(answer)) = replies.get_mut(key) {
@@ -445,7 +455,7 @@ impl OpenCalls {
         if let Ok(asker) = self.only() {
             let params = self.masked(params);
             // A message that the client does not read in time is still in the gateway's own log.
-            let _ = asker.to.try_send(ClientMessage::Log(params));
+            let _ = asker.to.try_send(ClientMessage::Log(Box::new(params)));
         }
     }
 }
@@ -468,13 +478,16 @@ impl OpenCall {
 
 impl Drop for OpenCall {
     fn drop(&mut self) {
+        if self.answered {
+            return self.calls.leave(self.id);
+        }
         let (calls, id) = (self.calls.clone(), self.id);
         match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if !self.answered => drop(runtime.spawn(async move {
+            Ok(runtime) => drop(runtime.spawn(async move {
                 tokio::time::sleep(LINGER).await;
                 calls.leave(id);
             })),
-            _ => calls.leave(id),
+            Err(_) => calls.leave(id),
         }
     }
 }
@@ -486,8 +499,8 @@ mod tests {
     fn asker(session: u64, can: Value) -> (ClientChannel, mpsc::Receiver<ClientMessage>) {
         let (to, receiver) = mpsc::channel(4);
         let can = Arc::new(can.as_object().cloned().unwrap_or_default());
-        let (declined, waits, turns) = (Arc::default(), Arc::default(), Arc::default());
-        let asker = ClientChannel { session, to, can, declined, turns, parks: false, waits, log: None };
+        let (waits, turns) = (Arc::default(), Arc::default());
+        let asker = ClientChannel { session, to, can, turns, parks: false, waits, log: None };
         (asker, receiver)
     }
 

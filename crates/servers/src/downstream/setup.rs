@@ -90,8 +90,11 @@ impl Connection {
             }
             *listed = Some(now);
         }
-        let request =
-            LinkRequest::CallTool { tool: call.tool.clone(), arguments: call.params.clone(), as_task: false };
+        let request = LinkRequest::CallTool {
+            tool: (*call.tool).into(),
+            arguments: call.params.clone(),
+            as_task: false,
+        };
         let timeout = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         let control = CallControl { timeout, ..CallControl::default() };
         let result = match link.request(request, Input::default(), &control).await {

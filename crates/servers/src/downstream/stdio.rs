@@ -11,7 +11,7 @@ use nonet_wire::{
 };
 use rmcp::{
     RoleClient,
-    model::{ClientRequest, GetMeta, JsonRpcMessage, JsonRpcRequest, RequestId},
+    model::{ClientRequest, GetMeta, JsonRpcMessage, RequestId},
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::Transport,
 };
@@ -25,6 +25,9 @@ use super::{
     direct::DirectCalls,
     tap::{IncomingMessage, Tap},
 };
+
+/// The room for a call on its way to a server, in bytes: that of most calls.
+const USUAL_CALL: usize = 256;
 
 /// One connection over byte streams.
 pub(super) struct Lines {
@@ -144,66 +147,44 @@ pub(super) fn unread(bytes: usize) -> String {
     format!("it does not read its input: {bytes} bytes are waiting")
 }
 
-/// A call as it is written. rmcp would first convert its arguments into a tree of values, once per layer.
-#[derive(Serialize)]
-pub(super) struct SentCall<'a> {
-    jsonrpc: &'static str,
-    id: &'a RequestId,
-    method: &'static str,
-    params: SentParams<'a>,
-}
-
-impl<'a> SentCall<'a> {
-    /// Returns a call with these arguments.
-    pub(super) fn new(
-        id: &'a RequestId,
-        meta: &'a Map<String, Value>,
-        name: &'a str,
-        arguments: &'a Map<String, Value>,
-    ) -> Self {
-        let params = SentParams { meta, name, arguments: Some(arguments) };
-        Self { jsonrpc: "2.0", id, method: "tools/call", params }
+/// Returns the JSON of a call. rmcp would first convert its arguments into a tree of values, once per layer.
+pub(super) fn call_to_json(
+    id: &RequestId,
+    meta: Option<&impl Serialize>,
+    name: &str,
+    arguments: Option<&Map<String, Value>>,
+) -> serde_json::Result<Vec<u8>> {
+    let mut json = Vec::with_capacity(USUAL_CALL);
+    json.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    serde_json::to_writer(&mut json, id)?;
+    json.extend_from_slice(b",\"method\":\"tools/call\",\"params\":{");
+    if let Some(meta) = meta {
+        json.extend_from_slice(b"\"_meta\":");
+        serde_json::to_writer(&mut json, meta)?;
+        json.push(b',');
     }
-
-    pub(super) fn to_json(&self) -> serde_json::Result<Vec<u8>> {
-        serde_json::to_vec(self)
+    json.extend_from_slice(b"\"name\":");
+    serde_json::to_writer(&mut json, name)?;
+    if let Some(arguments) = arguments {
+        json.extend_from_slice(b",\"arguments\":");
+        serde_json::to_writer(&mut json, arguments)?;
     }
-}
-
-#[derive(Serialize)]
-struct SentParams<'a> {
-    #[serde(rename = "_meta", skip_serializing_if = "Map::is_empty")]
-    meta: &'a Map<String, Value>,
-    name: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arguments: Option<&'a Map<String, Value>>,
+    json.extend_from_slice(b"}}");
+    Ok(json)
 }
 
 /// Returns the JSON of an outgoing message.
 pub(super) fn to_json(message: &TxJsonRpcMessage<RoleClient>) -> serde_json::Result<Vec<u8>> {
-    let call = match message {
-        JsonRpcMessage::Request(request) => as_call(request),
-        _ => None,
-    };
-    match call {
-        Some(call) => serde_json::to_vec(&call),
-        None => serde_json::to_vec(message),
+    if let JsonRpcMessage::Request(request) = message
+        && let ClientRequest::CallToolRequest(call) = &request.request
+    {
+        let params = &call.params;
+        if params.meta.is_none() && params.input_responses.is_none() && params.request_state.is_none() {
+            let meta = Some(&request.request.get_meta().0).filter(|meta| !meta.is_empty());
+            return call_to_json(&request.id, meta, &params.name, params.arguments.as_ref());
+        }
     }
-}
-
-/// Returns a request as a call that can be written directly.
-fn as_call(request: &JsonRpcRequest<ClientRequest>) -> Option<SentCall<'_>> {
-    let ClientRequest::CallToolRequest(call) = &request.request else { return None };
-    let params = &call.params;
-    if params.meta.is_some() || params.input_responses.is_some() || params.request_state.is_some() {
-        return None;
-    }
-    let params = SentParams {
-        meta: &request.request.get_meta().0,
-        name: &params.name,
-        arguments: params.arguments.as_ref(),
-    };
-    Some(SentCall { jsonrpc: "2.0", id: &request.id, method: "tools/call", params })
+    serde_json::to_vec(message)
 }
 
 impl Transport<RoleClient> for Lines {

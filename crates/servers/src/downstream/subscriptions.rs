@@ -90,7 +90,7 @@ impl Connection {
     /// Restores the log level and the subscriptions at a session-era server that has just become ready. A change stream of
     /// the stateless era includes them from the start.
     pub(super) fn restore(&self, link: Arc<dyn Link>, closed: &CancellationToken) {
-        if link.revision().era != Some(Era::Session) {
+        if link.era() != Some(Era::Session) {
             return;
         }
         let level = *self.log_level.lock();

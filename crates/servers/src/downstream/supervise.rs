@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Connection, ConnectionState, ProgramPlace, ServerUpdate,
-    link::{Link, LinkError, Revision, SignInNeeded},
+    link::{Link, LinkError, SignInNeeded},
 };
 
 /// The first and the longest delay before a lost server is retried.
@@ -253,8 +253,7 @@ impl Connection {
                     () = stop.cancelled() => return "stopped".into(),
                     lost = link.lost() => return lost,
                 }
-                let Revision { version, era } = link.revision();
-                let version = self.masked(&version);
+                let (version, era) = (self.masked(&link.version()), link.era());
                 let (took, since) = (started.elapsed(), Instant::now());
                 tracing::info!(server = %self.name, tools, %version, ?took, "ready");
                 self.enter(ConnectionState::Ready { version, era, took, since });

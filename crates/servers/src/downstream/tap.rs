@@ -87,22 +87,23 @@ pub(super) fn declare(meta: &mut Map<String, Value>, can: &Map<String, Value>) {
     }
 }
 
-/// The results of a request that bypass rmcp. Stored in the extensions of an outgoing request. Hold it as long as the
-/// results, because of their shares of the memory for large messages.
+/// The part of a request's result that bypasses rmcp. Stored in the extensions of the outgoing request.
 #[derive(Clone, Debug, Default)]
-pub struct HeldResult(Arc<Mutex<HeldState>>);
+pub(super) struct HeldResult(Arc<Mutex<HeldState>>);
 
 #[derive(Debug, Default)]
 struct HeldState {
-    shares: Vec<MemoryShare>,
+    /// The share of the memory for large messages that a result takes which rmcp delivers.
+    share: Option<MemoryShare>,
     /// The result of a call.
     result: Option<CallResult>,
 }
 
 impl HeldResult {
-    /// Takes the result of a call, once it has arrived.
-    pub fn take_result(&self) -> Option<CallResult> {
-        self.0.lock().result.take()
+    /// Returns the result of a request, once it has arrived. rmcp has delivered `tree`.
+    pub(super) fn result(&self, tree: Value) -> CallResult {
+        let HeldState { share, result } = std::mem::take(&mut *self.0.lock());
+        result.unwrap_or_else(|| CallResult::of_server(tree).holding(share))
     }
 }
 
@@ -126,7 +127,7 @@ impl AwaitedAnswer {
     /// Passes the answer's share to the waiting caller, if any.
     pub(super) fn holds(&self, share: Option<MemoryShare>) {
         if let (Some(share), Some(held)) = (share, self.held.upgrade()) {
-            held.lock().shares.push(share);
+            held.lock().share = Some(share);
         }
     }
 
@@ -278,7 +279,7 @@ impl Tap {
                 declare(&mut request.request.get_meta_mut().0, &declared.0);
             }
             if let (Some(token), Some(sink)) = (token, sink) {
-                self.open.follow(token, &sink);
+                self.open.follow(&token, &sink);
             }
         }
     }
@@ -302,8 +303,8 @@ impl Tap {
         let is_answer =
             matches!(message.kind(), MessageKind::Result | MessageKind::Error | MessageKind::Other);
         let id = message.id().filter(|_| is_answer);
-        let awaited = id.as_ref().and_then(|id| self.answered(id));
-        let call = id.as_ref().filter(|_| awaited.is_none()).and_then(|id| self.open.take(id));
+        let call = id.as_ref().and_then(|id| self.open.take(id));
+        let awaited = id.as_ref().filter(|_| call.is_none()).and_then(|id| self.answered(id));
         let (message, limit) = (message.clone(), self.limits.error);
         move || match (message.kind(), call) {
             (_, Some(call)) => IncomingMessage::Direct(call, called(&message, limit)),

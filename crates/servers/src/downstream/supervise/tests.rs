@@ -116,9 +116,13 @@ impl Drop for PendingCounter<'_> {
 }
 
 impl Link for ScriptedLink {
-    fn revision(&self) -> Revision {
-        let era = if self.script.stateless.load(Ordering::Relaxed) { Era::Stateless } else { Era::Session };
-        Revision { version: "2025-11-25".into(), era: Some(era) }
+    fn version(&self) -> String {
+        "2025-11-25".into()
+    }
+
+    fn era(&self) -> Option<Era> {
+        let is_stateless = self.script.stateless.load(Ordering::Relaxed);
+        Some(if is_stateless { Era::Stateless } else { Era::Session })
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>> {
@@ -148,7 +152,7 @@ impl Link for ScriptedLink {
         _control: &'a CallControl,
     ) -> BoxFuture<'a, Result<CallResult, RequestError>> {
         let what = match request {
-            LinkRequest::CallTool { tool, .. } => tool,
+            LinkRequest::CallTool { tool, .. } => tool.to_string(),
             LinkRequest::Task { method, .. } => method.into(),
             other => format!("{other:?}"),
         };
@@ -264,7 +268,7 @@ impl Bench {
         let connection = self.connection.clone();
         async move {
             let wait = Duration::from_secs(10);
-            Ok(connection.call_tool("buy", Map::new(), false, control, wait).await?.into_tree().await)
+            Ok(connection.call_tool(&"buy".into(), Map::new(), false, control, wait).await?.into_tree().await)
         }
     }
 
@@ -496,20 +500,8 @@ async fn a_retired_connection_ends_with_its_calls_at_most_after_the_limit() {
 fn channel() -> (ClientChannel, mpsc::Receiver<ClientMessage>) {
     let (to, receiver) = mpsc::channel(4);
     let can = Arc::new(Map::from_iter([("elicitation".to_string(), json!({}))]));
-    let (declined, waits) = (Arc::default(), Arc::default());
-    (
-        ClientChannel {
-            session: 1,
-            to,
-            can,
-            declined,
-            turns: Arc::default(),
-            parks: false,
-            waits,
-            log: None,
-        },
-        receiver,
-    )
+    let waits = Arc::default();
+    (ClientChannel { session: 1, to, can, turns: Arc::default(), parks: false, waits, log: None }, receiver)
 }
 
 #[tokio::test(start_paused = true)]
