@@ -116,9 +116,8 @@ fn lines(file: &Path) -> Vec<Value> {
 async fn load(files: &[(PathBuf, PathBuf)]) -> (Vec<Item>, Vec<Query>) {
     nonet_search::bring(nonet_search::BuiltInModel {
         name: nonet_model::NAME,
-        graph: nonet_model::GRAPH,
+        weights: nonet_model::WEIGHTS,
         tokenizer: nonet_model::TOKENIZER,
-        engine: nonet_model::ENGINE,
     });
     let embedder = Embedder::start(&Settings::default());
     let mut items = Vec::new();

@@ -5,12 +5,11 @@ use std::process::ExitCode;
 use nonet_search::BuiltInModel;
 
 fn main() -> ExitCode {
-    // Only the program links the model: 24 MB, and an engine that takes minutes to build.
+    // Only the program links the model, which has 24 MB.
     nonet_search::bring(BuiltInModel {
         name: nonet_model::NAME,
-        graph: nonet_model::GRAPH,
+        weights: nonet_model::WEIGHTS,
         tokenizer: nonet_model::TOKENIZER,
-        engine: nonet_model::ENGINE,
     });
     nonet::cli::main()
 }

@@ -2,13 +2,10 @@
 
 use nonet_search::{self as search, Backend};
 
-/// Returns the long form; `-V` prints only its first line. The engine is the one that `nonet check` finds without settings in
-/// `[embedder]`.
+/// Returns the long form; `-V` prints only its first line. The engine is that of the built-in model.
 pub(super) fn long() -> String {
-    let engine = match search::engine(None) {
-        Ok(Backend { name, detail }) => format!("{name} ({detail})"),
-        Err(why) => format!("no engine: {why}"),
-    };
+    let Backend { name, detail } = search::backend();
+    let engine = format!("{name} ({detail})");
     let model = search::built_in().map_or_else(|| "none".into(), |own| format!("{} (built in)", own.name));
     format!(
         "nonet {}\ncommit: {}\nsearch by meaning: {engine}\nmodel: {model}",

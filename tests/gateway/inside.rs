@@ -79,9 +79,8 @@ impl Setup {
         }
         nonet_search::bring(nonet_search::BuiltInModel {
             name: nonet_model::NAME,
-            graph: nonet_model::GRAPH,
+            weights: nonet_model::WEIGHTS,
             tokenizer: nonet_model::TOKENIZER,
-            engine: nonet_model::ENGINE,
         });
         (loaded.config, options, self.folder)
     }

@@ -40,7 +40,7 @@ const REMEMBERED_QUERIES: usize = 256;
 const REMEMBERED_DOCUMENTS: usize = 50_000;
 /// The cache is written after this many new vectors, so that a stop loses little.
 const SAVE_EVERY: usize = 64;
-/// The model is dropped after this long without work; loading it again takes a third of a second.
+/// The model is dropped after this long without work; loading it again takes some hundredths of a second.
 const IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// Memory used by indexing is given back after this long without work.
@@ -49,9 +49,9 @@ const QUIET: Duration = Duration::from_secs(1);
 /// The inference engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// The name, such as `onnxruntime 1.24.1` or `tract`.
+    /// The name, such as `onnxruntime 1.24.1`.
     pub name: String,
-    /// The library and where it was found, or why there is none.
+    /// The library and where it was found, or the instructions that the built-in engine uses.
     pub detail: String,
 }
 
@@ -504,7 +504,7 @@ impl Jobs {
             }
             let tokens: Vec<_> = batch.iter().map(|text| &text.1).collect();
             let embedded = guarded(|| model.embed(&tokens)).map_err(failed);
-            for (at, (place, _)) in batch.into_iter().enumerate() {
+            for (at, (place, _)) in batch.iter().enumerate() {
                 vectors[*place] = match &embedded {
                     Ok(embedded) => Ok(embedded[at].as_slice().into()),
                     Err(error) => Err(error.clone()),
@@ -559,10 +559,10 @@ impl Worker {
                     return Err(reason);
                 }
             };
-            // Loading unpacks the weights several times.
-            give_back();
+            // Loading may have unpacked weights.
+            allocator::give_back();
             self.loaded.store(true, Ordering::Relaxed);
-            self.tell_state.send_replace(Some(Ok(model.engine.backend.clone())));
+            self.tell_state.send_replace(Some(Ok(model.backend.clone())));
             first.into_iter().for_each(|job| self.jobs.answer(job, &mut model));
             let jobs = &mut self.jobs;
             // Whether documents were embedded since memory was last given back.
@@ -577,7 +577,7 @@ impl Worker {
                     Ok(Next::Load) => {}
                     Ok(Next::End) => return Ok(()),
                     Err(_) if indexed => {
-                        give_back();
+                        allocator::give_back();
                         indexed = false;
                     }
                     Err(_) => break,
@@ -590,11 +590,11 @@ impl Worker {
     }
 }
 
-/// Returns the memory used by loading and by long runs.
+/// Returns the memory of a model that was dropped.
 fn give_back() {
     allocator::give_back();
     if let Some(own) = built_in::built_in() {
-        allocator::page_out(own.graph);
+        allocator::page_out(own.weights);
     }
 }
 

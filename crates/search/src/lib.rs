@@ -18,11 +18,9 @@ mod embedder;
 pub mod eval;
 mod fusion;
 mod index;
-mod int8;
 mod keywords;
 mod languages;
 mod model;
-mod onnx;
 mod onnxruntime;
 pub mod outcomes;
 mod products;
@@ -32,16 +30,12 @@ mod synonyms;
 mod text;
 mod vectors;
 pub mod verbs;
-mod words;
 
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-};
+use std::{collections::HashMap, path::PathBuf};
 
 /// Returns what an abbreviation of this field means.
 pub use abbreviations::meaning as abbreviation;
-pub use built_in::{BuiltInModel, bring, built_in};
+pub use built_in::{BuiltInModel, backend, bring, built_in};
 pub use cache::ContentKey as VectorKey;
 pub use document::{Document, Passage, Passages};
 pub use embedder::{Backend, EmbedError, Embedder, SharedVectors};
@@ -55,20 +49,16 @@ pub use rules::{Rule, Rules};
 pub use text::fold;
 pub use vectors::Graph;
 
-/// Returns the inference engine of this process: a native library, which may be named, or else the built-in one.
-pub fn engine(library: Option<&Path>) -> Result<Backend, String> {
-    onnxruntime::engine(library).map(|engine| engine.backend.clone()).map_err(Into::into)
-}
-
 /// The sentence embedder and the index.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize, schemars::JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// The ONNX Runtime library to use (1.24 or later). Without it ORT_DYLIB_PATH, the executable's folder and Python's
-    /// packages are looked at, and then the built-in engine is used.
+    /// The ONNX Runtime library (1.24 or later) that runs `model`. Without this key ORT_DYLIB_PATH, the executable's folder and
+    /// Python's packages are looked at. The built-in model needs no library.
     pub onnxruntime: Option<PathBuf>,
     /// A folder with another sentence embedding model: model.onnx (or onnx/model.onnx) and tokenizer.json, as
-    /// `optimum-cli export onnx` writes them, and the JSON files of sentence-transformers if there are any.
+    /// `optimum-cli export onnx` writes them, and the JSON files of sentence-transformers if there are any. It needs ONNX Runtime:
+    /// `pip install onnxruntime`.
     pub model: Option<PathBuf>,
     /// The folder where vectors are kept between runs. Without it $XDG_CACHE_HOME/nonet or ~/.cache/nonet.
     pub cache: Option<PathBuf>,

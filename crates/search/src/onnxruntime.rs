@@ -1,5 +1,4 @@
-//! The inference engine of this process: a native ONNX Runtime library found at run time, or else the
-//! built-in pure-Rust one.
+//! ONNX Runtime, a library found at run time: it runs the models of folders.
 //!
 //! Probing a shared library is the only place in the crate with `unsafe`. Each library is probed before the
 //! binding sees it: a failed first load leaves the binding (2.0.0-rc.14) in an unsound state, and the binding
@@ -16,19 +15,17 @@ use std::{
 
 use ort::environment::Environment;
 
-use super::{built_in, embedder::Backend};
+use super::embedder::Backend;
 
-/// The engine of this process, and what sessions are made with.
+/// The library of this process, and what sessions are made with.
 pub(super) struct Engine {
     pub(super) environment: Environment,
     pub(super) backend: Backend,
-    /// Whether the engine is the native library; the pure-Rust engine has fewer options.
-    pub(super) native: bool,
 }
 
 static ENGINE: OnceLock<Result<Engine, String>> = OnceLock::new();
 
-/// Returns the engine. The first caller's `library` decides for the whole process.
+/// Returns the library. The first caller's `library` decides for the whole process.
 pub(super) fn engine(library: Option<&Path>) -> Result<&'static Engine, &'static str> {
     ENGINE.get_or_init(|| choose(&candidates(library))).as_ref().map_err(String::as_str)
 }
@@ -45,7 +42,7 @@ fn choose(candidates: &[Candidate]) -> Result<Engine, String> {
         match probe(file) {
             Ok(version) => {
                 let detail = format!("{} ({because})", file.display());
-                return native(file, &version, detail);
+                return start(file, &version, detail);
             }
             Err(reason) => {
                 tracing::warn!(library = %file.display(), %reason, "not usable as ONNX Runtime");
@@ -56,34 +53,21 @@ fn choose(candidates: &[Candidate]) -> Result<Engine, String> {
     if refused.is_empty() {
         refused.push_str("no ONNX Runtime library found");
     }
-    own(refused.trim_end_matches("; "))
+    let refused = refused.trim_end_matches("; ");
+    Err(format!(
+        "{refused}; a model of your own needs ONNX Runtime: `pip install onnxruntime` (1.{} or later), or name the library in \
+         `[embedder] onnxruntime` or ORT_DYLIB_PATH",
+        ort::MINOR_VERSION
+    ))
 }
 
-fn native(file: &Path, version: &str, detail: String) -> Result<Engine, String> {
+fn start(file: &Path, version: &str, detail: String) -> Result<Engine, String> {
     let builder = ort::init_from(file).map_err(|error| error.to_string())?;
-    let environment = environment(builder)?;
+    let environment =
+        builder.with_name("nonet").with_telemetry(false).build().map_err(|error| error.to_string())?;
     let backend = Backend { name: format!("onnxruntime {version}"), detail };
-    tracing::info!(engine = %backend.name, library = %backend.detail, "search by meaning runs on the native ONNX Runtime");
-    Ok(Engine { environment, backend, native: true })
-}
-
-fn own(why: &str) -> Result<Engine, String> {
-    let Some(api) = built_in::built_in().and_then(|own| own.engine) else {
-        return Err(format!(
-            "{why}; this build has no built-in engine: `pip install onnxruntime` (1.{} or later), or name the library in \
-             `[embedder] onnxruntime` or ORT_DYLIB_PATH",
-            ort::MINOR_VERSION
-        ));
-    };
-    ort::set_api(api());
-    let environment = environment(ort::init())?;
-    let backend = Backend { name: "tract".to_owned(), detail: why.to_owned() };
-    tracing::info!(engine = %backend.name, %why, "search by meaning runs on the built-in engine");
-    Ok(Engine { environment, backend, native: false })
-}
-
-fn environment(builder: ort::environment::EnvironmentBuilder) -> Result<Environment, String> {
-    builder.with_name("nonet").with_telemetry(false).build().map_err(|error| error.to_string())
+    tracing::info!(engine = %backend.name, library = %backend.detail, "search by meaning runs on ONNX Runtime");
+    Ok(Engine { environment, backend })
 }
 
 /// Returns the version of the ONNX Runtime in this file, if usable.

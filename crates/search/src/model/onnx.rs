@@ -1,42 +1,11 @@
-//! The messages of an ONNX file, as far as they are read or written here.
-//!
-//! Follows `onnx.proto` of the ONNX specification; unused parts are carried as bytes. Decoding drops
-//! undeclared fields, so compare [`Message::encoded_len`] with the file before writing one back.
+//! The messages of an ONNX file that tests write. Follows `onnx.proto` of the ONNX specification.
 
-use std::collections::HashSet;
-
-use bytes::Bytes;
-pub(super) use prost::Message;
+use prost::Message;
 
 /// `TensorProto.DataType`.
 pub(super) const FLOAT: i32 = 1;
-pub(super) const UINT8: i32 = 2;
-pub(super) const INT8: i32 = 3;
 /// `AttributeProto.AttributeType`.
 pub(super) const INT: i32 = 2;
-
-/// Returns the model in a file; `None` if it cannot be decoded, or has undeclared fields that would be lost.
-pub(super) fn read(file: Bytes) -> Option<OnnxModel> {
-    let length = file.len();
-    OnnxModel::decode(file).ok().filter(|model| model.encoded_len() == length)
-}
-
-impl OnnxGraph {
-    /// Removes nodes without readers, from the end to the beginning, and weights without readers.
-    pub(super) fn drop_unused(&mut self) {
-        let mut used: HashSet<String> = self.output.iter().map(|output| output.name().to_owned()).collect();
-        let mut kept = Vec::with_capacity(self.node.len());
-        for node in std::mem::take(&mut self.node).into_iter().rev() {
-            if node.output.iter().any(|output| used.contains(output)) {
-                used.extend(node.input.iter().cloned());
-                kept.push(node);
-            }
-        }
-        kept.reverse();
-        self.node = kept;
-        self.initializer.retain(|tensor| used.contains(tensor.name()));
-    }
-}
 
 impl ValueInfo {
     /// Describes a tensor; a dimension given as text is a name.
@@ -80,22 +49,10 @@ impl ValueInfo {
 pub(super) struct OnnxModel {
     #[prost(int64, optional, tag = "1")]
     pub(super) ir_version: Option<i64>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) producer_name: Option<String>,
-    #[prost(string, optional, tag = "3")]
-    pub(super) producer_version: Option<String>,
-    #[prost(string, optional, tag = "4")]
-    pub(super) domain: Option<String>,
-    #[prost(int64, optional, tag = "5")]
-    pub(super) model_version: Option<i64>,
     #[prost(message, optional, tag = "7")]
     pub(super) graph: Option<OnnxGraph>,
     #[prost(message, repeated, tag = "8")]
     pub(super) opset_import: Vec<Opset>,
-    #[prost(bytes = "vec", repeated, tag = "14")]
-    pub(super) metadata_props: Vec<Vec<u8>>,
-    #[prost(bytes = "vec", repeated, tag = "25")]
-    pub(super) functions: Vec<Vec<u8>>,
 }
 
 /// `OperatorSetIdProto`.
@@ -120,8 +77,6 @@ pub(super) struct OnnxGraph {
     pub(super) input: Vec<Vec<u8>>,
     #[prost(message, repeated, tag = "12")]
     pub(super) output: Vec<ValueInfo>,
-    #[prost(bytes = "vec", repeated, tag = "13")]
-    pub(super) value_info: Vec<Vec<u8>>,
 }
 
 /// `ValueInfoProto`.
@@ -146,8 +101,6 @@ pub(super) struct OnnxNode {
     pub(super) op_type: Option<String>,
     #[prost(message, repeated, tag = "5")]
     pub(super) attribute: Vec<Attribute>,
-    #[prost(string, optional, tag = "7")]
-    pub(super) domain: Option<String>,
 }
 
 /// `AttributeProto`.
@@ -155,26 +108,12 @@ pub(super) struct OnnxNode {
 pub(super) struct Attribute {
     #[prost(string, optional, tag = "1")]
     pub(super) name: Option<String>,
-    #[prost(float, optional, tag = "2")]
-    pub(super) f: Option<f32>,
     #[prost(int64, optional, tag = "3")]
     pub(super) i: Option<i64>,
-    #[prost(bytes = "vec", optional, tag = "4")]
-    pub(super) s: Option<Vec<u8>>,
-    #[prost(message, optional, tag = "5")]
-    pub(super) t: Option<Tensor>,
-    #[prost(bytes = "vec", optional, tag = "6")]
-    pub(super) g: Option<Vec<u8>>,
-    #[prost(float, repeated, packed = "false", tag = "7")]
-    pub(super) floats: Vec<f32>,
     #[prost(int64, repeated, packed = "false", tag = "8")]
     pub(super) ints: Vec<i64>,
-    #[prost(bytes = "vec", repeated, tag = "9")]
-    pub(super) strings: Vec<Vec<u8>>,
     #[prost(int32, optional, tag = "20")]
     pub(super) kind: Option<i32>,
-    #[prost(string, optional, tag = "21")]
-    pub(super) ref_attr_name: Option<String>,
 }
 
 /// `TensorProto`.
@@ -184,19 +123,8 @@ pub(super) struct Tensor {
     pub(super) dims: Vec<i64>,
     #[prost(int32, optional, tag = "2")]
     pub(super) data_type: Option<i32>,
-    #[prost(float, repeated, tag = "4")]
-    pub(super) float_data: Vec<f32>,
-    #[prost(int32, repeated, tag = "5")]
-    pub(super) int32_data: Vec<i32>,
-    #[prost(int64, repeated, tag = "7")]
-    pub(super) int64_data: Vec<i64>,
     #[prost(string, optional, tag = "8")]
     pub(super) name: Option<String>,
-    /// A slice of the decoded file: weights are not copied.
-    #[prost(bytes = "bytes", optional, tag = "9")]
-    pub(super) raw_data: Option<Bytes>,
-    #[prost(bytes = "vec", repeated, tag = "13")]
-    pub(super) external_data: Vec<Vec<u8>>,
-    #[prost(int32, optional, tag = "14")]
-    pub(super) data_location: Option<i32>,
+    #[prost(bytes = "vec", optional, tag = "9")]
+    pub(super) raw_data: Option<Vec<u8>>,
 }

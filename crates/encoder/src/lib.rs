@@ -1,0 +1,203 @@
+//! Runs a sentence encoder of the MiniLM family: tokens in, one vector for each text out.
+//!
+//! The model is a slice of bytes in the form that [`pack`] writes at build time: int8 weights in the order in which they are read,
+//! with a float32 scale for each output and 64 inputs. Nothing is loaded, unpacked or copied; a program's own pages are the model.
+//! Activations are float32, so a vector is that of the ONNX graph up to rounding, and does not depend on the texts beside it.
+//! Knows tokens, not text.
+
+mod kernel;
+mod layout;
+#[cfg(any(test, feature = "pack"))]
+mod pack;
+
+#[cfg(test)]
+mod tests;
+
+pub use layout::Shape;
+#[cfg(any(test, feature = "pack"))]
+pub use pack::{PackError, pack};
+
+use kernel::{BLOCK, Tiles, add_and_normalize, gelu, linear, product, softmax};
+use layout::Weights;
+
+/// Returns the instruction set that [`Encoder::embed`] uses on this machine, such as `AVX2`.
+pub fn instruction_set() -> &'static str {
+    kernel::instruction_set().0
+}
+
+/// Why there is no vector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EncodeError {
+    /// The bytes are not a packed model.
+    Model,
+    /// A text has no tokens.
+    Empty,
+    /// The model does not know this token.
+    Token(u32),
+    /// A text has more tokens than the model has positions.
+    Length(usize),
+}
+
+impl std::fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            EncodeError::Model => f.write_str("not a packed model of this version"),
+            EncodeError::Empty => f.write_str("a text has no tokens"),
+            EncodeError::Token(token) => write!(f, "token {token} is unknown"),
+            EncodeError::Length(tokens) => write!(f, "a text of {tokens} tokens is too long"),
+        }
+    }
+}
+
+impl std::error::Error for EncodeError {}
+
+/// A model and the memory to run it in, which is as large as the longest run so far.
+pub struct Encoder<'m> {
+    weights: Weights<'m>,
+    rows: Vec<f32>,
+    wide: Vec<f32>,
+    narrow: Vec<f32>,
+    tiles: Tiles,
+    attention: Attention,
+}
+
+#[derive(Default)]
+struct Attention {
+    queries: Tiles,
+    keys: Vec<[f32; BLOCK]>,
+    values: Vec<[f32; BLOCK]>,
+    scores: Vec<f32>,
+    shares: Tiles,
+}
+
+impl<'m> Encoder<'m> {
+    /// Prepares a packed model. Reads its header only.
+    pub fn new(model: &'m [u8]) -> Result<Encoder<'m>, EncodeError> {
+        let weights = Weights::new(model).ok_or(EncodeError::Model)?;
+        Ok(Encoder {
+            weights,
+            rows: Vec::new(),
+            wide: Vec::new(),
+            narrow: Vec::new(),
+            tiles: Tiles::default(),
+            attention: Attention::default(),
+        })
+    }
+
+    /// Returns the model's shape.
+    pub fn shape(&self) -> Shape {
+        self.weights.shape
+    }
+
+    /// Returns the vector of each text, of `width` values and length 1: the mean of its tokens' vectors, normalised.
+    pub fn embed(&mut self, texts: &[&[u32]]) -> Result<Vec<Vec<f32>>, EncodeError> {
+        if texts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let shape = self.weights.shape;
+        self.look_up(texts)?;
+        let tokens = self.rows.len() / shape.width;
+        for layer in self.weights.layers() {
+            self.tiles.fill(&self.rows, shape.width, shape.width);
+            self.wide.resize(tokens * 3 * shape.width, 0.0);
+            linear(&self.tiles, layer.attention_in.weights, layer.attention_in.bias, &mut self.wide);
+            self.narrow.resize(tokens * shape.width, 0.0);
+            let (mut from, mut to) = (&self.wide[..], &mut self.narrow[..]);
+            for text in texts {
+                let (own, rest) = from.split_at(text.len() * 3 * shape.width);
+                from = rest;
+                let (own_to, rest) = to.split_at_mut(text.len() * shape.width);
+                to = rest;
+                self.attention.attend(shape, own, own_to);
+            }
+            self.tiles.fill(&self.narrow, shape.width, shape.width);
+            linear(&self.tiles, layer.attention_out.weights, layer.attention_out.bias, &mut self.narrow);
+            let norm = layer.attention_norm;
+            add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, shape.epsilon);
+
+            self.tiles.fill(&self.rows, shape.width, shape.width);
+            self.wide.resize(tokens * shape.inner, 0.0);
+            linear(&self.tiles, layer.forward_in.weights, layer.forward_in.bias, &mut self.wide);
+            gelu(&mut self.wide);
+            self.tiles.fill(&self.wide, shape.inner, shape.inner);
+            linear(&self.tiles, layer.forward_out.weights, layer.forward_out.bias, &mut self.narrow);
+            let norm = layer.forward_norm;
+            add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, shape.epsilon);
+        }
+        let mut rows = self.rows.chunks_exact(shape.width);
+        Ok(texts.iter().map(|text| mean(rows.by_ref().take(text.len()), shape.width)).collect())
+    }
+
+    /// Fills `rows` with the vector of each token and position.
+    fn look_up(&mut self, texts: &[&[u32]]) -> Result<(), EncodeError> {
+        let weights = &self.weights;
+        let width = weights.shape.width;
+        let tokens = texts.iter().map(|text| text.len()).sum::<usize>();
+        self.rows.clear();
+        self.rows.resize(tokens * width, 0.0);
+        let mut rows = self.rows.chunks_exact_mut(width);
+        for text in texts {
+            if text.is_empty() {
+                return Err(EncodeError::Empty);
+            }
+            if text.len() > weights.shape.positions {
+                return Err(EncodeError::Length(text.len()));
+            }
+            for ((&token, position), row) in text.iter().zip(weights.positions()).zip(rows.by_ref()) {
+                let (word, scale) = weights.word(token).ok_or(EncodeError::Token(token))?;
+                for ((to, word), position) in row.iter_mut().zip(word).zip(position.as_chunks::<4>().0) {
+                    *to = f32::from(word.cast_signed()) * scale + f32::from_le_bytes(*position);
+                }
+            }
+        }
+        self.narrow.clear();
+        self.narrow.resize(tokens * width, 0.0);
+        let norm = weights.norm();
+        add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, weights.shape.epsilon);
+        Ok(())
+    }
+}
+
+impl Attention {
+    /// Mixes the values of one text, head by head. `from` has a query, a key and a value for each token, `to` the mix.
+    fn attend(&mut self, shape: Shape, from: &[f32], to: &mut [f32]) {
+        let Shape { width, heads, .. } = shape;
+        let head = width / heads;
+        let tokens = to.len() / width;
+        let columns = tokens.next_multiple_of(BLOCK);
+        for at in (0..width).step_by(head) {
+            // The scale of the scores is in the query's weights.
+            self.queries.fill(&from[at..], 3 * width, head);
+            self.keys.clear();
+            self.keys.resize(columns / BLOCK * head, [0.0; BLOCK]);
+            self.values.clear();
+            self.values.resize(head / BLOCK * tokens, [0.0; BLOCK]);
+            for (token, row) in from.chunks_exact(3 * width).enumerate() {
+                let key = &row[width + at..][..head];
+                for (to, value) in self.keys[token / BLOCK * head..].iter_mut().zip(key) {
+                    to[token % BLOCK] = *value;
+                }
+                let value = &row[2 * width + at..][..head];
+                for (block, value) in value.as_chunks::<BLOCK>().0.iter().enumerate() {
+                    self.values[block * tokens + token] = *value;
+                }
+            }
+            self.scores.resize(tokens * columns, 0.0);
+            product(&self.queries, &self.keys, &mut self.scores, columns);
+            softmax(&mut self.scores, columns, tokens);
+            self.shares.fill(&self.scores, columns, tokens);
+            product(&self.shares, &self.values, &mut to[at..], width);
+        }
+    }
+}
+
+/// Returns the mean of rows, with length 1.
+fn mean<'a>(rows: impl Iterator<Item = &'a [f32]>, width: usize) -> Vec<f32> {
+    let mut mean = vec![0.0; width];
+    for row in rows {
+        mean.iter_mut().zip(row).for_each(|(mean, value)| *mean += value);
+    }
+    let length = mean.iter().map(|value| value * value).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+    mean.iter_mut().for_each(|value| *value /= length);
+    mean
+}
