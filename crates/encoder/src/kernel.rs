@@ -1,49 +1,106 @@
 //! The arithmetic of the encoder: products of matrices in tiles, and the functions between them.
 //!
-//! Plain loops over arrays whose length is a constant, compiled once for each of a few instruction sets; the best of them is chosen
-//! at run time. Knows numbers, not layers.
+//! Compiled once for each of a few instruction sets; the best of them is chosen at run time. Knows numbers, not layers.
 
-use multiversion::{
-    multiversion,
-    target::{match_target, target_cfg_f},
-};
+use pulp::{Arch, Simd, WithSimd};
 
-/// Outputs of a block: an AVX-512 register of float32, two of AVX2, four of NEON.
+/// Outputs of a block: a register of float32 with AVX-512, two with AVX2, four with NEON.
 pub(crate) const BLOCK: usize = 16;
 /// Inputs of a matrix that share a scale for each output.
 pub(crate) const GROUP: usize = 64;
 /// Bytes of a group of a block: a scale for each output, then a row of int8 for each input.
 pub(crate) const GROUP_BYTES: usize = BLOCK * 4 + GROUP * BLOCK;
 
-/// Tokens of a tile where registers are few (AVX2, NEON, none), and where there are many (AVX-512).
+/// Tokens of a tile where registers are few (AVX2, NEON), and where there are many (AVX-512).
 const FEW: usize = 6;
 const MANY: usize = 12;
 
-/// Repeats code for each token of a tile. A loop of so many steps would stay a loop, and its sums in memory.
-macro_rules! each_token {
-    ($tokens:ident, |$token:ident| $code:expr) => {
-        each_token!(@ $tokens, $token, $code, 0 1 2 3 4 5 6 7 8 9 10 11)
-    };
-    (@ $tokens:ident, $token:ident, $code:expr, $($at:literal)*) => {
-        $(if $at < $tokens {
-            let $token = $at;
-            $code
-        })*
-    };
+/// The instruction set of this machine.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel(Arch);
+
+impl Kernel {
+    pub(crate) fn new() -> Kernel {
+        Kernel(Arch::new())
+    }
+
+    /// Returns the name of the instruction set.
+    pub(crate) fn instruction_set(self) -> &'static str {
+        match self.0.dispatch(Lanes) {
+            16 => "AVX-512",
+            8 => "AVX2",
+            4 => "NEON",
+            _ => "no vector instructions",
+        }
+    }
+
+    /// Cuts rows into tiles. Each row starts `stride` values after the last and has `inputs` values.
+    pub(crate) fn fill(self, tiles: &mut Tiles, rows: &[f32], stride: usize, inputs: usize) {
+        let most = if self.0.dispatch(Lanes) == BLOCK { MANY } else { FEW };
+        tiles.fill(most, rows, stride, inputs);
+    }
+
+    /// Multiplies rows with a matrix of int8 and adds a bias: `out[token][output]`.
+    ///
+    /// `weights` has a block for each 16 outputs: for each 64 inputs 16 scales, then `[64][16]` int8.
+    pub(crate) fn linear(self, rows: &Tiles, weights: &[u8], bias: &[u8], out: &mut [f32]) {
+        self.0.dispatch(Linear { rows, weights, bias, out });
+    }
+
+    /// Multiplies rows with a matrix of float32 in blocks of `[inputs][16]`: `out[token][output]`, a row each `stride` values.
+    pub(crate) fn product(self, rows: &Tiles, matrix: &[[f32; BLOCK]], out: &mut [f32], stride: usize) {
+        self.0.dispatch(Product { rows, matrix, out, stride });
+    }
+
+    /// Replaces each value by its GELU, `x / 2 * (1 + erf(x / sqrt 2))`.
+    pub(crate) fn gelu(self, values: &mut [f32]) {
+        self.0.dispatch(Gelu(values));
+    }
+
+    /// Replaces each row of `width` values by its softmax over the first `count`. The rest of the row becomes nearly 0.
+    pub(crate) fn softmax(self, rows: &mut [f32], width: usize, count: usize) {
+        self.0.dispatch(Softmax { rows, width, count });
+    }
+
+    /// Replaces each row by itself plus the row of `added`, with mean 0 and variance 1, scaled by `gamma` and moved by `beta`.
+    pub(crate) fn add_and_normalize(
+        self,
+        rows: &mut [f32],
+        added: &[f32],
+        gamma: &[u8],
+        beta: &[u8],
+        epsilon: f32,
+    ) {
+        self.0.dispatch(AddAndNormalize { rows, added, gamma, beta, epsilon });
+    }
 }
 
-/// Calls a function with the tokens of a tile as a constant.
+/// Calls a function with the tokens of a tile as a constant, and the registers of a block.
 macro_rules! with_tokens {
-    (@ $tokens:ident, $function:ident, $fused:tt, $arguments:tt, $($count:literal)*) => {
+    (@ $tokens:ident, $function:ident, $generics:tt, $arguments:tt, $($count:literal)*) => {
         match $tokens {
-            $($count => with_tokens!(@ $count, $function, $fused, $arguments),)*
+            $($count => with_tokens!(@ $count, $function, $generics, $arguments),)*
             _ => unreachable!("a tile has at most 12 tokens"),
         }
     };
-    (@ $count:literal, $function:ident, {$fused:ident}, $arguments:tt) => { $function::<$count, $fused> $arguments };
+    (@ $count:literal, $function:ident, {$simd:ident, $registers:ident}, $arguments:tt) => {
+        $function::<$simd, $registers, $count> $arguments
+    };
     (@ $count:literal, $function:ident, {}, $arguments:tt) => { $function::<$count> $arguments };
-    ($tokens:ident, $function:ident $(::<$fused:ident>)? ($($argument:expr),*)) => {
-        with_tokens!(@ $tokens, $function, {$($fused)?}, ($($argument),*), 1 2 3 4 5 6 7 8 9 10 11 12)
+    ($tokens:ident, $function:ident $(::<$simd:ident, $registers:ident>)? ($($argument:expr),*)) => {
+        with_tokens!(@ $tokens, $function, {$($simd, $registers)?}, ($($argument),*), 1 2 3 4 5 6 7 8 9 10 11 12)
+    };
+}
+
+/// Calls a function with the registers that a block of float32 takes, as a constant.
+macro_rules! with_registers {
+    ($simd:ident, $function:ident($($argument:expr),*)) => {
+        match <$simd as Simd>::F32_LANES {
+            16 => $function::<$simd, 1>($($argument),*),
+            8 => $function::<$simd, 2>($($argument),*),
+            4 => $function::<$simd, 4>($($argument),*),
+            _ => $function::<$simd, 16>($($argument),*),
+        }
     };
 }
 
@@ -51,20 +108,24 @@ macro_rules! with_tokens {
 #[derive(Default)]
 pub(crate) struct Tiles {
     values: Vec<f32>,
-    /// The tokens of each tile, [`MANY`] at most.
+    /// The tokens of each tile.
     tokens: Vec<usize>,
     inputs: usize,
 }
 
 impl Tiles {
-    /// Fills the tiles with rows, each of which starts `stride` values after the last and has `inputs` values.
-    pub(crate) fn fill(&mut self, rows: &[f32], stride: usize, inputs: usize) {
-        let count = rows.len().div_ceil(stride);
-        self.cut(count);
+    fn fill(&mut self, most: usize, rows: &[f32], stride: usize, inputs: usize) {
+        let mut count = rows.len().div_ceil(stride);
         self.inputs = inputs;
         self.values.resize(count * inputs, 0.0);
+        self.tokens.clear();
+        // Tiles of nearly the same size.
+        let mut tiles = count.div_ceil(most);
         let (mut values, mut rows) = (&mut self.values[..], rows);
-        for &tokens in &self.tokens {
+        while tiles > 0 {
+            let tokens = count.div_ceil(tiles);
+            (count, tiles) = (count - tokens, tiles - 1);
+            self.tokens.push(tokens);
             let (tile, rest) = values.split_at_mut(tokens * inputs);
             values = rest;
             with_tokens!(tokens, transpose(rows, stride, tile));
@@ -72,259 +133,284 @@ impl Tiles {
         }
     }
 
-    /// Cuts tokens into tiles of nearly the same size.
-    fn cut(&mut self, mut tokens: usize) {
-        self.tokens.clear();
-        let mut tiles = tokens.div_ceil(tile_tokens());
-        while tiles > 0 {
-            let some = tokens.div_ceil(tiles);
-            self.tokens.push(some);
-            (tokens, tiles) = (tokens - some, tiles - 1);
-        }
+    /// Returns each tile with its tokens.
+    #[inline(always)]
+    fn iter(&self) -> impl Iterator<Item = (usize, &[f32])> {
+        let mut values = &self.values[..];
+        self.tokens.iter().map(move |&tokens| {
+            let (tile, rest) = values.split_at(tokens * self.inputs);
+            values = rest;
+            (tokens, tile)
+        })
     }
 }
 
-/// Returns the most tokens of a tile on this machine.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-fn tile_tokens() -> usize {
-    if target_cfg_f!(target_feature = "avx512f") { MANY } else { FEW }
-}
-
-/// Returns the name of the instruction set that is used.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-pub(crate) fn instruction_set() -> InstructionSet {
-    match_target! {
-        "x86_64+avx512f" => InstructionSet("AVX-512"),
-        "x86_64+avx2" => InstructionSet("AVX2"),
-        "aarch64+neon" => InstructionSet("NEON"),
-        _ => InstructionSet("no vector instructions"),
+/// Puts the values of each input side by side.
+fn transpose<const TOKENS: usize>(rows: &[f32], stride: usize, tile: &mut [f32]) {
+    let (tile, _) = tile.as_chunks_mut::<TOKENS>();
+    let rows: [&[f32]; TOKENS] = std::array::from_fn(|token| &rows[token * stride..][..tile.len()]);
+    for (at, values) in tile.iter_mut().enumerate() {
+        *values = std::array::from_fn(|token| rows[token][at]);
     }
 }
 
-/// A name. `multiversion` wants no lifetime in what a function returns.
-pub(crate) struct InstructionSet(pub(crate) &'static str);
+struct Lanes;
 
-/// Multiplies rows with a matrix of int8 and adds a bias: `out[token][output]`.
-///
-/// `weights` has a block for each 16 outputs: for each 64 inputs 16 scales, then `[64][16]` int8.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-pub(crate) fn linear(rows: &Tiles, weights: &[u8], bias: &[u8], out: &mut [f32]) {
-    const FUSED: bool = target_cfg_f!(any(target_feature = "fma", target_feature = "neon"));
+impl WithSimd for Lanes {
+    type Output = usize;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> usize {
+        S::F32_LANES
+    }
+}
+
+struct Linear<'a> {
+    rows: &'a Tiles,
+    weights: &'a [u8],
+    bias: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Linear<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        with_registers!(S, linear(simd, self))
+    }
+}
+
+#[inline(always)]
+fn linear<S: Simd, const REGISTERS: usize>(simd: S, call: Linear<'_>) {
+    let Linear { rows, weights, bias, out } = call;
     let outputs = bias.len() / 4;
     let blocks = weights.chunks_exact(rows.inputs / GROUP * GROUP_BYTES);
     for (block, (weights, bias)) in blocks.zip(bias.chunks_exact(4 * BLOCK)).enumerate() {
         let bias = floats(bias);
-        let (mut values, mut out) = (&rows.values[..], &mut out[block * BLOCK..]);
-        for &tokens in &rows.tokens {
-            let (tile, rest) = values.split_at(tokens * rows.inputs);
-            values = rest;
-            with_tokens!(tokens, int8_tile::<FUSED>(tile, weights, bias, out, outputs));
+        let mut out = &mut out[block * BLOCK..];
+        for (tokens, tile) in rows.iter() {
+            with_tokens!(tokens, int8_tile::<S, REGISTERS>(simd, tile, weights, &bias, out, outputs));
             out = out.get_mut(tokens * outputs..).unwrap_or_default();
         }
     }
 }
 
-/// Multiplies rows with a matrix of float32 in blocks of `[inputs][16]`: `out[token][output]`, a row each `stride` values.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-pub(crate) fn product(rows: &Tiles, matrix: &[[f32; BLOCK]], out: &mut [f32], stride: usize) {
-    const FUSED: bool = target_cfg_f!(any(target_feature = "fma", target_feature = "neon"));
+struct Product<'a> {
+    rows: &'a Tiles,
+    matrix: &'a [[f32; BLOCK]],
+    out: &'a mut [f32],
+    stride: usize,
+}
+
+impl WithSimd for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        with_registers!(S, product(simd, self))
+    }
+}
+
+#[inline(always)]
+fn product<S: Simd, const REGISTERS: usize>(simd: S, call: Product<'_>) {
+    let Product { rows, matrix, out, stride } = call;
     for (block, matrix) in matrix.chunks_exact(rows.inputs).enumerate() {
-        let (mut values, mut out) = (&rows.values[..], &mut out[block * BLOCK..]);
-        for &tokens in &rows.tokens {
-            let (tile, rest) = values.split_at(tokens * rows.inputs);
-            values = rest;
-            with_tokens!(tokens, float_tile::<FUSED>(tile, matrix, out, stride));
+        let mut out = &mut out[block * BLOCK..];
+        for (tokens, tile) in rows.iter() {
+            with_tokens!(tokens, float_tile::<S, REGISTERS>(simd, tile, matrix, out, stride));
             out = out.get_mut(tokens * stride..).unwrap_or_default();
         }
     }
 }
 
-/// Puts the values of each input side by side.
 #[inline(always)]
-fn transpose<const TOKENS: usize>(rows: &[f32], stride: usize, tile: &mut [f32]) {
-    let (tile, _) = tile.as_chunks_mut::<TOKENS>();
-    let rows: [&[f32]; TOKENS] = std::array::from_fn(|token| &rows[token * stride..][..tile.len()]);
-    for (at, values) in tile.iter_mut().enumerate() {
-        each_token!(TOKENS, |token| values[token] = rows[token][at]);
-    }
-}
-
-#[inline(always)]
-fn int8_tile<const TOKENS: usize, const FUSED: bool>(
+fn int8_tile<S: Simd, const REGISTERS: usize, const TOKENS: usize>(
+    simd: S,
     tile: &[f32],
     weights: &[u8],
-    bias: [f32; BLOCK],
+    bias: &[f32; BLOCK],
     out: &mut [f32],
     stride: usize,
 ) {
-    let mut sums = [bias; TOKENS];
-    let inputs = tile.as_chunks::<TOKENS>().0;
-    let (groups, _) = weights.as_chunks::<GROUP_BYTES>();
-    for (inputs, group) in inputs.as_chunks::<GROUP>().0.iter().zip(groups) {
-        let (scales, rows) = group.split_at(4 * BLOCK);
-        let rows = rows.as_chunks::<BLOCK>().0;
-        let mut part = [[0.0; BLOCK]; TOKENS];
-        for input in 0..GROUP {
-            let mut row = [0.0; BLOCK];
+    let mut sums = [registers::<S, REGISTERS>(bias); TOKENS];
+    let inputs = tile.as_chunks::<TOKENS>().0.chunks_exact(GROUP);
+    for (inputs, group) in inputs.zip(weights.chunks_exact(GROUP_BYTES)) {
+        let (scales, values) = group.split_at(4 * BLOCK);
+        let mut part = [[simd.splat_f32s(0.0); REGISTERS]; TOKENS];
+        for (values, row) in inputs.iter().zip(values.as_chunks::<BLOCK>().0) {
+            let mut unpacked = [0.0; BLOCK];
             for output in 0..BLOCK {
-                row[output] = f32::from(rows[input][output].cast_signed());
+                unpacked[output] = f32::from(row[output].cast_signed());
             }
-            add::<TOKENS, FUSED>(&mut part, &inputs[input], &row);
+            add(simd, &mut part, values, &registers::<S, REGISTERS>(&unpacked));
         }
-        let scales: [f32; BLOCK] = floats(scales);
-        each_token!(TOKENS, |token| for output in 0..BLOCK {
-            sums[token][output] = fused::<FUSED>(part[token][output], scales[output], sums[token][output]);
-        });
+        let scales = registers::<S, REGISTERS>(&floats(scales));
+        for token in 0..TOKENS {
+            for register in 0..REGISTERS {
+                sums[token][register] =
+                    simd.mul_add_e_f32s(part[token][register], scales[register], sums[token][register]);
+            }
+        }
     }
-    store(&sums, out, stride);
+    store::<S, REGISTERS, TOKENS>(&sums, out, stride);
 }
 
 #[inline(always)]
-fn float_tile<const TOKENS: usize, const FUSED: bool>(
+fn float_tile<S: Simd, const REGISTERS: usize, const TOKENS: usize>(
+    simd: S,
     tile: &[f32],
     matrix: &[[f32; BLOCK]],
     out: &mut [f32],
     stride: usize,
 ) {
-    let mut sums = [[0.0; BLOCK]; TOKENS];
+    let mut sums = [[simd.splat_f32s(0.0); REGISTERS]; TOKENS];
     for (values, row) in tile.as_chunks::<TOKENS>().0.iter().zip(matrix) {
-        add::<TOKENS, FUSED>(&mut sums, values, row);
+        add(simd, &mut sums, values, &registers::<S, REGISTERS>(row));
     }
-    store(&sums, out, stride);
-}
-
-#[inline(always)]
-fn store<const TOKENS: usize>(sums: &[[f32; BLOCK]; TOKENS], out: &mut [f32], stride: usize) {
-    each_token!(TOKENS, |token| out[token * stride..][..BLOCK].copy_from_slice(&sums[token]));
+    store::<S, REGISTERS, TOKENS>(&sums, out, stride);
 }
 
 /// Adds the product of each value and the row to the value's sums.
 #[inline(always)]
-fn add<const TOKENS: usize, const FUSED: bool>(
-    sums: &mut [[f32; BLOCK]; TOKENS],
+fn add<S: Simd, const REGISTERS: usize, const TOKENS: usize>(
+    simd: S,
+    sums: &mut [[S::f32s; REGISTERS]; TOKENS],
     values: &[f32; TOKENS],
-    row: &[f32; BLOCK],
+    row: &[S::f32s; REGISTERS],
 ) {
-    each_token!(TOKENS, |token| for output in 0..BLOCK {
-        sums[token][output] = fused::<FUSED>(values[token], row[output], sums[token][output]);
-    });
+    for token in 0..TOKENS {
+        let value = simd.splat_f32s(values[token]);
+        for register in 0..REGISTERS {
+            sums[token][register] = simd.mul_add_e_f32s(value, row[register], sums[token][register]);
+        }
+    }
 }
 
-/// Returns `a * b + c`, in one instruction where there is one; elsewhere `mul_add` would be a call.
+/// Loads a block of float32.
 #[inline(always)]
-fn fused<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
-    if FUSED { a.mul_add(b, c) } else { a * b + c }
+fn registers<S: Simd, const REGISTERS: usize>(block: &[f32; BLOCK]) -> [S::f32s; REGISTERS] {
+    let (registers, _) = S::as_simd_f32s(block);
+    std::array::from_fn(|at| registers[at])
+}
+
+#[inline(always)]
+fn store<S: Simd, const REGISTERS: usize, const TOKENS: usize>(
+    sums: &[[S::f32s; REGISTERS]; TOKENS],
+    out: &mut [f32],
+    stride: usize,
+) {
+    for token in 0..TOKENS {
+        let (registers, _) = S::as_mut_simd_f32s(&mut out[token * stride..][..BLOCK]);
+        registers.copy_from_slice(&sums[token]);
+    }
 }
 
 /// Reads float32 in little-endian order.
 #[inline(always)]
 pub(crate) fn floats<const COUNT: usize>(bytes: &[u8]) -> [f32; COUNT] {
-    let mut floats = [0.0; COUNT];
     let (bytes, _) = bytes.as_chunks::<4>();
-    for at in 0..COUNT {
-        floats[at] = f32::from_le_bytes(bytes[at]);
+    let mut floats = [0.0; COUNT];
+    for (to, bytes) in floats.iter_mut().zip(bytes) {
+        *to = f32::from_le_bytes(*bytes);
     }
     floats
 }
 
-/// Replaces each value by its GELU, `x / 2 * (1 + erf(x / sqrt 2))`.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-pub(crate) fn gelu(values: &mut [f32]) {
-    for x in values {
-        // Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: an error below 1.5e-7.
-        let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
-        let t = 1.0 / (1.0 + 0.327_591_1 * z);
-        let series =
-            ((((1.061_405_4 * t - 1.453_152) * t + 1.421_413_7) * t - 0.284_496_74) * t + 0.254_829_6) * t;
-        let erf = 1.0 - series * exp(-z * z);
-        *x = 0.5 * *x * (1.0 + erf.copysign(*x));
+struct Gelu<'a>(&'a mut [f32]);
+
+impl WithSimd for Gelu<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        for x in self.0 {
+            // Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26: an error below 1.5e-7.
+            let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+            let t = 1.0 / (1.0 + 0.327_591_1 * z);
+            let series = ((((1.061_405_4 * t - 1.453_152) * t + 1.421_413_7) * t - 0.284_496_74) * t
+                + 0.254_829_6)
+                * t;
+            let erf = 1.0 - series * exp(-z * z);
+            *x = 0.5 * *x * (1.0 + erf.copysign(*x));
+        }
     }
 }
 
-/// Replaces each row of `width` values by its softmax over the first `count`. The rest of the row becomes nearly 0.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-pub(crate) fn softmax(rows: &mut [f32], width: usize, count: usize) {
-    for row in rows.chunks_mut(width) {
-        row[count..].fill(f32::NEG_INFINITY);
-        let (blocks, _) = row.as_chunks_mut::<BLOCK>();
-        let mut most = [f32::NEG_INFINITY; BLOCK];
-        for block in blocks.iter() {
-            for at in 0..BLOCK {
-                most[at] = if block[at] > most[at] { block[at] } else { most[at] };
+struct Softmax<'a> {
+    rows: &'a mut [f32],
+    width: usize,
+    count: usize,
+}
+
+impl WithSimd for Softmax<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        for row in self.rows.chunks_mut(self.width) {
+            row[self.count..].fill(f32::NEG_INFINITY);
+            let mut most = simd.splat_f32s(f32::NEG_INFINITY);
+            for some in S::as_simd_f32s(row).0 {
+                most = simd.max_f32s(most, *some);
+            }
+            let most = simd.reduce_max_f32s(most);
+            for value in row.iter_mut() {
+                *value = exp(*value - most);
+            }
+            let scale = 1.0 / sum(simd, row);
+            for value in row {
+                *value *= scale;
             }
         }
-        let most = most.iter().fold(f32::NEG_INFINITY, |most, value| most.max(*value));
-        let mut sums = [0.0; BLOCK];
-        for block in blocks.iter_mut() {
-            for at in 0..BLOCK {
-                block[at] = exp(block[at] - most);
-                sums[at] += block[at];
+    }
+}
+
+struct AddAndNormalize<'a> {
+    rows: &'a mut [f32],
+    added: &'a [f32],
+    gamma: &'a [u8],
+    beta: &'a [u8],
+    epsilon: f32,
+}
+
+impl WithSimd for AddAndNormalize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let width = self.gamma.len() / 4;
+        let (gamma, _) = self.gamma.as_chunks::<4>();
+        let (beta, _) = self.beta.as_chunks::<4>();
+        for (row, added) in self.rows.chunks_exact_mut(width).zip(self.added.chunks_exact(width)) {
+            for (value, added) in row.iter_mut().zip(added) {
+                *value += added;
+            }
+            let mean = sum(simd, row) / width as f32;
+            for value in row.iter_mut() {
+                *value -= mean;
+            }
+            let mut squares = simd.splat_f32s(0.0);
+            for some in S::as_simd_f32s(row).0 {
+                squares = simd.mul_add_e_f32s(*some, *some, squares);
+            }
+            let variance = simd.reduce_sum_f32s(squares) / width as f32;
+            let scale = 1.0 / (variance + self.epsilon).sqrt();
+            for ((value, gamma), beta) in row.iter_mut().zip(gamma).zip(beta) {
+                *value = *value * scale * f32::from_le_bytes(*gamma) + f32::from_le_bytes(*beta);
             }
         }
-        let scale = 1.0 / sums.iter().sum::<f32>();
-        for value in row {
-            *value *= scale;
-        }
     }
 }
 
-/// Replaces each row by itself plus the row of `added`, with mean 0 and variance 1, scaled by `gamma` and moved by `beta`.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512bw+avx512dq+avx512vl+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
-pub(crate) fn add_and_normalize(rows: &mut [f32], added: &[f32], gamma: &[u8], beta: &[u8], epsilon: f32) {
-    let width = gamma.len() / 4;
-    for (row, added) in rows.chunks_exact_mut(width).zip(added.chunks_exact(width)) {
-        for (value, added) in row.iter_mut().zip(added) {
-            *value += added;
-        }
-        let mean = sum(row, |value| value) / width as f32;
-        let variance = sum(row, |value| (value - mean) * (value - mean)) / width as f32;
-        let scale = 1.0 / (variance + epsilon).sqrt();
-        let affine = gamma.as_chunks::<4>().0.iter().zip(beta.as_chunks::<4>().0);
-        for (value, (gamma, beta)) in row.iter_mut().zip(affine) {
-            *value = (*value - mean) * scale * f32::from_le_bytes(*gamma) + f32::from_le_bytes(*beta);
-        }
-    }
-}
-
-/// Sums a function of the values, in as many sums at once as a register has.
+/// Sums a row, whose length is a multiple of 16.
 #[inline(always)]
-fn sum(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
-    let (blocks, rest) = values.as_chunks::<BLOCK>();
-    let mut sums = [0.0; BLOCK];
-    for block in blocks {
-        for (sum, value) in sums.iter_mut().zip(block) {
-            *sum += of(*value);
-        }
+fn sum<S: Simd>(simd: S, row: &[f32]) -> f32 {
+    let mut sum = simd.splat_f32s(0.0);
+    for some in S::as_simd_f32s(row).0 {
+        sum = simd.add_f32s(sum, *some);
     }
-    sums.iter().sum::<f32>() + rest.iter().map(|value| of(*value)).sum::<f32>()
+    simd.reduce_sum_f32s(sum)
 }
 
 /// Returns e to the power of `x`, which is at most 0. The relative error is below 2e-7; below -87 it returns about 1e-38.
@@ -389,12 +475,12 @@ mod tests {
         let bias = noise(outputs, 3);
         let bytes: Vec<u8> = bias.iter().flat_map(|bias| bias.to_le_bytes()).collect();
         let packed = packed(&weights, &scales, inputs, outputs);
-        let mut tiles = Tiles::default();
+        let (kernel, mut tiles) = (Kernel::new(), Tiles::default());
         for tokens in 1..=30 {
             let rows = noise(tokens * inputs, 4);
-            tiles.fill(&rows, inputs, inputs);
+            kernel.fill(&mut tiles, &rows, inputs, inputs);
             let mut out = vec![f32::NAN; tokens * outputs];
-            linear(&tiles, &packed, &bytes, &mut out);
+            kernel.linear(&tiles, &packed, &bytes, &mut out);
             for (at, value) in out.iter().enumerate() {
                 let (token, output) = (at / outputs, at % outputs);
                 let product = |input: usize| {
@@ -410,11 +496,13 @@ mod tests {
     #[test]
     fn tiles_without_vector_instructions_are_the_same() {
         let weights: Vec<i8> = noise(GROUP * BLOCK, 5).iter().map(|value| (value * 127.0) as i8).collect();
-        let packed = packed(&weights, &noise(BLOCK, 6), GROUP, BLOCK);
-        let tile = noise(GROUP * 3, 7);
+        let weights = packed(&weights, &noise(BLOCK, 6), GROUP, BLOCK);
+        let (rows, bias) = (noise(GROUP * 3, 7), 0.5f32.to_le_bytes().repeat(BLOCK));
+        let (kernel, mut tiles) = (Kernel::new(), Tiles::default());
+        kernel.fill(&mut tiles, &rows, GROUP, GROUP);
         let (mut one, mut other) = ([0.0; 3 * BLOCK], [0.0; 3 * BLOCK]);
-        int8_tile::<3, true>(&tile, &packed, [0.5; BLOCK], &mut one, BLOCK);
-        int8_tile::<3, false>(&tile, &packed, [0.5; BLOCK], &mut other, BLOCK);
+        kernel.linear(&tiles, &weights, &bias, &mut one);
+        Linear { rows: &tiles, weights: &weights, bias: &bias, out: &mut other }.with_simd(pulp::Scalar);
         assert!(one.iter().zip(&other).all(|(one, other)| (one - other).abs() < 1e-3), "{one:?} {other:?}");
         assert!(one.iter().any(|value| value.abs() > 1.0));
     }
@@ -422,7 +510,7 @@ mod tests {
     #[test]
     fn gelu_is_that_of_the_tables() {
         let mut values = [0.0, 1.0, -1.0, 3.0, -3.0, 0.1, 12.0, -12.0, -200.0];
-        gelu(&mut values);
+        Kernel::new().gelu(&mut values);
         let expected =
             [0.0, 0.841_344_7, -0.158_655_3, 2.995_950_2, -0.004_049_7, 0.053_982_8, 12.0, 0.0, 0.0];
         let near =
@@ -447,7 +535,7 @@ mod tests {
         rows[..3].copy_from_slice(&[1.0, 2.0, 3.0]);
         rows[3..BLOCK].fill(1e9);
         rows[BLOCK..BLOCK + 3].copy_from_slice(&[-1e9, 5.0, 5.0]);
-        softmax(&mut rows, BLOCK, 3);
+        Kernel::new().softmax(&mut rows, BLOCK, 3);
         let near =
             |row: &[f32], expected: [f32; 3]| row.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
         assert!(near(&rows, [0.090_030_6, 0.244_728_5, 0.665_240_9]), "{rows:?}");
@@ -459,7 +547,7 @@ mod tests {
     fn rows_get_mean_and_variance() {
         let bytes = |value: f32| value.to_le_bytes().repeat(BLOCK);
         let mut row: Vec<f32> = (0..16u8).map(f32::from).collect();
-        add_and_normalize(&mut row, &[1.0; BLOCK], &bytes(2.0), &bytes(0.5), 0.0);
+        Kernel::new().add_and_normalize(&mut row, &[1.0; BLOCK], &bytes(2.0), &bytes(0.5), 0.0);
         // 0..15 has the variance (16^2 - 1) / 12.
         let expected = |at: f32| (at - 7.5) / (255.0f32 / 12.0).sqrt() * 2.0 + 0.5;
         assert!(

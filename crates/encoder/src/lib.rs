@@ -17,12 +17,12 @@ pub use layout::Shape;
 #[cfg(any(test, feature = "pack"))]
 pub use pack::{PackError, pack};
 
-use kernel::{BLOCK, Tiles, add_and_normalize, gelu, linear, product, softmax};
+use kernel::{BLOCK, Kernel, Tiles};
 use layout::Weights;
 
 /// Returns the instruction set that [`Encoder::embed`] uses on this machine, such as `AVX2`.
 pub fn instruction_set() -> &'static str {
-    kernel::instruction_set().0
+    Kernel::new().instruction_set()
 }
 
 /// Why there is no vector.
@@ -54,6 +54,7 @@ impl std::error::Error for EncodeError {}
 /// A model and the memory to run it in, which is as large as the longest run so far.
 pub struct Encoder<'m> {
     weights: Weights<'m>,
+    kernel: Kernel,
     rows: Vec<f32>,
     wide: Vec<f32>,
     narrow: Vec<f32>,
@@ -76,6 +77,7 @@ impl<'m> Encoder<'m> {
         let weights = Weights::new(model).ok_or(EncodeError::Model)?;
         Ok(Encoder {
             weights,
+            kernel: Kernel::new(),
             rows: Vec::new(),
             wide: Vec::new(),
             narrow: Vec::new(),
@@ -94,13 +96,13 @@ impl<'m> Encoder<'m> {
         if texts.is_empty() {
             return Ok(Vec::new());
         }
-        let shape = self.weights.shape;
+        let (kernel, shape) = (self.kernel, self.weights.shape);
         self.look_up(texts)?;
         let tokens = self.rows.len() / shape.width;
         for layer in self.weights.layers() {
-            self.tiles.fill(&self.rows, shape.width, shape.width);
+            kernel.fill(&mut self.tiles, &self.rows, shape.width, shape.width);
             self.wide.resize(tokens * 3 * shape.width, 0.0);
-            linear(&self.tiles, layer.attention_in.weights, layer.attention_in.bias, &mut self.wide);
+            kernel.linear(&self.tiles, layer.attention_in.weights, layer.attention_in.bias, &mut self.wide);
             self.narrow.resize(tokens * shape.width, 0.0);
             let (mut from, mut to) = (&self.wide[..], &mut self.narrow[..]);
             for text in texts {
@@ -108,21 +110,26 @@ impl<'m> Encoder<'m> {
                 from = rest;
                 let (own_to, rest) = to.split_at_mut(text.len() * shape.width);
                 to = rest;
-                self.attention.attend(shape, own, own_to);
+                self.attention.attend(kernel, shape, own, own_to);
             }
-            self.tiles.fill(&self.narrow, shape.width, shape.width);
-            linear(&self.tiles, layer.attention_out.weights, layer.attention_out.bias, &mut self.narrow);
+            kernel.fill(&mut self.tiles, &self.narrow, shape.width, shape.width);
+            kernel.linear(
+                &self.tiles,
+                layer.attention_out.weights,
+                layer.attention_out.bias,
+                &mut self.narrow,
+            );
             let norm = layer.attention_norm;
-            add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, shape.epsilon);
+            kernel.add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, shape.epsilon);
 
-            self.tiles.fill(&self.rows, shape.width, shape.width);
+            kernel.fill(&mut self.tiles, &self.rows, shape.width, shape.width);
             self.wide.resize(tokens * shape.inner, 0.0);
-            linear(&self.tiles, layer.forward_in.weights, layer.forward_in.bias, &mut self.wide);
-            gelu(&mut self.wide);
-            self.tiles.fill(&self.wide, shape.inner, shape.inner);
-            linear(&self.tiles, layer.forward_out.weights, layer.forward_out.bias, &mut self.narrow);
+            kernel.linear(&self.tiles, layer.forward_in.weights, layer.forward_in.bias, &mut self.wide);
+            kernel.gelu(&mut self.wide);
+            kernel.fill(&mut self.tiles, &self.wide, shape.inner, shape.inner);
+            kernel.linear(&self.tiles, layer.forward_out.weights, layer.forward_out.bias, &mut self.narrow);
             let norm = layer.forward_norm;
-            add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, shape.epsilon);
+            kernel.add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, shape.epsilon);
         }
         let mut rows = self.rows.chunks_exact(shape.width);
         Ok(texts.iter().map(|text| mean(rows.by_ref().take(text.len()), shape.width)).collect())
@@ -153,21 +160,22 @@ impl<'m> Encoder<'m> {
         self.narrow.clear();
         self.narrow.resize(tokens * width, 0.0);
         let norm = weights.norm();
-        add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, weights.shape.epsilon);
+        let epsilon = weights.shape.epsilon;
+        self.kernel.add_and_normalize(&mut self.rows, &self.narrow, norm.gamma, norm.beta, epsilon);
         Ok(())
     }
 }
 
 impl Attention {
     /// Mixes the values of one text, head by head. `from` has a query, a key and a value for each token, `to` the mix.
-    fn attend(&mut self, shape: Shape, from: &[f32], to: &mut [f32]) {
+    fn attend(&mut self, kernel: Kernel, shape: Shape, from: &[f32], to: &mut [f32]) {
         let Shape { width, heads, .. } = shape;
         let head = width / heads;
         let tokens = to.len() / width;
         let columns = tokens.next_multiple_of(BLOCK);
         for at in (0..width).step_by(head) {
             // The scale of the scores is in the query's weights.
-            self.queries.fill(&from[at..], 3 * width, head);
+            kernel.fill(&mut self.queries, &from[at..], 3 * width, head);
             self.keys.clear();
             self.keys.resize(columns / BLOCK * head, [0.0; BLOCK]);
             self.values.clear();
@@ -183,10 +191,10 @@ impl Attention {
                 }
             }
             self.scores.resize(tokens * columns, 0.0);
-            product(&self.queries, &self.keys, &mut self.scores, columns);
-            softmax(&mut self.scores, columns, tokens);
-            self.shares.fill(&self.scores, columns, tokens);
-            product(&self.shares, &self.values, &mut to[at..], width);
+            kernel.product(&self.queries, &self.keys, &mut self.scores, columns);
+            kernel.softmax(&mut self.scores, columns, tokens);
+            kernel.fill(&mut self.shares, &self.scores, columns, tokens);
+            kernel.product(&self.shares, &self.values, &mut to[at..], width);
         }
     }
 }

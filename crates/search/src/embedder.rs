@@ -493,22 +493,32 @@ impl Jobs {
             vectors.push(tokens.as_ref().map_or_else(|error| Err(error.clone()), |_| Err(stopped())));
             texts.extend(tokens.map(|tokens| (place, tokens)));
         }
-        for batch in model.batches(&texts) {
+        let mut batches = &model.batches(&texts)[..];
+        while !batches.is_empty() {
             if job.answer.is_closed() {
                 return;
             }
+            let mut at_once = 1;
             if job.kind == TextRole::Document {
                 while let Ok(query) = self.queries.try_recv() {
                     self.answer(query, model);
                 }
+                at_once += usize::from(batches.len() > 1 && has_idle_core());
             }
-            let tokens: Vec<_> = batch.iter().map(|text| &text.1).collect();
-            let embedded = guarded(|| model.embed(&tokens)).map_err(failed);
-            for (at, (place, _)) in batch.iter().enumerate() {
-                vectors[*place] = match &embedded {
-                    Ok(embedded) => Ok(embedded[at].as_slice().into()),
-                    Err(error) => Err(error.clone()),
-                };
+            let (now, later) = batches.split_at(at_once);
+            batches = later;
+            let runs = guarded(|| Ok(model.embed(now)));
+            let runs = runs.unwrap_or_else(|reason| now.iter().map(|_| Err(reason.clone())).collect());
+            for (batch, run) in now.iter().zip(runs) {
+                match run.map_err(failed) {
+                    Ok(run) => {
+                        let all = batch.iter().zip(run);
+                        all.for_each(|((place, _), vector)| vectors[*place] = Ok(vector.into()));
+                    }
+                    Err(error) => {
+                        batch.iter().for_each(|(place, _)| vectors[*place] = Err(error.clone()));
+                    }
+                }
             }
         }
         // An error means that the caller is gone.
@@ -596,6 +606,15 @@ fn give_back() {
     if let Some(own) = built_in::built_in() {
         allocator::page_out(own.weights);
     }
+}
+
+/// Whether a second thread would find a core without work.
+fn has_idle_core() -> bool {
+    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let load = std::fs::read_to_string("/proc/loadavg").ok();
+    // proc_loadavg(5): the fourth field has the number of threads that run or could, this one included.
+    let running = load.as_deref().and_then(|load| load.split([' ', '/']).nth(3)?.parse::<usize>().ok());
+    running.map_or(cores > 2, |running| running < cores)
 }
 
 /// Turns a panic inside an engine into an error, so that the thread survives.

@@ -15,6 +15,7 @@ use std::{
     borrow::Cow,
     fs,
     path::{Path, PathBuf},
+    thread,
 };
 
 use nonet_encoder::Encoder;
@@ -149,7 +150,8 @@ pub(super) struct Model {
 }
 
 enum Runner {
-    BuiltIn(Box<Encoder<'static>>),
+    /// One for each thread that runs the model.
+    BuiltIn(Vec<Encoder<'static>>),
     Graph(Graph),
 }
 
@@ -171,9 +173,7 @@ impl Model {
         let (runner, backend) = match &source.graph {
             None => {
                 let own = built_in::built_in().expect("`ModelSource::open` found it");
-                let encoder =
-                    Encoder::new(own.weights).map_err(|error| format!("the built-in model: {error}"))?;
-                (Runner::BuiltIn(Box::new(encoder)), built_in::backend())
+                (Runner::BuiltIn(vec![encoder(own.weights)?]), built_in::backend())
             }
             Some(file) => {
                 let engine = onnxruntime::engine(library)?;
@@ -187,7 +187,7 @@ impl Model {
         let mut model = Model { runner, tokenizer, lower_case, query, document, backend };
         // The first query does not pay for what is made at the first use.
         let warm_up = model.tokens("warm up", TextRole::Query)?;
-        model.embed(&[&warm_up])?;
+        model.embed(&[&[(0, warm_up)]]).remove(0)?;
         Ok(model)
     }
 
@@ -227,16 +227,43 @@ impl Model {
         texts.chunk_by(fits).collect()
     }
 
-    /// Returns the normalised vectors of texts, embedded in one run.
-    pub(super) fn embed(&mut self, texts: &[&Encoding]) -> Result<Vec<Vec<f32>>, String> {
-        match &mut self.runner {
-            Runner::Graph(graph) => texts.iter().map(|text| graph.embed(text)).collect(),
-            Runner::BuiltIn(encoder) => {
-                let texts: Vec<&[u32]> = texts.iter().map(|text| text.get_ids()).collect();
-                encoder.embed(&texts).map_err(|error| format!("the built-in model: {error}"))
+    /// Returns the normalised vectors of the texts of each run. Runs of the built-in model have a thread each.
+    pub(super) fn embed(&mut self, runs: &[&[(usize, Encoding)]]) -> Vec<Result<Vec<Vec<f32>>, String>> {
+        let encoders = match &mut self.runner {
+            Runner::Graph(graph) => {
+                return runs
+                    .iter()
+                    .map(|run| run.iter().map(|(_, text)| graph.embed(text)).collect())
+                    .collect();
             }
+            Runner::BuiltIn(encoders) => encoders,
+        };
+        if encoders.len() < runs.len()
+            && let Some(own) = built_in::built_in()
+        {
+            encoders.extend((encoders.len()..runs.len()).filter_map(|_| encoder(own.weights).ok()));
         }
+        let run = |encoder: &mut Encoder<'_>, texts: &[(usize, Encoding)]| {
+            let texts: Vec<&[u32]> = texts.iter().map(|(_, text)| text.get_ids()).collect();
+            encoder.embed(&texts).map_err(|error| format!("the built-in model: {error}"))
+        };
+        let mut work = encoders.iter_mut().zip(runs);
+        let first = work.next();
+        thread::scope(|scope| {
+            let others: Vec<_> =
+                work.map(|(encoder, texts)| scope.spawn(move || run(encoder, texts))).collect();
+            let panicked = |_| Err("the engine panicked".to_owned());
+            let first = first.map(|(encoder, texts)| run(encoder, texts));
+            first
+                .into_iter()
+                .chain(others.into_iter().map(|other| other.join().unwrap_or_else(panicked)))
+                .collect()
+        })
     }
+}
+
+fn encoder(weights: &'static [u8]) -> Result<Encoder<'static>, String> {
+    Encoder::new(weights).map_err(|error| format!("the built-in model: {error}"))
 }
 
 /// Replaces the tokenizer's padding and limits, and returns the frames of requests and documents.
