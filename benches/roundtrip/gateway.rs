@@ -97,14 +97,12 @@ pub fn until_ready(gateway: &mut dyn Server) {
     until("no call succeeds", "echo.echo", json!({ "text": "ready" }), &|result| {
         result["content"][0]["text"] == "ready"
     });
-    if cfg!(feature = "tract") {
-        until("search is not ready", "gateway.status", json!({}), &|result| {
-            let text = result["content"][0]["text"].as_str().unwrap_or_default();
-            let status: Value = serde_json::from_str(text).unwrap_or_default();
-            let search = &status["search"];
-            search["indexed"] == search["of"] && search["of"].as_u64() > Some(3)
-        });
-    }
+    until("search is not ready", "gateway.status", json!({}), &|result| {
+        let text = result["content"][0]["text"].as_str().unwrap_or_default();
+        let status: Value = serde_json::from_str(text).unwrap_or_default();
+        let search = &status["search"];
+        search["indexed"] == search["of"] && search["of"].as_u64() > Some(3)
+    });
 }
 
 /// A process with a session over HTTP; ends with it.

@@ -274,10 +274,6 @@ fn handshake(key: &'static str, options: &Options) -> Row {
 
 /// Measures the memory of an idle gateway, before and after its first search.
 fn idle_memory(key: &'static str, options: &Options) -> Option<Row> {
-    if !cfg!(feature = "tract") {
-        eprintln!("this build has no engine for search by meaning: memory is left out");
-        return None;
-    }
     let folder = Folder::with(&entry("echo", "--echo-server"), options);
     let mut gateway = Peer::start(&mut folder.nonet());
     let mut row = row(key, "resident memory", Vec::new());

@@ -556,7 +556,6 @@ impl Terminal {
 }
 
 /// In the examples of `--help` and of the README, the preceding search ranks the called tool first.
-#[cfg(feature = "tract")]
 #[test]
 fn the_search_of_each_example_finds_what_its_call_calls() {
     let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/tools.jsonl");
