@@ -1,6 +1,7 @@
 //! The arithmetic of the encoder: products of matrices in tiles, and the functions between them.
 //!
-//! Compiled once for each of a few instruction sets; the best of them is chosen at run time. Knows numbers, not layers.
+//! Compiled once for each of a few instruction sets; the best of them is chosen at run time. What a `with_simd` calls is inlined
+//! into it, because only so is it compiled for that set. Knows numbers, not layers.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -75,7 +76,7 @@ impl Kernel {
     }
 }
 
-/// Calls a function with the tokens of a tile as a constant, and the registers of a block.
+/// Calls a function with the tokens of a tile as a constant: only then do its sums stay in registers.
 macro_rules! with_tokens {
     (@ $tokens:ident, $function:ident, $generics:tt, $arguments:tt, $($count:literal)*) => {
         match $tokens {
