@@ -311,12 +311,12 @@ fn the_built_in_engine_finds_what_onnx_runtime_finds() {
     let (built_in, _) = evaluated(None);
     let (native, said) = evaluated(Some((folder.path(), &library)));
     assert!(said.contains("runs on ONNX Runtime"), "{said}");
-    // Requests in other languages are translated for the built-in model only.
+    // Requests are translated for the built-in model only, which may touch an English one too.
     for kind in ["agent", "user", "task"] {
         for metric in ["hit@1", "hit@5", "ndcg@10"] {
             let figure = |report: &Value| report["kinds"][kind][metric].as_f64().unwrap();
             let (one, other) = (figure(&built_in), figure(&native));
-            assert!((one - other).abs() < 0.005, "{kind} {metric}: {one} and {other}");
+            assert!((one - other).abs() < 0.02, "{kind} {metric}: {one} and {other}");
         }
     }
 }
