@@ -503,7 +503,7 @@ impl Jobs {
                 while let Ok(query) = self.queries.try_recv() {
                     self.answer(query, model);
                 }
-                at_once += usize::from(batches.len() > 1 && has_idle_core());
+                at_once += usize::from(batches.len() > 1 && model.is_parallel() && has_idle_core());
             }
             let (now, later) = batches.split_at(at_once);
             batches = later;
@@ -756,6 +756,7 @@ mod tests {
 
     #[tokio::test]
     async fn of_shared_vectors_those_of_another_length_are_embedded_again() {
+        built_in::bring_model();
         let folder = tempfile::tempdir().expect("temporary folder");
         let settings = Settings { cache: Some(folder.path().into()), ..Settings::default() };
         let others = Arc::new(OtherProcesses::default());

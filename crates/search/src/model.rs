@@ -227,14 +227,18 @@ impl Model {
         texts.chunk_by(fits).collect()
     }
 
+    /// Whether two runs take less time together than one after the other, where there are two cores.
+    pub(super) fn is_parallel(&self) -> bool {
+        matches!(self.runner, Runner::BuiltIn(_))
+    }
+
     /// Returns the normalised vectors of the texts of each run. Runs of the built-in model have a thread each.
     pub(super) fn embed(&mut self, runs: &[&[(usize, Encoding)]]) -> Vec<Result<Vec<Vec<f32>>, String>> {
         let encoders = match &mut self.runner {
             Runner::Graph(graph) => {
-                return runs
-                    .iter()
-                    .map(|run| run.iter().map(|(_, text)| graph.embed(text)).collect())
-                    .collect();
+                let mut run =
+                    |run: &[(usize, Encoding)]| run.iter().map(|(_, text)| graph.embed(text)).collect();
+                return runs.iter().map(|texts| run(texts)).collect();
             }
             Runner::BuiltIn(encoders) => encoders,
         };
@@ -249,16 +253,18 @@ impl Model {
         };
         let mut work = encoders.iter_mut().zip(runs);
         let first = work.next();
-        thread::scope(|scope| {
-            let others: Vec<_> =
-                work.map(|(encoder, texts)| scope.spawn(move || run(encoder, texts))).collect();
-            let panicked = |_| Err("the engine panicked".to_owned());
+        let results: Vec<Option<Result<_, String>>> = thread::scope(|scope| {
+            let spawn = |work| thread::Builder::new().spawn_scoped(scope, work);
+            let others: Vec<_> = work.map(|(encoder, texts)| spawn(move || run(encoder, texts))).collect();
             let first = first.map(|(encoder, texts)| run(encoder, texts));
-            first
-                .into_iter()
-                .chain(others.into_iter().map(|other| other.join().unwrap_or_else(panicked)))
-                .collect()
-        })
+            let panicked = |_| Err("the engine panicked".to_owned());
+            let others = others.into_iter().map(|other| Some(other.ok()?.join().unwrap_or_else(panicked)));
+            std::iter::once(first).chain(others).collect()
+        });
+        // Without a thread of its own, a run comes after the others.
+        let late =
+            |(result, texts): (Option<_>, &&[_])| result.unwrap_or_else(|| run(&mut encoders[0], texts));
+        results.into_iter().zip(runs).map(late).collect()
     }
 }
 
@@ -306,7 +312,7 @@ mod of_the_built_in {
     }
 
     #[test]
-    fn texts_that_fit_into_a_run_go_together() {
+    fn texts_that_fit_into_a_run_go_together_and_runs_side_by_side() {
         built_in::bring_model();
         let source = ModelSource::open(None).expect("it is there");
         let mut model = Model::load(&source, None).expect("it needs no library");
@@ -318,11 +324,12 @@ mod of_the_built_in {
             .map(|text| model.tokens(text, TextRole::Document).expect("tokens"))
             .enumerate()
             .collect();
-        let places: Vec<Vec<usize>> = model
-            .batches(&tokens)
-            .into_iter()
-            .map(|batch| batch.iter().map(|(place, _)| *place).collect())
-            .collect();
+        let batches = model.batches(&tokens);
+        let place = |(place, _): &(usize, Encoding)| *place;
+        let places: Vec<Vec<usize>> = batches.iter().map(|batch| batch.iter().map(place).collect()).collect();
         assert_eq!(places, [vec![0, 1, 2], vec![3], vec![4], vec![5]]);
+        let apart: Vec<_> = batches.iter().map(|batch| model.embed(&[batch]).remove(0)).collect();
+        assert_eq!(model.embed(&batches), apart, "each run on a thread of its own");
+        assert!(apart.iter().all(Result::is_ok));
     }
 }
