@@ -25,6 +25,15 @@ impl Kernel {
         Kernel(Arch::new())
     }
 
+    /// Returns every instruction set of this machine, and none.
+    #[cfg(test)]
+    pub(crate) fn all() -> Vec<Kernel> {
+        let mut all = vec![Kernel(Arch::Scalar), Kernel::new()];
+        #[cfg(target_arch = "x86_64")]
+        all.extend(pulp::x86::V3::try_new().map(|v3| Kernel(Arch::V3(v3))));
+        all
+    }
+
     /// Returns the name of the instruction set.
     pub(crate) fn instruction_set(self) -> &'static str {
         match self.0.dispatch(Lanes) {
@@ -492,20 +501,6 @@ mod tests {
                 assert!((value - expected).abs() < 2e-3, "{tokens} tokens, {at}: {value} is not {expected}");
             }
         }
-    }
-
-    #[test]
-    fn tiles_without_vector_instructions_are_the_same() {
-        let weights: Vec<i8> = noise(GROUP * BLOCK, 5).iter().map(|value| (value * 127.0) as i8).collect();
-        let weights = packed(&weights, &noise(BLOCK, 6), GROUP, BLOCK);
-        let (rows, bias) = (noise(GROUP * 3, 7), 0.5f32.to_le_bytes().repeat(BLOCK));
-        let (kernel, mut tiles) = (Kernel::new(), Tiles::default());
-        kernel.fill(&mut tiles, &rows, GROUP, GROUP);
-        let (mut one, mut other) = ([0.0; 3 * BLOCK], [0.0; 3 * BLOCK]);
-        kernel.linear(&tiles, &weights, &bias, &mut one);
-        Linear { rows: &tiles, weights: &weights, bias: &bias, out: &mut other }.with_simd(pulp::Scalar);
-        assert!(one.iter().zip(&other).all(|(one, other)| (one - other).abs() < 1e-3), "{one:?} {other:?}");
-        assert!(one.iter().any(|value| value.abs() > 1.0));
     }
 
     #[test]

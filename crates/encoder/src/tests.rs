@@ -60,6 +60,22 @@ fn a_vector_does_not_depend_on_the_texts_beside_it() {
 }
 
 #[test]
+fn every_instruction_set_makes_the_same_vector() {
+    let model = model();
+    let mut encoder = Encoder::new(&model).expect("a model");
+    let texts = [2, 7, 13, 40].map(text);
+    let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
+    let expected = encoder.embed(&texts).expect("vectors");
+    for kernel in Kernel::all() {
+        encoder.kernel = kernel;
+        let vectors = encoder.embed(&texts).expect("vectors");
+        let pairs = vectors.iter().flatten().zip(expected.iter().flatten());
+        let difference = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(difference < 1e-5, "{}: {difference}", kernel.instruction_set());
+    }
+}
+
+#[test]
 fn what_cannot_be_run_is_an_error() {
     let model = model();
     let mut encoder = Encoder::new(&model).expect("a model");
