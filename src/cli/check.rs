@@ -100,6 +100,12 @@ pub(super) async fn run(
         let message = format!("{}.", serve::WITHOUT_TOKENS);
         warnings.push(Warning { server: "gateway".into(), message, serious: false });
     }
+    if config.embedder.onnxruntime.is_some() && config.embedder.model.is_none() {
+        let message = "`[embedder] onnxruntime` does nothing without `model`: the built-in model needs no library. Remove the \
+                       key, or name a model."
+            .into();
+        warnings.push(Warning { server: "gateway".into(), message, serious: false });
+    }
     if let Some(replicas) = replicas {
         warnings.extend(cluster_warnings(&replicas));
         // Unknown is not the same as none.

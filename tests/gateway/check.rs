@@ -208,3 +208,17 @@ fn check_warns_of_rules_that_match_no_tool() {
         assert!(said.contains(&format!("warning: {line}")), "{line}\n{said}");
     }
 }
+
+#[test]
+fn check_warns_of_a_library_that_nothing_uses() {
+    let setup = Setup::new();
+    let check = |embedder: &str| {
+        fs::write(setup.path("servers.toml"), format!("[embedder]\n{embedder}\n"))
+            .expect("it can be written");
+        let output = command(setup.folder.path()).arg("check").output().expect("nonet runs");
+        String::from_utf8_lossy(&output.stdout)
+            .contains("`[embedder] onnxruntime` does nothing without `model`")
+    };
+    assert!(check("onnxruntime = '/nowhere/libonnxruntime.so'"));
+    assert!(!check("onnxruntime = '/nowhere/libonnxruntime.so'\nmodel = '/nowhere'"));
+}

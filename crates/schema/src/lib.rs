@@ -93,7 +93,7 @@ impl Deref for Raw {
 struct CompiledSchema {
     validator: Validator,
     cost: CheckCost,
-    /// The params that the schema itself declares, outside of its subschemas.
+    /// The params that the schema itself declares, outside of its subschemas; sorted.
     on_top: Box<[Box<str>]>,
 }
 
@@ -221,7 +221,8 @@ impl Schema {
                     .unwrap_or_else(|_| Err("the schema could not be compiled in time".into())),
             };
             let names = signature::properties(&self.inner.raw).into_iter().flatten();
-            let on_top = names.map(|(name, _)| name.as_str().into()).collect();
+            let mut on_top: Box<[Box<str>]> = names.map(|(name, _)| name.as_str().into()).collect();
+            on_top.sort_unstable();
             Ok(CompiledSchema { validator: built?, cost, on_top })
         });
         compiled.as_ref().map_err(String::as_str)
