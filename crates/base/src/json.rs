@@ -1,9 +1,11 @@
 //! JSON as bytes, for callers that build no tree: whether bytes are JSON (RFC 8259), where an object's members are, and its
 //! strings.
 
-use std::{borrow::Cow, ops::Range};
+use std::ops::Range;
 
 use serde_json::Value;
+
+use crate::blocks::JsonStops;
 
 /// The deepest nesting accepted.
 pub const MAX_DEPTH: usize = 127;
@@ -44,7 +46,7 @@ pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, JsonError> {
         return Err(JsonError { what: "no UTF-8", at: error.valid_up_to() });
     }
     let mut members = None;
-    let mut reader = Reader { json, at: 0 };
+    let mut reader = Reader { json, at: 0, stops: JsonStops::new(json) };
     reader.space();
     match reader.peek() {
         Some(b'{') => members = Some(reader.object()?),
@@ -58,56 +60,100 @@ pub fn members(json: &[u8]) -> Result<Option<Vec<Member>>, JsonError> {
 }
 
 /// Calls `look` with every string of valid JSON, keys included, and with the bytes behind the string, until `look` returns
-/// true. Returns whether it did.
+/// true. Returns whether it did. Bytes that are not UTF-8 count as such a string, because nobody can look into them.
 pub fn any_text(json: &[u8], mut look: impl FnMut(&str, &[u8]) -> bool) -> bool {
+    let Ok(json) = std::str::from_utf8(json) else { return true };
+    let mut stops = JsonStops::new(json.as_bytes());
+    let mut unescaped = String::new();
     let mut at = 0;
-    while let Some(begin) = json.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == b'"')) {
-        let begin = at + begin;
-        let (end, escaped) = string_end(json, begin);
-        let quoted = &json[begin..end];
-        let text = match escaped {
-            false => std::str::from_utf8(&quoted[1..quoted.len().max(2) - 1]).ok().map(Cow::Borrowed),
-            true => serde_json::from_slice::<String>(quoted).ok().map(Cow::Owned),
-        };
-        if text.is_some_and(|text| look(&text, &json[end..])) {
+    loop {
+        let begin = stops.next(at);
+        match json.as_bytes().get(begin) {
+            Some(b'"') => {}
+            // White space.
+            Some(_) => {
+                at = begin + 1;
+                continue;
+            }
+            None => return false,
+        }
+        let (text, end) = text_at(json, begin + 1, &mut stops, &mut unescaped);
+        if look(text, &json.as_bytes()[end..]) {
             return true;
         }
         at = end;
     }
-    false
 }
 
-/// Returns the end of the string that begins at `at`, after its closing quote, and whether the string has escapes.
-fn string_end(json: &[u8], at: usize) -> (usize, bool) {
-    let (mut at, mut escaped) = (at + 1, false);
+/// Returns the string whose text begins at `begin`, and its end, behind the closing quote. `unescaped` has the text if there
+/// are escapes in it.
+fn text_at<'a>(
+    json: &'a str,
+    begin: usize,
+    stops: &mut JsonStops<'_>,
+    unescaped: &'a mut String,
+) -> (&'a str, usize) {
+    let (mut done, mut at) = (begin, begin);
+    unescaped.clear();
     loop {
-        at += plain(json.get(at..).unwrap_or_default());
-        match json.get(at) {
-            Some(b'"') => return (at + 1, escaped),
-            Some(b'\\') => (at, escaped) = (at + 2, true),
+        at = stops.next(at);
+        match json.as_bytes().get(at) {
+            Some(b'\\') => {
+                unescaped.push_str(&json[done..at]);
+                at += push_escape(&json.as_bytes()[at..], unescaped);
+                at = json.ceil_char_boundary(at);
+                done = at;
+            }
+            Some(b'"') | None => break,
             Some(_) => at += 1,
-            None => return (json.len(), escaped),
         }
     }
+    let end = json.len().min(at + 1);
+    if done == begin {
+        return (&json[begin..at], end);
+    }
+    unescaped.push_str(&json[done..at]);
+    (unescaped, end)
 }
 
-/// Counts the bytes before the next quote, backslash or control character.
-fn plain(bytes: &[u8]) -> usize {
-    // A block without branches inside, which the compiler turns into one comparison of the whole block.
-    const BLOCK: usize = 32;
-    let is_special = |byte: u8| (byte == b'"') | (byte == b'\\') | (byte < 0x20);
-    let (blocks, _) = bytes.as_chunks::<BLOCK>();
-    let clear = blocks
-        .iter()
-        .take_while(|block| block.iter().fold(0, |any, byte| any | u8::from(is_special(*byte))) == 0)
-        .count();
-    let rest = &bytes[clear * BLOCK..];
-    clear * BLOCK + rest.iter().position(|byte| is_special(*byte)).unwrap_or(rest.len())
+/// Appends the character of the escape with which these bytes begin. Returns the escape's length.
+fn push_escape(json: &[u8], text: &mut String) -> usize {
+    let plain = match json.get(1) {
+        Some(b'n') => '\n',
+        Some(b't') => '\t',
+        Some(b'r') => '\r',
+        Some(b'b') => '\u{8}',
+        Some(b'f') => '\u{c}',
+        Some(b'u') => return push_unit(json, text),
+        Some(other) if other.is_ascii() => char::from(*other),
+        _ => char::REPLACEMENT_CHARACTER,
+    };
+    text.push(plain);
+    2
+}
+
+/// Does the same for `\uXXXX`, or two of them that are one character.
+fn push_unit(json: &[u8], text: &mut String) -> usize {
+    let unit = |from: usize| {
+        let digits = json.get(from..from + 6)?.strip_prefix(b"\\u")?;
+        digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)?))
+    };
+    let first = unit(0);
+    let (c, length) = match (first, unit(6)) {
+        (Some(high @ 0xD800..0xDC00), Some(low @ 0xDC00..0xE000)) => {
+            (char::from_u32(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)), 12)
+        }
+        (Some(unit), _) => (char::from_u32(unit), 6),
+        (None, _) => (None, 2),
+    };
+    text.push(c.unwrap_or(char::REPLACEMENT_CHARACTER));
+    length
 }
 
 struct Reader<'a> {
     json: &'a [u8],
     at: usize,
+    stops: JsonStops<'a>,
 }
 
 impl Reader<'_> {
@@ -273,7 +319,7 @@ impl Reader<'_> {
     fn string(&mut self) -> Result<(), JsonError> {
         self.expect(b'"', "no text")?;
         loop {
-            self.at += plain(&self.json[self.at..]);
+            self.at = self.stops.next(self.at);
             match self.peek() {
                 Some(b'"') => {
                     self.at += 1;

@@ -1,7 +1,8 @@
 //! What every crate of Nonet may need: text, JSON as bytes, files, the time of day, the allocator, the environment, maps with
-//! shared contents, and word search. Knows nothing of Nonet.
+//! shared contents, and searches in text. Knows nothing of Nonet.
 
 pub mod allocator;
+pub mod blocks;
 pub mod clock;
 pub mod disguises;
 pub mod files;
