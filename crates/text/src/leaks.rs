@@ -21,6 +21,7 @@ use std::{
 };
 
 use nonet_base::{
+    blocks::token_runs,
     disguises::undone,
     json::any_text,
     text::{self, HiddenChar},
@@ -194,22 +195,13 @@ struct Triggers {
 
 /// First bytes of invisible characters that never belong in a result: tags, supplementary variation selectors, and
 /// bidirectional overrides. Other hidden characters occur on honest web pages.
-const HIDDEN: [&[u8]; 8] = [
-    b"\xf3\xa0\x80",
-    b"\xf3\xa0\x81",
-    b"\xf3\xa0\x84",
-    b"\xf3\xa0\x85",
-    b"\xf3\xa0\x86",
-    b"\xf3\xa0\x87",
-    b"\xe2\x80\xad",
-    b"\xe2\x80\xae",
-];
+const HIDDEN: [&[u8]; 3] = [b"\xf3\xa0", b"\xe2\x80\xad", b"\xe2\x80\xae"];
 
 static TRIGGERS: LazyLock<Triggers> = LazyLock::new(|| {
     let members = MEMBERS.map(|(name, _)| format!("\"{name}"));
     let mut patterns: Vec<Cow<[u8]>> = Vec::new();
     let mut kinds = Vec::new();
-    for (at, format) in FORMATS.iter().enumerate() {
+    for (at, format) in FORMATS.iter().enumerate().filter(|(_, format)| !format.is_token()) {
         patterns.push(format.begins.as_bytes().into());
         kinds.push(Trigger::Key(at));
     }
@@ -405,10 +397,15 @@ impl Search<'_> {
         if self.keys || self.instructions || self.imitations {
             self.look_around(text, &mut found);
         }
+        let tokens = if self.keys || self.instructions { token_runs(text.as_bytes()) } else { Vec::new() };
         if self.instructions {
-            self.look_behind(text, &mut found.marks);
+            self.look_behind(text, &tokens, &mut found.marks);
         }
         if self.keys {
+            for token in &tokens {
+                let leaks = &mut found.leaks;
+                keys::in_token(text, token, |format, range| leaks.push((range, Leak::Key(format.name))));
+            }
             found.leaks.extend(cards::find(text).map(|range| (range, Leak::Card)));
         }
         in_order(&mut found.leaks);
@@ -468,7 +465,7 @@ impl Search<'_> {
     }
 
     /// Searches for instructions in what a text says without its disguises.
-    fn look_behind(&self, text: &str, marks: &mut Vec<(Range<usize>, Mark)>) {
+    fn look_behind(&self, text: &str, tokens: &[Range<usize>], marks: &mut Vec<(Range<usize>, Mark)>) {
         let plain = Search { keys: false, imitations: false, ..*self };
         let mut look = |clear: &str, original: &dyn Fn(&Range<usize>) -> Range<usize>| {
             let mut found = TextFindings::default();
@@ -484,7 +481,7 @@ impl Search<'_> {
                 begin + range.start..begin + range.end
             });
         }
-        for (run, decoded) in encoded::decoded(text) {
+        for (run, decoded) in encoded::decoded(text, tokens) {
             look(&decoded, &|_| run.clone());
         }
     }

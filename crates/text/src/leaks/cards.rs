@@ -5,6 +5,8 @@ use std::ops::Range;
 /// The minimum and maximum number of digits.
 const FEWEST: usize = 13;
 const MOST: usize = 16;
+/// How many places a number may start at and cover the two behind them.
+const STEP: usize = FEWEST - 1;
 
 /// Returns the card numbers in a text, in order.
 pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
@@ -12,19 +14,15 @@ pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let mut at = 0;
     std::iter::from_fn(move || {
         loop {
-            // A number of `FEWEST` characters covers every `FEWEST`-th place, so most of a text is never examined.
-            while bytes.get(at + FEWEST - 1).is_some_and(|byte| !is_part(*byte)) {
-                at += FEWEST;
+            // A number that starts in the next `STEP` places covers both places behind them, one of which has a digit:
+            // separators are single. So most of a text is never examined.
+            while let Some([before, last]) = bytes.get(at + STEP - 1..=at + STEP)
+                && !before.is_ascii_digit()
+                && !last.is_ascii_digit()
+            {
+                at += STEP;
             }
-            if at + FEWEST > bytes.len() {
-                return None;
-            }
-            // A number that starts later covers a later place.
-            let Some(first) = bytes[at..at + FEWEST].iter().position(u8::is_ascii_digit) else {
-                at += FEWEST;
-                continue;
-            };
-            let start = at + first;
+            let start = at + bytes.get(at..=at + STEP)?.iter().position(u8::is_ascii_digit)?;
             let end = run(bytes, start);
             at = end.max(start + 1);
             let is_apart = start.checked_sub(1).is_none_or(|before| !joins(bytes[before]))
@@ -36,10 +34,6 @@ pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
             }
         }
     })
-}
-
-fn is_part(byte: u8) -> bool {
-    byte.is_ascii_digit() || matches!(byte, b' ' | b'-')
 }
 
 fn is_digit_at(bytes: &[u8], at: usize) -> bool {

@@ -3,7 +3,7 @@
 //! No maintained crate has a suitable size and age, hence this table. A format is included only if it has a distinctive
 //! prefix: random-looking text without one is too often a hash or an id.
 
-use std::ops::Range;
+use std::{ops::Range, sync::LazyLock};
 
 /// A form of keys.
 pub(super) struct KeyFormat {
@@ -325,21 +325,59 @@ const PLACEHOLDERS: [&str; 12] = [
     "....",
 ];
 
+/// The formats whose keys are tokens: those of each first letter, with shorter prefixes first.
+static TOKENS: LazyLock<[Vec<&KeyFormat>; 128]> = LazyLock::new(|| {
+    let mut tokens = [const { Vec::new() }; 128];
+    for format in FORMATS.iter().filter(|format| format.is_token()) {
+        tokens[usize::from(format.begins.as_bytes()[0])].push(format);
+    }
+    tokens.iter_mut().for_each(|formats| formats.sort_by_key(|format| format.begins.len()));
+    tokens
+});
+
+/// Calls `found` with the keys in a token of a text.
+pub(super) fn in_token(
+    text: &str,
+    token: &Range<usize>,
+    mut found: impl FnMut(&'static KeyFormat, Range<usize>),
+) {
+    let bytes = text.as_bytes();
+    // A colon before a token is the first character of one prefix.
+    let first = token.start - usize::from(bytes[..token.start].ends_with(b":"));
+    for start in first..token.end {
+        // Where a key can begin: nowhere inside of something longer.
+        let may_begin = start <= token.start || !dotted(bytes[start - 1]) || is_escaped(bytes, start);
+        let formats = if may_begin { TOKENS.get(usize::from(bytes[start])) } else { None };
+        for format in formats.into_iter().flatten() {
+            if let Some(range) = format.at(text, start) {
+                found(format, range);
+            }
+        }
+    }
+}
+
+/// Whether the byte before a place is the end of an escape.
+fn is_escaped(bytes: &[u8], start: usize) -> bool {
+    start.checked_sub(2).is_some_and(|at| bytes[at] == b'\\' && bytes[at + 1].is_ascii_lowercase())
+}
+
 impl KeyFormat {
+    /// Whether its keys are tokens, but for a colon before them. The prefixes of the others are searched for as words.
+    pub(super) fn is_token(&self) -> bool {
+        !matches!(self.also, KeyCondition::KeyFollows | KeyCondition::Password)
+    }
+
     /// Returns the key that begins at a place.
     pub(super) fn at(&self, text: &str, start: usize) -> Option<Range<usize>> {
         let bytes = text.as_bytes();
         let rest = start + self.begins.len();
-        // The trigger was found case-insensitively.
         if !bytes[start..].starts_with(self.begins.as_bytes()) {
             return None;
         }
         // A prefix inside something longer is not examined again for each possible start.
         let is_inside = start.checked_sub(1).is_some_and(|before| dotted(bytes[before]));
         // In a JSON text, an escaped line break may precede it.
-        let is_escape =
-            start.checked_sub(2).is_some_and(|at| bytes[at] == b'\\' && bytes[at + 1].is_ascii_lowercase());
-        if self.begins.as_bytes()[0].is_ascii_alphanumeric() && is_inside && !is_escape {
+        if self.begins.as_bytes()[0].is_ascii_alphanumeric() && is_inside && !is_escaped(bytes, start) {
             return None;
         }
         let most = self.length.1 + 1;
@@ -411,6 +449,8 @@ fn is_varied(rest: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use nonet_base::blocks::{SHORTEST_RUN, is_token};
+
     use super::*;
 
     #[test]
@@ -419,6 +459,16 @@ mod tests {
         for format in FORMATS {
             assert!(!format.source.is_empty() && format.begins.len() >= 3, "{}", format.name);
             assert!(format.length.0 <= format.length.1, "{}", format.name);
+        }
+    }
+
+    #[test]
+    fn a_key_is_long_enough_to_be_found_as_a_token() {
+        for format in FORMATS.iter().filter(|format| format.is_token()) {
+            let begins = format.begins.trim_start_matches(':');
+            assert!(begins.len() + format.length.0 >= SHORTEST_RUN, "{}", format.name);
+            let is_part = |byte: u8| is_token(byte) || !(format.of)(byte);
+            assert!(begins.bytes().all(is_token) && (0..=u8::MAX).all(is_part), "{}", format.name);
         }
     }
 }
