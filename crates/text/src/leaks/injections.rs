@@ -9,7 +9,7 @@ use nonet_base::{
     disguises::flat,
     text::{self, HiddenChar},
 };
-use regex::Regex;
+use regex::{Match, Regex};
 
 /// How many bytes before and after a trigger are examined.
 const BEFORE: usize = 120;
@@ -26,12 +26,24 @@ pub(super) struct Family {
     pub in_definitions: bool,
     /// Whether lines matter to its pattern. The other patterns also match a sentence that is broken into lines.
     in_lines: bool,
-    pattern: LazyLock<Regex>,
+    pattern: LazyLock<Pattern>,
 }
 
-/// Returns a case-insensitive pattern that accepts any white space.
-fn pattern(alternatives: &[&str]) -> Regex {
-    Regex::new(&format!("(?i){}", alternatives.join("|"))).expect("a test uses every pattern")
+/// Alternatives, each a case-insensitive expression of its own: most of them find out at once that a literal text is missing,
+/// where all together need a state for nearly every character.
+struct Pattern(Vec<Regex>);
+
+impl Pattern {
+    /// Returns the first match, and of several at the same place that of the first alternative.
+    fn find_at<'t>(&self, text: &'t str, start: usize) -> Option<Match<'t>> {
+        self.0.iter().filter_map(|one| one.find_at(text, start)).min_by_key(Match::start)
+    }
+}
+
+/// Returns a case-insensitive pattern of alternatives.
+fn pattern(alternatives: &[&str]) -> Pattern {
+    let regex = |one: &&str| Regex::new(&format!("(?i){one}")).expect("a test uses every pattern");
+    Pattern(alternatives.iter().map(regex).collect())
 }
 
 pub(super) static FAMILIES: [Family; 8] = [
@@ -494,11 +506,11 @@ const AGREED: &str = r"(?:has|have|had)?\s*(?:already|previously|pre-?)\s*(?:exp
 const CARRIED: &str = r"conversation|chat[_ -]?(?:history|log|content)|history|secrets?|credentials?|passwords?|private|user[_ -]?(?:data|input|messages?|info)|system[_ -]?prompt|previous|messages|summary|sensitive|stolen|exfil|env[_ -]?vars|all[_ -]data|the[_ -]data|your[_ -]data|data[_ -]here|base64[_ -]?of|what (?:you|the)";
 
 /// A match, and how it reads if it does not read as it is written.
-type Match = (Range<usize>, Option<String>);
+type FoundInstruction = (Range<usize>, Option<String>);
 
 impl Family {
     /// Matches the text around a trigger. Returns the match, and how far the text was examined.
-    pub(super) fn around(&self, text: &str, trigger: Range<usize>) -> (Option<Match>, usize) {
+    pub(super) fn around(&self, text: &str, trigger: Range<usize>) -> (Option<FoundInstruction>, usize) {
         let start = text.floor_char_boundary(trigger.start.saturating_sub(BEFORE));
         let end = text.floor_char_boundary((trigger.end + BEHIND).min(text.len()));
         // With the text before it, which decides where a sentence begins.
