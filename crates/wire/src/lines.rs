@@ -1,6 +1,9 @@
 //! Lines of a byte stream, of bounded length, and the writer used by both sides of the stdio transport.
 
-use std::{io, sync::Arc};
+use std::{
+    io::{self, IoSlice},
+    sync::Arc,
+};
 
 use bytes::{Bytes, BytesMut};
 use tokio::{
@@ -151,11 +154,27 @@ impl<W: AsyncWrite + Unpin> WaitingLine<W> {
     pub async fn write(self) -> io::Result<()> {
         let mut writer = self.output.stream.lock().await;
         let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-        for piece in &self.pieces {
-            writer.write_all(piece).await?;
+        match &self.pieces[..] {
+            [whole] => writer.write_all(whole).await?,
+            pieces => write_pieces(writer, pieces).await?,
         }
         writer.flush().await
     }
+}
+
+/// Writes several pieces with one call to the system, if it takes as many bytes at once.
+async fn write_pieces(writer: &mut (impl AsyncWrite + Unpin), pieces: &[Bytes]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+    let mut left = &mut slices[..];
+    // Skips empty ones.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match writer.write_vectored(left).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => IoSlice::advance_slices(&mut left, written),
+        }
+    }
+    Ok(())
 }
 
 impl<W: AsyncWrite + Unpin> LineWriter<W> {
@@ -251,6 +270,18 @@ mod tests {
         assert!(matches!(&lines[0], Line::Whole(line) if line.len() > 300_000));
         assert_eq!(lines[1], whole("after"));
         assert!(matches!(&lines[2], Line::TooLong(_)));
+    }
+
+    #[tokio::test]
+    async fn a_line_in_pieces_arrives_as_one() {
+        for room in [1, 7, 100] {
+            let (mut reader, writer) = tokio::io::duplex(room);
+            let line = LineWriter::new(writer, 1_000)
+                .pieces(["", "one, ", "", "two", "\n", ""].map(Bytes::from).into());
+            let mut read = String::new();
+            let (written, _) = tokio::join!(line.write(), reader.read_to_string(&mut read));
+            assert!(written.is_ok() && read == "one, two\n", "{read}");
+        }
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@
 
 use std::ops::Range;
 
+use nonet_base::blocks::JsonStops;
+
 /// The deepest nesting that is accepted, including the message itself. `serde_json` accepts no deeper one.
 pub(crate) const MAX_DEPTH: usize = 127;
 
@@ -52,7 +54,7 @@ impl MemberRanges {
     }
 
     fn fill(&mut self, bytes: &[u8], most: usize) -> Result<usize, JsonFlaw> {
-        let mut budget = Budget { left: most, most };
+        let mut budget = Budget::new(bytes, most);
         let mut at = skip_space(bytes, 0);
         match bytes.get(at) {
             Some(b'{') => at = skip_space(bytes, at + 1),
@@ -61,7 +63,7 @@ impl MemberRanges {
         if bytes.get(at) != Some(&b'}') {
             loop {
                 let key = at;
-                at = expect(bytes, at, b'"').and_then(|_| string_end(bytes, key))?;
+                at = expect(bytes, at, b'"').and_then(|_| string_end(&mut budget.stops, bytes, key))?;
                 let name = &bytes[key + 1..at - 1];
                 at = skip_space(bytes, expect(bytes, skip_space(bytes, at), b':')?);
                 let (end, ended) = budget.value_end(bytes, at, 1);
@@ -105,7 +107,7 @@ impl MemberRanges {
 
 /// Returns the elements of an array, at most `limit` of them; `None` if the bytes are not an array.
 pub(crate) fn elements(bytes: &[u8], limit: usize, most: usize) -> Option<Vec<Range<usize>>> {
-    let mut budget = Budget { left: most, most };
+    let mut budget = Budget::new(bytes, most);
     let mut at = skip_space(bytes, expect(bytes, skip_space(bytes, 0), b'[').ok()?);
     let mut elements = Vec::new();
     while bytes.get(at)? != &b']' && elements.len() < limit {
@@ -120,13 +122,18 @@ pub(crate) fn elements(bytes: &[u8], limit: usize, most: usize) -> Option<Vec<Ra
     Some(elements)
 }
 
-/// The number of values still allowed.
-struct Budget {
+/// The number of values still allowed, and the bytes that matter in strings.
+struct Budget<'a> {
     left: usize,
     most: usize,
+    stops: JsonStops<'a>,
 }
 
-impl Budget {
+impl<'a> Budget<'a> {
+    fn new(bytes: &'a [u8], most: usize) -> Self {
+        Self { left: most, most, stops: JsonStops::new(bytes) }
+    }
+
     /// Returns the end of the value that starts at `at`, inside `depth` others: before white space and the comma or bracket
     /// that follows. At a flaw, returns the end of the scanned part.
     fn value_end(&mut self, bytes: &[u8], mut at: usize, mut depth: usize) -> (usize, Result<(), JsonFlaw>) {
@@ -135,7 +142,7 @@ impl Budget {
         loop {
             let Some(&byte) = bytes.get(at) else { return (bytes.len(), Err(JsonFlaw::CutOff)) };
             match byte {
-                b'"' => match string_end(bytes, at) {
+                b'"' => match string_end(&mut self.stops, bytes, at) {
                     Ok(after) => at = after,
                     Err(flaw) => return (bytes.len(), Err(flaw)),
                 },
@@ -198,16 +205,15 @@ fn expect(bytes: &[u8], at: usize, wanted: u8) -> Result<usize, JsonFlaw> {
 }
 
 /// Returns the end of the string that starts at `at`.
-fn string_end(bytes: &[u8], at: usize) -> Result<usize, JsonFlaw> {
+fn string_end(stops: &mut JsonStops<'_>, bytes: &[u8], at: usize) -> Result<usize, JsonFlaw> {
     let mut at = at + 1;
     loop {
-        let rest = bytes.get(at..).ok_or(JsonFlaw::CutOff)?;
-        let next = memchr::memchr2(b'"', b'\\', rest).ok_or(JsonFlaw::CutOff)?;
-        at += next + 1;
-        if rest[next] == b'"' {
-            return Ok(at);
+        at = stops.next(at);
+        match bytes.get(at).ok_or(JsonFlaw::CutOff)? {
+            b'"' => return Ok(at + 1),
+            b'\\' => at += 2,
+            _ => at += 1,
         }
-        at += 1;
     }
 }
 

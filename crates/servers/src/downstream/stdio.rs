@@ -88,7 +88,7 @@ impl Lines {
             match self.lines.next_within(|beginning| judge(beginning, tap)).await? {
                 Line::Whole(line) => {
                     let most = tap.limits().answer.values;
-                    self.scanning.begin(Weight::of(line.len()), move || scan(line.freeze(), most));
+                    self.scanning.begin(Weight::scanned(line.len()), move || scan(line.freeze(), most));
                 }
                 Line::TooLong(beginning) => self.inbox.too_long(&beginning, tap),
                 Line::TooLongEnd(tail) => self.inbox.too_long_end(&tail),
