@@ -1,8 +1,7 @@
 //! Nonet as an MCP server: one handler behind stdio and streamable HTTP.
 //!
-//! rmcp implements the protocol (both eras, sessions, headers); this room turns its requests into operations of the gateway
-//! and answers with verbatim results. The results travel through rmcp's types under one key of `_meta` and are unwrapped just
-//! before they are sent.
+//! A transport ([`lines`], [`http`]) reads messages into requests ([`request`]), which [`dispatch`] turns into operations of the
+//! gateway. Results go out as their servers wrote them. rmcp has the types of the protocol.
 
 // Logging is deprecated in the newest revision (SEP-2577); clients of older ones still want it.
 #![allow(deprecated)]
@@ -10,43 +9,48 @@
 mod access;
 mod calls;
 mod carried;
-mod direct;
+mod dispatch;
+mod door;
 mod elsewhere;
 mod forwarded;
-mod held_arguments;
+mod headers;
 mod http;
+
 mod in_flight;
 mod inquiries;
+mod lines;
 mod list_changes;
 mod listen;
 mod neighbours;
-mod origin;
 mod page;
-mod plain_calls;
+mod peer;
 mod prompts_resources;
 mod relays;
+mod request;
 #[cfg(unix)]
 mod shared;
-mod stdio;
+mod streams;
 mod subscriptions;
 mod tasks;
 mod unused_sessions;
 mod user_page;
-mod verbatim;
 
 use std::{
     collections::HashMap,
     future::Future,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 pub(crate) use access::WITHOUT_TOKENS;
 pub use http::{HttpOptions, ServeAddress, serve_http};
 pub use neighbours::{Neighbours, SilentGateway};
-use nonet_base::text::{self, clip};
+use nonet_base::{json::set_member, text};
 use nonet_config::{ClientLimits, Config, KnownToken};
-use nonet_core::{FollowedResource, Gateway, ServeMode, inquiry};
+use nonet_core::{FollowedResource, Gateway, ServeMode};
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
     quotas::{Account, QuotaExceeded},
@@ -58,21 +62,16 @@ use nonet_text::{
     fault::Fault,
     results::{is_own_meta, json_len},
 };
-use nonet_wire::{LineReader, rmcp::carry};
+use nonet_wire::LineReader;
 use parking_lot::Mutex;
 use rmcp::{
-    ErrorData, RoleServer, ServerHandler,
+    ErrorData,
     model::{
-        CallToolRequestParams, CallToolResponse, CancelTaskParams, CompleteRequestParams, CompleteResult,
-        CustomRequest, CustomResult, DiscoverResult, ErrorCode, GetPromptRequestParams, GetPromptResponse,
-        GetTaskParams, GetTaskResult, Implementation, InitializeRequestParams, InitializeResult,
-        InputRequiredResult, InputResponses, ListPromptsResult, ListResourceTemplatesResult,
-        ListResourcesResult, ListToolsResult, PaginatedRequestParams, ReadResourceRequestParams,
-        ReadResourceResponse, ResourceUpdatedNotificationParam, ServerCapabilities, ServerConfig,
-        SetLevelRequestParams, SubscribeRequestParams, SubscriptionFilter, Tool, UnsubscribeRequestParams,
-        UpdateTaskParams,
+        CallToolRequestParams, CompleteRequestParams, DiscoverResult, ErrorCode, GetPromptRequestParams,
+        Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult, InputResponses,
+        ProtocolVersion, ReadResourceRequestParams, ServerCapabilities, ServerConfig, SubscriptionFilter,
+        SubscriptionsListenResult,
     },
-    service::{NotificationContext, Peer, RequestContext, SubscriptionContext},
 };
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
@@ -86,10 +85,11 @@ pub use user_page::UserPage;
 
 use self::{
     calls::{CallAsTask, CallReply},
-    carried::CarriedSessions,
+    carried::GoesOn,
     in_flight::{AskRoute, ClientChannels, InFlightRequest, LogThreshold, ParkedRequests, RequestOutcome},
-    list_changes::{AnnouncedLists, tell_changed},
-    origin::RequestOrigin,
+    list_changes::AnnouncedLists,
+    peer::{ClientPeer, ClientWay},
+    request::RequestContext,
     unused_sessions::SessionPlace,
 };
 
@@ -99,9 +99,6 @@ const RATE_LIMITED: ErrorCode = ErrorCode(-32000);
 const MAX_META: usize = 16 << 10;
 /// The beginning of the protocol's own keys in `_meta`, which hold between two neighbours only.
 const OF_PROTOCOL: &str = "io.modelcontextprotocol/";
-/// Methods whose params can be invalid: in both eras, and in the session era only.
-const KNOWN: [&str; 4] = ["tools/call", "prompts/get", "resources/read", "completion/complete"];
-const OF_SESSIONS: [&str; 3] = ["resources/subscribe", "resources/unsubscribe", "logging/setLevel"];
 /// The delay before servers start, so that the handshake is not slowed down.
 const HEAD_START: Duration = Duration::from_millis(100);
 /// How long the servers' start waits until the last known lists are searchable.
@@ -132,29 +129,16 @@ pub async fn serve_lines(
     gateway.recall();
     connect_soon(&gateway);
     let server = NonetServer::new(gateway.clone(), profile, None, ParkedRequests::default());
-    tokio::pin!(stop);
-    let running = tokio::select! {
-        running = stdio::serve(server, lines, writer, limits) => running,
-        () = &mut stop => {
-            gateway.stop().await;
-            return Ok(());
-        }
-    };
-    let served = match running {
-        Ok(running) => {
-            connect_recalled(&gateway);
-            tokio::select! {
-                _ = running.waiting() => {}
-                () = &mut stop => {}
-            }
-            Ok(())
-        }
-        // A client may leave before its handshake.
-        Err(rmcp::service::ServerInitializeError::ConnectionClosed(_)) => Ok(()),
-        Err(error) => Err(error.into()),
-    };
+    let (ended, greeted) = (CancellationToken::new(), gateway.clone());
+    let serving =
+        lines::serve(server, lines, writer, limits, ended.clone(), move || connect_recalled(&greeted));
+    let mut serving = tokio::spawn(serving);
+    tokio::select! {
+        _ = &mut serving => {}
+        () = stop => ended.cancel(),
+    }
     gateway.stop().await;
-    served
+    Ok(())
 }
 
 /// Shows the gateway on the pages of this user's other gateways, after [`HEAD_START`].
@@ -217,6 +201,8 @@ pub struct NonetServer {
     subscriptions: Arc<Mutex<HashMap<String, AbortOnDropHandle<()>>>>,
     /// The quotas of this HTTP session, if its requests have no token.
     own_account: Arc<OnceLock<Arc<Account>>>,
+    /// Whether it tells its client of changes.
+    is_announcing: Arc<AtomicBool>,
     /// The session's place among those over HTTP.
     place: Arc<OnceLock<SessionPlace>>,
     /// Cancelled when the session ends.
@@ -253,6 +239,7 @@ impl NonetServer {
             log_level: LogThreshold::default(),
             subscriptions: Arc::default(),
             own_account: Arc::default(),
+            is_announcing: Arc::default(),
             place: Arc::default(),
             _ends: Some(Arc::new(ended.clone().drop_guard())),
             ended,
@@ -264,15 +251,15 @@ impl NonetServer {
         Self { _ends: None, ..self.clone() }
     }
 
-    fn caller(&self, context: &impl RequestOrigin, base: Caller, ways: &ClientChannels) -> Caller {
+    fn caller(&self, context: &RequestContext, base: Caller, ways: &ClientChannels) -> Caller {
         let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
         // Clients of the stateless era get questions in an unfinished result.
         let as_task = match ways.asker.parks {
-            false if context.wants_task() => TaskMode::AtOnce,
+            false if !self.http && context.wants_task.0 => TaskMode::AtOnce,
             true if takes_tasks() => TaskMode::IfSlow,
             _ => TaskMode::Never,
         };
-        let trace = trace::Parent::of(&context.meta().0);
+        let trace = trace::Parent::of(&context.meta.0);
         let meta = passed_on(context, &self.session);
         let (cancel, progress) = (ways.cancel.clone(), ways.progress.clone());
         let asker = Some(ways.asker.clone());
@@ -285,7 +272,7 @@ impl NonetServer {
     /// request in the stateless era.
     fn ways(
         &self,
-        context: &impl RequestOrigin,
+        context: &RequestContext,
         stateless: bool,
         caller: &Caller,
         log: Option<LogLevel>,
@@ -293,7 +280,7 @@ impl NonetServer {
         let told =
             || Arc::new(in_flight::can(context.client_capabilities().as_ref(), caller.limits.elicitation));
         let can = if stateless { told() } else { self.can.get_or_init(told).clone() };
-        let wants_progress = context.meta().get_progress_token().is_some();
+        let wants_progress = context.meta.get_progress_token().is_some();
         ClientChannels::new(&self.session, can, stateless, log, wants_progress)
     }
 
@@ -321,9 +308,9 @@ impl NonetServer {
     }
 
     /// Returns the minimum level of log messages that a client gets about its request.
-    fn log_level_for(&self, context: &impl RequestOrigin, stateless: bool) -> Option<LogLevel> {
+    fn log_level_for(&self, context: &RequestContext, stateless: bool) -> Option<LogLevel> {
         match stateless {
-            true => context.meta().log_level().map(Into::into),
+            true => context.log_level(),
             false => Some(self.log_level.get()),
         }
     }
@@ -332,7 +319,7 @@ impl NonetServer {
     fn open_call(
         &self,
         request: CallToolRequestParams,
-        context: &impl RequestOrigin,
+        context: &RequestContext,
         level: Option<LogLevel>,
     ) -> (Box<InFlightRequest<MetaAnswer>>, Option<CallAsTask>) {
         let stateless = context.is_stateless();
@@ -358,7 +345,7 @@ impl NonetServer {
         &self,
         what: String,
         given: (Option<&str>, Option<&InputResponses>),
-        context: &RequestContext<RoleServer>,
+        context: &RequestContext,
         work: impl FnOnce(Arc<Gateway>, Caller) -> W,
     ) -> Result<Result<Value, Box<InputRequiredResult>>, ErrorData> {
         let profile = self.session.profile.clone();
@@ -389,24 +376,23 @@ impl NonetServer {
     }
 
     /// Notifies the client of each change of a resource, until it unsubscribes.
-    fn tell_of(&self, uri: String, caller: Caller, following: FollowedResource, peer: Peer<RoleServer>) {
+    fn tell_of(&self, uri: String, caller: Caller, following: FollowedResource, way: ClientWay) {
         let told = uri.clone();
-        let tell = async move || {
-            peer.notify_resource_updated(ResourceUpdatedNotificationParam::new(told.clone())).await.is_ok()
-        };
+        let tell = async move || way.notify(subscriptions::UPDATED, json!({ "uri": told })).await.is_ok();
         let telling = subscriptions::follow(self.gateway.clone(), caller, uri.clone(), following, tell);
         self.subscriptions.lock().insert(uri, AbortOnDropHandle::new(tokio::spawn(telling)));
         self.session.has_changed();
     }
 
     /// Renews a subscription of a session that another replica started. The resource's server may not be ready yet.
-    fn subscribe_again(&self, uri: String, context: &RequestContext<RoleServer>) {
-        let (server, caller, peer) = (self.guest(), self.asker(context), context.peer.clone());
+    fn subscribe_again(&self, uri: String, context: &RequestContext) {
+        let (server, caller) = (self.guest(), self.asker(context));
+        let way = ClientWay::of(context.way.peer.clone());
         let caller = Caller { cancel: self.ended.clone(), ..caller };
         tokio::spawn(self.ended.clone().run_until_cancelled_owned(async move {
             for _ in 0..subscriptions::REFOLLOWS {
                 if let Ok(following) = server.gateway.follow_resource(&caller, &uri).await {
-                    return server.tell_of(uri, caller, following, peer);
+                    return server.tell_of(uri, caller, following, way);
                 }
                 tokio::time::sleep(subscriptions::REFOLLOW).await;
             }
@@ -414,12 +400,12 @@ impl NonetServer {
     }
 
     /// Returns the caller of a request, with the metadata for servers.
-    fn asker(&self, context: &impl RequestOrigin) -> Caller {
+    fn asker(&self, context: &RequestContext) -> Caller {
         Caller { meta: passed_on(context, &self.session), ..self.who(context) }
     }
 
     /// Returns the caller of a request, without the channels of a call.
-    fn who(&self, context: &impl RequestOrigin) -> Caller {
+    fn who(&self, context: &RequestContext) -> Caller {
         let (client, limits) = context.with_client_name(|told| self.known_client(told));
         // A stateless request over HTTP belongs to no session: only the id identifies its tasks.
         let lasting = !(self.http && context.is_stateless());
@@ -435,7 +421,7 @@ impl NonetServer {
             session: self.session.clone(),
             account,
             client,
-            cancel: context.cancel(),
+            cancel: context.cancel.clone(),
             lasting,
             local: !self.http,
             token: token_of(context),
@@ -455,19 +441,9 @@ impl NonetServer {
     }
 }
 
-/// Returns a cluster's sessions, stored with a request over HTTP.
-fn carried_sessions(extensions: &rmcp::model::Extensions) -> Option<&Arc<CarriedSessions>> {
-    extensions.get::<::http::request::Parts>()?.extensions.get()
-}
-
-/// Returns the place that was taken for a new session over HTTP.
-fn place_of(extensions: &rmcp::model::Extensions) -> Option<&SessionPlace> {
-    extensions.get::<::http::request::Parts>()?.extensions.get()
-}
-
 /// Returns the account of a request's token, if it has one.
-fn of_token(context: &impl RequestOrigin) -> Option<&Arc<Account>> {
-    context.beside()?.get::<RequestAccount>().map(|RequestAccount(account)| account)
+fn of_token(context: &RequestContext) -> Option<&Arc<Account>> {
+    context.beside.get::<RequestAccount>().map(|RequestAccount(account)| account)
 }
 
 /// Returns the error for a request beyond a quota.
@@ -478,9 +454,9 @@ fn refused(exhausted: QuotaExceeded) -> ErrorData {
 
 /// Returns the part of a request's `_meta` that servers get: everything but the keys of the protocol, which Nonet sets itself,
 /// and Nonet's own. Tells the session if there is too much of it.
-fn passed_on(context: &impl RequestOrigin, session: &Session) -> Map<String, Value> {
+fn passed_on(context: &RequestContext, session: &Session) -> Map<String, Value> {
     let is_passed = |key: &str| key != "progressToken" && !key.starts_with(OF_PROTOCOL) && !is_own_meta(key);
-    let given = context.meta().0.iter().filter(|(key, _)| is_passed(key));
+    let given = context.meta.0.0.iter().filter(|(key, _)| is_passed(key));
     let bytes: usize = given.clone().map(|(key, value)| key.len() + json_len(value) + 4).sum();
     if bytes > MAX_META {
         let message = format!(
@@ -493,12 +469,22 @@ fn passed_on(context: &impl RequestOrigin, session: &Session) -> Map<String, Val
 }
 
 /// Returns the bearer token of a request over HTTP, if access requires one.
-fn token_of(context: &impl RequestOrigin) -> Option<KnownToken> {
-    context.beside()?.get::<KnownToken>().cloned()
+fn token_of(context: &RequestContext) -> Option<KnownToken> {
+    context.beside.get::<KnownToken>().cloned()
 }
 
-impl ServerHandler for NonetServer {
-    fn get_info(&self) -> ServerConfig {
+impl NonetServer {
+    /// Returns the result of a handshake without instructions, in the version that both know: the client's own, or the newest
+    /// one with a handshake.
+    fn introduction(&self, wanted: &ProtocolVersion) -> InitializeResult {
+        let mut result = InitializeResult::from(self.config());
+        let is_known = wanted.has_initialize() && ProtocolVersion::KNOWN_VERSIONS.contains(wanted);
+        result.protocol_version =
+            if is_known { wanted.clone() } else { ProtocolVersion::LATEST_WITH_INITIALIZE };
+        result
+    }
+
+    fn config(&self) -> ServerConfig {
         // Includes the capabilities of servers that are not ready yet, whose lists are announced later.
         let mut capabilities = ServerCapabilities::builder()
             .enable_tools()
@@ -526,51 +512,53 @@ impl ServerHandler for NonetServer {
     async fn initialize(
         &self,
         request: InitializeRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<InitializeResult, ErrorData> {
+        context: &RequestContext,
+    ) -> Result<Value, ErrorData> {
         if self.http {
-            let place = match place_of(&context.extensions) {
+            let place = match context.beside.get::<SessionPlace>() {
                 Some(place) => place.clone(),
                 // A session that another replica started.
                 None => {
-                    let account = of_token(&context).unwrap_or(&self.session.account);
+                    let account = of_token(context).unwrap_or(&self.session.account);
                     SessionPlace::of(account.session().map_err(refused)?)
                 }
             };
             let _ = self.place.set(place);
         }
-        context.peer.set_peer_info(request.clone());
-        let mut result = self.negotiate_initialize(&request)?;
+        let mut result = self.introduction(&request.protocol_version);
         let client = text::name(&request.client_info.name);
+        let agreed = result.protocol_version.clone();
+        let mut info = request;
+        info.protocol_version = agreed.clone();
+        context.way.peer.set_info(info);
         let caller = self.gateway.caller(self.session.clone(), &client);
         let caller = Caller { lasting: true, local: !self.http, ..caller };
         // Over HTTP, a stateless client has a session per request, and would get the notice with every answer.
-        let carried = carried_sessions(&context.extensions);
-        let goes_on = carried.is_some_and(|carried| carried.restore(self, &context));
-        if self.http && !goes_on {
+        if self.http && context.beside.get::<GoesOn>().is_none() {
             self.gateway.greet(&self.session);
         }
         result.instructions = Some(meta::instructions(&self.gateway, &caller).await);
+        let mut result = serde_json::to_value(result).expect("its types are JSON");
+        // rmcp's types lack the tasks of this version.
+        if !self.http && agreed == ProtocolVersion::V_2025_11_25 {
+            set_member(&mut result["capabilities"], "tasks", tasks::capability());
+        }
         Ok(result)
     }
 
-    async fn discover(&self, context: RequestContext<RoleServer>) -> Result<DiscoverResult, ErrorData> {
-        let versions = ServerHandler::supported_protocol_versions(self).into_owned();
-        let mut result = DiscoverResult::from_server_info(versions, ServerHandler::get_info(self));
-        result.instructions = Some(meta::instructions(&self.gateway, &self.who(&context)).await);
+    async fn discover(&self, context: &RequestContext) -> Result<DiscoverResult, ErrorData> {
+        let versions = ProtocolVersion::KNOWN_VERSIONS.to_vec();
+        let mut result = DiscoverResult::from_server_info(versions, self.config());
+        result.instructions = Some(meta::instructions(&self.gateway, &self.who(context)).await);
         Ok(result)
     }
 
-    async fn list_tools(
-        &self,
-        _request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListToolsResult, ErrorData> {
+    async fn list_tools(&self, context: &RequestContext) -> Value {
         let constant = !meta::list_can_change(&self.gateway.gate(&self.session));
         if !constant {
             self.gateway.first_lists(&self.session).await;
         }
-        let tools = meta::listed_tools(&self.gateway.gate(&self.session), &self.who(&context).limits);
+        let tools = meta::listed_tools(&self.gateway.gate(&self.session), &self.who(context).limits);
         let mut list = json!({ "tools": tools });
         if !context.is_stateless() && self.session.reads_first_list() {
             self.gateway.metrics.listed(json_len(&list["tools"]));
@@ -580,211 +568,141 @@ impl ServerHandler for NonetServer {
             list["ttlMs"] = json!(if constant { 3_600_000 } else { 0 });
             list["cacheScope"] = json!(if constant { "public" } else { "private" });
         }
-        Ok(ListToolsResult { meta: Some(carry(list)), ..ListToolsResult::default() })
-    }
-
-    fn get_tool(&self, name: &str) -> Option<Tool> {
-        let schema = meta::mirrored_schema(&self.gateway.gate(&self.session), name)?;
-        Some(Tool::new(name.to_string(), "", schema))
-    }
-
-    async fn call_tool(
-        &self,
-        mut request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
-        if let Some(arguments) = held_arguments::take(&context.extensions) {
-            request.arguments = Some(arguments);
-        }
-        self.call(request, &context).await.map(CallReply::into_response)
-    }
-
-    async fn get_task(
-        &self,
-        request: GetTaskParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<GetTaskResult, ErrorData> {
-        tasks::get(&self.gateway, &self.who(&context), &request.task_id).await
-    }
-
-    async fn update_task(
-        &self,
-        request: UpdateTaskParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        tasks::update(&self.gateway, &self.who(&context), &request.task_id, &request.input_responses).await
-    }
-
-    async fn cancel_task(
-        &self,
-        request: CancelTaskParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        tasks::cancel(&self.gateway, &self.who(&context), &request.task_id).await.map(drop)
+        list
     }
 
     async fn list_prompts(
         &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListPromptsResult, ErrorData> {
-        let cursor = request.and_then(|request| request.cursor);
-        let page = self.gateway.prompts(&self.who(&context), cursor.as_deref()).await?;
-        Ok(prompts_resources::prompts(page, context.is_stateless()))
+        cursor: Option<String>,
+        context: &RequestContext,
+    ) -> Result<Value, ErrorData> {
+        let page = self.gateway.prompts(&self.who(context), cursor.as_deref()).await?;
+        Ok(prompts_resources::list("prompts", page, context.is_stateless()))
     }
 
     async fn get_prompt(
         &self,
         request: GetPromptRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<GetPromptResponse, ErrorData> {
+        context: &RequestContext,
+    ) -> Result<CallReply, ErrorData> {
         let (name, arguments) = (request.name, request.arguments.unwrap_or_default());
         let what = format!("prompts/get {name}");
         let get = |gateway: Arc<Gateway>, caller| async move {
             gateway.get_prompt(&caller, &name, arguments).await
         };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
-        Ok(match self.pass(what, given, &context, get).await? {
-            Ok(prompt) => prompts_resources::prompt(prompt, context.is_stateless())?.into(),
-            Err(asked) => GetPromptResponse::InputRequired(*asked),
+        Ok(match self.pass(what, given, context, get).await? {
+            Ok(prompt) => {
+                CallReply::Verbatim(prompts_resources::prompt(prompt, context.is_stateless())?.into())
+            }
+            Err(asked) => CallReply::Asks(asked),
         })
     }
 
     async fn list_resources(
         &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListResourcesResult, ErrorData> {
-        let cursor = request.and_then(|request| request.cursor);
-        let page = self.gateway.resources(&self.who(&context), cursor.as_deref()).await?;
-        Ok(prompts_resources::resources(page, context.is_stateless()))
+        cursor: Option<String>,
+        context: &RequestContext,
+    ) -> Result<Value, ErrorData> {
+        let page = self.gateway.resources(&self.who(context), cursor.as_deref()).await?;
+        Ok(prompts_resources::list("resources", page, context.is_stateless()))
     }
 
     async fn list_resource_templates(
         &self,
-        request: Option<PaginatedRequestParams>,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ListResourceTemplatesResult, ErrorData> {
-        let cursor = request.and_then(|request| request.cursor);
-        let page = self.gateway.resource_templates(&self.who(&context), cursor.as_deref()).await?;
-        Ok(prompts_resources::templates(page, context.is_stateless()))
+        cursor: Option<String>,
+        context: &RequestContext,
+    ) -> Result<Value, ErrorData> {
+        let page = self.gateway.resource_templates(&self.who(context), cursor.as_deref()).await?;
+        Ok(prompts_resources::list("resourceTemplates", page, context.is_stateless()))
     }
 
     async fn read_resource(
         &self,
         request: ReadResourceRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<ReadResourceResponse, ErrorData> {
+        context: &RequestContext,
+    ) -> Result<CallReply, ErrorData> {
         let uri = request.uri;
         let what = format!("resources/read {uri}");
         let read = |gateway: Arc<Gateway>, caller| async move { gateway.read_resource(&caller, &uri).await };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
-        Ok(match self.pass(what, given, &context, read).await? {
-            Ok(resource) => prompts_resources::resource(resource, context.is_stateless())?.into(),
-            Err(asked) => ReadResourceResponse::InputRequired(*asked),
+        Ok(match self.pass(what, given, context, read).await? {
+            Ok(resource) => {
+                CallReply::Verbatim(prompts_resources::resource(resource, context.is_stateless())?.into())
+            }
+            Err(asked) => CallReply::Asks(asked),
         })
     }
 
-    async fn subscribe(
-        &self,
-        request: SubscribeRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        let caller = self.asker(&context);
-        let following = self.gateway.follow_resource(&caller, &request.uri).await?;
-        self.tell_of(request.uri, caller, following, context.peer.clone());
+    async fn subscribe(&self, uri: String, context: &RequestContext) -> Result<(), ErrorData> {
+        let caller = self.asker(context);
+        let following = self.gateway.follow_resource(&caller, &uri).await?;
+        self.tell_of(uri, caller, following, ClientWay::of(context.way.peer.clone()));
         Ok(())
     }
 
-    async fn unsubscribe(
-        &self,
-        request: UnsubscribeRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        self.subscriptions.lock().remove(&request.uri);
+    fn unsubscribe(&self, uri: &str) {
+        self.subscriptions.lock().remove(uri);
         self.session.has_changed();
-        Ok(())
     }
 
     async fn complete(
         &self,
         request: CompleteRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CompleteResult, ErrorData> {
-        let caller = self.asker(&context);
+        context: &RequestContext,
+    ) -> Result<Value, ErrorData> {
+        let caller = self.asker(context);
         let _place = caller.account.call().map_err(refused)?;
         let given = self.gateway.complete(&caller, request).await?;
         prompts_resources::completion(given, context.is_stateless())
     }
 
-    async fn set_level(
-        &self,
-        request: SetLevelRequestParams,
-        _context: RequestContext<RoleServer>,
-    ) -> Result<(), ErrorData> {
-        let level = request.level.into();
+    fn set_level(&self, level: LogLevel) {
         self.log_level.set(level);
         self.gateway.want_log(self.session.id, level);
         self.session.has_changed();
-        Ok(())
     }
 
-    /// Answers a request with an unknown method, or with params that rmcp could not parse.
-    async fn on_custom_request(
-        &self,
-        request: CustomRequest,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CustomResult, ErrorData> {
-        if request.method == inquiry::METHOD {
-            return Box::pin(self.inquire(request, &context)).await;
-        }
-        let method = clip(&request.method, 200);
-        let known = KNOWN.contains(&method.as_str())
-            || OF_SESSIONS.contains(&method.as_str()) && !context.is_stateless();
-        Err(match known {
-            true => ErrorData::invalid_params(format!("invalid params for `{method}`"), None),
-            false => ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None),
-        })
-    }
-
-    async fn on_initialized(&self, context: NotificationContext<RoleServer>) {
-        plain_calls::settled(self, &context);
-        if let Some(carried) = carried_sessions(&context.extensions) {
-            carried.follow(self, &context);
+    /// Begins to announce notices and changed lists to a client whose handshake is complete.
+    fn initialized(&self, peer: &Arc<ClientPeer>) {
+        if self.is_announcing.swap(true, Ordering::Relaxed) {
+            return;
         }
         let mut lists = AnnouncedLists::new(self);
         // In tasks that do not hold the session, because the session ends with this handler.
         let ended = self.ended.clone();
-        let (mut notices, level, peer) =
-            (self.gateway.follow_notices(&self.session), self.log_level.clone(), context.peer.clone());
+        let (mut notices, level) = (self.gateway.follow_notices(&self.session), self.log_level.clone());
+        let way = ClientWay::of(peer.clone());
+        let to = way.clone();
         tokio::spawn(ended.clone().run_until_cancelled_owned(async move {
             while let Some(notice) = notices.next().await {
                 if let Some(notice) = notice {
-                    in_flight::tell_notice(&peer, &notice, level.get()).await;
+                    in_flight::tell_notice(&to, &notice, level.get()).await;
                 }
             }
         }));
         tokio::spawn(ended.run_until_cancelled_owned(async move {
             while let Some(changed) = lists.changed().await {
-                if tell_changed(&context.peer, &changed).await.is_err() {
-                    return;
+                for method in changed.methods() {
+                    if way.notify(method, Value::Null).await.is_err() {
+                        return;
+                    }
                 }
             }
         }));
     }
 
-    fn accepted_subscription_filter(&self, requested: &SubscriptionFilter) -> Option<SubscriptionFilter> {
-        let mut accepted = SubscriptionFilter::new();
-        if meta::list_can_change(&self.gateway.gate(&self.session)) {
-            accepted.tools_list_changed = requested.tools_list_changed;
-        }
-        accepted.prompts_list_changed = requested.prompts_list_changed;
-        accepted.resources_list_changed = requested.resources_list_changed;
-        accepted.resource_subscriptions.clone_from(&requested.resource_subscriptions);
-        Some(accepted)
-    }
-
-    async fn listen(&self, context: SubscriptionContext) -> Result<(), ErrorData> {
-        subscriptions::listen(self, context).await
+    /// Tells a client of the stateless era of changes, until it ends the subscription.
+    async fn listen(
+        &self,
+        wanted: SubscriptionFilter,
+        context: &RequestContext,
+    ) -> Result<SubscriptionsListenResult, ErrorData> {
+        let accepted = wanted.supported_by(&self.config().capabilities);
+        subscriptions::listen(self, accepted, context).await?;
+        // The result of a subscription that the gateway ends.
+        let mut result = SubscriptionsListenResult::complete(context.id.clone());
+        result.meta.set_server_info(self.config().server_info);
+        Ok(result)
     }
 }

@@ -5,22 +5,21 @@ use nonet_core::run::ended_job;
 use nonet_meta::MetaAnswer;
 use nonet_state::session::Caller;
 use nonet_text::results::CallResult;
-use nonet_wire::rmcp::carry_json;
+use nonet_wire::Message;
 use rmcp::{
-    ErrorData, RoleServer,
-    model::{CallToolRequestParams, CallToolResponse, CallToolResult, CreateTaskResult, InputRequiredResult},
-    service::RequestContext,
+    ErrorData,
+    model::{CallToolRequestParams, CreateTaskResult, InputRequiredResult, RequestId},
 };
 use serde_json::{Value, json};
 
 use super::{
     NonetServer,
     in_flight::{self, RequestOutcome},
-    origin::RequestOrigin,
-    plain_calls, tasks,
+    request::RequestContext,
+    tasks,
 };
 
-/// The outcome of a call.
+/// The answer to a request: of a call, or any other as a result that is complete.
 pub(super) enum CallReply {
     /// The result, verbatim.
     Verbatim(CallResult),
@@ -47,17 +46,20 @@ impl CallReply {
         };
         result.written(before, after)
     }
+}
 
-    /// Converts the outcome to rmcp's types.
-    pub(super) fn into_response(self) -> CallToolResponse {
-        match self {
-            Self::Verbatim(result) => {
-                let mut carrier = CallToolResult::default();
-                carrier.meta = Some(carry_json(result.into_json()));
-                CallToolResponse::Complete(carrier)
-            }
-            Self::Asks(asked) => CallToolResponse::InputRequired(*asked),
-            Self::Task(task) => CallToolResponse::Task(task),
+/// Returns the message that answers a request, in pieces, with `after` at its end.
+pub(super) fn answer(id: &RequestId, answered: Result<CallReply, ErrorData>, after: &[u8]) -> Vec<Bytes> {
+    let id_text = serde_json::to_string(id).unwrap_or_default();
+    match answered {
+        Ok(reply) => {
+            let before = ["{\"jsonrpc\":\"2.0\",\"id\":", &id_text, ",\"result\":"].concat();
+            reply.written(before.as_bytes(), &[b"}", after].concat())
+        }
+        Err(error) => {
+            tracing::warn!(%id, ?error, "response error");
+            let error = serde_json::to_vec(&error).unwrap_or_default();
+            vec![Message::failure_of(&id_text, &error), Bytes::copy_from_slice(after)]
         }
     }
 }
@@ -67,20 +69,18 @@ impl NonetServer {
     pub(super) async fn call(
         &self,
         request: CallToolRequestParams,
-        context: &RequestContext<RoleServer>,
+        context: &RequestContext,
     ) -> Result<CallReply, ErrorData> {
         let stateless = context.is_stateless();
         let level = self.log_level_for(context, stateless);
         let what = || in_flight::called(&request, stateless);
         let profile = self.session.profile.as_deref();
         let (state, given) = (request.request_state.as_deref(), request.input_responses.as_ref());
-        let begun = plain_calls::take(&context.extensions).map(Ok);
         let account = || self.who(context).account;
-        let (open, at_once) =
-            match begun.or_else(|| self.parkings.calls.resume(what, profile, account, state, given)) {
-                Some(open) => (open?, None),
-                None => self.open_call(request, context, level),
-            };
+        let (open, at_once) = match self.parkings.calls.resume(what, profile, account, state, given) {
+            Some(open) => (open?, None),
+            None => self.open_call(request, context, level),
+        };
         let answer = match open.run(&self.parkings.calls, context, level).await {
             RequestOutcome::Ended(answer) => answer,
             RequestOutcome::Asks(asked) => return Ok(CallReply::Asks(asked)),

@@ -2,33 +2,23 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use dashmap::DashMap;
-use futures::Stream;
-use http::request::Parts;
 use nonet_parts::cluster::Cluster;
 use nonet_servers::downstream::LogLevel;
 use nonet_state::session::CarriedSession;
-use nonet_store::SessionHolder;
-use rmcp::{
-    RoleServer,
-    model::{ClientJsonRpcMessage, InitializeRequestParams, ServerJsonRpcMessage},
-    service::{NotificationContext, RequestContext},
-    transport::streamable_http_server::session::{
-        RestoreOutcome, ServerSseMessage, SessionId, SessionManager, SessionRestoreMarker, SessionState,
-        SessionStore, SessionStoreError, local::LocalSessionManager,
-    },
-};
+use nonet_store::{SessionHolder, StoreError};
+use rmcp::model::InitializeRequestParams;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{NonetServer, plain_calls};
+use super::{NonetServer, request::RequestContext};
 
 /// How often the records of changed sessions are written.
 const WRITE: Duration = Duration::from_secs(1);
@@ -46,16 +36,16 @@ pub(super) struct CarriedSessions {
     cluster: Arc<Cluster>,
     /// The profile of the door: a session is not valid at any other door.
     profile: Option<String>,
-    local: Arc<LocalSessionManager>,
     open: DashMap<Box<str>, OpenSession>,
-    /// The records of sessions that are about to be taken over.
-    coming: DashMap<Box<str>, SessionRecord>,
 }
+
+/// Marks the handshake of a session that another replica began.
+#[derive(Clone, Copy)]
+pub(super) struct GoesOn;
 
 struct OpenSession {
     initialize: InitializeRequestParams,
-    /// Its handler, once its handshake has ended.
-    server: OnceLock<NonetServer>,
+    server: NonetServer,
     /// The number of changes in its record.
     written: AtomicU64,
 }
@@ -65,9 +55,9 @@ const UNWRITTEN: u64 = u64::MAX;
 
 /// The stored part of a session.
 #[derive(Serialize, Deserialize)]
-struct SessionRecord {
+pub(super) struct SessionRecord {
     profile: Option<String>,
-    initialize: InitializeRequestParams,
+    pub initialize: InitializeRequestParams,
     #[serde(default)]
     log_level: Option<LogLevel>,
     /// URIs.
@@ -78,12 +68,8 @@ struct SessionRecord {
 }
 
 impl CarriedSessions {
-    pub(super) fn new(
-        cluster: Arc<Cluster>,
-        profile: Option<String>,
-        local: Arc<LocalSessionManager>,
-    ) -> Arc<Self> {
-        Arc::new(Self { cluster, profile, local, open: DashMap::new(), coming: DashMap::new() })
+    pub(super) fn new(cluster: Arc<Cluster>, profile: Option<String>) -> Arc<Self> {
+        Arc::new(Self { cluster, profile, open: DashMap::new() })
     }
 
     /// Writes changed records, until `ending` is cancelled.
@@ -101,7 +87,7 @@ impl CarriedSessions {
 
     async fn write_changes(&self) {
         let changed = self.open.iter().filter_map(|open| {
-            let now = open.server.get().map_or(0, |server| server.session.changes());
+            let now = open.server.session.changes();
             (open.written.load(Ordering::Relaxed) != now).then(|| open.key().clone())
         });
         for id in changed.collect::<Vec<_>>() {
@@ -116,17 +102,15 @@ impl CarriedSessions {
     async fn write(&self, id: &str, ends: bool) -> bool {
         let (record, changes) = {
             let Some(open) = self.open.get(id) else { return true };
-            let server = open.server.get();
+            let server = &open.server;
             let record = SessionRecord {
                 profile: self.profile.clone(),
                 initialize: open.initialize.clone(),
-                log_level: server.map(|server| server.log_level.get()),
-                subscriptions: server
-                    .map(|server| server.subscriptions.lock().keys().cloned().collect())
-                    .unwrap_or_default(),
-                session: server.map(|server| server.session.carried(ends)).unwrap_or_default(),
+                log_level: Some(server.log_level.get()),
+                subscriptions: server.subscriptions.lock().keys().cloned().collect(),
+                session: server.session.carried(ends),
             };
-            (record, server.map_or(0, |server| server.session.changes()))
+            (record, server.session.changes())
         };
         let body = serde_json::to_vec(&record).unwrap_or_default();
         if body.len() > MOST_BYTES {
@@ -152,14 +136,23 @@ impl CarriedSessions {
         }
     }
 
-    /// Tracks a session from the end of its handshake to its own end.
-    pub(super) fn follow(self: &Arc<Self>, server: &NonetServer, context: &NotificationContext<RoleServer>) {
-        let id = context.extensions.get::<Parts>().and_then(|parts| plain_calls::session_id(&parts.headers));
-        let Some(id) = id.map(Box::<str>::from) else { return };
-        let Some(open) = self.open.get(&id) else { return };
-        let _ = open.server.set(server.guest());
-        drop(open);
-        let (carried, ended) = (self.clone(), server.ended.clone());
+    /// Keeps the record of a new session until that ends.
+    pub(super) async fn opened(
+        self: &Arc<Self>,
+        id: &str,
+        initialize: InitializeRequestParams,
+        server: &NonetServer,
+    ) {
+        self.follow(
+            id,
+            OpenSession { initialize, server: server.guest(), written: AtomicU64::new(UNWRITTEN) },
+        );
+        self.write(id, false).await;
+    }
+
+    fn follow(self: &Arc<Self>, id: &str, session: OpenSession) {
+        let (carried, id, ended) = (self.clone(), Box::<str>::from(id), session.server.ended.clone());
+        self.open.insert(id.clone(), session);
         tokio::spawn(async move {
             ended.cancelled().await;
             // The session was idle, so any replica may continue it.
@@ -171,38 +164,62 @@ impl CarriedSessions {
         });
     }
 
-    /// Restores a new handler from the record of its session. Returns whether there is a record.
-    pub(super) fn restore(&self, server: &NonetServer, context: &RequestContext<RoleServer>) -> bool {
-        let Some(SessionRestoreMarker { id, .. }) = context.extensions.get() else { return false };
-        let Some((id, record)) = self.coming.remove(&**id) else { return false };
+    /// Takes over a session that another replica began. Returns its record, or `None` if there is none for this door.
+    pub(super) async fn claim(&self, id: &str) -> Result<Option<SessionRecord>, StoreError> {
+        let may = !self.cluster.replicas().is_leaving();
+        let SessionHolder::Here(body) = self.cluster.replicas().claim_session(id, None, may).await? else {
+            return Ok(None);
+        };
+        let record: SessionRecord = match serde_json::from_slice(&body) {
+            Ok(record) => record,
+            Err(error) => {
+                tracing::warn!(%error, "the record of a session cannot be read");
+                return Ok(None);
+            }
+        };
+        let is_here = record.profile == self.profile;
+        if is_here {
+            tracing::info!("a session of another replica continues here");
+        }
+        Ok(is_here.then_some(record))
+    }
+
+    /// Restores a new handler from the record of its session.
+    pub(super) fn restore(
+        self: &Arc<Self>,
+        id: &str,
+        record: SessionRecord,
+        server: &NonetServer,
+        context: &RequestContext,
+    ) {
         if let Some(level) = record.log_level {
             server.log_level.set(level);
             server.gateway.want_log(server.session.id, level);
         }
         server.session.carry_on(record.session);
-        let open = OpenSession {
-            initialize: record.initialize,
-            server: OnceLock::new(),
-            written: AtomicU64::new(server.session.changes()),
-        };
-        self.open.insert(id, open);
+        let written = AtomicU64::new(server.session.changes());
+        self.follow(id, OpenSession { initialize: record.initialize, server: server.guest(), written });
         for uri in record.subscriptions {
             server.subscribe_again(uri, context);
         }
-        true
+    }
+
+    /// Removes the record of a session that its client has ended.
+    pub(super) async fn delete(&self, id: &str) -> Result<(), StoreError> {
+        self.open.remove(id);
+        self.cluster.replicas().drop_session(id).await
     }
 
     /// Keeps a session here for a request, until the returned value is dropped. `None`: the session is not here, or is about
     /// to leave.
     pub(super) fn hold(&self, id: &str) -> Option<Arc<()>> {
         let open = self.open.get(id)?;
-        // A session in its handshake stays.
-        Some(open.server.get().map(|server| server.session.busy.clone()).unwrap_or_default())
+        Some(open.server.session.busy.clone())
     }
 
-    /// Hands over the sessions without a request in flight, until none is left or the time is up.
-    pub(super) async fn hand_over(&self, until: Instant) {
-        let is_idle = |open: &OpenSession| open.server.get().is_some_and(|server| !server.session.is_busy());
+    /// Hands over the sessions without a request in flight, until none is left or the time is up. `give_up` ends one here.
+    pub(super) async fn hand_over(&self, until: Instant, give_up: impl Fn(&str)) {
+        let is_idle = |open: &OpenSession| !open.server.session.is_busy();
         while !self.open.is_empty() && Instant::now() < until {
             let idle: Vec<Box<str>> =
                 self.open.iter().filter(|open| is_idle(open)).map(|open| open.key().clone()).collect();
@@ -213,121 +230,10 @@ impl CarriedSessions {
                     if let Err(error) = self.cluster.replicas().free_session(&id).await {
                         tracing::debug!(%error, "a session stays reserved until this replica's lease expires");
                     }
-                    let _ = self.local.close_session(&SessionId::from(&*id)).await;
+                    give_up(&id);
                 }
             }
             sleep(LOOK).await;
         }
-    }
-}
-
-/// The sessions of a door as rmcp creates and finds them.
-pub(super) struct HttpSessions {
-    pub local: Arc<LocalSessionManager>,
-    cluster: Option<Arc<Cluster>>,
-}
-
-impl HttpSessions {
-    pub(super) fn new(local: Arc<LocalSessionManager>, cluster: Option<Arc<Cluster>>) -> Self {
-        Self { local, cluster }
-    }
-}
-
-type LocalError = <LocalSessionManager as SessionManager>::Error;
-
-impl SessionManager for HttpSessions {
-    type Error = LocalError;
-    type Transport = <LocalSessionManager as SessionManager>::Transport;
-
-    /// In a cluster, the id names the replica that has the session.
-    async fn create_session(&self) -> Result<(SessionId, Self::Transport), LocalError> {
-        if let Some(cluster) = &self.cluster {
-            let id = SessionId::from(cluster.handle(&uuid::Uuid::new_v4().simple().to_string()));
-            if let RestoreOutcome::Restored(transport) = self.local.restore_session(id.clone()).await? {
-                return Ok((id, transport));
-            }
-        }
-        self.local.create_session().await
-    }
-
-    async fn initialize_session(
-        &self,
-        id: &SessionId,
-        message: ClientJsonRpcMessage,
-    ) -> Result<ServerJsonRpcMessage, LocalError> {
-        self.local.initialize_session(id, message).await
-    }
-
-    async fn has_session(&self, id: &SessionId) -> Result<bool, LocalError> {
-        self.local.has_session(id).await
-    }
-
-    async fn close_session(&self, id: &SessionId) -> Result<(), LocalError> {
-        self.local.close_session(id).await
-    }
-
-    async fn create_stream(
-        &self,
-        id: &SessionId,
-        message: ClientJsonRpcMessage,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, LocalError> {
-        self.local.create_stream(id, message).await
-    }
-
-    async fn accept_message(&self, id: &SessionId, message: ClientJsonRpcMessage) -> Result<(), LocalError> {
-        self.local.accept_message(id, message).await
-    }
-
-    async fn create_standalone_stream(
-        &self,
-        id: &SessionId,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, LocalError> {
-        self.local.create_standalone_stream(id).await
-    }
-
-    async fn resume(
-        &self,
-        id: &SessionId,
-        last_event_id: String,
-    ) -> Result<impl Stream<Item = ServerSseMessage> + Send + Sync + 'static, LocalError> {
-        self.local.resume(id, last_event_id).await
-    }
-
-    async fn restore_session(&self, id: SessionId) -> Result<RestoreOutcome<Self::Transport>, LocalError> {
-        self.local.restore_session(id).await
-    }
-}
-
-#[async_trait::async_trait]
-impl SessionStore for CarriedSessions {
-    async fn load(&self, id: &str) -> Result<Option<SessionState>, SessionStoreError> {
-        let may = !self.cluster.replicas().is_leaving();
-        let SessionHolder::Here(body) = self.cluster.replicas().claim_session(id, None, may).await? else {
-            return Ok(None);
-        };
-        let record: SessionRecord = serde_json::from_slice(&body)?;
-        if record.profile != self.profile {
-            return Ok(None);
-        }
-        tracing::info!("a session of another replica continues here");
-        let state = SessionState::new(record.initialize.clone());
-        self.coming.insert(id.into(), record);
-        Ok(Some(state))
-    }
-
-    async fn store(&self, id: &str, state: &SessionState) -> Result<(), SessionStoreError> {
-        let open = OpenSession {
-            initialize: state.initialize_params.clone(),
-            server: OnceLock::new(),
-            written: AtomicU64::new(UNWRITTEN),
-        };
-        self.open.insert(id.into(), open);
-        self.write(id, false).await;
-        Ok(())
-    }
-
-    async fn delete(&self, id: &str) -> Result<(), SessionStoreError> {
-        self.open.remove(id);
-        Ok(self.cluster.replicas().drop_session(id).await?)
     }
 }

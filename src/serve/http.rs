@@ -12,33 +12,20 @@ use axum::{
     routing::any,
 };
 use http::{
-    Extensions, HeaderMap, HeaderValue, Method, StatusCode, Uri, Version,
-    header::{ACCEPT, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, RETRY_AFTER},
+    HeaderMap, HeaderValue, Method, StatusCode, Uri, Version,
+    header::{AUTHORIZATION, CONNECTION},
     request::Parts,
-    uri::Authority,
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use nonet_config::{Config, LimitSettings};
 use nonet_core::{Gateway, ServeMode};
-use nonet_parts::{
-    cluster::{Cluster, own_address},
-    quotas::{Account, QuotaExceeded, RETRY_SESSION},
-};
+use nonet_parts::cluster::{Cluster, own_address};
 use nonet_store::{
     Replica,
     doors::{self, DoorPort},
 };
-use nonet_text::fault::Fault;
-use nonet_wire::{
-    Limits, Message, MessageFault, MessageKind, RefusedMessage, ScannedMessage, Weight, off_thread,
-    rmcp::{is_unreadable_body, is_unrestored, without_carrier},
-};
+use nonet_wire::{Message, MessageFault, MessageKind, RefusedMessage, ScannedMessage, Weight, off_thread};
 use parking_lot::Mutex;
-use rmcp::transport::{
-    StreamableHttpServerConfig, StreamableHttpService,
-    streamable_http_server::session::{SessionId, SessionManager, SessionStore, local::LocalSessionManager},
-};
-use serde_json::json;
 use tokio::{
     net::TcpListener,
     time::{Instant, timeout},
@@ -46,18 +33,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NonetServer, RATE_LIMITED, RequestAccount,
+    RequestAccount,
     access::{self, Access, AccessDenied, Entrance, PeerIdentity},
-    carried::{CarriedSessions, HttpSessions},
-    elsewhere::{self, BufferedRequest, ReplicaAnswer},
-    held_arguments::HeldArguments,
-    in_flight::ParkedRequests,
-    listen::{self, InboundConnection},
-    offer_page, page,
-    plain_calls::{self, PlainCalls},
-    relays,
-    stdio::of_client,
-    unused_sessions::{SessionPlace, UnusedSessions},
+    door::Door,
+    elsewhere::{self, BufferedRequest},
+    headers::{self, is_allowed_host},
+    lines::of_client,
+    listen, offer_page, page, relays,
 };
 
 /// How long open requests may take to end after the gateway is asked to stop.
@@ -216,26 +198,6 @@ pub(super) fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String>
     hosts
 }
 
-/// Returns whether a request names one of the hosts, or the exact address that it arrived at, as an orchestrator's probes do:
-/// another site's page cannot know that.
-pub(super) fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, hosts: &[String]) -> bool {
-    fn plain(host: &str) -> String {
-        host.trim_matches(['[', ']']).to_ascii_lowercase()
-    }
-    let mut given = headers.get_all(HOST).iter();
-    let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
-    let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
-    let local = InboundConnection::local(extensions);
-    local.is_some_and(|local| plain(host.host()).parse() == Ok(local))
-        || hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
-            Ok(allowed) => {
-                plain(allowed.host()) == plain(host.host())
-                    && allowed.port_u16().is_none_or(|port| host.port_u16() == Some(port))
-            }
-            Err(_) => plain(allowed) == plain(host.host()),
-        })
-}
-
 pub(super) fn wrong_host() -> Response {
     let why = "this host name is not allowed: add it to `allowed_hosts` of [gateway]\n";
     let mut response = Response::new(Body::from(why));
@@ -249,31 +211,15 @@ fn is_open_only_where_wanted(config: &Config, address: SocketAddr) -> bool {
     config.guarded || config.gateway.allow_without_tokens || address.ip().to_canonical().is_loopback()
 }
 
-type HttpService = StreamableHttpService<NonetServer, HttpSessions>;
-
-/// The MCP service of one profile, with its sessions.
-pub(super) struct Door {
-    pub(super) service: HttpService,
-    plain: Arc<PlainCalls>,
-    sessions: Arc<LocalSessionManager>,
-    unused: UnusedSessions,
-    /// The account of requests without a token.
-    strangers: Arc<Account>,
-    /// The records of the sessions for the other replicas.
-    carried: Option<Arc<CarriedSessions>>,
-    /// Ends all of its sessions.
-    end: CancellationToken,
-}
-
 /// The services of all profiles, each created at its first request. The current configuration decides which may exist.
 struct Doors {
     gateway: Arc<Gateway>,
     address: SocketAddr,
     /// The profile of clients at `/mcp`.
     default: Option<String>,
-    settings: StreamableHttpServerConfig,
-    /// The hosts by which it may be reached.
+    /// The hosts by which it may be reached, and the sites whose pages may.
     hosts: Vec<String>,
+    origins: Vec<String>,
     entrance: Arc<Entrance>,
     ending: CancellationToken,
     open: Mutex<HashMap<Option<String>, Arc<Door>>>,
@@ -289,16 +235,11 @@ impl Doors {
         ending: &CancellationToken,
     ) -> Self {
         let own = &gateway.config().gateway;
-        // Another site's page must not reach this address through the browser either, so both Host and Origin are checked.
         let mut origins =
             vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
         origins.extend(own.allowed_origins.iter().cloned());
-        let settings = StreamableHttpServerConfig::default()
-            .with_allowed_hosts(hosts.clone())
-            .with_allowed_origins(origins)
-            .with_max_request_body_bytes(Limits::HIGHEST.of_client.bytes);
         let (gateway, default, ending) = (gateway.clone(), options.profile.clone(), ending.clone());
-        Self { gateway, address, default, settings, hosts, entrance, ending, open: Mutex::default() }
+        Self { gateway, address, default, hosts, origins, entrance, ending, open: Mutex::default() }
     }
 
     /// Answers a request to `/mcp`, or to `/mcp/NAME`.
@@ -325,6 +266,10 @@ impl Doors {
         if let Some(refusal) = listen::refusal_of_proven(request.extensions()) {
             return refusal;
         }
+        if let Some(refusal) = headers::stranger(request.uri(), request.headers(), &self.hosts, &self.origins)
+        {
+            return refusal;
+        }
         let marked = match &self.gateway.cluster {
             Some(cluster) => cluster.is_marked(request.headers_mut()),
             None => false,
@@ -337,33 +282,34 @@ impl Doors {
         }
         // The token has done its job and must not go any further: not into session data, nor into a log.
         let authorization = request.headers_mut().remove(AUTHORIZATION);
-        request.extensions_mut().insert(door.plain.clone());
-        if let Some(carried) = &door.carried {
-            request.extensions_mut().insert(carried.clone());
-        }
         let away = self.gateway.cluster.as_ref().map(|cluster| ForwardTarget {
             cluster,
             hosts: &self.hosts,
             authorization,
             marked,
         });
-        if request.method() == Method::POST {
-            return door.post(request, &config.limits, away).await;
-        }
-        if let Some(away) = away {
-            let (mut parts, body) = request.into_parts();
-            if let Some(response) = away.answer(&door, &mut parts, Bytes::new(), None).await {
-                return response;
+        let is_post = request.method() == Method::POST;
+        let (mut parts, message) = match is_post {
+            true => {
+                if let Some(refusal) = headers::unsuitable_post(request.headers()) {
+                    return refusal;
+                }
+                match within_bounds(request, &config.limits).await {
+                    Ok((parts, message)) => (parts, Some(message)),
+                    Err(refusal) => return refusal,
+                }
             }
-            request = Request::from_parts(parts, body);
+            false => (request.into_parts().0, None),
+        };
+        if let Some(away) = away
+            && let Some(response) = away.answer(&door, &mut parts, message.as_ref()).await
+        {
+            return response;
         }
-        let ends = request.method() == Method::DELETE;
-        let mut response = Box::pin(door.service.handle(request)).await.map(Body::new);
-        // Some clients take a 202 for a failure here.
-        if ends && response.status() == StatusCode::ACCEPTED {
-            *response.status_mut() = StatusCode::NO_CONTENT;
+        match message {
+            Some(message) => door.post(parts, message).await,
+            None => door.answer(parts).await,
         }
-        response
     }
 
     /// Returns the door that admits a request.
@@ -383,8 +329,7 @@ impl Doors {
         let door = match open.get(&access.profile) {
             Some(door) => door.clone(),
             None => {
-                let door =
-                    Arc::new(Door::new(&self.gateway, access.profile.clone(), &self.settings, &self.ending));
+                let door = Door::new(&self.gateway, access.profile.clone(), &self.ending);
                 open.insert(access.profile.clone(), door.clone());
                 door
             }
@@ -413,10 +358,12 @@ impl Doors {
         let began = Instant::now();
         let until = began + limit;
         cluster.replicas().is_about_to_leave().await;
-        let carried: Vec<_> = self.open.lock().values().filter_map(|door| door.carried.clone()).collect();
+        let doors: Vec<_> = self.open.lock().values().cloned().collect();
         let sessions = async {
-            for carried in carried {
-                carried.hand_over(until).await;
+            for door in doors {
+                if let Some(carried) = &door.carried {
+                    carried.hand_over(until, |id| door.give_up(id)).await;
+                }
             }
         };
         let programs = tokio::time::timeout_at(until, self.gateway.hand_programs_over());
@@ -440,145 +387,12 @@ impl Doors {
     }
 }
 
-impl Door {
-    fn new(
-        gateway: &Arc<Gateway>,
-        profile: Option<String>,
-        settings: &StreamableHttpServerConfig,
-        ending: &CancellationToken,
-    ) -> Self {
-        let (end, sessions) = (ending.child_token(), Arc::<LocalSessionManager>::default());
-        let cluster = gateway.cluster.clone();
-        let carried =
-            cluster.clone().map(|cluster| CarriedSessions::new(cluster, profile.clone(), sessions.clone()));
-        let (gateway, parkings) = (gateway.clone(), ParkedRequests::new(cluster.as_ref()));
-        let strangers = gateway.account_of_strangers(profile.as_deref());
-        let account = strangers.clone();
-        let handler = move || {
-            let strangers = Some(account.clone());
-            NonetServer::new(gateway.clone(), profile.clone(), strangers, parkings.clone())
-        };
-        let plain = Arc::new(PlainCalls::new(sessions.clone(), handler));
-        let handlers = plain.clone();
-        let mut settings = settings.clone().with_cancellation_token(end.clone());
-        if let Some(carried) = &carried {
-            tokio::spawn(carried.clone().keep(end.clone()));
-            settings.session_store = Some(carried.clone());
-        }
-        let made = Arc::new(HttpSessions::new(sessions.clone(), cluster));
-        let service = StreamableHttpService::new(move || Ok(handlers.handler()), made, settings);
-        Self { service, plain, sessions, unused: UnusedSessions::default(), strangers, carried, end }
-    }
-
-    /// Answers a POST.
-    async fn post(
-        self: Arc<Self>,
-        mut request: Request,
-        limits: &LimitSettings,
-        away: Option<ForwardTarget<'_>>,
-    ) -> Response {
-        // A client that accepts anything accepts the types that the specification wants named.
-        if request.headers().get(ACCEPT).is_none_or(|accept| accept == "*/*") {
-            let both = HeaderValue::from_static("application/json, text/event-stream");
-            request.headers_mut().insert(ACCEPT, both);
-        }
-        let (mut parts, body, message) = match within_bounds(request, limits).await {
-            Ok(bounded) => bounded,
-            Err(refusal) => return refusal,
-        };
-        if let Some(away) = away
-            && let Some(response) = away.answer(&self, &mut parts, body.clone(), message.as_ref()).await
-        {
-            return response;
-        }
-        let opening = match self.opening(&mut parts, message.as_ref()) {
-            Ok(opening) => opening,
-            Err(full) => {
-                let id = message.as_ref().and_then(Message::id_text);
-                return no_session(id.as_deref(), full);
-            }
-        };
-        let (request, message) = light(parts, body, message).await;
-        let is_known = self.plain.knows(request.headers());
-        // Host and Origin count here as well; a request with other headers goes to rmcp only.
-        if let Some(message) = message.as_ref().filter(|_| is_known) {
-            self.plain.cancel(request.headers(), message);
-            if let Some(call) = self.plain.begin(&request, message) {
-                return call.answer(self, request).await;
-            }
-        }
-        let head = (!is_known).then(|| plain_calls::judged(request.headers()));
-        let response = Box::pin(self.service.handle(request)).await.map(Body::new);
-        if let Some(head) = head.filter(|_| response.status().is_success()) {
-            self.plain.learn(head);
-        }
-        if let Some((account, place)) = opening
-            && let Some(id) = plain_calls::session_id(response.headers())
-        {
-            self.unused.opened(id, account, &place);
-        }
-        response
-    }
-
-    /// Takes a place for the session that a request opens, and puts it beside the request; the oldest unused session may have to
-    /// end for it. Notes that any other request's session is in use.
-    fn opening(
-        self: &Arc<Self>,
-        parts: &mut Parts,
-        message: Option<&Message>,
-    ) -> Result<Option<(Arc<Account>, SessionPlace)>, QuotaExceeded> {
-        let request = message.filter(|message| message.kind() == MessageKind::Request);
-        if let Some(session) = plain_calls::session_id(&parts.headers) {
-            if message.is_none() || request.is_some() {
-                self.unused.used(session);
-            }
-            return Ok(None);
-        }
-        if request.is_none_or(|request| request.method().as_deref() != Some("initialize")) {
-            return Ok(None);
-        }
-        let account =
-            parts.extensions.get().map_or(&self.strangers, |RequestAccount(account)| account).clone();
-        let (place, ended) = self.unused.place(&account)?;
-        if let Some(ended) = ended {
-            tracing::debug!("an unused session over HTTP makes room for a new one");
-            let door = self.clone();
-            tokio::spawn(async move { door.end_session(&ended).await });
-        }
-        parts.extensions.insert(place.clone());
-        Ok(Some((account, place)))
-    }
-
-    async fn end_session(&self, id: &str) {
-        let _ = self.sessions.close_session(&SessionId::from(id)).await;
-        if let Some(carried) = &self.carried
-            && let Err(error) = carried.delete(id).await
-        {
-            tracing::debug!(%error, "the record of an ended session expires later");
-        }
-    }
-}
-
-/// Returns the refusal of a new session.
-fn no_session(id: Option<&str>, full: QuotaExceeded) -> Response {
-    let fault = Fault::from(full);
-    let error = json!({ "code": RATE_LIMITED.0, "message": fault.message, "data": fault.to_value() });
-    let error = Message::failure_of(id.unwrap_or("null"), error.to_string().as_bytes());
-    let mut response = in_json(StatusCode::SERVICE_UNAVAILABLE, error);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(RETRY_SESSION.as_secs()));
-    response
-}
-
 fn router(doors: Arc<Doors>) -> Router {
     let plain = async |State(doors): State<Arc<Doors>>, request: Request| doors.enter(None, request).await;
     let named = async |State(doors): State<Arc<Doors>>, Path(name): Path<String>, request: Request| {
         doors.enter(Some(&name), request).await
     };
-    Router::new()
-        .route("/mcp", any(plain))
-        .route("/mcp/{profile}", any(named))
-        .with_state(doors)
-        .layer(axum::middleware::map_response(async |response: Response| unwrap(readable(response).await)))
+    Router::new().route("/mcp", any(plain)).route("/mcp/{profile}", any(named)).with_state(doors)
 }
 
 /// Keeps a request's session here as long as the request holds it.
@@ -596,14 +410,8 @@ struct ForwardTarget<'a> {
 
 impl ForwardTarget<'_> {
     /// Forwards a request that belongs to another replica. `None`: this replica answers.
-    async fn answer(
-        &self,
-        door: &Door,
-        parts: &mut Parts,
-        body: Bytes,
-        message: Option<&Message>,
-    ) -> Option<Response> {
-        let session = plain_calls::session_id(&parts.headers);
+    async fn answer(&self, door: &Door, parts: &mut Parts, message: Option<&Message>) -> Option<Response> {
+        let session = headers::session_id(&parts.headers);
         if let Some(held) = session.and_then(|session| door.carried.as_ref()?.hold(session)) {
             parts.extensions.insert(SessionGuard(held));
             return None;
@@ -616,10 +424,11 @@ impl ForwardTarget<'_> {
             };
         }
         if !elsewhere::is_of_mcp(&parts.method)
-            || !is_allowed_host(&parts.headers, &parts.extensions, self.hosts)
+            || !headers::is_allowed_host(&parts.headers, &parts.extensions, self.hosts)
         {
             return None;
         }
+        let body = message.map_or_else(Bytes::new, |message| message.bytes().clone());
         let request = BufferedRequest { parts, authorization: self.authorization.as_ref(), body, message };
         match session {
             Some(session) => elsewhere::of_session(self.cluster, session, request).await,
@@ -628,12 +437,11 @@ impl ForwardTarget<'_> {
     }
 }
 
-/// Returns the head and the complete body of a request, if its message is within the limits; otherwise the refusal. Also
-/// returns the message, unless it is not JSON.
+/// Returns the head and the message of a request, if it is within the limits; otherwise the refusal.
 pub(super) async fn within_bounds(
     request: Request,
     settings: &LimitSettings,
-) -> Result<(Parts, Bytes, Option<Message>), Response> {
+) -> Result<(Parts, Message), Response> {
     let limits = settings.messages();
     let (parts, body) = request.into_parts();
     let body =
@@ -653,15 +461,10 @@ pub(super) async fn within_bounds(
                 return Err(refusal(StatusCode::REQUEST_TIMEOUT, None, what));
             }
         };
-    let text = body.clone();
-    let scan = move || ScannedMessage::of(text, limits.of_client.values);
-    let (scanned, _) = off_thread(Weight::of(body.len()), scan).await;
+    let weight = Weight::of(body.len());
+    let (scanned, _) = off_thread(weight, move || ScannedMessage::of(body, limits.of_client.values)).await;
     let message = match scanned.within(|start| of_client(start, &limits)) {
         Ok(message) => message,
-        // rmcp reports the error for a body that is not JSON.
-        Err(refused) if refused.fault.is_syntax() => {
-            return Ok((parts, body, None));
-        }
         Err(RefusedMessage { head, fault, .. }) => {
             return Err(refusal(StatusCode::BAD_REQUEST, head.id.as_deref(), fault.of_request()));
         }
@@ -673,69 +476,10 @@ pub(super) async fn within_bounds(
         let what = "Invalid Request: the id is neither a string nor a 64-bit number".to_string();
         return Err(refusal(StatusCode::BAD_REQUEST, Some(&id), (-32600, what)));
     }
-    Ok((parts, body, Some(message)))
-}
-
-/// Returns a request for rmcp, and its message unless that is large: then a call's arguments are attached separately.
-async fn light(parts: Parts, body: Bytes, message: Option<Message>) -> (Request, Option<Message>) {
-    let Some(message) = message else { return (Request::from_parts(parts, Body::from(body)), None) };
-    let weight = message.weight();
-    if !weight.is_large() {
-        return (Request::from_parts(parts, Body::from(body)), Some(message));
-    }
-    let (held, _) = off_thread(weight, move || HeldArguments::split(&message)).await;
-    let request = match held {
-        Some((held, light)) => {
-            let mut request = Request::from_parts(parts, Body::from(light));
-            held.go_with(&mut request);
-            request
-        }
-        None => Request::from_parts(parts, Body::from(body)),
-    };
-    (request, None)
+    Ok((parts, message))
 }
 
 /// Returns a JSON-RPC error as an HTTP response.
 fn refusal(status: StatusCode, id: Option<&str>, (code, message): (i32, String)) -> Response {
-    in_json(status, Message::failure(id.unwrap_or("null"), code, &message))
-}
-
-fn in_json(status: StatusCode, body: Bytes) -> Response {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-/// Converts the response to a body that is not JSON into a JSON-RPC error, as the specification requires; rmcp answers with
-/// text. A session whose record is unreadable may be back shortly.
-async fn readable(response: Response) -> Response {
-    let told = [StatusCode::UNSUPPORTED_MEDIA_TYPE, StatusCode::INTERNAL_SERVER_ERROR];
-    if !told.contains(&response.status()) || response.extensions().get::<ReplicaAnswer>().is_some() {
-        return response;
-    }
-    let (parts, body) = response.into_parts();
-    let body = axum::body::to_bytes(body, 16 << 10).await.unwrap_or_default();
-    if is_unrestored(parts.status, &body) {
-        tracing::debug!(said = %String::from_utf8_lossy(&body), "a session of another replica was not taken over");
-        return elsewhere::unavailable("the record of the session cannot be read now");
-    }
-    if !is_unreadable_body(parts.status, &body) {
-        return Response::from_parts(parts, Body::from(body));
-    }
-    let message = format!("Parse error: {}", String::from_utf8_lossy(&body));
-    refusal(StatusCode::BAD_REQUEST, None, (-32700, message))
-}
-
-/// Unwraps verbatim results in an event stream.
-fn unwrap(response: Response) -> Response {
-    let events = response
-        .headers()
-        .get(CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    // Another replica's answer is already unwrapped.
-    if !events || response.extensions().get::<ReplicaAnswer>().is_some() {
-        return response;
-    }
-    response.map(|body| Body::new(body.map_frame(|frame| frame.map_data(without_carrier))))
+    headers::in_json(status, Message::failure(id.unwrap_or("null"), code, &message))
 }

@@ -4,13 +4,7 @@
 //! an unfinished result and repeats the request with the answers (SEP-2322); until then the request is parked here, under a
 //! handle that is valid once, for the same request and profile.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    panic::AssertUnwindSafe,
-    pin::Pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use nonet_base::json::set_member;
@@ -27,18 +21,19 @@ use nonet_servers::downstream::{
 use nonet_state::session::{Caller, Session};
 use parking_lot::Mutex;
 use rmcp::{
-    ErrorData, RoleServer,
+    ErrorData,
     model::{
         CallToolRequestParams, ClientCapabilities, InputRequiredResult, InputResponses, LoggingLevel,
-        LoggingMessageNotificationParam, ProgressNotificationParam, ServerRequest,
+        ProgressNotificationParam,
     },
-    service::{Peer, PeerRequestOptions, RequestContext, ServiceError},
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+
+use super::{peer::ClientWay, request::RequestContext};
 
 /// The maximum number of one call's progress notifications queued for its client.
 const PROGRESS_QUEUE: usize = 4_096;
@@ -68,8 +63,6 @@ pub(super) struct InFlightRequest<T> {
     held: Option<EarlyMessage>,
     /// Cancels the work if the request is dropped early.
     cancel: CancelOnDrop,
-    /// Its entry among the calls that the client may cancel.
-    _listed: Option<CallTokenGuard>,
     /// Marks the session busy until dropped.
     _busy: Arc<()>,
 }
@@ -109,7 +102,7 @@ impl AskRoute {
     async fn keep(
         self,
         call: u64,
-        peer: Peer<RoleServer>,
+        way: ClientWay,
         mut toward: mpsc::Receiver<ClientMessage>,
         mut asking: FuturesUnordered<BoxFuture<'static, ()>>,
     ) {
@@ -122,7 +115,7 @@ impl AskRoute {
                 (None, _) => break,
                 (Some(ClientMessage::Log(_)), _) => {}
                 (Some(ClientMessage::Ask(requests, reply)), Self::AtOnce) => {
-                    let asked = ask(peer.clone(), *requests, reply, CancellationToken::new());
+                    let asked = ask(way.clone(), *requests, reply, CancellationToken::new());
                     asking.push(tokio::time::timeout(PARKED_FOR, asked).map(drop).boxed());
                 }
                 (Some(ClientMessage::Ask(requests, reply)), Self::NextRequest { board, by_task }) => {
@@ -161,41 +154,6 @@ struct CancelOnDrop(CancellationToken);
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
-    }
-}
-
-/// One session's calls that started outside rmcp and that the client may cancel, by id as JSON.
-#[derive(Clone, Default)]
-pub(super) struct CallTokens(Arc<Mutex<BTreeMap<String, CancellationToken>>>);
-
-/// An entry of [`CallTokens`], removed on drop.
-pub(super) struct CallTokenGuard {
-    calls: CallTokens,
-    id: String,
-}
-
-impl CallTokens {
-    /// Cancels the call with this id, if there is one.
-    pub(super) fn cancel(&self, id: &str) {
-        let token = self.0.lock().get(id).cloned();
-        if let Some(token) = token {
-            token.cancel();
-        }
-    }
-
-    /// Returns whether a call with this id is in flight.
-    pub(super) fn has(&self, id: &str) -> bool {
-        self.0.lock().contains_key(id)
-    }
-}
-
-impl Drop for CallTokenGuard {
-    fn drop(&mut self) {
-        // Its own token is cancelled by now; another call's token may have taken its place.
-        let mut calls = self.calls.0.lock();
-        if calls.get(&self.id).is_some_and(CancellationToken::is_cancelled) {
-            calls.remove(&self.id);
-        }
     }
 }
 
@@ -279,7 +237,7 @@ impl ClientChannels {
     ) -> Box<InFlightRequest<T>> {
         let (progress, toward) = self.receivers;
         let (asker, cancel) = (self.asker, CancelOnDrop(self.cancel));
-        let (work, held, _listed) = (Box::pin(work), None, None);
+        let (work, held) = (Box::pin(work), None);
         // Boxed: it is moved several times before it runs.
         Box::new(InFlightRequest {
             what,
@@ -292,7 +250,6 @@ impl ClientChannels {
             way_back,
             held,
             cancel,
-            _listed,
             _busy: self.busy,
         })
     }
@@ -330,24 +287,6 @@ pub(super) fn can(capabilities: Option<&ClientCapabilities>, forms: bool) -> Map
 }
 
 impl<T: Send + 'static> InFlightRequest<T> {
-    /// Adds the request under its id to the calls that the client may cancel.
-    pub(super) fn list_in(&mut self, calls: &CallTokens, id: &str) {
-        calls.0.lock().insert(id.into(), self.cancel.0.clone());
-        self._listed = Some(CallTokenGuard { calls: calls.clone(), id: id.into() });
-    }
-
-    /// Polls the work until it ends, at most for `limit`. Returns its outcome, if no message for the client has to go first
-    /// and the client has not cancelled. Log messages below `level` are not sent to the client.
-    pub(super) async fn begin(&mut self, level: Option<LogLevel>, limit: Duration) -> Option<T> {
-        let cancel = self.cancel.0.clone();
-        tokio::select! {
-            biased;
-            () = cancel.cancelled() => None,
-            ended = self.silent(level) => ended,
-            () = tokio::time::sleep(limit) => None,
-        }
-    }
-
     /// Polls the work until it ends, or until a message for the client has to go first. Returns the outcome if nothing else goes
     /// to the client. Dropping the future early loses nothing.
     async fn silent(&mut self, level: Option<LogLevel>) -> Option<T> {
@@ -367,6 +306,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     return None;
                 }
                 Some(told) = next(&mut self.progress, &mut self.toward) => told,
+                told = self.way_back.next(&self.asker) => told,
             };
             match told {
                 EarlyMessage::Toward(ClientMessage::Log(params)) if !is_wanted(&params, level) => {}
@@ -383,30 +323,18 @@ impl<T: Send + 'static> InFlightRequest<T> {
         self.work = Box::pin(std::future::ready(outcome));
     }
 
-    /// Returns whether the request was cancelled.
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancel.0.is_cancelled()
-    }
-
-    /// Lets the cancelled work finish.
-    pub(super) async fn abandon(self: Box<Self>) {
-        let Self { work, cancel, .. } = *self;
-        cancel.0.cancel();
-        work.await;
-    }
-
     /// Polls the work until it ends or the client has to answer.
     pub(super) async fn run(
         mut self: Box<Self>,
         parking: &Arc<ParkingLot<T>>,
-        context: &RequestContext<RoleServer>,
+        context: &RequestContext,
         level: Option<LogLevel>,
     ) -> RequestOutcome<T> {
-        if matches!(self.way_back, AskRoute::AtOnce) && self.held.is_none() {
+        if self.held.is_none() {
             let ended = tokio::select! {
                 biased;
                 ended = self.silent(level) => ended,
-                () = context.ct.cancelled() => None,
+                () = context.cancel.cancelled() => None,
             };
             if let Some(ended) = ended {
                 return RequestOutcome::Ended(ended);
@@ -420,17 +348,16 @@ impl<T: Send + 'static> InFlightRequest<T> {
     async fn converse(
         mut self: Box<Self>,
         parking: &Arc<ParkingLot<T>>,
-        context: &RequestContext<RoleServer>,
+        context: &RequestContext,
         level: Option<LogLevel>,
     ) -> RequestOutcome<T> {
-        let (token, peer) = (context.meta.get_progress_token(), &context.peer);
+        let (token, way) = (context.meta.get_progress_token(), &context.way);
         let forward = async |mut params: Value| {
             set_member(&mut params, "progressToken", json!(token));
-            if let Ok(params) = serde_json::from_value::<ProgressNotificationParam>(params) {
-                let _ = Box::pin(peer.notify_progress(params)).await;
+            if ProgressNotificationParam::deserialize(&params).is_ok() {
+                let _ = way.notify("notifications/progress", params).await;
             }
         };
-        // Polled here rather than in a task: rmcp sends a request on the stream of the request being handled.
         let mut asking: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
         let mut cancelled = false;
         // Withdraws a question that the client still shows when the call ends.
@@ -449,7 +376,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     told = self.way_back.next(&self.asker), if takes_earlier => told,
                     Some(()) = asking.next(), if !asking.is_empty() => continue,
                     Some(()) = earlier.next(), if !earlier.is_empty() => continue,
-                    () = context.ct.cancelled(), if !cancelled => {
+                    () = context.cancel.cancelled(), if !cancelled => {
                         cancelled = true;
                         self.cancel.0.cancel();
                         continue;
@@ -458,7 +385,7 @@ impl<T: Send + 'static> InFlightRequest<T> {
             };
             match told {
                 EarlyMessage::Progress(params) => forward(params).await,
-                EarlyMessage::Toward(ClientMessage::Log(params)) => tell(peer, *params, level).await,
+                EarlyMessage::Toward(ClientMessage::Log(params)) => tell(way, *params, level).await,
                 EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) if self.asker.parks => {
                     match parking.park(self, &requests, reply) {
                         Ok(asked) => return RequestOutcome::Asks(asked),
@@ -479,10 +406,10 @@ impl<T: Send + 'static> InFlightRequest<T> {
                     }
                 }
                 EarlyMessage::Toward(ClientMessage::Ask(requests, reply)) => {
-                    asking.push(ask(peer.clone(), *requests, reply, over.clone()).boxed());
+                    asking.push(ask(way.clone(), *requests, reply, over.clone()).boxed());
                 }
                 EarlyMessage::Earlier((_, requests, reply)) => {
-                    earlier.push(ask(peer.clone(), requests, reply, CancellationToken::new()).boxed());
+                    earlier.push(ask(way.clone(), requests, reply, CancellationToken::new()).boxed());
                     // The question goes out before the answer to this request.
                     let _ = futures::poll!(earlier.next());
                 }
@@ -506,12 +433,17 @@ impl<T: Send + 'static> InFlightRequest<T> {
         }
         match call {
             // The client keeps its call.
-            Some(call) => drop(tokio::spawn(self.way_back.keep(call, peer.clone(), self.toward, asking))),
+            Some(call) => drop(tokio::spawn(self.way_back.keep(
+                call,
+                ClientWay::of(way.peer.clone()),
+                self.toward,
+                asking,
+            ))),
             None => {
                 self.toward.close();
                 while let Ok(toward) = self.toward.try_recv() {
                     if let ClientMessage::Log(params) = toward {
-                        tell(peer, *params, level).await;
+                        tell(way, *params, level).await;
                     }
                 }
             }
@@ -542,46 +474,32 @@ async fn next(
 /// Sends a server's requests to a client of the session era, one after another. Cancels the current request at the client
 /// once the server no longer needs the reply, or the call is over.
 async fn ask(
-    peer: Peer<RoleServer>,
+    way: ClientWay,
     requests: InputRequests,
     mut reply: oneshot::Sender<InputReplies>,
     over: CancellationToken,
 ) {
     let mut replies = InputReplies::new();
     for (key, request) in requests {
-        let answer = match serde_json::from_value::<ServerRequest>(request) {
-            Ok(request) => {
-                let sent = peer.send_cancellable_request(request, PeerRequestOptions::no_options()).await;
-                match sent {
-                    Ok(mut handle) => {
-                        let no_longer = async {
-                            tokio::select! {
-                                () = reply.closed() => "the server no longer needs it",
-                                () = over.cancelled() => "the call has ended",
-                            }
-                        };
-                        let answer = tokio::select! {
-                            answer = &mut handle.rx => answer,
-                            reason = no_longer => {
-                                let _ = handle.cancel(Some(reason.to_string())).await;
-                                return;
-                            }
-                        };
-                        answer.unwrap_or(Err(ServiceError::TransportClosed))
+        let Some(method) = request.get("method").and_then(Value::as_str) else {
+            let error = ErrorData::invalid_params("not a request to clients: it has no method", None);
+            replies.insert(key, Err(error));
+            continue;
+        };
+        let answer = match way.ask(method, request.get("params")).await {
+            Ok(mut asked) => {
+                let no_longer = async {
+                    tokio::select! {
+                        () = reply.closed() => "the server no longer needs it",
+                        () = over.cancelled() => "the call has ended",
                     }
-                    Err(error) => Err(error),
+                };
+                tokio::select! {
+                    answer = asked.answer() => answer,
+                    reason = no_longer => return asked.withdraw(reason).await,
                 }
             }
-            Err(error) => {
-                let why = format!("not a request to clients: {error}");
-                Err(ServiceError::McpError(ErrorData::invalid_params(why, None)))
-            }
-        };
-        let answer = match answer {
-            Ok(result) => serde_json::to_value(result)
-                .map_err(|error| ErrorData::internal_error(error.to_string(), None)),
-            Err(ServiceError::McpError(error)) => Err(error),
-            Err(error) => Err(ErrorData::internal_error(format!("the client did not answer: {error}"), None)),
+            Err(error) => Err(ErrorData::internal_error(format!("the client was not asked: {error}"), None)),
         };
         replies.insert(key, answer);
     }
@@ -589,11 +507,9 @@ async fn ask(
 }
 
 /// Sends a server's log message, if the client wants its level.
-async fn tell(peer: &Peer<RoleServer>, params: Value, level: Option<LogLevel>) {
-    if is_wanted(&params, level)
-        && let Ok(params) = serde_json::from_value::<LoggingMessageNotificationParam>(params)
-    {
-        let _ = Box::pin(peer.notify_logging_message(params)).await;
+async fn tell(way: &ClientWay, params: Value, level: Option<LogLevel>) {
+    if is_wanted(&params, level) && params.get("data").is_some() {
+        let _ = way.notify("notifications/message", params).await;
     }
 }
 
@@ -604,8 +520,8 @@ fn is_wanted(params: &Value, level: Option<LogLevel>) -> bool {
 }
 
 /// Sends a notice as one of Nonet's own log messages, for clients that show these to people.
-pub(super) async fn tell_notice(peer: &Peer<RoleServer>, notice: &Value, level: LogLevel) {
-    tell(peer, json!({ "level": "notice", "logger": "nonet", "data": notice }), Some(level)).await;
+pub(super) async fn tell_notice(way: &ClientWay, notice: &Value, level: LogLevel) {
+    tell(way, json!({ "level": "notice", "logger": "nonet", "data": notice }), Some(level)).await;
 }
 
 impl ParkedRequests {

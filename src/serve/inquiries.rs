@@ -1,30 +1,23 @@
 //! The request of Nonet's own command line ([`METHOD`](nonet_core::inquiry::METHOD)).
 
 use nonet_core::inquiry::Inquiry;
-use rmcp::{
-    ErrorData, RoleServer,
-    model::{CustomRequest, CustomResult},
-    service::RequestContext,
-};
-use serde_json::json;
+use rmcp::ErrorData;
+use serde_json::{Value, json};
 
-use super::NonetServer;
+use super::{NonetServer, request::RequestContext};
 
 impl NonetServer {
     /// Answers the command line with its session's profile: `{answer}` or `{fault}`.
     pub(super) async fn inquire(
         &self,
-        request: CustomRequest,
-        context: &RequestContext<RoleServer>,
-    ) -> Result<CustomResult, ErrorData> {
-        let inquiry: Inquiry = serde_json::from_value(request.params.unwrap_or_default())
-            .map_err(|error| ErrorData::invalid_params(error.to_string(), None))?;
+        inquiry: Inquiry,
+        context: &RequestContext,
+    ) -> Result<Value, ErrorData> {
         // Lists already received may not be published yet.
         self.gateway.published().await;
-        let answer = match self.gateway.inquire(self.who(context), inquiry).await {
+        Ok(match self.gateway.inquire(self.who(context), inquiry).await {
             Ok(answer) => json!({ "resultType": "complete", "answer": answer }),
             Err(fault) => json!({ "resultType": "complete", "fault": fault.to_value()["error"] }),
-        };
-        Ok(CustomResult::new(answer))
+        })
     }
 }

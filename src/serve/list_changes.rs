@@ -6,30 +6,9 @@ use nonet_core::Gateway;
 use nonet_meta as meta;
 use nonet_servers::prompts_resources::PromptsResources;
 use nonet_state::{publisher::Indexing, session::Session};
-use rmcp::{
-    RoleServer,
-    service::{Peer, ServiceError},
-};
 use tokio::sync::watch;
 
 use super::NonetServer;
-
-/// Announces changed lists to a client of the session era.
-pub(super) async fn tell_changed(
-    peer: &Peer<RoleServer>,
-    changed: &ChangedLists,
-) -> Result<(), ServiceError> {
-    if changed.tools {
-        peer.notify_tool_list_changed().await?;
-    }
-    if changed.prompts {
-        peer.notify_prompt_list_changed().await?;
-    }
-    if changed.resources {
-        peer.notify_resource_list_changed().await?;
-    }
-    Ok(())
-}
 
 /// The lists as they were last announced to a session.
 pub(super) struct AnnouncedLists {
@@ -44,6 +23,18 @@ pub(super) struct ChangedLists {
     pub tools: bool,
     pub prompts: bool,
     pub resources: bool,
+}
+
+impl ChangedLists {
+    /// Returns the notifications that tell of them.
+    pub(super) fn methods(&self) -> impl Iterator<Item = &'static str> + use<> {
+        let lists = [
+            (self.tools, "notifications/tools/list_changed"),
+            (self.prompts, "notifications/prompts/list_changed"),
+            (self.resources, "notifications/resources/list_changed"),
+        ];
+        lists.into_iter().filter_map(|(changed, method)| changed.then_some(method))
+    }
 }
 
 impl AnnouncedLists {

@@ -1,18 +1,11 @@
-//! Prompts, resources and completions in rmcp's types: verbatim, under a key of `_meta`.
+//! The results of requests for prompts, resources and completions, in the form of the client's era.
 
 use nonet_core::ListPage;
-use nonet_wire::rmcp::carry;
-use rmcp::{
-    ErrorData,
-    model::{
-        CompleteResult, GetPromptResult, ListPromptsResult, ListResourceTemplatesResult, ListResourcesResult,
-        ReadResourceResult,
-    },
-};
+use rmcp::ErrorData;
 use serde_json::{Value, json};
 
 /// Returns a list under the name of its field. A stateless client also learns that the list may change at any time.
-fn list(field: &str, page: ListPage, stateless: bool) -> Value {
+pub(super) fn list(field: &str, page: ListPage, stateless: bool) -> Value {
     let mut list = json!({ field: page.entries });
     if let Some(next) = page.next {
         list["nextCursor"] = json!(next);
@@ -43,22 +36,6 @@ fn result(mut result: Value, stateless: bool, cached: bool) -> Value {
     result
 }
 
-pub(super) fn prompts(page: ListPage, stateless: bool) -> ListPromptsResult {
-    ListPromptsResult { meta: Some(carry(list("prompts", page, stateless))), ..ListPromptsResult::default() }
-}
-
-pub(super) fn resources(page: ListPage, stateless: bool) -> ListResourcesResult {
-    ListResourcesResult {
-        meta: Some(carry(list("resources", page, stateless))),
-        ..ListResourcesResult::default()
-    }
-}
-
-pub(super) fn templates(page: ListPage, stateless: bool) -> ListResourceTemplatesResult {
-    let list = list("resourceTemplates", page, stateless);
-    ListResourceTemplatesResult { meta: Some(carry(list)), ..ListResourceTemplatesResult::default() }
-}
-
 /// Checks that a server's answer contains this field.
 fn has(given: Value, field: &str) -> Result<Value, ErrorData> {
     match given.get(field) {
@@ -67,20 +44,14 @@ fn has(given: Value, field: &str) -> Result<Value, ErrorData> {
     }
 }
 
-pub(super) fn prompt(given: Value, stateless: bool) -> Result<GetPromptResult, ErrorData> {
-    let mut carrier = GetPromptResult::new(Vec::new());
-    carrier.meta = Some(carry(result(has(given, "messages")?, stateless, false)));
-    Ok(carrier)
+pub(super) fn prompt(given: Value, stateless: bool) -> Result<Value, ErrorData> {
+    Ok(result(has(given, "messages")?, stateless, false))
 }
 
-pub(super) fn resource(given: Value, stateless: bool) -> Result<ReadResourceResult, ErrorData> {
-    let mut carrier = ReadResourceResult::new(Vec::new());
-    carrier.meta = Some(carry(result(has(given, "contents")?, stateless, true)));
-    Ok(carrier)
+pub(super) fn resource(given: Value, stateless: bool) -> Result<Value, ErrorData> {
+    Ok(result(has(given, "contents")?, stateless, true))
 }
 
-pub(super) fn completion(given: Value, stateless: bool) -> Result<CompleteResult, ErrorData> {
-    let mut carrier = CompleteResult::default();
-    carrier.meta = Some(carry(result(has(given, "completion")?, stateless, false)));
-    Ok(carrier)
+pub(super) fn completion(given: Value, stateless: bool) -> Result<Value, ErrorData> {
+    Ok(result(has(given, "completion")?, stateless, false))
 }

@@ -118,8 +118,7 @@ impl Relays {
         request: Request,
     ) -> Response {
         let message = match within_bounds(request, &self.gateway.config().limits).await {
-            Ok((_, _, Some(message))) => message,
-            Ok(_) => return plain(StatusCode::BAD_REQUEST, "the body is not JSON"),
+            Ok((_, message)) => message,
             Err(refusal) => return refusal,
         };
         if message.method().as_deref() == Some("initialize") {

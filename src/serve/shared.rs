@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     NonetServer, connect_soon,
     in_flight::ParkedRequests,
-    offer_page, stdio,
+    lines, offer_page,
     user_page::{PresenceCount, PresenceGuard, UserPage},
 };
 
@@ -196,14 +196,5 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients,
         return;
     }
     let server = NonetServer::new(gateway.clone(), hello.profile, None, ParkedRequests::default());
-    let serving = async {
-        match stdio::serve(server, reader, writer, limits).await {
-            Ok(running) => drop(running.waiting().await),
-            Err(error) => tracing::debug!(%error, "a local client left before its handshake"),
-        }
-    };
-    tokio::select! {
-        () = serving => {}
-        () = gateway.stopping().cancelled() => {}
-    }
+    lines::serve(server, reader, writer, limits, gateway.stopping().clone(), || {}).await;
 }

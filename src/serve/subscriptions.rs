@@ -2,15 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
+use nonet_base::json::set_member;
 use nonet_core::{FollowedResource, Gateway};
 use nonet_state::session::Caller;
-use rmcp::{
-    ErrorData,
-    service::{SubscriptionContext, SubscriptionSendError},
-};
+use rmcp::{ErrorData, model::SubscriptionFilter};
+use serde_json::{Value, json};
 use tokio::{sync::mpsc, task::JoinSet};
 
-use super::{NonetServer, list_changes::AnnouncedLists};
+use super::{
+    NonetServer,
+    list_changes::{AnnouncedLists, ChangedLists},
+    request::RequestContext,
+};
 
 /// The maximum number of resource changes queued for a slow client.
 const UPDATES_QUEUE: usize = 64;
@@ -18,14 +21,31 @@ const UPDATES_QUEUE: usize = 64;
 pub(super) const REFOLLOW: Duration = Duration::from_millis(500);
 pub(super) const REFOLLOWS: usize = 60;
 
+/// The notification that a resource has changed.
+pub(super) const UPDATED: &str = "notifications/resources/updated";
+/// The `_meta` key that names the request to which a notification belongs.
+const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+
 /// Sends the announcements of a stateless subscription until the subscription ends.
-pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) -> Result<(), ErrorData> {
+pub(super) async fn listen(
+    handler: &NonetServer,
+    accepted: SubscriptionFilter,
+    context: &RequestContext,
+) -> Result<(), ErrorData> {
+    let of = json!({ SUBSCRIPTION: context.id });
+    let tell = async |method: &str, mut params: Value| {
+        set_member(&mut params, "_meta", of.clone());
+        context.way.notify(method, params).await
+    };
+    tell("notifications/subscriptions/acknowledged", json!({ "notifications": accepted })).await.map_err(
+        |error| ErrorData::internal_error(format!("failed to acknowledge subscription: {error}"), None),
+    )?;
     let mut lists = AnnouncedLists::new(handler);
     let (updated, mut updates) = mpsc::channel(UPDATES_QUEUE);
     let mut following = JoinSet::new();
     let session = handler.session.clone();
     let caller = Caller { session, lasting: !handler.http, local: !handler.http, ..Caller::default() };
-    for uri in context.accepted().resource_subscriptions.iter().flatten() {
+    for uri in accepted.resource_subscriptions.iter().flatten() {
         match handler.gateway.follow_resource(&caller, uri).await {
             Ok(one) => {
                 let (told, updated) = (uri.clone(), updated.clone());
@@ -39,30 +59,24 @@ pub(super) async fn listen(handler: &NonetServer, context: SubscriptionContext) 
         let changed = tokio::select! {
             changed = lists.changed() => changed,
             Some(uri) = updates.recv() => {
-                if context.sink().notify_resource_updated(uri).await.is_err() {
+                if tell(UPDATED, json!({ "uri": uri })).await.is_err() {
                     return Ok(());
                 }
                 continue;
             }
-            () = context.cancelled() => return Ok(()),
+            () = context.cancel.cancelled() => return Ok(()),
             () = handler.gateway.stopping().cancelled() => return Ok(()),
         };
         let Some(changed) = changed else { return Ok(()) };
-        let (accepted, sink) = (context.accepted(), context.sink());
-        let told = async {
-            if changed.tools && accepted.tools_list_changed == Some(true) {
-                sink.notify_tool_list_changed().await?;
-            }
-            if changed.prompts && accepted.prompts_list_changed == Some(true) {
-                sink.notify_prompt_list_changed().await?;
-            }
-            if changed.resources && accepted.resources_list_changed == Some(true) {
-                sink.notify_resource_list_changed().await?;
-            }
-            Ok::<(), SubscriptionSendError>(())
+        let changed = ChangedLists {
+            tools: changed.tools && accepted.tools_list_changed == Some(true),
+            prompts: changed.prompts && accepted.prompts_list_changed == Some(true),
+            resources: changed.resources && accepted.resources_list_changed == Some(true),
         };
-        if told.await.is_err() {
-            return Ok(());
+        for method in changed.methods() {
+            if tell(method, json!({})).await.is_err() {
+                return Ok(());
+            }
         }
     }
 }

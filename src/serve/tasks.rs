@@ -11,10 +11,11 @@ use nonet_text::results::{is_fault, text_of};
 use rmcp::{
     ErrorData,
     model::{
-        ClientRequest, CreateTaskResult, CustomResult, DetailedTask, GetTaskResult, InputRequests,
-        InputResponses, ServerResult, Task, TaskPayload, TaskStatus,
+        CreateTaskResult, DetailedTask, GetTaskResult, InputRequests, InputResponses, Task, TaskPayload,
+        TaskStatus,
     },
 };
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 /// The poll interval for clients, in milliseconds.
@@ -26,9 +27,13 @@ const RESULT_LIMIT: Duration = Duration::from_secs(24 * 3_600);
 /// The `_meta` key for the task of a result (2025-11-25).
 const RELATED: &str = "io.modelcontextprotocol/related-task";
 
-/// Marks a request whose client wants a task (`params.task`, 2025-11-25).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TaskMarker;
+/// The params of a request about a task (2025-11-25); a list has none.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SessionTask {
+    #[serde(default)]
+    pub task_id: String,
+}
 
 /// Returns the capability `tasks` of 2025-11-25.
 pub(super) fn capability() -> Value {
@@ -205,47 +210,42 @@ async fn result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, E
     result.map_err(|fault| ErrorData::internal_error(fault.to_string(), None))
 }
 
-/// Answers a request about tasks in the form of 2025-11-25; `None` for any other request.
+/// Answers a request about tasks in the form of 2025-11-25; `None` for a method that it does not have.
 pub(super) async fn session_request(
     gateway: &Gateway,
     caller: impl FnOnce() -> Caller,
-    request: &ClientRequest,
-) -> Option<Result<ServerResult, ErrorData>> {
-    let custom = |value: Value| ServerResult::CustomResult(CustomResult::new(value));
-    Some(match request {
-        ClientRequest::GetTaskRequest(get) => {
-            let (caller, id) = (caller(), &get.params.task_id);
+    method: &str,
+    id: &str,
+) -> Option<Result<Value, ErrorData>> {
+    Some(match method {
+        "tasks/get" => {
+            let caller = caller();
             known(gateway, &caller, id).await.map(|known| {
                 let mut task = session_task(gateway, &known);
                 let job = gateway.jobs.get(id, &caller.owner());
                 if job.is_some_and(|job| job.questions().is_some_and(|questions| questions.is_asked())) {
                     task["status"] = json!("input_required");
                 }
-                custom(task)
+                task
             })
         }
-        ClientRequest::CancelTaskRequest(request) => {
-            let (caller, id) = (caller(), &request.params.task_id);
+        "tasks/cancel" => {
+            let caller = caller();
             match known(gateway, &caller, id).await {
                 // An error since 2025-11-25.
                 Ok(known) if known.state != TaskState::Running => {
                     Err(ErrorData::invalid_params(format!("the task `{id}` has ended already"), None))
                 }
-                Ok(_) => {
-                    cancel(gateway, &caller, id).await.map(|known| custom(session_task(gateway, &known)))
-                }
+                Ok(_) => cancel(gateway, &caller, id).await.map(|known| session_task(gateway, &known)),
                 Err(error) => Err(error),
             }
         }
-        ClientRequest::CustomRequest(request) if request.method == "tasks/list" => {
+        "tasks/list" => {
             let jobs = gateway.jobs.list(&caller().owner()).into_iter();
             let tasks: Vec<Value> = jobs.map(|job| started(gateway, job)).collect();
-            Ok(custom(json!({ "tasks": tasks })))
+            Ok(json!({ "tasks": tasks }))
         }
-        ClientRequest::CustomRequest(request) if request.method == "tasks/result" => {
-            let id = request.params.as_ref().and_then(|params| params.get("taskId")?.as_str());
-            session_result(gateway, &caller(), id.unwrap_or_default()).await.map(custom)
-        }
+        "tasks/result" => session_result(gateway, &caller(), id).await,
         _ => return None,
     })
 }

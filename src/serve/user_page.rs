@@ -22,7 +22,8 @@ use tokio::{
 };
 
 use super::{
-    http::{allowed_hosts, is_allowed_host, take_port, wrong_host},
+    headers::is_allowed_host,
+    http::{allowed_hosts, take_port, wrong_host},
     listen, page,
 };
 

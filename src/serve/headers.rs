@@ -1,0 +1,538 @@
+//! What the headers of a request over HTTP have to say: where it comes from, what its client accepts, which protocol version it
+//! speaks, and from 2026-07-28 on the names in its body (SEP-2243).
+
+use axum::{body::Body, response::Response};
+use base64::{Engine, prelude::BASE64_STANDARD};
+use http::{
+    Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Uri,
+    header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, ORIGIN},
+    uri::Authority,
+};
+use nonet_wire::Message;
+use rmcp::{
+    ErrorData,
+    model::{ErrorCode, ProtocolVersion, RequestId},
+};
+use serde_json::{Map, Value};
+
+use super::{
+    listen::InboundConnection,
+    request::{ClientRequest, RequestBody},
+};
+
+static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
+static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
+static METHOD: HeaderName = HeaderName::from_static("mcp-method");
+static NAME: HeaderName = HeaderName::from_static("mcp-name");
+/// The beginning of headers that repeat a param of a tool.
+const PARAM: &str = "mcp-param-";
+/// The schema's key that names such a header.
+const MIRRORED: &str = "x-mcp-header";
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
+
+/// Returns the session of a request.
+pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
+    let mut values = headers.get_all(&SESSION_ID).iter();
+    values.next().filter(|_| values.next().is_none())?.to_str().ok()
+}
+
+/// Names the session in a response.
+pub(super) fn set_session_id(headers: &mut HeaderMap, id: &str) {
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(SESSION_ID.clone(), id);
+    }
+}
+
+/// Returns a refusal in words.
+pub(super) fn refused(status: StatusCode, why: impl Into<Body>) -> Response {
+    let mut response = Response::new(why.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+/// Returns a response with a JSON-RPC error.
+pub(super) fn failed(status: StatusCode, id: Option<&RequestId>, error: &ErrorData) -> Response {
+    let id = id.and_then(|id| serde_json::to_string(id).ok()).unwrap_or_else(|| "null".into());
+    let error = serde_json::to_vec(error).unwrap_or_default();
+    in_json(status, Message::failure_of(&id, &error))
+}
+
+pub(super) fn in_json(status: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    response
+}
+
+pub(super) fn method_not_allowed(allowed: &'static str) -> Response {
+    let mut response = refused(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+    response
+}
+
+/// Returns the refusal of a request that names another host, or that a page of another site sent: such a page must not reach
+/// this address through the browser (DNS rebinding).
+pub(super) fn stranger(
+    uri: &Uri,
+    headers: &HeaderMap,
+    hosts: &[String],
+    origins: &[String],
+) -> Option<Response> {
+    let host = match headers.get(HOST) {
+        Some(host) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
+        // HTTP/2 has it here.
+        None => uri.authority().cloned(),
+    };
+    let Some(host) = host else {
+        return Some(refused(StatusCode::BAD_REQUEST, "Bad Request: missing or invalid Host header"));
+    };
+    if !is_one_of(&host, hosts) {
+        tracing::warn!(%host, "a request for another host was refused; `allowed_hosts` of [gateway] adds hosts");
+        return Some(refused(StatusCode::FORBIDDEN, "Forbidden: Host header is not allowed"));
+    }
+    let origin = headers.get(ORIGIN)?;
+    let is_allowed =
+        origin.to_str().is_ok_and(|origin| origins.iter().any(|allowed| is_origin(origin, allowed)));
+    (!is_allowed).then(|| {
+        tracing::warn!(
+            ?origin,
+            "a page of another site was refused; `allowed_origins` of [gateway] adds sites"
+        );
+        refused(StatusCode::FORBIDDEN, "Forbidden: Origin header is not allowed")
+    })
+}
+
+fn plain(host: &str) -> String {
+    host.trim_matches(['[', ']']).to_ascii_lowercase()
+}
+
+fn is_one_of(host: &Authority, hosts: &[String]) -> bool {
+    hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
+        Ok(allowed) => {
+            plain(allowed.host()) == plain(host.host())
+                && allowed.port_u16().is_none_or(|port| host.port_u16() == Some(port))
+        }
+        Err(_) => plain(allowed) == plain(host.host()),
+    })
+}
+
+/// Returns whether a request names one of the hosts, or the exact address that it arrived at, as an orchestrator's probes do:
+/// another site's page cannot know that.
+pub(super) fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, hosts: &[String]) -> bool {
+    let mut given = headers.get_all(HOST).iter();
+    let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
+    let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
+    let local = InboundConnection::local(extensions);
+    local.is_some_and(|local| plain(host.host()).parse() == Ok(local)) || is_one_of(&host, hosts)
+}
+
+/// Returns whether an origin is an allowed one, which may end in `:*` or have no port for any port.
+fn is_origin(origin: &str, allowed: &str) -> bool {
+    fn parts(origin: &str) -> Option<(String, String, Option<u16>)> {
+        let uri: Uri = origin.trim().parse().ok()?;
+        let (scheme, authority) = (uri.scheme_str()?.to_ascii_lowercase(), uri.authority()?);
+        Some((scheme, plain(authority.host()), authority.port_u16()))
+    }
+    if allowed.trim().eq_ignore_ascii_case("null") {
+        return origin.trim().eq_ignore_ascii_case("null");
+    }
+    let allowed = allowed.trim();
+    let (Some(given), Some(wanted)) = (parts(origin), parts(allowed.strip_suffix(":*").unwrap_or(allowed)))
+    else {
+        return false;
+    };
+    // Origins leave out the default port of their scheme (RFC 6454, section 6.2).
+    let default = if given.0 == "https" { 443 } else { 80 };
+    (&given.0, &given.1) == (&wanted.0, &wanted.1)
+        && wanted.2.is_none_or(|port| given.2.unwrap_or(default) == port)
+}
+
+/// Returns the refusal of a POST whose client does not accept both kinds of answers, or whose body is not declared as JSON. A
+/// client that accepts anything accepts both.
+pub(super) fn unsuitable_post(headers: &HeaderMap) -> Option<Response> {
+    let takes_all = headers.get(ACCEPT).is_none_or(|accept| accept == "*/*");
+    if !takes_all && !(accepts(headers, JSON) && accepts(headers, EVENTS)) {
+        let why = "Not Acceptable: Client must accept both application/json and text/event-stream";
+        return Some(refused(StatusCode::NOT_ACCEPTABLE, why));
+    }
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    let is_json =
+        kind.is_some_and(|kind| kind.split(';').next().unwrap_or(kind).trim().eq_ignore_ascii_case(JSON));
+    (!is_json).then(|| {
+        let why = "Unsupported Media Type: Content-Type must be application/json";
+        refused(StatusCode::UNSUPPORTED_MEDIA_TYPE, why)
+    })
+}
+
+/// Returns the refusal of a GET whose client does not accept events.
+pub(super) fn unsuitable_get(headers: &HeaderMap) -> Option<Response> {
+    (!accepts(headers, EVENTS))
+        .then(|| refused(StatusCode::NOT_ACCEPTABLE, "Not Acceptable: Client must accept text/event-stream"))
+}
+
+/// Returns whether a media type is named, and not with a weight of zero (RFC 9110, section 12.4.2).
+fn accepts(headers: &HeaderMap, kind: &str) -> bool {
+    let ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    ranges.flat_map(|value| value.split(',')).any(|range| {
+        let mut parts = range.split(';');
+        let named = parts.next().is_some_and(|name| name.trim().eq_ignore_ascii_case(kind));
+        let is_zero = |part: &str| {
+            let (name, weight) = part.split_once('=')?;
+            let weight = weight.trim().parse::<f32>().ok()?;
+            (name.trim().eq_ignore_ascii_case("q") && weight == 0.0).then_some(())
+        };
+        named && parts.all(|part| is_zero(part).is_none())
+    })
+}
+
+/// Returns the protocol version in the headers, or the refusal of one that is not text or, unless the request names its own, is
+/// unknown.
+fn version<'a>(headers: &'a HeaderMap, has_own: bool) -> Result<Option<&'a str>, Box<Response>> {
+    let Some(version) = headers.get(&VERSION) else { return Ok(None) };
+    let Ok(version) = version.to_str() else {
+        let why = "Bad Request: Invalid MCP-Protocol-Version header encoding";
+        return Err(Box::new(refused(StatusCode::BAD_REQUEST, why)));
+    };
+    if !has_own && !ProtocolVersion::KNOWN_VERSIONS.iter().any(|known| known.as_str() == version) {
+        let why = format!("Bad Request: Unsupported MCP-Protocol-Version: {version}");
+        return Err(Box::new(refused(StatusCode::BAD_REQUEST, why)));
+    }
+    Ok(Some(version))
+}
+
+/// Returns whether a request is of the handshake's era, and so of a session. Refuses one whose headers and body disagree.
+pub(super) fn is_of_session(
+    headers: &HeaderMap,
+    request: Option<&ClientRequest>,
+) -> Result<bool, Box<Response>> {
+    let bad = |error: ErrorData| {
+        Box::new(failed(StatusCode::BAD_REQUEST, request.map(|request| &request.id), &error))
+    };
+    let own = request.and_then(|request| request.meta.protocol_version());
+    let told = version(headers, own.is_some())?;
+    let Some(request) = request else { return Ok(told.is_none_or(is_old)) };
+    let method = request.body.method();
+    if method == "initialize" {
+        return match (told, request.proposed_version()) {
+            (Some(told), Some(proposed)) if told != proposed => {
+                let why = format!(
+                    "Invalid Request: MCP-Protocol-Version header ({told}) does not match initialize params.protocolVersion ({proposed})"
+                );
+                Err(bad(ErrorData::invalid_request(why, None)))
+            }
+            // The handshake exists only in this era, whatever version it proposes.
+            _ => Ok(true),
+        };
+    }
+    let missing = || request.meta.missing_required_keys(&ProtocolVersion::V_2026_07_28);
+    match (&own, told) {
+        (None, told) if method == "server/discover" || told.is_some_and(|told| !is_old(told)) => {
+            let why = format!(
+                "Invalid params: request _meta is missing or has malformed required fields: {}",
+                missing().join(", ")
+            );
+            Err(bad(ErrorData::invalid_params(why, None)))
+        }
+        (None, _) => Ok(true),
+        (Some(_), None) => {
+            let why = "request _meta protocolVersion requires MCP-Protocol-Version header";
+            Err(bad(ErrorData::header_mismatch(why, None)))
+        }
+        (Some(own), Some(told)) if own.as_str() != told => {
+            let why = format!(
+                "MCP-Protocol-Version header ({told}) does not match request _meta protocolVersion ({own})"
+            );
+            Err(bad(ErrorData::header_mismatch(why, None)))
+        }
+        (Some(own), Some(_)) => Ok(own.has_initialize() && !missing().is_empty()),
+    }
+}
+
+/// Returns whether a version is of the handshake's era. Versions are dates.
+fn is_old(version: &str) -> bool {
+    version < ProtocolVersion::STANDARD_HEADERS.as_str()
+}
+
+/// Refuses a request whose headers do not repeat its method and its subject, or the params that its tool's `schema` names,
+/// where its version wants that.
+pub(super) fn check_repeated(
+    headers: &HeaderMap,
+    request: &ClientRequest,
+    schema: impl FnOnce(&str) -> Option<Map<String, Value>>,
+) -> Result<(), Box<Response>> {
+    if headers.get(&VERSION).and_then(|version| version.to_str().ok()).is_none_or(is_old) {
+        return Ok(());
+    }
+    repeated(headers, request, schema).map_err(|why| {
+        let error = ErrorData::new(ErrorCode::HEADER_MISMATCH, why, None);
+        Box::new(failed(StatusCode::BAD_REQUEST, Some(&request.id), &error))
+    })
+}
+
+fn repeated(
+    headers: &HeaderMap,
+    request: &ClientRequest,
+    schema: impl FnOnce(&str) -> Option<Map<String, Value>>,
+) -> Result<(), String> {
+    let method = request.body.method();
+    match only(headers, &METHOD)? {
+        None if method == "initialize" => return Ok(()),
+        None => return Err("missing required Mcp-Method header".into()),
+        Some(told) if told != method => {
+            return Err(format!("Mcp-Method header `{told}` does not match body method `{method}`"));
+        }
+        Some(_) => {}
+    }
+    let subject = match (&request.body, method) {
+        (RequestBody::Call(call, _), _) => Some(&*call.name),
+        (RequestBody::Other(params), "prompts/get") => params.text("name"),
+        (RequestBody::Other(params), "resources/read" | "resources/subscribe" | "resources/unsubscribe") => {
+            params.text("uri")
+        }
+        (RequestBody::Other(params), "tasks/get" | "tasks/update" | "tasks/cancel") => params.text("taskId"),
+        _ => None,
+    };
+    if let Some(subject) = subject {
+        let told = only(headers, &NAME)?
+            .ok_or_else(|| format!("missing required Mcp-Name header for `{method}`"))?;
+        let told = decoded(told).ok_or("Mcp-Name header is not valid Base64")?;
+        if told != subject {
+            return Err(format!("Mcp-Name header `{told}` does not match body value `{subject}`"));
+        }
+    }
+    let RequestBody::Call(call, _) = &request.body else { return Ok(()) };
+    let Some(schema) = schema(&call.name) else { return Ok(()) };
+    let arguments = call.arguments.as_ref();
+    params(&schema, &mut Vec::new(), &mut |path, header| param(headers, arguments, path, header))
+}
+
+/// Calls `check` with the path and the header of each param that a schema wants repeated.
+fn params<'a>(
+    schema: &'a Map<String, Value>,
+    path: &mut Vec<&'a str>,
+    check: &mut impl FnMut(&[&str], &str) -> Result<(), String>,
+) -> Result<(), String> {
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Ok(()) };
+    for (name, schema) in properties {
+        let Some(schema) = schema.as_object() else { continue };
+        path.push(name);
+        if let Some(header) = schema.get(MIRRORED).and_then(Value::as_str).filter(|header| !header.is_empty())
+        {
+            check(path, header)?;
+        }
+        params(schema, path, check)?;
+        path.pop();
+    }
+    Ok(())
+}
+
+fn param(
+    headers: &HeaderMap,
+    arguments: Option<&Map<String, Value>>,
+    path: &[&str],
+    header: &str,
+) -> Result<(), String> {
+    let (first, rest) = path.split_first().ok_or("a param without a name")?;
+    let given = arguments.and_then(|arguments| arguments.get(*first));
+    let given = rest.iter().try_fold(given, |value, name| Some(value?.get(name))).flatten();
+    let given = given.and_then(|value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
+        _ => None,
+    });
+    let (full, name) = (format!("Mcp-Param-{header}"), path.join("."));
+    let key = HeaderName::try_from(format!("{PARAM}{}", header.to_ascii_lowercase()));
+    let told = match key {
+        Ok(key) => only(headers, &key)?.map(str::to_owned),
+        Err(_) => None,
+    };
+    match (told, given) {
+        (None, None) => Ok(()),
+        (Some(_), None) => Err(format!("unexpected {full} header for absent or null `{name}`")),
+        (None, Some(_)) => Err(format!("missing {full} header for `{name}`")),
+        (Some(told), Some(given)) => {
+            let told = decoded(&told).ok_or_else(|| format!("{full} header is not valid Base64"))?;
+            match told == given {
+                true => Ok(()),
+                false => Err(format!("{full} header `{told}` does not match body value `{given}`")),
+            }
+        }
+    }
+}
+
+/// Returns the value of a header that may occur once: others on the way could take another one of several.
+fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, String> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(format!("duplicate {name} header"));
+    }
+    value.to_str().map(Some).map_err(|_| format!("{name} header contains invalid characters"))
+}
+
+/// Returns the text of a header's value, which may be encoded.
+fn decoded(value: &str) -> Option<String> {
+    match value.strip_prefix("=?base64?").and_then(|inner| inner.strip_suffix("?=")) {
+        Some(inner) => String::from_utf8(BASE64_STANDARD.decode(inner).ok()?).ok(),
+        None => Some(value.to_owned()),
+    }
+}
+
+/// Returns the status of an error in the stateless era.
+pub(super) fn status_of(error: &ErrorData, is_malformed: bool) -> StatusCode {
+    match error.code {
+        ErrorCode::UNSUPPORTED_PROTOCOL_VERSION
+        | ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY
+        | ErrorCode::HEADER_MISMATCH => StatusCode::BAD_REQUEST,
+        ErrorCode::INVALID_PARAMS if is_malformed => StatusCode::BAD_REQUEST,
+        ErrorCode::METHOD_NOT_FOUND => StatusCode::NOT_FOUND,
+        _ => StatusCode::OK,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&str, &str)]) -> HeaderMap {
+        let pair = |(name, value): &(&str, &str)| {
+            (name.parse::<HeaderName>().expect("a name"), value.parse::<HeaderValue>().expect("a value"))
+        };
+        let mut headers = HeaderMap::new();
+        pairs.iter().map(pair).for_each(|(name, value)| drop(headers.append(name, value)));
+        headers
+    }
+
+    #[test]
+    fn only_known_hosts_and_sites_come_in() {
+        let hosts = ["localhost".to_string(), "[::1]".into(), "gw.example:8443".into()];
+        let origins =
+            ["http://localhost:*".to_string(), "https://app.example".into(), "https://x.example:443".into()];
+        let check = |host: &str, origin: Option<&str>, expected: Option<u16>| {
+            let mut given = vec![("host", host)];
+            given.extend(origin.map(|origin| ("origin", origin)));
+            let refusal = stranger(&Uri::from_static("/mcp"), &headers(&given), &hosts, &origins);
+            assert_eq!(refusal.map(|refusal| refusal.status().as_u16()), expected, "{host} {origin:?}");
+        };
+        check("localhost:8931", None, None);
+        check("LOCALHOST", Some("http://localhost:3000"), None);
+        check("[::1]:8931", Some("https://app.example:7"), None);
+        check("gw.example:8443", Some("https://x.example"), None);
+        check("gw.example", None, Some(403));
+        check("evil.example", None, Some(403));
+        check("localhost", Some("https://evil.example"), Some(403));
+        check("localhost", Some("https://localhost"), Some(403));
+        check("localhost", Some("http://x.example"), Some(403));
+        check("localhost", Some("null"), Some(403));
+        check("a b", None, Some(400));
+        let none = stranger(&Uri::from_static("/mcp"), &HeaderMap::new(), &hosts, &origins);
+        assert_eq!(none.map(|refusal| refusal.status().as_u16()), Some(400));
+        let authority =
+            stranger(&Uri::from_static("http://localhost/mcp"), &HeaderMap::new(), &hosts, &origins);
+        assert!(authority.is_none(), "HTTP/2 names the host in the address");
+    }
+
+    #[test]
+    fn both_kinds_of_answers_have_to_be_accepted() {
+        let check = |accept: &str, kind: &str, expected: Option<u16>| {
+            let refusal = unsuitable_post(&headers(&[("accept", accept), ("content-type", kind)]));
+            assert_eq!(refusal.map(|refusal| refusal.status().as_u16()), expected, "{accept} {kind}");
+        };
+        let both = "application/json, text/event-stream";
+        check(both, "application/json; charset=utf-8", None);
+        check("*/*", "application/json", None);
+        check("text/event-stream;q=0.5, Application/JSON", "application/json", None);
+        check("application/json", "application/json", Some(406));
+        check("application/json, text/event-stream;q=0.0", "application/json", Some(406));
+        check(both, "text/plain", Some(415));
+    }
+
+    /// Returns a request with these params.
+    fn request(method: &str, params: Value) -> ClientRequest {
+        let message = serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+        let message = Message::of(message.to_string()).expect("a message");
+        match super::super::request::ClientMessage::of(&message) {
+            Ok(super::super::request::ClientMessage::Request(request)) => *request,
+            _ => panic!("a request"),
+        }
+    }
+
+    #[test]
+    fn headers_and_metadata_say_the_era() {
+        let own = |version: &str| {
+            serde_json::json!({ "_meta": {
+                "io.modelcontextprotocol/protocolVersion": version,
+                "io.modelcontextprotocol/clientCapabilities": {},
+            } })
+        };
+        let none = || serde_json::json!({});
+        let check = |told: Option<&str>, method: &str, params: Value, expected: Result<bool, u16>| {
+            let given: Vec<_> = told.iter().map(|told| ("mcp-protocol-version", *told)).collect();
+            let found = is_of_session(&headers(&given), Some(&request(method, params)));
+            assert_eq!(found.map_err(|refusal| refusal.status().as_u16()), expected, "{told:?} {method}");
+        };
+        check(None, "tools/list", none(), Ok(true));
+        check(Some("2025-06-18"), "tools/list", none(), Ok(true));
+        check(Some("1999-01-01"), "tools/list", none(), Err(400));
+        check(Some("2026-07-28"), "tools/list", own("2026-07-28"), Ok(false));
+        check(Some("2026-07-28"), "tools/list", none(), Err(400));
+        check(None, "tools/list", own("2026-07-28"), Err(400));
+        check(Some("2025-06-18"), "tools/list", own("2026-07-28"), Err(400));
+        check(None, "server/discover", none(), Err(400));
+        check(Some("2030-01-01"), "tools/list", own("2030-01-01"), Ok(false));
+        check(None, "initialize", serde_json::json!({ "protocolVersion": "2026-07-28" }), Ok(true));
+        check(
+            Some("2025-06-18"),
+            "initialize",
+            serde_json::json!({ "protocolVersion": "2025-11-25" }),
+            Err(400),
+        );
+    }
+
+    #[test]
+    fn headers_repeat_the_body() {
+        let schema = serde_json::json!({ "properties": {
+            "region": { "type": "string", "x-mcp-header": "Region" },
+            "deep": { "type": "object", "properties": { "on": { "type": "boolean", "x-mcp-header": "On" } } },
+        } });
+        let schema = schema.as_object().expect("an object");
+        let check = |given: &[(&str, &str)], params: Value, expected: &str| {
+            let request = request("tools/call", params);
+            let mut given = given.to_vec();
+            given.push(("mcp-method", "tools/call"));
+            let found = repeated(&headers(&given), &request, |_| Some(schema.clone()));
+            assert_eq!(found.err().unwrap_or_default(), expected, "{given:?}");
+        };
+        let call = |arguments: Value| serde_json::json!({ "name": "shop", "arguments": arguments });
+        check(&[("mcp-name", "shop")], call(serde_json::json!({})), "");
+        check(&[("mcp-name", "=?base64?c2hvcA==?=")], call(serde_json::json!({})), "");
+        check(&[], call(serde_json::json!({})), "missing required Mcp-Name header for `tools/call`");
+        check(
+            &[("mcp-name", "bank")],
+            call(serde_json::json!({})),
+            "Mcp-Name header `bank` does not match body value `shop`",
+        );
+        check(
+            &[("mcp-name", "shop"), ("mcp-name", "shop")],
+            call(serde_json::json!({})),
+            "duplicate mcp-name header",
+        );
+        let arguments = serde_json::json!({ "region": "eu", "deep": { "on": true } });
+        check(
+            &[("mcp-name", "shop")],
+            call(arguments.clone()),
+            "missing Mcp-Param-Region header for `region`",
+        );
+        let all = [("mcp-name", "shop"), ("mcp-param-region", "eu"), ("mcp-param-on", "true")];
+        check(&all, call(arguments.clone()), "");
+        check(
+            &all,
+            call(serde_json::json!({})),
+            "unexpected Mcp-Param-Region header for absent or null `region`",
+        );
+        let other = [("mcp-name", "shop"), ("mcp-param-region", "us"), ("mcp-param-on", "true")];
+        check(&other, call(arguments), "Mcp-Param-Region header `us` does not match body value `eu`");
+    }
+}

@@ -1,0 +1,374 @@
+//! The stdio transport, server side: one JSON-RPC message per line, on stdin and stdout or on a socket. Each request is answered
+//! by a task that writes its line itself.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    task::Poll,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use nonet_wire::{
+    HeavyParse, Limits, Line, LineReader, LineWriter, Message, MessageFault, MessageHead, MessageKind,
+    MessageStart, RefusedMessage, ScannedMessage, SizeLimit, Weight,
+};
+use parking_lot::Mutex;
+use rmcp::model::{ErrorCode, ErrorData, RequestId};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    NonetServer,
+    calls::{self, CallReply},
+    dispatch,
+    peer::{ClientPeer, ClientWay},
+    request::{ClientMessage, ClientRequest, RequestBody, RequestContext, TaskWish},
+};
+
+/// The JSON-RPC error code for an unusable answer.
+const UNUSABLE: i32 = -32603;
+/// The JSON-RPC error code for one request too many (from JSON-RPC's range for servers).
+const BUSY: i32 = -32000;
+/// How long requests in flight may continue after their client has closed its end, or after this side has stopped.
+const DRAIN: Duration = Duration::from_secs(5);
+const DRAIN_STOPPED: Duration = Duration::from_secs(2);
+/// The maximum number of one client's unanswered requests.
+const MOST_UNANSWERED: usize = 1_000;
+
+/// The client's messages.
+struct ClientLines<R, W> {
+    lines: LineReader<R>,
+    writer: LineWriter<W>,
+    limits: Limits,
+    /// A line being parsed.
+    reading: HeavyParse<Result<ClientMessage, UnreadableMessage>>,
+    /// A message that is too long, kept until its end gives its id.
+    open: Option<MessageHead>,
+}
+
+/// Unanswered requests, and what cancels them. Of several requests with one id, the first that ends is answered.
+#[derive(Default)]
+struct UnansweredRequests(Mutex<HashMap<RequestId, CancellationToken>>);
+
+impl UnansweredRequests {
+    fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
+    fn begin(&self, id: RequestId, cancel: CancellationToken) {
+        self.0.lock().insert(id, cancel);
+    }
+
+    /// Forgets a request that is answered or cancelled. Returns whether it was waiting.
+    fn end(&self, id: &RequestId) -> bool {
+        let ended = self.0.lock().remove(id);
+        if let Some(cancel) = &ended {
+            cancel.cancel();
+        }
+        ended.is_some()
+    }
+}
+
+/// Which era a client has chosen.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lifecycle {
+    /// It has not chosen yet: `server/discover` and `ping` leave the choice open.
+    Open,
+    /// It made a handshake.
+    Handshake,
+    /// Each of its requests carries its own metadata (2026-07-28).
+    Inline,
+}
+
+/// One client over lines.
+struct LineClient<W> {
+    server: Arc<NonetServer>,
+    peer: Arc<ClientPeer>,
+    writer: LineWriter<W>,
+    unanswered: Arc<UnansweredRequests>,
+    lifecycle: Lifecycle,
+    tasks: TaskTracker,
+    /// Cancels the requests in flight.
+    ends: CancellationToken,
+}
+
+/// Serves one client until it leaves or `stop` is cancelled. Calls `greeted` once the client has chosen its era.
+pub(super) async fn serve<R, W>(
+    server: NonetServer,
+    lines: LineReader<R>,
+    writer: W,
+    limits: Limits,
+    stop: CancellationToken,
+    greeted: impl FnOnce(),
+) where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    let writer = LineWriter::new(writer, limits.unread);
+    let mut client = LineClient {
+        server: Arc::new(server),
+        peer: ClientPeer::new(writer.clone()),
+        writer: writer.clone(),
+        unanswered: Arc::default(),
+        lifecycle: Lifecycle::Open,
+        tasks: TaskTracker::new(),
+        ends: CancellationToken::new(),
+    };
+    // If this future is dropped, its requests end.
+    let _ends = client.ends.clone().drop_guard();
+    let mut lines = ClientLines { lines, writer, limits, reading: HeavyParse::Idle, open: None };
+    let mut greeted = Some(greeted);
+    let left = loop {
+        let Some(message) = stop.run_until_cancelled(lines.next()).await else { break None };
+        let Some(message) = message else { break Some(Instant::now()) };
+        client.take(message).await;
+        if client.lifecycle != Lifecycle::Open
+            && let Some(greeted) = greeted.take()
+        {
+            greeted();
+        }
+        give_way().await;
+    };
+    client.drain(left.map_or(DRAIN_STOPPED, |left| DRAIN.saturating_sub(left.elapsed()))).await;
+}
+
+/// Lets the tasks that are ready run first: requests begin in the order in which they came, and writers get their turn in a burst.
+async fn give_way() {
+    let mut has_waited = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> LineClient<W> {
+    async fn take(&mut self, message: ClientMessage) {
+        match message {
+            ClientMessage::Request(request) => self.begin(*request).await,
+            ClientMessage::Cancelled(id) => {
+                self.unanswered.end(&id);
+            }
+            ClientMessage::Initialized => self.server.initialized(&self.peer),
+            ClientMessage::Answer(id, answer) => self.peer.answered(&id, answer),
+            ClientMessage::Other => {}
+        }
+    }
+
+    /// Starts to answer a request. Beyond [`MOST_UNANSWERED`] requests, the last one is refused: reading must go on, since the
+    /// others may be waiting for the client's answers to questions.
+    async fn begin(&mut self, request: ClientRequest) {
+        let ClientRequest { id, meta, body } = request;
+        if self.unanswered.count() >= MOST_UNANSWERED {
+            let what =
+                format!("{MOST_UNANSWERED} requests are in flight; wait for answers, then send it again");
+            return self.refuse(&id, &ErrorData::new(ErrorCode(BUSY), what, None));
+        }
+        let cancel = self.ends.child_token();
+        let wants_task = match &body {
+            RequestBody::Call(_, wish) => *wish,
+            _ => TaskWish::default(),
+        };
+        let context = RequestContext {
+            id,
+            meta,
+            beside: http::Extensions::new(),
+            way: ClientWay::of(self.peer.clone()),
+            cancel: cancel.clone(),
+            wants_task,
+            is_inline: self.lifecycle != Lifecycle::Handshake,
+        };
+        let method = body.method();
+        if let Err(error) = dispatch::check(method, &context) {
+            return self.refuse(&context.id, &error);
+        }
+        let opens_session = method == "initialize";
+        if self.lifecycle == Lifecycle::Open && !matches!(method, "initialize" | "server/discover" | "ping") {
+            self.lifecycle = Lifecycle::Inline;
+        }
+        self.unanswered.begin(context.id.clone(), cancel);
+        let (server, unanswered, writer) =
+            (self.server.clone(), self.unanswered.clone(), self.writer.clone());
+        let answering = async move {
+            // Boxed, so that the task, which is copied several times before it runs, is small.
+            let answered = Box::pin(server.handle(body, &context)).await;
+            let is_done = answered.is_ok();
+            let id = &context.id;
+            if !unanswered.end(id) {
+                tracing::debug!(%id, "a cancelled request gets no answer");
+                return false;
+            }
+            if let Err(error) = writer.pieces(calls::answer(id, answered, b"\n")).write().await {
+                tracing::error!(%id, %error, "an answer was not written");
+            }
+            is_done
+        };
+        match opens_session {
+            // What follows depends on the handshake.
+            true => {
+                if answering.await {
+                    self.lifecycle = Lifecycle::Handshake;
+                }
+            }
+            false => drop(self.tasks.spawn(answering)),
+        }
+    }
+
+    fn refuse(&self, id: &RequestId, error: &ErrorData) {
+        let answer = calls::answer(id, Err::<CallReply, _>(error.clone()), b"");
+        self.writer.write_soon(answer.concat());
+    }
+
+    /// Waits until the requests in flight have ended, at most for `limit`. Then cancels the rest, and closes.
+    async fn drain(&self, limit: Duration) {
+        self.tasks.close();
+        if tokio::time::timeout(limit, self.tasks.wait()).await.is_err() {
+            tracing::warn!(
+                requests = self.tasks.len(),
+                "requests in flight are abandoned: their client has left"
+            );
+        }
+        self.ends.cancel();
+        self.writer.close().await;
+    }
+}
+
+impl<R, W> ClientLines<R, W>
+where
+    R: AsyncRead + Unpin + Send + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
+    /// Returns the client's next message that can be read. Dropping the future early loses nothing.
+    async fn next(&mut self) -> Option<ClientMessage> {
+        loop {
+            if let Some((read, _)) = self.reading.done().await {
+                match read {
+                    Ok(message) => return Some(message),
+                    Err(UnreadableMessage::Request(refusal)) => self.writer.write_soon(refusal.into()),
+                    // The caller that asked the client must not wait for a skipped answer.
+                    Err(UnreadableMessage::Answer(id, error)) => {
+                        return Some(ClientMessage::Answer(id, Err(*error)));
+                    }
+                    Err(UnreadableMessage::Noise) => {}
+                }
+            }
+            // A client that does not read its answers may not send more requests.
+            self.writer.backlog().unstuck().await;
+            let longest = self.limits.of_client.bytes;
+            let unread = match self.lines.next().await? {
+                Line::Whole(line) => {
+                    let limits = self.limits;
+                    self.reading.begin(Weight::guessed(&line), move || read(line.freeze(), &limits));
+                    continue;
+                }
+                Line::TooLong(beginning) => {
+                    let head = MessageHead::of(&beginning);
+                    tracing::warn!(
+                        method = head.shown_method(),
+                        "a message of the client is longer than {longest} bytes; skipped"
+                    );
+                    match head.id {
+                        Some(_) => UnreadableMessage::of(head, MessageFault::TooLong(longest)),
+                        None => {
+                            self.open = Some(head);
+                            continue;
+                        }
+                    }
+                }
+                Line::TooLongEnd(tail) => match self.open.take().map(|head| head.with_tail(&tail)) {
+                    Some(head) => UnreadableMessage::of(head, MessageFault::TooLong(longest)),
+                    None => continue,
+                },
+            };
+            self.reading = HeavyParse::Done(Err(unread));
+        }
+    }
+}
+
+/// What happens to a message that could not be read.
+enum UnreadableMessage {
+    /// A request: it gets this answer.
+    Request(Bytes),
+    /// An answer to our request, which fails with this.
+    Answer(RequestId, Box<ErrorData>),
+    /// Noise: nothing happens.
+    Noise,
+}
+
+impl UnreadableMessage {
+    fn of(head: MessageHead, fault: MessageFault) -> Self {
+        let (code, message) = fault.of_request();
+        match (head.kind, head.id) {
+            (MessageKind::Notification, _) | (_, None) => Self::Noise,
+            (MessageKind::Result | MessageKind::Error, Some(id)) => {
+                Self::answered(serde_json::from_str(&id).ok(), format!("the client's answer is {fault}"))
+            }
+            (MessageKind::Request | MessageKind::Other, Some(id)) => {
+                Self::Request(Message::failure(&id, code, &message))
+            }
+        }
+    }
+
+    fn answered(id: Option<RequestId>, what: String) -> Self {
+        let Some(id) = id else { return Self::Noise };
+        Self::Answer(id, Box::new(ErrorData::new(ErrorCode(UNUSABLE), what, None)))
+    }
+}
+
+/// Reads one message.
+fn read(line: Bytes, limits: &Limits) -> Result<ClientMessage, UnreadableMessage> {
+    let scanned = ScannedMessage::of(line, limits.of_client.values);
+    let message = match scanned.within(|start| of_client(start, limits)) {
+        Ok(message) => message,
+        Err(RefusedMessage { head, fault, bytes }) if fault.is_syntax() => {
+            let begins = bytes.trim_ascii_start().first();
+            return Err(match (head.id.filter(|_| head.method.is_some()), begins) {
+                // Almost JSON: the sender waits for an answer.
+                (Some(id), _) => {
+                    let (code, message) = fault.of_request();
+                    UnreadableMessage::Request(Message::failure(&id, code, &message))
+                }
+                (None, Some(b'{' | b'[')) => unreadable(&bytes),
+                // Two peers that answer each other's noise would never stop.
+                (None, _) if serde_json::from_slice::<serde::de::IgnoredAny>(&bytes).is_err() => {
+                    tracing::debug!("a line on stdin is not JSON");
+                    UnreadableMessage::Noise
+                }
+                (None, _) => unreadable(&bytes),
+            });
+        }
+        Err(RefusedMessage { head, fault, .. }) => return Err(UnreadableMessage::of(head, fault)),
+    };
+    ClientMessage::of(&message).map_err(|why| match message.kind() {
+        MessageKind::Result | MessageKind::Error => {
+            UnreadableMessage::answered(message.id(), format!("the client's answer cannot be read: {why}"))
+        }
+        MessageKind::Notification => UnreadableMessage::Noise,
+        MessageKind::Request | MessageKind::Other => {
+            let id = message.id_text().unwrap_or_else(|| "null".into());
+            UnreadableMessage::Request(Message::failure(&id, -32600, &format!("Invalid Request: {why}")))
+        }
+    })
+}
+
+/// Returns the size limit of a client's message. Only calls have large params.
+pub(super) fn of_client(start: &MessageStart<'_>, limits: &Limits) -> SizeLimit {
+    let SizeLimit { bytes, values } = limits.of_client;
+    match start.method().as_deref() {
+        Some("tools/call") => limits.of_client,
+        _ => SizeLimit { bytes, values: values / 10 },
+    }
+}
+
+/// Returns the fault of a line that is not a JSON object.
+fn unreadable(line: &[u8]) -> UnreadableMessage {
+    let (code, what) = match serde_json::from_slice::<serde::de::IgnoredAny>(line) {
+        Ok(_) => (-32600, "Invalid Request: not a JSON-RPC message".into()),
+        Err(error) => (-32700, format!("Parse error: {error}")),
+    };
+    UnreadableMessage::Request(Message::failure("null", code, &what))
+}

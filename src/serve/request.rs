@@ -1,0 +1,242 @@
+//! A message of a client, read: what it is, and a request's statements about its client and its rights.
+
+use http::Extensions;
+use nonet_servers::downstream::LogLevel;
+use nonet_wire::{Message, MessageKind};
+use rmcp::{
+    ErrorData,
+    model::{
+        CallToolRequestParams, ClientCapabilities, ErrorCode, InputResponses, JsonObject, MetaObject,
+        ProtocolVersion, RequestId, RequestMetaObject,
+    },
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use serde_json::{Map, Value};
+use tokio_util::sync::CancellationToken;
+
+use super::peer::{ClientAnswer, ClientWay};
+
+/// The name of a client that does not say its name.
+const UNNAMED: &str = "unknown";
+/// The JSON-RPC error code for an unusable answer.
+const UNUSABLE: i32 = -32603;
+
+/// A message of a client.
+pub(super) enum ClientMessage {
+    Request(Box<ClientRequest>),
+    /// Cancels a request.
+    Cancelled(RequestId),
+    /// The handshake is complete.
+    Initialized,
+    /// The answer to a request of Nonet.
+    Answer(RequestId, ClientAnswer),
+    /// A message that needs nothing done.
+    Other,
+}
+
+/// A request, before anything is known about its client.
+pub(super) struct ClientRequest {
+    pub id: RequestId,
+    pub meta: RequestMetaObject,
+    pub body: RequestBody,
+}
+
+/// What a request asks for.
+pub(super) enum RequestBody {
+    Call(CallToolRequestParams, TaskWish),
+    Other(RequestParams),
+    /// A call whose params cannot be read, and why.
+    Invalid(String),
+}
+
+/// Whether the client of a call wants a task (`params.task`, 2025-11-25).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct TaskWish(pub bool);
+
+/// The method and the params of a request.
+pub(super) struct RequestParams {
+    pub method: Box<str>,
+    params: Option<Value>,
+}
+
+impl RequestParams {
+    /// Parses the params.
+    pub(super) fn parse<T: DeserializeOwned>(self) -> Result<T, ErrorData> {
+        serde_json::from_value(self.params.unwrap_or_else(|| Map::new().into()))
+            .map_err(|error| invalid_params(&self.method, &error.to_string()))
+    }
+
+    /// Returns a param that is text.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.params.as_ref()?.get(name)?.as_str()
+    }
+
+    /// Parses a cursor, the only param of lists.
+    pub(super) fn cursor(self) -> Result<Option<String>, ErrorData> {
+        #[derive(Deserialize)]
+        struct Page {
+            #[serde(default)]
+            cursor: Option<String>,
+        }
+        self.parse().map(|Page { cursor }| cursor)
+    }
+}
+
+/// Returns the error for params that cannot be read.
+fn invalid_params(method: &str, why: &str) -> ErrorData {
+    ErrorData::invalid_params(format!("invalid params for `{method}`: {why}"), None)
+}
+
+impl RequestBody {
+    pub(super) fn method(&self) -> &str {
+        match self {
+            Self::Call(..) | Self::Invalid(_) => "tools/call",
+            Self::Other(params) => &params.method,
+        }
+    }
+}
+
+/// The params of a `tools/call`.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CallParams {
+    name: String,
+    #[serde(default)]
+    arguments: Option<JsonObject>,
+    #[serde(default, rename = "_meta")]
+    meta: Option<JsonObject>,
+    #[serde(default)]
+    task: Option<Value>,
+    #[serde(default)]
+    input_responses: Option<InputResponses>,
+    #[serde(default)]
+    request_state: Option<String>,
+}
+
+impl ClientMessage {
+    /// Reads a message within its limits. `Err` says why it is no message that JSON-RPC knows.
+    pub(super) fn of(message: &Message) -> Result<Self, String> {
+        if !message.is_versioned() {
+            return Err("`jsonrpc` has to be \"2.0\"".into());
+        }
+        match message.kind() {
+            MessageKind::Request => {
+                ClientRequest::of(message).map(|request| Self::Request(Box::new(request)))
+            }
+            MessageKind::Notification => Ok(match message.method().as_deref() {
+                Some("notifications/cancelled") => {
+                    let id = message.cancels().and_then(|id| serde_json::from_str(&id).ok());
+                    id.map_or(Self::Other, Self::Cancelled)
+                }
+                Some("notifications/initialized") => Self::Initialized,
+                _ => Self::Other,
+            }),
+            MessageKind::Result | MessageKind::Error => Ok(match message.id() {
+                Some(id) => Self::Answer(id, answer_of(message)),
+                None => Self::Other,
+            }),
+            MessageKind::Other => Err("it is neither a request nor an answer".into()),
+        }
+    }
+}
+
+impl ClientRequest {
+    fn of(message: &Message) -> Result<Self, String> {
+        let id = message.id().ok_or("the id is neither a string nor a 64-bit number")?;
+        let method = message.method().ok_or("the method is not a string")?;
+        if method != "tools/call" {
+            let mut params = match message.params().map(serde_json::from_slice) {
+                Some(Ok(params)) => Some(params),
+                Some(Err(error)) => return Err(error.to_string()),
+                None => None,
+            };
+            let meta = match params
+                .as_mut()
+                .and_then(Value::as_object_mut)
+                .and_then(|it| it.shift_remove("_meta"))
+            {
+                Some(Value::Object(meta)) => meta,
+                _ => Map::new(),
+            };
+            let method = method.into();
+            let body = RequestBody::Other(RequestParams { method, params });
+            return Ok(Self { id, meta: RequestMetaObject(MetaObject(meta)), body });
+        }
+        let given = match serde_json::from_slice(message.params().unwrap_or(b"{}")) {
+            Ok(given) => given,
+            Err(error) => {
+                let (meta, body) = (RequestMetaObject::default(), RequestBody::Invalid(error.to_string()));
+                return Ok(Self { id, meta, body });
+            }
+        };
+        let CallParams { name, arguments, meta, task, input_responses, request_state } = given;
+        let mut call = CallToolRequestParams::new(name);
+        (call.arguments, call.input_responses, call.request_state) =
+            (arguments, input_responses, request_state);
+        let wish = TaskWish(task.is_some_and(|task| task.is_object()));
+        let meta = RequestMetaObject(MetaObject(meta.unwrap_or_default()));
+        Ok(Self { id, meta, body: RequestBody::Call(call, wish) })
+    }
+}
+
+/// Returns a client's answer to a request of Nonet.
+fn answer_of(message: &Message) -> ClientAnswer {
+    let unreadable = |why: &dyn std::fmt::Display| {
+        ErrorData::new(ErrorCode(UNUSABLE), format!("the client's answer cannot be read: {why}"), None)
+    };
+    match (message.result(), message.error()) {
+        (Some(result), _) => serde_json::from_slice(result).map_err(|error| unreadable(&error)),
+        (None, Some(error)) => Err(serde_json::from_slice(error).unwrap_or_else(|error| unreadable(&error))),
+        (None, None) => Err(unreadable(&"it has neither a result nor an error")),
+    }
+}
+
+impl RequestBody {
+    /// Returns the error for a call that cannot be read.
+    pub(super) fn unreadable(why: &str) -> ErrorData {
+        invalid_params("tools/call", why)
+    }
+}
+
+/// A request's statements about its client and its rights, and the way back to it.
+pub(super) struct RequestContext {
+    pub id: RequestId,
+    pub meta: RequestMetaObject,
+    /// What the gateway has attached to a request over HTTP.
+    pub beside: Extensions,
+    pub way: ClientWay,
+    /// Cancels it.
+    pub cancel: CancellationToken,
+    pub wants_task: TaskWish,
+    /// Whether its client made no handshake, so that each request has to say its protocol version.
+    pub is_inline: bool,
+}
+
+impl RequestContext {
+    /// Calls `read` with the name of its client.
+    pub(super) fn with_client_name<T>(&self, read: impl FnOnce(&str) -> T) -> T {
+        match self.meta.client_info() {
+            Some(info) => read(&info.name),
+            None => {
+                let info = self.way.peer.info();
+                read(info.as_ref().map_or(UNNAMED, |info| &info.client_info.name))
+            }
+        }
+    }
+
+    pub(super) fn client_capabilities(&self) -> Option<ClientCapabilities> {
+        let told = self.meta.client_capabilities();
+        told.or_else(|| Some(self.way.peer.info()?.capabilities.clone()))
+    }
+
+    /// Returns whether it is of the stateless era (2026-07-28).
+    pub(super) fn is_stateless(&self) -> bool {
+        !self.meta.0.0.is_empty()
+            && self.meta.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
+    }
+
+    /// Returns the level of log messages that a request of the stateless era wants.
+    pub(super) fn log_level(&self) -> Option<LogLevel> {
+        self.meta.log_level().map(Into::into)
+    }
+}
