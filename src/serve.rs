@@ -70,9 +70,10 @@ use rmcp::{
         CallToolRequestParams, CompleteRequestParams, DiscoverResult, ErrorCode, GetPromptRequestParams,
         Implementation, InitializeRequestParams, InitializeResult, InputRequiredResult, InputResponses,
         ProtocolVersion, ReadResourceRequestParams, ServerCapabilities, ServerConfig, SubscriptionFilter,
-        SubscriptionsListenResult,
+        SubscriptionsListenResult, TASKS_EXTENSION_ID,
     },
 };
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 #[cfg(unix)]
 pub use shared::{accept_shared, serve_shared};
@@ -486,22 +487,19 @@ impl NonetServer {
 
     fn config(&self) -> ServerConfig {
         // Includes the capabilities of servers that are not ready yet, whose lists are announced later.
-        let mut capabilities = ServerCapabilities::builder()
-            .enable_tools()
-            .enable_tasks()
-            .enable_prompts()
-            .enable_prompts_list_changed()
-            .enable_resources()
-            .enable_resources_list_changed()
-            .enable_resources_subscribe()
-            .enable_completions()
-            .enable_logging()
-            .build();
-        if meta::list_can_change(&self.gateway.gate(&self.session))
-            && let Some(tools) = capabilities.tools.as_mut()
-        {
-            tools.list_changed = Some(true);
-        }
+        let tools = match meta::list_can_change(&self.gateway.gate(&self.session)) {
+            true => json!({ "listChanged": true }),
+            false => json!({}),
+        };
+        let capabilities = json!({
+            "extensions": { TASKS_EXTENSION_ID: {} },
+            "logging": {},
+            "completions": {},
+            "prompts": { "listChanged": true },
+            "resources": { "listChanged": true, "subscribe": true },
+            "tools": tools,
+        });
+        let capabilities = ServerCapabilities::deserialize(capabilities).expect("these are capabilities");
         ServerConfig::new(capabilities).with_server_info(
             Implementation::new("nonet", env!("CARGO_PKG_VERSION"))
                 .with_title("Nonet")

@@ -7,11 +7,12 @@ use rmcp::{
     model::{
         ClientCapabilities, CompleteRequestParams, ErrorCode, GetPromptRequestParams, GetTaskParams,
         InitializeRequestParams, ProtocolVersion, ReadResourceRequestParams, SetLevelRequestParams,
-        SubscribeRequestParams, SubscriptionsListenRequestParams, TaskAckResult, UpdateTaskParams,
+        SubscribeRequestParams, SubscriptionsListenRequestParams, TASKS_EXTENSION_ID, TaskAckResult,
+        UpdateTaskParams,
     },
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     NonetServer,
@@ -66,7 +67,8 @@ fn needs_tasks(context: &RequestContext) -> Result<(), ErrorData> {
     match context.client_capabilities().is_some_and(|can| can.supports_tasks()) {
         true => Ok(()),
         false => {
-            let needed = ClientCapabilities::builder().enable_tasks().build();
+            let mut needed = ClientCapabilities::default();
+            needed.extensions = Some([(TASKS_EXTENSION_ID.to_owned(), Map::new())].into());
             Err(ErrorData::missing_required_client_capability(needed))
         }
     }

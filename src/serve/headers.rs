@@ -401,7 +401,9 @@ mod tests {
             (name.parse::<HeaderName>().expect("a name"), value.parse::<HeaderValue>().expect("a value"))
         };
         let mut headers = HeaderMap::new();
-        pairs.iter().map(pair).for_each(|(name, value)| drop(headers.append(name, value)));
+        for (name, value) in pairs.iter().map(pair) {
+            headers.append(name, value);
+        }
         headers
     }
 

@@ -1,96 +1,26 @@
-//! Workarounds for rmcp and oauth2: results that their types would change, and errors that only the wording or nesting
-//! distinguishes. Each wording has a test with the real error, which fails when a new version changes it.
+//! Workarounds for rmcp and oauth2: errors that only the wording or nesting distinguishes. Each wording has a test with the
+//! real error, which fails when a new version changes it.
 
 use std::error::Error;
 
-use bytes::Bytes;
 use http::StatusCode;
 use reqwest::Url;
 use rmcp::{
-    model::{ErrorData, JsonRpcMessage, MetaObject, RequestId, ServerJsonRpcMessage},
+    model::{ErrorData, JsonRpcMessage, RequestId, ServerJsonRpcMessage},
     transport::{
         auth::{AuthError, WWWAuthenticateParams},
         streamable_http_client::{AuthRequiredError, InsufficientScopeError, StreamableHttpError},
     },
 };
 
-use serde::Deserialize;
-use serde_json::{Map, Value, value::RawValue};
-
 use super::http::{HttpFault, said};
 
-/// The key for a verbatim result on its way through rmcp's types, which drop unknown fields.
-pub const VERBATIM: &str = "nonet/verbatim";
-/// The text of rmcp's server for a body that is not JSON-RPC, with the status 415.
-const UNREADABLE_BODY: &[u8] = b"fail to deserialize request body";
-/// The text of rmcp's server for a session whose record is unavailable, with the status 500.
-const UNRESTORED: &[u8] = b"Encounter an error when restore session";
 /// The text of oauth2 for an error from the sign-in server (RFC 6749, section 5.2).
 const OAUTH_ANSWER: &str = "Server returned error response";
 /// Such errors that are temporary.
 const PASSING: [&str; 3] = ["temporarily_unavailable", "server_error", "slow_down"];
 /// The text of rmcp for an address that it refuses to send to.
 const PRIVATE_ADDRESS: &str = "address not allowed";
-
-/// Returns the `_meta` that carries a result.
-pub fn carry(result: Value) -> MetaObject {
-    MetaObject(Map::from_iter([(VERBATIM.to_string(), result)]))
-}
-
-/// Returns the `_meta` that carries a result given as JSON.
-pub fn carry_json(json: Vec<u8>) -> MetaObject {
-    // JSON is UTF-8.
-    carry(Value::String(String::from_utf8_lossy(&json).into_owned()))
-}
-
-/// Returns an event of rmcp's server, which writes each as one frame, with a verbatim result unwrapped.
-pub fn without_carrier(event: Bytes) -> Bytes {
-    #[derive(Deserialize)]
-    struct CarriedAnswer<'a> {
-        #[serde(borrow)]
-        id: &'a RawValue,
-        #[serde(borrow)]
-        result: Carrier<'a>,
-    }
-    #[derive(Deserialize)]
-    struct Carrier<'a> {
-        #[serde(rename = "_meta", borrow)]
-        meta: Meta<'a>,
-    }
-    #[derive(Deserialize)]
-    struct Meta<'a> {
-        #[serde(rename = "nonet/verbatim", borrow)]
-        verbatim: &'a RawValue,
-    }
-    let Ok(text) = std::str::from_utf8(&event) else { return event };
-    if !text.contains(VERBATIM) {
-        return event;
-    }
-    let mut out = String::with_capacity(text.len());
-    for line in text.split_inclusive('\n') {
-        let data = line.strip_prefix("data:").map(str::trim);
-        match data.and_then(|data| serde_json::from_str::<CarriedAnswer<'_>>(data).ok()) {
-            Some(CarriedAnswer { id, result: Carrier { meta: Meta { verbatim } } }) => {
-                // A result is never a string, so this is a result's JSON.
-                let json = serde_json::from_str::<String>(verbatim.get()).ok();
-                let verbatim = json.as_deref().unwrap_or(verbatim.get());
-                out.push_str(&format!("data: {{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{verbatim}}}\n"));
-            }
-            None => out.push_str(line),
-        }
-    }
-    Bytes::from(out)
-}
-
-/// Returns whether an answer of rmcp's server means that a request's body is not JSON-RPC.
-pub fn is_unreadable_body(status: StatusCode, body: &[u8]) -> bool {
-    status == StatusCode::UNSUPPORTED_MEDIA_TYPE && body.starts_with(UNREADABLE_BODY)
-}
-
-/// Returns whether an answer of rmcp's server means that a session's record was unavailable.
-pub fn is_unrestored(status: StatusCode, body: &[u8]) -> bool {
-    status == StatusCode::INTERNAL_SERVER_ERROR && body.starts_with(UNRESTORED)
-}
 
 /// Returns whether a failure is an answer of the sign-in server that a retry does not change.
 pub fn is_refused_for_good(error: &AuthError) -> bool {
@@ -189,105 +119,13 @@ pub fn discover_refused(status: StatusCode, body: &[u8], id: RequestId) -> Optio
 #[cfg(test)]
 mod tests {
     use axum::{Router, http::header::CONTENT_TYPE, routing::any};
-    use rmcp::{
-        ServerHandler,
-        transport::{
-            StreamableHttpService,
-            auth::{
-                AuthorizationManager, AuthorizationMetadata, CredentialStore, InMemoryCredentialStore,
-                OAuthClientConfig, StoredCredentials,
-            },
-            streamable_http_server::session::local::LocalSessionManager,
-        },
+    use rmcp::transport::auth::{
+        AuthorizationManager, AuthorizationMetadata, CredentialStore, InMemoryCredentialStore,
+        OAuthClientConfig, StoredCredentials,
     };
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
-
-    #[test]
-    fn carriers_are_opened_and_nothing_else_is_touched() {
-        let check = |event: &str, expected: &str| {
-            assert_eq!(without_carrier(Bytes::from(event.to_string())), expected.as_bytes());
-        };
-        check(
-            "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[],\"_meta\":{\"nonet/verbatim\":{\"x\": [1, {}]}}}}\n\n",
-            "id: 4\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\": [1, {}]}}\n\n",
-        );
-        check(
-            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"_meta\":{\"nonet/verbatim\":\"{\\\"x\\\":1e400}\"}}}\n\n",
-            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"x\":1e400}}\n\n",
-        );
-        for other in [
-            "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"content\":[\"nonet/verbatim\"]}}\n\n",
-            "data: {\"method\":\"notifications/progress\",\"params\":{}}\n\n",
-            ": keep-alive\n\n",
-        ] {
-            check(other, other);
-        }
-    }
-
-    #[tokio::test]
-    async fn the_server_of_rmcp_says_of_a_body_that_it_is_unreadable() {
-        use http_body_util::{BodyExt, Full};
-        struct Plain;
-        impl ServerHandler for Plain {}
-        let service = StreamableHttpService::new(
-            || Ok(Plain),
-            std::sync::Arc::<LocalSessionManager>::default(),
-            Default::default(),
-        );
-        let check = async |body: &'static str| {
-            let request = http::Request::post("http://localhost/mcp")
-                .header("host", "localhost")
-                .header("accept", "application/json, text/event-stream")
-                .header(CONTENT_TYPE, "application/json")
-                .body(Full::new(Bytes::from_static(body.as_bytes())))
-                .expect("a request");
-            let (parts, body) = service.handle(request).await.into_parts();
-            let body = body.collect().await.expect("a body").to_bytes();
-            assert!(is_unreadable_body(parts.status, &body), "{}: {body:?}", parts.status);
-        };
-        check("{\"jsonrpc\":").await;
-        check("[]").await;
-    }
-
-    #[tokio::test]
-    async fn the_server_of_rmcp_says_of_a_session_that_its_record_was_not_to_be_had() {
-        use http_body_util::{BodyExt, Full};
-        use rmcp::transport::streamable_http_server::session::{
-            SessionState, SessionStore, SessionStoreError,
-        };
-        struct Plain;
-        impl ServerHandler for Plain {}
-        struct Away;
-        #[async_trait::async_trait]
-        impl SessionStore for Away {
-            async fn load(&self, _: &str) -> Result<Option<SessionState>, SessionStoreError> {
-                Err("away".into())
-            }
-            async fn store(&self, _: &str, _: &SessionState) -> Result<(), SessionStoreError> {
-                Ok(())
-            }
-            async fn delete(&self, _: &str) -> Result<(), SessionStoreError> {
-                Ok(())
-            }
-        }
-        let mut config = rmcp::transport::StreamableHttpServerConfig::default();
-        config.session_store = Some(std::sync::Arc::new(Away));
-        let sessions = std::sync::Arc::<LocalSessionManager>::default();
-        let service = StreamableHttpService::new(|| Ok(Plain), sessions, config);
-        let request = http::Request::post("http://localhost/mcp")
-            .header("host", "localhost")
-            .header("accept", "application/json, text/event-stream")
-            .header(CONTENT_TYPE, "application/json")
-            .header("mcp-session-id", "1")
-            .header("mcp-protocol-version", "2025-06-18")
-            .body(Full::new(Bytes::from_static(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}")))
-            .expect("a request");
-        let (parts, body) = service.handle(request).await.into_parts();
-        let body = body.collect().await.expect("a body").to_bytes();
-        assert!(is_unrestored(parts.status, &body), "{}: {body:?}", parts.status);
-    }
 
     /// Returns the error for a renewal that the sign-in server answers like this.
     async fn renewal(status: StatusCode, answer: Value) -> AuthError {

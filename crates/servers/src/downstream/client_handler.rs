@@ -8,14 +8,14 @@ use rmcp::{
     handler::client::ClientHandler,
     model::{
         ClientCapabilities, ClientConfig, CreateMessageRequestParams, CreateMessageResult,
-        ElicitRequestParams, ElicitResult, ErrorData, FormElicitationCapability, Implementation,
-        ListRootsResult, LoggingMessageNotificationParam, ProtocolVersion, ResourceUpdatedNotificationParam,
-        UrlElicitationCapability,
+        ElicitRequestParams, ElicitResult, ErrorData, Implementation, ListRootsResult,
+        LoggingMessageNotificationParam, ProtocolVersion, ResourceUpdatedNotificationParam,
+        TASKS_EXTENSION_ID,
     },
     service::{NotificationContext, RequestContext},
 };
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use super::{
@@ -40,19 +40,14 @@ impl McpServer {
 pub(super) fn client_config() -> ClientConfig {
     // Nonet follows servers' tasks. A server's request goes to the client of the call, and is declined on its behalf if the
     // client cannot answer; in the stateless era each call declares its client's capabilities.
-    let mut capabilities = ClientCapabilities::builder()
-        .enable_tasks()
-        .enable_roots()
-        .enable_sampling()
-        .enable_sampling_tools()
-        .enable_elicitation()
-        .build();
-    if let Some(elicitation) = &mut capabilities.elicitation {
-        elicitation.form = Some(FormElicitationCapability::default());
-        elicitation.url = Some(UrlElicitationCapability::default());
-    }
+    let capabilities = json!({
+        "extensions": { TASKS_EXTENSION_ID: {} },
+        "roots": {},
+        "sampling": { "tools": {} },
+        "elicitation": { "form": {}, "url": {} },
+    });
     ClientConfig::new(
-        capabilities,
+        ClientCapabilities::deserialize(capabilities).expect("these are capabilities"),
         Implementation::new("nonet", env!("CARGO_PKG_VERSION")).with_title("Nonet MCP gateway"),
     )
     .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
