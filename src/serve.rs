@@ -27,6 +27,7 @@ mod peer;
 mod prompts_resources;
 mod relays;
 mod request;
+mod session;
 #[cfg(unix)]
 mod shared;
 mod streams;
@@ -90,7 +91,8 @@ use self::{
     in_flight::{AskRoute, ClientChannels, InFlightRequest, LogThreshold, ParkedRequests, RequestOutcome},
     list_changes::AnnouncedLists,
     peer::{ClientPeer, ClientWay},
-    request::RequestContext,
+    request::{RequestBody, RequestContext},
+    session::{Answered, Handler},
     unused_sessions::SessionPlace,
 };
 
@@ -474,6 +476,20 @@ fn token_of(context: &RequestContext) -> Option<KnownToken> {
     context.beside.get::<KnownToken>().cloned()
 }
 
+impl Handler for NonetServer {
+    async fn handle(&self, request: RequestBody, context: &RequestContext) -> Answered {
+        self.answer(request, context).await
+    }
+
+    fn initialized(&self, peer: &Arc<ClientPeer>) {
+        self.announce(peer);
+    }
+
+    fn ended(&self) {
+        self.ended.cancel();
+    }
+}
+
 impl NonetServer {
     /// Returns the result of a handshake without instructions, in the version that both know: the client's own, or the newest
     /// one with a handshake.
@@ -662,7 +678,7 @@ impl NonetServer {
     }
 
     /// Begins to announce notices and changed lists to a client whose handshake is complete.
-    fn initialized(&self, peer: &Arc<ClientPeer>) {
+    fn announce(&self, peer: &Arc<ClientPeer>) {
         if self.is_announcing.swap(true, Ordering::Relaxed) {
             return;
         }

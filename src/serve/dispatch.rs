@@ -85,7 +85,7 @@ fn plain(result: Value) -> CallReply {
 
 impl NonetServer {
     /// Answers a request that [`check`] has admitted.
-    pub(super) async fn handle(
+    pub(super) async fn answer(
         &self,
         request: RequestBody,
         context: &RequestContext,

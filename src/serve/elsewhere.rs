@@ -27,10 +27,6 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The longest event that is checked for being the answer. A longer one counts as the answer.
 const MOST_LOOKED_AT: usize = 1 << 20;
 
-/// Marks an answer of another replica, which has its final form.
-#[derive(Clone, Copy)]
-pub(super) struct ReplicaAnswer;
-
 /// A request with its complete body.
 pub(super) struct BufferedRequest<'a> {
     pub parts: &'a Parts,
@@ -134,7 +130,6 @@ async fn send(
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = headers;
-    response.extensions_mut().insert(ReplicaAnswer);
     Ok(response)
 }
 

@@ -52,6 +52,13 @@ pub(super) fn refused(status: StatusCode, why: impl Into<Body>) -> Response {
     response
 }
 
+/// Returns a response without a body.
+pub(super) fn empty(status: StatusCode) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
 /// Returns a response with a JSON-RPC error.
 pub(super) fn failed(status: StatusCode, id: Option<&RequestId>, error: &ErrorData) -> Response {
     let id = id.and_then(|id| serde_json::to_string(id).ok()).unwrap_or_else(|| "null".into());

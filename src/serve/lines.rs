@@ -4,7 +4,6 @@
 use std::{
     collections::HashMap,
     sync::Arc,
-    task::Poll,
     time::{Duration, Instant},
 };
 
@@ -19,11 +18,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    NonetServer,
     calls::{self, CallReply},
     dispatch,
     peer::{ClientPeer, ClientWay},
     request::{ClientMessage, ClientRequest, RequestBody, RequestContext, TaskWish},
+    session::Handler,
 };
 
 /// The JSON-RPC error code for an unusable answer.
@@ -82,8 +81,8 @@ enum Lifecycle {
 }
 
 /// One client over lines.
-struct LineClient<W> {
-    server: Arc<NonetServer>,
+struct LineClient<W, H> {
+    handler: Arc<H>,
     peer: Arc<ClientPeer>,
     writer: LineWriter<W>,
     unanswered: Arc<UnansweredRequests>,
@@ -94,8 +93,8 @@ struct LineClient<W> {
 }
 
 /// Serves one client until it leaves or `stop` is cancelled. Calls `greeted` once the client has chosen its era.
-pub(super) async fn serve<R, W>(
-    server: NonetServer,
+pub(super) async fn serve<R, W, H>(
+    handler: H,
     lines: LineReader<R>,
     writer: W,
     limits: Limits,
@@ -104,10 +103,11 @@ pub(super) async fn serve<R, W>(
 ) where
     R: AsyncRead + Unpin + Send + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
+    H: Handler,
 {
     let writer = LineWriter::new(writer, limits.unread);
     let mut client = LineClient {
-        server: Arc::new(server),
+        handler: Arc::new(handler),
         peer: ClientPeer::new(writer.clone()),
         writer: writer.clone(),
         unanswered: Arc::default(),
@@ -128,32 +128,20 @@ pub(super) async fn serve<R, W>(
         {
             greeted();
         }
-        give_way().await;
+        // Gives the writers their turn in a burst.
+        tokio::task::consume_budget().await;
     };
     client.drain(left.map_or(DRAIN_STOPPED, |left| DRAIN.saturating_sub(left.elapsed()))).await;
 }
 
-/// Lets the tasks that are ready run first: requests begin in the order in which they came, and writers get their turn in a burst.
-async fn give_way() {
-    let mut has_waited = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
-impl<W: AsyncWrite + Unpin + Send + 'static> LineClient<W> {
+impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
     async fn take(&mut self, message: ClientMessage) {
         match message {
             ClientMessage::Request(request) => self.begin(*request).await,
             ClientMessage::Cancelled(id) => {
                 self.unanswered.end(&id);
             }
-            ClientMessage::Initialized => self.server.initialized(&self.peer),
+            ClientMessage::Initialized => self.handler.initialized(&self.peer),
             ClientMessage::Answer(id, answer) => self.peer.answered(&id, answer),
             ClientMessage::Other => {}
         }
@@ -191,11 +179,10 @@ impl<W: AsyncWrite + Unpin + Send + 'static> LineClient<W> {
             self.lifecycle = Lifecycle::Inline;
         }
         self.unanswered.begin(context.id.clone(), cancel);
-        let (server, unanswered, writer) =
-            (self.server.clone(), self.unanswered.clone(), self.writer.clone());
-        let answering = async move {
-            // Boxed, so that the task, which is copied several times before it runs, is small.
-            let answered = Box::pin(server.handle(body, &context)).await;
+        let (handler, unanswered, writer) =
+            (self.handler.clone(), self.unanswered.clone(), self.writer.clone());
+        let mut answering = Box::pin(async move {
+            let answered = handler.handle(body, &context).await;
             let is_done = answered.is_ok();
             let id = &context.id;
             if !unanswered.end(id) {
@@ -206,15 +193,15 @@ impl<W: AsyncWrite + Unpin + Send + 'static> LineClient<W> {
                 tracing::error!(%id, %error, "an answer was not written");
             }
             is_done
-        };
-        match opens_session {
+        });
+        if opens_session {
             // What follows depends on the handshake.
-            true => {
-                if answering.await {
-                    self.lifecycle = Lifecycle::Handshake;
-                }
+            if answering.await {
+                self.lifecycle = Lifecycle::Handshake;
             }
-            false => drop(self.tasks.spawn(answering)),
+        } else if futures::poll!(&mut answering).is_pending() {
+            // Polled once before it becomes a task: requests begin in the order in which they came.
+            self.tasks.spawn(answering);
         }
     }
 
