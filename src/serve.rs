@@ -1,7 +1,6 @@
 //! Nonet as an MCP server: one handler behind stdio and streamable HTTP.
 //!
-//! A transport ([`lines`], [`http`]) reads messages into requests ([`request`]), which [`dispatch`] turns into operations of the
-//! gateway. Results go out as their servers wrote them. rmcp has the types of the protocol.
+//! [`nonet_peer`] speaks the protocol; [`dispatch`] turns its requests into operations of the gateway.
 
 // Logging is deprecated in the newest revision (SEP-2577); clients of older ones still want it.
 #![allow(deprecated)]
@@ -13,24 +12,18 @@ mod dispatch;
 mod door;
 mod elsewhere;
 mod forwarded;
-mod headers;
 mod http;
 
 mod in_flight;
 mod inquiries;
-mod lines;
 mod list_changes;
 mod listen;
 mod neighbours;
 mod page;
-mod peer;
 mod prompts_resources;
 mod relays;
-mod request;
-mod session;
 #[cfg(unix)]
 mod shared;
-mod streams;
 mod subscriptions;
 mod tasks;
 mod unused_sessions;
@@ -56,6 +49,13 @@ use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
     quotas::{Account, QuotaExceeded},
     trace,
+};
+use nonet_peer::{
+    Answered, Handler,
+    client::{ClientPeer, ClientWay},
+    lines,
+    reply::Reply,
+    request::{RequestBody, RequestContext},
 };
 use nonet_servers::downstream::LogLevel;
 use nonet_state::session::{Caller, Session, TaskMode};
@@ -86,13 +86,10 @@ use tokio_util::{
 pub use user_page::UserPage;
 
 use self::{
-    calls::{CallAsTask, CallReply},
+    calls::CallAsTask,
     carried::GoesOn,
     in_flight::{AskRoute, ClientChannels, InFlightRequest, LogThreshold, ParkedRequests, RequestOutcome},
     list_changes::AnnouncedLists,
-    peer::{ClientPeer, ClientWay},
-    request::{RequestBody, RequestContext},
-    session::{Answered, Handler},
     unused_sessions::SessionPlace,
 };
 
@@ -313,7 +310,7 @@ impl NonetServer {
     /// Returns the minimum level of log messages that a client gets about its request.
     fn log_level_for(&self, context: &RequestContext, stateless: bool) -> Option<LogLevel> {
         match stateless {
-            true => context.log_level(),
+            true => context.meta.log_level().map(Into::into),
             false => Some(self.log_level.get()),
         }
     }
@@ -598,7 +595,7 @@ impl NonetServer {
         &self,
         request: GetPromptRequestParams,
         context: &RequestContext,
-    ) -> Result<CallReply, ErrorData> {
+    ) -> Result<Reply, ErrorData> {
         let (name, arguments) = (request.name, request.arguments.unwrap_or_default());
         let what = format!("prompts/get {name}");
         let get = |gateway: Arc<Gateway>, caller| async move {
@@ -606,10 +603,8 @@ impl NonetServer {
         };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, context, get).await? {
-            Ok(prompt) => {
-                CallReply::Verbatim(prompts_resources::prompt(prompt, context.is_stateless())?.into())
-            }
-            Err(asked) => CallReply::Asks(asked),
+            Ok(prompt) => Reply::Verbatim(prompts_resources::prompt(prompt, context.is_stateless())?.into()),
+            Err(asked) => Reply::Asks(asked),
         })
     }
 
@@ -635,16 +630,16 @@ impl NonetServer {
         &self,
         request: ReadResourceRequestParams,
         context: &RequestContext,
-    ) -> Result<CallReply, ErrorData> {
+    ) -> Result<Reply, ErrorData> {
         let uri = request.uri;
         let what = format!("resources/read {uri}");
         let read = |gateway: Arc<Gateway>, caller| async move { gateway.read_resource(&caller, &uri).await };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, context, read).await? {
             Ok(resource) => {
-                CallReply::Verbatim(prompts_resources::resource(resource, context.is_stateless())?.into())
+                Reply::Verbatim(prompts_resources::resource(resource, context.is_stateless())?.into())
             }
-            Err(asked) => CallReply::Asks(asked),
+            Err(asked) => Reply::Asks(asked),
         })
     }
 

@@ -10,6 +10,7 @@ use std::{
 
 use dashmap::DashMap;
 use nonet_parts::cluster::Cluster;
+use nonet_peer::request::RequestContext;
 use nonet_servers::downstream::LogLevel;
 use nonet_state::session::CarriedSession;
 use nonet_store::{SessionHolder, StoreError};
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{NonetServer, request::RequestContext};
+use super::NonetServer;
 
 /// How often the records of changed sessions are written.
 const WRITE: Duration = Duration::from_secs(1);

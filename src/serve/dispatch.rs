@@ -1,66 +1,23 @@
 //! From a request to its answer: which methods there are in which era, and what answers them.
 
-use nonet_base::text::clip;
 use nonet_core::inquiry;
+use nonet_peer::{
+    eras::{LISTEN, unknown_method},
+    reply::Reply,
+    request::{RequestBody, RequestContext, RequestParams},
+};
 use rmcp::{
     ErrorData,
     model::{
         ClientCapabilities, CompleteRequestParams, ErrorCode, GetPromptRequestParams, GetTaskParams,
-        InitializeRequestParams, ProtocolVersion, ReadResourceRequestParams, SetLevelRequestParams,
-        SubscribeRequestParams, SubscriptionsListenRequestParams, TASKS_EXTENSION_ID, TaskAckResult,
-        UpdateTaskParams,
+        InitializeRequestParams, ReadResourceRequestParams, SetLevelRequestParams, SubscribeRequestParams,
+        SubscriptionsListenRequestParams, TASKS_EXTENSION_ID, TaskAckResult, UpdateTaskParams,
     },
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{
-    NonetServer,
-    calls::CallReply,
-    request::{ClientRequest, RequestBody, RequestContext, RequestParams},
-    tasks,
-};
-
-/// The methods of the handshake's era only.
-const OF_SESSIONS: [&str; 3] = ["ping", "resources/subscribe", "resources/unsubscribe"];
-const LISTEN: &str = "subscriptions/listen";
-
-/// Refuses a request whose metadata is not what its era wants, or whose method its era does not have.
-pub(super) fn check(method: &str, context: &RequestContext) -> Result<(), ErrorData> {
-    // Most requests of a session say nothing.
-    if !context.is_inline && context.meta.0.0.is_empty() && !matches!(method, LISTEN | "server/discover") {
-        return Ok(());
-    }
-    let version = context.meta.protocol_version().filter(|_| method != "initialize");
-    if let Some(version) = &version
-        && !ProtocolVersion::KNOWN_VERSIONS.contains(version)
-    {
-        let known = ProtocolVersion::KNOWN_VERSIONS;
-        return Err(ErrorData::unsupported_protocol_version(version.clone(), known));
-    }
-    let is_complete = method != "initialize"
-        && (method == "server/discover"
-            || context.is_inline && !(method == "ping" && version.is_none())
-            || version.as_ref().is_some_and(|version| !version.has_initialize()));
-    if is_complete {
-        let missing = context.meta.missing_required_keys(&ProtocolVersion::V_2026_07_28);
-        if !missing.is_empty() {
-            let message =
-                format!("request _meta is missing or has malformed required fields: {}", missing.join(", "));
-            return Err(ErrorData::invalid_params(message, None));
-        }
-    }
-    let is_of_sessions = !is_complete && version.is_none_or(|version| version.has_initialize());
-    match (OF_SESSIONS.contains(&method), method == LISTEN) {
-        (true, _) if !is_of_sessions => Err(unknown(method)),
-        (_, true) if is_of_sessions => Err(unknown(method)),
-        _ => Ok(()),
-    }
-}
-
-fn unknown(method: &str) -> ErrorData {
-    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, clip(method, 200), None)
-}
+use super::{NonetServer, tasks};
 
 /// Refuses a request about tasks of a client that has not declared them.
 fn needs_tasks(context: &RequestContext) -> Result<(), ErrorData> {
@@ -75,12 +32,12 @@ fn needs_tasks(context: &RequestContext) -> Result<(), ErrorData> {
 }
 
 /// Returns a result of rmcp's types.
-fn typed(result: impl Serialize) -> CallReply {
+fn typed(result: impl Serialize) -> Reply {
     plain(serde_json::to_value(result).expect("its types are JSON"))
 }
 
-fn plain(result: Value) -> CallReply {
-    CallReply::Verbatim(result.into())
+fn plain(result: Value) -> Reply {
+    Reply::Verbatim(result.into())
 }
 
 impl NonetServer {
@@ -89,10 +46,10 @@ impl NonetServer {
         &self,
         request: RequestBody,
         context: &RequestContext,
-    ) -> Result<CallReply, ErrorData> {
+    ) -> Result<Reply, ErrorData> {
         let answer = match request {
             RequestBody::Call(call, _) => return self.call(call, context).await,
-            RequestBody::Invalid(why) => return Err(RequestBody::unreadable(&why)),
+            RequestBody::Invalid(error) => return Err(error),
             // Boxed: calls are what happens most.
             RequestBody::Other(params) => Box::pin(self.handle_other(params, context)).await,
         };
@@ -108,7 +65,7 @@ impl NonetServer {
         &self,
         params: RequestParams,
         context: &RequestContext,
-    ) -> Result<CallReply, ErrorData> {
+    ) -> Result<Reply, ErrorData> {
         let empty = || plain(json!({}));
         match &*params.method {
             "initialize" => {
@@ -151,21 +108,17 @@ impl NonetServer {
             }
             method if method.starts_with("tasks/") => self.handle_task(params, context).await,
             inquiry::METHOD => self.inquire(params.parse()?, context).await.map(plain),
-            method => Err(unknown(method)),
+            method => Err(unknown_method(method)),
         }
     }
 
     /// Answers a request about tasks: in the form of 2025-11-25 on a connection with both directions, else in the extension's.
-    async fn handle_task(
-        &self,
-        params: RequestParams,
-        context: &RequestContext,
-    ) -> Result<CallReply, ErrorData> {
+    async fn handle_task(&self, params: RequestParams, context: &RequestContext) -> Result<Reply, ErrorData> {
         let method = params.method.clone();
         if !self.http && !context.is_stateless() {
             let id = params.parse::<tasks::SessionTask>()?.task_id;
             let answer = tasks::session_request(&self.gateway, || self.who(context), &method, &id).await;
-            return answer.unwrap_or_else(|| Err(unknown(&method))).map(plain);
+            return answer.unwrap_or_else(|| Err(unknown_method(&method))).map(plain);
         }
         let who = || self.who(context);
         match &*method {
@@ -186,17 +139,7 @@ impl NonetServer {
                 tasks::cancel(&self.gateway, &who(), &id).await?;
                 Ok(typed(TaskAckResult::new()))
             }
-            method => Err(unknown(method)),
-        }
-    }
-}
-
-impl ClientRequest {
-    /// Returns the version that the client proposes, if the request opens a session.
-    pub(super) fn proposed_version(&self) -> Option<&str> {
-        match &self.body {
-            RequestBody::Other(params) if &*params.method == "initialize" => params.text("protocolVersion"),
-            _ => None,
+            method => Err(unknown_method(method)),
         }
     }
 }

@@ -11,6 +11,14 @@ use http::{Method, StatusCode, header::RETRY_AFTER, request::Parts};
 use nonet_core::Gateway;
 use nonet_meta as meta;
 use nonet_parts::quotas::{Account, QuotaExceeded, RETRY_SESSION};
+use nonet_peer::{
+    Handler,
+    client::{ClientPeer, ClientWay},
+    eras, headers, reply,
+    request::{ClientMessage, ClientRequest, RequestContext, TaskWish},
+    session::{HttpSession, answer_stateless},
+    streams::EventStream,
+};
 use nonet_text::fault::Fault;
 use nonet_wire::{Message, off_thread};
 use rmcp::{
@@ -22,14 +30,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NonetServer, RATE_LIMITED, RequestAccount, calls,
+    NonetServer, RATE_LIMITED, RequestAccount,
     carried::{CarriedSessions, GoesOn},
-    dispatch, elsewhere, headers,
+    elsewhere,
     in_flight::ParkedRequests,
-    peer::{ClientPeer, ClientWay},
-    request::{ClientMessage, ClientRequest, RequestContext, TaskWish},
-    session::{Handler, HttpSession, answer_stateless},
-    streams::EventStream,
     unused_sessions::UnusedSessions,
 };
 
@@ -205,7 +209,7 @@ impl Door {
             wants_task: TaskWish::default(),
             is_inline: true,
         };
-        if let Err(error) = dispatch::check(body.method(), &context) {
+        if let Err(error) = eras::check(body.method(), &context) {
             let status = headers::status_of(&error, is_malformed);
             return Ok(headers::failed(status, Some(&context.id), &error));
         }
@@ -231,7 +235,7 @@ impl Door {
         let session = HttpSession::new(self.server(), &self.end);
         let (request, answered) = session.open(parts.extensions, request).await;
         let is_open = answered.is_ok();
-        let answer = calls::answer(&request, answered, b"").concat();
+        let answer = reply::message(&request, answered, b"").concat();
         let mut response = headers::in_json(StatusCode::OK, answer);
         if !is_open {
             return response;

@@ -20,6 +20,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use nonet_config::{Config, LimitSettings};
 use nonet_core::{Gateway, ServeMode};
 use nonet_parts::cluster::{Cluster, own_address};
+use nonet_peer::{headers, lines::of_client};
 use nonet_store::{
     Replica,
     doors::{self, DoorPort},
@@ -37,9 +38,8 @@ use super::{
     access::{self, Access, AccessDenied, Entrance, PeerIdentity},
     door::Door,
     elsewhere::{self, BufferedRequest},
-    headers::{self, is_allowed_host},
-    lines::of_client,
-    listen, offer_page, page, relays,
+    listen::{self, InboundConnection},
+    offer_page, page, relays,
 };
 
 /// How long open requests may take to end after the gateway is asked to stop.
@@ -110,7 +110,7 @@ pub async fn serve_http(
     offer_page(&gateway, ServeMode::Http);
     let beside = page::router(&gateway, entrance, token).layer(axum::middleware::from_fn(
         move |request: Request, next: Next| {
-            let allowed = is_allowed_host(request.headers(), request.extensions(), &hosts);
+            let allowed = is_allowed_host(&request, &hosts);
             async move { if allowed { next.run(request).await } else { wrong_host() } }
         },
     ));
@@ -196,6 +196,11 @@ pub(super) fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String>
     }
     hosts.extend(more.iter().cloned());
     hosts
+}
+
+/// Returns whether a request names a host that it may name.
+pub(super) fn is_allowed_host(request: &Request, hosts: &[String]) -> bool {
+    headers::is_allowed_host(request.headers(), InboundConnection::local(request.extensions()), hosts)
 }
 
 pub(super) fn wrong_host() -> Response {
@@ -424,7 +429,11 @@ impl ForwardTarget<'_> {
             };
         }
         if !elsewhere::is_of_mcp(&parts.method)
-            || !headers::is_allowed_host(&parts.headers, &parts.extensions, self.hosts)
+            || !headers::is_allowed_host(
+                &parts.headers,
+                InboundConnection::local(&parts.extensions),
+                self.hosts,
+            )
         {
             return None;
         }

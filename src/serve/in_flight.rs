@@ -15,6 +15,7 @@ use nonet_parts::{
     jobs,
     quotas::{Account, QuotaPlace},
 };
+use nonet_peer::{client::ClientWay, request::RequestContext};
 use nonet_servers::downstream::{
     ClientChannel, ClientMessage, InputReplies, InputRequests, LogLevel, QuestionBoard, TakenRequests,
 };
@@ -32,8 +33,6 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
-
-use super::{peer::ClientWay, request::RequestContext};
 
 /// The maximum number of one call's progress notifications queued for its client.
 const PROGRESS_QUEUE: usize = 4_096;

@@ -1,10 +1,11 @@
 //! The request of Nonet's own command line ([`METHOD`](nonet_core::inquiry::METHOD)).
 
 use nonet_core::inquiry::Inquiry;
+use nonet_peer::request::RequestContext;
 use rmcp::ErrorData;
 use serde_json::{Value, json};
 
-use super::{NonetServer, request::RequestContext};
+use super::NonetServer;
 
 impl NonetServer {
     /// Answers the command line with its session's profile: `{answer}` or `{fault}`.

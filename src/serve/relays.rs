@@ -14,6 +14,15 @@ use dashmap::DashMap;
 use http::{Method, StatusCode};
 use nonet_base::json::set_member;
 use nonet_core::{Gateway, RELAYS};
+use nonet_peer::{
+    Answered, Handler,
+    client::{ClientPeer, ClientWay},
+    eras::unknown_method,
+    headers,
+    reply::Reply,
+    request::{ClientMessage, RequestBody, RequestContext, RequestParams},
+    session::HttpSession,
+};
 use nonet_servers::{
     catalog::Listing,
     downstream::{
@@ -26,7 +35,7 @@ use nonet_wire::{self as wire, Message, SizeLimit, off_thread};
 use parking_lot::Mutex;
 use rmcp::{
     ErrorData,
-    model::{ErrorCode, GetPromptRequestParams, ReadResourceRequestParams},
+    model::{GetPromptRequestParams, ReadResourceRequestParams},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -36,16 +45,7 @@ use tokio::{
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::{
-    calls::CallReply,
-    elsewhere, headers,
-    http::within_bounds,
-    listen,
-    peer::{ClientPeer, ClientWay},
-    request::{ClientMessage, RequestBody, RequestContext, RequestParams},
-    session::{Answered, Handler, HttpSession},
-    subscriptions::UPDATED,
-};
+use super::{elsewhere, http::within_bounds, listen, subscriptions::UPDATED};
 
 /// How long a replica waits for a program that is starting.
 const START: Duration = Duration::from_secs(50);
@@ -230,7 +230,7 @@ impl Handler for Relay {
             RequestBody::Other(params) => params,
             body => return Err(unknown_method(body.method())),
         };
-        let empty = || Ok(CallReply::Verbatim(json!({}).into()));
+        let empty = || Ok(Reply::Verbatim(json!({}).into()));
         match &*params.method {
             "ping" => empty(),
             "tools/list" => self.0.page("tools", params),
@@ -287,10 +287,6 @@ impl Handler for Relay {
         self.0.ended.cancel();
         self.0.followed.lock().clear();
     }
-}
-
-fn unknown_method(method: &str) -> ErrorData {
-    ErrorData::new(ErrorCode::METHOD_NOT_FOUND, format!("unknown method `{method}`"), None)
 }
 
 impl Relay {
@@ -371,7 +367,7 @@ impl RelayState {
             self.pass_on(message, way).await;
         }
         match answer {
-            Ok(result) => Ok(CallReply::Verbatim(result)),
+            Ok(result) => Ok(Reply::Verbatim(result)),
             Err(CallError::Rpc(error)) => Err(error),
             Err(error) => {
                 // Neither replica knows whether the call ran, so it gets no answer.
@@ -424,7 +420,7 @@ impl RelayState {
         if end < entries.len() {
             page["nextCursor"] = json!(end.to_string());
         }
-        Ok(CallReply::Verbatim(page.into()))
+        Ok(Reply::Verbatim(page.into()))
     }
 }
 
@@ -457,7 +453,7 @@ async fn call(
             let arguments = call.arguments.unwrap_or_default();
             connection.call_for_replica(call.name.into(), arguments, as_task.0, control).await
         }
-        RequestBody::Invalid(why) => Err(CallError::Params(why)),
+        RequestBody::Invalid(error) => Err(unreadable(error)),
         RequestBody::Other(params) => match &*params.method {
             "prompts/get" => {
                 let prompt: GetPromptRequestParams = params.parse().map_err(unreadable)?;

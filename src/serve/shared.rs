@@ -10,6 +10,7 @@ use std::{
 };
 
 use nonet_core::{Gateway, ServeMode};
+use nonet_peer::lines;
 use nonet_store::shared::{self, Hello, START_LIMIT, SharedOwner, Welcome};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::task::TaskTracker;
@@ -17,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::{
     NonetServer, connect_soon,
     in_flight::ParkedRequests,
-    lines, offer_page,
+    offer_page,
     user_page::{PresenceCount, PresenceGuard, UserPage},
 };
 

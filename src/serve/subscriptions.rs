@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use nonet_base::json::set_member;
 use nonet_core::{FollowedResource, Gateway};
+use nonet_peer::request::RequestContext;
 use nonet_state::session::Caller;
 use rmcp::{ErrorData, model::SubscriptionFilter};
 use serde_json::{Value, json};
@@ -12,7 +13,6 @@ use tokio::{sync::mpsc, task::JoinSet};
 use super::{
     NonetServer,
     list_changes::{AnnouncedLists, ChangedLists},
-    request::RequestContext,
 };
 
 /// The maximum number of resource changes queued for a slow client.

@@ -22,8 +22,7 @@ use tokio::{
 };
 
 use super::{
-    headers::is_allowed_host,
-    http::{allowed_hosts, take_port, wrong_host},
+    http::{allowed_hosts, is_allowed_host, take_port, wrong_host},
     listen, page,
 };
 
@@ -140,7 +139,7 @@ impl UserPage {
         let (presence, opened) = (self.presence.clone(), self.opened.clone());
         let router = page::of_user(&self.gateway, &token).layer(axum::middleware::from_fn(
             move |request: Request, next: Next| {
-                let allowed = is_allowed_host(request.headers(), request.extensions(), &hosts);
+                let allowed = is_allowed_host(&request, &hosts);
                 let (presence, opened) = (presence.clone(), opened.clone());
                 async move {
                     let is_stream = request.uri().path() == STREAM;

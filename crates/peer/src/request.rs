@@ -1,7 +1,6 @@
 //! A message of a client, read: what it is, and a request's statements about its client and its rights.
 
 use http::Extensions;
-use nonet_servers::downstream::LogLevel;
 use nonet_wire::{Message, MessageKind};
 use rmcp::{
     ErrorData,
@@ -14,7 +13,7 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::peer::{ClientAnswer, ClientWay};
+use crate::client::{ClientAnswer, ClientWay};
 
 /// The name of a client that does not say its name.
 const UNNAMED: &str = "unknown";
@@ -22,7 +21,8 @@ const UNNAMED: &str = "unknown";
 const UNUSABLE: i32 = -32603;
 
 /// A message of a client.
-pub(super) enum ClientMessage {
+pub enum ClientMessage {
+    /// A request.
     Request(Box<ClientRequest>),
     /// Cancels a request.
     Cancelled(RequestId),
@@ -35,44 +35,50 @@ pub(super) enum ClientMessage {
 }
 
 /// A request, before anything is known about its client.
-pub(super) struct ClientRequest {
+pub struct ClientRequest {
+    /// Its id.
     pub id: RequestId,
+    /// The `_meta` of its params.
     pub meta: RequestMetaObject,
+    /// What it asks for.
     pub body: RequestBody,
 }
 
 /// What a request asks for.
-pub(super) enum RequestBody {
+pub enum RequestBody {
+    /// A call of a tool.
     Call(CallToolRequestParams, TaskWish),
+    /// Any other request.
     Other(RequestParams),
-    /// A call whose params cannot be read, and why.
-    Invalid(String),
+    /// A call whose params cannot be read, with its answer.
+    Invalid(ErrorData),
 }
 
 /// Whether the client of a call wants a task (`params.task`, 2025-11-25).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TaskWish(pub bool);
+pub struct TaskWish(pub bool);
 
 /// The method and the params of a request.
-pub(super) struct RequestParams {
+pub struct RequestParams {
+    /// The method.
     pub method: Box<str>,
     params: Option<Value>,
 }
 
 impl RequestParams {
     /// Parses the params.
-    pub(super) fn parse<T: DeserializeOwned>(self) -> Result<T, ErrorData> {
+    pub fn parse<T: DeserializeOwned>(self) -> Result<T, ErrorData> {
         serde_json::from_value(self.params.unwrap_or_else(|| Map::new().into()))
             .map_err(|error| invalid_params(&self.method, &error.to_string()))
     }
 
     /// Returns a param that is text.
-    pub(super) fn text(&self, name: &str) -> Option<&str> {
+    pub fn text(&self, name: &str) -> Option<&str> {
         self.params.as_ref()?.get(name)?.as_str()
     }
 
     /// Parses a cursor, the only param of lists.
-    pub(super) fn cursor(self) -> Result<Option<String>, ErrorData> {
+    pub fn cursor(self) -> Result<Option<String>, ErrorData> {
         #[derive(Deserialize)]
         struct Page {
             #[serde(default)]
@@ -88,7 +94,8 @@ fn invalid_params(method: &str, why: &str) -> ErrorData {
 }
 
 impl RequestBody {
-    pub(super) fn method(&self) -> &str {
+    /// Returns the method.
+    pub fn method(&self) -> &str {
         match self {
             Self::Call(..) | Self::Invalid(_) => "tools/call",
             Self::Other(params) => &params.method,
@@ -115,7 +122,7 @@ struct CallParams {
 
 impl ClientMessage {
     /// Reads a message within its limits. `Err` says why it is no message that JSON-RPC knows.
-    pub(super) fn of(message: &Message) -> Result<Self, String> {
+    pub fn of(message: &Message) -> Result<Self, String> {
         if !message.is_versioned() {
             return Err("`jsonrpc` has to be \"2.0\"".into());
         }
@@ -165,8 +172,8 @@ impl ClientRequest {
         let given = match serde_json::from_slice(message.params().unwrap_or(b"{}")) {
             Ok(given) => given,
             Err(error) => {
-                let (meta, body) = (RequestMetaObject::default(), RequestBody::Invalid(error.to_string()));
-                return Ok(Self { id, meta, body });
+                let body = RequestBody::Invalid(invalid_params("tools/call", &error.to_string()));
+                return Ok(Self { id, meta: RequestMetaObject::default(), body });
             }
         };
         let CallParams { name, arguments, meta, task, input_responses, request_state } = given;
@@ -191,22 +198,19 @@ fn answer_of(message: &Message) -> ClientAnswer {
     }
 }
 
-impl RequestBody {
-    /// Returns the error for a call that cannot be read.
-    pub(super) fn unreadable(why: &str) -> ErrorData {
-        invalid_params("tools/call", why)
-    }
-}
-
 /// A request's statements about its client and its rights, and the way back to it.
-pub(super) struct RequestContext {
+pub struct RequestContext {
+    /// The request's id.
     pub id: RequestId,
+    /// The `_meta` of its params.
     pub meta: RequestMetaObject,
     /// What the gateway has attached to a request over HTTP.
     pub beside: Extensions,
+    /// The way back to the client.
     pub way: ClientWay,
-    /// Cancels it.
+    /// Cancels the request.
     pub cancel: CancellationToken,
+    /// Whether its client wants a task.
     pub wants_task: TaskWish,
     /// Whether its client made no handshake, so that each request has to say its protocol version.
     pub is_inline: bool,
@@ -214,7 +218,7 @@ pub(super) struct RequestContext {
 
 impl RequestContext {
     /// Calls `read` with the name of its client.
-    pub(super) fn with_client_name<T>(&self, read: impl FnOnce(&str) -> T) -> T {
+    pub fn with_client_name<T>(&self, read: impl FnOnce(&str) -> T) -> T {
         match self.meta.client_info() {
             Some(info) => read(&info.name),
             None => {
@@ -224,19 +228,25 @@ impl RequestContext {
         }
     }
 
-    pub(super) fn client_capabilities(&self) -> Option<ClientCapabilities> {
+    /// Returns what the client can do: as this request says, else as its handshake said.
+    pub fn client_capabilities(&self) -> Option<ClientCapabilities> {
         let told = self.meta.client_capabilities();
         told.or_else(|| Some(self.way.peer.info()?.capabilities.clone()))
     }
 
     /// Returns whether it is of the stateless era (2026-07-28).
-    pub(super) fn is_stateless(&self) -> bool {
+    pub fn is_stateless(&self) -> bool {
         !self.meta.0.0.is_empty()
             && self.meta.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
     }
+}
 
-    /// Returns the level of log messages that a request of the stateless era wants.
-    pub(super) fn log_level(&self) -> Option<LogLevel> {
-        self.meta.log_level().map(Into::into)
+impl ClientRequest {
+    /// Returns the version that the client proposes, if the request opens a session.
+    pub fn proposed_version(&self) -> Option<&str> {
+        match &self.body {
+            RequestBody::Other(params) if &*params.method == "initialize" => params.text("protocolVersion"),
+            _ => None,
+        }
     }
 }

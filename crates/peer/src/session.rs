@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     convert::Infallible,
-    future::Future,
     pin::Pin,
     sync::{
         Arc,
@@ -29,10 +28,10 @@ use rmcp::{
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    calls::{self, CallReply},
-    dispatch, headers,
-    peer::{ClientPeer, ClientWay},
+use crate::{
+    Answered, Handler,
+    client::{ClientPeer, ClientWay},
+    eras, headers, reply,
     request::{ClientMessage, ClientRequest, RequestBody, RequestContext, TaskWish},
     streams::{self, EventStream},
 };
@@ -45,25 +44,11 @@ const IDLE: Duration = Duration::from_secs(300);
 const UNREAD: Duration = Duration::from_secs(60);
 const MOST_UNREAD: usize = 32;
 
-/// The answer to a request.
-pub(super) type Answered = Result<CallReply, ErrorData>;
-
-/// What answers the requests of one client.
-pub(super) trait Handler: Send + Sync + 'static {
-    /// Answers a request that [`dispatch::check`] has admitted.
-    fn handle(&self, request: RequestBody, context: &RequestContext)
-    -> impl Future<Output = Answered> + Send;
-
-    /// Takes note that the client has completed its handshake.
-    fn initialized(&self, peer: &Arc<ClientPeer>);
-
-    /// Takes note that the session has ended.
-    fn ended(&self);
-}
-
 /// A session of a client of the handshake's era.
-pub(super) struct HttpSession<H> {
+pub struct HttpSession<H> {
+    /// What answers its requests.
     pub handler: Arc<H>,
+    /// Its client.
     pub peer: Arc<ClientPeer>,
     /// What belongs to no request.
     common: Arc<EventStream>,
@@ -82,7 +67,8 @@ struct SessionRequests {
 }
 
 impl<H: Handler> HttpSession<H> {
-    pub(super) fn new(handler: H, ending: &CancellationToken) -> Arc<Self> {
+    /// Returns a new session, which ends with `ending`.
+    pub fn new(handler: H, ending: &CancellationToken) -> Arc<Self> {
         let common = EventStream::common();
         Arc::new(Self {
             handler: Arc::new(handler),
@@ -98,22 +84,24 @@ impl<H: Handler> HttpSession<H> {
         })
     }
 
-    pub(super) fn use_now(&self) {
+    /// Notes that it is in use.
+    pub fn use_now(&self) {
         self.requests.use_now();
     }
 
     /// Returns whether nobody has used it for a while.
-    pub(super) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.requests.are_idle() && !self.common.is_read()
     }
 
-    pub(super) fn end(&self) {
+    /// Ends it, with its requests and streams.
+    pub fn end(&self) {
         self.end.cancel();
         self.handler.ended();
     }
 
     /// Opens its common stream, or resumes one of its streams.
-    pub(super) fn listen(&self, headers: &HeaderMap) -> Response {
+    pub fn listen(&self, headers: &HeaderMap) -> Response {
         let last = headers.get("last-event-id").map(|last| last.to_str().ok().and_then(streams::event_id));
         let (stream, after) = match last {
             None => (Some(self.common.clone()), None),
@@ -128,7 +116,7 @@ impl<H: Handler> HttpSession<H> {
     }
 
     /// Takes a message that gets no answer.
-    pub(super) fn take(&self, message: ClientMessage) {
+    pub fn take(&self, message: ClientMessage) {
         match message {
             ClientMessage::Cancelled(id) => self.requests.cancel(&id),
             ClientMessage::Initialized => self.handler.initialized(&self.peer),
@@ -138,12 +126,12 @@ impl<H: Handler> HttpSession<H> {
     }
 
     /// Forgets the streams whose clients have not come back.
-    pub(super) fn forget_streams(&self) {
+    pub fn forget_streams(&self) {
         self.requests.streams.lock().retain(|_, stream| !stream.is_over(UNREAD));
     }
 
     /// Returns the context of one of its requests.
-    pub(super) fn context(
+    pub fn context(
         &self,
         id: RequestId,
         meta: RequestMetaObject,
@@ -162,19 +150,19 @@ impl<H: Handler> HttpSession<H> {
     }
 
     /// Answers the request that opens the session.
-    pub(super) async fn open(&self, beside: Extensions, request: ClientRequest) -> (RequestId, Answered) {
+    pub async fn open(&self, beside: Extensions, request: ClientRequest) -> (RequestId, Answered) {
         let ClientRequest { id, meta, body } = request;
         let context = self.context(id.clone(), meta, beside, None);
         (id, self.handler.handle(body, &context).await)
     }
 
     /// Answers a request.
-    pub(super) async fn request(&self, beside: Extensions, request: ClientRequest) -> Response {
+    pub async fn request(&self, beside: Extensions, request: ClientRequest) -> Response {
         let ClientRequest { id, meta, body } = request;
         let number = self.last_stream.fetch_add(1, Ordering::Relaxed);
         let stream = EventStream::of_request(number);
         let context = self.context(id.clone(), meta, beside, Some(stream.clone()));
-        if let Err(error) = dispatch::check(body.method(), &context) {
+        if let Err(error) = eras::check(body.method(), &context) {
             return headers::failed(StatusCode::OK, Some(&id), &error);
         }
         let cancel = context.cancel.clone();
@@ -220,7 +208,7 @@ impl SessionRequests {
 }
 
 /// Answers a request of the stateless era. `status` returns the status of an error.
-pub(super) async fn answer_stateless<H: Handler>(
+pub async fn answer_stateless<H: Handler>(
     handler: Arc<H>,
     body: RequestBody,
     context: RequestContext,
@@ -295,11 +283,11 @@ impl Exchange {
         match answered {
             Some(answered) if self.stream.is_silent() => {
                 let status = answered.as_ref().err().map_or(StatusCode::OK, status);
-                let pieces = Pieces(calls::answer(&self.id, answered, b"").into());
+                let pieces = Pieces(reply::message(&self.id, answered, b"").into());
                 headers::in_json(status, Body::new(pieces))
             }
             Some(answered) => {
-                self.stream.end(Some(calls::answer(&self.id, answered, b"")));
+                self.stream.end(Some(reply::message(&self.id, answered, b"")));
                 self.events()
             }
             None => {
@@ -335,7 +323,7 @@ impl Exchange {
             };
             let is_running = answered.is_none();
             let answered = answered.filter(|_| !cancel.is_cancelled());
-            stream.end(answered.map(|answered| calls::answer(&id, answered, b"")));
+            stream.end(answered.map(|answered| reply::message(&id, answered, b"")));
             if is_running {
                 let _ = work.await;
             }

@@ -17,12 +17,11 @@ use rmcp::model::{ErrorCode, ErrorData, RequestId};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use super::{
-    calls::{self, CallReply},
-    dispatch,
-    peer::{ClientPeer, ClientWay},
+use crate::{
+    Handler,
+    client::{ClientPeer, ClientWay},
+    eras, reply,
     request::{ClientMessage, ClientRequest, RequestBody, RequestContext, TaskWish},
-    session::Handler,
 };
 
 /// The JSON-RPC error code for an unusable answer.
@@ -93,7 +92,7 @@ struct LineClient<W, H> {
 }
 
 /// Serves one client until it leaves or `stop` is cancelled. Calls `greeted` once the client has chosen its era.
-pub(super) async fn serve<R, W, H>(
+pub async fn serve<R, W, H>(
     handler: H,
     lines: LineReader<R>,
     writer: W,
@@ -171,7 +170,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
             is_inline: self.lifecycle != Lifecycle::Handshake,
         };
         let method = body.method();
-        if let Err(error) = dispatch::check(method, &context) {
+        if let Err(error) = eras::check(method, &context) {
             return self.refuse(&context.id, &error);
         }
         let opens_session = method == "initialize";
@@ -189,7 +188,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
                 tracing::debug!(%id, "a cancelled request gets no answer");
                 return false;
             }
-            if let Err(error) = writer.pieces(calls::answer(id, answered, b"\n")).write().await {
+            if let Err(error) = writer.pieces(reply::message(id, answered, b"\n")).write().await {
                 tracing::error!(%id, %error, "an answer was not written");
             }
             is_done
@@ -206,7 +205,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
     }
 
     fn refuse(&self, id: &RequestId, error: &ErrorData) {
-        let answer = calls::answer(id, Err::<CallReply, _>(error.clone()), b"");
+        let answer = reply::message(id, Err(error.clone()), b"");
         self.writer.write_soon(answer.concat());
     }
 
@@ -343,7 +342,7 @@ fn read(line: Bytes, limits: &Limits) -> Result<ClientMessage, UnreadableMessage
 }
 
 /// Returns the size limit of a client's message. Only calls have large params.
-pub(super) fn of_client(start: &MessageStart<'_>, limits: &Limits) -> SizeLimit {
+pub fn of_client(start: &MessageStart<'_>, limits: &Limits) -> SizeLimit {
     let SizeLimit { bytes, values } = limits.of_client;
     match start.method().as_deref() {
         Some("tools/call") => limits.of_client,

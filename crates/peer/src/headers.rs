@@ -1,10 +1,12 @@
 //! What the headers of a request over HTTP have to say: where it comes from, what its client accepts, which protocol version it
 //! speaks, and from 2026-07-28 on the names in its body (SEP-2243).
 
+use std::net::IpAddr;
+
 use axum::{body::Body, response::Response};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use http::{
-    Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, Uri,
+    HeaderMap, HeaderName, HeaderValue, StatusCode, Uri,
     header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, ORIGIN},
     uri::Authority,
 };
@@ -15,10 +17,7 @@ use rmcp::{
 };
 use serde_json::{Map, Value};
 
-use super::{
-    listen::InboundConnection,
-    request::{ClientRequest, RequestBody},
-};
+use crate::request::{ClientRequest, RequestBody};
 
 static SESSION_ID: HeaderName = HeaderName::from_static("mcp-session-id");
 static VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
@@ -32,20 +31,20 @@ const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
 /// Returns the session of a request.
-pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
+pub fn session_id(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(&SESSION_ID).iter();
     values.next().filter(|_| values.next().is_none())?.to_str().ok()
 }
 
 /// Names the session in a response.
-pub(super) fn set_session_id(headers: &mut HeaderMap, id: &str) {
+pub fn set_session_id(headers: &mut HeaderMap, id: &str) {
     if let Ok(id) = HeaderValue::from_str(id) {
         headers.insert(SESSION_ID.clone(), id);
     }
 }
 
 /// Returns a refusal in words.
-pub(super) fn refused(status: StatusCode, why: impl Into<Body>) -> Response {
+pub fn refused(status: StatusCode, why: impl Into<Body>) -> Response {
     let mut response = Response::new(why.into());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -53,27 +52,29 @@ pub(super) fn refused(status: StatusCode, why: impl Into<Body>) -> Response {
 }
 
 /// Returns a response without a body.
-pub(super) fn empty(status: StatusCode) -> Response {
+pub fn empty(status: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
 }
 
 /// Returns a response with a JSON-RPC error.
-pub(super) fn failed(status: StatusCode, id: Option<&RequestId>, error: &ErrorData) -> Response {
+pub fn failed(status: StatusCode, id: Option<&RequestId>, error: &ErrorData) -> Response {
     let id = id.and_then(|id| serde_json::to_string(id).ok()).unwrap_or_else(|| "null".into());
     let error = serde_json::to_vec(error).unwrap_or_default();
     in_json(status, Message::failure_of(&id, &error))
 }
 
-pub(super) fn in_json(status: StatusCode, body: impl Into<Body>) -> Response {
+/// Returns a response with a body of JSON.
+pub fn in_json(status: StatusCode, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
     response
 }
 
-pub(super) fn method_not_allowed(allowed: &'static str) -> Response {
+/// Returns the refusal of a method, with the methods that there are.
+pub fn method_not_allowed(allowed: &'static str) -> Response {
     let mut response = refused(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
@@ -81,12 +82,7 @@ pub(super) fn method_not_allowed(allowed: &'static str) -> Response {
 
 /// Returns the refusal of a request that names another host, or that a page of another site sent: such a page must not reach
 /// this address through the browser (DNS rebinding).
-pub(super) fn stranger(
-    uri: &Uri,
-    headers: &HeaderMap,
-    hosts: &[String],
-    origins: &[String],
-) -> Option<Response> {
+pub fn stranger(uri: &Uri, headers: &HeaderMap, hosts: &[String], origins: &[String]) -> Option<Response> {
     let host = match headers.get(HOST) {
         Some(host) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
         // HTTP/2 has it here.
@@ -125,13 +121,12 @@ fn is_one_of(host: &Authority, hosts: &[String]) -> bool {
     })
 }
 
-/// Returns whether a request names one of the hosts, or the exact address that it arrived at, as an orchestrator's probes do:
-/// another site's page cannot know that.
-pub(super) fn is_allowed_host(headers: &HeaderMap, extensions: &Extensions, hosts: &[String]) -> bool {
+/// Returns whether a request names one of the hosts, or `local`, the exact address that it arrived at, as an orchestrator's probes
+/// do: another site's page cannot know that.
+pub fn is_allowed_host(headers: &HeaderMap, local: Option<IpAddr>, hosts: &[String]) -> bool {
     let mut given = headers.get_all(HOST).iter();
     let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
     let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
-    let local = InboundConnection::local(extensions);
     local.is_some_and(|local| plain(host.host()).parse() == Ok(local)) || is_one_of(&host, hosts)
 }
 
@@ -158,7 +153,7 @@ fn is_origin(origin: &str, allowed: &str) -> bool {
 
 /// Returns the refusal of a POST whose client does not accept both kinds of answers, or whose body is not declared as JSON. A
 /// client that accepts anything accepts both.
-pub(super) fn unsuitable_post(headers: &HeaderMap) -> Option<Response> {
+pub fn unsuitable_post(headers: &HeaderMap) -> Option<Response> {
     let takes_all = headers.get(ACCEPT).is_none_or(|accept| accept == "*/*");
     if !takes_all && !(accepts(headers, JSON) && accepts(headers, EVENTS)) {
         let why = "Not Acceptable: Client must accept both application/json and text/event-stream";
@@ -174,7 +169,7 @@ pub(super) fn unsuitable_post(headers: &HeaderMap) -> Option<Response> {
 }
 
 /// Returns the refusal of a GET whose client does not accept events.
-pub(super) fn unsuitable_get(headers: &HeaderMap) -> Option<Response> {
+pub fn unsuitable_get(headers: &HeaderMap) -> Option<Response> {
     (!accepts(headers, EVENTS))
         .then(|| refused(StatusCode::NOT_ACCEPTABLE, "Not Acceptable: Client must accept text/event-stream"))
 }
@@ -210,10 +205,7 @@ fn version<'a>(headers: &'a HeaderMap, has_own: bool) -> Result<Option<&'a str>,
 }
 
 /// Returns whether a request is of the handshake's era, and so of a session. Refuses one whose headers and body disagree.
-pub(super) fn is_of_session(
-    headers: &HeaderMap,
-    request: Option<&ClientRequest>,
-) -> Result<bool, Box<Response>> {
+pub fn is_of_session(headers: &HeaderMap, request: Option<&ClientRequest>) -> Result<bool, Box<Response>> {
     let bad = |error: ErrorData| {
         Box::new(failed(StatusCode::BAD_REQUEST, request.map(|request| &request.id), &error))
     };
@@ -264,7 +256,7 @@ fn is_old(version: &str) -> bool {
 
 /// Refuses a request whose headers do not repeat its method and its subject, or the params that its tool's `schema` names,
 /// where its version wants that.
-pub(super) fn check_repeated(
+pub fn check_repeated(
     headers: &HeaderMap,
     request: &ClientRequest,
     schema: impl FnOnce(&str) -> Option<Map<String, Value>>,
@@ -388,7 +380,7 @@ fn decoded(value: &str) -> Option<String> {
 }
 
 /// Returns the status of an error in the stateless era.
-pub(super) fn status_of(error: &ErrorData, is_malformed: bool) -> StatusCode {
+pub fn status_of(error: &ErrorData, is_malformed: bool) -> StatusCode {
     match error.code {
         ErrorCode::UNSUPPORTED_PROTOCOL_VERSION
         | ErrorCode::MISSING_REQUIRED_CLIENT_CAPABILITY
@@ -462,8 +454,8 @@ mod tests {
     fn request(method: &str, params: Value) -> ClientRequest {
         let message = serde_json::json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
         let message = Message::of(message.to_string()).expect("a message");
-        match super::super::request::ClientMessage::of(&message) {
-            Ok(super::super::request::ClientMessage::Request(request)) => *request,
+        match crate::request::ClientMessage::of(&message) {
+            Ok(crate::request::ClientMessage::Request(request)) => *request,
             _ => panic!("a request"),
         }
     }

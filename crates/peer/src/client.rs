@@ -22,13 +22,13 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{io::AsyncWrite, sync::oneshot};
 
-use super::streams::EventStream;
+use crate::streams::EventStream;
 
 /// The answer of a client to a request of Nonet.
-pub(super) type ClientAnswer = Result<Value, ErrorData>;
+pub type ClientAnswer = Result<Value, ErrorData>;
 
 /// Where messages go that belong to no request of the client.
-pub(super) trait Outlet: Send + Sync {
+pub trait Outlet: Send + Sync {
     /// Sends a message. Waits while the client does not read.
     fn send(&self, message: Bytes) -> BoxFuture<'_, io::Result<()>>;
 }
@@ -48,7 +48,7 @@ impl Outlet for Arc<EventStream> {
 }
 
 /// The client of a session.
-pub(super) struct ClientPeer {
+pub struct ClientPeer {
     outlet: Box<dyn Outlet>,
     /// Nonet's requests that the client has not answered yet.
     asked: Mutex<HashMap<u64, oneshot::Sender<ClientAnswer>>>,
@@ -58,7 +58,8 @@ pub(super) struct ClientPeer {
 }
 
 impl ClientPeer {
-    pub(super) fn new(outlet: impl Outlet + 'static) -> Arc<Self> {
+    /// Returns a client that has said nothing yet.
+    pub fn new(outlet: impl Outlet + 'static) -> Arc<Self> {
         Arc::new(Self {
             outlet: Box::new(outlet),
             asked: Mutex::default(),
@@ -68,16 +69,17 @@ impl ClientPeer {
     }
 
     /// Returns what the client said in its handshake.
-    pub(super) fn info(&self) -> Option<Arc<InitializeRequestParams>> {
+    pub fn info(&self) -> Option<Arc<InitializeRequestParams>> {
         self.info.load_full()
     }
 
-    pub(super) fn set_info(&self, info: InitializeRequestParams) {
+    /// Notes what the client said in its handshake.
+    pub fn set_info(&self, info: InitializeRequestParams) {
         self.info.store(Some(Arc::new(info)));
     }
 
     /// Takes the client's answer to a request of Nonet.
-    pub(super) fn answered(&self, id: &RequestId, answer: ClientAnswer) {
+    pub fn answered(&self, id: &RequestId, answer: ClientAnswer) {
         let RequestId::Number(id) = id else { return };
         let Ok(id) = u64::try_from(*id) else { return };
         let asked = self.asked.lock().remove(&id);
@@ -89,14 +91,16 @@ impl ClientPeer {
 
 /// A way to a client: the stream of one of its requests, if that has one of its own, else its connection.
 #[derive(Clone)]
-pub(super) struct ClientWay {
+pub struct ClientWay {
+    /// The client.
     pub peer: Arc<ClientPeer>,
+    /// The stream of the request, over HTTP.
     pub stream: Option<Arc<EventStream>>,
 }
 
 impl ClientWay {
     /// Returns the way that does not depend on any request.
-    pub(super) fn of(peer: Arc<ClientPeer>) -> Self {
+    pub fn of(peer: Arc<ClientPeer>) -> Self {
         Self { peer, stream: None }
     }
 
@@ -108,7 +112,7 @@ impl ClientWay {
     }
 
     /// Sends a notification. Params of `null` are left out.
-    pub(super) async fn notify(&self, method: &str, params: Value) -> io::Result<()> {
+    pub async fn notify(&self, method: &str, params: Value) -> io::Result<()> {
         #[derive(Serialize)]
         struct Notification<'a> {
             jsonrpc: &'static str,
@@ -120,7 +124,7 @@ impl ClientWay {
     }
 
     /// Sends a request.
-    pub(super) async fn ask(&self, method: &str, params: Option<&Value>) -> io::Result<AskedRequest> {
+    pub async fn ask(&self, method: &str, params: Option<&Value>) -> io::Result<AskedRequest> {
         #[derive(Serialize)]
         struct Request<'a> {
             jsonrpc: &'static str,
@@ -141,7 +145,7 @@ impl ClientWay {
 }
 
 /// A request of Nonet that its client has not answered yet. Dropped, it expects no answer any more.
-pub(super) struct AskedRequest {
+pub struct AskedRequest {
     id: u64,
     answer: oneshot::Receiver<ClientAnswer>,
     way: ClientWay,
@@ -149,13 +153,13 @@ pub(super) struct AskedRequest {
 
 impl AskedRequest {
     /// Waits for the answer. Dropping the future early loses nothing.
-    pub(super) async fn answer(&mut self) -> ClientAnswer {
+    pub async fn answer(&mut self) -> ClientAnswer {
         let gone = || ErrorData::internal_error("the client did not answer: it is gone", None);
         (&mut self.answer).await.unwrap_or_else(|_| Err(gone()))
     }
 
     /// Tells the client that the answer is no longer needed.
-    pub(super) async fn withdraw(self, reason: &str) {
+    pub async fn withdraw(self, reason: &str) {
         let params = json!({ "requestId": self.id, "reason": reason });
         if let Err(error) = self.way.notify("notifications/cancelled", params).await {
             tracing::debug!(%error, "a question could not be withdrawn");
