@@ -209,7 +209,7 @@ impl Door {
             wants_task: TaskWish::default(),
             is_inline: true,
         };
-        if let Err(error) = eras::check(body.method(), &context) {
+        if let Err(error) = eras::check(&body, &context) {
             let status = headers::status_of(&error, is_malformed);
             return Ok(headers::failed(status, Some(&context.id), &error));
         }

@@ -213,8 +213,10 @@ pub fn is_of_session(headers: &HeaderMap, request: Option<&ClientRequest>) -> Re
     let told = version(headers, own.is_some())?;
     let Some(request) = request else { return Ok(told.is_none_or(is_old)) };
     let method = request.body.method();
-    if method == "initialize" {
-        return match (told, request.proposed_version()) {
+    let missing = || request.meta.missing_required_keys(&ProtocolVersion::V_2026_07_28);
+    let proposed = request.body.proposed_version();
+    if method == "initialize" && (proposed.is_some() || !missing().is_empty()) {
+        return match (told, proposed) {
             (Some(told), Some(proposed)) if told != proposed => {
                 let why = format!(
                     "Invalid Request: MCP-Protocol-Version header ({told}) does not match initialize params.protocolVersion ({proposed})"
@@ -225,7 +227,6 @@ pub fn is_of_session(headers: &HeaderMap, request: Option<&ClientRequest>) -> Re
             _ => Ok(true),
         };
     }
-    let missing = || request.meta.missing_required_keys(&ProtocolVersion::V_2026_07_28);
     match (&own, told) {
         (None, told) if method == "server/discover" || told.is_some_and(|told| !is_old(told)) => {
             let why = format!(

@@ -170,7 +170,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
             is_inline: self.lifecycle != Lifecycle::Handshake,
         };
         let method = body.method();
-        if let Err(error) = eras::check(method, &context) {
+        if let Err(error) = eras::check(&body, &context) {
             return self.refuse(&context.id, &error);
         }
         let opens_session = method == "initialize";

@@ -94,6 +94,14 @@ fn invalid_params(method: &str, why: &str) -> ErrorData {
 }
 
 impl RequestBody {
+    /// Returns the version that the client proposes, if the request is a handshake.
+    pub fn proposed_version(&self) -> Option<&str> {
+        match self {
+            Self::Other(params) if &*params.method == "initialize" => params.text("protocolVersion"),
+            _ => None,
+        }
+    }
+
     /// Returns the method.
     pub fn method(&self) -> &str {
         match self {
@@ -238,15 +246,5 @@ impl RequestContext {
     pub fn is_stateless(&self) -> bool {
         !self.meta.0.0.is_empty()
             && self.meta.protocol_version().is_some_and(|version| version >= ProtocolVersion::V_2026_07_28)
-    }
-}
-
-impl ClientRequest {
-    /// Returns the version that the client proposes, if the request opens a session.
-    pub fn proposed_version(&self) -> Option<&str> {
-        match &self.body {
-            RequestBody::Other(params) if &*params.method == "initialize" => params.text("protocolVersion"),
-            _ => None,
-        }
     }
 }

@@ -162,7 +162,7 @@ impl<H: Handler> HttpSession<H> {
         let number = self.last_stream.fetch_add(1, Ordering::Relaxed);
         let stream = EventStream::of_request(number);
         let context = self.context(id.clone(), meta, beside, Some(stream.clone()));
-        if let Err(error) = eras::check(body.method(), &context) {
+        if let Err(error) = eras::check(&body, &context) {
             return headers::failed(StatusCode::OK, Some(&id), &error);
         }
         let cancel = context.cancel.clone();
