@@ -20,7 +20,10 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use nonet_config::{Config, LimitSettings};
 use nonet_core::{Gateway, ServeMode};
 use nonet_parts::cluster::{Cluster, own_address};
-use nonet_peer::{headers, lines::of_client};
+use nonet_peer::{
+    headers::{self, AllowedSites},
+    lines::of_client,
+};
 use nonet_store::{
     Replica,
     doors::{self, DoorPort},
@@ -104,13 +107,17 @@ pub async fn serve_http(
     hosts.extend(
         reached.as_ref().and_then(|reached| Some(reached.parse::<Uri>().ok()?.authority()?.to_string())),
     );
-    let doors = Arc::new(Doors::new(&gateway, &options, address, hosts.clone(), entrance.clone(), &ending));
+    let mut origins =
+        vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
+    origins.extend(gateway.config().gateway.allowed_origins.iter().cloned());
+    let sites = Arc::new(AllowedSites::new(&hosts, &origins));
+    let doors = Arc::new(Doors::new(&gateway, &options, address, sites.clone(), entrance.clone(), &ending));
     tokio::spawn(doors.clone().follow());
     gateway.serves_at(&format!("http://{address}"), token.is_some());
     offer_page(&gateway, ServeMode::Http);
     let beside = page::router(&gateway, entrance, token).layer(axum::middleware::from_fn(
         move |request: Request, next: Next| {
-            let allowed = is_allowed_host(&request, &hosts);
+            let allowed = is_allowed_host(&request, &sites);
             async move { if allowed { next.run(request).await } else { wrong_host() } }
         },
     ));
@@ -199,8 +206,8 @@ pub(super) fn allowed_hosts(address: SocketAddr, more: &[String]) -> Vec<String>
 }
 
 /// Returns whether a request names a host that it may name.
-pub(super) fn is_allowed_host(request: &Request, hosts: &[String]) -> bool {
-    headers::is_allowed_host(request.headers(), InboundConnection::local(request.extensions()), hosts)
+pub(super) fn is_allowed_host(request: &Request, sites: &AllowedSites) -> bool {
+    sites.is_named(request.headers(), InboundConnection::local(request.extensions()))
 }
 
 pub(super) fn wrong_host() -> Response {
@@ -222,9 +229,7 @@ struct Doors {
     address: SocketAddr,
     /// The profile of clients at `/mcp`.
     default: Option<String>,
-    /// The hosts by which it may be reached, and the sites whose pages may.
-    hosts: Vec<String>,
-    origins: Vec<String>,
+    sites: Arc<AllowedSites>,
     entrance: Arc<Entrance>,
     ending: CancellationToken,
     open: Mutex<HashMap<Option<String>, Arc<Door>>>,
@@ -235,16 +240,12 @@ impl Doors {
         gateway: &Arc<Gateway>,
         options: &HttpOptions,
         address: SocketAddr,
-        hosts: Vec<String>,
+        sites: Arc<AllowedSites>,
         entrance: Arc<Entrance>,
         ending: &CancellationToken,
     ) -> Self {
-        let own = &gateway.config().gateway;
-        let mut origins =
-            vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
-        origins.extend(own.allowed_origins.iter().cloned());
         let (gateway, default, ending) = (gateway.clone(), options.profile.clone(), ending.clone());
-        Self { gateway, address, default, hosts, origins, entrance, ending, open: Mutex::default() }
+        Self { gateway, address, default, sites, entrance, ending, open: Mutex::default() }
     }
 
     /// Answers a request to `/mcp`, or to `/mcp/NAME`.
@@ -271,8 +272,7 @@ impl Doors {
         if let Some(refusal) = listen::refusal_of_proven(request.extensions()) {
             return refusal;
         }
-        if let Some(refusal) = headers::stranger(request.uri(), request.headers(), &self.hosts, &self.origins)
-        {
+        if let Some(refusal) = self.sites.refusal(request.uri(), request.headers()) {
             return refusal;
         }
         let marked = match &self.gateway.cluster {
@@ -287,12 +287,8 @@ impl Doors {
         }
         // The token has done its job and must not go any further: not into session data, nor into a log.
         let authorization = request.headers_mut().remove(AUTHORIZATION);
-        let away = self.gateway.cluster.as_ref().map(|cluster| ForwardTarget {
-            cluster,
-            hosts: &self.hosts,
-            authorization,
-            marked,
-        });
+        let away =
+            self.gateway.cluster.as_ref().map(|cluster| ForwardTarget { cluster, authorization, marked });
         let is_post = request.method() == Method::POST;
         let (mut parts, message) = match is_post {
             true => {
@@ -407,7 +403,6 @@ struct SessionGuard(#[expect(dead_code, reason = "it is only to be dropped")] Ar
 /// The data for forwarding a request to its replica.
 struct ForwardTarget<'a> {
     cluster: &'a Arc<Cluster>,
-    hosts: &'a [String],
     authorization: Option<HeaderValue>,
     /// Whether another replica has forwarded the request here: then it goes no further.
     marked: bool,
@@ -428,13 +423,7 @@ impl ForwardTarget<'_> {
                 _ => Some(elsewhere::misdirected()),
             };
         }
-        if !elsewhere::is_of_mcp(&parts.method)
-            || !headers::is_allowed_host(
-                &parts.headers,
-                InboundConnection::local(&parts.extensions),
-                self.hosts,
-            )
-        {
+        if !elsewhere::is_of_mcp(&parts.method) {
             return None;
         }
         let body = message.map_or_else(Bytes::new, |message| message.bytes().clone());

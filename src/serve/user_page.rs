@@ -15,6 +15,7 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use nonet_base::files;
 use nonet_core::{Gateway, ServeMode};
+use nonet_peer::headers::AllowedSites;
 use nonet_store::shared::{PageFiles, PageLink};
 use tokio::{
     net::TcpListener,
@@ -135,11 +136,11 @@ impl UserPage {
         let listener = self.listen().await?;
         let address = listener.local_addr()?;
         let token = uuid::Uuid::new_v4().simple().to_string();
-        let hosts = allowed_hosts(address, &[]);
+        let sites = Arc::new(AllowedSites::new(&allowed_hosts(address, &[]), &[]));
         let (presence, opened) = (self.presence.clone(), self.opened.clone());
         let router = page::of_user(&self.gateway, &token).layer(axum::middleware::from_fn(
             move |request: Request, next: Next| {
-                let allowed = is_allowed_host(&request, &hosts);
+                let allowed = is_allowed_host(&request, &sites);
                 let (presence, opened) = (presence.clone(), opened.clone());
                 async move {
                     let is_stream = request.uri().path() == STREAM;

@@ -80,75 +80,109 @@ pub fn method_not_allowed(allowed: &'static str) -> Response {
     response
 }
 
-/// Returns the refusal of a request that names another host, or that a page of another site sent: such a page must not reach
-/// this address through the browser (DNS rebinding).
-pub fn stranger(uri: &Uri, headers: &HeaderMap, hosts: &[String], origins: &[String]) -> Option<Response> {
-    let host = match headers.get(HOST) {
-        Some(host) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
-        // HTTP/2 has it here.
-        None => uri.authority().cloned(),
-    };
-    let Some(host) = host else {
-        return Some(refused(StatusCode::BAD_REQUEST, "Bad Request: missing or invalid Host header"));
-    };
-    if !is_one_of(&host, hosts) {
-        tracing::warn!(%host, "a request for another host was refused; `allowed_hosts` of [gateway] adds hosts");
-        return Some(refused(StatusCode::FORBIDDEN, "Forbidden: Host header is not allowed"));
-    }
-    let origin = headers.get(ORIGIN)?;
-    let is_allowed =
-        origin.to_str().is_ok_and(|origin| origins.iter().any(|allowed| is_origin(origin, allowed)));
-    (!is_allowed).then(|| {
-        tracing::warn!(
-            ?origin,
-            "a page of another site was refused; `allowed_origins` of [gateway] adds sites"
-        );
-        refused(StatusCode::FORBIDDEN, "Forbidden: Origin header is not allowed")
-    })
+/// The hosts by which an address may be reached, and the sites whose pages may reach it. A page of another site must not, neither
+/// through the browser nor through a name of its own (DNS rebinding).
+pub struct AllowedSites {
+    hosts: Vec<Place>,
+    /// With their schemes.
+    origins: Vec<(String, Place)>,
+    /// Whether a page without a site may.
+    allows_null: bool,
 }
 
-fn plain(host: &str) -> String {
-    host.trim_matches(['[', ']']).to_ascii_lowercase()
+/// A host, with its port or any.
+struct Place {
+    host: String,
+    port: Option<u16>,
 }
 
-fn is_one_of(host: &Authority, hosts: &[String]) -> bool {
-    hosts.iter().any(|allowed| match allowed.parse::<Authority>() {
-        Ok(allowed) => {
-            plain(allowed.host()) == plain(host.host())
-                && allowed.port_u16().is_none_or(|port| host.port_u16() == Some(port))
+impl Place {
+    fn of(text: &str) -> Self {
+        match text.parse::<Authority>() {
+            Ok(authority) => Self { host: plain(authority.host()).to_owned(), port: authority.port_u16() },
+            Err(_) => Self { host: plain(text).to_owned(), port: None },
         }
-        Err(_) => plain(allowed) == plain(host.host()),
-    })
+    }
+
+    fn is(&self, host: &str, port: Option<u16>) -> bool {
+        self.host.eq_ignore_ascii_case(plain(host)) && self.port.is_none_or(|own| port == Some(own))
+    }
 }
 
-/// Returns whether a request names one of the hosts, or `local`, the exact address that it arrived at, as an orchestrator's probes
-/// do: another site's page cannot know that.
-pub fn is_allowed_host(headers: &HeaderMap, local: Option<IpAddr>, hosts: &[String]) -> bool {
-    let mut given = headers.get_all(HOST).iter();
-    let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
-    let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
-    local.is_some_and(|local| plain(host.host()).parse() == Ok(local)) || is_one_of(&host, hosts)
+/// Returns a host without the brackets of an IPv6 address.
+fn plain(host: &str) -> &str {
+    host.trim_matches(['[', ']'])
 }
 
-/// Returns whether an origin is an allowed one, which may end in `:*` or have no port for any port.
-fn is_origin(origin: &str, allowed: &str) -> bool {
-    fn parts(origin: &str) -> Option<(String, String, Option<u16>)> {
-        let uri: Uri = origin.trim().parse().ok()?;
-        let (scheme, authority) = (uri.scheme_str()?.to_ascii_lowercase(), uri.authority()?);
-        Some((scheme, plain(authority.host()), authority.port_u16()))
+/// Returns the scheme, host and port of an origin. Origins leave out the default port of their scheme (RFC 6454, section 6.2).
+fn origin_parts(origin: &str) -> Option<(String, Authority, u16)> {
+    let uri: Uri = origin.trim().parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let default = if scheme == "https" { 443 } else { 80 };
+    let authority = uri.authority()?.clone();
+    let port = authority.port_u16().unwrap_or(default);
+    Some((scheme, authority, port))
+}
+
+impl AllowedSites {
+    /// Reads hosts, with or without a port, and origins, which may end in `:*` or have no port for any port.
+    pub fn new(hosts: &[String], origins: &[String]) -> Self {
+        let origin = |origin: &String| {
+            let (scheme, place) = origin.trim().split_once("://")?;
+            Some((scheme.to_ascii_lowercase(), Place::of(place.strip_suffix(":*").unwrap_or(place))))
+        };
+        Self {
+            hosts: hosts.iter().map(|host| Place::of(host.trim())).collect(),
+            origins: origins.iter().filter_map(origin).collect(),
+            allows_null: origins.iter().any(|origin| origin.trim().eq_ignore_ascii_case("null")),
+        }
     }
-    if allowed.trim().eq_ignore_ascii_case("null") {
-        return origin.trim().eq_ignore_ascii_case("null");
+
+    /// Returns the refusal of a request for another host, or from a page of another site.
+    pub fn refusal(&self, uri: &Uri, headers: &HeaderMap) -> Option<Response> {
+        let host = match headers.get(HOST) {
+            Some(host) => host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()),
+            // HTTP/2 has it here.
+            None => uri.authority().cloned(),
+        };
+        let Some(host) = host else {
+            return Some(refused(StatusCode::BAD_REQUEST, "Bad Request: missing or invalid Host header"));
+        };
+        if !self.has_host(&host) {
+            tracing::warn!(%host, "a request for another host was refused; `allowed_hosts` of [gateway] adds hosts");
+            return Some(refused(StatusCode::FORBIDDEN, "Forbidden: Host header is not allowed"));
+        }
+        let origin = headers.get(ORIGIN)?;
+        let is_allowed = origin.to_str().is_ok_and(|origin| self.has_origin(origin));
+        (!is_allowed).then(|| {
+            tracing::warn!(
+                ?origin,
+                "a page of another site was refused; `allowed_origins` of [gateway] adds sites"
+            );
+            refused(StatusCode::FORBIDDEN, "Forbidden: Origin header is not allowed")
+        })
     }
-    let allowed = allowed.trim();
-    let (Some(given), Some(wanted)) = (parts(origin), parts(allowed.strip_suffix(":*").unwrap_or(allowed)))
-    else {
-        return false;
-    };
-    // Origins leave out the default port of their scheme (RFC 6454, section 6.2).
-    let default = if given.0 == "https" { 443 } else { 80 };
-    (&given.0, &given.1) == (&wanted.0, &wanted.1)
-        && wanted.2.is_none_or(|port| given.2.unwrap_or(default) == port)
+
+    /// Returns whether a request names one of the hosts, or `local`, the exact address that it arrived at, as an orchestrator's
+    /// probes do: another site's page cannot know that.
+    pub fn is_named(&self, headers: &HeaderMap, local: Option<IpAddr>) -> bool {
+        let mut given = headers.get_all(HOST).iter();
+        let only = given.next().filter(|_| given.next().is_none()).and_then(|host| host.to_str().ok());
+        let Some(host) = only.and_then(|host| host.parse::<Authority>().ok()) else { return false };
+        local.is_some_and(|local| plain(host.host()).parse() == Ok(local)) || self.has_host(&host)
+    }
+
+    fn has_host(&self, host: &Authority) -> bool {
+        self.hosts.iter().any(|allowed| allowed.is(host.host(), host.port_u16()))
+    }
+
+    fn has_origin(&self, origin: &str) -> bool {
+        if origin.trim().eq_ignore_ascii_case("null") {
+            return self.allows_null;
+        }
+        let Some((scheme, authority, port)) = origin_parts(origin) else { return false };
+        self.origins.iter().any(|(own, place)| *own == scheme && place.is(authority.host(), Some(port)))
+    }
 }
 
 /// Returns the refusal of a POST whose client does not accept both kinds of answers, or whose body is not declared as JSON. A
@@ -412,10 +446,11 @@ mod tests {
         let hosts = ["localhost".to_string(), "[::1]".into(), "gw.example:8443".into()];
         let origins =
             ["http://localhost:*".to_string(), "https://app.example".into(), "https://x.example:443".into()];
+        let sites = AllowedSites::new(&hosts, &origins);
         let check = |host: &str, origin: Option<&str>, expected: Option<u16>| {
             let mut given = vec![("host", host)];
             given.extend(origin.map(|origin| ("origin", origin)));
-            let refusal = stranger(&Uri::from_static("/mcp"), &headers(&given), &hosts, &origins);
+            let refusal = sites.refusal(&Uri::from_static("/mcp"), &headers(&given));
             assert_eq!(refusal.map(|refusal| refusal.status().as_u16()), expected, "{host} {origin:?}");
         };
         check("localhost:8931", None, None);
@@ -429,10 +464,9 @@ mod tests {
         check("localhost", Some("http://x.example"), Some(403));
         check("localhost", Some("null"), Some(403));
         check("a b", None, Some(400));
-        let none = stranger(&Uri::from_static("/mcp"), &HeaderMap::new(), &hosts, &origins);
+        let none = sites.refusal(&Uri::from_static("/mcp"), &HeaderMap::new());
         assert_eq!(none.map(|refusal| refusal.status().as_u16()), Some(400));
-        let authority =
-            stranger(&Uri::from_static("http://localhost/mcp"), &HeaderMap::new(), &hosts, &origins);
+        let authority = sites.refusal(&Uri::from_static("http://localhost/mcp"), &HeaderMap::new());
         assert!(authority.is_none(), "HTTP/2 names the host in the address");
     }
 
