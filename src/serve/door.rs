@@ -135,7 +135,7 @@ impl Door {
         let (read, _share) = off_thread(message.weight(), move || ClientMessage::of(&message)).await;
         let answered = match read {
             Ok(ClientMessage::Request(request)) => self.request(parts, *request).await,
-            Ok(message) => self.take(&parts, message).await,
+            Ok(message) => Box::pin(self.take(&parts, message)).await,
             Err(why) => {
                 tracing::debug!(?kind, why, "a message over HTTP is no JSON-RPC message");
                 let error = ErrorData::invalid_request(format!("Invalid Request: {why}"), None);
@@ -167,14 +167,14 @@ impl Door {
         if !headers::is_of_session(&parts.headers, Some(&request))?
             || !has_session && method == "server/discover"
         {
-            return self.stateless(parts, request).await;
+            return Box::pin(self.stateless(parts, request)).await;
         }
         if !has_session {
             if method != "initialize" {
                 return Err(no_session_id());
             }
             headers::check_repeated(&parts.headers, &request, |_| None)?;
-            return Ok(self.open(parts, request).await);
+            return Ok(Box::pin(self.open(parts, request)).await);
         }
         let session = self.session(&parts).await?;
         session.use_now();
@@ -252,12 +252,21 @@ impl Door {
         response
     }
 
-    /// Returns the session of a request; another replica may have begun it.
+    /// Returns the session of a request.
     async fn session(self: &Arc<Self>, parts: &Parts) -> Result<Arc<ClientSession>, Refusal> {
         let id = headers::session_id(&parts.headers).ok_or_else(no_session_id)?;
         if let Some(session) = self.sessions.get(id) {
             return Ok(session.clone());
         }
+        Box::pin(self.session_elsewhere(id, parts)).await
+    }
+
+    /// Returns the session of a request that is not here: another replica may have begun it.
+    async fn session_elsewhere(
+        self: &Arc<Self>,
+        id: &str,
+        parts: &Parts,
+    ) -> Result<Arc<ClientSession>, Refusal> {
         let unknown = || Box::new(headers::refused(StatusCode::NOT_FOUND, "Not Found: Session not found"));
         let Some(carried) = &self.carried else { return Err(unknown()) };
         let alone = self.restoring.entry(id.into()).or_default().clone();

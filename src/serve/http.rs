@@ -303,13 +303,13 @@ impl Doors {
             false => (request.into_parts().0, None),
         };
         if let Some(away) = away
-            && let Some(response) = away.answer(&door, &mut parts, message.as_ref()).await
+            && let Some(response) = Box::pin(away.answer(&door, &mut parts, message.as_ref())).await
         {
             return response;
         }
         match message {
             Some(message) => door.post(parts, message).await,
-            None => door.answer(parts).await,
+            None => Box::pin(door.answer(parts)).await,
         }
     }
 
