@@ -13,8 +13,9 @@ pub mod request;
 pub mod session;
 pub mod streams;
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, panic::AssertUnwindSafe, sync::Arc};
 
+use futures::FutureExt;
 use rmcp::ErrorData;
 
 use self::{
@@ -37,4 +38,11 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Takes note that the session has ended.
     fn ended(&self);
+}
+
+/// Answers a request. A panic costs only this request.
+async fn answered<H: Handler>(handler: &H, request: RequestBody, context: &RequestContext) -> Answered {
+    let answered = AssertUnwindSafe(handler.handle(request, context)).catch_unwind().await;
+    let why = "the request failed inside of the server; its log has the place";
+    answered.unwrap_or_else(|_| Err(ErrorData::internal_error(why, None)))
 }

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    Handler,
+    Handler, answered,
     client::{ClientPeer, ClientWay},
     eras, reply,
     request::{ClientMessage, ClientRequest, RequestBody, RequestContext, TaskWish},
@@ -181,7 +181,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
         let (handler, unanswered, writer) =
             (self.handler.clone(), self.unanswered.clone(), self.writer.clone());
         let mut answering = Box::pin(async move {
-            let answered = handler.handle(body, &context).await;
+            let answered = answered(&*handler, body, &context).await;
             let is_done = answered.is_ok();
             let id = &context.id;
             if !unanswered.end(id) {
@@ -357,4 +357,65 @@ fn unreadable(line: &[u8]) -> UnreadableMessage {
         Err(error) => (-32700, format!("Parse error: {error}")),
     };
     UnreadableMessage::Request(Message::failure("null", code, &what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Answered, reply::Reply};
+    use nonet_wire::SizeLimit;
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+    /// Answers `ping`, panics at `tools/list`, and waits for ever at `prompts/list`.
+    struct Shaky;
+
+    impl Handler for Shaky {
+        async fn handle(&self, request: RequestBody, _: &RequestContext) -> Answered {
+            match request.method() {
+                "tools/list" => panic!("a fault"),
+                "prompts/list" => std::future::pending().await,
+                _ => Ok(Reply::Verbatim(json!({ "protocolVersion": "2025-11-25" }).into())),
+            }
+        }
+
+        fn initialized(&self, _: &Arc<ClientPeer>) {}
+
+        fn ended(&self) {}
+    }
+
+    fn limits() -> Limits {
+        let limit = SizeLimit { bytes: 1 << 20, values: 10_000 };
+        Limits { of_client: limit, ..Limits::HIGHEST }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_costs_no_other_anything() {
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let (reader, writer) = tokio::io::split(far);
+        let lines = LineReader::new(reader, 1 << 20);
+        let serving = tokio::spawn(serve(Shaky, lines, writer, limits(), CancellationToken::new(), || {}));
+        let (answers, mut requests) = tokio::io::split(near);
+        let mut answers = BufReader::new(answers).lines();
+        let mut ask = async |id: i32, method: &str, params: Value| {
+            let message = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
+            requests.write_all(format!("{message}\n").as_bytes()).await.expect("it reads");
+        };
+        let hello = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "1" },
+        });
+        ask(1, "initialize", hello).await;
+        ask(2, "tools/list", json!({})).await;
+        ask(3, "prompts/list", json!({})).await;
+        ask(4, "ping", json!({})).await;
+        let mut next = async || {
+            let line = answers.next_line().await.expect("it writes").expect("an answer");
+            serde_json::from_str::<Value>(&line).expect("JSON")
+        };
+        assert_eq!(next().await["result"]["protocolVersion"], "2025-11-25");
+        assert_eq!(next().await["error"]["code"], -32603);
+        assert_eq!(next().await["id"], 4, "the third one has no answer yet");
+        drop((requests, answers));
+        tokio::time::timeout(DRAIN * 2, serving).await.expect("it ends with its client").expect("no panic");
+    }
 }

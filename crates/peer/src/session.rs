@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Answered, Handler,
+    Answered, Handler, answered,
     client::{ClientPeer, ClientWay},
     eras, headers, reply,
     request::{ClientMessage, ClientRequest, RequestBody, RequestContext, TaskWish},
@@ -153,7 +153,7 @@ impl<H: Handler> HttpSession<H> {
     pub async fn open(&self, beside: Extensions, request: ClientRequest) -> (RequestId, Answered) {
         let ClientRequest { id, meta, body } = request;
         let context = self.context(id.clone(), meta, beside, None);
-        (id, self.handler.handle(body, &context).await)
+        (id, answered(&*self.handler, body, &context).await)
     }
 
     /// Answers a request.
@@ -227,7 +227,7 @@ fn work<H: Handler>(
     body: RequestBody,
     context: RequestContext,
 ) -> BoxFuture<'static, Answered> {
-    Box::pin(async move { handler.handle(body, &context).await })
+    Box::pin(async move { answered(&*handler, body, &context).await })
 }
 
 /// An entry among a session's requests in flight, removed on drop.
