@@ -491,7 +491,7 @@ impl NonetServer {
     /// Returns the result of a handshake without instructions, in the version that both know: the client's own, or the newest
     /// one with a handshake.
     fn introduction(&self, wanted: &ProtocolVersion) -> InitializeResult {
-        let mut result = InitializeResult::from(self.config());
+        let mut result = self.config();
         let is_known = wanted.has_initialize() && ProtocolVersion::KNOWN_VERSIONS.contains(wanted);
         result.protocol_version =
             if is_known { wanted.clone() } else { ProtocolVersion::LATEST_WITH_INITIALIZE };

@@ -189,7 +189,8 @@ impl AllowedSites {
 /// client that accepts anything accepts both.
 pub fn unsuitable_post(headers: &HeaderMap) -> Option<Response> {
     let takes_all = headers.get(ACCEPT).is_none_or(|accept| accept == "*/*");
-    if !takes_all && !(accepts(headers, JSON) && accepts(headers, EVENTS)) {
+    let takes_both = takes_all || accepts(headers, JSON) && accepts(headers, EVENTS);
+    if !takes_both {
         let why = "Not Acceptable: Client must accept both application/json and text/event-stream";
         return Some(refused(StatusCode::NOT_ACCEPTABLE, why));
     }
@@ -225,7 +226,7 @@ fn accepts(headers: &HeaderMap, kind: &str) -> bool {
 
 /// Returns the protocol version in the headers, or the refusal of one that is not text or, unless the request names its own, is
 /// unknown.
-fn version<'a>(headers: &'a HeaderMap, has_own: bool) -> Result<Option<&'a str>, Box<Response>> {
+fn version(headers: &HeaderMap, has_own: bool) -> Result<Option<&str>, Box<Response>> {
     let Some(version) = headers.get(&VERSION) else { return Ok(None) };
     let Ok(version) = version.to_str() else {
         let why = "Bad Request: Invalid MCP-Protocol-Version header encoding";

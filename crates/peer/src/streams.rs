@@ -26,6 +26,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 const UNREAD: usize = 16;
 /// How many events are kept after they have been read.
 const KEPT: usize = 16;
+/// The most bytes that wait for a client that lost its connection, once its request has ended.
+const WAITING: usize = 1 << 20;
 /// How often a silent stream sends a comment, so that nothing on the way takes it for dead.
 const ALIVE: Duration = Duration::from_secs(15);
 /// How long a client waits before it asks again for the rest of a stream, in milliseconds (SEP-1699).
@@ -116,6 +118,7 @@ impl EventStream {
                 state.add(answer);
             }
             state.ended.get_or_insert_with(Instant::now);
+            state.forget_large();
         }
         self.news.notify_waiters();
         self.room.notify_waiters();
@@ -232,6 +235,15 @@ impl StreamState {
         self.forget(lost);
     }
 
+    /// Drops what nobody may come back for, if that is large.
+    fn forget_large(&mut self) {
+        let bytes = |event: &StreamEvent| event.pieces.iter().map(Bytes::len).sum::<usize>();
+        if self.ended.is_some() && self.is_left() && self.events.iter().map(bytes).sum::<usize>() > WAITING {
+            self.events.clear();
+            self.read = self.last;
+        }
+    }
+
     /// Drops read events beyond those that are kept, and all up to an index.
     fn forget(&mut self, lost: u64) {
         while self.events.len() > KEPT
@@ -332,6 +344,7 @@ impl Drop for StreamReader {
     fn drop(&mut self) {
         let mut state = self.stream.state.lock();
         state.readers.retain(|reader| *reader != self.reader);
+        state.forget_large();
         drop(state);
         // The next reader may begin, and whoever waits for room need not wait any more.
         self.stream.news.notify_waiters();
@@ -402,6 +415,10 @@ mod tests {
         stream.end(Some(vec!["answer".into()]));
         assert!(!stream.is_over(Duration::from_secs(60)));
         assert!(stream.is_over(Duration::ZERO));
+        let large = EventStream::of_request(2);
+        drop(large.response(None, never(), None));
+        large.end(Some(vec![vec![b'x'; WAITING + 1].into()]));
+        assert!(large.is_over(Duration::from_secs(60)), "a large one does not wait");
         let mut late = stream.response(Some(0), never(), None);
         assert_eq!(read(&mut late).await, "id: 1/1\ndata: answer\n\n");
     }
