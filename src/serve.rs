@@ -51,11 +51,10 @@ use nonet_parts::{
     trace,
 };
 use nonet_peer::{
-    Answered, Handler,
     client::{ClientPeer, ClientWay},
     lines,
     reply::Reply,
-    request::{RequestBody, RequestContext},
+    request::{RequestContext, TaskWish},
 };
 use nonet_servers::downstream::LogLevel;
 use nonet_state::session::{Caller, Session, TaskMode};
@@ -251,11 +250,17 @@ impl NonetServer {
         Self { _ends: None, ..self.clone() }
     }
 
-    fn caller(&self, context: &RequestContext, base: Caller, ways: &ClientChannels) -> Caller {
+    fn caller(
+        &self,
+        context: &RequestContext,
+        wish: TaskWish,
+        base: Caller,
+        ways: &ClientChannels,
+    ) -> Caller {
         let takes_tasks = || context.client_capabilities().is_some_and(|can| can.supports_tasks());
         // Clients of the stateless era get questions in an unfinished result.
         let as_task = match ways.asker.parks {
-            false if !self.http && context.wants_task.0 => TaskMode::AtOnce,
+            false if wish.0 => TaskMode::AtOnce,
             true if takes_tasks() => TaskMode::IfSlow,
             _ => TaskMode::Never,
         };
@@ -319,6 +324,7 @@ impl NonetServer {
     fn open_call(
         &self,
         request: CallToolRequestParams,
+        wish: TaskWish,
         context: &RequestContext,
         level: Option<LogLevel>,
     ) -> (Box<InFlightRequest<MetaAnswer>>, Option<CallAsTask>) {
@@ -327,7 +333,7 @@ impl NonetServer {
         let what = if stateless { in_flight::called(&request, true) } else { String::new() };
         let base = self.who(context);
         let ways = self.ways(context, stateless, &base, level);
-        let caller = self.caller(context, base, &ways);
+        let caller = self.caller(context, wish, base, &ways);
         let (account, by_task) = (caller.account.clone(), caller.as_task == TaskMode::IfSlow);
         let as_task = (caller.as_task == TaskMode::AtOnce)
             .then(|| CallAsTask { caller: caller.clone(), tool: request.name.to_string() });
@@ -473,20 +479,6 @@ fn token_of(context: &RequestContext) -> Option<KnownToken> {
     context.beside.get::<KnownToken>().cloned()
 }
 
-impl Handler for NonetServer {
-    async fn handle(&self, request: RequestBody, context: &RequestContext) -> Answered {
-        self.answer(request, context).await
-    }
-
-    fn initialized(&self, peer: &Arc<ClientPeer>) {
-        self.announce(peer);
-    }
-
-    fn ended(&self) {
-        self.ended.cancel();
-    }
-}
-
 impl NonetServer {
     /// Returns the result of a handshake without instructions, in the version that both know: the client's own, or the newest
     /// one with a handshake.
@@ -551,7 +543,7 @@ impl NonetServer {
         result.instructions = Some(meta::instructions(&self.gateway, &caller).await);
         let mut result = serde_json::to_value(result).expect("its types are JSON");
         // rmcp's types lack the tasks of this version.
-        if !self.http && agreed == ProtocolVersion::V_2025_11_25 {
+        if agreed == ProtocolVersion::V_2025_11_25 {
             set_member(&mut result["capabilities"], "tasks", tasks::capability());
         }
         Ok(result)

@@ -2,7 +2,10 @@
 
 use nonet_core::run::ended_job;
 use nonet_meta::MetaAnswer;
-use nonet_peer::{reply::Reply, request::RequestContext};
+use nonet_peer::{
+    reply::Reply,
+    request::{RequestContext, TaskWish},
+};
 use nonet_state::session::Caller;
 use rmcp::{ErrorData, model::CallToolRequestParams};
 use serde_json::json;
@@ -24,6 +27,7 @@ impl NonetServer {
     pub(super) async fn call(
         &self,
         request: CallToolRequestParams,
+        wish: TaskWish,
         context: &RequestContext,
     ) -> Result<Reply, ErrorData> {
         let stateless = context.is_stateless();
@@ -34,7 +38,7 @@ impl NonetServer {
         let account = || self.who(context).account;
         let (open, at_once) = match self.parkings.calls.resume(what, profile, account, state, given) {
             Some(open) => (open?, None),
-            None => self.open_call(request, context, level),
+            None => self.open_call(request, wish, context, level),
         };
         let answer = match open.run(&self.parkings.calls, context, level).await {
             RequestOutcome::Ended(answer) => answer,

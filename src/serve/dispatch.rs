@@ -1,7 +1,11 @@
-//! From a request to its answer: which methods there are in which era, and what answers them.
+//! From a request to its answer: the operation behind each method.
+
+use std::sync::Arc;
 
 use nonet_core::inquiry;
 use nonet_peer::{
+    Answered, Handler,
+    client::ClientPeer,
     eras::{LISTEN, unknown_method},
     reply::Reply,
     request::{RequestBody, RequestContext, RequestParams},
@@ -40,15 +44,10 @@ fn plain(result: Value) -> Reply {
     Reply::Verbatim(result.into())
 }
 
-impl NonetServer {
-    /// Answers a request that [`check`] has admitted.
-    pub(super) async fn answer(
-        &self,
-        request: RequestBody,
-        context: &RequestContext,
-    ) -> Result<Reply, ErrorData> {
+impl Handler for NonetServer {
+    async fn handle(&self, request: RequestBody, context: &RequestContext) -> Answered {
         let answer = match request {
-            RequestBody::Call(call, _) => return self.call(call, context).await,
+            RequestBody::Call(call, wish) => return self.call(call, wish, context).await,
             RequestBody::Invalid(error) => return Err(error),
             // Boxed: calls are what happens most.
             RequestBody::Other(params) => Box::pin(self.handle_other(params, context)).await,
@@ -61,6 +60,16 @@ impl NonetServer {
         })
     }
 
+    fn initialized(&self, peer: &Arc<ClientPeer>) {
+        self.announce(peer);
+    }
+
+    fn ended(&self) {
+        self.ended.cancel();
+    }
+}
+
+impl NonetServer {
     async fn handle_other(
         &self,
         params: RequestParams,
@@ -112,10 +121,10 @@ impl NonetServer {
         }
     }
 
-    /// Answers a request about tasks: in the form of 2025-11-25 on a connection with both directions, else in the extension's.
+    /// Answers a request about tasks: in a session in the form of 2025-11-25, else in the extension's.
     async fn handle_task(&self, params: RequestParams, context: &RequestContext) -> Result<Reply, ErrorData> {
         let method = params.method.clone();
-        if !self.http && !context.is_stateless() {
+        if !context.is_stateless() {
             let id = params.parse::<tasks::SessionTask>()?.task_id;
             let answer = tasks::session_request(&self.gateway, || self.who(context), &method, &id).await;
             return answer.unwrap_or_else(|| Err(unknown_method(&method))).map(plain);

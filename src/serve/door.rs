@@ -15,7 +15,7 @@ use nonet_peer::{
     Handler,
     client::{ClientPeer, ClientWay},
     eras, headers, reply,
-    request::{ClientMessage, ClientRequest, RequestContext, TaskWish},
+    request::{ClientMessage, ClientRequest, RequestContext},
     session::{HttpSession, answer_stateless},
     streams::EventStream,
 };
@@ -130,16 +130,17 @@ impl Door {
 
     /// Answers the message of a POST.
     pub(super) async fn post(self: &Arc<Self>, parts: Parts, message: Message) -> Response {
-        let kind = message.kind();
         // Large arguments are parsed on another thread.
-        let (read, _share) = off_thread(message.weight(), move || ClientMessage::of(&message)).await;
+        let (read, _share) = off_thread(message.weight(), move || {
+            ClientMessage::of(&message).map_err(|why| (message.id(), why))
+        })
+        .await;
         let answered = match read {
             Ok(ClientMessage::Request(request)) => self.request(parts, *request).await,
             Ok(message) => Box::pin(self.take(&parts, message)).await,
-            Err(why) => {
-                tracing::debug!(?kind, why, "a message over HTTP is no JSON-RPC message");
+            Err((id, why)) => {
                 let error = ErrorData::invalid_request(format!("Invalid Request: {why}"), None);
-                Ok(headers::failed(StatusCode::BAD_REQUEST, None, &error))
+                Ok(headers::failed(StatusCode::BAD_REQUEST, id.as_ref(), &error))
             }
         };
         answered.unwrap_or_else(|refusal| *refusal)
@@ -163,7 +164,7 @@ impl Door {
 
     async fn request(self: &Arc<Self>, parts: Parts, request: ClientRequest) -> Result<Response, Refusal> {
         let method = request.body.method();
-        let has_session = parts.headers.contains_key("mcp-session-id");
+        let has_session = headers::names_session(&parts.headers);
         if !headers::is_of_session(&parts.headers, Some(&request))?
             || !has_session && method == "server/discover"
         {
@@ -200,15 +201,7 @@ impl Door {
         let ClientRequest { id, meta, body } = request;
         let is_malformed = !meta.missing_required_keys(&ProtocolVersion::V_2026_07_28).is_empty();
         let way = ClientWay { peer: ClientPeer::new(stream.clone()), stream: Some(stream.clone()) };
-        let context = RequestContext {
-            id,
-            meta,
-            beside: parts.extensions,
-            way,
-            cancel,
-            wants_task: TaskWish::default(),
-            is_inline: true,
-        };
+        let context = RequestContext { id, meta, beside: parts.extensions, way, cancel, is_inline: true };
         if let Err(error) = eras::check(&body, &context) {
             let status = headers::status_of(&error, is_malformed);
             return Ok(headers::failed(status, Some(&context.id), &error));
@@ -225,7 +218,8 @@ impl Door {
             Ok((place, ended)) => {
                 if let Some(ended) = ended {
                     tracing::debug!("an unused session over HTTP makes room for a new one");
-                    self.end_session(&ended).await;
+                    let door = self.clone();
+                    tokio::spawn(async move { door.end_session(&ended).await });
                 }
                 place
             }
@@ -235,7 +229,7 @@ impl Door {
         let session = HttpSession::new(self.server(), &self.end);
         let (request, answered) = session.open(parts.extensions, request).await;
         let is_open = answered.is_ok();
-        let answer = reply::message(&request, answered, b"").concat();
+        let answer = reply::message(&request, answered, false).concat();
         let mut response = headers::in_json(StatusCode::OK, answer);
         if !is_open {
             return response;

@@ -251,7 +251,7 @@ pub(super) fn misdirected() -> Response {
     response
 }
 
-/// Returns whether a request may belong to a session: rmcp rejects any other method.
+/// Returns whether a request may belong to a session: any other method is refused.
 pub(super) fn is_of_mcp(method: &Method) -> bool {
     matches!(*method, Method::POST | Method::GET | Method::DELETE)
 }

@@ -112,7 +112,6 @@ fn a_question_goes_out_on_the_stream_of_its_call() {
     let reply = http(&site.address, "POST", "/mcp", &[], &hello.to_string());
     let client = WebClient::resumed(&site.address, "/mcp", &reply.headers["mcp-session-id"], "");
     client.post(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
-    // Every call but the first ones starts outside rmcp.
     eventually("a call is quick", || {
         (kind(&client.post(&call(1, "list_categories", json!({})))) == JSON).then_some(())
     });
@@ -134,7 +133,7 @@ fn a_call_can_be_cancelled_in_its_first_moments() {
     let site = site();
     let client = ready(&site);
     let mut stream = begin(&site.address, &client.session, &call(77, "shop__hang", json!({})));
-    // Without a pause: after 50 ms, rmcp has the call and would cancel it too.
+    // Without a pause: after 50 ms, the call has a stream.
     let began = std::time::Instant::now();
     while !calls(&site).iter().any(|line| line["params"]["name"] == "hang") {
         assert!(began.elapsed() < PATIENCE, "the call has not arrived");

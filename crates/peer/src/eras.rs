@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::{
         client::{ClientPeer, ClientWay},
-        request::{ClientMessage, TaskWish},
+        request::ClientMessage,
         streams::EventStream,
     };
     use nonet_wire::Message;
@@ -79,7 +79,6 @@ mod tests {
             beside: http::Extensions::new(),
             way: ClientWay::of(ClientPeer::new(EventStream::common())),
             cancel: tokio_util::sync::CancellationToken::new(),
-            wants_task: TaskWish::default(),
             is_inline,
         };
         check(&request.body, &context).err().map(|error| error.code.0)

@@ -36,6 +36,11 @@ pub fn session_id(headers: &HeaderMap) -> Option<&str> {
     values.next().filter(|_| values.next().is_none())?.to_str().ok()
 }
 
+/// Returns whether a request names a session, however badly.
+pub fn names_session(headers: &HeaderMap) -> bool {
+    headers.contains_key(&SESSION_ID)
+}
+
 /// Names the session in a response.
 pub fn set_session_id(headers: &mut HeaderMap, id: &str) {
     if let Ok(id) = HeaderValue::from_str(id) {

@@ -21,7 +21,7 @@ use crate::{
     Handler, answered,
     client::{ClientPeer, ClientWay},
     eras, reply,
-    request::{ClientMessage, ClientRequest, RequestBody, RequestContext, TaskWish},
+    request::{ClientMessage, ClientRequest, RequestContext},
 };
 
 /// The JSON-RPC error code for an unusable answer.
@@ -156,17 +156,12 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
             return self.refuse(&id, &ErrorData::new(ErrorCode(BUSY), what, None));
         }
         let cancel = self.ends.child_token();
-        let wants_task = match &body {
-            RequestBody::Call(_, wish) => *wish,
-            _ => TaskWish::default(),
-        };
         let context = RequestContext {
             id,
             meta,
             beside: http::Extensions::new(),
             way: ClientWay::of(self.peer.clone()),
             cancel: cancel.clone(),
-            wants_task,
             is_inline: self.lifecycle != Lifecycle::Handshake,
         };
         let method = body.method();
@@ -188,7 +183,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
                 tracing::debug!(%id, "a cancelled request gets no answer");
                 return false;
             }
-            if let Err(error) = writer.pieces(reply::message(id, answered, b"\n")).write().await {
+            if let Err(error) = writer.pieces(reply::message(id, answered, true)).write().await {
                 tracing::error!(%id, %error, "an answer was not written");
             }
             is_done
@@ -205,7 +200,7 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
     }
 
     fn refuse(&self, id: &RequestId, error: &ErrorData) {
-        let answer = reply::message(id, Err(error.clone()), b"");
+        let answer = reply::message(id, Err(error.clone()), false);
         self.writer.write_soon(answer.concat());
     }
 
@@ -362,7 +357,7 @@ fn unreadable(line: &[u8]) -> UnreadableMessage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answered, reply::Reply};
+    use crate::{Answered, reply::Reply, request::RequestBody};
     use nonet_wire::SizeLimit;
     use serde_json::{Value, json};
     use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};

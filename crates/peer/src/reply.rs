@@ -32,18 +32,19 @@ impl Reply {
     }
 }
 
-/// Returns the message that answers a request, in pieces, with `after` at its end.
-pub fn message(id: &RequestId, answered: Result<Reply, ErrorData>, after: &[u8]) -> Vec<Bytes> {
+/// Returns the message that answers a request, in pieces; with a line break at its end if it is a line.
+pub fn message(id: &RequestId, answered: Result<Reply, ErrorData>, is_line: bool) -> Vec<Bytes> {
+    let end: &[u8] = if is_line { b"}\n" } else { b"}" };
     let id_text = serde_json::to_string(id).unwrap_or_default();
     match answered {
         Ok(reply) => {
             let before = ["{\"jsonrpc\":\"2.0\",\"id\":", &id_text, ",\"result\":"].concat();
-            reply.written(before.as_bytes(), &[b"}", after].concat())
+            reply.written(before.as_bytes(), end)
         }
         Err(error) => {
             tracing::warn!(%id, ?error, "response error");
             let error = serde_json::to_vec(&error).unwrap_or_default();
-            vec![Message::failure_of(&id_text, &error), Bytes::copy_from_slice(after)]
+            vec![Message::failure_of(&id_text, &error), Bytes::copy_from_slice(&end[1..])]
         }
     }
 }

@@ -218,8 +218,6 @@ pub struct RequestContext {
     pub way: ClientWay,
     /// Cancels the request.
     pub cancel: CancellationToken,
-    /// Whether its client wants a task.
-    pub wants_task: TaskWish,
     /// Whether its client made no handshake, so that each request has to say its protocol version.
     pub is_inline: bool,
 }

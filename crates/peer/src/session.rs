@@ -32,7 +32,7 @@ use crate::{
     Answered, Handler, answered,
     client::{ClientPeer, ClientWay},
     eras, headers, reply,
-    request::{ClientMessage, ClientRequest, RequestBody, RequestContext, TaskWish},
+    request::{ClientMessage, ClientRequest, RequestBody, RequestContext},
     streams::{self, EventStream},
 };
 
@@ -144,7 +144,6 @@ impl<H: Handler> HttpSession<H> {
             beside,
             way: ClientWay { peer: self.peer.clone(), stream },
             cancel: self.end.child_token(),
-            wants_task: TaskWish::default(),
             is_inline: false,
         }
     }
@@ -283,11 +282,11 @@ impl Exchange {
         match answered {
             Some(answered) if self.stream.is_silent() => {
                 let status = answered.as_ref().err().map_or(StatusCode::OK, status);
-                let pieces = Pieces(reply::message(&self.id, answered, b"").into());
+                let pieces = Pieces(reply::message(&self.id, answered, false).into());
                 headers::in_json(status, Body::new(pieces))
             }
             Some(answered) => {
-                self.stream.end(Some(reply::message(&self.id, answered, b"")));
+                self.stream.end(Some(reply::message(&self.id, answered, false)));
                 self.events()
             }
             None => {
@@ -323,7 +322,7 @@ impl Exchange {
             };
             let is_running = answered.is_none();
             let answered = answered.filter(|_| !cancel.is_cancelled());
-            stream.end(answered.map(|answered| reply::message(&id, answered, b"")));
+            stream.end(answered.map(|answered| reply::message(&id, answered, false)));
             if is_running {
                 let _ = work.await;
             }
@@ -364,5 +363,44 @@ impl HttpBody for Pieces {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.0.iter().map(|piece| piece.len() as u64).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers nothing.
+    struct Silent;
+
+    impl Handler for Silent {
+        async fn handle(&self, _: RequestBody, _: &RequestContext) -> Answered {
+            std::future::pending().await
+        }
+
+        fn initialized(&self, _: &Arc<ClientPeer>) {}
+
+        fn ended(&self) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_is_idle_without_requests_and_streams() {
+        let session = HttpSession::new(Silent, &CancellationToken::new());
+        let after_a_while = async || {
+            sleep(IDLE * 2).await;
+            session.is_idle()
+        };
+        assert!(after_a_while().await);
+        session.use_now();
+        assert!(!session.is_idle());
+        let stream = session.listen(&HeaderMap::new());
+        assert!(!after_a_while().await, "its client listens");
+        drop(stream);
+        let (id, cancel) = (RequestId::Number(1), CancellationToken::new());
+        let flying = session.requests.begin(&id, 0, &cancel);
+        assert!(!after_a_while().await, "a request is in flight");
+        drop(flying);
+        assert!(!session.is_idle(), "its end counts as use");
+        assert!(after_a_while().await);
     }
 }
