@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     client::{Client, VERSION_KEY},
     setup::{Setup, eventually, json_of, logged, notices_of, text_of},
+    web::{WebClient, http},
 };
 
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -217,6 +218,31 @@ fn a_task_of_2025_11_25_can_fail_be_cancelled_and_be_over_at_once() {
     assert_eq!(json_of(&result)["error"]["code"], "unknown_tool", "{result}");
     let answer = client.request("tasks/get", json!({ "taskId": "job-0" }));
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
+}
+
+#[test]
+fn a_task_of_2025_11_25_works_over_http() {
+    let site = shop(slow()).0.serve();
+    let params = json!({
+        "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" },
+    });
+    let hello = json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params });
+    let reply = http(&site.address, "POST", "/mcp", &[], &hello.to_string());
+    assert!(reply.result()["capabilities"]["tasks"]["requests"]["tools"]["call"].is_object(), "{reply:?}");
+    let mut client = WebClient::new(&site.address, "/mcp");
+    client.until_ready("shop");
+    let arguments = json!({ "name": "shop.slow" });
+    let params = json!({ "name": "execute_tool", "arguments": arguments, "task": { "ttl": 60_000 } });
+    let task = client.request("tools/call", params).result()["task"].take();
+    assert_eq!(task["status"], "working", "{task}");
+    let own = json!({ "taskId": task["taskId"] });
+    let listed = client.request("tasks/list", json!({})).result();
+    assert_eq!(listed["tasks"][0]["taskId"], task["taskId"], "{listed}");
+    let result = client.request("tasks/result", own.clone()).result();
+    assert_eq!(result["content"][0]["text"], "done", "{result}");
+    assert_eq!(client.request("tasks/get", own.clone()).result()["status"], "completed");
+    let stranger = WebClient::new(&site.address, "/mcp").request("tasks/get", own).answer();
+    assert_eq!(stranger["error"]["code"], -32602, "{stranger}");
 }
 
 #[test]
