@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use rmcp::{
     ErrorData,
     model::{
-        CallToolRequestParams, ClientCapabilities, InputRequiredResult, InputResponses, LoggingLevel,
+        CallToolRequestParams, ClientCapabilities, InputRequiredResult, InputResponses,
         ProgressNotificationParam,
     },
 };
@@ -514,8 +514,8 @@ async fn tell(way: &ClientWay, params: Value, level: Option<LogLevel>) {
 
 /// Returns whether a client that wants messages from `level` on gets a log message.
 fn is_wanted(params: &Value, level: Option<LogLevel>) -> bool {
-    let of_message = || params.get("level").and_then(|of| LoggingLevel::deserialize(of).ok());
-    level.is_some_and(|level| of_message().is_some_and(|of| LogLevel::from(of) >= level))
+    let of_message = || params.get("level").and_then(|of| LogLevel::deserialize(of).ok());
+    level.is_some_and(|level| of_message().is_some_and(|of| of >= level))
 }
 
 /// Sends a notice as one of Nonet's own log messages, for clients that show these to people.

@@ -10,7 +10,10 @@ use http::{
     header::{ACCEPT, ALLOW, CONTENT_TYPE, HOST, ORIGIN},
     uri::Authority,
 };
-use nonet_wire::Message;
+use nonet_wire::{
+    Message,
+    mirrored::{at_path, each_mirrored, mirrored_text},
+};
 use rmcp::{
     ErrorData,
     model::{ErrorCode, ProtocolVersion, RequestId},
@@ -25,8 +28,6 @@ static METHOD: HeaderName = HeaderName::from_static("mcp-method");
 static NAME: HeaderName = HeaderName::from_static("mcp-name");
 /// The beginning of headers that repeat a param of a tool.
 const PARAM: &str = "mcp-param-";
-/// The schema's key that names such a header.
-const MIRRORED: &str = "x-mcp-header";
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
 
@@ -345,27 +346,10 @@ fn repeated(
     let RequestBody::Call(call, _) = &request.body else { return Ok(()) };
     let Some(schema) = schema(&call.name) else { return Ok(()) };
     let arguments = call.arguments.as_ref();
-    params(&schema, &mut Vec::new(), &mut |path, header| param(headers, arguments, path, header))
-}
-
-/// Calls `check` with the path and the header of each param that a schema wants repeated.
-fn params<'a>(
-    schema: &'a Map<String, Value>,
-    path: &mut Vec<&'a str>,
-    check: &mut impl FnMut(&[&str], &str) -> Result<(), String>,
-) -> Result<(), String> {
-    let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return Ok(()) };
-    for (name, schema) in properties {
-        let Some(schema) = schema.as_object() else { continue };
-        path.push(name);
-        if let Some(header) = schema.get(MIRRORED).and_then(Value::as_str).filter(|header| !header.is_empty())
-        {
-            check(path, header)?;
-        }
-        params(schema, path, check)?;
-        path.pop();
-    }
-    Ok(())
+    each_mirrored(&schema, &mut Vec::new(), &mut |path, _, header| match header.as_str() {
+        None | Some("") => Ok(()),
+        Some(header) => param(headers, arguments, path, header),
+    })
 }
 
 fn param(
@@ -374,14 +358,7 @@ fn param(
     path: &[&str],
     header: &str,
 ) -> Result<(), String> {
-    let (first, rest) = path.split_first().ok_or("a param without a name")?;
-    let given = arguments.and_then(|arguments| arguments.get(*first));
-    let given = rest.iter().try_fold(given, |value, name| Some(value?.get(name))).flatten();
-    let given = given.and_then(|value| match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Bool(_) | Value::Number(_) => Some(value.to_string()),
-        _ => None,
-    });
+    let given = arguments.and_then(|arguments| at_path(arguments, path)).and_then(mirrored_text);
     let (full, name) = (format!("Mcp-Param-{header}"), path.join("."));
     let key = HeaderName::try_from(format!("{PARAM}{}", header.to_ascii_lowercase()));
     let told = match key {

@@ -2,31 +2,32 @@
 //!
 //! A connection connects, lists its tools, announces the list, watches for changes, and reconnects when it is lost. It knows
 //! its own server, but not the other servers, the catalogue or the clients. Supervision (`supervise`, `requests`,
-//! `subscriptions`) knows a server only as a [`Connector`] and its [`Link`]: MCP over rmcp (`mcp`, `connect`), or requests to
-//! a REST service (`rest`). This room and `serve` are the only two that speak rmcp.
-
-// Logging is deprecated in the newest revision (SEP-2577); servers of older revisions still do it.
-#![allow(deprecated)]
+//! `subscriptions`) knows a server only as a [`Connector`] and its [`Link`]: MCP (`mcp`, `connect`), or requests to a REST
+//! service (`rest`). An MCP server is at the end of a [`channel`], over lines, streamable HTTP or the legacy SSE transport;
+//! what it sends goes through [`incoming`].
 
 mod breaker;
+mod channel;
 mod child;
-mod client_handler;
 mod connect;
 mod credentials;
 mod descendants;
-mod direct;
 mod environment;
 mod handshake;
 mod history;
 mod http;
+mod incoming;
 mod legacy_sse;
 mod likely_cause;
+mod lines;
 mod link;
 mod listing;
 mod mcp;
+mod pending;
 mod placement;
 pub mod process_guard;
 mod program;
+mod progress;
 mod question_board;
 mod reach;
 mod refusal;
@@ -34,10 +35,8 @@ mod requests;
 mod rest;
 mod server_requests;
 mod setup;
-mod stdio;
 mod subscriptions;
 mod supervise;
-mod tap;
 mod tasks;
 mod turns;
 
@@ -54,7 +53,6 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use nonet_base::turns::{SharedSlots, Turns};
 use nonet_config::{Placement, ServerSettings, Transport};
 use nonet_text::leaks::KnownSecrets;
-use nonet_wire::rmcp::source;
 use parking_lot::Mutex;
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value};
@@ -81,6 +79,7 @@ pub use self::{
     likely_cause::likely_cause,
     placement::{Placements, ProgramHolder, ProgramPlace, ProgramPlacement, RelayedCall},
     program::run_program,
+    progress::ProgressSink,
     question_board::{QuestionBoard, TakenRequests},
     reach::{Reach, net_text},
     server_requests::{
@@ -88,7 +87,6 @@ pub use self::{
         LogLevel, SAMPLING,
     },
     subscriptions::ResourceSubscription,
-    tap::ProgressSink,
     turns::{EscapedTexts, QuestionTurns},
 };
 pub use self::{
@@ -655,5 +653,5 @@ impl Connection {
 
 /// Returns the innermost cause of an error: the outer ones only say that something failed.
 fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
-    source(error).map_or_else(|| error.to_string(), deepest)
+    error.source().map_or_else(|| error.to_string(), deepest)
 }

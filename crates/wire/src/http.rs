@@ -114,12 +114,20 @@ pub fn stateless_headers(message: &Message, version: &str, headers: &HeaderMap) 
     headers
 }
 
-/// Returns a tool call's headers added to others, which already have the version.
-pub fn call_headers(tool: &str, headers: &HeaderMap) -> HeaderMap {
+/// Returns the headers of a request of the stateless era added to others, which already have the version. `about` is its tool,
+/// prompt, resource or task.
+pub fn request_headers(method: &'static str, about: Option<&str>, headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
-    headers.insert(METHOD, HeaderValue::from_static("tools/call"));
-    put(&mut headers, NAME, Some(&header_value(tool)));
+    headers.insert(METHOD, HeaderValue::from_static(method));
+    if let Some(about) = about {
+        put_text(&mut headers, NAME, about);
+    }
     headers
+}
+
+/// Adds a header with any text.
+pub(crate) fn put_text(headers: &mut HeaderMap, name: HeaderName, text: &str) {
+    put(headers, name, Some(&header_value(text)));
 }
 
 fn put(headers: &mut HeaderMap, name: HeaderName, value: Option<&str>) {

@@ -2,7 +2,7 @@
 //!
 //! Both rims and the bridge are built on this room. A message is scanned before any of it is parsed (`scan`), and its
 //! envelope is read without its contents (`message`). Its size limit depends on its kind ([`SizeLimit`]). `rmcp` holds the
-//! workarounds for the protocol library.
+//! workarounds for sign-ins.
 
 mod backlog;
 mod heavy;
@@ -10,6 +10,7 @@ pub mod http;
 mod inbox;
 mod lines;
 mod message;
+pub mod mirrored;
 pub mod rmcp;
 mod scan;
 mod sse;

@@ -1,49 +1,37 @@
 //! Reaches a server, by starting its process or dialling its address, and performs the handshake.
 
-use std::{collections::HashMap, io, sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
-use ::http::{HeaderName, HeaderValue, StatusCode};
+use ::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use nonet_base::text::clip;
 use nonet_config::{SandboxSettings, Transport};
 use nonet_sandbox as sandbox;
 use nonet_wire::{
     http::{HttpFault, Signer},
-    rmcp::http_fault,
     web,
 };
-use rmcp::{
-    model::ProtocolVersion,
-    service::{
-        ClientInitializeError, ClientLifecycleMode, serve_client_with_lifecycle_and_ct,
-        serve_directly_with_ct,
-    },
-};
+use rmcp::model::ProtocolVersion;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     process::{ChildStdin, ChildStdout},
-    sync::Notify,
     time::timeout,
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Era,
+    channel::{Channel, RequestFault, Transport as Way},
     child::{Child, Program, missing_launcher},
-    client_handler::client_config,
     deepest,
-    direct::DirectCalls,
-    handshake::{self, HandshakeError},
-    http,
-    legacy_sse::{SseConnection, SseError},
+    handshake::{self, HandshakeError, peer_info},
+    http::HttpServer,
+    incoming::Incoming,
+    legacy_sse::SseServer,
+    lines::Lines,
     link::LinkError,
     mcp::{InitializedServer, McpServer},
     placement::ProgramHolder,
     refusal::Refusal,
-    stdio::Lines,
-    tap::Tap,
 };
-
-type HeaderValues = HashMap<HeaderName, HeaderValue>;
 
 /// Why a server was not reached over streamable HTTP.
 #[derive(Default)]
@@ -154,24 +142,21 @@ impl McpServer {
         child: Option<Child>,
         silence: Duration,
     ) -> Result<InitializedServer, LinkError> {
-        let closed = CancellationToken::new();
-        let guard = closed.clone().drop_guard();
-        let mut lines = Lines::new(self.name.clone(), reader, writer, self.tap(), guard);
-        let list_changed = Arc::new(Notify::new());
+        let incoming = self.incoming();
+        let lines = Lines::open(incoming.clone(), reader, writer);
+        let channel = Channel::new(incoming, Way::Lines(lines));
         let known = self.habits.lock().era;
-        let error = match handshake::greet(&mut lines, known, &client_config(), silence).await {
+        let error = match handshake::greet(&channel, known, silence).await {
             Ok((era, info)) => {
-                let (client, token) = (self.client(&list_changed), CancellationToken::new());
-                let direct = Some(lines.direct(era));
-                let running = serve_directly_with_ct(client, lines, Some(info.clone()), token);
-                return Ok(InitializedServer { running, child, direct, era, info, list_changed, closed });
+                channel.speaks(era);
+                return Ok(InitializedServer { channel, child, era, info });
             }
             Err(error) => error,
         };
         // Some old servers exit on an unknown method, so the next attempt goes without it.
         self.habits.lock().era = (known != Some(Era::Session)).then_some(Era::Session);
         let mut reason = error.to_string();
-        drop(lines);
+        drop(channel);
         if let Some(mut child) = child {
             if let Some(status) = child.exit_status().await {
                 reason = format!("it ended during the handshake ({status})");
@@ -185,21 +170,19 @@ impl McpServer {
     async fn greet_http(
         &self,
         url: &str,
-        headers: HeaderValues,
+        headers: HeaderMap,
         patience: Duration,
         silence: Duration,
     ) -> Result<InitializedServer, LinkError> {
-        let stateless =
-            ClientLifecycleMode::Discover { preferred_versions: vec![ProtocolVersion::V_2026_07_28] };
-        let mut attempts = vec![(Era::Session, ClientLifecycleMode::Initialize, patience)];
+        let mut attempts = vec![(Era::Session, patience)];
         if self.habits.lock().era != Some(Era::Session) {
             // Fall back to the other era for a server that never answers the probe.
-            attempts.insert(0, (Era::Stateless, stateless, silence));
+            attempts.insert(0, (Era::Stateless, silence));
         }
         let mut failed = HttpFailure::default();
-        for attempt in attempts {
-            match self.try_http(url, headers.clone(), attempt).await? {
-                Ok(greeted) => return Ok(*greeted),
+        for (era, patience) in attempts {
+            match self.try_http(url, headers.clone(), era, patience).await? {
+                Ok(greeted) => return Ok(greeted),
                 Err(failure) => failed = failure,
             }
         }
@@ -216,8 +199,7 @@ impl McpServer {
         patience: Duration,
     ) -> Result<InitializedServer, LinkError> {
         let headers = holder.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        let attempt = (Era::Session, ClientLifecycleMode::Initialize, patience);
-        self.try_http(&holder.url, headers, attempt).await?.map(|greeted| *greeted).map_err(|failed| {
+        self.try_http(&holder.url, headers, Era::Session, patience).await?.map_err(|failed| {
             LinkError::Failed(format!(
                 "it runs on the replica `{}`, and cannot be reached there: {}",
                 holder.name, failed.text
@@ -229,44 +211,48 @@ impl McpServer {
     async fn try_http(
         &self,
         url: &str,
-        headers: HeaderValues,
-        (era, mode, patience): (Era, ClientLifecycleMode, Duration),
-    ) -> Result<Result<Box<InitializedServer>, HttpFailure>, LinkError> {
-        let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
-        let (name, guard) = (self.name.clone(), closed.clone().drop_guard());
-        let (transport, calls) = http::transport(name, url, headers, self.signer(), self.tap(), guard)
+        headers: HeaderMap,
+        era: Era,
+        patience: Duration,
+    ) -> Result<Result<InitializedServer, HttpFailure>, LinkError> {
+        let incoming = self.incoming();
+        let server = HttpServer::new(incoming.clone(), url, headers, self.signer())
             .map_err(|error| LinkError::Failed(format!("no HTTP client: {error}")))?;
-        let (client, token) = (self.client(&list_changed), CancellationToken::new());
-        let greeting = serve_client_with_lifecycle_and_ct(client, transport, mode, token);
-        let error = match timeout(patience, Box::pin(greeting)).await {
-            Ok(Ok(running)) => {
-                let info = running.peer().peer_info().map(|info| (*info).clone());
-                let info =
-                    info.ok_or_else(|| LinkError::from("its handshake does not describe the server"))?;
-                return Ok(Ok(Box::new(InitializedServer {
-                    running,
-                    child: None,
-                    direct: Some(DirectCalls::over_http(calls, era)),
-                    era,
-                    info,
-                    list_changed,
-                    closed,
-                })));
+        let greeting = async {
+            let described = match era {
+                Era::Session => server.initialize().await.map(Some),
+                Era::Stateless => server.discover().await,
+            };
+            let Some(result) = described? else { return Ok(None) };
+            let version = match era {
+                Era::Session => result.get("protocolVersion").cloned().map(serde_json::from_value),
+                Era::Stateless => Some(Ok(ProtocolVersion::V_2026_07_28)),
+            };
+            Ok::<_, RequestFault>(version.and_then(Result::ok).map(|version| peer_info(&result, &version)))
+        };
+        let fault = match timeout(patience, Box::pin(greeting)).await {
+            Ok(Ok(Some(info))) => {
+                let channel = Channel::new(incoming, Way::Http(server));
+                channel.speaks(era);
+                return Ok(Ok(InitializedServer { channel, child: None, era, info }));
             }
-            Ok(Err(error)) => error,
+            Ok(Ok(None)) => {
+                let text = format!("{}: its handshake names no version that Nonet speaks", web::place(url));
+                return Ok(Err(HttpFailure { text, refuses_post: false }));
+            }
+            Ok(Err(fault)) => fault,
             Err(_) => {
-                return Ok(Err(HttpFailure {
-                    text: format!("no answer within {patience:?}"),
-                    refuses_post: false,
-                }));
+                let text = format!("no answer within {patience:?}");
+                return Ok(Err(HttpFailure { text, refuses_post: false }));
             }
         };
-        if let ClientInitializeError::TransportError { error, .. } = &error
-            && let Some(refusal) = Refusal::of(error.error.as_ref())
+        if let RequestFault::NotSent(fault) = &fault
+            && let Some(refusal) = Refusal::of(fault)
         {
             return Err(LinkError::SignIn(self.credentials.sign_in_or_token(&refusal).await));
         }
-        Ok(Err(HttpFailure { text: explain(&error, url), refuses_post: is_post_refused(&error) }))
+        let refuses_post = is_post_refused(&fault);
+        Ok(Err(HttpFailure { text: explain(&fault.into(), url), refuses_post }))
     }
 
     /// Tries the old HTTP+SSE transport on a server that refuses POST, as the specification asks. Returns `failure` if the
@@ -274,7 +260,7 @@ impl McpServer {
     async fn find_sse(
         &self,
         url: &str,
-        headers: HeaderValues,
+        headers: HeaderMap,
         silence: Duration,
         failure: String,
     ) -> Result<InitializedServer, LinkError> {
@@ -284,7 +270,7 @@ impl McpServer {
                 tracing::debug!(server = %self.name, "speaks the old HTTP+SSE transport");
                 Ok(greeted)
             }
-            Err(_) | Ok(Err(HandshakeError::NotTaken(SseError::Http(HttpFault::Status { .. })))) => {
+            Err(_) | Ok(Err(HandshakeError::NotSent(HttpFault::Status { .. }))) => {
                 Err(LinkError::Failed(failure))
             }
             Ok(Err(error)) => Err(self.not_greeted(&error, url).await),
@@ -295,23 +281,20 @@ impl McpServer {
     async fn greet_sse(
         &self,
         url: &str,
-        headers: HeaderValues,
+        headers: HeaderMap,
         silence: Duration,
     ) -> Result<InitializedServer, HandshakeError> {
-        let (list_changed, closed) = (Arc::new(Notify::new()), CancellationToken::new());
-        let headers = headers.into_iter().collect();
-        let (name, tap) = (self.name.clone(), self.tap());
-        let mut events = SseConnection::open(name, url, headers, self.signer(), tap, closed.clone()).await?;
-        let (era, info) =
-            handshake::greet(&mut events, Some(Era::Session), &client_config(), silence).await?;
-        let (client, token) = (self.client(&list_changed), CancellationToken::new());
-        let running = serve_directly_with_ct(client, events, Some(info.clone()), token);
-        Ok(InitializedServer { running, child: None, direct: None, era, info, list_changed, closed })
+        let incoming = self.incoming();
+        let server = SseServer::open(incoming.clone(), url, headers, self.signer()).await?;
+        let channel = Channel::new(incoming, Way::Sse(server));
+        let (era, info) = handshake::greet(&channel, Some(Era::Session), silence).await?;
+        channel.speaks(era);
+        Ok(InitializedServer { channel, child: None, era, info })
     }
 
-    /// Returns the taps of a new connection.
-    fn tap(&self) -> Tap {
-        Tap::new(self.calls.clone(), self.limits)
+    /// Returns what takes the messages of a new connection.
+    fn incoming(&self) -> Arc<Incoming> {
+        Incoming::new(self.name.clone(), self.limits, self.calls.clone(), self.subscriptions.clone())
     }
 
     /// Returns the signer of the requests.
@@ -321,36 +304,29 @@ impl McpServer {
 
     /// Returns why a server of the legacy SSE transport was not reached.
     async fn not_greeted(&self, error: &HandshakeError, url: &str) -> LinkError {
-        match Refusal::of(error) {
-            Some(refusal) => LinkError::SignIn(self.credentials.sign_in_or_token(&refusal).await),
-            None => LinkError::Failed(clip(&format!("{}: {}", web::place(url), deepest(error)), 600)),
+        match error {
+            HandshakeError::NotSent(fault) if let Some(refusal) = Refusal::of(fault) => {
+                LinkError::SignIn(self.credentials.sign_in_or_token(&refusal).await)
+            }
+            error => LinkError::Failed(explain(error, url)),
         }
     }
 }
 
-fn explain(error: &ClientInitializeError, url: &str) -> String {
-    let inner = match error {
-        ClientInitializeError::TransportError { error, .. } => deepest(error.error.as_ref()),
-        other => other.to_string(),
-    };
+fn explain(error: &HandshakeError, url: &str) -> String {
     let place = web::place(url);
-    clip(&format!("{place}: {}", inner.replace(url, &place)), 600)
+    clip(&format!("{place}: {}", deepest(error).replace(url, &place)), 600)
 }
 
 /// Returns whether a server refuses streamable HTTP's POST, so that it may speak the legacy SSE transport. The HTTP status is
 /// lost if the refusal's body is JSON-RPC.
-fn is_post_refused(error: &ClientInitializeError) -> bool {
-    match error {
-        ClientInitializeError::TransportError { error, .. } => matches!(
-            http_fault(error.error.as_ref()),
-            Some(HttpFault::Status {
-                status: StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED,
-                ..
-            })
+fn is_post_refused(fault: &RequestFault) -> bool {
+    match fault {
+        RequestFault::NotSent(HttpFault::Status { status, .. }) => matches!(
+            *status,
+            StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
         ),
-        ClientInitializeError::JsonRpcError(_) | ClientInitializeError::UncorrelatedErrorResponse { .. } => {
-            true
-        }
-        _ => false,
+        RequestFault::Refused(_) => true,
+        RequestFault::NotSent(_) | RequestFault::Lost => false,
     }
 }

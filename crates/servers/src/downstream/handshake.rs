@@ -1,24 +1,24 @@
 //! The handshake over byte streams or an event stream. It finds out which era the server speaks.
 //!
-//! Own code because rmcp's automatic mode gives the probe ten seconds and then restarts on the same stream, which a server
-//! behind a slow launcher does not survive. Here `server/discover` is sent once, and the first answer decides. A server that
-//! stays silent is also sent `initialize`, and the two answers may come in either order.
+//! `server/discover` is sent once, and the first answer decides. A server that stays silent, because it starts slowly, is also
+//! sent `initialize`, and the two answers may come in either order.
 
 use std::time::Duration;
 
-use nonet_wire::Message;
-use rmcp::model::{ClientConfig, ProtocolVersion, ServerPeerInfo};
-use serde_json::{Value, json};
+use futures::FutureExt;
+use nonet_wire::http::HttpFault;
+use rmcp::model::{
+    ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, ServerPeerInfo, TASKS_EXTENSION_ID,
+};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep_until};
 
 use super::{
     Era,
-    legacy_sse::{SseConnection, SseError},
-    stdio::Lines,
+    channel::{Channel, Outgoing, RequestFault, stateless_meta},
+    pending::AnswerKind,
 };
-
-const DISCOVER: &str = "nonet-discover";
-const INITIALIZE: &str = "nonet-initialize";
 
 /// Why the handshake failed.
 #[derive(Debug, thiserror::Error)]
@@ -31,144 +31,111 @@ pub(super) enum HandshakeError {
     Refused(String),
     /// A message of the handshake was not sent.
     #[error("{0}")]
-    NotTaken(#[from] SseError),
+    NotSent(#[from] HttpFault),
 }
 
-/// A transport to a server during the handshake.
-pub(super) trait HandshakeTransport {
-    /// Sends one message.
-    async fn write(&mut self, message: &Value) -> Result<(), HandshakeError>;
-    /// Returns the next message, `None` at the end.
-    async fn read(&mut self) -> Option<Message>;
-}
-
-impl HandshakeTransport for Lines {
-    async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
-        self.writer().write(serde_json::to_vec(message), true).await.map_err(|_| HandshakeError::Closed)
-    }
-
-    async fn read(&mut self) -> Option<Message> {
-        Lines::read(self).await
-    }
-}
-
-impl HandshakeTransport for SseConnection {
-    async fn write(&mut self, message: &Value) -> Result<(), HandshakeError> {
-        Ok(self.post(serde_json::to_vec(message), true).await?)
-    }
-
-    async fn read(&mut self) -> Option<Message> {
-        SseConnection::read(self).await
+impl From<RequestFault> for HandshakeError {
+    fn from(fault: RequestFault) -> Self {
+        match fault {
+            RequestFault::Lost => Self::Closed,
+            RequestFault::NotSent(fault) => Self::NotSent(fault),
+            RequestFault::Refused(error) => Self::Refused(error.message.into_owned()),
+        }
     }
 }
 
 /// Performs the handshake. `known` is the era of the last handshake; `silence` is how long the server may say nothing before
 /// it is also sent `initialize`.
 pub(super) async fn greet(
-    wire: &mut impl HandshakeTransport,
+    channel: &Channel,
     known: Option<Era>,
-    client: &ClientConfig,
     silence: Duration,
 ) -> Result<(Era, ServerPeerInfo), HandshakeError> {
-    let mut initialized = false;
-    let mut discovering = known != Some(Era::Session);
+    let request = async |method, params| {
+        let answer = channel.request(Outgoing::own(method, params, AnswerKind::Short)).await?;
+        Ok::<_, RequestFault>(answer.into_tree().await)
+    };
     let silence = Instant::now() + silence;
-    if discovering {
-        wire.write(&discover(client)).await?;
-    } else {
-        wire.write(&initialize(client)).await?;
-        initialized = true;
-    }
+    let is_session = known == Some(Era::Session);
+    // Either is polled only once it is wanted.
+    let mut discovery = Box::pin(request("server/discover", discover_params()).fuse());
+    let mut initialization = Box::pin(request("initialize", initialize_params()).fuse());
+    let (mut discovers, mut initializes) = (!is_session, is_session);
+    // The refusal of `initialize` while `server/discover` has no answer yet.
+    let mut refusal = None;
     loop {
-        let message = tokio::select! {
-            message = wire.read() => message.ok_or(HandshakeError::Closed)?,
-            () = sleep_until(silence), if !initialized => {
-                wire.write(&initialize(client)).await?;
-                initialized = true;
-                continue;
-            }
-        };
-        if message.method().is_some() {
-            answer_ping(wire, &message).await?;
-            continue;
-        }
-        let Some(id) = message.id() else { continue };
-        let read = |part: Option<&[u8]>| part.and_then(|part| serde_json::from_slice::<Value>(part).ok());
-        match (id.to_string().as_str(), read(message.result())) {
-            (DISCOVER, Some(result)) if is_stateless(&result) => {
-                return Ok((Era::Stateless, peer_info(&result, &ProtocolVersion::V_2026_07_28)));
-            }
-            (DISCOVER, _) => {
-                // The server refused, or offers only older revisions: it belongs to the session era.
-                discovering = false;
-                if !initialized {
-                    wire.write(&initialize(client)).await?;
-                    initialized = true;
+        tokio::select! {
+            found = &mut discovery, if discovers => {
+                discovers = false;
+                match found {
+                    Ok(result) if is_stateless(&result) => {
+                        return Ok((Era::Stateless, peer_info(&result, &ProtocolVersion::V_2026_07_28)));
+                    }
+                    // The server refused, or offers only older revisions: it belongs to the session era.
+                    Ok(_) | Err(RequestFault::Refused(_)) => initializes = true,
+                    Err(fault) => return Err(fault.into()),
+                }
+                if let Some(refused) = refusal.take() {
+                    return Err(HandshakeError::from(refused));
                 }
             }
-            (INITIALIZE, Some(result)) => {
-                let version = result.get("protocolVersion").cloned().unwrap_or_default();
-                let version = serde_json::from_value(version)
-                    .map_err(|_| HandshakeError::Refused("no protocolVersion in its answer".into()))?;
-                let info = peer_info(&result, &version);
-                wire.write(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await?;
-                return Ok((Era::Session, info));
-            }
-            (INITIALIZE, None) if !discovering => {
-                let error = read(message.error()).unwrap_or_default();
-                let text = error["message"].as_str().unwrap_or("an unreadable answer");
-                return Err(HandshakeError::Refused(text.into()));
-            }
-            // Anything else, or a refusal while the probe is still open: keep waiting.
-            _ => {}
+            agreed = &mut initialization, if initializes && refusal.is_none() => match agreed {
+                Ok(result) => {
+                    let version = result.get("protocolVersion").cloned().unwrap_or_default();
+                    let version = serde_json::from_value(version)
+                        .map_err(|_| HandshakeError::Refused("no protocolVersion in its answer".into()))?;
+                    channel.initialized().await?;
+                    return Ok((Era::Session, peer_info(&result, &version)));
+                }
+                Err(refused @ RequestFault::Refused(_)) if discovers => refusal = Some(refused),
+                Err(fault) => return Err(fault.into()),
+            },
+            () = sleep_until(silence), if !initializes => initializes = true,
         }
     }
 }
 
-/// Answers a ping. A server of the session era may ping before it is initialized; any other request has to wait.
-async fn answer_ping(wire: &mut impl HandshakeTransport, message: &Message) -> Result<(), HandshakeError> {
-    if message.method().as_deref() == Some("ping")
-        && let Some(id) = message.id()
-    {
-        wire.write(&json!({"jsonrpc": "2.0", "id": id, "result": {}})).await?;
-    }
-    Ok(())
+/// Returns the client information that servers get.
+pub(super) fn client_config() -> ClientConfig {
+    // Nonet follows servers' tasks. A server's request goes to the client of the call, and is declined on its behalf if the
+    // client cannot answer; in the stateless era each call declares its client's capabilities.
+    let capabilities = json!({
+        "extensions": { TASKS_EXTENSION_ID: {} },
+        "roots": {},
+        "sampling": { "tools": {} },
+        "elicitation": { "form": {}, "url": {} },
+    });
+    ClientConfig::new(
+        ClientCapabilities::deserialize(capabilities).expect("these are capabilities"),
+        Implementation::new("nonet", env!("CARGO_PKG_VERSION")).with_title("Nonet MCP gateway"),
+    )
+    .with_protocol_version(ProtocolVersion::LATEST_WITH_INITIALIZE)
 }
 
-fn discover(client: &ClientConfig) -> Value {
-    json!({
-        "jsonrpc": "2.0",
-        "id": DISCOVER,
-        "method": "server/discover",
-        "params": { "_meta": {
-            "io.modelcontextprotocol/protocolVersion": ProtocolVersion::V_2026_07_28,
-            "io.modelcontextprotocol/clientInfo": client.client_info,
-            "io.modelcontextprotocol/clientCapabilities": client.capabilities,
-        }},
-    })
+/// Returns the params of `server/discover`.
+pub(super) fn discover_params() -> Map<String, Value> {
+    Map::from_iter([("_meta".to_owned(), stateless_meta().into())])
 }
 
-fn initialize(client: &ClientConfig) -> Value {
-    // The newest revision with a handshake; strict servers reject the stateless one.
-    json!({
-        "jsonrpc": "2.0",
-        "id": INITIALIZE,
-        "method": "initialize",
-        "params": {
-            "protocolVersion": ProtocolVersion::LATEST_WITH_INITIALIZE,
-            "capabilities": client.capabilities,
-            "clientInfo": client.client_info,
-        },
-    })
+/// Returns the params of `initialize`.
+pub(super) fn initialize_params() -> Map<String, Value> {
+    let client = client_config();
+    Map::from_iter([
+        // The newest revision with a handshake; strict servers reject the stateless one.
+        ("protocolVersion".to_owned(), json!(ProtocolVersion::LATEST_WITH_INITIALIZE)),
+        ("capabilities".to_owned(), json!(client.capabilities)),
+        ("clientInfo".to_owned(), json!(client.client_info)),
+    ])
 }
 
-fn is_stateless(result: &Value) -> bool {
+/// Returns whether the answer to `server/discover` offers the stateless era.
+pub(super) fn is_stateless(result: &Value) -> bool {
     let versions = result.get("supportedVersions").and_then(Value::as_array);
     versions.into_iter().flatten().any(|v| v.as_str() == Some(ProtocolVersion::V_2026_07_28.as_str()))
 }
 
 /// Returns the server's description of itself, as far as it can be parsed.
-fn peer_info(result: &Value, version: &ProtocolVersion) -> ServerPeerInfo {
+pub(super) fn peer_info(result: &Value, version: &ProtocolVersion) -> ServerPeerInfo {
     let capabilities =
         serde_json::from_value(result.get("capabilities").cloned().unwrap_or_default()).unwrap_or_default();
     let mut info = ServerPeerInfo::new(version.clone(), capabilities);

@@ -1,7 +1,7 @@
 //! The seam between supervision and the kinds of servers: a [`Connector`] reaches one server, a [`Link`] is one live
 //! connection to it.
 //!
-//! MCP over rmcp (`mcp`) and REST (`rest`) are the implementations; tests script another one in memory. Text from this room
+//! MCP (`mcp`) and REST (`rest`) are the implementations; tests script another one in memory. Text from this room
 //! never contains secrets.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use nonet_text::results::CallResult;
 use rmcp::model::CompleteRequestParams;
+use serde::ser::SerializeMap;
 use serde_json::{Map, Value};
 
 use super::{CallControl, CallError, DocumentReport, Era, LogLevel, Remedy};
@@ -160,8 +161,14 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// Returns whether the client has answered nothing.
-    pub(super) fn is_empty(&self) -> bool {
-        self.responses.is_empty() && self.state.is_none()
+    /// Adds the answers to the params of the next round.
+    pub(super) fn add_to<M: SerializeMap>(&self, params: &mut M) -> Result<(), M::Error> {
+        if !self.responses.is_empty() {
+            params.serialize_entry("inputResponses", &self.responses)?;
+        }
+        if let Some(state) = &self.state {
+            params.serialize_entry("requestState", state)?;
+        }
+        Ok(())
     }
 }

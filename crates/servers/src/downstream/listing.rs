@@ -2,23 +2,21 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use futures::{FutureExt, future::BoxFuture};
 use nonet_wire::{self as wire, Limits, SizeLimit};
-use rmcp::{
-    RoleClient,
-    model::{
-        ClientRequest, ErrorCode, ListPromptsRequest, ListResourceTemplatesRequest, ListResourcesRequest,
-        ListToolsRequest, PaginatedRequestParams, ServerNotification, ServerPeerInfo, ServerResult,
-        SubscriptionFilter,
-    },
-    service::{Peer, ServiceError, Subscription},
-};
-use serde_json::Value;
+use rmcp::model::{ErrorCode, ErrorData, ServerPeerInfo};
+use serde_json::{Map, Value, json};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, oneshot},
     time::{Instant, timeout},
 };
 
-use super::{deepest, subscriptions::Subscriptions};
+use super::{
+    channel::{Channel, Outgoing, RequestFault},
+    deepest,
+    pending::AnswerKind,
+    subscriptions::Subscriptions,
+};
 use crate::catalog::Listing;
 
 /// The maximum numbers of pages and entries read from a list; the rest is not shown.
@@ -30,38 +28,32 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 const RELISTEN: Duration = Duration::from_secs(5);
 const LISTEN_AGAIN: Duration = Duration::from_secs(60);
 
-/// Makes the request for one page.
-type PageRequest = dyn Fn(Option<PaginatedRequestParams>) -> ClientRequest + Sync;
-
 /// Reads all pages of the tools, prompts, resources and resource templates. All pages of one list may take `time`.
 pub(super) async fn list(
-    peer: &Peer<RoleClient>,
+    channel: &Channel,
     info: &ServerPeerInfo,
     server: &str,
     limits: &Limits,
     time: Duration,
 ) -> Result<Listing, String> {
-    let tools = pages(peer, server, "tools", limits.list, |cursor| {
-        let params = cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor)));
-        ClientRequest::ListToolsRequest(ListToolsRequest { params, ..ListToolsRequest::default() })
-    });
-    let tools = match within(time, Box::pin(tools)).await {
+    let tools = pages(channel, server, ("tools/list", "tools"), limits.list);
+    let mut tools = match within(time, Box::pin(tools)).await {
         // A server with only prompts may not know the method.
-        Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
+        Err(ListError::Rpc(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
         other => other.map_err(|error| error.to_string())?,
     };
+    if let Some(http) = channel.http() {
+        http.note_mirrored(&mut tools);
+    }
     // Any other list's failure is logged and costs only that list.
-    let more = async |there: bool, field: &str, request: &PageRequest| {
+    let more = async |there: bool, method: &'static str, field: &'static str| {
         if !there {
             return Vec::new();
         }
-        let page = |cursor: Option<String>| {
-            request(cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor))))
-        };
-        match within(time, Box::pin(pages(peer, server, field, limits.list, page))).await {
+        match within(time, Box::pin(pages(channel, server, (method, field), limits.list))).await {
             Ok(listed) => listed,
             // Many servers with resources do not know the separate method for templates.
-            Err(ListError::Rpc(code, _)) if code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
+            Err(ListError::Rpc(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => Vec::new(),
             Err(error) => {
                 tracing::warn!(server, field, "the list could not be read: {error}");
                 Vec::new()
@@ -72,17 +64,9 @@ pub(super) async fn list(
         (info.capabilities.prompts.is_some(), info.capabilities.resources.is_some());
     // Concurrently: a server that answers none of them is ready after one time limit.
     let (prompts, resources, templates) = futures::join!(
-        more(has_prompts, "prompts", &|params| {
-            ClientRequest::ListPromptsRequest(ListPromptsRequest { params, ..ListPromptsRequest::default() })
-        }),
-        more(has_resources, "resources", &|params| {
-            let request = ListResourcesRequest { params, ..ListResourcesRequest::default() };
-            ClientRequest::ListResourcesRequest(request)
-        }),
-        more(has_resources, "resourceTemplates", &|params| {
-            let request = ListResourceTemplatesRequest { params, ..ListResourceTemplatesRequest::default() };
-            ClientRequest::ListResourceTemplatesRequest(request)
-        }),
+        more(has_prompts, "prompts/list", "prompts"),
+        more(has_resources, "resources/list", "resources"),
+        more(has_resources, "resources/templates/list", "resourceTemplates"),
     );
     let about = info.instructions.clone().or_else(|| info.server_info.as_ref()?.description.clone());
     let tools = tools.into_iter().map(Arc::new).collect();
@@ -98,8 +82,8 @@ pub(super) async fn list(
 
 #[derive(Debug, thiserror::Error)]
 enum ListError {
-    #[error("{1}")]
-    Rpc(ErrorCode, String),
+    #[error("{}", .0.message)]
+    Rpc(ErrorData),
     #[error("{0}")]
     Other(String),
 }
@@ -115,31 +99,30 @@ async fn within(
     timeout(time, pages).await.unwrap_or_else(|error| Err(ListError::Other(late(error))))
 }
 
+/// Reads all pages of one list.
 async fn pages(
-    peer: &Peer<RoleClient>,
+    channel: &Channel,
     server: &str,
-    field: &str,
+    (method, field): (&'static str, &'static str),
     limit: SizeLimit,
-    request: impl Fn(Option<String>) -> ClientRequest,
 ) -> Result<Vec<Value>, ListError> {
     let mut all: Vec<Value> = Vec::new();
     let mut seen = HashSet::new();
-    let mut cursor = None;
+    let mut cursor: Option<String> = None;
     let mut left = limit;
     for _ in 0..MAX_PAGES {
-        let answer = timeout(PAGE_TIMEOUT, peer.send_request(request(cursor.take())))
+        let params = cursor.take().map(|cursor| ("cursor".to_owned(), cursor.into()));
+        let request = Outgoing::own(method, Map::from_iter(params), AnswerKind::Page);
+        let answer = timeout(PAGE_TIMEOUT, channel.request(request))
             .await
             .map_err(|_| ListError::Other(format!("no answer within {PAGE_TIMEOUT:?}")))?;
-        let page = match answer {
-            Ok(ServerResult::CustomResult(page)) => page.0,
-            Ok(_) => return Err(ListError::Other("the answer is not a list".into())),
-            Err(ServiceError::McpError(error)) => {
-                return Err(ListError::Rpc(error.code, error.message.into_owned()));
-            }
-            Err(error) => return Err(ListError::Other(deepest(&error))),
-        };
-        let key = field.to_string();
-        let page = tokio::task::spawn_blocking(move || Page::of(page, &key, left)).await;
+        let page = answer.map_err(|fault| match fault {
+            RequestFault::Refused(error) => ListError::Rpc(error),
+            RequestFault::NotSent(fault) => ListError::Other(deepest(&fault)),
+            RequestFault::Lost => ListError::Other("the connection closed".into()),
+        })?;
+        let page = page.into_tree().await;
+        let page = tokio::task::spawn_blocking(move || Page::of(page, field, left)).await;
         let page = page.map_err(|_| ListError::Other("the answer could not be read".into()))?;
         let Some(Page { entries, next, left: rest, is_cut }) = page else {
             return Err(ListError::Other(format!("the answer has no `{field}`")));
@@ -209,13 +192,14 @@ impl Page {
     }
 }
 
-/// The stream on which a server of the stateless era announces changes.
+/// The stream on which a server of the stateless era announces changes. Its notifications go the way of all others.
 #[derive(Default)]
 pub(super) enum ChangeStream {
     /// Not open yet.
     #[default]
     Wanted,
-    Open(Box<Subscription>),
+    /// Until the request ends.
+    Open(BoxFuture<'static, ()>),
     /// Ended or refused; to be reopened at that time.
     Lost(Instant),
     /// The server announces nothing.
@@ -223,40 +207,28 @@ pub(super) enum ChangeStream {
 }
 
 impl ChangeStream {
-    /// Waits for the next announced change of a list; for ever if the server announces nothing. If a stream ends while the
-    /// server lives (a proxy's idle limit), it is reopened, and that counts as a change, because one may have been missed.
-    /// `relisten` requests a new stream for other resources. Dropping the future and calling again loses nothing.
+    /// Keeps the stream open. Returns when a change may have been missed: a stream that ended while the server lives (a
+    /// proxy's idle limit) has been reopened. Waits for ever if the server announces nothing. `relisten` requests a new stream
+    /// for other resources. Dropping the future and calling again loses nothing.
     pub(super) async fn next(
         &mut self,
-        peer: &Peer<RoleClient>,
+        channel: &Arc<Channel>,
         info: &ServerPeerInfo,
         subscriptions: &Subscriptions,
         relisten: &Notify,
     ) {
         loop {
             match self {
-                Self::Wanted => *self = Self::open(peer, info, subscriptions.uris()).await,
-                Self::Open(stream) => {
-                    let news = tokio::select! {
-                        // Changes already in the stream count before the stream is replaced.
-                        biased;
-                        news = stream.next() => news,
-                        () = relisten.notified() => {
-                            *self = Self::Wanted;
-                            continue;
-                        }
+                Self::Wanted => *self = Self::open(channel, info, subscriptions.uris()).await,
+                Self::Open(request) => {
+                    *self = tokio::select! {
+                        () = request => Self::Lost(Instant::now() + RELISTEN),
+                        () = relisten.notified() => Self::Wanted,
                     };
-                    match news {
-                        Ok(Some(ServerNotification::ResourceUpdatedNotification(update))) => {
-                            subscriptions.updated(update.params.uri);
-                        }
-                        Ok(Some(_)) => return,
-                        _ => *self = Self::Lost(Instant::now() + RELISTEN),
-                    }
                 }
                 Self::Lost(until) => {
                     tokio::time::sleep_until(*until).await;
-                    *self = Self::open(peer, info, subscriptions.uris()).await;
+                    *self = Self::open(channel, info, subscriptions.uris()).await;
                     if matches!(self, Self::Open(_)) {
                         return;
                     }
@@ -270,7 +242,7 @@ impl ChangeStream {
     }
 
     /// Opens a stream for the lists that the server can announce, and for the subscribed resources.
-    async fn open(peer: &Peer<RoleClient>, info: &ServerPeerInfo, uris: Vec<String>) -> Self {
+    async fn open(channel: &Arc<Channel>, info: &ServerPeerInfo, uris: Vec<String>) -> Self {
         let capabilities = &info.capabilities;
         let announces = [
             capabilities.tools.as_ref().and_then(|tools| tools.list_changed),
@@ -280,20 +252,27 @@ impl ChangeStream {
         if !announces.contains(&Some(true)) && uris.is_empty() {
             return Self::Silent;
         }
-        let mut filter = SubscriptionFilter::builder()
-            .tools_list_changed()
-            .prompts_list_changed()
-            .resources_list_changed()
-            .build();
-        filter.resource_subscriptions = (!uris.is_empty()).then_some(uris);
-        match timeout(PAGE_TIMEOUT, peer.listen(filter)).await {
-            Ok(Ok(stream)) => Self::Open(Box::new(stream)),
-            Ok(Err(ServiceError::McpError(error))) if error.code == ErrorCode::METHOD_NOT_FOUND => {
-                Self::Silent
-            }
+        let mut wanted =
+            json!({ "toolsListChanged": true, "promptsListChanged": true, "resourcesListChanged": true });
+        if !uris.is_empty() {
+            wanted["resourceSubscriptions"] = json!(uris);
+        }
+        let params = Map::from_iter([("notifications".to_owned(), wanted)]);
+        let (acknowledge, acknowledged) = oneshot::channel();
+        let mut request = Outgoing::own("subscriptions/listen", params, AnswerKind::Short);
+        request.acknowledged = Some(acknowledge);
+        let channel = channel.clone();
+        let mut request = async move { channel.request(request).await }.boxed();
+        let refused = tokio::select! {
+            biased;
+            Ok(()) = acknowledged => return Self::Open(request.map(drop).boxed()),
+            refused = &mut request => refused.err(),
+            () = tokio::time::sleep(PAGE_TIMEOUT) => None,
+        };
+        match refused {
+            Some(RequestFault::Refused(error)) if error.code == ErrorCode::METHOD_NOT_FOUND => Self::Silent,
             refused => {
-                let error = refused.map(|refused| refused.err().map(|error| deepest(&error)));
-                tracing::debug!(?error, "no subscription to changes");
+                tracing::debug!(?refused, "no subscription to changes");
                 Self::Lost(Instant::now() + LISTEN_AGAIN)
             }
         }

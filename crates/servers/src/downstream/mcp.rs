@@ -1,4 +1,4 @@
-//! MCP over rmcp: a server behind a command or an address.
+//! MCP: a server behind a command or an address.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,48 +6,35 @@ use futures::{FutureExt, future::BoxFuture};
 use nonet_base::text::clip;
 use nonet_config::{ServerSettings, Transport};
 use nonet_text::results::CallResult;
-use nonet_wire::Limits;
+use nonet_wire::{Limits, http::HttpFault};
 use parking_lot::Mutex;
-use rmcp::{
-    RoleClient,
-    model::{
-        CallToolRequest, CallToolRequestParams, ClientRequest, CompleteRequest, CustomRequest, GetExtensions,
-        GetMeta, GetPromptRequest, GetPromptRequestParams, ReadResourceRequest, ReadResourceRequestParams,
-        ServerPeerInfo, ServerResult, SetLevelRequestParams, SubscribeRequestParams,
-        UnsubscribeRequestParams,
-    },
-    service::{ClientCacheConfig, Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError},
-};
-use serde_json::json;
+use rmcp::model::ServerPeerInfo;
+use serde_json::{Map, Value, json};
 use tokio::{
     sync::{Notify, watch},
-    time::Instant,
+    time::{Instant, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
 use super::{
     CallControl, CallError, ConnectionContext, ConnectionState, Dial, Era, LogLevel,
+    channel::{Channel, Outgoing, RequestFault, RequestParams},
     child::{Child, StderrTail},
-    client_handler::NonetClient,
     credentials::Credentials,
     deepest,
-    direct::{DirectCalls, DirectError},
     history::History,
     link::{Connector, Input, Link, LinkError, LinkRequest, RequestError, SignInNeeded},
     listing::{ChangeStream, list},
+    pending::AnswerKind,
     placement::{ProgramPlace, ProgramPlacement, RelayedCall},
     refusal::{self, Refusal},
     server_requests::OpenCalls,
     subscriptions::Subscriptions,
-    tap::{DeclaredCapabilities, HeldResult},
 };
 use crate::catalog::Listing;
 
-/// The `_meta` key for the minimum level of server log messages that a client wants (2026-07-28).
-pub(super) const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 /// How long to wait before repeating a call whose token could not be renewed.
 const UNSENT: Duration = Duration::from_secs(5);
-/// How long rmcp may take to close a link.
+/// How long a server may take to end a connection.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// One MCP server, behind a command or an address.
@@ -119,26 +106,19 @@ impl McpServer {
         if !matches!(placed, Some((_, ProgramPlace::At(_)))) {
             self.habits.lock().era = Some(greeted.era);
         }
-        let peer = greeted.running.peer().clone();
-        // rmcp's own cache would serve stale lists; the catalogue is ours.
-        peer.set_response_cache_config(ClientCacheConfig::disabled()).await;
         Ok(Arc::new(McpLink {
             name: self.name.clone(),
             patience,
-            peer,
-            running: Mutex::new(Some(greeted.running)),
+            channel: Arc::new(greeted.channel),
             child: Mutex::new(greeted.child),
             era: greeted.era,
             info: greeted.info,
-            list_changed: greeted.list_changed,
             changes: tokio::sync::Mutex::default(),
             relisten: Notify::new(),
-            closed: greeted.closed,
             signed_out: watch::Sender::new(None),
             credentials: self.credentials.clone(),
             subscriptions: self.subscriptions.clone(),
             limits: self.limits,
-            direct: greeted.direct,
             placed,
         }))
     }
@@ -165,15 +145,10 @@ impl Connector for McpServer {
 
 /// A server after its handshake.
 pub(super) struct InitializedServer {
-    pub running: RunningService<RoleClient, NonetClient>,
+    pub channel: Channel,
     pub child: Option<Child>,
-    pub direct: Option<DirectCalls>,
     pub era: Era,
     pub info: ServerPeerInfo,
-    /// Receives a signal for each `list_changed` notification.
-    pub list_changed: Arc<Notify>,
-    /// Cancelled when the transport is gone.
-    pub closed: CancellationToken,
 }
 
 /// A live connection to an MCP server.
@@ -181,24 +156,19 @@ struct McpLink {
     name: Arc<str>,
     /// The total time for a list's pages.
     patience: Duration,
-    peer: Peer<RoleClient>,
-    running: Mutex<Option<RunningService<RoleClient, NonetClient>>>,
+    channel: Arc<Channel>,
     child: Mutex<Option<Child>>,
     era: Era,
     info: ServerPeerInfo,
-    list_changed: Arc<Notify>,
     /// The change stream of a server of the stateless era.
     changes: tokio::sync::Mutex<ChangeStream>,
     /// Requests that the change stream be reopened for other resources.
     relisten: Notify,
-    closed: CancellationToken,
     /// The sign-in that the server required for a request.
     signed_out: watch::Sender<Option<SignInNeeded>>,
     credentials: Arc<Credentials>,
     subscriptions: Arc<Subscriptions>,
     limits: Limits,
-    /// Calls that bypass rmcp, where the transport supports them.
-    direct: Option<DirectCalls>,
     /// Where the program ran when the link began, if it has a place.
     placed: Option<(Arc<ProgramPlacement>, ProgramPlace)>,
 }
@@ -214,7 +184,7 @@ impl Link for McpLink {
 
     fn list(&self) -> BoxFuture<'_, Result<Listing, LinkError>> {
         async {
-            list(&self.peer, &self.info, &self.name, &self.limits, self.patience)
+            list(&self.channel, &self.info, &self.name, &self.limits, self.patience)
                 .await
                 .map_err(|error| LinkError::Failed(self.credentials.mask(&error)))
         }
@@ -227,11 +197,11 @@ impl Link for McpLink {
                 return std::future::pending().await;
             }
             let mut changes = self.changes.lock().await;
-            changes.next(&self.peer, &self.info, &self.subscriptions, &self.relisten).await;
+            changes.next(&self.channel, &self.info, &self.subscriptions, &self.relisten).await;
         };
         async move {
             tokio::select! {
-                () = self.list_changed.notified() => {}
+                () = self.channel.incoming().list_changed.notified() => {}
                 () = streamed => {}
             }
         }
@@ -256,7 +226,7 @@ impl Link for McpLink {
             tokio::select! {
                 biased;
                 place = moved => LinkError::Moved { drains: place == ProgramPlace::Leaving },
-                () = self.closed.cancelled() => "it closed the connection".into(),
+                () = self.channel.incoming().closed.cancelled() => "it closed the connection".into(),
                 lost = signed_out => lost,
             }
         }
@@ -268,7 +238,7 @@ impl Link for McpLink {
     }
 
     fn is_closed(&self) -> bool {
-        self.peer.is_transport_closed()
+        self.channel.incoming().pending.is_closed()
     }
 
     fn request<'a>(
@@ -280,21 +250,12 @@ impl Link for McpLink {
         async move {
             let relayed = self.is_relayed().then(|| RelayedCall::put(control));
             let control = relayed.as_ref().unwrap_or(control);
-            if let (LinkRequest::CallTool { tool, arguments, as_task: false }, Some(direct)) =
-                (&request, &self.direct)
-                && input.is_empty()
-            {
-                match direct.call(tool, arguments, control).await {
-                    Ok(result) => return Ok(result),
-                    Err(DirectError::Lost) => return Err(RequestError::Lost),
-                    Err(DirectError::Unsent(error)) => return Err(self.not_sent(&error)),
-                    Err(DirectError::Refused(error)) => {
-                        return Err(RequestError::Call(CallError::Rpc(error)));
-                    }
-                    Err(DirectError::Elsewhere) => {}
-                }
-            }
-            Box::pin(self.send(client_request(request, input), control)).await
+            let outgoing = outgoing(&request, &input, control);
+            self.channel.request(outgoing).await.map_err(|fault| match fault {
+                RequestFault::Lost => RequestError::Lost,
+                RequestFault::NotSent(fault) => self.not_sent(&fault),
+                RequestFault::Refused(error) => RequestError::Call(CallError::Rpc(error)),
+            })
         }
         .boxed()
     }
@@ -304,25 +265,27 @@ impl Link for McpLink {
     }
 
     fn subscribe(&self, uri: String) -> BoxFuture<'_, Result<(), CallError>> {
-        async {
+        async move {
             if self.era == Era::Stateless {
                 self.relisten.notify_one();
                 return Ok(());
             }
-            self.peer.subscribe(SubscribeRequestParams::new(uri)).await.map_err(|error| match error {
-                ServiceError::McpError(error) => CallError::Rpc(error),
-                error => CallError::Closed(deepest(&error)),
+            let subscribed = self.own("resources/subscribe", json!({ "uri": uri })).await;
+            subscribed.map_err(|fault| match fault {
+                RequestFault::Refused(error) => CallError::Rpc(error),
+                RequestFault::NotSent(fault) => CallError::Closed(deepest(&fault)),
+                RequestFault::Lost => CallError::Closed("the connection closed".into()),
             })
         }
         .boxed()
     }
 
     fn unsubscribe(&self, uri: String) -> BoxFuture<'_, ()> {
-        async {
+        async move {
             match self.era {
                 Era::Stateless => self.relisten.notify_one(),
                 Era::Session => {
-                    let _ = self.peer.unsubscribe(UnsubscribeRequestParams::new(uri)).await;
+                    let _ = self.own("resources/unsubscribe", json!({ "uri": uri })).await;
                 }
             }
         }
@@ -333,20 +296,18 @@ impl Link for McpLink {
         async move {
             if self.info.capabilities.logging.is_some()
                 && self.era == Era::Session
-                && let Err(error) = self.peer.set_level(SetLevelRequestParams::new(level.into())).await
+                && let Err(error) = self.own("logging/setLevel", json!({ "level": level })).await
             {
-                tracing::debug!(server = %self.name, %error, "the log level was refused");
+                tracing::debug!(server = %self.name, ?error, "the log level was refused");
             }
         }
         .boxed()
     }
 
     fn close(&self, reason: String) -> BoxFuture<'_, String> {
-        let (running, child) = (self.running.lock().take(), self.child.lock().take());
+        let child = self.child.lock().take();
         async move {
-            if let Some(mut running) = running {
-                let _ = running.close_with_timeout(CLOSE_LIMIT).await;
-            }
+            let _ = timeout(CLOSE_LIMIT, self.channel.close()).await;
             let Some(mut child) = child else { return reason };
             let status = child.exit_status().await;
             let reason = match status {
@@ -363,58 +324,15 @@ impl Link for McpLink {
 }
 
 impl McpLink {
-    async fn send(
-        &self,
-        mut request: ClientRequest,
-        control: &CallControl,
-    ) -> Result<CallResult, RequestError> {
-        self.annotate(&mut request, control);
-        let held = HeldResult::default();
-        request.extensions_mut().insert(held.clone());
-        let sent = self.peer.send_request_with_option(request, PeerRequestOptions::no_options()).await;
-        let handle = sent.map_err(|_| RequestError::Lost)?;
-        let mut sent = RequestInFlight { handle: Some(handle), control };
-        let failed = match sent.answer().await {
-            Ok(Ok(ServerResult::CustomResult(result))) => {
-                return Ok(held.result(result.0));
-            }
-            Ok(Ok(other)) => {
-                let other = serde_json::to_value(other);
-                return other
-                    .map(CallResult::of_server)
-                    .map_err(|error| RequestError::Call(CallError::Unreadable(error.to_string())));
-            }
-            Ok(Err(ServiceError::TransportClosed)) | Err(_) => return Err(RequestError::Lost),
-            Ok(Err(error)) => error,
-        };
-        Err(match failed {
-            ServiceError::TransportSend(error) => self.not_sent(error.error.as_ref()),
-            ServiceError::McpError(error) => RequestError::Call(CallError::Rpc(error)),
-            ServiceError::Cancelled { .. } => RequestError::Call(CallError::Cancelled),
-            error => RequestError::Call(CallError::Unreadable(clip(&error.to_string(), 400))),
-        })
-    }
-
-    /// Adds the call's own data to the request.
-    fn annotate(&self, request: &mut ClientRequest, control: &CallControl) {
-        for (key, value) in &control.meta {
-            request.get_meta_mut().0.insert(key.clone(), value.clone());
-        }
-        if let Some(progress) = &control.progress {
-            request.extensions_mut().insert(progress.clone());
-        }
-        if let Some(asker) = &control.asker {
-            request.extensions_mut().insert(asker.clone());
-            request.extensions_mut().insert(DeclaredCapabilities(asker.can.clone()));
-            if let Some(level) = asker.log.filter(|_| self.era == Era::Stateless) {
-                request.get_meta_mut().0.insert(LOG_LEVEL_KEY.into(), json!(level));
-            }
-        }
+    /// Makes a request of the gateway's own, whose result nobody needs.
+    async fn own(&self, method: &'static str, params: Value) -> Result<(), RequestFault> {
+        let params = params.as_object().cloned().unwrap_or_default();
+        self.channel.request(Outgoing::own(method, params, AnswerKind::Short)).await.map(drop)
     }
 
     /// Returns why a request did not get through.
-    fn not_sent(&self, error: &(dyn std::error::Error + 'static)) -> RequestError {
-        if let Some(refusal) = Refusal::of(error) {
+    fn not_sent(&self, fault: &HttpFault) -> RequestError {
+        if let Some(refusal) = Refusal::of(fault) {
             let needed = self.credentials.sign_in(&refusal);
             // If only this call needs a wider scope, the other calls continue.
             if refusal.scope.is_none() {
@@ -422,82 +340,42 @@ impl McpLink {
             }
             return RequestError::SignIn(needed);
         }
-        let text = self.credentials.mask(&clip(&deepest(error), 400));
+        let text = self.credentials.mask(&clip(&deepest(fault), 400));
         if let Some((placed, ProgramPlace::At(holder))) = &self.placed
-            && refusal::is_not_there(error)
+            && refusal::is_not_there(fault)
         {
             placed.report_trouble();
             return RequestError::NotThere(format!("the replica `{}` does not have it: {text}", holder.name));
         }
-        RequestError::Call(match refusal::is_unsent(error) {
-            true => {
+        RequestError::Call(match fault {
+            HttpFault::Unsent(_) => {
                 CallError::NotReady(ConnectionState::Down { error: text, retry_at: Instant::now() + UNSENT })
             }
-            false => CallError::Closed(text),
+            _ => CallError::Closed(text),
         })
     }
 }
 
-/// A request in flight. Dropping it before the answer cancels it at the server.
-struct RequestInFlight<'a> {
-    handle: Option<RequestHandle<RoleClient>>,
-    control: &'a CallControl,
-}
-
-impl RequestInFlight<'_> {
-    async fn answer(&mut self) -> Result<Result<ServerResult, ServiceError>, ()> {
-        let Some(handle) = &mut self.handle else { return Err(()) };
-        let answer = (&mut handle.rx).await;
-        self.handle = None;
-        answer.map_err(drop)
-    }
-}
-
-impl Drop for RequestInFlight<'_> {
-    fn drop(&mut self) {
-        let Some(handle) = self.handle.take() else { return };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let reason = self.control.why_given_up();
-        // In a separate task: a server that does not read would block the caller.
-        runtime.spawn(async move {
-            let _ = handle.cancel(Some(reason.into())).await;
-        });
-    }
-}
-
-fn client_request(request: LinkRequest, input: Input) -> ClientRequest {
-    let responses = (!input.responses.is_empty()).then_some(input.responses);
-    match request {
-        LinkRequest::CallTool { tool, arguments, as_task: true } => {
-            let mut params = json!({ "name": &*tool, "arguments": arguments, "task": {} });
-            if let Some(responses) = responses {
-                params["inputResponses"] = json!(responses);
-            }
-            if let Some(state) = input.state {
-                params["requestState"] = json!(state);
-            }
-            ClientRequest::CustomRequest(CustomRequest::new("tools/call", Some(params)))
-        }
-        LinkRequest::CallTool { tool, arguments, as_task: false } => {
-            let mut params = CallToolRequestParams::new(tool.to_string());
-            params.arguments = Some(arguments);
-            (params.input_responses, params.request_state) = (responses, input.state);
-            ClientRequest::CallToolRequest(CallToolRequest::new(params))
+/// Returns a request of a call as it is sent.
+fn outgoing<'a>(request: &'a LinkRequest, input: &'a Input, control: &'a CallControl) -> Outgoing<'a> {
+    let other = |params: Value| RequestParams::Other {
+        params: match params {
+            Value::Object(params) => params,
+            _ => Map::new(),
+        },
+        input: Some(input),
+    };
+    let (method, params) = match request {
+        LinkRequest::CallTool { tool, arguments, as_task } => {
+            ("tools/call", RequestParams::Call { tool, arguments, as_task: *as_task, input })
         }
         LinkRequest::GetPrompt { prompt, arguments } => {
-            let mut params = GetPromptRequestParams::new(prompt);
-            params.arguments = Some(arguments);
-            (params.input_responses, params.request_state) = (responses, input.state);
-            ClientRequest::GetPromptRequest(GetPromptRequest::new(params))
+            ("prompts/get", other(json!({ "name": prompt, "arguments": arguments })))
         }
-        LinkRequest::ReadResource { uri } => {
-            let mut params = ReadResourceRequestParams::new(uri);
-            (params.input_responses, params.request_state) = (responses, input.state);
-            ClientRequest::ReadResourceRequest(ReadResourceRequest::new(params))
-        }
-        LinkRequest::Complete(params) => ClientRequest::CompleteRequest(CompleteRequest::new(*params)),
-        LinkRequest::Task { method, params } => {
-            ClientRequest::CustomRequest(CustomRequest::new(method, Some(params)))
-        }
-    }
+        LinkRequest::ReadResource { uri } => ("resources/read", other(json!({ "uri": uri }))),
+        LinkRequest::Complete(params) => ("completion/complete", other(json!(params))),
+        LinkRequest::Task { method, params } => (*method, other(params.clone())),
+    };
+    let expected = AnswerKind::Result;
+    Outgoing { method, params, expected, control: Some(control), acknowledged: None }
 }

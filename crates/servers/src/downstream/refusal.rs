@@ -1,7 +1,7 @@
 //! A server's refusal of a request that lacks a sign-in, or lacks a scope.
 
 use http::StatusCode;
-use nonet_wire::{http::HttpFault, rmcp::http_fault};
+use nonet_wire::http::HttpFault;
 
 /// A refusal for want of a sign-in or a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,31 +13,26 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Returns the refusal that caused an error, if one did.
-    pub(super) fn of(error: &(dyn std::error::Error + 'static)) -> Option<Self> {
-        match http_fault(error)? {
-            HttpFault::AuthRequired(challenge) => Some(Self { challenge, scope: None }),
+    /// Returns the refusal that a fault is, if it is one.
+    pub(super) fn of(fault: &HttpFault) -> Option<Self> {
+        match fault {
+            HttpFault::AuthRequired(challenge) => Some(Self { challenge: challenge.clone(), scope: None }),
             HttpFault::Narrow { challenge, scope } => {
-                Some(Self { challenge, scope: Some(scope.unwrap_or_default()) })
+                Some(Self { challenge: challenge.clone(), scope: Some(scope.clone().unwrap_or_default()) })
             }
             _ => None,
         }
     }
 }
 
-/// Returns whether an error means that a request was not sent because its token could not be renewed.
-pub(super) fn is_unsent(error: &(dyn std::error::Error + 'static)) -> bool {
-    matches!(http_fault(error), Some(HttpFault::Unsent(_)))
-}
-
-/// Returns whether an error means that a replica could not pass a request on to a server's program: the replica is gone, or
-/// does not run the program.
-pub(super) fn is_not_there(error: &(dyn std::error::Error + 'static)) -> bool {
-    match http_fault(error) {
-        Some(HttpFault::Status { status, .. }) => {
-            matches!(status, StatusCode::MISDIRECTED_REQUEST | StatusCode::SERVICE_UNAVAILABLE)
+/// Returns whether a replica could not pass a request on to a server's program: the replica is gone, or does not run the
+/// program.
+pub(super) fn is_not_there(fault: &HttpFault) -> bool {
+    match fault {
+        HttpFault::Status { status, .. } => {
+            matches!(*status, StatusCode::MISDIRECTED_REQUEST | StatusCode::SERVICE_UNAVAILABLE)
         }
-        Some(HttpFault::Broken(error)) => error.is_connect(),
+        HttpFault::Broken(error) => error.is_connect(),
         _ => false,
     }
 }

@@ -15,7 +15,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rmcp::model::{ErrorCode, ErrorData, LoggingLevel};
+#[expect(deprecated, reason = "only in the newest revision (SEP-2577)")]
+use rmcp::model::LoggingLevel;
+use rmcp::model::{ErrorCode, ErrorData};
 use serde_json::{Map, Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -46,6 +48,7 @@ pub enum LogLevel {
     Emergency,
 }
 
+#[expect(deprecated, reason = "only in the newest revision (SEP-2577)")]
 impl From<LoggingLevel> for LogLevel {
     fn from(level: LoggingLevel) -> Self {
         match level {
@@ -57,21 +60,6 @@ impl From<LoggingLevel> for LogLevel {
             LoggingLevel::Critical => Self::Critical,
             LoggingLevel::Alert => Self::Alert,
             LoggingLevel::Emergency => Self::Emergency,
-        }
-    }
-}
-
-impl From<LogLevel> for LoggingLevel {
-    fn from(level: LogLevel) -> Self {
-        match level {
-            LogLevel::Debug => Self::Debug,
-            LogLevel::Info => Self::Info,
-            LogLevel::Notice => Self::Notice,
-            LogLevel::Warning => Self::Warning,
-            LogLevel::Error => Self::Error,
-            LogLevel::Critical => Self::Critical,
-            LogLevel::Alert => Self::Alert,
-            LogLevel::Emergency => Self::Emergency,
         }
     }
 }
@@ -353,7 +341,7 @@ fn declined(method: &str, why: &str) -> Result<Value, ErrorData> {
     }
 }
 
-/// The call that a server's request belongs to, if the transport identifies it. Stored in the request's extensions.
+/// The call that a server's request belongs to, if the transport identifies it.
 #[derive(Clone, Debug)]
 pub(super) enum RelatedCall {
     /// A call in flight, of this client.
