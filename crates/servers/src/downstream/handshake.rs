@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures::FutureExt;
 use nonet_wire::http::HttpFault;
 use rmcp::model::{
-    ClientCapabilities, ClientConfig, Implementation, ProtocolVersion, ServerPeerInfo, TASKS_EXTENSION_ID,
+    ClientCapabilities, ClientConfig, ErrorCode, ErrorData, Implementation, ProtocolVersion, ServerPeerInfo,
+    TASKS_EXTENSION_ID,
 };
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -132,6 +133,13 @@ pub(super) fn initialize_params() -> Map<String, Value> {
 pub(super) fn is_stateless(result: &Value) -> bool {
     let versions = result.get("supportedVersions").and_then(Value::as_array);
     versions.into_iter().flatten().any(|v| v.as_str() == Some(ProtocolVersion::V_2026_07_28.as_str()))
+}
+
+/// Returns whether a refusal of `server/discover` names the stateless era as supported after all.
+pub(super) fn supports_stateless(error: &ErrorData) -> bool {
+    let supported = error.data.as_ref().and_then(|data| data.get("supported")?.as_array());
+    error.code == ErrorCode::UNSUPPORTED_PROTOCOL_VERSION
+        && supported.into_iter().flatten().any(|v| v.as_str() == Some(ProtocolVersion::V_2026_07_28.as_str()))
 }
 
 /// Returns the server's description of itself, as far as it can be parsed.

@@ -32,7 +32,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Era,
     channel::{Outgoing, RequestFault, RequestParams, written},
-    handshake::{discover_params, initialize_params, is_stateless},
+    handshake::{discover_params, initialize_params, is_stateless, supports_stateless},
     incoming::{Incoming, SendSoon},
     pending::{AnswerKind, ServerAnswer, number},
     server_requests::{ClientChannel, RelatedCall},
@@ -122,7 +122,12 @@ impl HttpServer {
         let version = Some(ProtocolVersion::V_2026_07_28.as_str().to_owned());
         let headers = SessionHeaders { id: None, version }.beside(&self.0.headers);
         let session = Arc::new(HttpSession { era: Era::Stateless, headers });
-        let result = self.greet(&session, "server/discover", discover_params(), |_| None).await?.1;
+        let discover = || self.greet(&session, "server/discover", discover_params(), |_| None);
+        let result = match discover().await {
+            // The server refuses the revision and lists it among the ones that it supports.
+            Err(RequestFault::Refused(error)) if supports_stateless(&error) => discover().await?.1,
+            result => result?.1,
+        };
         if !is_stateless(&result) {
             return Ok(None);
         }
