@@ -14,7 +14,10 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc};
 
-use crate::{inside::Inside, setup::Setup};
+use crate::{
+    inside::{Inside, eventually},
+    setup::Setup,
+};
 
 #[derive(Default)]
 struct StreamLog {
@@ -25,6 +28,8 @@ struct StreamLog {
     /// The bodies of cancellations.
     cancelled: Vec<Value>,
     common: Option<mpsc::UnboundedSender<Bytes>>,
+    /// How many times the common stream fails before it opens.
+    failing: usize,
 }
 
 type Shared = Arc<Mutex<StreamLog>>;
@@ -56,6 +61,10 @@ async fn answer(State(seen): State<Shared>, method: Method, headers: HeaderMap, 
             // The stream breaks once more.
             Some("1") => events("id: 2\nretry: 10\ndata: \n\n".into()),
             Some("2") => events(format!("id: 3\ndata: {}\n\n", said(&seen.id, "after all"))),
+            _ if seen.failing > 0 => {
+                seen.failing -= 1;
+                reply(StatusCode::SERVICE_UNAVAILABLE, "", Body::empty())
+            }
             _ => {
                 let (to, from) = mpsc::unbounded_channel();
                 seen.common = Some(to);
@@ -112,7 +121,11 @@ async fn answer(State(seen): State<Shared>, method: Method, headers: HeaderMap, 
 }
 
 async fn open() -> (Inside, Shared) {
-    let seen = Shared::default();
+    open_failing(0).await
+}
+
+async fn open_failing(failing: usize) -> (Inside, Shared) {
+    let seen = Shared::new(Mutex::new(StreamLog { failing, ..StreamLog::default() }));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("an address");
     let router = Router::new().fallback(answer).with_state(seen.clone());
@@ -142,6 +155,14 @@ async fn a_stream_that_cannot_be_resumed_fails_its_call() {
 #[tokio::test]
 async fn an_answer_may_come_on_the_stream_of_the_session() {
     let (inside, _) = open().await;
+    let result = inside.execute("odd.elsewhere", json!({})).await;
+    assert_eq!(result["content"][0]["text"], "on the common stream", "{result}");
+}
+
+#[tokio::test]
+async fn a_stream_of_the_session_that_failed_is_opened_again() {
+    let (inside, seen) = open_failing(1).await;
+    eventually("the stream is open", async || seen.lock().common.is_some().then_some(())).await;
     let result = inside.execute("odd.elsewhere", json!({})).await;
     assert_eq!(result["content"][0]["text"], "on the common stream", "{result}");
 }

@@ -56,6 +56,19 @@ fn text(answer: &Value) -> &str {
 }
 
 #[test]
+fn a_question_and_its_answer_keep_all_their_members() {
+    let form = json!({ "type": "object", "properties": { "city": { "type": "string", "x-own": [1] } } });
+    let asks =
+        json!({ "elicit": { "message": "Where?", "requestedSchema": form, "x-own": { "kept": true } } });
+    let setup = Setup::new().server("shop", json!({ "tools": [{ "name": "ask", "on": asks }] }));
+    let mut client = setup.start_with(json!({ "elicitation": {} }));
+    client.answer_questions(|_| json!({ "action": "accept", "content": { "city": "Oslo" }, "x-answer": 7 }));
+    let told = client.execute("shop.ask", json!({}));
+    assert_eq!(client.asked[0]["x-own"], json!({ "kept": true }), "{:?}", client.asked);
+    assert!(told.to_string().contains("x-answer"), "{told}");
+}
+
+#[test]
 fn resources_of_all_servers_are_listed_and_read() {
     let mut client = ready();
     let listed = client.request("resources/list", json!({}));
