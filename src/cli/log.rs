@@ -14,7 +14,7 @@ use anyhow::Context;
 use nonet_base::{clock, text};
 use serde_json::json;
 use tracing::{
-    Event, Subscriber,
+    Event, Level, Subscriber,
     field::{Field, Visit},
 };
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
@@ -39,6 +39,8 @@ const GATHERED: usize = 64 << 10;
 /// How many entries wait for the writing thread; their places are made at the start. What comes beyond is dropped, and told once
 /// there is room.
 const MOST_WAITING: usize = 16_384;
+/// The room for a line, in bytes, before it has to grow.
+const USUAL: usize = 256;
 /// How many days of log files to keep.
 const LOG_FILES: usize = 7;
 
@@ -144,53 +146,64 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let time = humantime::format_rfc3339_micros(clock::system_time());
+        use fmt::Write;
+
+        // Put together here: each write to the writer is a call that cannot be inlined.
+        let mut line = String::with_capacity(USUAL);
         let metadata = event.metadata();
-        write!(writer, "{time} {:>5} ", metadata.level().as_str())?;
+        write!(line, "{}", humantime::format_rfc3339_micros(clock::system_time()))?;
+        line.push_str(match *metadata.level() {
+            Level::ERROR => " ERROR ",
+            Level::WARN => "  WARN ",
+            Level::INFO => "  INFO ",
+            Level::DEBUG => " DEBUG ",
+            Level::TRACE => " TRACE ",
+        });
         let mut spans = context.event_scope().into_iter().flat_map(|scope| scope.from_root()).peekable();
         let is_in_spans = spans.peek().is_some();
         for span in spans {
-            writer.write_str(span.name())?;
+            line.push_str(span.name());
             if let Some(fields) = span.extensions().get::<FormattedFields<N>>().filter(|all| !all.is_empty())
             {
-                write!(writer, "{{{fields}}}")?;
+                write!(line, "{{{fields}}}")?;
             }
-            writer.write_char(':')?;
+            line.push(':');
         }
-        writer.write_str(if is_in_spans { " " } else { "" })?;
-        writer.write_str(metadata.target())?;
-        writer.write_str(":")?;
-        let mut fields = PlainFields { writer, written: Ok(()) };
-        event.record(&mut fields);
-        fields.written?;
-        fields.writer.write_char('\n')
+        line.push_str(if is_in_spans { " " } else { "" });
+        line.push_str(metadata.target());
+        line.push(':');
+        event.record(&mut PlainFields(&mut line));
+        line.push('\n');
+        writer.write_str(&line)
     }
 }
 
 /// Writes the fields of an entry, each after a space.
-struct PlainFields<'w> {
-    writer: Writer<'w>,
-    written: fmt::Result,
-}
+struct PlainFields<'l>(&'l mut String);
 
 impl PlainFields<'_> {
     fn write(&mut self, field: &Field, value: fmt::Arguments<'_>) {
-        self.written = self.written.and_then(|()| match field.name() {
-            "message" => self.writer.write_char(' '),
-            name => {
-                self.writer.write_char(' ')?;
-                self.writer.write_str(name)?;
-                self.writer.write_char('=')
-            }
-        });
-        self.written = self.written.and_then(|()| self.writer.write_fmt(value));
+        self.begin(field);
+        // Only a value that fails to be shown makes this fail, and then the rest of the line stays.
+        let _ = fmt::Write::write_fmt(self.0, value);
+    }
+
+    fn begin(&mut self, field: &Field) {
+        self.0.push(' ');
+        if field.name() != "message" {
+            self.0.push_str(field.name());
+            self.0.push('=');
+        }
     }
 }
 
 impl Visit for PlainFields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
-            "message" => self.write(field, format_args!("{value}")),
+            "message" => {
+                self.begin(field);
+                self.0.push_str(value);
+            }
             _ => self.write(field, format_args!("{value:?}")),
         }
     }

@@ -41,7 +41,7 @@ use super::{
     access::{self, Access, AccessDenied, Entrance, PeerIdentity},
     door::Door,
     elsewhere::{self, BufferedRequest},
-    listen::{self, InboundConnection},
+    listen::{self, InboundConnection, Site},
     offer_page, page, relays,
 };
 
@@ -128,7 +128,7 @@ pub async fn serve_http(
     gateway.connect();
     gateway.keep_time();
     ready(ServeAddress { address, page: link, token_file });
-    let (end, leaving) = (ending.clone(), doors);
+    let (end, leaving) = (ending.clone(), doors.clone());
     tokio::spawn(async move {
         stop.await;
         leaving.leave().await;
@@ -138,8 +138,9 @@ pub async fn serve_http(
     let config = move || settings.config();
     let cluster = gateway.cluster.clone();
     let is_replica = move |from| cluster.as_ref().is_some_and(|cluster| cluster.has_replica_at(from));
+    let site = Paths { doors, router };
     tokio::select! {
-        () = listen::serve(listener, router, config, is_replica, ending.clone()) => {}
+        () = listen::serve(listener, site, config, is_replica, ending.clone()) => {}
         () = async { ending.cancelled().await; tokio::time::sleep(GRACE).await } => {}
     }
     gateway.stop().await;
@@ -394,6 +395,26 @@ fn router(doors: Arc<Doors>) -> Router {
         doors.enter(Some(&name), request).await
     };
     Router::new().route("/mcp", any(plain)).route("/mcp/{profile}", any(named)).with_state(doors)
+}
+
+/// What answers requests: messages to `/mcp` go to their door at once, and all others by their paths.
+#[derive(Clone)]
+struct Paths {
+    doors: Arc<Doors>,
+    router: Router,
+}
+
+impl Site for Paths {
+    async fn answer(self, request: Request) -> Response {
+        // Over HTTP/2, the router says the length of empty bodies too.
+        let is_message = request.method() == Method::POST
+            && request.version() <= Version::HTTP_11
+            && request.uri().path() == "/mcp";
+        match is_message {
+            true => Box::pin(self.doors.enter(None, request)).await,
+            false => self.router.answer(request).await,
+        }
+    }
 }
 
 /// Keeps a request's session here as long as the request holds it.

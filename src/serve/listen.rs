@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    convert::Infallible,
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::{
@@ -136,11 +137,23 @@ fn too_many() -> Response {
     response
 }
 
+/// What answers the requests of all connections.
+pub(super) trait Site: Clone + Send + Sync + 'static {
+    /// Answers a request.
+    fn answer(self, request: Request<Body>) -> impl Future<Output = Response> + Send;
+}
+
+impl Site for Router {
+    async fn answer(mut self, request: Request<Body>) -> Response {
+        self.call(request).await.unwrap_or_else(|never| match never {})
+    }
+}
+
 /// Answers requests until `ending`, then waits for the open ones. `config` returns the current configuration. Other replicas'
 /// addresses have no limit of their own.
 pub(super) async fn serve(
     listener: TcpListener,
-    router: Router,
+    site: impl Site,
     config: impl Fn() -> Arc<Config> + Send + Sync + 'static,
     is_replica: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
     ending: CancellationToken,
@@ -171,7 +184,7 @@ pub(super) async fn serve(
             stranger: OnceCell::new(),
         });
         let counted = CountedConnection(connection.clone());
-        let served = answer(stream, router.clone(), connection, ending.clone());
+        let served = answer(stream, site.clone(), connection, ending.clone());
         tasks.spawn(async move {
             end.run_until_cancelled(served).await;
             drop(counted);
@@ -190,7 +203,7 @@ fn is_of_one_client(error: &io::Error) -> bool {
 /// Answers the requests of one connection.
 async fn answer(
     stream: TcpStream,
-    router: Router,
+    site: impl Site,
     connection: Arc<InboundConnection>,
     ending: CancellationToken,
 ) {
@@ -208,13 +221,13 @@ async fn answer(
             connection.open.renew(connection.number);
         }
         let place = connection.open.request(&connection, request.headers());
-        let mut router = router.clone();
+        let answering = site.clone().answer(request.map(Body::new));
         async move {
-            match place {
-                Some(None) => router.call(request).await,
-                Some(Some(place)) => Ok(until_answered(router.call(request).await?, place)),
-                None => Ok(too_many()),
-            }
+            Ok::<_, Infallible>(match place {
+                Some(None) => answering.await,
+                Some(Some(place)) => until_answered(answering.await, place),
+                None => too_many(),
+            })
         }
     });
     let begun = tokio::select! {

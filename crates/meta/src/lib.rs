@@ -158,6 +158,18 @@ mod tests {
     }
 
     #[test]
+    fn a_name_and_params_fit_execute_tool_as_they_are() {
+        let tool = META.iter().find(|tool| tool.name == "execute_tool").expect("it is one of the nine");
+        for arguments in [
+            json!({ "name": "", "params": {} }),
+            json!({ "params": { "name": { "params": [1] }, "background": 1 }, "name": " a.b " }),
+        ] {
+            let read = tool.schema.read(arguments.clone()).expect("it fits");
+            assert_eq!((Value::Object(read.params), read.repaired.len()), (arguments, 0));
+        }
+    }
+
+    #[test]
     fn careful_clients_see_which_of_the_nine_only_read() {
         for tool in definitions() {
             let expected = match tool["name"].as_str() {

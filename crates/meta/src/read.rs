@@ -133,6 +133,21 @@ impl MetaCall<'_> {
         if changes.is_empty() { Vec::new() } else { vec![notice()] }
     }
 
+    /// Takes the arguments if they are a text `name` and an object `params` and nothing else: in most calls of `execute_tool`,
+    /// which its schema allows as they are.
+    pub(super) fn name_and_params(&mut self) -> Option<(String, Value)> {
+        let (mut name, mut params) = (None, None);
+        for (key, value) in &mut self.arguments {
+            match (key.as_str(), value) {
+                ("name", Value::String(given)) => name = Some(given),
+                ("params", given @ Value::Object(_)) => params = Some(given),
+                _ => return None,
+            }
+        }
+        let (name, params) = name.zip(params)?;
+        Some((std::mem::take(name), params.take()))
+    }
+
     /// Renames the arguments to the meta-tool's own names.
     pub(super) fn rename(&mut self) {
         let own: Vec<&str> = self.tool.own.iter().map(String::as_str).collect();

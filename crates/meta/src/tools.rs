@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     arguments::CALL,
-    read::{Definition, Hint, MetaTool, any, object},
+    read::{Definition, Hint, MetaCall, MetaTool, any, object},
 };
 use nonet_core::{
     AppArguments,
@@ -151,28 +151,36 @@ fn execute_tool() -> Definition {
         aliases: CALL,
         run: |call| {
             async move {
-                let given = Value::Object(std::mem::take(&mut call.arguments));
-                call.arguments = match call.call_of_tool(&EXECUTE_KEYS, &call.tool.schema, given) {
-                    Value::Object(fields) => fields,
-                    _ => Map::new(),
-                };
-                let mut given = call.read_fields()?;
-                // Not converted with the others, which would copy the whole tree.
-                let params = given.shift_remove("params").unwrap_or_default();
-                let wanted: ExecuteArguments = call.converted(given)?;
-                let request = CallRequest {
-                    name: wanted.name,
-                    params,
-                    timeout: wanted.timeout_ms.map(|ms| Duration::from_millis(ms.max(1))),
-                    background: wanted.background,
-                    select: wanted.select,
-                    verbatim: false,
+                let request = match call.name_and_params() {
+                    Some((name, params)) => CallRequest { name, params, ..CallRequest::default() },
+                    None => execute_request(call)?,
                 };
                 call.gateway.execute(call.caller, request).await
             }
             .boxed()
         },
     }
+}
+
+/// Reads the arguments of `execute_tool`, as models write them.
+fn execute_request(call: &mut MetaCall<'_>) -> Result<CallRequest, Fault> {
+    let given = Value::Object(std::mem::take(&mut call.arguments));
+    call.arguments = match call.call_of_tool(&EXECUTE_KEYS, &call.tool.schema, given) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let mut given = call.read_fields()?;
+    // Not converted with the others, which would copy the whole tree.
+    let params = given.shift_remove("params").unwrap_or_default();
+    let wanted: ExecuteArguments = call.converted(given)?;
+    Ok(CallRequest {
+        name: wanted.name,
+        params,
+        timeout: wanted.timeout_ms.map(|ms| Duration::from_millis(ms.max(1))),
+        background: wanted.background,
+        select: wanted.select,
+        verbatim: false,
+    })
 }
 
 fn list_categories() -> Definition {

@@ -118,8 +118,14 @@ pub async fn serve<R, W, H>(
     let _ends = client.ends.clone().drop_guard();
     let mut lines = ClientLines { lines, writer, limits, reading: HeavyParse::Idle, open: None };
     let mut greeted = Some(greeted);
+    // Made once: each one enters a list and leaves it.
+    let mut stopped = std::pin::pin!(stop.cancelled());
     let left = loop {
-        let Some(message) = stop.run_until_cancelled(lines.next()).await else { break None };
+        let message = tokio::select! {
+            biased;
+            () = &mut stopped => break None,
+            message = lines.next() => message,
+        };
         let Some(message) = message else { break Some(Instant::now()) };
         client.take(message).await;
         if client.lifecycle != Lifecycle::Open

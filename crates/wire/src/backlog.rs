@@ -1,8 +1,11 @@
 //! The backlog of output for a peer that does not read. It is counted, so that producers can stop.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// The overhead of a waiting message besides its bytes, such as the task that writes it.
 const OF_MESSAGE: usize = 500;
@@ -13,30 +16,28 @@ pub struct Backlog(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    bytes: watch::Sender<usize>,
+    bytes: AtomicUsize,
     limit: usize,
+    /// Notified when the bytes fall below half the limit.
+    eased: Notify,
 }
 
 impl Backlog {
     /// Returns an empty backlog. The peer counts as stuck while `limit` bytes wait for it.
     pub fn new(limit: usize) -> Self {
-        Self(Arc::new(Inner { bytes: watch::Sender::new(0), limit }))
+        Self(Arc::new(Inner { bytes: AtomicUsize::new(0), limit, eased: Notify::new() }))
     }
 
     /// Counts a message until the returned value is dropped.
     pub fn enter(&self, bytes: usize) -> WaitingMessage {
         let waiting = WaitingMessage { backlog: self.clone(), bytes: bytes + OF_MESSAGE };
-        // Nobody waits for an increase.
-        self.0.bytes.send_if_modified(|all| {
-            *all += waiting.bytes;
-            false
-        });
+        self.0.bytes.fetch_add(waiting.bytes, Ordering::SeqCst);
         waiting
     }
 
     /// Returns how many bytes are waiting.
     pub fn bytes(&self) -> usize {
-        *self.0.bytes.borrow()
+        self.0.bytes.load(Ordering::SeqCst)
     }
 
     /// Returns whether the backlog has reached its limit.
@@ -51,9 +52,18 @@ impl Backlog {
 
     /// Waits until the peer has read enough.
     pub async fn unstuck(&self) {
-        if self.is_stuck() {
+        if !self.is_stuck() {
+            return;
+        }
+        loop {
+            let eased = self.0.eased.notified();
+            tokio::pin!(eased);
+            eased.as_mut().enable();
             // Half the limit, so that a producer does not stop and start with each message.
-            let _ = self.0.bytes.subscribe().wait_for(|bytes| *bytes < self.0.limit / 2).await;
+            if self.bytes() < self.0.limit / 2 {
+                return;
+            }
+            eased.await;
         }
     }
 }
@@ -67,11 +77,10 @@ pub struct WaitingMessage {
 
 impl Drop for WaitingMessage {
     fn drop(&mut self) {
-        let Inner { bytes, limit } = &*self.backlog.0;
-        bytes.send_if_modified(|all| {
-            let was_more = *all >= limit / 2;
-            *all -= self.bytes;
-            was_more && *all < limit / 2
-        });
+        let Inner { bytes, limit, eased } = &*self.backlog.0;
+        let before = bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        if before >= limit / 2 && before - self.bytes < limit / 2 {
+            eased.notify_waiters();
+        }
     }
 }

@@ -42,11 +42,13 @@ impl Weight {
         Self::of(bytes / SCANNED)
     }
 
-    /// Returns the weight of an unscanned text: at most as many values as it has commas and brackets.
+    /// Returns the weight of an unscanned text: at most as many values as it has commas and brackets, which are counted where
+    /// their number decides.
     pub fn guessed(text: &[u8]) -> Self {
-        let values = match text.len() > BYTES {
-            true => 0,
-            false => memchr::memchr3_iter(b',', b'[', b'{', text).count(),
+        // A shorter text cannot have so many, and a longer one is large anyway.
+        let values = match text.len() {
+            VALUES..=BYTES => memchr::memchr3_iter(b',', b'[', b'{', text).count(),
+            _ => 0,
         };
         Self { bytes: text.len(), values }
     }
