@@ -440,7 +440,7 @@ impl NonetServer {
             approved_elsewhere: false,
             meta: Map::new(),
             as_task: TaskMode::Never,
-            trace: trace::Parent::default(),
+            trace: Default::default(),
             within: Vec::new(),
             run: None,
         }
