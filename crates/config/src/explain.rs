@@ -1,15 +1,19 @@
 //! Explains the JSON Schema's errors in plain words, with a line and a remedy.
 
-use std::{collections::HashSet, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
 
 use jsonschema::{ValidationError, Validator, error::ValidationErrorKind as Kind};
 use nonet_text::name::nearest;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{
     ConfigFault,
     read::{ConfigSource, FaultSide, join, written_key},
-    schema::{FORMATS, schema},
+    schema::{FORMATS, SECTIONS, schema_of},
 };
 
 /// The message for an unknown key; `check` relies on it too.
@@ -19,12 +23,8 @@ const MOST_CHOICES: usize = 16;
 
 /// Returns every fault that the schema finds.
 pub(super) fn check(written: &ConfigSource) -> Vec<ConfigFault> {
-    static SCHEMA: LazyLock<(Value, Validator)> = LazyLock::new(|| {
-        let schema = schema();
-        let validator = validator(&schema).expect("the schema of our own types is valid");
-        (schema, validator)
-    });
-    let (schema, validator) = &*SCHEMA;
+    let checked = checked(&written.value);
+    let (schema, validator) = &*checked;
     // A value of the wrong type breaks other rules too; one fault is enough.
     let mut told = HashSet::new();
     validator
@@ -33,6 +33,21 @@ pub(super) fn check(written: &ConfigSource) -> Vec<ConfigFault> {
         .flat_map(|error| explain(&error, schema, written))
         .filter(|fault| told.insert((fault.line, fault.column, fault.key.clone())))
         .collect()
+}
+
+/// Returns the schema for the tables that a file has, and its validator.
+fn checked(file: &Value) -> Arc<(Value, Validator)> {
+    /// By the tables, as the positions in [`SECTIONS`].
+    static SCHEMAS: Mutex<BTreeMap<Vec<usize>, Arc<(Value, Validator)>>> = Mutex::new(BTreeMap::new());
+    let has = |name: &str| file.get(name).is_some();
+    let tables = SECTIONS.iter().enumerate().filter(|(_, (name, _))| has(name)).map(|(at, _)| at).collect();
+    let mut schemas = SCHEMAS.lock();
+    let schema = schemas.entry(tables).or_insert_with(|| {
+        let schema = schema_of(has);
+        let validator = validator(&schema).expect("the schema of our own types is valid");
+        Arc::new((schema, validator))
+    });
+    schema.clone()
 }
 
 /// Returns the validator of a schema with our own formats.
@@ -252,7 +267,7 @@ mod tests {
 
     #[test]
     fn no_remedy_is_itself_a_fault() {
-        let schema = schema();
+        let schema = schema_of(|_| true);
         let mut found = Vec::new();
         nodes(&schema, "", &mut found);
         // Tables with known keys have a remedy of their own. The environment gives a variable its value.

@@ -103,30 +103,48 @@ const UNSETTABLE: [&str; 7] = [
     "upgrade",
 ];
 
+/// The tables of a config file, and the schema of each.
+pub(super) const SECTIONS: [(&str, fn(&mut SchemaGenerator) -> Schema); 12] = [
+    ("gateway", SchemaGenerator::subschema_for::<GatewaySettings>),
+    ("quotas", SchemaGenerator::subschema_for::<Quotas>),
+    ("limits", SchemaGenerator::subschema_for::<LimitSettings>),
+    ("audit", SchemaGenerator::subschema_for::<AuditSettings>),
+    ("cluster", SchemaGenerator::subschema_for::<ClusterSettings>),
+    ("embedder", SchemaGenerator::subschema_for::<search::Settings>),
+    ("servers", |generator| entries::<ServerTable>(generator, "server-name", "The servers, by name.")),
+    ("categories", |generator| entries::<Category>(generator, "plain-name", "Groups of tools.")),
+    ("profiles", |generator| entries::<Profile>(generator, "plain-name", "What clients may see.")),
+    ("policies", |generator| {
+        entries::<PolicyRule>(generator, "plain-name", "What happens when certain tools are called.")
+    }),
+    ("clients", |generator| entries::<ClientSettings>(generator, "plain-name", "Limits of clients.")),
+    ("apps", |generator| {
+        entries::<AppTable>(generator, "plain-name", "Workflows, models with tools, and named tools.")
+    }),
+];
+
 /// Returns the JSON Schema of a config file.
 pub fn schema() -> Value {
+    schema_of(|_| true)
+}
+
+/// Returns the JSON Schema of a config file, in which tables that are not `wanted` may hold anything: making all of them costs a
+/// start more than anything else.
+pub(super) fn schema_of(wanted: impl Fn(&str) -> bool) -> Value {
     let settings =
         SchemaSettings::draft07().for_deserialize().with(|settings| settings.inline_subschemas = true);
     let mut generator = settings.into_generator();
+    let sections = SECTIONS.iter().map(|(name, section)| {
+        let section = if wanted(name) { json!(section(&mut generator)) } else { Value::Bool(true) };
+        ((*name).to_owned(), section)
+    });
+    let sections: serde_json::Map<String, Value> = sections.collect();
     let mut schema = json!({
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "servers.toml",
         "description": "The servers behind a Nonet gateway, and the gateway itself.",
         "type": "object",
-        "properties": {
-            "gateway": generator.subschema_for::<GatewaySettings>(),
-            "quotas": generator.subschema_for::<Quotas>(),
-            "limits": generator.subschema_for::<LimitSettings>(),
-            "audit": generator.subschema_for::<AuditSettings>(),
-            "cluster": generator.subschema_for::<ClusterSettings>(),
-            "embedder": generator.subschema_for::<search::Settings>(),
-            "servers": entries::<ServerTable>(&mut generator, "server-name", "The servers, by name."),
-            "categories": entries::<Category>(&mut generator, "plain-name", "Groups of tools."),
-            "profiles": entries::<Profile>(&mut generator, "plain-name", "What clients may see."),
-            "policies": entries::<PolicyRule>(&mut generator, "plain-name", "What happens when certain tools are called."),
-            "clients": entries::<ClientSettings>(&mut generator, "plain-name", "Limits of clients."),
-            "apps": entries::<AppTable>(&mut generator, "plain-name", "Workflows, models with tools, and named tools."),
-        },
+        "properties": sections,
         "additionalProperties": false,
     });
     plain(&mut schema);

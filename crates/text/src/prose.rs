@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 use nonet_base::text::{clean, hidden};
-use regex::Regex;
+use regex::{Captures, Regex};
 use serde_json::Value;
 
 static LINK: LazyLock<Regex> =
@@ -85,14 +85,14 @@ pub fn plain(text: &str, max: usize) -> String {
             rest if rest.len() < line.len() => (&mut headings, rest),
             _ => (&mut prose, line),
         };
-        let line = BULLET.replace(line.trim(), "");
-        let line =
-            LINK.replace_all(
-                &line,
-                |found: &regex::Captures<'_>| {
-                    if found[1].is_empty() { found[2].to_string() } else { String::new() }
-                },
-            );
+        // Few lines need the patterns, and a start without them need not compile them.
+        let line = line.trim();
+        let begins = |c: char| matches!(c, '-' | '*' | '+' | '>') || c.is_numeric();
+        let line = if line.starts_with(begins) { BULLET.replace(line, "") } else { line.into() };
+        let text = |found: &Captures<'_>| {
+            if found[1].is_empty() { found[2].to_string() } else { String::new() }
+        };
+        let line = if line.contains("](") { LINK.replace_all(&line, text) } else { (&*line).into() };
         for word in line.replace("**", "").replace('`', "").split_whitespace() {
             if !into.is_empty() {
                 into.push(' ');
