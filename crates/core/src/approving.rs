@@ -20,7 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Gateway,
-    call::PrepareError,
+    call::{PrepareError, Unready},
     graph::Limit,
     questions::{ApprovalOutcome, ApprovalRequest, FormDecision, patience},
 };
@@ -93,33 +93,30 @@ impl Gateway {
         }
     }
 
-    /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns the question that stays open;
-    /// `None` once the user has answered it.
+    /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns once the user has answered the
+    /// question, or with the question that stays open.
     pub(super) async fn ask_in_run(
         &self,
         caller: &Caller,
         limit: Option<&Limit>,
         unasked: ApprovalRequest,
-    ) -> Option<RunApproval> {
+    ) -> Result<(), Unready> {
         let asked = unasked.in_run();
-        let Some(run) = &caller.run else { return Some(asked) };
+        let Some(run) = &caller.run else { return Err(Unready::Open(asked.into())) };
         let _turn = run.turn.lock().await;
         if run.has_answered(&asked) {
-            return None;
+            return Ok(());
         }
-        if run.is_open(&asked) {
-            return Some(asked);
-        }
-        let paused = limit.map(Limit::pause);
-        let decided = self.decided_by_form(caller, run, &asked).await;
-        drop(paused);
-        match decided {
-            true => None,
-            false => {
-                run.leave_open(&asked);
-                Some(asked)
+        if !run.is_open(&asked) {
+            let paused = limit.map(Limit::pause);
+            let decided = self.decided_by_form(caller, run, &asked).await;
+            drop(paused);
+            if decided {
+                return Ok(());
             }
+            run.leave_open(&asked);
         }
+        Err(Unready::Open(asked.into()))
     }
 
     /// Asks about the calls of a tool in a run by a form. Returns whether the user has decided.

@@ -5,6 +5,7 @@ pub(super) mod parked;
 mod workflow;
 
 use std::{
+    future::ready,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -12,12 +13,8 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use nonet_base::{clock::millis, text::clip};
 use nonet_config::{APPS_DEEP, App, AppKind, Config, Step, StepKind};
-use nonet_parts::jobs::JobProgress;
 use nonet_schema::{Schema, from_text};
-use nonet_servers::{
-    catalog::{APPS, EntryKind, guide::is_named},
-    downstream::ProgressSink,
-};
+use nonet_servers::catalog::{APPS, EntryKind, guide::is_named};
 use nonet_text::{
     fault::{Fault, FaultCode},
     name,
@@ -25,15 +22,17 @@ use nonet_text::{
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Gateway,
-    call::{CallInFlight, PrepareError, in_text, text_result},
+    call::{
+        CallInFlight, CallParams, CallPlan, ClientWait, EndedCall, Unready, in_text, text_result,
+        waits_for_user,
+    },
     graph::{ActionResult, OpenQuestion, RunLog},
     interrupt::Interrupt,
-    questions::HeldCall,
-    run::{self, Run},
+    questions::{ApprovalRequest, HeldCall},
+    run,
 };
 use crate::gate::{Gate, may_not_be_used};
 use nonet_state::{faults::error_of, grants::RunApproval, session::Caller};
@@ -86,9 +85,9 @@ impl InnerApproval {
     }
 
     fn put(&self, asked: RunApproval) -> Value {
-        let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
+        let fault = waits_for_user(&asked);
         let _ = self.0.set(asked);
-        Fault::new(FaultCode::NeedsApproval, message).to_result()
+        fault.to_result()
     }
 }
 
@@ -313,7 +312,7 @@ impl Gateway {
         app: AppRun,
         tool: &str,
     ) -> Result<Value, Interrupt> {
-        let (mut gate, tool) = self.find_tool(caller, tool).await?;
+        let (gate, tool) = self.find_tool(caller, tool).await?;
         if tool.kind == EntryKind::App {
             let inner = AppArguments::new(tool.name.to_string(), app.input)
                 .handed_out(app.handing, Some(app.timeout));
@@ -329,59 +328,46 @@ impl Gateway {
             (input, _) => input,
         };
         // Checked before an approval is consumed.
-        let admission = self.admit(caller, app.handing.background)?;
-        let prepared = loop {
-            let unasked = match self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await {
-                Ok(prepared) => break prepared,
-                Err(PrepareError::Fault(fault)) => return Err((*fault).into()),
-                Err(PrepareError::Asks(unasked)) => unasked,
-            };
-            let Some(waiting) = &app.waiting else {
-                let held = AppArguments::new(app.id, input).handed_out(app.handing, Some(app.timeout));
-                return Err(self.questions.hold(caller, *unasked, HeldCall::App(Box::new(held))).into());
-            };
-            // The run around the app may have further calls.
-            if let Some(asked) = self.ask_in_run(caller, None, unasked.of_calls(1, true, &[])).await {
-                return Ok(waiting.put(asked));
-            }
-            gate = self.gate(&caller.session);
-        };
-        let cancel = CancellationToken::new();
-        let own = Caller { cancel: cancel.clone(), is_admitted: true, ..caller.clone() };
-        let (gateway, token, id) = (self.clone(), cancel.clone(), app.id);
-        let sink = ProgressSink::new(caller.progress.clone());
-        let last = sink.clone();
-        let progress: JobProgress = Arc::new(move || last.last());
         let background = app.handing.background;
-        let run = Run {
-            began: app.began.into(),
-            background,
-            admission,
-            ..Run::new(format!("app {}", tool.full), cancel, progress)
-        };
-        let went_on = run.went_on.clone();
-        let work = async move {
-            let begun = CallInFlight { at: app.began, ..gateway.begin(&own, &prepared.tool.full, &input) };
-            let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-            let mut made = gateway.invoke(&own, prepared, Some(app.timeout), token, sink, &begun.span).await;
-            let bytes_out = made.result.size().await;
-            gateway.record(&own, &called, &begun, bytes_out, &mut made).await;
-            if made.result.is_error() {
-                return made.result;
+        let admission = Some(self.admit(caller, background)?);
+        let full = tool.full.clone();
+        let asks = |asked: ApprovalRequest, _| {
+            if app.waiting.is_some() {
+                // The run around the app may have further calls.
+                return self.ask_in_run(caller, None, asked.of_calls(1, true, &[])).boxed();
             }
-            let output = value_of(made.result.tree().await);
-            let answer = AppAnswer {
-                app_id: &id,
-                output,
-                tool_calls: 1,
-                repaired,
-                failed_optional_steps: Map::new(),
-                items: Map::new(),
-                skipped: Vec::new(),
-            };
-            gateway.hand_out(&own, answer.into_result(), &app.handing, &went_on).await
+            let held = AppArguments::new(app.id.clone(), input.clone());
+            let held = HeldCall::App(Box::new(held.handed_out(app.handing.clone(), Some(app.timeout))));
+            ready(Err(self.questions.hold(caller, asked, held).into())).boxed()
         };
-        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
+        let (params, found) = (CallParams::Literal(&input), Some(Ok((gate, tool))));
+        let mut plan = CallPlan { begun: None, name: &full, found, params, select: None, asks: &asks };
+        let prepared = match (self.ready(caller, &mut plan).await, app.waiting.clone()) {
+            (Err(Unready::Open(asked)), Some(waiting)) => return Ok(waiting.put(*asked)),
+            (prepared, _) => prepared.map_err(Unready::fault)?,
+        };
+        let begun = CallInFlight { at: app.began, ..self.begin(caller, &full, &input) };
+        let label = format!("app {full}").into();
+        let timeout = Some(app.timeout);
+        let wait = ClientWait { timeout, background, admission, label, is_verbatim: true };
+        let (id, handing) = (app.id, app.handing);
+        let answer =
+            async move |gateway: Arc<Self>, own: Caller, mut ended: EndedCall, went_on: Arc<AtomicBool>| {
+                if ended.made.result.is_error() {
+                    return ended.made.result;
+                }
+                let answer = AppAnswer {
+                    app_id: &id,
+                    output: value_of(ended.made.result.tree().await),
+                    tool_calls: 1,
+                    repaired: ended.repaired,
+                    failed_optional_steps: Map::new(),
+                    items: Map::new(),
+                    skipped: Vec::new(),
+                };
+                gateway.hand_out(&own, answer.into_result(), &handing, &went_on).await
+            };
+        Ok(self.run_for_client(caller, begun, prepared, wait, answer).await?.into_tree().await)
     }
 
     /// Returns the answer of an app, filtered and within the budget.

@@ -4,6 +4,7 @@
 //! tracks errands in flight, so that none runs twice at once.
 
 use std::{
+    future::ready,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
@@ -12,12 +13,12 @@ use std::{
 };
 
 use dashmap::{DashMap, DashSet};
+use futures::FutureExt;
 use nonet_base::{clock::millis, json::set_member, text::clip};
 use nonet_config::ClientLimits;
 use nonet_parts::quotas::{Account, QuotaExceeded};
 use nonet_servers::{
     catalog::{GATEWAY, Tool},
-    downstream::ProgressSink,
     policy::PolicyVerdict,
 };
 use nonet_store::{Record, RecordKind, StoreError};
@@ -27,14 +28,12 @@ use nonet_text::{
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::Instant,
-};
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     Gateway,
-    call::{PrepareError, PreparedCall, needs_user, text_result},
+    call::{CallParams, CallPlan, EndedCall, PrepareError, PreparedCall, Unready, needs_user, text_result},
+    questions::ApprovalRequest,
 };
 use crate::gate::Gate;
 use nonet_state::session::{Caller, Session, TaskMode};
@@ -317,30 +316,23 @@ impl Gateway {
     ) -> Result<(ErrandResult, &'static str), Fault> {
         let params = Value::Object(params.clone());
         let begun = self.begin(caller, name, &params);
-        let prepared = async {
-            let (gate, tool) = self.errand_tool(caller, name).await?;
-            unattended(&gate, &tool)?;
-            self.prepare_errand(caller, (gate, tool), params.clone()).await
+        let found = self.errand_tool(caller, name).await;
+        let found = Some(found.and_then(|(gate, tool)| unattended(&gate, &tool).map(|()| (gate, tool))));
+        let asks = |asked: ApprovalRequest, _| ready(Err(nobody_to_ask(&asked).into())).boxed();
+        let (in_flight, params) = (Some(&begun), CallParams::Literal(&params));
+        let mut plan = CallPlan { begun: in_flight, name, found, params, select: None, asks: &asks };
+        let turn = async |prepared: &PreparedCall| {
+            let server = &prepared.tool.server;
+            let lane = self.errands.lane(server);
+            let place = tokio::select! {
+                slot = lane.acquire_owned() => slot.ok(),
+                // The call itself reports its cancellation.
+                () = caller.cancel.cancelled() => None,
+            };
+            Ok((place, (**server == *GATEWAY).then_some(OWN_LIMIT), caller.cancel.clone()))
         };
-        let prepared = match prepared.await {
-            Ok(prepared) => prepared,
-            Err(fault) => {
-                self.refused(caller, name, &begun, &fault).await;
-                return Err(fault);
-            }
-        };
-        let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-        let timeout = (&*tool.server == GATEWAY).then_some(OWN_LIMIT);
-        let lane = self.errands.lane(&tool.server);
-        let _slot: Option<SemaphorePermit<'_>> = tokio::select! {
-            slot = lane.acquire() => slot.ok(),
-            // The call itself reports its cancellation.
-            () = caller.cancel.cancelled() => None,
-        };
-        let (cancel, sink) = (caller.cancel.clone(), ProgressSink::new(None));
-        let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        let bytes_out = made.result.size().await;
-        self.record(caller, &tool, &begun, bytes_out, &mut made).await;
+        let ended = self.run(caller, &begun, &mut plan, turn).await.map_err(Unready::fault)?;
+        let EndedCall { made, repaired, .. } = ended;
         Ok((ErrandResult { result: made.result.into_tree().await, repaired }, made.outcome))
     }
 
@@ -354,8 +346,7 @@ impl Gateway {
         match self.prepare_tool(caller, found, params, None).await {
             Ok(prepared) => Ok(prepared),
             Err(PrepareError::Fault(fault)) => Err(*fault),
-            // An errand is refused before anybody would be asked.
-            Err(PrepareError::Asks(unasked)) => Err(needs_user(unasked.approval.tool(), &unasked.rule)),
+            Err(PrepareError::Asks(asked)) => Err(nobody_to_ask(&asked)),
         }
     }
 
@@ -421,6 +412,11 @@ pub(super) fn for_later(mut fault: Fault, tool: &str, written: &Map<String, Valu
         fault = fault.then(if runs_an_app { later(&step.arguments) } else { *step });
     }
     fault
+}
+
+/// Refuses a call that would ask the user. An errand is refused before.
+fn nobody_to_ask(asked: &ApprovalRequest) -> Fault {
+    needs_user(asked.approval.tool(), &asked.rule)
 }
 
 /// Refuses a tool that requires asking the user.

@@ -39,7 +39,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
-    action::{ActionResult, OpenQuestion, unknown},
+    action::{ActionResult, OpenQuestion},
     each::ItemCounts,
     journal::{Journal, MemoryJournal, RunLog, digest, place},
     limit::Limit,

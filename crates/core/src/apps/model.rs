@@ -13,7 +13,7 @@ use nonet_base::text::clip;
 use nonet_config::{AppModel, ClientLimits, ModelApp};
 use nonet_parts::{
     chat::{Chat, ChatCall, ChatEndpoint, ChatError, ChatMessage, ChatTool, Completion},
-    jobs::{self, JobProgress},
+    jobs,
 };
 use nonet_servers::{catalog::Tool, downstream::ProgressSink};
 use nonet_text::{
@@ -21,7 +21,6 @@ use nonet_text::{
     results::{self, is_error, is_fault, json_len},
 };
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
 use self::sampling::ClientModel;
 use super::AppRun;
@@ -136,7 +135,8 @@ impl Gateway {
             AnswerSource::Endpoint(_) => caller,
         };
         let admission = self.admit(caller, app.handing.background)?;
-        let cancel = CancellationToken::new();
+        let (run, sink) = Run::of_caller(format!("app {}", app.id), caller);
+        let cancel = run.cancel.clone();
         // A separate token, because running out of time is not a cancellation by the user.
         let limit = cancel.child_token();
         let span = caller.meta_span("call_app");
@@ -153,17 +153,7 @@ impl Gateway {
             is_admitted: true,
             ..caller.clone()
         };
-        let sink = ProgressSink::new(caller.progress.clone());
-        let last = sink.clone();
-        let progress: JobProgress = Arc::new(move || last.last());
-        let label = format!("app {}", app.id);
-        let background = app.handing.background;
-        let run = Run {
-            began: app.began.into(),
-            background,
-            admission,
-            ..Run::new(label, cancel.clone(), progress)
-        };
+        let run = Run { began: app.began.into(), background: app.handing.background, admission, ..run };
         let went_on = run.went_on.clone();
         let (gateway, client) = (self.clone(), caller.clone());
         let work = async move {

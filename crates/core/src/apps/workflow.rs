@@ -25,10 +25,10 @@ use super::{
 };
 use crate::{
     AskArguments, Gateway,
-    call::text_result,
+    call::{text_result, unknown},
     graph::{
         ActionResult, CONCURRENCY, Limit, MemoryJournal, PlanRun, RunLog, RunOutcome, RunProgress,
-        TemplateValues, digest, refused_plan, unknown,
+        TemplateValues, digest, refused_plan,
     },
     interrupt::Interrupt,
     questions,

@@ -15,28 +15,31 @@ use nonet_config::{
         CallKind, FILTER, INDEX, INPUT, ITEM, PlannedCall, Retry, StepOutcome, StepReferences, reads_item,
     },
 };
-use nonet_parts::{jobs, kept};
+use nonet_parts::jobs;
 use nonet_schema::Schema;
 use nonet_servers::{
     catalog::{EntryKind, Tool},
-    downstream::{Connection, ProgressSink},
+    downstream::Connection,
 };
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::{is_error, source_of, text_of},
-    template::{self, FilledTemplate, NameLookup, TemplateSource},
+    template::TemplateSource,
 };
 use serde_json::{Map, Value, json};
+use tokio::sync::SemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::{ItemCounts, RunLog, RunState, TemplateValues, goes_alone};
 use crate::{
     AppArguments, AskArguments, Gateway,
     apps::InnerApproval,
-    builtin::fetch_result,
-    call::{CallInFlight, PrepareError, PreparedCall, in_text, still_the_same, text_result},
+    call::{
+        CallInFlight, CallParams, CallPlan, EndedCall, PreparedCall, Unready, in_text, still_the_same,
+        text_result,
+    },
     interrupt::Interrupt,
-    questions::QuestionOutcome,
+    questions::{ApprovalRequest, QuestionOutcome},
 };
 use nonet_state::{
     faults::{error_of, passes},
@@ -318,12 +321,7 @@ impl Gateway {
         let mut waits = call.retry.as_ref().map(pauses);
         let mut calls = 0;
         loop {
-            let begun = self.begin(common.caller, &call.name, &call.params);
-            let made = self.try_action(common, call, values, &begun, cancel.child_token()).await;
-            let mut one = match made {
-                Ok(one) => one,
-                Err(fault) => self.not_made(common, call, &begun, &fault).await,
-            };
+            let mut one = self.try_action(common, call, values, cancel.child_token()).await;
             calls += one.calls;
             one.calls = calls;
             let Some(retry) = call.retry.as_ref().filter(|_| !one.succeeded()) else { return one };
@@ -349,77 +347,72 @@ impl Gateway {
         common: &RunState<'_>,
         call: &PlannedCall,
         values: &TemplateValues,
-        begun: &CallInFlight,
         cancel: CancellationToken,
-    ) -> Result<ActionResult, Fault> {
-        let (caller, halt) = (common.caller, &common.halt);
-        let mut prepared = match self.prepare_action(common, call, values).await? {
-            Ok(prepared) => prepared,
-            Err(asked) => {
-                let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
-                let fault = Fault::new(FaultCode::NeedsApproval, message);
-                self.refused(caller, &call.name, begun, &fault).await;
-                return Ok(ActionResult::open(asked.tool.to_string(), OpenQuestion::Approve(asked)));
+    ) -> ActionResult {
+        let caller = common.caller;
+        let begun = self.begin(caller, &call.name, &call.params);
+        let began = begun.at;
+        let asks = |asked: ApprovalRequest, _: Option<String>| {
+            async move {
+                let (count, is_least, shown) =
+                    self.calls_of(common, call, values, asked.approval.tool()).await;
+                self.ask_in_run(caller, common.limit, asked.of_calls(count, is_least, &shown)).await
             }
+            .boxed()
         };
-        let mut select = call.select.clone().filter(|_| call.for_each.is_none());
-        let is_page = fetch_result::narrow(&mut prepared, &mut select);
-        let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-        if !template::names(&call.params).is_empty() {
-            self.audit_params(begun, &prepared.params);
+        let mut plan = CallPlan {
+            begun: Some(&begun),
+            name: &call.name,
+            found: None,
+            params: CallParams::Planned(&call.params, values),
+            select: call.select.clone().filter(|_| call.for_each.is_none()),
+            asks: &asks,
+        };
+        let turn = async |prepared: &PreparedCall| {
+            let limit = call.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
+            let place = self.turn_of(common, prepared, limit, &cancel).await?;
+            let left = |limit: Duration| limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+            Ok((place, limit.map(left), cancel))
+        };
+        match self.run(caller, &begun, &mut plan, turn).await {
+            Ok(EndedCall { tool, made, repaired, is_filtered, .. }) => {
+                let one = ActionResult::of(tool.full.to_string(), made.result.into_tree().await);
+                ActionResult { repaired, calls: 1, is_filtered, ..one }
+            }
+            Err(Unready::Open(asked)) => {
+                ActionResult::open(asked.tool.to_string(), OpenQuestion::Approve(*asked))
+            }
+            Err(Unready::Fault(fault)) => ActionResult::not_run(call, &fault, began.elapsed()),
         }
-        let mut timeout = call.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
-        let connection = match goes_alone(&tool) {
+    }
+
+    /// Waits until a call may be sent: one call that changes something at a time per server, and some calls at a time per
+    /// run.
+    async fn turn_of<'a>(
+        &self,
+        common: &'a RunState<'_>,
+        prepared: &PreparedCall,
+        limit: Option<Duration>,
+        cancel: &CancellationToken,
+    ) -> Result<(Option<Slot>, Option<SemaphorePermit<'a>>), Fault> {
+        let (caller, tool) = (common.caller, &prepared.tool);
+        let connection = match goes_alone(tool) {
             true => prepared.gate.connection_for(&self.servers, caller, &tool.server),
             false => None,
         };
-        let _turn = match &connection {
+        let turn = match &connection {
             Some(connection) => {
-                let owner = caller.account.id;
-                Some(turn(connection, owner, &tool, timeout, &cancel, halt).await?)
+                Some(turn(connection, caller.account.id, tool, limit, cancel, &common.halt).await?)
             }
             None => None,
         };
-        let _slot = tokio::select! {
+        let slot = tokio::select! {
             slot = common.slots.acquire() => slot.ok(),
             () = cancel.cancelled() => return Err(Fault::new(FaultCode::Cancelled, "Not run: cancelled.")),
         };
         // The wait may have taken minutes.
-        still_the_same(&self.gate(&caller.session), &tool)?;
-        timeout = timeout.map(|limit| limit.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
-        let sink = ProgressSink::new(None);
-        let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        let bytes_out = made.result.size().await;
-        self.record(caller, &tool, begun, bytes_out, &mut made).await;
-        let result = if is_page { fetch_result::output_of(made.result) } else { made.result };
-        let one = ActionResult::of(tool.full.to_string(), result.into_tree().await);
-        Ok(ActionResult { repaired, calls: 1, is_filtered: is_page, ..one })
-    }
-
-    /// Prepares a call. The inner error is the question that the user has yet to answer.
-    async fn prepare_action(
-        &self,
-        common: &RunState<'_>,
-        call: &PlannedCall,
-        values: &TemplateValues,
-    ) -> Result<Result<PreparedCall, RunApproval>, Fault> {
-        let caller = common.caller;
-        loop {
-            let params = self.filled(caller, &call.params, values).await?;
-            // A template has no meaning outside its plan; a kept result stays a reference.
-            let portable = template::names(&call.params).is_empty();
-            let written = if portable { call.params.clone() } else { params.value.clone() };
-            let unasked = match self.prepare(caller, &call.name, written, Some(params)).await {
-                Ok(prepared) => return Ok(Ok(prepared)),
-                Err(PrepareError::Fault(fault)) => return Err(*fault),
-                Err(PrepareError::Asks(unasked)) => unasked,
-            };
-            let (count, is_least, shown) = self.calls_of(common, call, values, unasked.approval.tool()).await;
-            let unasked = unasked.of_calls(count, is_least, &shown);
-            if let Some(open) = self.ask_in_run(caller, common.limit, unasked).await {
-                return Ok(Err(open));
-            }
-        }
+        still_the_same(&self.gate(&caller.session), tool)?;
+        Ok((turn, slot))
     }
 
     /// Returns how many calls of a tool the run has yet to make, whether there may be more, and the params of the first ones.
@@ -471,25 +464,6 @@ impl Gateway {
         }
         shown.truncate(SHOWN_CALLS);
         (count, is_least, shown)
-    }
-
-    /// Fills the templates in JSON with values of calls and with kept results.
-    pub(super) async fn filled(
-        &self,
-        caller: &Caller,
-        json: &Value,
-        values: &TemplateValues,
-    ) -> Result<FilledTemplate, Fault> {
-        let mut uses = template::references([json]).map_err(|error| kept::unread_template(&error))?;
-        uses.kept.retain(|id, _| !values.contains_key(&kept::kept_name(id)));
-        let references = self.kept.references(&caller.owner(), uses.kept).await?;
-        let lookup = |name: &str| match values.get(name) {
-            Some(value) => NameLookup::Value(value.clone()),
-            None if name.starts_with("ref:") => references.named(name),
-            None => unknown(values),
-        };
-        let filled = template::fill(json, &lookup);
-        filled.map_err(|error| Fault::new(FaultCode::InvalidParams, format!("{error}.")))
     }
 
     /// Returns the app that a call of a tool names.
@@ -622,11 +596,6 @@ fn pauses(retry: &Retry) -> ExponentialBackoff {
         .with_factor(2.0)
         .with_max_times(retry.times)
         .build()
-}
-
-/// Builds the error for a template that names none of these values.
-pub(crate) fn unknown(values: &TemplateValues) -> NameLookup {
-    NameLookup::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", "))
 }
 
 /// Waits until no other plan has a call in flight on a connection that takes one call at a time.
