@@ -8,7 +8,7 @@ use std::{
 use axum::response::Response;
 use dashmap::DashMap;
 use http::{Method, StatusCode, header::RETRY_AFTER, request::Parts};
-use nonet_core::Gateway;
+use nonet_core::{Gate, Gateway};
 use nonet_meta as meta;
 use nonet_parts::quotas::{Account, QuotaExceeded, RETRY_SESSION};
 use nonet_peer::{
@@ -74,7 +74,7 @@ impl Door {
             parkings: ParkedRequests::new(cluster),
             sessions: DashMap::new(),
             unused: UnusedSessions::default(),
-            strangers: gateway.account_of_strangers(profile.as_deref()),
+            strangers: gateway.sessions.account_of_strangers(profile.as_deref()),
             carried,
             restoring: DashMap::new(),
             end: ending.child_token(),
@@ -190,7 +190,7 @@ impl Door {
 
     /// Returns the schema of a tool whose params are repeated in headers.
     fn repeated_params(&self, tool: &str, server: &NonetServer) -> Option<Map<String, Value>> {
-        meta::mirrored_schema(&self.gateway.gate(&server.session), tool)
+        meta::mirrored_schema(&Gate::of(&self.gateway.publisher, &server.session), tool)
     }
 
     /// Answers a request of the stateless era.

@@ -190,6 +190,7 @@ fn answer(status: StatusCode, value: &Value) -> Response {
 /// stop. Without the replicas' shared data it is ready but degraded.
 async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     let starting: Vec<String> = gateway
+        .servers
         .connections()
         .iter()
         .filter(|(_, connection)| connection.settings().session.is_none() && !connection.state().settled())
@@ -211,7 +212,7 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -> Response {
-    let config = gateway.config();
+    let config = gateway.servers.config();
     let beside = entrance.beside(&config, request.extensions()).await;
     if let Err(refusal) = access::to_everything(&config, request.headers(), beside) {
         return refusal.response();
@@ -224,7 +225,7 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
         .into_iter()
         .map(|server| (server.name, ServerNow { state: server.state, calls_running: server.calls_running }));
     let saving = meta::saving(&gateway);
-    let (sessions, notices_waiting) = gateway.session_counts();
+    let (sessions, notices_waiting) = gateway.sessions.counts();
     let kept = gateway.kept.counts().await.unwrap_or_default();
     let text = gateway.metrics.render(MetricsNow {
         servers: servers.collect(),
@@ -233,13 +234,13 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
         kept_entries: kept.entries,
         kept_bytes: kept.bytes,
         sessions,
-        tools: gateway.snapshot().of_servers().count(),
+        tools: gateway.publisher.snapshot().of_servers().count(),
         bytes_of_all_tools: saving.0,
         bytes_of_the_nine: saving.1,
-        uptime_s: gateway.uptime().as_secs(),
+        uptime_s: gateway.servers.uptime().as_secs(),
         cluster: gateway.cluster.as_ref().map(|cluster| {
             let known = cluster.replicas().known();
-            let digest = gateway.config().digest.clone();
+            let digest = gateway.servers.config().digest.clone();
             ClusterNow {
                 replicas: known.len(),
                 leaving: known.iter().filter(|replica| replica.leaving).count(),
@@ -262,11 +263,11 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     let spared = gateway.metrics.spared(saving.0);
     state["saving"] =
         json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1, "spared": spared });
-    state["config"] = json!(gateway.config().file);
+    state["config"] = json!(gateway.servers.config().file);
     state["pid"] = json!(std::process::id());
     state["switched_off"] = json!(gateway.switched_off());
     state["can_undo_setup"] = json!(gateway.setup_undo.lock().is_some());
-    let config = gateway.config();
+    let config = gateway.servers.config();
     for server in state["servers"].as_array_mut().into_iter().flatten() {
         let name = server["name"].as_str().unwrap_or_default();
         let missing = config.left_out.get(name).map(UnusableEntry::missing).unwrap_or_default();
@@ -274,7 +275,7 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
             set_member(server, "missing", missing.into_keys().collect::<Value>());
         }
     }
-    let clients = gateway.clients().into_iter();
+    let clients = gateway.sessions.clients().into_iter();
     let clients = clients.map(
         |(session, client, profile)| json!({ "session": session, "client": client, "profile": profile }),
     );
@@ -388,7 +389,7 @@ async fn answer_at(
     Path(address): Path<String>,
     request: Request,
 ) -> Response {
-    let limit = gateway.config().limits.body_timeout;
+    let limit = gateway.servers.config().limits.body_timeout;
     let body = axum::body::to_bytes(request.into_body(), MAX_SAID);
     let Ok(Ok(body)) = tokio::time::timeout(limit, body).await else {
         let error = json!({ "error": { "message": "the answer did not arrive, or is too long" } });

@@ -110,7 +110,7 @@ impl Relays {
         session: Option<Arc<HttpSession<Relay>>>,
         request: Request,
     ) -> Response {
-        let (mut parts, message) = match within_bounds(request, &self.gateway.config().limits).await {
+        let (mut parts, message) = match within_bounds(request, &self.gateway.servers.config().limits).await {
             Ok(read) => read,
             Err(refusal) => return refusal,
         };
@@ -168,7 +168,7 @@ impl Relays {
             session.forget_streams();
             !session.is_idle()
         });
-        let session = HttpSession::new(Relay::new(connection), self.gateway.stopping());
+        let session = HttpSession::new(Relay::new(connection), self.gateway.servers.stopping());
         let name = uuid::Uuid::new_v4().simple().to_string();
         let answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}");
         let mut response = headers::in_json(StatusCode::OK, answer);

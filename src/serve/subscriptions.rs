@@ -65,7 +65,7 @@ pub(super) async fn listen(
                 continue;
             }
             () = context.cancel.cancelled() => return Ok(()),
-            () = handler.gateway.stopping().cancelled() => return Ok(()),
+            () = handler.gateway.servers.stopping().cancelled() => return Ok(()),
         };
         let Some(changed) = changed else { return Ok(()) };
         let changed = ChangedLists {

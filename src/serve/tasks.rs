@@ -60,7 +60,7 @@ fn message(task: &TaskSummary) -> Option<String> {
 }
 
 fn ttl_ms(gateway: &Gateway) -> u64 {
-    millis(gateway.config().gateway.keep_results_for)
+    millis(gateway.servers.config().gateway.keep_results_for)
 }
 
 /// Returns a task in the extension's form. A result with `isError` counts as a result.

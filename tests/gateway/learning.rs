@@ -75,7 +75,7 @@ async fn what_is_shown_first_and_passed_over_again_and_again_loses_its_lift() {
 async fn only_a_success_of_what_was_found_teaches() {
     let inside = desk().open().await;
     inside.gateway.recalled().await;
-    let session = || Caller { session: inside.gateway.open_session(None), ..client(&inside) };
+    let session = || Caller { session: inside.gateway.sessions.open(None), ..client(&inside) };
     let before = search(&inside, &session(), QUERY).await;
     // A failed call, and a tool that does not fit the search.
     let caller = session();
@@ -147,7 +147,7 @@ async fn a_call_counts_for_the_last_search_that_found_it() {
     let before = search(&inside, &caller, other).await;
     search(&inside, &caller, QUERY).await;
     execute(&inside, &caller, "desk.six").await;
-    let session = || Caller { session: inside.gateway.open_session(None), ..client(&inside) };
+    let session = || Caller { session: inside.gateway.sessions.open(None), ..client(&inside) };
     assert_eq!(search(&inside, &session(), QUERY).await["results"][0]["name"], "desk.six");
     assert_eq!(search(&inside, &session(), other).await, before, "not that of the search before");
 }

@@ -403,7 +403,7 @@ async fn a_call_that_is_cancelled_lets_go_of_its_request() {
     assert_eq!(json_of(&result)["error"]["code"], "cancelled", "{result}");
     // The one slot is free again.
     let look = json!({ "name": "shop.look", "params": {} });
-    let other = inside.gateway.caller(inside.gateway.open_session(None), "test");
+    let other = inside.gateway.sessions.caller(inside.gateway.sessions.open(None), "test");
     assert_eq!(text_of(&inside.call_as(&other, "execute_tool", look).await), "here");
 }
 
@@ -711,7 +711,7 @@ async fn a_document_that_changes_is_taken_up_and_one_that_breaks_is_not() {
             true => fs::remove_file(&file).expect("removed"),
             false => fs::write(&file, "{ \"openapi\": ").expect("written"),
         }
-        inside.gateway.connections()["shop"].restart();
+        inside.gateway.servers.connections()["shop"].restart();
         eventually("it is down", async || {
             let down = inside.execute("shop.getOrder", json!({ "id": "7" })).await;
             let down = json_of(&down)["error"].clone();

@@ -47,7 +47,8 @@ fn own(tool: &str, params: &Value) -> Value {
 }
 
 fn lasting(inside: &Inside, profile: Option<&str>) -> Caller {
-    let caller = inside.gateway.caller(inside.gateway.open_session(profile.map(String::from)), "test");
+    let caller =
+        inside.gateway.sessions.caller(inside.gateway.sessions.open(profile.map(String::from)), "test");
     Caller { lasting: true, ..caller }
 }
 
@@ -99,7 +100,7 @@ async fn until_gone(pid: &str) {
 
 async fn until_forgotten(inside: &Inside, server: &str) {
     eventually("the catalogue has forgotten the server", async || {
-        (!inside.gateway.snapshot().catalog.servers().contains_key(server)).then_some(())
+        (!inside.gateway.publisher.snapshot().catalog.servers().contains_key(server)).then_some(())
     })
     .await;
 }
@@ -344,7 +345,7 @@ async fn a_server_that_does_not_start_is_told_with_its_stderr_and_leaves_nothing
     assert_eq!((&fault["code"], &fault["retryable"]), (&json!("server_down"), &json!(false)), "{fault}");
     assert_eq!(fault["details"]["stderr"], json!(["no licence for *** here"]), "{fault}");
     until_forgotten(&inside, "music").await;
-    assert!(!inside.gateway.connections().contains_key("music"));
+    assert!(!inside.gateway.servers.connections().contains_key("music"));
     let missing = json!({ "name": "music", "command": "/no/such/program" });
     let result = allowed(&inside, &inside.caller, "add_server", &missing).await;
     assert_eq!(json_of(&result)["error"]["code"], "server_down", "{result}");

@@ -91,7 +91,7 @@ async fn errors_come_out_as_they_went_in() {
 async fn progress_arrives_whole_in_order_and_before_the_answer() {
     let inside = open(json!({ "tools": tools() }), WAYS[0]).await;
     let (progress, mut steps) = mpsc::channel(100);
-    let caller = inside.gateway.caller(inside.gateway.open_session(None), "test");
+    let caller = inside.gateway.sessions.caller(inside.gateway.sessions.open(None), "test");
     let caller = Caller { progress: Some(progress), ..caller };
     inside.call_as(&caller, "web__work", json!({})).await;
     drop(caller);

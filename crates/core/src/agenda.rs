@@ -42,12 +42,12 @@ impl Gateway {
             return;
         }
         self.errands.began_ms(self.clock.unix_ms());
-        let config = self.config();
+        let config = self.servers.config();
         self.outward.open(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
-        self.servers.life.tasks.spawn(tidy(self.stopping().clone()));
+        self.servers.life.tasks.spawn(tidy(self.servers.stopping().clone()));
         let gateway = self.clone();
         self.servers.life.tasks.spawn(async move {
-            let stop = gateway.stopping().clone();
+            let stop = gateway.servers.stopping().clone();
             let mut swept = Instant::now();
             drop(tokio::task::spawn_blocking(hosts::sweep_backups));
             loop {
@@ -70,7 +70,7 @@ impl Gateway {
         let kinds = self.errands_that_run();
         match self.records.agenda(&kinds).await {
             Ok(Some(agenda)) => {
-                self.mail.note(&agenda);
+                self.sessions.mail.note(&agenda);
                 self.run_due(&kinds, agenda.next_due_ms).await;
             }
             // The warning came when Redis went away.

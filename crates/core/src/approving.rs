@@ -145,7 +145,7 @@ impl Gateway {
 
     /// Tells the model where the user answers.
     fn where_to_answer(&self, one: &WaitingApproval) -> String {
-        let command = shell::nonet(&format!("approve {}", one.id()), &self.config().file);
+        let command = shell::nonet(&format!("approve {}", one.id()), &self.servers.config().file);
         let page =
             self.page_address().map_or_else(String::new, |page| format!("on the live page ({page}) or "));
         let minutes = one.left.as_secs().div_ceil(60).max(1);
@@ -166,7 +166,7 @@ impl Gateway {
                 waited.map_err(not_kept)?
             }
             None => {
-                let hook = self.config().gateway.approve_webhook.clone();
+                let hook = self.servers.config().gateway.approve_webhook.clone();
                 let address = match (&hook, self.http.get()) {
                     (Some(_), Some(_)) => uuid::Uuid::new_v4().simple().to_string(),
                     _ => String::new(),
@@ -293,7 +293,7 @@ impl Gateway {
 
     /// Whether the questions of workflows accept only the user's own answers.
     pub(super) fn asks_the_user_only(&self) -> bool {
-        self.config().gateway.approve_by == ApproveBy::User
+        self.servers.config().gateway.approve_by == ApproveBy::User
     }
 
     /// Accepts the answer sent to a one-time address.

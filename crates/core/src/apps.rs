@@ -207,7 +207,7 @@ impl Gateway {
         if let Some(token) = &arguments.token {
             return Box::pin(self.go_on(caller, token, arguments.answer.as_ref(), None)).await;
         }
-        let given = arguments.app_id.map(|id| own_id(&self.config(), &id));
+        let given = arguments.app_id.map(|id| own_id(&self.servers.config(), &id));
         let arguments = AppArguments { app_id: given.clone(), ..arguments };
         let answer = self.call_filled_app(caller, arguments).await?;
         if let Some(id) = given.filter(|_| !is_error(&answer)) {
@@ -237,7 +237,7 @@ impl Gateway {
             }
         };
         let Some(filled) = filled else { return self.run_app(caller, arguments).await };
-        let config = self.config();
+        let config = self.servers.config();
         let app = arguments.app_id.as_deref().and_then(|id| config.apps.get(id.trim()));
         let (input, changes) = match app.and_then(|app| app.input_schema.clone()) {
             Some(schema) => in_text(&Schema::new(schema), filled),
@@ -280,9 +280,9 @@ impl Gateway {
         caller: &Caller,
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
-        let config = self.config();
+        let config = self.servers.config();
         let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
-            return Ok(text_result(list(&config, &self.gate(&caller.session)).to_string()));
+            return Ok(text_result(list(&config, &Gate::of(&self.publisher, &caller.session)).to_string()));
         };
         let Some((id, app)) = config.apps.get_key_value(id.trim()) else {
             return Err(unknown_app(&config, id.trim(), arguments.input).into());
@@ -389,7 +389,7 @@ impl Gateway {
     /// Refuses an app that a rule denies to the caller, or that is nested in itself or too deeply. The configuration is
     /// checked for nested apps when it is loaded, but a tool's name may also lead to an app.
     fn may_run(&self, caller: &Caller, id: &str, app: &App) -> Result<(), Fault> {
-        if let Some(rule) = self.gate(&caller.session).kept_from(EntryKind::App, id) {
+        if let Some(rule) = Gate::of(&self.publisher, &caller.session).kept_from(EntryKind::App, id) {
             return Err(may_not_be_used(&name::full_name(APPS, id), &rule).next("call_app", json!({})));
         }
         let within = &caller.within;

@@ -38,6 +38,7 @@ use super::{
     interrupt::Interrupt,
     questions::{ApprovalRequest, HeldCall},
 };
+use crate::gate::Gate;
 use crate::gate::with_the_near_call;
 use nonet_state::{faults::wrong_filter, mailbox::clean_all, session::Caller};
 
@@ -91,7 +92,7 @@ impl Gateway {
         let CallRequest { name, params, timeout, background, select, verbatim } = request;
         let found = found.map_err(|fault| {
             let fault = with_the_call_meant(fault, &name, &params);
-            with_the_near_call(&self.gate(&caller.session), fault, &params)
+            with_the_near_call(&Gate::of(&self.publisher, &caller.session), fault, &params)
         });
         let mut admission = None;
         // Checked before an approval or a rate is used up. There is always room for Nonet's own tools, which look

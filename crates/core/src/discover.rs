@@ -144,10 +144,10 @@ impl Gateway {
         }
         let began = Instant::now();
         let span = caller.meta_span("search_tools");
-        self.searchable().await;
-        self.publisher.index_early(&self.config());
+        self.publisher.searchable().await;
+        self.publisher.index_early(&self.servers.config());
         self.fresh_skills().await;
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let snapshot = &gate.snapshot;
         let view = gate.view();
         let members = match gate.filters(&view, &arguments) {
@@ -164,7 +164,7 @@ impl Gateway {
                         && members.as_ref().is_none_or(|members| members.contains(&document))
                 })
         };
-        let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
+        let request = search::prepare(&snapshot.index, self.publisher.embedder().as_ref(), query).await;
         let words = search::outcomes::words(query);
         let learned = self.learned(snapshot, &words);
         let mut boosts = boosts(&gate, &view, &caller.session);
@@ -172,7 +172,7 @@ impl Gateway {
         give_way::lower(&mut boosts, snapshot, &view, &words, request.has_vectors());
         let pool = POOL.max(2 * limit(&arguments));
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
-        let mut ties = Ties::new(&gate, self.config().gateway.learn.then_some(&self.figures));
+        let mut ties = Ties::new(&gate, self.servers.config().gateway.learn.then_some(&self.figures));
         ties.settle(&mut found.hits);
         give_way::tools_first(&mut found.hits, snapshot);
         self.searched(caller, snapshot, words.clone(), &found);
@@ -227,7 +227,7 @@ impl Gateway {
     /// Answers a search without words: the categories, or all tools that pass the filters.
     async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
         self.fresh_skills().await;
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let of_kind = || arguments.kind.and_then(EntryKind::category).map(String::from);
         let category = arguments.category.clone().or_else(of_kind);
         let is_filtered = arguments.kind.is_some() || !arguments.tags.is_empty();
@@ -247,7 +247,7 @@ impl Gateway {
     /// Implements the `browse_category` meta-tool.
     pub async fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
         self.fresh_skills().await;
-        self.gate(&caller.session).browse_with_instructions(arguments, &|_| true)
+        Gate::of(&self.publisher, &caller.session).browse_with_instructions(arguments, &|_| true)
     }
 
     /// Returns hints about the search: few matches, missing vectors, servers still starting or absent.
@@ -313,7 +313,7 @@ impl Gateway {
             )
             .next("get_tool", json!({ "names": &names[..MAX_NAMES] })));
         }
-        if self.config().gateway.learn {
+        if self.servers.config().gateway.learn {
             self.figures.recall().await;
         }
         if !many {

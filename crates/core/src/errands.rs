@@ -175,7 +175,7 @@ impl Gateway {
 
     /// Returns the kinds of errands that the configuration lets run.
     pub(super) fn errands_that_run(&self) -> Vec<RecordKind> {
-        let settings = &self.config().gateway;
+        let settings = &self.servers.config().gateway;
         let kinds = [(RecordKind::Watch, settings.watchers), (RecordKind::Schedule, settings.scheduler)];
         kinds.into_iter().filter(|(_, runs)| *runs).map(|(kind, _)| kind).collect()
     }
@@ -208,7 +208,7 @@ impl Gateway {
 
     fn run_errand(self: &Arc<Self>, record: Record) {
         let Some(turn) = self.errands.begin(&record) else { return };
-        let (gateway, stop) = (self.clone(), self.stopping().clone());
+        let (gateway, stop) = (self.clone(), self.servers.stopping().clone());
         self.servers.life.tasks.spawn(async move {
             let _turn = turn;
             let work = async {
@@ -258,9 +258,10 @@ impl Gateway {
         let limits = ClientLimits {
             soft_deadline: SOFT_DEADLINE,
             max_result_bytes: usize::MAX,
-            ..self.config().limits(client)
+            ..self.servers.config().limits(client)
         };
-        let account = Account::of_errands(profile.as_deref(), self.config().quotas(profile.as_deref()));
+        let account =
+            Account::of_errands(profile.as_deref(), self.servers.config().quotas(profile.as_deref()));
         Caller {
             session: Session::unattended(profile),
             account,
@@ -354,7 +355,7 @@ impl Gateway {
     /// in the store. The notice replaces an undelivered notice with the same id.
     pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Value) {
         let session = self.errands.session_of(record);
-        self.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
+        self.sessions.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
     }
 
     /// Shows a value in an answer or a notice: the whole value if it is small, else its beginning and a reference to

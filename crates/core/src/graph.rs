@@ -442,7 +442,7 @@ impl Gateway {
         if let Some(checkpoints) = checkpoints {
             return (Some(RunLog::new(checkpoints.clone())), None);
         }
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let may_wait_inside = |call: &PlannedCall| match call.kind {
             CallKind::App => true,
             CallKind::Tool => gate.tool(&call.name).is_ok_and(|tool| {
@@ -466,7 +466,7 @@ impl Gateway {
 
     /// Refuses a plan whose actions cannot work, before anything runs.
     async fn check_actions(&self, caller: &Caller, plan: &Plan) -> Result<(), Fault> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         for call in plan.calls() {
             if name::META_TOOLS.contains(&call.name.as_str()) {
                 // The fault names the meta-tool and the next step.
@@ -521,7 +521,7 @@ impl Gateway {
             ends.ran(at, one.outcome());
             ends.add(at, one);
         }
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let lanes = plan.calls().iter().map(|call| lane(&gate, call)).collect();
         let schedule = Schedule::resumed(plan, Pace { concurrency, fail_fast, lanes }, &ended);
         let open = drive(schedule, &mut ends, cancel.cancelled(), &halt).await;

@@ -187,10 +187,10 @@ impl Gateway {
     }
 
     async fn skills_younger_than(&self, age: Duration) {
-        self.guides.read(&self.config().gateway.skills, age).await;
+        self.guides.read(&self.servers.config().gateway.skills, age).await;
         if self.guides.is_behind() {
             // The publisher lists the skills before it replies.
-            self.published().await;
+            self.publisher.published().await;
         }
     }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Gateway, SearchArguments, call::CallRequest, interrupt::Interrupt};
+use crate::gate::Gate;
 use nonet_state::{faults::not_ready, session::Caller};
 
 /// The method of a request with an [`Inquiry`].
@@ -104,12 +105,12 @@ impl Gateway {
     /// Returns the server of a tool or a prompt, or the category of another skill or an app; a fault for an unknown
     /// name.
     pub fn server_of(&self, caller: &Caller, name: &str) -> Result<Arc<str>, Fault> {
-        self.gate(&caller.session).tool(name).map(|tool| tool.at().clone())
+        Gate::of(&self.publisher, &caller.session).tool(name).map(|tool| tool.at().clone())
     }
 
     /// Returns why a server accepts no calls; `None` if it accepts calls.
     pub fn out_of_order(&self, server: &str) -> Option<Fault> {
-        match self.connections().get(server)?.state() {
+        match self.servers.connections().get(server)?.state() {
             ConnectionState::Ready { .. } | ConnectionState::Starting => None,
             state => Some(not_ready(server, state)),
         }
@@ -117,7 +118,7 @@ impl Gateway {
 
     /// Lists all tools visible to the caller, including skills and apps.
     fn all_tools(&self, caller: &Caller) -> Value {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let all = |kind: EntryKind| {
             let of_kind = gate.tools().filter(move |tool| tool.kind == kind);
             of_kind.map(|tool| {
@@ -147,13 +148,13 @@ impl Gateway {
     /// and the work of all clients.
     fn state_for_people(&self, caller: &Caller) -> Value {
         let mut report = self.status(caller);
-        let of_servers = self.snapshot().of_servers().count();
+        let of_servers = self.publisher.snapshot().of_servers().count();
         report["tools"] = json!(of_servers);
         if caller.local && caller.session.profile.is_none() {
             report["pid"] = json!(std::process::id());
             report["serves"] = json!(self.serves.get());
-            report["file"] = json!(self.config().file);
-            let clients = self.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
+            report["file"] = json!(self.servers.config().file);
+            let clients = self.sessions.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
             report["clients"] = json!(clients.count());
             let running = self.jobs.all().into_iter().filter(|job| job.end().is_none());
             report["tasks"] = json!(running.map(|job| job.summary()).collect::<Vec<_>>());

@@ -10,7 +10,7 @@ use nonet_state::session::Caller;
 impl Gateway {
     /// Waits until earlier outcomes are loaded, unless learning is switched off.
     pub async fn recalled(&self) {
-        if self.config().gateway.learn {
+        if self.servers.config().gateway.learn {
             self.learning.recall().await;
             self.figures.recall().await;
         }
@@ -30,7 +30,7 @@ impl Gateway {
         words: Vec<String>,
         found: &SearchResult,
     ) {
-        if self.config().gateway.learn && caller.lasting {
+        if self.servers.config().gateway.learn && caller.lasting {
             let name = |hit: &Hit| Some(snapshot.tool(hit.document)?.full.clone());
             caller.session.searches.remember(words, &found.hits, name);
         }

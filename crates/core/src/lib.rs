@@ -49,54 +49,35 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use arc_swap::ArcSwap;
 pub use gate::Gate;
 use nonet_base::clock::Clock;
-use nonet_config::{BearerToken, ClusterSettings, Config, RedisAddresses, select::Selector, shell};
+use nonet_config::{ClusterSettings, Config, RedisAddresses, select::Selector, shell};
 use nonet_hosts::SetupUndo;
 use nonet_parts::{
-    approvals::Approvals,
-    audit::Audit,
-    cluster::Cluster,
-    figures::Figures,
-    jobs::Jobs,
-    kept::KeptResults,
-    learning::Learning,
-    memory::Memory,
-    metrics::Metrics,
-    quotas::{Account, Accounts},
-    rates::Rates,
+    approvals::Approvals, audit::Audit, cluster::Cluster, figures::Figures, jobs::Jobs, kept::KeptResults,
+    learning::Learning, memory::Memory, metrics::Metrics, rates::Rates,
 };
-use nonet_search::Embedder;
 use nonet_servers::{
-    downstream::{
-        Connection, ConnectionContext, Dial, Placements, Reach, SandboxFolders, ServerUpdate,
-        process_guard::ProcessGuard,
-    },
+    downstream::{ConnectionContext, Dial, Placements, SandboxFolders, process_guard::ProcessGuard},
     oauth::Vault,
     pins::Pins,
 };
 use nonet_state::{
     feed::Feed,
-    mail::{Follower, Mail},
+    mail::Mail,
     outward::NoticeDelivery,
     page_questions::OpenQuestions,
-    publisher::{Indexing, Publisher},
+    publisher::Publisher,
     servers::{Lifetime, Servers},
-    session::{Caller, Session},
     sessions::Sessions,
     snapshot::Snapshot,
-    world::{Connections, WorldChanges},
+    world::WorldChanges,
 };
 use nonet_store::{Records, RedisStore, RedisTopology, Retention, SqliteStore, Store};
-use nonet_text::results::CallResult;
 use parking_lot::Mutex;
-use serde_json::Value;
-use tokio::sync::{oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
@@ -154,10 +135,11 @@ pub enum ServeMode {
 /// All servers, and the operations that clients may ask for.
 pub struct Gateway {
     /// The servers and their configuration.
-    servers: Servers,
-    sessions: Sessions,
-    /// What each token uses at present.
-    accounts: Accounts,
+    pub servers: Arc<Servers>,
+    /// The snapshot: the catalogue and its index.
+    pub publisher: Arc<Publisher>,
+    /// The sessions, their accounts, and the notices for them.
+    pub sessions: Arc<Sessions>,
     /// Questions of servers, during calls that the page's user makes.
     pub page_questions: Arc<OpenQuestions>,
     /// What undoes the setup that the page's user has made.
@@ -176,8 +158,6 @@ pub struct Gateway {
     audit: Option<Audit>,
     /// The rates of calls.
     rates: ArcSwap<Rates>,
-    /// The snapshot: the catalogue and its index.
-    publisher: Arc<Publisher>,
     learning: Learning,
     /// Figures about each tool, from its calls.
     figures: Figures,
@@ -198,8 +178,6 @@ pub struct Gateway {
     pub cluster: Option<Arc<Cluster>>,
     /// Records for later, and records to remember.
     records: Arc<dyn Records>,
-    /// Notices that must arrive.
-    mail: Arc<Mail>,
     clock: Clock,
     /// Watches and schedules in flight.
     errands: Errands,
@@ -252,26 +230,20 @@ impl Gateway {
         let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
         let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
         let (cache, vectors) = (options.cache, store.shared_vectors());
-        let publisher = Publisher::new(
-            &config,
-            builtin::listing(&config.gateway),
-            cache,
-            options.without_embedder,
-            pins,
-            vectors,
-            life.clone(),
-        );
+        let own = builtin::listing(&config.gateway);
+        let servers = Arc::new(Servers::new(config, around, options.dials, life.clone()));
+        let publisher = Publisher::new(own, cache, options.without_embedder, pins, vectors, servers.clone());
+        let mail = Mail::new(records.clone(), outward.clone(), life.clone());
         Arc::new(Self {
-            servers: Servers::new(config, around, options.dials, life.clone()),
-            sessions: Sessions::new(cluster.clone()),
-            accounts: Accounts::default(),
+            sessions: Arc::new(Sessions::new(servers.clone(), mail, cluster.clone())),
+            servers,
+            publisher,
             questions: Questions::new(cluster.clone()),
             approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store)),
             metrics: Metrics::default(),
             calls: Feed::default(),
             audit,
             rates,
-            publisher,
             learning: Learning::new(store.clone(), clock.clone(), life.tasks.clone(), life.stop.clone()),
             figures,
             memory,
@@ -280,7 +252,6 @@ impl Gateway {
             guides: Guides::default(),
             texts: Texts::default(),
             parked,
-            mail: Mail::new(records.clone(), outward.clone(), life),
             outward,
             cluster,
             store,
@@ -315,7 +286,7 @@ impl Gateway {
         if let Some(audit) = &self.audit {
             audit.begins();
         }
-        self.publisher.start_embedder(&self.config().embedder);
+        self.publisher.start_embedder(&self.servers.config().embedder);
         let is_first = self.servers.start(&updates);
         if is_first {
             self.keep_places();
@@ -337,72 +308,6 @@ impl Gateway {
         }
     }
 
-    /// Cancelled when the gateway stops.
-    pub fn stopping(&self) -> &CancellationToken {
-        &self.servers.life.stop
-    }
-
-    /// Returns the current catalogue and index.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.publisher.snapshot()
-    }
-
-    /// Watches the progress of indexing.
-    pub fn indexing(&self) -> watch::Receiver<Indexing> {
-        self.publisher.indexing()
-    }
-
-    /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
-    pub fn gate(&self, session: &Arc<Session>) -> Gate {
-        Gate::new(self.servers.world(), self.snapshot(), session.clone())
-    }
-
-    /// Returns the current configuration.
-    pub fn config(&self) -> Arc<Config> {
-        self.servers.world().config.clone()
-    }
-
-    /// Changes whenever a configuration is loaded.
-    pub fn reloads(&self) -> watch::Receiver<()> {
-        self.servers.reloads()
-    }
-
-    /// Returns the current connections by server name.
-    pub fn connections(&self) -> Arc<Connections> {
-        self.servers.world().connections.clone()
-    }
-
-    /// Returns how many calls of servers are in flight.
-    pub fn calls_in_flight(&self) -> usize {
-        self.connections().values().map(|connection| connection.in_flight()).sum()
-    }
-
-    /// Returns what each server that is a program could reach on this machine.
-    pub async fn reach(&self) -> BTreeMap<Arc<str>, Reach> {
-        let connections = self.connections();
-        Reach::of_all(connections.values().map(|connection| &**connection), &self.servers.around).await
-    }
-
-    /// Returns the connection for a caller's requests to a server.
-    fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
-        self.gate(&caller.session).connection_for(&self.servers, caller, server)
-    }
-
-    /// Counts the open sessions and the notices queued for them.
-    pub fn session_counts(&self) -> (usize, usize) {
-        self.sessions.counts()
-    }
-
-    /// Returns number, client name and profile of each session with a known client.
-    pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
-        self.sessions.clients()
-    }
-
-    /// Returns the time since the start.
-    pub fn uptime(&self) -> Duration {
-        self.servers.since.elapsed()
-    }
-
     /// Records its HTTP address, so that faults can name the live page, and questions the address for their answer.
     pub fn serves_at(&self, address: &str, has_page: bool) {
         let _ = self.http.set(address.into());
@@ -419,89 +324,6 @@ impl Gateway {
     /// Returns the address of the live page without its token, which no model may see.
     fn page_address(&self) -> Option<&str> {
         self.page.get().map(String::as_str)
-    }
-
-    /// Returns the embedder, if started.
-    pub fn embedder(&self) -> Option<Embedder> {
-        self.publisher.embedder()
-    }
-
-    /// Opens a session under a profile, with quotas of its own.
-    pub fn open_session(&self, profile: Option<String>) -> Arc<Session> {
-        let account = Account::of_session(self.config().quotas(profile.as_deref()));
-        self.open_session_of(profile, account)
-    }
-
-    /// Opens a session under a profile, which counts against the quotas of an account.
-    pub fn open_session_of(&self, profile: Option<String>, account: Arc<Account>) -> Arc<Session> {
-        self.sessions.open(profile, account, &self.mail)
-    }
-
-    /// Returns the account of a bearer token under a profile.
-    pub fn account_of(&self, profile: Option<&str>, token: BearerToken) -> Arc<Account> {
-        self.accounts.of_token(profile, token, self.config().quotas(profile))
-    }
-
-    /// Returns an account of requests under a profile that have neither a token nor a session.
-    pub fn account_of_strangers(&self, profile: Option<&str>) -> Arc<Account> {
-        Account::of_strangers(profile, self.config().quotas(profile))
-    }
-
-    /// Adds notices to an answer: `own` for this very call, then the notices queued for the caller's session or owner.
-    pub async fn deliver(&self, caller: &Caller, answer: &mut CallResult, own: Vec<Value>) {
-        self.mail.deliver(caller, answer, own).await;
-    }
-
-    /// Follows the lasting notices for a session as they are posted.
-    pub fn follow_notices(&self, session: &Session) -> Follower {
-        self.mail.follow(session)
-    }
-
-    /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).
-    pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
-        let limits = self.config().limits(client);
-        let account = session.account.clone();
-        Caller { session, account, client: client.into(), limits, ..Caller::default() }
-    }
-
-    /// Waits up to `limit` until each server is ready or has failed once.
-    pub async fn settled(&self, limit: Duration) {
-        self.servers.settled(limit).await;
-    }
-
-    /// Waits until the last known lists are in the catalogue, if they are being read. Takes milliseconds.
-    pub async fn recalled_lists(&self) {
-        self.publisher.listed().await;
-    }
-
-    /// Waits until keyword search covers the last known lists, if they are being read.
-    pub async fn searchable(&self) {
-        self.publisher.searchable().await;
-    }
-
-    /// Waits until the catalogue contains everything that the servers have listed so far.
-    pub async fn published(&self) {
-        // Before the servers are started, no other list is pending.
-        if !*self.servers.started().borrow() {
-            return self.searchable().await;
-        }
-        let updates = self.publisher.updates();
-        if let Some(updates) = updates {
-            let (tell, told) = oneshot::channel();
-            if updates.send(ServerUpdate::Barrier(tell)).await.is_ok() {
-                let _ = told.await;
-            }
-        }
-    }
-
-    /// Waits up to `limit` until search by meaning covers everything that the servers have listed so far.
-    pub async fn indexed(&self, limit: Duration) {
-        let covered = async {
-            self.published().await;
-            let mut indexing = self.indexing();
-            let _ = indexing.wait_for(|now| now.finished).await;
-        };
-        let _ = tokio::time::timeout(limit, covered).await;
     }
 }
 

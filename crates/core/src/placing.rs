@@ -58,7 +58,7 @@ impl Gateway {
         let gateway = self.clone();
         self.servers.life.tasks.spawn(async move {
             let mut placing = PlacementState { cluster, programs: BTreeMap::new(), gone: None };
-            let (mut reloads, stop) = (gateway.reloads(), gateway.stopping().clone());
+            let (mut reloads, stop) = (gateway.servers.reloads(), gateway.servers.stopping().clone());
             loop {
                 placing.look(&gateway.servers.world()).await;
                 let wait = if placing.is_settled() { LOOK } else { LOOK_AGAIN };
@@ -85,7 +85,7 @@ impl Gateway {
                 let placement = &connection.settings().placement;
                 is_here && known.iter().any(|other| other.number != own && is_fit(other, placement))
             };
-            if !self.connections().values().any(stays) {
+            if !self.servers.connections().values().any(stays) {
                 return;
             }
             self.servers.around.placements.look_soon();

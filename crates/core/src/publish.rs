@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Gateway, builtin, trusting::retain_differences};
+use crate::gate::Gate;
 use nonet_state::{
     publisher::{KnownList, KnownLists},
     trust::ServerNews,
@@ -33,8 +34,10 @@ impl Gateway {
     /// Turns the servers' lists into snapshots until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<ServerUpdate>) {
         let publisher = &self.publisher;
-        let mut known: KnownLists =
-            BTreeMap::from([(GATEWAY.into(), KnownList::of_all(builtin::listing(&self.config().gateway)))]);
+        let mut known: KnownLists = BTreeMap::from([(
+            GATEWAY.into(),
+            KnownList::of_all(builtin::listing(&self.servers.config().gateway)),
+        )]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         let world = self.servers.world();
         tokio::join!(publisher.read_lists(&mut known, &world), publisher.open_pins());
@@ -165,7 +168,7 @@ impl Gateway {
         }
         self.outward.tell(&notice);
         for session in self.sessions.all() {
-            if self.gate(&session).sees(server) {
+            if Gate::of(&self.publisher, &session).sees(server) {
                 session.notify(notice.clone());
             }
         }
@@ -190,7 +193,7 @@ impl Gateway {
     fn tell_of_changes(&self, notice: &Value) -> bool {
         let mut was_told = false;
         for session in self.sessions.all() {
-            let gate = self.gate(&session);
+            let gate = Gate::of(&self.publisher, &session);
             let server = notice["server"].as_str().unwrap_or_default();
             // Nobody knows who saw a removed tool, so its server's other tools decide. A server that has ended may have
             // been another session's.
@@ -251,7 +254,7 @@ impl Gateway {
         server: Arc<str>,
         mut new: KnownList,
     ) -> (bool, Option<Value>) {
-        let connection = self.connections().get(&server).cloned();
+        let connection = self.servers.connections().get(&server).cloned();
         // The session's server has ended, or another server has its name now.
         if new.session.is_some() && connection.as_ref().is_none_or(|one| one.id != new.connection) {
             return (false, None);

@@ -180,7 +180,7 @@ impl Gateway {
                 }
             };
             let (mut post, mut answered) = open_post(desk.clone(), &mut watcher).await;
-            let begun = self.config().digest.clone();
+            let begun = self.servers.config().digest.clone();
             let current = file.clone();
             let current = tokio::task::spawn_blocking(move || config::read_text(&current)).await;
             // The file may have changed between its first reading and the watch.
@@ -248,7 +248,7 @@ impl Gateway {
 
     /// Applies a readable file, unless it loses protection. Returns the notice about it.
     async fn apply(self: &Arc<Self>, mut loaded: LoadedConfig, hash: String) -> Value {
-        let now = self.config();
+        let now = self.servers.config();
         keep_faulty(&mut loaded, &now);
         let mut lost = losses(&now, &loaded.config);
         let is_untrusted = loaded.trust == FileTrust::Lost && !self.texts.uses(&hash);

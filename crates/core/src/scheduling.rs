@@ -32,6 +32,7 @@ use super::{
     interrupt::Interrupt,
 };
 use crate::apps;
+use crate::gate::Gate;
 use nonet_state::session::Caller;
 
 /// How many schedules and reminders one owner may have.
@@ -156,9 +157,16 @@ impl Gateway {
         if let (Some(name), None) = (&arguments.name, &arguments.app_id) {
             let id = match meta_tool(name) {
                 Some("call_app") => arguments.params.get("app_id").and_then(Value::as_str).map(String::from),
-                _ => Some(name.trim().to_string()).filter(|name| self.config().apps.contains_key(name)),
+                _ => {
+                    Some(name.trim().to_string()).filter(|name| self.servers.config().apps.contains_key(name))
+                }
             };
-            let meant = || self.gate(&own.session).tool(name).ok().filter(|tool| tool.kind == EntryKind::App);
+            let meant = || {
+                Gate::of(&self.publisher, &own.session)
+                    .tool(name)
+                    .ok()
+                    .filter(|tool| tool.kind == EntryKind::App)
+            };
             let is_by_name = id.is_none().then(meant).flatten();
             if let Some(app) = &is_by_name
                 && !arguments.params.is_empty()
@@ -202,7 +210,7 @@ impl Gateway {
                 self.scheduled_tool(&own, name, &arguments.params).await?
             }
             (None, Some(id)) => {
-                let id = apps::own_id(&self.config(), id);
+                let id = apps::own_id(&self.servers.config(), id);
                 (self.scheduled_app(&own, &id, &arguments.input).await?, Vec::new())
             }
             _ => {
@@ -272,7 +280,7 @@ impl Gateway {
         name: &str,
         params: &Map<String, Value>,
     ) -> Result<Option<GraphToSchedule>, Fault> {
-        let (mut params, tool) = (params.clone(), self.gate(&caller.session).tool(name));
+        let (mut params, tool) = (params.clone(), Gate::of(&self.publisher, &caller.session).tool(name));
         let note = || Some(format!("`{}` was taken as a graph for `gateway.run_graph`", clip(name, 100)));
         if tool.as_ref().is_ok_and(|tool| run_graph::is_graph(tool)) {
             let kept = params.shift_remove("name");
@@ -306,7 +314,7 @@ impl Gateway {
     /// Checks that an app's tools may run unattended and that the input fits.
     async fn scheduled_app(&self, own: &Caller, id: &str, input: &Value) -> Result<ScheduledWork, Fault> {
         bounded("input", input)?;
-        let config = self.config();
+        let config = self.servers.config();
         let Some(app) = config.apps.get(id) else {
             return Err(apps::unknown_app(&config, id, input.clone()));
         };
@@ -554,7 +562,7 @@ impl Gateway {
 
     /// Whether a second run does no harm: every tool that it calls is read-only or idempotent.
     async fn is_repeatable(&self, caller: &Caller, what: &ScheduledWork) -> bool {
-        let config = self.config();
+        let config = self.servers.config();
         let (mut apps, mut tools) = (BTreeSet::new(), BTreeSet::new());
         match what {
             ScheduledWork::Tool { name, .. } => drop(tools.insert(name.as_str())),

@@ -157,7 +157,7 @@ impl Gateway {
         mut arguments: SkillArguments,
         approved: bool,
     ) -> Result<Value, Interrupt> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         self.guides.read(&gate.config().gateway.skills, Duration::ZERO).await;
         let local = self.guides.skills();
         let all = || listed(&local, &gate);

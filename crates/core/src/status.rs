@@ -193,27 +193,27 @@ impl Gateway {
 
     /// Returns the status of all connected servers.
     pub fn all_servers(&self) -> Vec<ServerStatus> {
-        let gate = self.gate(&Caller::default().session);
+        let gate = Gate::of(&self.publisher, &Caller::default().session);
         self.server_statuses(&gate).into_iter().map(|(status, _)| status).collect()
     }
 
     /// Returns what `gateway.status` and `nonet check` show.
     pub fn status(&self, caller: &Caller) -> Value {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let servers = self.server_statuses(&gate).into_iter().map(|(status, _)| status);
         self.gateway_status(&gate, caller, servers.collect())
     }
 
     /// Checks all definitions once, on a thread for blocking work: thousands take a while.
     pub async fn look_at_definitions(&self) {
-        let snapshot = self.snapshot();
+        let snapshot = self.publisher.snapshot();
         let look = move || snapshot.tools.iter().for_each(|tool| _ = tool.marks());
         let _ = tokio::task::spawn_blocking(look).await;
     }
 
     /// Returns what the live page shows: all servers, including those of sessions.
     pub fn live_status(&self) -> Value {
-        let gate = self.gate(&Caller::default().session);
+        let gate = Gate::of(&self.publisher, &Caller::default().session);
         let world = self.servers.world();
         let of_sessions = world.owners.keys().filter_map(|name| world.connections.get(name));
         let of_sessions = of_sessions.map(|connection| {
@@ -252,7 +252,7 @@ impl Gateway {
         let (calls, failures) = self.metrics.total();
         json!(GatewayStatus {
             version: env!("CARGO_PKG_VERSION"),
-            uptime_s: self.uptime().as_secs(),
+            uptime_s: self.servers.uptime().as_secs(),
             config_refused: if gate.is_limited() { None } else { self.texts.refused() },
             servers,
             tools: match gate.is_limited() {
@@ -261,8 +261,8 @@ impl Gateway {
             },
             search: SearchStatus {
                 by_meaning: snapshot.index.has_vectors()
-                    && self.embedder().is_some_and(|embedder| !embedder.has_failed()),
-                model_loaded: self.embedder().is_some_and(|embedder| embedder.is_loaded()),
+                    && self.publisher.embedder().is_some_and(|embedder| !embedder.has_failed()),
+                model_loaded: self.publisher.embedder().is_some_and(|embedder| embedder.is_loaded()),
                 // They count what a limited caller may not know of.
                 indexed: (!gate.is_limited()).then_some(indexing.done),
                 of: (!gate.is_limited()).then_some(indexing.total),
@@ -305,7 +305,7 @@ mod tests {
         let query = json!({ "ref": kept.reference }).as_object().cloned().expect("an object");
         let found = other.kept.fetch(&owner, query, 1_000).await.expect("found");
         assert!(found.to_string().contains("shared"), "{found}");
-        let caller = Caller { session: other.open_session(None), ..Caller::default() };
+        let caller = Caller { session: other.sessions.open(None), ..Caller::default() };
         let cluster = other.status(&caller)["cluster"].clone();
         let at = format!("127.0.0.1:{}", redis.port);
         assert_eq!(cluster, json!({ "engine": "redis", "at": at, "prefix": "nonet", "name": "one" }));

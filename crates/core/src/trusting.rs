@@ -100,7 +100,7 @@ impl Gateway {
         match was_told {
             true => self.outward.tell(&notice),
             // Posting also notifies people.
-            false => self.mail.post("", None, notice),
+            false => self.sessions.mail.post("", None, notice),
         }
         let pins = self.publisher.pins.clone();
         let told: Vec<Pin> = news.into_iter().map(|one| one.pin).collect();
@@ -109,12 +109,12 @@ impl Gateway {
 
     /// Returns the command with which the user trusts a definition.
     pub(super) fn trust_command(&self, name: &str) -> String {
-        shell::nonet(&format!("trust {}", shell::word(name)), &self.config().file)
+        shell::nonet(&format!("trust {}", shell::word(name)), &self.servers.config().file)
     }
 
     /// Returns what happens to calls of a server's changed tools until the user trusts them.
     pub fn on_change_of(&self, server: &str) -> OnChange {
-        let config = self.config();
+        let config = self.servers.config();
         let settings = config.servers.iter().find(|(name, _)| name.as_str() == server);
         settings.and_then(|(_, settings)| settings.on_change).unwrap_or(config.gateway.on_change)
     }
@@ -134,7 +134,7 @@ impl Gateway {
         let pins = self.publisher.pins.clone();
         let done = tokio::task::spawn_blocking(move || pins.trust(&seen)).await;
         let done = done.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-        self.published().await;
+        self.publisher.published().await;
         Ok(done)
     }
 

@@ -108,7 +108,7 @@ impl Gateway {
     /// Returns the facts that fit a query best, or the newest without a query.
     pub async fn user_facts(&self, query: &str) -> Result<Value, Fault> {
         let (mut facts, mut total) = (Vec::new(), 0);
-        let embedder = self.embedder();
+        let embedder = self.publisher.embedder();
         for owner in self.owners() {
             let found = self.memory.recall(&owner, query, &[], Some(FACTS), embedder.as_ref()).await;
             let found = found.map_err(unread)?;
@@ -128,7 +128,7 @@ impl Gateway {
             json!({ "id": fact.document.id, "owner": owner, "text": text, "tags": fact.document.terms, "at_ms": fact.at_ms })
         });
         Ok(
-            json!({ "facts": shown.collect::<Vec<_>>(), "total": total, "remembers": self.config().gateway.memory }),
+            json!({ "facts": shown.collect::<Vec<_>>(), "total": total, "remembers": self.servers.config().gateway.memory }),
         )
     }
 
@@ -241,7 +241,7 @@ impl Gateway {
 
     /// Returns every possible owner, as the store knows owners.
     fn owners(&self) -> Vec<String> {
-        let profiles = self.config().profiles.keys().cloned().collect::<Vec<_>>();
+        let profiles = self.servers.config().profiles.keys().cloned().collect::<Vec<_>>();
         [String::new()].into_iter().chain(profiles).collect()
     }
 

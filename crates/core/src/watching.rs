@@ -22,6 +22,7 @@ use super::{
     Gateway,
     errands::{ErrandError, ErrandResult, SMALL, bounded, failure, not_kept, unattended},
 };
+use crate::gate::Gate;
 use nonet_state::{faults::wrong_filter, session::Caller};
 
 /// How many watches one owner may have.
@@ -455,7 +456,8 @@ impl Gateway {
         let follows = |uri: &&str| match self.resource(caller, uri) {
             Ok((server, _)) => {
                 let is_its = server == tool.server || &*tool.server == GATEWAY;
-                let connection = self.connection_for(caller, &server);
+                let connection =
+                    Gate::of(&self.publisher, &caller.session).connection_for(&self.servers, caller, &server);
                 is_its && connection.is_some_and(|connection| connection.follows_resources())
             }
             Err(_) => false,

@@ -41,7 +41,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 async fn stream(State(gateway): State<Arc<Gateway>>) -> Response {
     gateway.calls.switch_on();
     let (latest, coming) = gateway.calls.follow();
-    let stop = gateway.stopping().clone();
+    let stop = gateway.servers.stopping().clone();
     let first = (latest.into_iter(), coming, stop);
     let events = futures::stream::unfold(first, async |(mut latest, mut coming, stop)| {
         if let Some(call) = latest.next() {
@@ -92,7 +92,7 @@ fn gone() -> Response {
 /// Shows one call, without secrets.
 async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Result<Response, Response> {
     let (call, content) = gateway.calls.find(id).ok_or_else(gone)?;
-    let mut opened = CallView { kept: gateway.config().gateway.keep_calls, ..CallView::default() };
+    let mut opened = CallView { kept: gateway.servers.config().gateway.keep_calls, ..CallView::default() };
     if opened.kept {
         let mask = gateway.mask_for_user();
         let CallContent { params, result } = &content;
@@ -106,7 +106,7 @@ async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Resul
             };
             if !opened.params_cut && call.server.is_some() {
                 let line = format!("call {} {}", shell::word(&call.tool), shell::word(&text));
-                opened.command = Some(shell::nonet(&line, &gateway.config().file));
+                opened.command = Some(shell::nonet(&line, &gateway.servers.config().file));
             }
             opened.params = Some(text);
         }

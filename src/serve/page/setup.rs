@@ -287,8 +287,8 @@ async fn broken(
     let loaded = loaded.await?.map_err(super::servers::unfit)?;
     let servers = chosen.imported.rows.iter().filter_map(|row| row.done.server());
     let (running, new): (BTreeSet<&str>, BTreeSet<&str>) =
-        servers.partition(|server| gateway.connections().contains_key(*server));
-    let connections = gateway.connections();
+        servers.partition(|server| gateway.servers.connections().contains_key(*server));
+    let connections = gateway.servers.connections();
     let running = running.into_iter().filter_map(|name| {
         let connection = connections.get(name)?;
         Some((name.to_string(), TrialResult::of(connection.state(), || 0)))

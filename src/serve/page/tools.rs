@@ -131,7 +131,7 @@ pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map
     let session = Session::new(None);
     let (asker, asking) = gateway.page_questions.channel(&session, full);
     let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
-    let mut caller = gateway.caller(session, CLIENT);
+    let mut caller = gateway.sessions.caller(session, CLIENT);
     caller.asker = Some(asker);
     // Approvals wait on the page as those of every client do.
     caller.unasked = true;

@@ -27,6 +27,7 @@ use super::AppRun;
 use crate::{
     Gateway,
     call::{CallRequest, text_result},
+    gate::Gate,
     graph::{CONCURRENCY, goes_alone},
     interrupt::Interrupt,
     run::Run,
@@ -279,17 +280,17 @@ impl Conversation<'_> {
         if self.of.allowed_tools.is_empty() {
             return;
         }
-        let gate = self.gateway.gate(&self.caller.session);
+        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
         let unlisted: Vec<_> =
             gate.unlisted().into_iter().filter(|server| gate.may_concern(server)).collect();
         if !unlisted.is_empty() {
             let listed = async {
                 settled(unlisted.iter().filter_map(|server| gate.connection(server))).await;
-                self.gateway.published().await;
+                self.gateway.publisher.published().await;
             };
             let _ = tokio::time::timeout(LIST_WAIT, listed).await;
         }
-        let gate = self.gateway.gate(&self.caller.session);
+        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
         let few: Vec<&Arc<Tool>> = gate.tools().take(MOST_TOOLS + 2).collect();
         let counted = few.iter().filter(|tool| !reads_on(tool)).count();
         self.is_direct = counted <= MOST_TOOLS;
@@ -303,7 +304,7 @@ impl Conversation<'_> {
 
     /// Carries out the calls of one answer. Calls that change something run one at a time per server.
     async fn call_all(&mut self, calls: &[ChatCall], cut_by: Option<&str>) -> Vec<(String, bool)> {
-        let gate = self.gateway.gate(&self.caller.session);
+        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
         let mut lanes: Vec<(Option<Arc<str>>, Vec<usize>)> = Vec::new();
         for (at, call) in calls.iter().enumerate().take(MAX_CALLS) {
             let tool = gate.tool(&self.called(call)).ok();

@@ -218,7 +218,7 @@ impl Gateway {
             drop(running);
             let RunOutcome { results, open, failed } = ran;
             let was_cut_off =
-                cancel.is_cancelled() || (failed.is_some() && gateway.stopping().is_cancelled());
+                cancel.is_cancelled() || (failed.is_some() && gateway.servers.stopping().is_cancelled());
             let answer = match (open, &flow.checkpoints) {
                 (Some(at), _) => match &flow.waiting {
                     Some(waiting) => waiting.leave(results, at),
@@ -265,7 +265,7 @@ impl Gateway {
                 }
             }
             CallKind::App => {
-                if !self.config().apps.contains_key(&call.name) {
+                if !self.servers.config().apps.contains_key(&call.name) {
                     return Err(wrong(format!(
                         "there is no app `{}`, or it is left out because of a fault in servers.toml.",
                         call.name

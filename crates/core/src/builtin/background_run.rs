@@ -16,6 +16,7 @@ use super::{Access, OwnTool, read};
 use crate::{
     Gateway,
     call::{CallRequest, text_result},
+    gate::Gate,
     interrupt::Interrupt,
 };
 use nonet_state::{
@@ -112,7 +113,7 @@ async fn launch(
     params: Value,
 ) -> Result<Value, Fault> {
     let is_own = |tool: &Tool| &*tool.server == GATEWAY && &*tool.name == TOOL.name;
-    if gateway.gate(&caller.session).tool(&name).is_ok_and(|tool| is_own(&tool)) {
+    if Gate::of(&gateway.publisher, &caller.session).tool(&name).is_ok_and(|tool| is_own(&tool)) {
         let message = "A background call launches a tool, not another launch.";
         return Err(Fault::new(FaultCode::InvalidParams, message));
     }
@@ -160,13 +161,13 @@ async fn task(
         // The same result that the call itself would have returned.
         TaskState::Completed | TaskState::Failed if arguments.wait => {
             let result = result().await?;
-            gateway.mail.withdraw(&caller.session, id);
+            gateway.sessions.mail.withdraw(&caller.session, id);
             return Ok(result);
         }
         // The calls of a run_parallel that ended before the cancellation.
         TaskState::Cancelled if arguments.wait => match result().await {
             Ok(result) if !is_error(&result) => {
-                gateway.mail.withdraw(&caller.session, id);
+                gateway.sessions.mail.withdraw(&caller.session, id);
                 return Ok(result);
             }
             _ => task,

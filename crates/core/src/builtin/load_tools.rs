@@ -36,7 +36,7 @@ pub(super) const TOOL: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             gateway.fresh_skills().await;
-            load(&gateway.gate(&caller.session), caller, read(params)?)
+            load(&Gate::of(&gateway.publisher, &caller.session), caller, read(params)?)
         }
         .boxed()
     },

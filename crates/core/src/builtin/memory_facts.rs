@@ -12,6 +12,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
+use crate::gate::Gate;
 use crate::{Gateway, call::text_result};
 use nonet_state::session::Caller;
 
@@ -102,7 +103,7 @@ async fn remember(gateway: &Gateway, caller: &Caller, arguments: RememberArgumen
     for tag in arguments.tags.iter().filter(|tag| !tag.trim().is_empty()) {
         tags.push(left_out.clean("tags", tag)?);
     }
-    let (owner, embedder) = (caller.owner(), gateway.embedder());
+    let (owner, embedder) = (caller.owner(), gateway.publisher.embedder());
     let kept = gateway.memory.remember(owner.key(), &content, &tags, embedder.as_ref()).await;
     let (id, tags, known, similar) = match kept.map_err(|error| store_fault(&error))? {
         FactOutcome::Kept { id, tags, known, similar } => (id, tags, known, similar),
@@ -129,7 +130,7 @@ async fn remember(gateway: &Gateway, caller: &Caller, arguments: RememberArgumen
 
 async fn recall(gateway: &Gateway, caller: &Caller, arguments: RecallArguments) -> Result<Value, Fault> {
     let RecallArguments { query, tags, limit } = arguments;
-    let (owner, embedder) = (caller.owner(), gateway.embedder());
+    let (owner, embedder) = (caller.owner(), gateway.publisher.embedder());
     let recalled = gateway.memory.recall(owner.key(), &query, &tags, limit, embedder.as_ref()).await;
     let recalled = recalled.map_err(|error| store_fault(&error))?;
     let facts: Vec<Value> = recalled
@@ -181,7 +182,7 @@ impl Gateway {
     }
 
     fn can_recall(&self, caller: &Caller) -> bool {
-        self.gate(&caller.session).offers(&RECALL)
+        Gate::of(&self.publisher, &caller.session).offers(&RECALL)
     }
 
     /// Returns the remembered fact that is likely about a query.
@@ -189,7 +190,7 @@ impl Gateway {
         if !self.can_recall(caller) {
             return None;
         }
-        let (owner, embedder) = (caller.owner(), self.embedder());
+        let (owner, embedder) = (caller.owner(), self.publisher.embedder());
         let found = self.memory.recall(owner.key(), query, &[], Some(1), embedder.as_ref()).await.ok()?;
         let (fact, _) = found.facts.first().filter(|_| found.fits())?;
         Some(json!({ "id": &*fact.document.id, "content": clip(&fact.document.description, SHOWN_FACT) }))

@@ -238,7 +238,7 @@ impl Gate {
 impl Gateway {
     /// Returns the goal and the open tasks of a caller, if the caller's profile shows the tools for them.
     pub async fn at_work(&self, caller: &Caller) -> Option<WorkSummary> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let (goal, tasks) = (gate.offers(&SET_GOAL), gate.offers(&TASK_LIST));
         if !goal && !tasks {
             return None;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
 use crate::Gateway;
+use crate::gate::Gate;
 use nonet_state::session::Caller;
 
 pub(super) const TOOL: OwnTool = OwnTool {
@@ -36,7 +37,7 @@ struct ResourceArguments {
 }
 
 async fn as_result(gateway: &Gateway, caller: &Caller, uri: &str) -> Result<Value, Fault> {
-    let gate = gateway.gate(&caller.session);
+    let gate = Gate::of(&gateway.publisher, &caller.session);
     let name = full_name(GATEWAY, TOOL.name);
     let Some(tool) = gate.catalog().get(&name) else {
         return Err(Fault::new(FaultCode::UnknownTool, format!("There is no tool `{name}`.")));

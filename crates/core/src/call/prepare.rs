@@ -117,7 +117,7 @@ impl Gateway {
             let asked = RequiredApproval { rule, written, own, by };
             approver = Some(Box::pin(self.approve(caller, &tool, &reading.params, asked)).await?);
             // The user may have taken minutes; the configuration and the tool may have changed since.
-            gate = self.gate(&caller.session);
+            gate = Gate::of(&self.publisher, &caller.session);
             still_the_same(&gate, &tool)?;
         }
         let mut repaired = reading.repaired;
@@ -140,12 +140,12 @@ impl Gateway {
     /// Resolves a name to a tool that the caller may use, and returns the gate that resolved it. An unknown
     /// name waits while a server that may have the tool starts for the first time.
     pub(crate) async fn find_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
-        let mut gate = self.gate(&caller.session);
+        let mut gate = Gate::of(&self.publisher, &caller.session);
         let mut found = gate.tool(name);
         if found.is_err() && is_skill(name) {
             // The skill may be new in its folder.
             self.skills_of_now().await;
-            gate = self.gate(&caller.session);
+            gate = Gate::of(&self.publisher, &caller.session);
             found = gate.tool(name);
         }
         let unknown = match found {
@@ -166,7 +166,7 @@ impl Gateway {
             in_time = Box::pin(self.have_listed(&gate, &unlisted, caller.limits.soft_deadline / 2)) => in_time,
             () = caller.cancel.cancelled() => false,
         };
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         match gate.tool(name) {
             Err(fault) if fault.code == FaultCode::UnknownTool && !in_time => {
                 Err(still_starting(name, &unlisted.join(", ")))
@@ -183,15 +183,15 @@ impl Gateway {
     async fn have_listed(&self, gate: &Gate, servers: &[Arc<str>], most: Duration) -> bool {
         let listed = async {
             settled(servers.iter().filter_map(|server| gate.connection(server))).await;
-            self.published().await;
+            self.publisher.published().await;
         };
         tokio::time::timeout(LIST_WAIT.min(most), listed).await.is_ok()
     }
 
     /// Waits a moment for the first lists of all servers that may concern a session.
     pub async fn first_lists(&self, session: &Arc<Session>) {
-        self.recalled_lists().await;
-        let gate = self.gate(session);
+        self.publisher.listed().await;
+        let gate = Gate::of(&self.publisher, session);
         let unlisted = gate.unlisted();
         if !unlisted.is_empty() {
             self.have_listed(&gate, &unlisted, LIST_WAIT).await;

@@ -227,7 +227,8 @@ impl Gateway {
                     (if is_portable { json.clone() } else { filled.value.clone() }, Some(filled))
                 }
             };
-            let near = |fault| with_the_near_call(&self.gate(&caller.session), fault, &written);
+            let near =
+                |fault| with_the_near_call(&Gate::of(&self.publisher, &caller.session), fault, &written);
             let found = match found.take() {
                 Some(found) => found,
                 None => self.find_tool(caller, plan.name).await.map_err(near)?,

@@ -38,6 +38,7 @@ use crate::{
         CallInFlight, CallParams, CallPlan, EndedCall, PreparedCall, Unready, in_text, still_the_same,
         text_result,
     },
+    gate::Gate,
     interrupt::Interrupt,
     questions::{ApprovalRequest, QuestionOutcome},
 };
@@ -339,7 +340,7 @@ impl Gateway {
 
     /// Whether the tool's server declares a second call harmless.
     fn allows_repeating(&self, caller: &Caller, call: &PlannedCall) -> bool {
-        self.gate(&caller.session).tool(&call.name).is_ok_and(|tool| tool.is_repeatable())
+        Gate::of(&self.publisher, &caller.session).tool(&call.name).is_ok_and(|tool| tool.is_repeatable())
     }
 
     async fn try_action(
@@ -411,7 +412,7 @@ impl Gateway {
             () = cancel.cancelled() => return Err(Fault::new(FaultCode::Cancelled, "Not run: cancelled.")),
         };
         // The wait may have taken minutes.
-        still_the_same(&self.gate(&caller.session), tool)?;
+        still_the_same(&Gate::of(&self.publisher, &caller.session), tool)?;
         Ok((turn, slot))
     }
 
@@ -423,7 +424,7 @@ impl Gateway {
         values: &TemplateValues,
         tool: &str,
     ) -> (usize, bool, Vec<Value>) {
-        let gate = self.gate(&common.caller.session);
+        let gate = Gate::of(&self.publisher, &common.caller.session);
         let (mut count, mut shown) = (0, Vec::new());
         // The run around an inner app may have further calls, and so may the apps of this plan.
         let mut is_least = common.log.as_ref().is_some_and(RunLog::is_part);
@@ -468,7 +469,10 @@ impl Gateway {
 
     /// Returns the app that a call of a tool names.
     fn app_of(&self, caller: &Caller, call: &PlannedCall) -> Option<Arc<Tool>> {
-        self.gate(&caller.session).tool(&call.name).ok().filter(|tool| tool.kind == EntryKind::App)
+        Gate::of(&self.publisher, &caller.session)
+            .tool(&call.name)
+            .ok()
+            .filter(|tool| tool.kind == EntryKind::App)
     }
 
     /// Runs an app in a plan. Waits for its whole answer; its output becomes the value.
@@ -482,7 +486,7 @@ impl Gateway {
         log: Option<RunLog>,
     ) -> Result<ActionResult, Fault> {
         let filled = self.filled(common.caller, &call.params, values).await?;
-        let config = self.config();
+        let config = self.servers.config();
         let app = config.apps.get(id);
         let (input, notes) = match app.and_then(|app| app.input_schema.clone()) {
             Some(schema) => in_text(&Schema::new(schema), filled),

@@ -24,6 +24,7 @@ use super::{
     ActionResult, Calls, MAX_ACTIONS, RunLog, RunState, TemplateValues, drive, lane, report::is_zero,
 };
 use crate::Gateway;
+use crate::gate::Gate;
 use nonet_state::faults::{error_of, why};
 
 /// The maximum size of the values of all items together, in bytes.
@@ -121,7 +122,7 @@ impl Gateway {
         let count = items.len();
         common.so_far.items(at, 0, count);
         let plan = Plan::of_items(count);
-        let lane = lane(&self.gate(&common.caller.session), call);
+        let lane = lane(&Gate::of(&self.publisher, &common.caller.session), call);
         let pace = Pace {
             concurrency: call.max_concurrency.unwrap_or(ITEMS_AT_A_TIME).clamp(1, MAX_ACTIONS),
             fail_fast: call.on_error == OnError::Stop,

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     Gateway,
     call::{CallRequest, text_result},
+    gate::Gate,
     interrupt::Interrupt,
 };
 use nonet_state::session::Caller;
@@ -123,7 +124,7 @@ pub(super) async fn call(
         return Err(Fault::new(FaultCode::Forbidden, message).into());
     };
     let schema = Schema::of_tool(meant, schema(properties, required));
-    let gate = gateway.gate(&caller.session);
+    let gate = Gate::of(&gateway.publisher, &caller.session);
     let answer = match meant {
         "search_tools" => gateway.search(caller, read(&schema, meant, given)?).await?,
         "get_tool" => {

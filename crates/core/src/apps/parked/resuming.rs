@@ -201,7 +201,7 @@ impl Gateway {
 
     /// Returns the configured workflow, if it has not changed since it was parked.
     fn definition(&self, parked: &ParkedFlow) -> Result<(Vec<Step>, Option<Value>), Fault> {
-        let config = self.config();
+        let config = self.servers.config();
         let id = &parked.app_id;
         if let Some(AppKind::Workflow { steps, output }) = config.apps.get(id).map(|app| &app.kind)
             && definition(steps, output.as_ref()) == parked.digest
