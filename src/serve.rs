@@ -565,7 +565,7 @@ impl NonetServer {
             meta::listed_tools(&Gate::of(&self.gateway.publisher, &self.session), &self.who(context).limits);
         let mut list = json!({ "tools": tools });
         if !context.is_stateless() && self.session.reads_first_list() {
-            self.gateway.metrics.listed(json_len(&list["tools"]));
+            self.gateway.observing.metrics.listed(json_len(&list["tools"]));
         }
         if context.is_stateless() {
             list["resultType"] = json!("complete");

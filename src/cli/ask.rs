@@ -355,7 +355,7 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryComm
     }
     if let Inquiry::Search { .. } = asked.inquiry {
         show::indexing(gateway, INDEX_LIMIT).await;
-        gateway.recalled().await;
+        gateway.observing.recalled().await;
     }
     let ask = async |inquiry: Inquiry| {
         let answer = gateway.inquire(caller.clone(), inquiry).await;

@@ -100,7 +100,7 @@ pub async fn serve_http(
     let token = shown.then(|| uuid::Uuid::new_v4().simple().to_string());
     let link = token.as_ref().map(|token| page::link(address, token));
     if token.is_some() {
-        gateway.calls.switch_on();
+        gateway.observing.calls.switch_on();
     }
     let mut hosts = allowed_hosts(address, &gateway.servers.config().gateway.allowed_hosts);
     // The host by which the other replicas reach this one.

@@ -227,7 +227,7 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
     let saving = meta::saving(&gateway);
     let (sessions, notices_waiting) = gateway.sessions.counts();
     let kept = gateway.kept.counts().await.unwrap_or_default();
-    let text = gateway.metrics.render(MetricsNow {
+    let text = gateway.observing.metrics.render(MetricsNow {
         servers: servers.collect(),
         tasks_running: gateway.jobs.running(),
         notices_waiting,
@@ -256,11 +256,11 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
 
 async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     // From the first look on; until then, a gateway without a page records no calls.
-    gateway.calls.switch_on();
+    gateway.observing.calls.switch_on();
     gateway.look_at_definitions().await;
     let mut state = gateway.live_status();
     let saving = meta::saving(&gateway);
-    let spared = gateway.metrics.spared(saving.0);
+    let spared = gateway.observing.metrics.spared(saving.0);
     state["saving"] =
         json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1, "spared": spared });
     state["config"] = json!(gateway.servers.config().file);
@@ -363,6 +363,7 @@ async fn decide(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>, bod
     match gateway.approvals.decide(&id, decision).await {
         Ok(one) => {
             gateway
+                .observing
                 .audit_event("page", || json!({ "action": "approval", "id": id, "decided": one.decision() }));
             done()
         }
@@ -429,7 +430,7 @@ async fn trust(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Response {
     match gateway.trust(seen).await {
         Ok(trusted) => {
             tracing::info!(trusted, "definitions were trusted on the live page");
-            gateway.audit_event(
+            gateway.observing.audit_event(
                 "page",
                 || json!({ "action": "trust", "definitions": wanted.len(), "trusted": trusted }),
             );

@@ -40,7 +40,7 @@ pub async fn serve_shared(
     offer_page(&gateway, ServeMode::Shared);
     // A page opened later also shows earlier calls.
     if gateway.servers.config().gateway.page {
-        gateway.calls.switch_on();
+        gateway.observing.calls.switch_on();
     }
     let clients = Arc::new(Clients::new(UserPage::new(gateway.clone(), owner.page.clone())));
     let (mut count, tasks) = (clients.presence.count(), TaskTracker::new());

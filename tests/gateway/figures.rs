@@ -187,7 +187,7 @@ async fn of_twins_the_one_whose_calls_cost_less_comes_first() {
 #[tokio::test]
 async fn what_was_called_after_a_search_beats_what_costs_less() {
     let inside = twins().open().await;
-    inside.gateway.recalled().await;
+    inside.gateway.observing.recalled().await;
     let session = || Caller { session: inside.gateway.sessions.open(None), ..inside.caller.clone() };
     let search = async |caller: &Caller| {
         json_of(&inside.call_as(caller, "search_tools", json!({ "query": QUERY })).await)

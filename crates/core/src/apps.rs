@@ -24,7 +24,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Gateway,
+    Gateway, Observing,
     call::{
         CallInFlight, CallParams, CallPlan, ClientWait, EndedCall, Unready, in_text, text_result,
         waits_for_user,
@@ -211,7 +211,7 @@ impl Gateway {
         let arguments = AppArguments { app_id: given.clone(), ..arguments };
         let answer = self.call_filled_app(caller, arguments).await?;
         if let Some(id) = given.filter(|_| !is_error(&answer)) {
-            self.guided(caller, EntryKind::App, &id);
+            self.observing.guided(caller, EntryKind::App, &id);
         }
         Ok(answer)
     }
@@ -226,7 +226,7 @@ impl Gateway {
             Ok(filled) => filled,
             Err(fault) => {
                 let id = arguments.app_id.as_deref().unwrap_or_default();
-                if let Some(call) = self.audit_app(
+                if let Some(call) = self.observing.audit_app(
                     caller,
                     &nonet_text::name::full_name(nonet_servers::catalog::APPS, id),
                     &arguments.input,
@@ -267,10 +267,11 @@ impl Gateway {
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
         let id = arguments.app_id.as_deref().map(str::trim).filter(|id| !id.is_empty());
-        let call = id.and_then(|id| self.audit_app(caller, &name::full_name(APPS, id), &arguments.input));
+        let call =
+            id.and_then(|id| self.observing.audit_app(caller, &name::full_name(APPS, id), &arguments.input));
         let answer = self.run_one_app(caller, arguments).await;
         if let Some(call) = call {
-            Self::end_audited(call, outcome_of(&answer)).await?;
+            Observing::end_audited(call, outcome_of(&answer)).await?;
         }
         answer
     }
@@ -346,7 +347,7 @@ impl Gateway {
             (Err(Unready::Open(asked)), Some(waiting)) => return Ok(waiting.put(*asked)),
             (prepared, _) => prepared.map_err(Unready::fault)?,
         };
-        let begun = CallInFlight { at: app.began, ..self.begin(caller, &full, &input) };
+        let begun = CallInFlight { at: app.began, ..self.observing.begin(caller, &full, &input) };
         let label = format!("app {full}").into();
         let timeout = Some(app.timeout);
         let wait = ClientWait { timeout, background, admission, label, is_verbatim: true };

@@ -12,8 +12,9 @@ use nonet_text::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, WorldChanges, call::CallInFlight};
+use super::{WorldChanges, call::CallInFlight};
 use crate::gate::Gate;
+use crate::observing::Observing;
 use nonet_state::{known_secrets::secret_values, session::Caller, world::Connections};
 
 /// The longest name of a tool or client in a line, in characters.
@@ -78,7 +79,7 @@ fn who(caller: &Caller) -> AuditEntry {
     }
 }
 
-impl Gateway {
+impl Observing {
     /// Begins a call. Its line in the audit log is written however the call ends.
     pub(super) fn begin(&self, caller: &Caller, name: &str, params: &Value) -> CallInFlight {
         let begun = CallInFlight::keeping(caller, params, self.most_kept_of_calls());

@@ -73,7 +73,7 @@ impl Gateway {
         caller: &Caller,
         mut request: CallRequest,
     ) -> Result<CallResult, Interrupt> {
-        let begun = self.begin(caller, &request.name, &request.params);
+        let begun = self.observing.begin(caller, &request.name, &request.params);
         request.select = select::given(request.select);
         let found = match self.checked_filter(request.select.as_deref()).await {
             Ok(()) => self.find_tool(caller, &request.name).await,
@@ -162,7 +162,7 @@ impl Gateway {
         if size > budget {
             spared += size.saturating_sub(result.size().await);
         }
-        self.metrics.spared_of_result(spared);
+        self.observing.metrics.spared_of_result(spared);
         if verbatim {
             // Delivered with the next answer of a meta-tool.
             notes.into_iter().for_each(|note| own.session.notify(note));

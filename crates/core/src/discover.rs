@@ -166,16 +166,17 @@ impl Gateway {
         };
         let request = search::prepare(&snapshot.index, self.publisher.embedder().as_ref(), query).await;
         let words = search::outcomes::words(query);
-        let learned = self.learned(snapshot, &words);
+        let learned = self.observing.learned(snapshot, &words);
         let mut boosts = boosts(&gate, &view, &caller.session);
         learn::add(&mut boosts, &learned);
         give_way::lower(&mut boosts, snapshot, &view, &words, request.has_vectors());
         let pool = POOL.max(2 * limit(&arguments));
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
-        let mut ties = Ties::new(&gate, self.servers.config().gateway.learn.then_some(&self.figures));
+        let mut ties =
+            Ties::new(&gate, self.servers.config().gateway.learn.then_some(&self.observing.figures));
         ties.settle(&mut found.hits);
         give_way::tools_first(&mut found.hits, snapshot);
-        self.searched(caller, snapshot, words.clone(), &found);
+        self.observing.searched(caller, snapshot, words.clone(), &found);
         found.confidence = give_way::confidence(&found, snapshot);
         // Confidence cannot be high before everything is indexed.
         let indexing = *self.publisher.indexing().borrow();
@@ -210,7 +211,7 @@ impl Gateway {
             }
         }
         let mut answer = json!({ "results": results, "confidence": found.confidence });
-        self.metrics.searched(began.elapsed());
+        self.observing.metrics.searched(began.elapsed());
         span.found(results.len(), found.total, found.confidence.as_str());
         let mut hint = self.hint(&gate, &request, &words, &found, &arguments);
         if short && let Some(fact) = self.remembered(caller, query).await {
@@ -314,7 +315,7 @@ impl Gateway {
             .next("get_tool", json!({ "names": &names[..MAX_NAMES] })));
         }
         if self.servers.config().gateway.learn {
-            self.figures.recall().await;
+            self.observing.figures.recall().await;
         }
         if !many {
             let name = names.first().map_or("", String::as_str);
@@ -390,7 +391,7 @@ impl Gateway {
         // A session's own server is left out, because nothing about it is kept and its name may have been another
         // server's.
         if tool.kind == EntryKind::Tool && tool.session.is_none() {
-            let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
+            let report = self.observing.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
             if let Value::Object(figures) = json!(report) {
                 figures.into_iter().for_each(|(key, value)| put(&key, value));
             }

@@ -316,7 +316,7 @@ impl Gateway {
         params: &Map<String, Value>,
     ) -> Result<(ErrandResult, &'static str), Fault> {
         let params = Value::Object(params.clone());
-        let begun = self.begin(caller, name, &params);
+        let begun = self.observing.begin(caller, name, &params);
         let found = self.errand_tool(caller, name).await;
         let found = Some(found.and_then(|(gate, tool)| unattended(&gate, &tool).map(|()| (gate, tool))));
         let asks = |asked: ApprovalRequest, _| ready(Err(nobody_to_ask(&asked).into())).boxed();

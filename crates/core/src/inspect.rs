@@ -355,7 +355,7 @@ impl Gateway {
     fn count(&self, passing: &ContentInTransit<'_>, kind: &'static str, done: &'static str) {
         // The number of names of sessions' servers is unlimited.
         let server = if passing.settings.session.is_some() { &OF_SESSIONS } else { passing.server };
-        self.metrics.found(server, kind, done);
+        self.observing.metrics.found(server, kind, done);
     }
 }
 

@@ -4,10 +4,11 @@ use nonet_search::{Boosts, Hit, LearnedBoost, SearchResult};
 use nonet_servers::catalog::{EntryKind, Tool};
 use nonet_text::name::full_name;
 
-use super::{Gateway, Snapshot};
+use super::Snapshot;
+use crate::observing::Observing;
 use nonet_state::session::Caller;
 
-impl Gateway {
+impl Observing {
     /// Waits until earlier outcomes are loaded, unless learning is switched off.
     pub async fn recalled(&self) {
         if self.servers.config().gateway.learn {

@@ -26,6 +26,7 @@ pub mod last_seen;
 mod learn;
 mod limiting;
 mod looking;
+mod observing;
 mod placing;
 mod prompts_resources;
 mod publish;
@@ -57,8 +58,7 @@ use nonet_base::clock::Clock;
 use nonet_config::{ClusterSettings, Config, RedisAddresses, select::Selector, shell};
 use nonet_hosts::SetupUndo;
 use nonet_parts::{
-    approvals::Approvals, audit::Audit, cluster::Cluster, figures::Figures, jobs::Jobs, kept::KeptResults,
-    learning::Learning, memory::Memory, metrics::Metrics, rates::Rates,
+    approvals::Approvals, cluster::Cluster, jobs::Jobs, kept::KeptResults, memory::Memory, rates::Rates,
 };
 use nonet_servers::{
     downstream::{ConnectionContext, Dial, Placements, SandboxFolders, process_guard::ProcessGuard},
@@ -66,7 +66,6 @@ use nonet_servers::{
     pins::Pins,
 };
 use nonet_state::{
-    feed::Feed,
     mail::Mail,
     outward::NoticeDelivery,
     page_questions::OpenQuestions,
@@ -90,6 +89,7 @@ pub use graph::too_many;
 pub use graph::{MAX_ACTIONS, ParallelArguments};
 use guides::Guides;
 pub use interrupt::Interrupt;
+pub use observing::Observing;
 pub use placing::RELAYS;
 pub use prompts_resources::{FollowedResource, ListPage};
 pub(crate) use questions::AskArguments;
@@ -148,19 +148,12 @@ pub struct Gateway {
     pub questions: Questions,
     /// Approvals that wait for the user outside of the chat.
     pub approvals: Arc<Approvals>,
-    /// Counters for `/metrics`.
-    pub metrics: Metrics,
+    /// What calls leave behind.
+    pub observing: Arc<Observing>,
     /// Background jobs.
     pub jobs: Arc<Jobs>,
-    /// Finished calls.
-    pub calls: Feed,
-    /// The audit log, if the configuration wants one.
-    audit: Option<Audit>,
     /// The rates of calls.
     rates: ArcSwap<Rates>,
-    learning: Learning,
-    /// Figures about each tool, from its calls.
-    figures: Figures,
     /// Facts, goals and tasks.
     memory: Memory,
     /// Results that outlive their calls.
@@ -201,7 +194,6 @@ impl Gateway {
         let selector = Selector::new(options.executable.clone());
         let state = options.state.clone();
         let (life, clock) = (Lifetime::default(), options.clock);
-        let audit = auditing::open(&config, options.state.as_deref());
         let rates = ArcSwap::from_pointee(Rates::new(&config, &Rates::default()));
         let retention =
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
@@ -224,15 +216,13 @@ impl Gateway {
         let pins = pins.sharing(store.shared_pins().filter(|_| !options.is_trial));
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
-        // A user who wants nothing learned from calls wants no figures of calls on disk either.
-        let kept_in = config.gateway.learn.then(|| store.clone());
-        let figures = Figures::new(kept_in, clock.clone(), life.tasks.clone(), life.stop.clone());
         let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
         let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
         let (cache, vectors) = (options.cache, store.shared_vectors());
         let own = builtin::listing(&config.gateway);
         let servers = Arc::new(Servers::new(config, around, options.dials, life.clone()));
         let publisher = Publisher::new(own, cache, options.without_embedder, pins, vectors, servers.clone());
+        let observing = Observing::new(&publisher, &store, clock.clone(), state.as_deref());
         let mail = Mail::new(records.clone(), outward.clone(), life.clone());
         Arc::new(Self {
             sessions: Arc::new(Sessions::new(servers.clone(), mail, cluster.clone())),
@@ -240,12 +230,8 @@ impl Gateway {
             publisher,
             questions: Questions::new(cluster.clone()),
             approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store)),
-            metrics: Metrics::default(),
-            calls: Feed::default(),
-            audit,
+            observing,
             rates,
-            learning: Learning::new(store.clone(), clock.clone(), life.tasks.clone(), life.stop.clone()),
-            figures,
             memory,
             kept: KeptResults::new(store.clone(), jobs.clone(), selector),
             jobs,
@@ -283,7 +269,7 @@ impl Gateway {
         if self.servers.life.stop.is_cancelled() {
             return;
         }
-        if let Some(audit) = &self.audit {
+        if let Some(audit) = &self.observing.audit {
             audit.begins();
         }
         self.publisher.start_embedder(&self.servers.config().embedder);
@@ -293,7 +279,7 @@ impl Gateway {
         }
         if is_first && !self.publisher.is_without_embedder() {
             let gateway = self.clone();
-            self.servers.life.tasks.spawn(async move { gateway.recalled().await });
+            self.servers.life.tasks.spawn(async move { gateway.observing.recalled().await });
         }
     }
 
@@ -303,7 +289,7 @@ impl Gateway {
         if let Err(error) = self.store.leave().await {
             tracing::debug!(%error, "what this gateway holds is free once its lease has expired");
         }
-        if let Some(audit) = &self.audit {
+        if let Some(audit) = &self.observing.audit {
             audit.stop().await;
         }
     }

@@ -87,7 +87,7 @@ impl Gateway {
 
     async fn recall_figures(&self) {
         if self.servers.config().gateway.learn {
-            self.figures.recall().await;
+            self.observing.figures.recall().await;
         }
     }
 
@@ -107,7 +107,7 @@ impl Gateway {
         if tool.session.is_none()
             && let (Some(row), Ok(Value::Object(figures))) = (
                 row.as_object_mut(),
-                serde_json::to_value(self.figures.of(&tool.own_full(), "", &tool.version)),
+                serde_json::to_value(self.observing.figures.of(&tool.own_full(), "", &tool.version)),
             )
         {
             row.extend(figures);

@@ -109,7 +109,7 @@ impl Gateway {
                     // The number of names of sessions' servers is unlimited.
                     ServerUpdate::Reconnected { server } => {
                         if !self.servers.world().owners.contains_key(&server) {
-                            self.metrics.restarted(&server);
+                            self.observing.metrics.restarted(&server);
                         }
                     }
                     ServerUpdate::SignInNeeded { server, login } => {

@@ -125,13 +125,13 @@ impl Gateway {
         self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
         self.rates.store(Arc::new(Rates::new(&config, &self.rates.load())));
         let digest = config.digest.clone();
-        self.hide_from_audit(&config);
+        self.observing.hide_from_audit(&config);
         let keeps_calls = config.gateway.keep_calls;
         let (changes, ended) = self.servers.reload(config, updates.as_ref());
         if !keeps_calls {
-            self.calls.forget_contents();
+            self.observing.calls.forget_contents();
         }
-        self.audit_reload(&digest, &changes);
+        self.observing.audit_reload(&digest, &changes);
         self.tell_of_ended(&ended);
         if let Some(updates) = updates {
             let _ = updates.send(ServerUpdate::Reconfigured).await;

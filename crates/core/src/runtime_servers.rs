@@ -99,7 +99,7 @@ impl Gateway {
         let settings = ServerSettings { session: Some(session.id), ..settings };
         let connection =
             self.servers.add(&name, &settings, &updates, |world| has_room(world, &name, session.id))?;
-        self.audit_event("server_added", || json!({ "server": &*name, "session": session.id }));
+        self.observing.audit_event("server_added", || json!({ "server": &*name, "session": session.id }));
         let mut trial =
             Trial { gateway: self.clone(), session: session.id, name: name.clone(), is_kept: false };
         let mut states = connection.watch();
@@ -213,7 +213,7 @@ impl Gateway {
     /// Removes a session's server from the world, and waits until it has stopped and is no longer published.
     async fn retire_servers(&self, session: u64, name: &str) {
         for connection in self.servers.remove(session, Some(name)) {
-            self.audit_event("server_removed", || json!({ "server": name, "session": session }));
+            self.observing.audit_event("server_removed", || json!({ "server": name, "session": session }));
             let mut states = connection.watch();
             connection.retire(RETIRE_LIMIT).await;
             let stopped = states.wait_for(|state| matches!(state, ConnectionState::Stopped));
@@ -442,7 +442,8 @@ impl Gateway {
     fn end_servers(self: &Arc<Self>, session: u64, name: Option<&str>) {
         let gone = self.servers.remove(session, name);
         for connection in &gone {
-            self.audit_event("server_removed", || json!({ "server": &*connection.name, "session": session }));
+            self.observing
+                .audit_event("server_removed", || json!({ "server": &*connection.name, "session": session }));
         }
         if gone.is_empty() {
             return;

@@ -180,7 +180,7 @@ impl Gateway {
             if let Some(skill) = local.iter().find(is_local) {
                 may_use(&gate, &skill.name)?;
                 let result = local_skill(skill.clone(), arguments).await?;
-                self.guided(caller, EntryKind::Skill, &skill.name);
+                self.observing.guided(caller, EntryKind::Skill, &skill.name);
                 return Ok(result);
             }
             for (server, entry) in gate.catalog().servers() {
@@ -197,7 +197,7 @@ impl Gateway {
                     may_get(&gate, server, &prompt, approved)?;
                     let given = arguments.arguments.map(|given| read_arguments(caller, &gate, &name, given));
                     let result = self.prompt(caller, &gate, server, command, &prompt, given).await?;
-                    self.guided(caller, EntryKind::Skill, &name);
+                    self.observing.guided(caller, EntryKind::Skill, &name);
                     return Ok(result);
                 }
             }

@@ -183,7 +183,7 @@ impl Gateway {
         visible
             .map(|(name, connection)| {
                 let tools = gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len());
-                let (tools, restarts) = (Some(tools), self.metrics.restarts(name));
+                let (tools, restarts) = (Some(tools), self.observing.metrics.restarts(name));
                 let runs_at = self.runs_at(connection);
                 let status = ServerStatus { tools, restarts, runs_at, ..ServerStatus::of(connection) };
                 (status, connection.clone())
@@ -224,7 +224,8 @@ impl Gateway {
         let servers = self.server_statuses(&gate).into_iter().chain(of_sessions);
         let servers = servers.map(|(mut status, connection)| {
             let entry = gate.catalog().servers().get(&status.name);
-            let counts = entry.into_iter().flat_map(|entry| &entry.tools).map(|tool| self.metrics.of(tool));
+            let counts =
+                entry.into_iter().flat_map(|entry| &entry.tools).map(|tool| self.observing.metrics.of(tool));
             let (calls, failures) = counts.fold((0, 0), |sum, tool| (sum.0 + tool.0, sum.1 + tool.1));
             let uptime_s = connection.ready_for().map(|time| time.as_secs());
             let marked = entry.into_iter().flat_map(|entry| &entry.tools).filter_map(|full| {
@@ -249,7 +250,7 @@ impl Gateway {
             (caller.session.profile.as_deref(), caller.token.as_ref().map(|token| token.token));
         let snapshot = &gate.snapshot;
         let indexing = *self.publisher.indexing().borrow();
-        let (calls, failures) = self.metrics.total();
+        let (calls, failures) = self.observing.metrics.total();
         json!(GatewayStatus {
             version: env!("CARGO_PKG_VERSION"),
             uptime_s: self.servers.uptime().as_secs(),
@@ -269,14 +270,14 @@ impl Gateway {
             },
             calls,
             failures,
-            outcomes: self.metrics.outcomes(),
+            outcomes: self.observing.metrics.outcomes(),
             tasks_running: self.jobs.running(),
             rates: self.rates.load().shown(profile, token, |server| gate.sees(server)),
             // The location of the file is only for callers that may see everything.
-            audit: self.audit_status().filter(|_| profile.is_none()),
+            audit: self.observing.audit_status().filter(|_| profile.is_none()),
             cluster: self.store.shared().filter(|_| profile.is_none()),
-            latency: self.metrics.latency(),
-            mean_us: self.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
+            latency: self.observing.metrics.latency(),
+            mean_us: self.observing.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
         })
     }
 }

@@ -143,6 +143,6 @@ async fn apply(
         return Err(wrong(StatusCode::CONFLICT, message));
     };
     tracing::info!(client, action = done, "requested on the live page");
-    gateway.audit_event("page", || json!({ "client": client, "action": done }));
+    gateway.observing.audit_event("page", || json!({ "client": client, "action": done }));
     Ok(answer(StatusCode::OK, &json!({ "told": told, "file": applied.file, "backup": applied.backup })))
 }

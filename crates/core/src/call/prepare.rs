@@ -122,7 +122,7 @@ impl Gateway {
         }
         let mut repaired = reading.repaired;
         if !repaired.is_empty() {
-            self.metrics.repaired();
+            self.observing.metrics.repaired();
         }
         repaired.extend(passed_on(&tool, &reading.params));
         Ok(PreparedCall {

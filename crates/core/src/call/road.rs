@@ -158,7 +158,7 @@ impl Gateway {
         let (_place, timeout, cancel) = match turn(&prepared).await {
             Ok(turn) => turn,
             Err(fault) => {
-                self.refused(caller, name, begun, &fault).await;
+                self.observing.refused(caller, name, begun, &fault).await;
                 return Err(fault.into());
             }
         };
@@ -201,9 +201,11 @@ impl Gateway {
         let (begun, name) = (plan.begun, plan.name);
         let ready = self.approved(caller, plan).await;
         match (&ready, begun) {
-            (Err(Unready::Fault(fault)), Some(begun)) => self.refused(caller, name, begun, fault).await,
+            (Err(Unready::Fault(fault)), Some(begun)) => {
+                self.observing.refused(caller, name, begun, fault).await
+            }
             (Err(Unready::Open(asked)), Some(begun)) => {
-                self.refused(caller, name, begun, &waits_for_user(asked)).await;
+                self.observing.refused(caller, name, begun, &waits_for_user(asked)).await;
             }
             _ => {}
         }
@@ -238,7 +240,7 @@ impl Gateway {
                     prepared.has_page = fetch_result::narrow(&mut prepared, &mut plan.select);
                     prepared.select = plan.select.take();
                     if let Some(begun) = plan.begun.filter(|_| !is_portable) {
-                        self.audit_params(begun, &prepared.params);
+                        self.observing.audit_params(begun, &prepared.params);
                     }
                     return Ok(prepared);
                 }
@@ -263,7 +265,7 @@ impl Gateway {
         let result = made.result.as_tree_mut().filter(|_| !is_verbatim);
         let beside = result.and_then(|result| take_beside(&tool, result));
         let bytes_out = made.result.size().await;
-        self.record(caller, &tool, begun, bytes_out, &mut made).await;
+        self.observing.record(caller, &tool, begun, bytes_out, &mut made).await;
         if is_filtered {
             made.result = fetch_result::output_of(made.result);
         }

@@ -107,7 +107,7 @@ impl Gateway {
         let own = |answer: Result<Value, Fault>| answer.map(CallResult::from).map_err(FailedCall::unreached);
         // Nonet's own tools answer in any case: they show why calls are refused.
         let is_own = &*tool.server == GATEWAY && tool.kind == EntryKind::Tool;
-        let admitted = if is_own { Ok(()) } else { self.audit_admits() };
+        let admitted = if is_own { Ok(()) } else { self.observing.audit_admits() };
         if let Err(fault) = admitted {
             return self.made(caller, &tool, Err(FailedCall::unreached(fault)), Duration::ZERO);
         }
@@ -144,7 +144,7 @@ impl Gateway {
             Ok(result) => {
                 let outcome = if result.is_error() { "tool_error" } else { "ok" };
                 if outcome == "ok" {
-                    self.succeeded(caller, tool);
+                    self.observing.succeeded(caller, tool);
                 }
                 CallOutcome {
                     result,

@@ -307,7 +307,7 @@ impl Gateway {
         begun: &CallInFlight,
         fault: &Fault,
     ) -> ActionResult {
-        self.refused(common.caller, &call.name, begun, fault).await;
+        self.observing.refused(common.caller, &call.name, begun, fault).await;
         ActionResult::not_run(call, fault, begun.at.elapsed())
     }
 
@@ -351,7 +351,7 @@ impl Gateway {
         cancel: CancellationToken,
     ) -> ActionResult {
         let caller = common.caller;
-        let begun = self.begin(caller, &call.name, &call.params);
+        let begun = self.observing.begin(caller, &call.name, &call.params);
         let began = begun.at;
         let asks = |asked: ApprovalRequest, _: Option<String>| {
             async move {
