@@ -403,7 +403,7 @@ fn audit_warning(status: &Value) -> Option<Warning> {
 /// Returns the running replicas, each with whether its configuration differs from the checked one; the error of Redis; or
 /// none without a cluster.
 async fn replicas(gateway: &Gateway) -> Option<Result<Vec<Value>, String>> {
-    let cluster = gateway.cluster.as_ref()?.replicas();
+    let cluster = gateway.keeping.cluster.as_ref()?.replicas();
     if let Err(error) = cluster.look().await {
         return Some(Err(error.to_string()));
     }

@@ -68,7 +68,7 @@ impl Door {
         profile: Option<String>,
         ending: &CancellationToken,
     ) -> Arc<Self> {
-        let cluster = gateway.cluster.as_ref();
+        let cluster = gateway.keeping.cluster.as_ref();
         let carried = cluster.map(|cluster| CarriedSessions::new(cluster.clone(), profile.clone()));
         let door = Arc::new(Self {
             parkings: ParkedRequests::new(cluster),
@@ -236,7 +236,8 @@ impl Door {
         }
         let id = uuid::Uuid::new_v4().simple().to_string();
         // In a cluster, the id names the replica that has the session.
-        let id = self.gateway.cluster.as_ref().map_or_else(|| id.clone(), |cluster| cluster.handle(&id));
+        let id =
+            self.gateway.keeping.cluster.as_ref().map_or_else(|| id.clone(), |cluster| cluster.handle(&id));
         self.sessions.insert(id.as_str().into(), session.clone());
         self.unused.opened(&id, account, &place);
         if let (Some(carried), Some(info)) = (&self.carried, session.peer.info()) {

@@ -93,7 +93,7 @@ pub async fn serve_http(
         .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
     let address = listener.local_addr()?;
     let _port = take_port(&gateway, address);
-    let reached = gateway.cluster.as_ref().map(|cluster| reached_at(&config, cluster, address));
+    let reached = gateway.keeping.cluster.as_ref().map(|cluster| reached_at(&config, cluster, address));
     let ending = CancellationToken::new();
     // Only for this machine's user.
     let shown = gateway.servers.config().gateway.page && address.ip().is_loopback();
@@ -122,7 +122,7 @@ pub async fn serve_http(
         },
     ));
     let router = router(doors.clone()).merge(relays::router(&gateway)).merge(beside);
-    if let (Some(cluster), Some(address)) = (&gateway.cluster, reached) {
+    if let (Some(cluster), Some(address)) = (&gateway.keeping.cluster, reached) {
         cluster.replicas().join(this_replica(&config, cluster, address)).await;
     }
     gateway.connect();
@@ -136,7 +136,7 @@ pub async fn serve_http(
     });
     let settings = gateway.clone();
     let config = move || settings.servers.config();
-    let cluster = gateway.cluster.clone();
+    let cluster = gateway.keeping.cluster.clone();
     let is_replica = move |from| cluster.as_ref().is_some_and(|cluster| cluster.has_replica_at(from));
     tokio::select! {
         () = listen::serve(listener, router, config, is_replica, ending.clone()) => {}
@@ -167,7 +167,7 @@ fn token_file(config: &Config, entrance: &Entrance) -> anyhow::Result<Option<Pat
 
 /// Makes the port known as a gateway's, so that no sandbox's proxy leads there.
 pub(super) fn take_port(gateway: &Gateway, address: SocketAddr) -> Option<DoorPort> {
-    let taken = doors::take_port(gateway.state.as_deref()?, address.port());
+    let taken = doors::take_port(gateway.keeping.folder.as_deref()?, address.port());
     taken.inspect_err(|error| tracing::warn!(%error, "sandboxes are not kept from this port")).ok()
 }
 
@@ -253,7 +253,8 @@ impl Doors {
         let is_http1 = request.version() <= Version::HTTP_11;
         let mut response = self.answer(named, request).await;
         // Keeps clients from sending a request just when the connection is closed.
-        let leaving = || self.gateway.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
+        let leaving =
+            || self.gateway.keeping.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
         if is_http1 && leaving() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -275,7 +276,7 @@ impl Doors {
         if let Some(refusal) = self.sites.refusal(request.uri(), request.headers()) {
             return refusal;
         }
-        let marked = match &self.gateway.cluster {
+        let marked = match &self.gateway.keeping.cluster {
             Some(cluster) => cluster.is_marked(request.headers_mut()),
             None => false,
         };
@@ -287,8 +288,11 @@ impl Doors {
         }
         // The token has done its job and must not go any further: not into session data, nor into a log.
         let authorization = request.headers_mut().remove(AUTHORIZATION);
-        let away =
-            self.gateway.cluster.as_ref().map(|cluster| ForwardTarget { cluster, authorization, marked });
+        let away = self.gateway.keeping.cluster.as_ref().map(|cluster| ForwardTarget {
+            cluster,
+            authorization,
+            marked,
+        });
         let is_post = request.method() == Method::POST;
         let (mut parts, message) = match is_post {
             true => {
@@ -354,7 +358,7 @@ impl Doors {
     /// Hands everything over to the other replicas, if there are any: announces the stop, lets calls in flight end, and
     /// passes sessions on.
     async fn leave(&self) {
-        let Some(cluster) = &self.gateway.cluster else { return };
+        let Some(cluster) = &self.gateway.keeping.cluster else { return };
         let limit =
             self.gateway.servers.config().cluster.as_ref().map_or(Duration::ZERO, |cluster| cluster.drain);
         let began = Instant::now();
@@ -382,7 +386,7 @@ impl Doors {
         let mut reloads = self.gateway.servers.reloads();
         while let Some(Ok(())) = self.ending.run_until_cancelled(reloads.changed()).await {
             self.close();
-            if let Some(cluster) = &self.gateway.cluster {
+            if let Some(cluster) = &self.gateway.keeping.cluster {
                 cluster.replicas().has_config(self.gateway.servers.config().digest.clone()).await;
             }
         }

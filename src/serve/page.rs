@@ -196,14 +196,14 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
         .filter(|(_, connection)| connection.settings().session.is_none() && !connection.state().settled())
         .map(|(name, _)| name.to_string())
         .collect();
-    let leaving = gateway.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
+    let leaving = gateway.keeping.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
     let is_ready = starting.is_empty() && !leaving;
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut state = json!({ "ready": is_ready, "starting": starting });
     if leaving {
         state["stopping"] = json!(true);
     }
-    if let Some(why) = gateway.cluster.as_ref().and_then(|cluster| cluster.replicas().trouble()) {
+    if let Some(why) = gateway.keeping.cluster.as_ref().and_then(|cluster| cluster.replicas().trouble()) {
         // Names Redis, whose address a caller here need not know.
         tracing::debug!(why, "ready without the replicas' shared data");
         state["degraded"] = json!(["redis"]);
@@ -226,10 +226,10 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
         .map(|server| (server.name, ServerNow { state: server.state, calls_running: server.calls_running }));
     let saving = meta::saving(&gateway);
     let (sessions, notices_waiting) = gateway.sessions.counts();
-    let kept = gateway.kept.counts().await.unwrap_or_default();
+    let kept = gateway.keeping.kept.counts().await.unwrap_or_default();
     let text = gateway.observing.metrics.render(MetricsNow {
         servers: servers.collect(),
-        tasks_running: gateway.jobs.running(),
+        tasks_running: gateway.keeping.jobs.running(),
         notices_waiting,
         kept_entries: kept.entries,
         kept_bytes: kept.bytes,
@@ -238,7 +238,7 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
         bytes_of_all_tools: saving.0,
         bytes_of_the_nine: saving.1,
         uptime_s: gateway.servers.uptime().as_secs(),
-        cluster: gateway.cluster.as_ref().map(|cluster| {
+        cluster: gateway.keeping.cluster.as_ref().map(|cluster| {
             let known = cluster.replicas().known();
             let digest = gateway.servers.config().digest.clone();
             ClusterNow {

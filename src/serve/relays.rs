@@ -66,7 +66,7 @@ struct Relays {
 
 /// Serves the programs to other replicas.
 pub(super) fn router(gateway: &Arc<Gateway>) -> Router {
-    if gateway.cluster.is_none() {
+    if gateway.keeping.cluster.is_none() {
         return Router::new();
     }
     let relays = Arc::new(Relays { gateway: gateway.clone(), sessions: DashMap::new() });
@@ -78,8 +78,12 @@ pub(super) fn router(gateway: &Arc<Gateway>) -> Router {
 
 impl Relays {
     async fn answer(&self, server: &str, mut request: Request) -> Response {
-        let is_replica =
-            self.gateway.cluster.as_ref().is_some_and(|cluster| cluster.is_marked(request.headers_mut()));
+        let is_replica = self
+            .gateway
+            .keeping
+            .cluster
+            .as_ref()
+            .is_some_and(|cluster| cluster.is_marked(request.headers_mut()));
         if !is_replica {
             return headers::refused(StatusCode::NOT_FOUND, "");
         }

@@ -55,7 +55,7 @@ pub async fn serve_shared(
             }
             // The remaining work goes to a gateway of the newer version, started below.
             let is_replaced = clients.of_another_version.load(Ordering::Relaxed);
-            if gateway.jobs.running() == 0 && (is_replaced || !gateway.has_errands().await) {
+            if gateway.keeping.jobs.running() == 0 && (is_replaced || !gateway.has_errands().await) {
                 return;
             }
             tokio::time::sleep(LOOK).await;

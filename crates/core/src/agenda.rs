@@ -41,7 +41,7 @@ impl Gateway {
         if self.keeps_time.set(()).is_err() {
             return;
         }
-        self.errands.began_ms(self.clock.unix_ms());
+        self.errands.began_ms(self.keeping.clock.unix_ms());
         let config = self.servers.config();
         self.outward.open(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
         self.servers.life.tasks.spawn(tidy(self.servers.stopping().clone()));
@@ -52,10 +52,10 @@ impl Gateway {
             drop(tokio::task::spawn_blocking(hosts::sweep_backups));
             loop {
                 gateway.look_ahead().await;
-                gateway.jobs.cancel_for_others().await;
+                gateway.keeping.jobs.cancel_for_others().await;
                 if swept.elapsed() >= SWEEP {
                     swept = Instant::now();
-                    gateway.kept.sweep().await;
+                    gateway.keeping.kept.sweep().await;
                     drop(tokio::task::spawn_blocking(hosts::sweep_backups));
                 }
                 tokio::select! {
@@ -68,7 +68,7 @@ impl Gateway {
 
     async fn look_ahead(self: &Arc<Self>) {
         let kinds = self.errands_that_run();
-        match self.records.agenda(&kinds).await {
+        match self.keeping.records.agenda(&kinds).await {
             Ok(Some(agenda)) => {
                 self.sessions.mail.note(&agenda);
                 self.run_due(&kinds, agenda.next_due_ms).await;

@@ -222,7 +222,7 @@ impl Gateway {
         caller: &Caller,
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
-        let filled = match self.kept.fill(&caller.owner(), &arguments.input).await {
+        let filled = match self.keeping.kept.fill(&caller.owner(), &arguments.input).await {
             Ok(filled) => filled,
             Err(fault) => {
                 let id = arguments.app_id.as_deref().unwrap_or_default();
@@ -384,7 +384,7 @@ impl Gateway {
         if let Some(note) = note {
             caller.session.notify(json!({ "kind": "select_note", "message": note }));
         }
-        run::handed_out(&self.kept, caller, answer, went_on).await
+        run::handed_out(&self.keeping.kept, caller, answer, went_on).await
     }
 
     /// Refuses an app that a rule denies to the caller, or that is nested in itself or too deeply. The configuration is

@@ -156,8 +156,8 @@ impl Gateway {
         }
         let (owner, budget) = (own.owner(), own.limits.max_result_bytes);
         let mut result = match &*tool.server == GATEWAY && !PASSED_ON.contains(&&*tool.name) {
-            true => self.kept.fit_own(&owner, result, budget).await,
-            false => self.kept.fit(&owner, result, size, budget).await,
+            true => self.keeping.kept.fit_own(&owner, result, budget).await,
+            false => self.keeping.kept.fit(&owner, result, size, budget).await,
         };
         if size > budget {
             spared += size.saturating_sub(result.size().await);
@@ -178,7 +178,7 @@ impl Gateway {
     /// Reserves a place in the quotas for new work, before any of the work is done.
     pub(super) fn admit(&self, caller: &Caller, launch: bool) -> Result<Admission, Fault> {
         if !caller.is_admitted {
-            self.jobs.has_room()?;
+            self.keeping.jobs.has_room()?;
         }
         Ok(caller.admit(launch)?)
     }
@@ -219,7 +219,7 @@ impl Gateway {
         let Some(filter) = filter.filter(|_| is_filtered) else { return (result, size, None) };
         let owner = caller.owner();
         let mut note = None;
-        let filtered = match Box::pin(self.kept.select(&owner, filter, result.value())).await {
+        let filtered = match Box::pin(self.keeping.kept.select(&owner, filter, result.value())).await {
             Ok(selected) => {
                 note = selected.note.map(|note| format!("`select`: {note}"));
                 text_result(match selected.value {
@@ -228,7 +228,7 @@ impl Gateway {
                 })
             }
             // The call was made, so a bad filter must not lose its result.
-            Err(error) => match self.kept.keep(&owner, Arc::new(result.into_tree().await)).await {
+            Err(error) => match self.keeping.kept.keep(&owner, Arc::new(result.into_tree().await)).await {
                 Ok(kept) => {
                     let message = format!("The call succeeded, but {error}. Its result is kept as {kept}.");
                     let mut again = json!({ "ref": kept.reference });

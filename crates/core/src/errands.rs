@@ -182,13 +182,13 @@ impl Gateway {
 
     /// Whether this gateway has errands to run later.
     pub async fn has_errands(&self) -> bool {
-        let agenda = self.records.agenda(&self.errands_that_run()).await;
+        let agenda = self.keeping.records.agenda(&self.errands_that_run()).await;
         matches!(agenda, Ok(Some(agenda)) if agenda.next_due_ms.is_some())
     }
 
     /// Runs the due errands of these kinds, each in its own task.
     pub(super) async fn run_due(self: &Arc<Self>, kinds: &[RecordKind], next_due_ms: Option<u64>) {
-        let now_ms = self.clock.unix_ms();
+        let now_ms = self.keeping.clock.unix_ms();
         if let Some(horizon_ms) = self.errands.went_back(now_ms)
             && let Err(error) = self.pull_in(now_ms, horizon_ms).await
         {
@@ -197,7 +197,7 @@ impl Gateway {
         if next_due_ms.is_none_or(|due| due > now_ms) {
             return;
         }
-        let due = match self.records.due(now_ms, kinds).await {
+        let due = match self.keeping.records.due(now_ms, kinds).await {
             Ok(due) => due,
             Err(error) => return tracing::warn!(%error, "what is due cannot be read"),
         };
@@ -228,7 +228,7 @@ impl Gateway {
     /// Runs an errand if it is still due.
     async fn run_in_turn(self: &Arc<Self>, record: Record) -> Result<(), ErrandError> {
         // It may have run and been rescheduled before it got its turn.
-        let now = self.records.get(record.kind, &record.owner, &record.id).await?;
+        let now = self.keeping.records.get(record.kind, &record.owner, &record.id).await?;
         if now.is_none_or(|now| now.revision != record.revision) {
             return Ok(());
         }
@@ -241,7 +241,8 @@ impl Gateway {
 
     /// Reschedules errands that are due too late. Checks everything due until `horizon_ms`.
     async fn pull_in(&self, now_ms: u64, horizon_ms: u64) -> Result<(), StoreError> {
-        for record in self.records.due(horizon_ms, &[RecordKind::Watch, RecordKind::Schedule]).await? {
+        for record in self.keeping.records.due(horizon_ms, &[RecordKind::Watch, RecordKind::Schedule]).await?
+        {
             match record.kind {
                 RecordKind::Watch => self.pull_in_watch(record, now_ms).await?,
                 RecordKind::Schedule => self.pull_in_schedule(record, now_ms).await?,
@@ -377,7 +378,7 @@ impl Gateway {
         };
         let preview = clip(&text, PREVIEW);
         let kept = if is_whole { result.clone() } else { text_result(text) };
-        match self.kept.keep(&caller.owner(), Arc::new(kept)).await {
+        match self.keeping.kept.keep(&caller.owner(), Arc::new(kept)).await {
             Ok(kept) => {
                 let mut shown = json!({ "ref": kept.reference, "bytes": size, "preview": preview });
                 if let Some(passing) = kept.passing() {

@@ -352,7 +352,7 @@ impl Gateway {
         self.check_actions(caller, &plan).await?;
         let named = plan.calls().iter().flat_map(|call| [&call.params].into_iter().chain(&call.for_each));
         let uses = template::references(named).map_err(|error| kept::unread_template(&error))?;
-        self.kept.check(&caller.owner(), uses.kept.keys()).await?;
+        self.keeping.kept.check(&caller.owner(), uses.kept.keys()).await?;
         let (before, grants) = (Vec::new(), Value::Null);
         let run = ParallelRun { arguments, plan, before, grants, checkpoints: None };
         self.run_actions(caller, run, admission).await
@@ -428,7 +428,7 @@ impl Gateway {
             let ended = ran.results.into_iter().flatten().collect();
             gateway.report(&own, &plan, ended, elapsed).await.into()
         };
-        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
+        Ok(run.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }
 
     /// Returns the journal of a run that may have to wait for the user in the middle of an app or a list: its record, once the

@@ -156,7 +156,7 @@ impl Gateway {
             report["file"] = json!(self.servers.config().file);
             let clients = self.sessions.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
             report["clients"] = json!(clients.count());
-            let running = self.jobs.all().into_iter().filter(|job| job.end().is_none());
+            let running = self.keeping.jobs.all().into_iter().filter(|job| job.end().is_none());
             report["tasks"] = json!(running.map(|job| job.summary()).collect::<Vec<_>>());
         }
         report

@@ -22,6 +22,7 @@ mod guides;
 pub mod inquiry;
 mod inspect;
 mod interrupt;
+mod keeping;
 pub mod last_seen;
 mod learn;
 mod limiting;
@@ -89,6 +90,7 @@ pub use graph::too_many;
 pub use graph::{MAX_ACTIONS, ParallelArguments};
 use guides::Guides;
 pub use interrupt::Interrupt;
+pub use keeping::Keeping;
 pub use observing::Observing;
 pub use placing::RELAYS;
 pub use prompts_resources::{FollowedResource, ListPage};
@@ -150,14 +152,10 @@ pub struct Gateway {
     pub approvals: Arc<Approvals>,
     /// What calls leave behind.
     pub observing: Arc<Observing>,
-    /// Background jobs.
-    pub jobs: Arc<Jobs>,
+    /// What outlives a call.
+    pub keeping: Arc<Keeping>,
     /// The rates of calls.
     rates: ArcSwap<Rates>,
-    /// Facts, goals and tasks.
-    memory: Memory,
-    /// Results that outlive their calls.
-    pub kept: KeptResults,
     /// Skills and apps in the catalogue.
     guides: Guides,
     /// The texts of servers.toml: in use, refused, accepted.
@@ -166,12 +164,6 @@ pub struct Gateway {
     parked: ParkedFlows,
     /// Sends notices to people.
     outward: NoticeDelivery,
-    store: Arc<dyn Store>,
-    /// This replica's part in the cluster, if there is one.
-    pub cluster: Option<Arc<Cluster>>,
-    /// Records for later, and records to remember.
-    records: Arc<dyn Records>,
-    clock: Clock,
     /// Watches and schedules in flight.
     errands: Errands,
     /// Set once due records are handled.
@@ -180,8 +172,6 @@ pub struct Gateway {
     http: OnceLock<String>,
     /// The address of the live page without its token.
     page: OnceLock<String>,
-    /// The folder of what outlives it, if it has one.
-    pub state: Option<PathBuf>,
     /// Its name among the gateways of this user.
     pub id: Box<str>,
     /// How it serves its clients, once it does.
@@ -224,32 +214,30 @@ impl Gateway {
         let publisher = Publisher::new(own, cache, options.without_embedder, pins, vectors, servers.clone());
         let observing = Observing::new(&publisher, &store, clock.clone(), state.as_deref());
         let mail = Mail::new(records.clone(), outward.clone(), life.clone());
+        let kept = KeptResults::new(store.clone(), jobs.clone(), selector);
+        let approvals = Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store));
+        let keeping =
+            Keeping { kept, jobs, memory, records, store, cluster: cluster.clone(), clock, folder: state };
+        let keeping = Arc::new(keeping);
         Arc::new(Self {
             sessions: Arc::new(Sessions::new(servers.clone(), mail, cluster.clone())),
             servers,
             publisher,
             questions: Questions::new(cluster.clone()),
-            approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store)),
+            approvals,
             observing,
             rates,
-            memory,
-            kept: KeptResults::new(store.clone(), jobs.clone(), selector),
-            jobs,
             guides: Guides::default(),
             texts: Texts::default(),
             parked,
             outward,
-            cluster,
-            store,
-            records,
-            clock,
             errands: Errands::default(),
             page_questions: Arc::default(),
             setup_undo: Mutex::default(),
             keeps_time: OnceLock::new(),
             http: OnceLock::new(),
             page: OnceLock::new(),
-            state,
+            keeping,
             id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
             serves: OnceLock::new(),
         })
@@ -286,7 +274,7 @@ impl Gateway {
     /// Stops all servers and waits for them to exit.
     pub async fn stop(&self) {
         self.servers.life.end().await;
-        if let Err(error) = self.store.leave().await {
+        if let Err(error) = self.keeping.store.leave().await {
             tracing::debug!(%error, "what this gateway holds is free once its lease has expired");
         }
         if let Some(audit) = &self.observing.audit {

@@ -28,7 +28,7 @@ impl Gateway {
             token: caller.token.as_ref().map(|token| token.token),
         };
         let rates = self.rates.load_full();
-        rates.take(&call, &*self.store).await.map_err(|exceeded| used_up(tool, &exceeded))
+        rates.take(&call, &*self.keeping.store).await.map_err(|exceeded| used_up(tool, &exceeded))
     }
 
     /// Notifies the sessions that see all servers when a tool or server rests, and when it recovers.

@@ -54,7 +54,7 @@ struct Program {
 impl Gateway {
     /// Maintains the places of programs until the gateway stops.
     pub(super) fn keep_places(self: &Arc<Self>) {
-        let Some(cluster) = self.cluster.clone() else { return };
+        let Some(cluster) = self.keeping.cluster.clone() else { return };
         let gateway = self.clone();
         self.servers.life.tasks.spawn(async move {
             let mut placing = PlacementState { cluster, programs: BTreeMap::new(), gone: None };
@@ -74,7 +74,7 @@ impl Gateway {
 
     /// Hands programs over to other replicas that may run them. Returns once the programs have stopped here.
     pub async fn hand_programs_over(&self) {
-        let Some(cluster) = &self.cluster else { return };
+        let Some(cluster) = &self.keeping.cluster else { return };
         let own = cluster.replicas().number();
         loop {
             let known = cluster.replicas().known();
@@ -106,7 +106,7 @@ impl Gateway {
         match connection.placed()?.get() {
             ProgramPlace::Unknown => None,
             ProgramPlace::Here | ProgramPlace::Leaving => {
-                Some(self.cluster.as_ref()?.replicas().name().into())
+                Some(self.keeping.cluster.as_ref()?.replicas().name().into())
             }
             ProgramPlace::At(holder) => Some(holder.name.clone()),
         }

@@ -152,14 +152,14 @@ impl Gateway {
             Ok(result) => result,
             Err(error) => {
                 let error = self.inspected_error(passing, to_rpc_error(&prompt.server, error));
-                return Err(self.kept.fit_error(&owner, error, budget).await);
+                return Err(self.keeping.kept.fit_error(&owner, error, budget).await);
             }
         };
         let mut result = self.inspected_and_marked(passing, result).await.map_err(stopped)?;
         let messages = result.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
         let blocks = messages.filter_map(|message| message.get_mut("content"));
         self.note_links(caller, &prompt.server, blocks);
-        Ok(self.kept.fit_prompt(&owner, result, budget).await)
+        Ok(self.keeping.kept.fit_prompt(&owner, result, budget).await)
     }
 
     /// Returns a server's answer to `resources/read`, with the URIs that the client uses.
@@ -232,6 +232,7 @@ impl Gateway {
                 };
                 let error = self.inspected_error(passing, error);
                 return Err(self
+                    .keeping
                     .kept
                     .fit_error(&caller.owner(), error, caller.limits.max_result_bytes)
                     .await);

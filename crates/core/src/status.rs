@@ -271,11 +271,11 @@ impl Gateway {
             calls,
             failures,
             outcomes: self.observing.metrics.outcomes(),
-            tasks_running: self.jobs.running(),
+            tasks_running: self.keeping.jobs.running(),
             rates: self.rates.load().shown(profile, token, |server| gate.sees(server)),
             // The location of the file is only for callers that may see everything.
             audit: self.observing.audit_status().filter(|_| profile.is_none()),
-            cluster: self.store.shared().filter(|_| profile.is_none()),
+            cluster: self.keeping.store.shared().filter(|_| profile.is_none()),
             latency: self.observing.metrics.latency(),
             mean_us: self.observing.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
         })
@@ -302,16 +302,16 @@ mod tests {
         };
         let (one, other) = (open(), open());
         let owner = JobOwner::default();
-        let kept = one.kept.keep(&owner, Arc::new(json!("shared"))).await.expect("kept");
+        let kept = one.keeping.kept.keep(&owner, Arc::new(json!("shared"))).await.expect("kept");
         let query = json!({ "ref": kept.reference }).as_object().cloned().expect("an object");
-        let found = other.kept.fetch(&owner, query, 1_000).await.expect("found");
+        let found = other.keeping.kept.fetch(&owner, query, 1_000).await.expect("found");
         assert!(found.to_string().contains("shared"), "{found}");
         let caller = Caller { session: other.sessions.open(None), ..Caller::default() };
         let cluster = other.status(&caller)["cluster"].clone();
         let at = format!("127.0.0.1:{}", redis.port);
         assert_eq!(cluster, json!({ "engine": "redis", "at": at, "prefix": "nonet", "name": "one" }));
         drop(redis);
-        assert!(other.kept.counts().await.is_none());
+        assert!(other.keeping.kept.counts().await.is_none());
         let trouble = &other.status(&caller)["cluster"]["trouble"];
         assert!(trouble.as_str().is_some_and(|trouble| trouble.starts_with("does not answer")), "{trouble}");
     }

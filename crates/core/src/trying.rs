@@ -225,7 +225,8 @@ impl Gateway {
         let Some((before, after)) = change.texts() else { return };
         self.texts.accept_edit(&text_hash(before), text_hash(after));
         // The other gateways of the file have to take it, too.
-        let desk = self.state.as_deref().map(|state| ReloadDesk::of(state, &self.servers.config().file));
+        let desk =
+            self.keeping.folder.as_deref().map(|state| ReloadDesk::of(state, &self.servers.config().file));
         if let Some(desk) = desk.filter(|desk| desk.folder().exists()) {
             let request = ReloadRequest::of_edit(before, after);
             let asked = tokio::task::spawn_blocking(move || desk.ask(&request)).await;
@@ -267,7 +268,7 @@ impl Gateway {
     /// server no longer misses the value. Fails with the reason if it still does.
     pub async fn retry_with_value(&self, server: &str, name: &str) -> Result<(), String> {
         let file = self.servers.config().file.clone();
-        if let Some(desk) = self.state.as_deref().map(|state| ReloadDesk::of(state, &file)) {
+        if let Some(desk) = self.keeping.folder.as_deref().map(|state| ReloadDesk::of(state, &file)) {
             let asked = tokio::task::spawn_blocking(move || desk.ask(&ReloadRequest::new(None))).await;
             if let Ok(Err(error)) = asked {
                 tracing::warn!(%error, "other gateways of this servers.toml may not see the new value");

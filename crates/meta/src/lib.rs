@@ -103,10 +103,12 @@ pub async fn call(
         Err(Interrupt::Fault(fault)) => fault.to_result().into(),
         Err(Interrupt::Task(job)) => return MetaAnswer::Task(job),
         Err(Interrupt::Refused(error)) => {
-            return MetaAnswer::Refused(Box::new(gateway.kept.fit_error(&owner, *error, budget).await));
+            return MetaAnswer::Refused(Box::new(
+                gateway.keeping.kept.fit_error(&owner, *error, budget).await,
+            ));
         }
     };
-    let mut result = gateway.kept.fit_own(&owner, result, budget).await;
+    let mut result = gateway.keeping.kept.fit_own(&owner, result, budget).await;
     // A cancelled request has no reader for its answer.
     if !caller.cancel.is_cancelled() && !verbatim {
         gateway.sessions.mail.deliver(caller, &mut result, notices).await;

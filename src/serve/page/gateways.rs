@@ -101,7 +101,7 @@ mod sockets {
     }
 
     fn sockets(gateway: &Gateway) -> anyhow::Result<PageSockets> {
-        PageSockets::of(gateway.state.as_deref().context("this gateway stores nothing on disk")?)
+        PageSockets::of(gateway.keeping.folder.as_deref().context("this gateway stores nothing on disk")?)
     }
 
     /// Answers the pages of this user's other gateways, until the gateway stops.

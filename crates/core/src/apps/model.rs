@@ -194,7 +194,7 @@ impl Gateway {
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             gateway.hand_out(&client, answer, &app.handing, &went_on).await
         };
-        Ok(run.wait(&self.jobs, waits, work.boxed()).await?.into_tree().await)
+        Ok(run.wait(&self.keeping.jobs, waits, work.boxed()).await?.into_tree().await)
     }
 }
 

@@ -240,7 +240,7 @@ impl Gateway {
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
             gateway.hand_out(&own, answer, &flow.handing, &went_on).await
         };
-        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
+        Ok(run.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }
 
     async fn check_step(&self, caller: &Caller, app: &str, call: &PlannedCall) -> Result<(), Fault> {

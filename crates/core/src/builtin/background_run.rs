@@ -98,9 +98,9 @@ async fn run(
 
 async fn list(gateway: &Gateway, caller: &Caller) -> Value {
     let owner = caller.owner();
-    let jobs = gateway.jobs.list(&owner);
+    let jobs = gateway.keeping.jobs.list(&owner);
     let mut shown: Vec<TaskSummary> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
-    let earlier = gateway.jobs.earlier(&owner, LISTED - shown.len()).await;
+    let earlier = gateway.keeping.jobs.earlier(&owner, LISTED - shown.len()).await;
     let total = jobs.len() + earlier.len();
     shown.extend(earlier);
     text_result(json!({ "tasks": shown, "total": total }).to_string())
@@ -139,24 +139,24 @@ async fn task(
 ) -> Result<Value, Fault> {
     let owner = caller.owner();
     if arguments.cancel {
-        gateway.jobs.cancel(id, &owner, CANCEL_WAIT).await;
+        gateway.keeping.jobs.cancel(id, &owner, CANCEL_WAIT).await;
     } else if arguments.wait {
         let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
         // The wait itself must not outlive the soft deadline and become a task.
         let deadline = caller.limits.soft_deadline;
         let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
         tokio::select! {
-            () = gateway.jobs.wait(id, &owner, limit.min(most)) => {}
+            () = gateway.keeping.jobs.wait(id, &owner, limit.min(most)) => {}
             () = caller.cancel.cancelled() => {}
         }
     }
-    let found = gateway.jobs.find(id, &owner).await;
+    let found = gateway.keeping.jobs.find(id, &owner).await;
     let Some(task) = found.map_err(|error| of_store("The state of the task is not known now", &error))?
     else {
         let message = format!("There is no task `{id}`: the id is wrong, or the task has expired.");
         return Err(Fault::new(FaultCode::NotFound, message).then(list_call()));
     };
-    let result = async || gateway.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
+    let result = async || gateway.keeping.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
     let answer = match task.state {
         // The same result that the call itself would have returned.
         TaskState::Completed | TaskState::Failed if arguments.wait => {

@@ -207,7 +207,7 @@ impl Gateway {
     ) -> Result<FilledTemplate, Fault> {
         let mut uses = template::references([json]).map_err(|error| kept::unread_template(&error))?;
         uses.kept.retain(|id, _| !values.contains_key(&kept::kept_name(id)));
-        let references = self.kept.references(&caller.owner(), uses.kept).await?;
+        let references = self.keeping.kept.references(&caller.owner(), uses.kept).await?;
         let lookup = |name: &str| match values.get(name) {
             Some(value) => NameLookup::Value(value.clone()),
             None if name.starts_with("ref:") => references.named(name),

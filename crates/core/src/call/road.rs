@@ -189,7 +189,7 @@ impl Gateway {
             let ended = gateway.send(&own, prepared, &begun, sending).await;
             answer(gateway, own, ended, went_on).await
         };
-        run.wait(&self.jobs, caller, work.boxed()).await
+        run.wait(&self.keeping.jobs, caller, work.boxed()).await
     }
 
     /// Makes a call ready: resolves its name, fills and reads its params, and asks. Records a refusal.
@@ -219,7 +219,7 @@ impl Gateway {
             let mut is_portable = true;
             let (written, filled) = match &mut plan.params {
                 CallParams::Written(written) => {
-                    let filled = self.kept.fill(&caller.owner(), written).await?;
+                    let filled = self.keeping.kept.fill(&caller.owner(), written).await?;
                     (written.take(), filled)
                 }
                 CallParams::Literal(written) => (written.clone(), None),

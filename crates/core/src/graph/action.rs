@@ -225,7 +225,7 @@ impl Gateway {
     ) -> Result<bool, Fault> {
         let over = seen(common, at, when, values);
         let owner = common.caller.owner();
-        let said = self.kept.holds(&owner, when, over.to_string());
+        let said = self.keeping.kept.holds(&owner, when, over.to_string());
         filtered(common, at, "when", said).await
     }
 
@@ -246,7 +246,7 @@ impl Gateway {
              | select([{when}\n] | any(. != null and . != false and . != [])) | $at]"
         );
         let owner = common.caller.owner();
-        let said = self.kept.compute(&owner, &each, over.to_string());
+        let said = self.keeping.kept.compute(&owner, &each, over.to_string());
         let said = said.map(|said| said.map_err(|error| error.about(when)));
         let chosen = filtered(common, at, "when", said).await?;
         let places = chosen.as_array().into_iter().flatten().filter_map(Value::as_u64);
@@ -267,7 +267,7 @@ impl Gateway {
             over["input"] = self.filled(common.caller, params, values).await?.value;
         }
         let owner = common.caller.owner();
-        let said = self.kept.compute(&owner, filter, over.to_string());
+        let said = self.keeping.kept.compute(&owner, filter, over.to_string());
         let value = filtered(common, at, "filter", said).await?;
         Ok(ActionResult::of(FILTER.into(), result_of(value)))
     }

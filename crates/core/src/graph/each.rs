@@ -118,7 +118,7 @@ impl Gateway {
         };
         // Kept results that the params name are read once for all items.
         let uses = template::references([&call.params]).map_err(|error| kept::unread_template(&error))?;
-        values.extend(self.kept.references(&common.caller.owner(), uses.kept).await?.0);
+        values.extend(self.keeping.kept.references(&common.caller.owner(), uses.kept).await?.0);
         let count = items.len();
         common.so_far.items(at, 0, count);
         let plan = Plan::of_items(count);
