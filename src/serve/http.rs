@@ -113,7 +113,7 @@ pub async fn serve_http(
     let sites = Arc::new(AllowedSites::new(&hosts, &origins));
     let doors = Arc::new(Doors::new(&gateway, &options, address, sites.clone(), entrance.clone(), &ending));
     tokio::spawn(doors.clone().follow());
-    gateway.serves_at(&format!("http://{address}"), token.is_some());
+    gateway.asking.serves_at(&format!("http://{address}"), token.is_some());
     offer_page(&gateway, ServeMode::Http);
     let beside = page::router(&gateway, entrance, token).layer(axum::middleware::from_fn(
         move |request: Request, next: Next| {

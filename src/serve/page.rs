@@ -309,7 +309,7 @@ async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Search
 
 /// Returns what waits for the user: approvals, definitions to trust, questions of clients and of the page's own calls.
 async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
-    let approvals = match gateway.approvals.waiting().await {
+    let approvals = match gateway.asking.approvals.waiting().await {
         Ok(waiting) => waiting.iter().map(WaitingApproval::to_json).collect::<Vec<_>>(),
         Err(error) => return failed(error),
     };
@@ -326,7 +326,7 @@ async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
                     "approvals": approvals,
                     "definitions": definitions,
                     "total": total,
-                    "questions": gateway.page_questions.waiting(),
+                    "questions": gateway.asking.page_questions.waiting(),
                     "client_questions": gateway.user_questions(),
                 }),
             )
@@ -360,7 +360,7 @@ async fn decide(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>, bod
         Err(error) => return unreadable(&error),
     };
     let decision = ApprovalDecision { verdict: wanted.decision, answer: wanted.answer, by: "page".into() };
-    match gateway.approvals.decide(&id, decision).await {
+    match gateway.asking.approvals.decide(&id, decision).await {
         Ok(one) => {
             gateway
                 .observing
@@ -397,7 +397,7 @@ async fn answer_at(
         return answer(StatusCode::REQUEST_TIMEOUT, &error);
     };
     let said = serde_json::from_slice(&body).unwrap_or_default();
-    match gateway.answer_at(&address, &said).await {
+    match gateway.asking.answer_at(&address, &said).await {
         Ok(()) => done(),
         Err(why) => refused(&why),
     }

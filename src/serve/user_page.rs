@@ -161,7 +161,7 @@ impl UserPage {
         // Unless it serves clients as well, and did so before.
         super::offer_page(&self.gateway, ServeMode::Page);
         self.gateway.observing.calls.switch_on();
-        self.gateway.shows_page_at(&format!("http://{address}"));
+        self.gateway.asking.shows_page_at(&format!("http://{address}"));
         let settings = self.gateway.clone();
         let config = move || settings.servers.config();
         let (port, ending) = (take_port(&self.gateway, address), self.gateway.servers.stopping().clone());

@@ -19,11 +19,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Gateway,
     call::{PrepareError, Unready},
     graph::Limit,
     questions::{ApprovalOutcome, ApprovalRequest, FormDecision, patience},
 };
+use crate::asking::Asking;
 use nonet_state::outward;
 use nonet_state::{
     grants::{Approval, RequiredApproval, RunApproval, RunGrants},
@@ -41,7 +41,7 @@ enum ApprovalState {
     Waiting(Box<WaitingApproval>),
 }
 
-impl Gateway {
+impl Asking {
     /// Asks before a call: by a form, or elsewhere if only the user's own answer counts. Otherwise, and in a run, the caller
     /// of this asks.
     pub(super) async fn approve(

@@ -335,11 +335,11 @@ impl Gateway {
         let asks = |asked: ApprovalRequest, _| {
             if app.waiting.is_some() {
                 // The run around the app may have further calls.
-                return self.ask_in_run(caller, None, asked.of_calls(1, true, &[])).boxed();
+                return self.asking.ask_in_run(caller, None, asked.of_calls(1, true, &[])).boxed();
             }
             let held = AppArguments::new(app.id.clone(), input.clone());
             let held = HeldCall::App(Box::new(held.handed_out(app.handing.clone(), Some(app.timeout))));
-            ready(Err(self.questions.hold(caller, asked, held).into())).boxed()
+            ready(Err(self.asking.questions.hold(caller, asked, held).into())).boxed()
         };
         let (params, found) = (CallParams::Literal(&input), Some(Ok((gate, tool))));
         let mut plan = CallPlan { begun: None, name: &full, found, params, select: None, asks: &asks };

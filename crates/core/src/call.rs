@@ -107,7 +107,7 @@ impl Gateway {
             let (name, params) = (asked.approval.tool().into(), asked.written.clone());
             let held = CallRequest { name, params, timeout, background, select, verbatim };
             let held = HeldCall::Tool(Box::new(held));
-            ready(Err(self.questions.hold(caller, asked, held).into())).boxed()
+            ready(Err(self.asking.questions.hold(caller, asked, held).into())).boxed()
         };
         let prepared = {
             let (params, in_flight, found) = (CallParams::Written(params), Some(&begun), Some(found));

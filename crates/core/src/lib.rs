@@ -9,6 +9,7 @@ mod absent;
 mod agenda;
 mod approving;
 mod apps;
+mod asking;
 mod auditing;
 mod builtin;
 pub mod call;
@@ -69,7 +70,6 @@ use nonet_servers::{
 use nonet_state::{
     mail::Mail,
     outward::NoticeDelivery,
-    page_questions::OpenQuestions,
     publisher::Publisher,
     servers::{Lifetime, Servers},
     sessions::Sessions,
@@ -84,6 +84,7 @@ pub use apps::AppArguments;
 use apps::parked::ParkedFlows;
 pub use builtin::WorkSummary;
 
+pub use asking::Asking;
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::Errands;
 pub use graph::too_many;
@@ -142,14 +143,10 @@ pub struct Gateway {
     pub publisher: Arc<Publisher>,
     /// The sessions, their accounts, and the notices for them.
     pub sessions: Arc<Sessions>,
-    /// Questions of servers, during calls that the page's user makes.
-    pub page_questions: Arc<OpenQuestions>,
     /// What undoes the setup that the page's user has made.
     pub setup_undo: Mutex<Option<SetupUndo>>,
-    /// Open questions and the approvals already given.
-    pub questions: Questions,
-    /// Approvals that wait for the user outside of the chat.
-    pub approvals: Arc<Approvals>,
+    /// Questions to the user.
+    pub asking: Arc<Asking>,
     /// What calls leave behind.
     pub observing: Arc<Observing>,
     /// What outlives a call.
@@ -168,10 +165,6 @@ pub struct Gateway {
     errands: Errands,
     /// Set once due records are handled.
     keeps_time: OnceLock<()>,
-    /// Its HTTP address, such as `http://127.0.0.1:8931`, once it serves HTTP.
-    http: OnceLock<String>,
-    /// The address of the live page without its token.
-    page: OnceLock<String>,
     /// Its name among the gateways of this user.
     pub id: Box<str>,
     /// How it serves its clients, once it does.
@@ -215,7 +208,8 @@ impl Gateway {
         let observing = Observing::new(&publisher, &store, clock.clone(), state.as_deref());
         let mail = Mail::new(records.clone(), outward.clone(), life.clone());
         let kept = KeptResults::new(store.clone(), jobs.clone(), selector);
-        let approvals = Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store));
+        let approvals = Approvals::new(records.clone(), clock.clone(), &in_store);
+        let asking = Asking::new(servers.clone(), Questions::new(cluster.clone()), approvals);
         let keeping =
             Keeping { kept, jobs, memory, records, store, cluster: cluster.clone(), clock, folder: state };
         let keeping = Arc::new(keeping);
@@ -223,8 +217,7 @@ impl Gateway {
             sessions: Arc::new(Sessions::new(servers.clone(), mail, cluster.clone())),
             servers,
             publisher,
-            questions: Questions::new(cluster.clone()),
-            approvals,
+            asking,
             observing,
             rates,
             guides: Guides::default(),
@@ -232,11 +225,8 @@ impl Gateway {
             parked,
             outward,
             errands: Errands::default(),
-            page_questions: Arc::default(),
             setup_undo: Mutex::default(),
             keeps_time: OnceLock::new(),
-            http: OnceLock::new(),
-            page: OnceLock::new(),
             keeping,
             id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
             serves: OnceLock::new(),
@@ -280,24 +270,6 @@ impl Gateway {
         if let Some(audit) = &self.observing.audit {
             audit.stop().await;
         }
-    }
-
-    /// Records its HTTP address, so that faults can name the live page, and questions the address for their answer.
-    pub fn serves_at(&self, address: &str, has_page: bool) {
-        let _ = self.http.set(address.into());
-        if has_page {
-            self.shows_page_at(address);
-        }
-    }
-
-    /// Records the address of the live page.
-    pub fn shows_page_at(&self, address: &str) {
-        let _ = self.page.set(format!("{address}/ui"));
-    }
-
-    /// Returns the address of the live page without its token, which no model may see.
-    fn page_address(&self) -> Option<&str> {
-        self.page.get().map(String::as_str)
     }
 }
 

@@ -188,13 +188,13 @@ impl Gateway {
             let written = Value::Object(params.clone());
             let by = Gate::of(&self.publisher, &caller.session).approve_by(&server);
             let asked = RequiredApproval { rule, written, own: Some(question), by };
-            match self.approve(caller, tool, &params, asked).await {
+            match self.asking.approve(caller, tool, &params, asked).await {
                 Ok(_) => {}
                 Err(PrepareError::Fault(fault)) => return Err(*fault),
                 Err(PrepareError::Asks(unasked)) => {
                     let (name, params) = (tool.full.to_string(), unasked.written.clone());
                     let held = CallRequest { name, params, ..CallRequest::default() };
-                    return Err(self.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held))));
+                    return Err(self.asking.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held))));
                 }
             }
             // The user may have taken minutes; the rules may have changed since.

@@ -230,7 +230,7 @@ impl Gateway {
 
     /// Returns the questions that clients have put and that wait for the user, oldest first.
     pub fn user_questions(&self) -> Vec<Value> {
-        self.questions.open_ones()
+        self.asking.questions.open_ones()
     }
 
     /// Answers a client's question. The client is told with its next answer, and when it asks again.
@@ -239,7 +239,7 @@ impl Gateway {
     ///
     /// `not_found` if the question is no longer open, `invalid_params` if the answer does not fit it.
     pub async fn answer_question(&self, token: &str, said: &Value) -> Result<SettledQuestion, Fault> {
-        let settled = self.questions.settle(token, said, |id| self.sessions.get(id)).await;
+        let settled = self.asking.questions.settle(token, said, |id| self.sessions.get(id)).await;
         settled.map_err(|why| match why {
             Some(why) => Fault::new(FaultCode::InvalidParams, why),
             None => Fault::new(FaultCode::NotFound, "This question is no longer open."),

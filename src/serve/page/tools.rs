@@ -129,7 +129,7 @@ struct UserCall {
 /// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
 pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map<String, Value>) -> Response {
     let session = Session::new(None);
-    let (asker, asking) = gateway.page_questions.channel(&session, full);
+    let (asker, asking) = gateway.asking.page_questions.channel(&session, full);
     let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
     let mut caller = gateway.sessions.caller(session, CLIENT);
     caller.asker = Some(asker);

@@ -110,12 +110,12 @@ impl Gateway {
                 false => gate.approve_by(tool.at()),
             };
             // In a run the user may answer later, and the call is prepared again.
-            if caller.run.is_none() && !self.was_rated(caller, &tool, &reading.params, by).await {
+            if caller.run.is_none() && !self.asking.was_rated(caller, &tool, &reading.params, by).await {
                 self.take_rate(caller, &tool).await?;
             }
             let own = builtin::question(self, caller, &tool, &reading.params).transpose()?;
             let asked = RequiredApproval { rule, written, own, by };
-            approver = Some(Box::pin(self.approve(caller, &tool, &reading.params, asked)).await?);
+            approver = Some(Box::pin(self.asking.approve(caller, &tool, &reading.params, asked)).await?);
             // The user may have taken minutes; the configuration and the tool may have changed since.
             gate = Gate::of(&self.publisher, &caller.session);
             still_the_same(&gate, &tool)?;

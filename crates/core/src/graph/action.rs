@@ -357,7 +357,7 @@ impl Gateway {
             async move {
                 let (count, is_least, shown) =
                     self.calls_of(common, call, values, asked.approval.tool()).await;
-                self.ask_in_run(caller, common.limit, asked.of_calls(count, is_least, &shown)).await
+                self.asking.ask_in_run(caller, common.limit, asked.of_calls(count, is_least, &shown)).await
             }
             .boxed()
         };
@@ -546,7 +546,7 @@ impl Gateway {
             None => None,
         };
         let paused = common.limit.map(super::Limit::pause);
-        let asked = self.questions.ask(common.asking, &arguments).await;
+        let asked = self.asking.questions.ask(common.asking, &arguments).await;
         drop(paused);
         Ok(match asked? {
             QuestionOutcome::Answer(answer) => ActionResult::answered(call, answer),

@@ -45,14 +45,14 @@ impl Gateway {
             && caller.forms().is_some()
         {
             // A model does not answer for a user who has forms.
-            let decided = self.decided_by_form(caller, grants, asked).await;
+            let decided = self.asking.decided_by_form(caller, grants, asked).await;
             let status = if grants.allows(asked) { "approved" } else { "denied" };
             let answer = if decided { json!({ "status": status }) } else { Value::Null };
             return Ok(Some((answer, Approver::Form)));
         }
         let token = Token::of(&record.id, parked.answered);
-        let Some(step) = parked.for_user(&token, self.asks_the_user_only()) else { return Ok(None) };
-        let (said, by) = self.step_answered(caller, &step).await?;
+        let Some(step) = parked.for_user(&token, self.asking.asks_the_user_only()) else { return Ok(None) };
+        let (said, by) = self.asking.step_answered(caller, &step).await?;
         // A denial answers any question.
         if said == json!({ "status": "denied" }) {
             return Ok(Some((said, by)));
