@@ -397,7 +397,7 @@ impl NonetServer {
         let caller = Caller { cancel: self.ended.clone(), ..caller };
         tokio::spawn(self.ended.clone().run_until_cancelled_owned(async move {
             for _ in 0..subscriptions::REFOLLOWS {
-                if let Ok(following) = server.gateway.follow_resource(&caller, &uri).await {
+                if let Ok(following) = server.gateway.calls.follow_resource(&caller, &uri).await {
                     return server.tell_of(uri, caller, following, way);
                 }
                 tokio::time::sleep(subscriptions::REFOLLOW).await;
@@ -559,7 +559,7 @@ impl NonetServer {
     async fn list_tools(&self, context: &RequestContext) -> Value {
         let constant = !meta::list_can_change(&Gate::of(&self.gateway.publisher, &self.session));
         if !constant {
-            self.gateway.first_lists(&self.session).await;
+            self.gateway.calls.first_lists(&self.session).await;
         }
         let tools =
             meta::listed_tools(&Gate::of(&self.gateway.publisher, &self.session), &self.who(context).limits);
@@ -580,7 +580,7 @@ impl NonetServer {
         cursor: Option<String>,
         context: &RequestContext,
     ) -> Result<Value, ErrorData> {
-        let page = self.gateway.prompts(&self.who(context), cursor.as_deref()).await?;
+        let page = self.gateway.calls.prompts(&self.who(context), cursor.as_deref()).await?;
         Ok(prompts_resources::list("prompts", page, context.is_stateless()))
     }
 
@@ -592,7 +592,7 @@ impl NonetServer {
         let (name, arguments) = (request.name, request.arguments.unwrap_or_default());
         let what = format!("prompts/get {name}");
         let get = |gateway: Arc<Gateway>, caller| async move {
-            gateway.get_prompt(&caller, &name, arguments).await
+            gateway.calls.get_prompt(&caller, &name, arguments).await
         };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, context, get).await? {
@@ -606,7 +606,7 @@ impl NonetServer {
         cursor: Option<String>,
         context: &RequestContext,
     ) -> Result<Value, ErrorData> {
-        let page = self.gateway.resources(&self.who(context), cursor.as_deref()).await?;
+        let page = self.gateway.calls.resources(&self.who(context), cursor.as_deref()).await?;
         Ok(prompts_resources::list("resources", page, context.is_stateless()))
     }
 
@@ -615,7 +615,7 @@ impl NonetServer {
         cursor: Option<String>,
         context: &RequestContext,
     ) -> Result<Value, ErrorData> {
-        let page = self.gateway.resource_templates(&self.who(context), cursor.as_deref()).await?;
+        let page = self.gateway.calls.resource_templates(&self.who(context), cursor.as_deref()).await?;
         Ok(prompts_resources::list("resourceTemplates", page, context.is_stateless()))
     }
 
@@ -626,7 +626,8 @@ impl NonetServer {
     ) -> Result<Reply, ErrorData> {
         let uri = request.uri;
         let what = format!("resources/read {uri}");
-        let read = |gateway: Arc<Gateway>, caller| async move { gateway.read_resource(&caller, &uri).await };
+        let read =
+            |gateway: Arc<Gateway>, caller| async move { gateway.calls.read_resource(&caller, &uri).await };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, context, read).await? {
             Ok(resource) => {
@@ -638,7 +639,7 @@ impl NonetServer {
 
     async fn subscribe(&self, uri: String, context: &RequestContext) -> Result<(), ErrorData> {
         let caller = self.asker(context);
-        let following = self.gateway.follow_resource(&caller, &uri).await?;
+        let following = self.gateway.calls.follow_resource(&caller, &uri).await?;
         self.tell_of(uri, caller, following, ClientWay::of(context.way.peer.clone()));
         Ok(())
     }
@@ -655,13 +656,13 @@ impl NonetServer {
     ) -> Result<Value, ErrorData> {
         let caller = self.asker(context);
         let _place = caller.account.call().map_err(refused)?;
-        let given = self.gateway.complete(&caller, request).await?;
+        let given = self.gateway.calls.complete(&caller, request).await?;
         prompts_resources::completion(given, context.is_stateless())
     }
 
     fn set_level(&self, level: LogLevel) {
         self.log_level.set(level);
-        self.gateway.want_log(self.session.id, level);
+        self.gateway.calls.want_log(self.session.id, level);
         self.session.has_changed();
     }
 

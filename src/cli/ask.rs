@@ -325,7 +325,7 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryComm
         _ => here.unlisted(),
     };
     here.connect(&first).await;
-    gateway.fresh_skills().await;
+    gateway.calls.fresh_skills().await;
     let mut started = first;
     let mut of: Option<Arc<str>> = None;
     if let Inquiry::Describe { name } | Inquiry::Call { name, .. } = &asked.inquiry {

@@ -427,7 +427,7 @@ async fn trust(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Response {
         wanted.iter().any(|wanted| Some(&*wanted.hash) == hash && wanted.name == one.name())
     };
     let seen: Vec<_> = waiting.into_iter().filter(is_wanted).map(|one| one.pin).collect();
-    match gateway.trust(seen).await {
+    match gateway.calls.trust(seen).await {
         Ok(trusted) => {
             tracing::info!(trusted, "definitions were trusted on the live page");
             gateway.observing.audit_event(

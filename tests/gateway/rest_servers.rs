@@ -774,7 +774,7 @@ async fn a_document_is_read_from_an_address_without_credentials_for_another_host
         waiting.difference
     );
     assert!(waiting.difference.contains("set `base_url` in [servers.shop]"), "{}", waiting.difference);
-    inside.gateway.trust(vec![waiting.pin]).await.expect("trusted");
+    inside.gateway.calls.trust(vec![waiting.pin]).await.expect("trusted");
     let order = inside.execute("shop.getOrder", json!({ "id": "7" })).await;
     assert_eq!(order["structuredContent"], json!({ "id": 7 }), "{order}");
     assert_eq!(service.seen("/orders/7")[0].header("authorization"), None);

@@ -18,13 +18,13 @@ use nonet_servers::catalog::{APPS, EntryKind, guide::is_named};
 use nonet_text::{
     fault::{Fault, FaultCode},
     name,
-    results::{CallResult, is_error, json_len, value_of},
+    results::{is_error, value_of},
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Gateway, Observing,
+    Calls, Gateway, Observing,
     call::{
         CallInFlight, CallParams, CallPlan, ClientWait, EndedCall, Unready, in_text, text_result,
         waits_for_user,
@@ -32,7 +32,6 @@ use super::{
     graph::{ActionResult, OpenQuestion, RunLog},
     interrupt::Interrupt,
     questions::{ApprovalRequest, HeldCall},
-    run,
 };
 use crate::gate::{Gate, may_not_be_used};
 use nonet_state::{faults::error_of, grants::RunApproval, session::Caller};
@@ -313,7 +312,7 @@ impl Gateway {
         app: AppRun,
         tool: &str,
     ) -> Result<Value, Interrupt> {
-        let (gate, tool) = self.find_tool(caller, tool).await?;
+        let (gate, tool) = self.calls.find_tool(caller, tool).await?;
         if tool.kind == EntryKind::App {
             let inner = AppArguments::new(tool.name.to_string(), app.input)
                 .handed_out(app.handing, Some(app.timeout));
@@ -330,7 +329,7 @@ impl Gateway {
         };
         // Checked before an approval is consumed.
         let background = app.handing.background;
-        let admission = Some(self.admit(caller, background)?);
+        let admission = Some(self.calls.admit(caller, background)?);
         let full = tool.full.clone();
         let asks = |asked: ApprovalRequest, _| {
             if app.waiting.is_some() {
@@ -343,7 +342,7 @@ impl Gateway {
         };
         let (params, found) = (CallParams::Literal(&input), Some(Ok((gate, tool))));
         let mut plan = CallPlan { begun: None, name: &full, found, params, select: None, asks: &asks };
-        let prepared = match (self.ready(caller, &mut plan).await, app.waiting.clone()) {
+        let prepared = match (self.calls.ready(caller, &mut plan).await, app.waiting.clone()) {
             (Err(Unready::Open(asked)), Some(waiting)) => return Ok(waiting.put(*asked)),
             (prepared, _) => prepared.map_err(Unready::fault)?,
         };
@@ -353,7 +352,7 @@ impl Gateway {
         let wait = ClientWait { timeout, background, admission, label, is_verbatim: true };
         let (id, handing) = (app.id, app.handing);
         let answer =
-            async move |gateway: Arc<Self>, own: Caller, mut ended: EndedCall, went_on: Arc<AtomicBool>| {
+            async move |calls: Arc<Calls>, own: Caller, mut ended: EndedCall, went_on: Arc<AtomicBool>| {
                 if ended.made.result.is_error() {
                     return ended.made.result;
                 }
@@ -366,25 +365,9 @@ impl Gateway {
                     items: Map::new(),
                     skipped: Vec::new(),
                 };
-                gateway.hand_out(&own, answer.into_result(), &handing, &went_on).await
+                calls.hand_out(&own, answer.into_result(), handing.select.as_deref(), &went_on).await
             };
-        Ok(self.run_for_client(caller, begun, prepared, wait, answer).await?.into_tree().await)
-    }
-
-    /// Returns the answer of an app, filtered and within the budget.
-    async fn hand_out(
-        &self,
-        caller: &Caller,
-        answer: Value,
-        handing: &AnswerMode,
-        went_on: &AtomicBool,
-    ) -> CallResult {
-        let size = json_len(&answer);
-        let (answer, _, note) = self.filtered(caller, answer.into(), size, handing.select.as_deref()).await;
-        if let Some(note) = note {
-            caller.session.notify(json!({ "kind": "select_note", "message": note }));
-        }
-        run::handed_out(&self.keeping.kept, caller, answer, went_on).await
+        Ok(self.calls.run_for_client(caller, begun, prepared, wait, answer).await?.into_tree().await)
     }
 
     /// Refuses an app that a rule denies to the caller, or that is nested in itself or too deeply. The configuration is

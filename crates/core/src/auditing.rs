@@ -13,8 +13,7 @@ use nonet_text::{
 use serde_json::{Map, Value, json};
 
 use super::{WorldChanges, call::CallInFlight};
-use crate::gate::Gate;
-use crate::observing::Observing;
+use crate::{gate::Gate, observing::Observing};
 use nonet_state::{known_secrets::secret_values, session::Caller, world::Connections};
 
 /// The longest name of a tool or client in a line, in characters.

@@ -33,13 +33,16 @@ pub(crate) use self::{
     send::CallOutcome,
 };
 use super::{
-    AppArguments, Gateway,
+    AppArguments,
     apps::AnswerMode,
     interrupt::Interrupt,
     questions::{ApprovalRequest, HeldCall},
+    run::handed_out,
 };
-use crate::gate::Gate;
-use crate::gate::with_the_near_call;
+use crate::{
+    calls::Calls,
+    gate::{Gate, with_the_near_call},
+};
 use nonet_state::{faults::wrong_filter, mailbox::clean_all, session::Caller};
 
 /// Nonet's own tools whose results are a server's.
@@ -65,7 +68,7 @@ pub struct CallRequest {
     pub verbatim: bool,
 }
 
-impl Gateway {
+impl Calls {
     /// Makes a call. Returns the server's `CallToolResult`, or the handle of a call that continues in the
     /// background.
     pub async fn execute(
@@ -120,11 +123,11 @@ impl Gateway {
         let refused = verbatim.then(|| Arc::new(OnceLock::new()));
         let refusal = refused.clone();
         let answer =
-            async move |gateway: Arc<Self>, own: Caller, mut ended: EndedCall, went_on: Arc<AtomicBool>| {
+            async move |calls: Arc<Self>, own: Caller, mut ended: EndedCall, went_on: Arc<AtomicBool>| {
                 if let (Some(error), Some(refusal)) = (ended.made.refusal.take(), refusal) {
                     let _ = refusal.set(error);
                 }
-                gateway.answer(&own, ended, verbatim, &went_on).await
+                calls.answer(&own, ended, verbatim, &went_on).await
             };
         let result = self.run_for_client(caller, begun, prepared, wait, answer).await?;
         match refused.as_ref().and_then(|refused| refused.get()) {
@@ -175,6 +178,22 @@ impl Gateway {
         result
     }
 
+    /// Returns the answer of an app, filtered and within the budget.
+    pub(crate) async fn hand_out(
+        &self,
+        caller: &Caller,
+        answer: Value,
+        select: Option<&str>,
+        went_on: &AtomicBool,
+    ) -> CallResult {
+        let size = json_len(&answer);
+        let (answer, _, note) = self.filtered(caller, answer.into(), size, select).await;
+        if let Some(note) = note {
+            caller.session.notify(json!({ "kind": "select_note", "message": note }));
+        }
+        handed_out(&self.keeping.kept, caller, answer, went_on).await
+    }
+
     /// Reserves a place in the quotas for new work, before any of the work is done.
     pub(super) fn admit(&self, caller: &Caller, launch: bool) -> Result<Admission, Fault> {
         if !caller.is_admitted {
@@ -196,7 +215,9 @@ impl Gateway {
             input => input,
         };
         let arguments = AppArguments::new(tool.name.to_string(), arguments);
-        self.call_app(caller, arguments.handed_out(AnswerMode { background, select }, timeout)).await
+        self.gateway()?
+            .call_app(caller, arguments.handed_out(AnswerMode { background, select }, timeout))
+            .await
     }
 
     /// Refuses a filter that cannot be used, before anything is called.

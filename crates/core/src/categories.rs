@@ -56,7 +56,7 @@ const STEM: usize = 4;
 impl Gateway {
     /// Implements the `list_categories` meta-tool.
     pub async fn list_categories(&self, caller: &Caller) -> Value {
-        self.fresh_skills().await;
+        self.calls.fresh_skills().await;
         let mut categories = Gate::of(&self.publisher, &caller.session).categories();
         self.add_work(caller, &mut categories).await;
         categories

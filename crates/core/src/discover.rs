@@ -146,7 +146,7 @@ impl Gateway {
         let span = caller.meta_span("search_tools");
         self.publisher.searchable().await;
         self.publisher.index_early(&self.servers.config());
-        self.fresh_skills().await;
+        self.calls.fresh_skills().await;
         let gate = Gate::of(&self.publisher, &caller.session);
         let snapshot = &gate.snapshot;
         let view = gate.view();
@@ -227,7 +227,7 @@ impl Gateway {
 
     /// Answers a search without words: the categories, or all tools that pass the filters.
     async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
-        self.fresh_skills().await;
+        self.calls.fresh_skills().await;
         let gate = Gate::of(&self.publisher, &caller.session);
         let of_kind = || arguments.kind.and_then(EntryKind::category).map(String::from);
         let category = arguments.category.clone().or_else(of_kind);
@@ -247,7 +247,7 @@ impl Gateway {
 
     /// Implements the `browse_category` meta-tool.
     pub async fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
-        self.fresh_skills().await;
+        self.calls.fresh_skills().await;
         Gate::of(&self.publisher, &caller.session).browse_with_instructions(arguments, &|_| true)
     }
 
@@ -319,11 +319,15 @@ impl Gateway {
         }
         if !many {
             let name = names.first().map_or("", String::as_str);
-            return self.find_tool(caller, name).await.map(|(gate, tool)| self.whole(caller, &gate, &tool));
+            return self
+                .calls
+                .find_tool(caller, name)
+                .await
+                .map(|(gate, tool)| self.whole(caller, &gate, &tool));
         }
         let mut tools = Vec::new();
         for name in names {
-            tools.push(match self.find_tool(caller, name).await {
+            tools.push(match self.calls.find_tool(caller, name).await {
                 Ok((gate, tool)) => self.whole(caller, &gate, &tool),
                 Err(fault) => {
                     let mut entry = fault.to_value();
@@ -386,7 +390,7 @@ impl Gateway {
             put("warning", json!(format!("the schema cannot be used to check params: {broken}")));
         }
         put("state", json!(gate.state_of(tool).unwrap_or("ready")));
-        put("change", json!(self.told_change(tool)));
+        put("change", json!(self.calls.told_change(tool)));
         // Skills and apps are left out, because their own meta-tools also run them and only calls of tools are counted.
         // A session's own server is left out, because nothing about it is kept and its name may have been another
         // server's.

@@ -282,7 +282,7 @@ impl Gateway {
     pub(super) async fn errand_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
         let until = Instant::now() + START_LIMIT;
         loop {
-            match self.find_tool(caller, name).await {
+            match self.calls.find_tool(caller, name).await {
                 Err(fault)
                     if fault.code == FaultCode::ServerStarting
                         && Instant::now() < until
@@ -333,7 +333,7 @@ impl Gateway {
             };
             Ok((place, (**server == *GATEWAY).then_some(OWN_LIMIT), caller.cancel.clone()))
         };
-        let ended = self.run(caller, &begun, &mut plan, turn).await.map_err(Unready::fault)?;
+        let ended = self.calls.run(caller, &begun, &mut plan, turn).await.map_err(Unready::fault)?;
         let EndedCall { made, repaired, .. } = ended;
         Ok((ErrandResult { result: made.result.into_tree().await, repaired }, made.outcome))
     }
@@ -345,7 +345,7 @@ impl Gateway {
         found: (Gate, Arc<Tool>),
         params: Value,
     ) -> Result<PreparedCall, Fault> {
-        match self.prepare_tool(caller, found, params, None).await {
+        match self.calls.prepare_tool(caller, found, params, None).await {
             Ok(prepared) => Ok(prepared),
             Err(PrepareError::Fault(fault)) => Err(*fault),
             Err(PrepareError::Asks(asked)) => Err(nobody_to_ask(&asked)),

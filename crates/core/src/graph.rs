@@ -147,7 +147,7 @@ impl RunState<'_> {
 }
 
 /// The calls of a schedule.
-trait Calls<'a> {
+trait ScheduledCalls<'a> {
     /// Starts a call.
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult>;
 
@@ -162,7 +162,7 @@ trait Calls<'a> {
 /// no further call starts.
 async fn drive<'a>(
     mut schedule: Schedule<'_>,
-    calls: &mut (impl Calls<'a> + Send),
+    calls: &mut (impl ScheduledCalls<'a> + Send),
     stop: impl Future<Output = ()> + Send,
     halt: &CancellationToken,
 ) -> Option<usize> {
@@ -239,7 +239,7 @@ impl RunCalls<'_> {
     }
 }
 
-impl<'a> Calls<'a> for RunCalls<'a> {
+impl<'a> ScheduledCalls<'a> for RunCalls<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
         let (gateway, common, values) = (self.gateway, self.common, self.values.clone());
         Box::pin(async move {
@@ -348,7 +348,7 @@ impl Gateway {
         arguments: ParallelArguments,
     ) -> Result<Value, Interrupt> {
         let plan = Arc::new(plan_of(&arguments)?);
-        let admission = self.admit(caller, false)?;
+        let admission = self.calls.admit(caller, false)?;
         self.check_actions(caller, &plan).await?;
         let named = plan.calls().iter().flat_map(|call| [&call.params].into_iter().chain(&call.for_each));
         let uses = template::references(named).map_err(|error| kept::unread_template(&error))?;

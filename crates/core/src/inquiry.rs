@@ -79,13 +79,13 @@ impl Gateway {
                 Ok(answer)
             }
             Inquiry::Tools => {
-                self.fresh_skills().await;
+                self.calls.fresh_skills().await;
                 Ok(self.all_tools(&caller))
             }
             Inquiry::Describe { name } => self.describe(&caller, &[name], false).await,
             Inquiry::Call { name, params, select } => {
                 let request = CallRequest { name, params, select, ..CallRequest::default() };
-                match self.execute(&caller, request).await {
+                match self.calls.execute(&caller, request).await {
                     Ok(mut result) => {
                         // Nothing here was in the store, so nothing has to be removed from it.
                         drop(caller.session.mailbox.attach(&mut result, Vec::new()));

@@ -13,6 +13,7 @@ mod asking;
 mod auditing;
 mod builtin;
 pub mod call;
+mod calls;
 mod categories;
 mod discover;
 mod errands;
@@ -85,6 +86,7 @@ use apps::parked::ParkedFlows;
 pub use builtin::WorkSummary;
 
 pub use asking::Asking;
+pub use calls::Calls;
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::Errands;
 pub use graph::too_many;
@@ -151,10 +153,8 @@ pub struct Gateway {
     pub observing: Arc<Observing>,
     /// What outlives a call.
     pub keeping: Arc<Keeping>,
-    /// The rates of calls.
-    rates: ArcSwap<Rates>,
-    /// Skills and apps in the catalogue.
-    guides: Guides,
+    /// Calls: of tools, skills, prompts and resources.
+    pub calls: Arc<Calls>,
     /// The texts of servers.toml: in use, refused, accepted.
     texts: Texts,
     /// Workflows that wait for their user's answer.
@@ -213,14 +213,24 @@ impl Gateway {
         let keeping =
             Keeping { kept, jobs, memory, records, store, cluster: cluster.clone(), clock, folder: state };
         let keeping = Arc::new(keeping);
-        Arc::new(Self {
-            sessions: Arc::new(Sessions::new(servers.clone(), mail, cluster.clone())),
+        let sessions = Arc::new(Sessions::new(servers.clone(), mail, cluster));
+        Arc::new_cyclic(|gateway| Self {
+            calls: Arc::new(Calls {
+                servers: servers.clone(),
+                publisher: publisher.clone(),
+                sessions: sessions.clone(),
+                keeping: keeping.clone(),
+                observing: observing.clone(),
+                asking: asking.clone(),
+                rates,
+                guides: Guides::default(),
+                gateway: gateway.clone(),
+            }),
+            sessions,
             servers,
             publisher,
             asking,
             observing,
-            rates,
-            guides: Guides::default(),
             texts: Texts::default(),
             parked,
             outward,

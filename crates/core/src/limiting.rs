@@ -11,11 +11,10 @@ use nonet_servers::{
 use nonet_text::fault::{Fault, FaultCode};
 use serde_json::json;
 
-use super::Gateway;
-use crate::gate::Gate;
+use crate::{calls::Calls, gate::Gate};
 use nonet_state::session::Caller;
 
-impl Gateway {
+impl Calls {
     /// Counts a call of a server's tool against every rate that applies.
     pub(super) async fn take_rate(&self, caller: &Caller, tool: &Tool) -> Result<(), Fault> {
         if !tool.is_of_server() {

@@ -18,12 +18,11 @@ use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Gateway,
     call::{CallRequest, PrepareError},
     inspect::ContentInTransit,
     questions::HeldCall,
 };
-use crate::gate::Gate;
+use crate::{calls::Calls, gate::Gate};
 use nonet_state::{grants::RequiredApproval, links, mail::Follower, session::Caller};
 
 /// How much of a URI is shown, in characters.
@@ -66,7 +65,7 @@ pub struct ListPage {
     pub next: Option<String>,
 }
 
-impl Gateway {
+impl Calls {
     /// Waits a moment for the lists of servers that start for the first time, unless `found` is already true.
     async fn listed(&self, caller: &Caller, found: impl Fn(&PromptsResources) -> bool) {
         self.publisher.listed().await;

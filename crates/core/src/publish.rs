@@ -42,14 +42,14 @@ impl Gateway {
         let world = self.servers.world();
         tokio::join!(publisher.read_lists(&mut known, &world), publisher.open_pins());
         let (_, of_pins) = publisher.check_lists(&mut known, &world).await;
-        self.guides.list(&mut known, &world.config);
+        self.calls.guides.list(&mut known, &world.config);
         let mut generation = 1;
         // The handshake waits only for the lists; the first search also waits for the folders of skills.
         let (mut words, ()) = tokio::join!(
             publisher.publish_words(&known, world.clone(), generation),
-            self.guides.read(&world.config.gateway.skills, Duration::MAX)
+            self.calls.guides.read(&world.config.gateway.skills, Duration::MAX)
         );
-        if self.guides.is_behind() && self.guides.list(&mut known, &world.config) {
+        if self.calls.guides.is_behind() && self.calls.guides.list(&mut known, &world.config) {
             generation += 1;
             words = publisher.publish_words(&known, world.clone(), generation).await.or(words);
         }
@@ -132,7 +132,7 @@ impl Gateway {
                         };
                         known.insert(GATEWAY.into(), KnownList::of_all(own));
                         publisher.read_lists(&mut known, &world).await;
-                        self.guides.read(&world.config.gateway.skills, Duration::MAX).await;
+                        self.calls.guides.read(&world.config.gateway.skills, Duration::MAX).await;
                         changed = true;
                     }
                     ServerUpdate::Barrier(waiting) => barriers.push(waiting),
@@ -142,14 +142,14 @@ impl Gateway {
             let (differs, of_pins) = publisher.check_lists(&mut known, &self.servers.world()).await;
             changed |= differs;
             differences = self.notices_of_differences(&mut news, of_pins);
-            if changed || self.guides.is_behind() {
+            if changed || self.calls.guides.is_behind() {
                 // All lists use the same world, so that prompts of a server that has ended are not listed as skills.
                 world = self.servers.world();
                 known.retain(|server, known| {
                     known.session.is_none()
                         || world.connections.get(server).is_some_and(|one| known.is_of(one))
                 });
-                changed |= self.guides.list(&mut known, &world.config);
+                changed |= self.calls.guides.list(&mut known, &world.config);
             }
         }
     }

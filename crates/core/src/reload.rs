@@ -123,7 +123,7 @@ impl Gateway {
     pub async fn reload(self: &Arc<Self>, config: Config) -> WorldChanges {
         let updates = self.publisher.updates();
         self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
-        self.rates.store(Arc::new(Rates::new(&config, &self.rates.load())));
+        self.calls.rates.store(Arc::new(Rates::new(&config, &self.calls.rates.load())));
         let digest = config.digest.clone();
         self.observing.hide_from_audit(&config);
         let keeps_calls = config.gateway.keep_calls;

@@ -31,8 +31,7 @@ use super::{
     errands::{ErrandError, FAR_BACK_MS, SMALL, bounded, failure, not_kept, unattended},
     interrupt::Interrupt,
 };
-use crate::apps;
-use crate::gate::Gate;
+use crate::{apps, gate::Gate};
 use nonet_state::session::Caller;
 
 /// How many schedules and reminders one owner may have.

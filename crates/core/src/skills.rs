@@ -20,8 +20,11 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, call::text_result, inspect::ContentInTransit, interrupt::Interrupt};
-use crate::gate::{Gate, may_not_be_used};
+use super::{call::text_result, inspect::ContentInTransit, interrupt::Interrupt};
+use crate::{
+    calls::Calls,
+    gate::{Gate, may_not_be_used},
+};
 use nonet_state::session::Caller;
 
 /// How many skills a list shows.
@@ -140,7 +143,7 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
     local.chain(prompts).filter(|skill| gate.kept_from(EntryKind::Skill, &skill.name).is_none()).collect()
 }
 
-impl Gateway {
+impl Calls {
     /// Implements the `use_skill` meta-tool.
     pub async fn use_skill(
         self: &Arc<Self>,

@@ -272,7 +272,7 @@ impl Gateway {
             failures,
             outcomes: self.observing.metrics.outcomes(),
             tasks_running: self.keeping.jobs.running(),
-            rates: self.rates.load().shown(profile, token, |server| gate.sees(server)),
+            rates: self.calls.rates.load().shown(profile, token, |server| gate.sees(server)),
             // The location of the file is only for callers that may see everything.
             audit: self.observing.audit_status().filter(|_| profile.is_none()),
             cluster: self.keeping.store.shared().filter(|_| profile.is_none()),

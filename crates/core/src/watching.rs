@@ -460,7 +460,7 @@ impl Gateway {
         let linked =
             blocks.filter_map(|block| block.get("uri").or_else(|| block.get("resource")?.get("uri")));
         let uris = watch.params.values().chain(linked).filter_map(Value::as_str);
-        let follows = |uri: &&str| match self.resource(caller, uri) {
+        let follows = |uri: &&str| match self.calls.resource(caller, uri) {
             Ok((server, _)) => {
                 let is_its = server == tool.server || &*tool.server == GATEWAY;
                 let connection =

@@ -94,7 +94,7 @@ pub async fn call(
         None => {
             let params = Value::Object(arguments);
             let request = CallRequest { name: name.into(), params, verbatim, ..CallRequest::default() };
-            gateway.execute(caller, request).await
+            gateway.calls.execute(caller, request).await
         }
     };
     let (owner, budget) = (caller.owner(), caller.limits.max_result_bytes);

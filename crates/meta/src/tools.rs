@@ -168,7 +168,7 @@ fn execute_tool() -> Definition {
                     select: wanted.select,
                     verbatim: false,
                 };
-                call.gateway.execute(call.caller, request).await
+                call.gateway.calls.execute(call.caller, request).await
             }
             .boxed()
         },
@@ -291,7 +291,7 @@ fn use_skill() -> Definition {
         run: |call| {
             async move {
                 call.take_beside("command", "arguments");
-                Ok(call.gateway.use_skill(call.caller, call.read()?).await?.into())
+                Ok(call.gateway.calls.use_skill(call.caller, call.read()?).await?.into())
             }
             .boxed()
         },

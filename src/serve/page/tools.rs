@@ -144,7 +144,7 @@ pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map
     let began = Instant::now();
     loop {
         let request = CallRequest { name: full.into(), params: json!(params), ..CallRequest::default() };
-        let ended = gateway.execute(&caller, request).await;
+        let ended = gateway.calls.execute(&caller, request).await;
         let told = match ended {
             Ok(result) => {
                 let failed = result.is_error();

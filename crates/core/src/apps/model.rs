@@ -135,7 +135,7 @@ impl Gateway {
             AnswerSource::Client(_) => &Caller { limits: unhurried(caller), ..caller.clone() },
             AnswerSource::Endpoint(_) => caller,
         };
-        let admission = self.admit(caller, app.handing.background)?;
+        let admission = self.calls.admit(caller, app.handing.background)?;
         let (run, sink) = Run::of_caller(format!("app {}", app.id), caller);
         let cancel = run.cancel.clone();
         // A separate token, because running out of time is not a cancellation by the user.
@@ -192,7 +192,7 @@ impl Gateway {
                 Err(fault) => conversation.failed(fault).to_result(),
             };
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            gateway.hand_out(&client, answer, &app.handing, &went_on).await
+            gateway.calls.hand_out(&client, answer, app.handing.select.as_deref(), &went_on).await
         };
         Ok(run.wait(&self.keeping.jobs, waits, work.boxed()).await?.into_tree().await)
     }
@@ -362,7 +362,7 @@ impl Conversation<'_> {
         let made = match self.is_direct {
             true => {
                 let request = CallRequest { name: call.name.clone(), params, ..CallRequest::default() };
-                match self.gateway.execute(self.caller, request).await {
+                match self.gateway.calls.execute(self.caller, request).await {
                     Ok(result) => Ok(result.into_tree().await),
                     Err(interrupt) => Err(interrupt),
                 }

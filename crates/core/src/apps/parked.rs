@@ -389,7 +389,7 @@ impl Gateway {
         }
         match self.asking.questions.ask_user(caller, arguments).await? {
             AskOutcome::Answer(answer) => Ok(text_result(answer.to_string()).into()),
-            AskOutcome::Run(HeldCall::Tool(request)) => self.execute(caller, *request).await,
+            AskOutcome::Run(HeldCall::Tool(request)) => self.calls.execute(caller, *request).await,
             AskOutcome::Run(HeldCall::App(app)) => Ok(self.call_app(caller, *app).await?.into()),
         }
     }

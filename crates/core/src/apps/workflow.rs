@@ -135,7 +135,7 @@ impl Gateway {
     ) -> Result<Value, Interrupt> {
         let flow = Flow::new(app, steps, output)?;
         self.check_steps(caller, &flow).await?;
-        let admission = self.admit(caller, flow.handing.background)?;
+        let admission = self.calls.admit(caller, flow.handing.background)?;
         self.run_workflow(caller, flow, admission).await
     }
 
@@ -238,7 +238,7 @@ impl Gateway {
                 }
             };
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            gateway.hand_out(&own, answer, &flow.handing, &went_on).await
+            gateway.calls.hand_out(&own, answer, flow.handing.select.as_deref(), &went_on).await
         };
         Ok(run.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }
@@ -254,7 +254,7 @@ impl Gateway {
         match call.kind {
             CallKind::Tool if call.filter.is_some() => {}
             CallKind::Tool => {
-                let (_, tool) = self.find_tool(caller, &call.name).await?;
+                let (_, tool) = self.calls.find_tool(caller, &call.name).await?;
                 if call.retry.is_some() && !tool.is_repeatable() {
                     return Err(wrong(format!(
                         "`retry` is only for tools that are safe to call again, and the server does not \

@@ -120,7 +120,7 @@ async fn launch(
     let request = CallRequest { name, params, background: true, ..CallRequest::default() };
     // Nobody waits for a launch, so nobody can be asked during the call.
     let caller = Caller { unasked: true, as_task: TaskMode::Never, ..caller.clone() };
-    match gateway.execute(&caller, request).await {
+    match gateway.calls.execute(&caller, request).await {
         Ok(result) => Ok(result.into_tree().await),
         Err(Interrupt::Fault(fault)) => Err(*fault),
         // This caller accepts no tasks, and the request is not verbatim.

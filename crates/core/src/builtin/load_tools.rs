@@ -35,7 +35,7 @@ pub(super) const TOOL: OwnTool = OwnTool {
     ]),
     run: |gateway, caller, params| {
         async move {
-            gateway.fresh_skills().await;
+            gateway.calls.fresh_skills().await;
             load(&Gate::of(&gateway.publisher, &caller.session), caller, read(params)?)
         }
         .boxed()

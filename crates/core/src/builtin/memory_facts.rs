@@ -12,8 +12,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::gate::Gate;
-use crate::{Gateway, call::text_result};
+use crate::{Gateway, call::text_result, gate::Gate};
 use nonet_state::session::Caller;
 
 /// The longest fact and the longest tag, in characters.

@@ -10,8 +10,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::Gateway;
-use crate::gate::Gate;
+use crate::{Gateway, gate::Gate};
 use nonet_state::session::Caller;
 
 pub(super) const TOOL: OwnTool = OwnTool {
@@ -42,7 +41,7 @@ async fn as_result(gateway: &Gateway, caller: &Caller, uri: &str) -> Result<Valu
     let Some(tool) = gate.catalog().get(&name) else {
         return Err(Fault::new(FaultCode::UnknownTool, format!("There is no tool `{name}`.")));
     };
-    let mut resource = gateway.read_resource_or_ask(caller, uri, tool).await?;
+    let mut resource = gateway.calls.read_resource_or_ask(caller, uri, tool).await?;
     let contents = match resource.get_mut("contents").map(Value::take) {
         Some(Value::Array(contents)) => contents,
         _ => Vec::new(),

@@ -23,7 +23,8 @@ use nonet_text::{
 use serde_json::{Map, Value, json};
 
 use crate::{
-    Gateway, builtin,
+    builtin,
+    calls::Calls,
     gate::{Gate, always_asks},
     graph::TemplateValues,
     questions::ApprovalRequest,
@@ -63,7 +64,7 @@ impl From<Fault> for PrepareError {
     }
 }
 
-impl Gateway {
+impl Calls {
     /// Does everything for a resolved tool before the server call. `written` are the params as received; `filled` are the
     /// same params with kept results and other actions' results inserted, if there are any.
     pub(crate) async fn prepare_tool(
@@ -113,7 +114,7 @@ impl Gateway {
             if caller.run.is_none() && !self.asking.was_rated(caller, &tool, &reading.params, by).await {
                 self.take_rate(caller, &tool).await?;
             }
-            let own = builtin::question(self, caller, &tool, &reading.params).transpose()?;
+            let own = builtin::question(&*self.gateway()?, caller, &tool, &reading.params).transpose()?;
             let asked = RequiredApproval { rule, written, own, by };
             approver = Some(Box::pin(self.asking.approve(caller, &tool, &reading.params, asked)).await?);
             // The user may have taken minutes; the configuration and the tool may have changed since.

@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{CallOutcome, PrepareError, PreparedCall, send::Sending};
 use crate::{
-    Gateway,
     builtin::fetch_result,
+    calls::Calls,
     gate::{Gate, with_the_near_call},
     graph::TemplateValues,
     interrupt::Interrupt,
@@ -100,7 +100,7 @@ pub(crate) struct CallInFlight {
 }
 
 impl CallInFlight {
-    /// Begins work that may become a call now. Work that certainly is a call begins with [`Gateway::begin`].
+    /// Begins work that may become a call now. Work that certainly is a call begins with [`Observing::begin`].
     pub(crate) fn new(caller: &Caller, params: &Value) -> Self {
         Self::keeping(caller, params, 0)
     }
@@ -143,7 +143,7 @@ pub(crate) struct EndedCall {
     pub beside: Option<Value>,
 }
 
-impl Gateway {
+impl Calls {
     /// Makes a call, and returns its whole result. `turn` waits until the call may be sent, and returns what the call
     /// occupies until it has ended, its limit, and what cancels it.
     pub(crate) async fn run<P>(
@@ -184,10 +184,10 @@ impl Gateway {
         // The request's token ends with its answer, which may be a handle; background work uses the job's token.
         let own = Caller { cancel: run.cancel.clone(), is_admitted, ..caller.clone() };
         let sending = Sending { timeout, cancel: run.cancel.clone(), progress, is_verbatim };
-        let (gateway, went_on) = (self.clone(), run.went_on.clone());
+        let (calls, went_on) = (self.clone(), run.went_on.clone());
         let work = async move {
-            let ended = gateway.send(&own, prepared, &begun, sending).await;
-            answer(gateway, own, ended, went_on).await
+            let ended = calls.send(&own, prepared, &begun, sending).await;
+            answer(calls, own, ended, went_on).await
         };
         run.wait(&self.keeping.jobs, caller, work.boxed()).await
     }

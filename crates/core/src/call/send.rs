@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::PreparedCall;
-use crate::{Gateway, inspect::ContentInTransit};
+use crate::{calls::Calls, inspect::ContentInTransit};
 
 /// How long a call waits for a server that is starting or reconnecting.
 const READY_WAIT: Duration = Duration::from_secs(20);
@@ -81,7 +81,7 @@ impl FailedCall {
     }
 }
 
-impl Gateway {
+impl Calls {
     /// Calls the tool and always returns a `CallToolResult`. `call` is the parent span of the request to the
     /// server.
     pub(super) async fn invoke(
@@ -120,7 +120,8 @@ impl Gateway {
         if is_own {
             let caller = &Caller { cancel: sending.cancel, ..caller.clone() };
             let limit = sending.timeout.unwrap_or(Duration::MAX);
-            let answer = tokio::time::timeout(limit, self.own_tool(caller, &tool.name, prepared.params))
+            let work = async { self.gateway()?.own_tool(caller, &tool.name, prepared.params).await };
+            let answer = tokio::time::timeout(limit, work)
                 .await
                 .unwrap_or_else(|_| Err(call_fault(&tool, CallError::TimedOut(limit))));
             return self.made(caller, &tool, own(answer), Duration::ZERO);

@@ -206,7 +206,8 @@ impl Gateway {
         // A kept result has been filtered where it was read.
         if one.succeeded() && call.select.is_some() && !one.is_filtered {
             let result = Arc::unwrap_or_clone(one.result).into();
-            let (result, _, note) = self.filtered(common.caller, result, 0, call.select.as_deref()).await;
+            let (result, _, note) =
+                self.calls.filtered(common.caller, result, 0, call.select.as_deref()).await;
             one.result = Arc::new(result.into_tree().await);
             one.repaired.extend(note);
         }
@@ -264,7 +265,7 @@ impl Gateway {
         let params = &common.plan.calls()[at].params;
         let mut over = seen(common, at, filter, values);
         if !params.is_null() {
-            over["input"] = self.filled(common.caller, params, values).await?.value;
+            over["input"] = self.calls.filled(common.caller, params, values).await?.value;
         }
         let owner = common.caller.owner();
         let said = self.keeping.kept.compute(&owner, filter, over.to_string());
@@ -375,7 +376,7 @@ impl Gateway {
             let left = |limit: Duration| limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
             Ok((place, limit.map(left), cancel))
         };
-        match self.run(caller, &begun, &mut plan, turn).await {
+        match self.calls.run(caller, &begun, &mut plan, turn).await {
             Ok(EndedCall { tool, made, repaired, is_filtered, .. }) => {
                 let one = ActionResult::of(tool.full.to_string(), made.result.into_tree().await);
                 ActionResult { repaired, calls: 1, is_filtered, ..one }
@@ -440,7 +441,7 @@ impl Gateway {
             }
             // Only the values of the call that asks are known.
             let filled = async |json: &Value, values: &TemplateValues| match call.id == asking.id {
-                true => self.filled(common.caller, json, values).await.ok().map(|filled| filled.value),
+                true => self.calls.filled(common.caller, json, values).await.ok().map(|filled| filled.value),
                 false => None,
             };
             let items = match &call.for_each {
@@ -485,7 +486,7 @@ impl Gateway {
         cancel: CancellationToken,
         log: Option<RunLog>,
     ) -> Result<ActionResult, Fault> {
-        let filled = self.filled(common.caller, &call.params, values).await?;
+        let filled = self.calls.filled(common.caller, &call.params, values).await?;
         let config = self.servers.config();
         let app = config.apps.get(id);
         let (input, notes) = match app.and_then(|app| app.input_schema.clone()) {
@@ -537,7 +538,7 @@ impl Gateway {
         call: &PlannedCall,
         values: &TemplateValues,
     ) -> Result<ActionResult, Fault> {
-        let filled = self.filled(common.caller, &call.params, values).await?;
+        let filled = self.calls.filled(common.caller, &call.params, values).await?;
         let (filled, _) = in_text(AskArguments::texts(), filled);
         let arguments = AskArguments::of_step(&call.id, filled, call.timeout_ms)?;
         // Of several questions of a run, one is asked at a time.

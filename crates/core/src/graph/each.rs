@@ -21,10 +21,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ActionResult, Calls, MAX_ACTIONS, RunLog, RunState, TemplateValues, drive, lane, report::is_zero,
+    ActionResult, MAX_ACTIONS, RunLog, RunState, ScheduledCalls, TemplateValues, drive, lane, report::is_zero,
 };
-use crate::Gateway;
-use crate::gate::Gate;
+use crate::{Gateway, gate::Gate};
 use nonet_state::faults::{error_of, why};
 
 /// The maximum size of the values of all items together, in bytes.
@@ -88,7 +87,7 @@ impl Gateway {
         mut values: TemplateValues,
     ) -> Result<ActionResult, Fault> {
         let call = &common.plan.calls()[at];
-        let items = match self.filled(common.caller, list, &values).await?.value {
+        let items = match self.calls.filled(common.caller, list, &values).await?.value {
             Value::Array(items) => items,
             other => {
                 let message = format!(
@@ -182,7 +181,7 @@ impl Gateway {
     }
 }
 
-impl<'a> Calls<'a> for Items<'a> {
+impl<'a> ScheduledCalls<'a> for Items<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
         let (gateway, common, call, stop) = (self.gateway, self.common, self.call, self.stop.clone());
         let mut values = self.values.clone();

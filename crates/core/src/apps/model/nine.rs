@@ -117,7 +117,7 @@ pub(super) async fn call(
 ) -> Result<Value, Interrupt> {
     let Some(meant) = meta_tool(name) else {
         let request = CallRequest { name: name.into(), params: given, ..CallRequest::default() };
-        return Ok(gateway.execute(caller, request).await?.into_tree().await);
+        return Ok(gateway.calls.execute(caller, request).await?.into_tree().await);
     };
     let Some((_, _, properties, required)) = table().into_iter().find(|(name, ..)| *name == meant) else {
         let message = format!("`{meant}` is not for apps. Use the tools that you were given.");
@@ -135,7 +135,7 @@ pub(super) async fn call(
             let ToolCall { name, params, timeout_ms, select } = read(&schema, meant, given)?;
             let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
             let request = CallRequest { name, params, timeout, select, ..CallRequest::default() };
-            return Ok(gateway.execute(caller, request).await?.into_tree().await);
+            return Ok(gateway.calls.execute(caller, request).await?.into_tree().await);
         }
         "browse_category" => gate.browse(&read(&schema, meant, given)?)?,
         "run_parallel" => return gateway.run_parallel(caller, read(&schema, meant, given)?).await,

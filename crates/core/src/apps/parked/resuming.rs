@@ -78,7 +78,7 @@ impl Gateway {
         let now = Token::of(&record.id, parked.answered);
         let is_of_now = Token::read(token).answered == parked.answered;
         // Checked before the answer is accepted.
-        let admission = self.admit(caller, false)?;
+        let admission = self.calls.admit(caller, false)?;
         let grants = RunGrants::new(!caller.unasked, &parked.grants);
         let known = match is_of_now || parked.answer.is_some() {
             true => self.known_answer(caller, &record, &parked, &grants).await?,
