@@ -301,7 +301,7 @@ async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Search
         explain: true,
         ..SearchArguments::default()
     };
-    match gateway.search(&Caller::default(), arguments).await {
+    match gateway.find.search(&Caller::default(), arguments).await {
         Ok(found) => answer(StatusCode::OK, &found),
         Err(fault) => answer(StatusCode::BAD_REQUEST, &fault.to_value()),
     }

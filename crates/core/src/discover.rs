@@ -16,8 +16,9 @@ use nonet_text::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, give_way, learn};
+use super::{give_way, learn};
 use crate::{
+    find::Find,
     gate::Gate,
     ties::{TieBreak, Ties},
 };
@@ -135,7 +136,7 @@ fn lift(priority: f32) -> f32 {
     PRIORITY_STEP * priority * priority.abs()
 }
 
-impl Gateway {
+impl Find {
     /// Implements the `search_tools` meta-tool.
     pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
         let query = arguments.query.trim();

@@ -71,7 +71,7 @@ impl Gateway {
                     explain,
                     ..SearchArguments::default()
                 };
-                let mut answer = self.search(&caller, arguments).await?;
+                let mut answer = self.find.search(&caller, arguments).await?;
                 // A person asked for this number, so none are dropped.
                 if let Some(results) = answer.get_mut("results").and_then(Value::as_array_mut) {
                     results.truncate(limit);
@@ -82,7 +82,7 @@ impl Gateway {
                 self.calls.fresh_skills().await;
                 Ok(self.all_tools(&caller))
             }
-            Inquiry::Describe { name } => self.describe(&caller, &[name], false).await,
+            Inquiry::Describe { name } => self.find.describe(&caller, &[name], false).await,
             Inquiry::Call { name, params, select } => {
                 let request = CallRequest { name, params, select, ..CallRequest::default() };
                 match self.calls.execute(&caller, request).await {

@@ -17,6 +17,7 @@ mod calls;
 mod categories;
 mod discover;
 mod errands;
+mod find;
 mod gate;
 mod give_way;
 mod graph;
@@ -89,6 +90,7 @@ pub use asking::Asking;
 pub use calls::Calls;
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::Errands;
+pub use find::Find;
 pub use graph::too_many;
 pub use graph::{MAX_ACTIONS, ParallelArguments};
 use guides::Guides;
@@ -155,6 +157,8 @@ pub struct Gateway {
     pub keeping: Arc<Keeping>,
     /// Calls: of tools, skills, prompts and resources.
     pub calls: Arc<Calls>,
+    /// Finds tools, categories and memories.
+    pub find: Arc<Find>,
     /// The texts of servers.toml: in use, refused, accepted.
     texts: Texts,
     /// Workflows that wait for their user's answer.
@@ -214,8 +218,8 @@ impl Gateway {
             Keeping { kept, jobs, memory, records, store, cluster: cluster.clone(), clock, folder: state };
         let keeping = Arc::new(keeping);
         let sessions = Arc::new(Sessions::new(servers.clone(), mail, cluster));
-        Arc::new_cyclic(|gateway| Self {
-            calls: Arc::new(Calls {
+        Arc::new_cyclic(|gateway| {
+            let calls = Arc::new(Calls {
                 servers: servers.clone(),
                 publisher: publisher.clone(),
                 sessions: sessions.clone(),
@@ -225,21 +229,33 @@ impl Gateway {
                 rates,
                 guides: Guides::default(),
                 gateway: gateway.clone(),
-            }),
-            sessions,
-            servers,
-            publisher,
-            asking,
-            observing,
-            texts: Texts::default(),
-            parked,
-            outward,
-            errands: Errands::default(),
-            setup_undo: Mutex::default(),
-            keeps_time: OnceLock::new(),
-            keeping,
-            id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
-            serves: OnceLock::new(),
+            });
+            let find = Arc::new(Find {
+                servers: servers.clone(),
+                publisher: publisher.clone(),
+                keeping: keeping.clone(),
+                observing: observing.clone(),
+                calls: calls.clone(),
+            });
+            //PARTS
+            Self {
+                calls,
+                find,
+                sessions,
+                servers,
+                publisher,
+                asking,
+                observing,
+                texts: Texts::default(),
+                parked,
+                outward,
+                errands: Errands::default(),
+                setup_undo: Mutex::default(),
+                keeps_time: OnceLock::new(),
+                keeping,
+                id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
+                serves: OnceLock::new(),
+            }
         })
     }
 

@@ -7,15 +7,14 @@ use nonet_config::Policy;
 use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
 use serde_json::{Value, json};
 
-use super::Gateway;
-use crate::gate::Gate;
+use crate::{find::Find, gate::Gate};
 use nonet_state::session::Caller;
 
 /// How many tools one list shows, and how much of a description the summary reads.
 const TOOLS_AT_ONCE: usize = 100;
 const LONGEST: usize = 400;
 
-impl Gateway {
+impl Find {
     /// Returns the tools of a server from position `from` on whose names or descriptions contain all `words`; `None` if
     /// no such server has listed tools.
     pub async fn tools_of(&self, server: &str, words: &str, from: usize) -> Option<Value> {

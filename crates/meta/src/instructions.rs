@@ -27,8 +27,8 @@ pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     // Concurrently, so that the handshake waits only for the slower one.
     let (_, work, facts) = tokio::join!(
         timeout(READ_WAIT, gateway.publisher.listed()),
-        timeout(READ_WAIT, gateway.at_work(caller)),
-        timeout(READ_WAIT, gateway.count_facts(caller))
+        timeout(READ_WAIT, gateway.find.at_work(caller)),
+        timeout(READ_WAIT, gateway.find.count_facts(caller))
     );
     let work = work.ok().flatten();
     let gate = Gate::of(&gateway.publisher, &caller.session);

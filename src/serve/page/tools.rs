@@ -58,14 +58,14 @@ async fn list(
     Path(name): Path<String>,
     Query(wanted): Query<ListRequest>,
 ) -> Response {
-    match gateway.tools_of(&name, &wanted.q, wanted.from).await {
+    match gateway.find.tools_of(&name, &wanted.q, wanted.from).await {
         Some(tools) => answer(StatusCode::OK, &tools),
         None => wrong(StatusCode::NOT_FOUND, format!("no server `{name}` has listed tools")),
     }
 }
 
 async fn card(State(gateway): State<Arc<Gateway>>, Path(full): Path<String>) -> Response {
-    match gateway.tool_card(&full).await {
+    match gateway.find.tool_card(&full).await {
         Some(card) => answer(StatusCode::OK, &card),
         None => wrong(StatusCode::NOT_FOUND, format!("there is no tool `{full}`")),
     }
@@ -86,7 +86,7 @@ async fn set_policy(
 ) -> Result<Response, Response> {
     let PolicyRequest { policy } = read(&body)?;
     let unset = || wrong(StatusCode::NOT_FOUND, format!("no server in servers.toml has the tool `{full}`"));
-    let (server, tool) = gateway.tool_in_config(&full).ok_or_else(unset)?;
+    let (server, tool) = gateway.find.tool_in_config(&full).ok_or_else(unset)?;
     let file = editable(&gateway)?;
     let named = server.clone();
     let edited = blocking(move || {

@@ -12,7 +12,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::{Gateway, call::text_result, gate::Gate};
+use crate::{Gateway, call::text_result, find::Find, gate::Gate};
 use nonet_state::session::Caller;
 
 /// The longest fact and the longest tag, in characters.
@@ -171,7 +171,7 @@ async fn recall(gateway: &Gateway, caller: &Caller, arguments: RecallArguments) 
     Ok(text_result(answer.to_string()))
 }
 
-impl Gateway {
+impl Find {
     /// Counts the facts that a caller can recall.
     pub async fn count_facts(&self, caller: &Caller) -> usize {
         match self.can_recall(caller) {

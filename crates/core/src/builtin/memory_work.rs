@@ -17,7 +17,7 @@ use super::{
     memory_facts::{MaskedSecrets, full, store_fault},
     read,
 };
-use crate::{Gate, Gateway, call::text_result};
+use crate::{Gate, Gateway, call::text_result, find::Find};
 use nonet_state::session::Caller;
 
 /// The longest goal, subject, description and note, in characters.
@@ -236,7 +236,7 @@ impl Gate {
     }
 }
 
-impl Gateway {
+impl Find {
     /// Returns the goal and the open tasks of a caller, if the caller's profile shows the tools for them.
     pub async fn at_work(&self, caller: &Caller) -> Option<WorkSummary> {
         let gate = Gate::of(&self.publisher, &caller.session);

@@ -126,10 +126,10 @@ pub(super) async fn call(
     let schema = Schema::of_tool(meant, schema(properties, required));
     let gate = Gate::of(&gateway.publisher, &caller.session);
     let answer = match meant {
-        "search_tools" => gateway.search(caller, read(&schema, meant, given)?).await?,
+        "search_tools" => gateway.find.search(caller, read(&schema, meant, given)?).await?,
         "get_tool" => {
             let NamedTool { name } = read(&schema, meant, given)?;
-            gateway.describe(caller, &[name], false).await?
+            gateway.find.describe(caller, &[name], false).await?
         }
         "execute_tool" => {
             let ToolCall { name, params, timeout_ms, select } = read(&schema, meant, given)?;
