@@ -44,7 +44,7 @@ pub use http::{HttpOptions, ServeAddress, serve_http};
 pub use neighbours::{Neighbours, SilentGateway};
 use nonet_base::{json::set_member, text};
 use nonet_config::{ClientLimits, Config, KnownToken};
-use nonet_core::{FollowedResource, Gateway, ServeMode};
+use nonet_core::{FollowedResource, Gate, Gateway, ServeMode};
 use nonet_meta::{self as meta, MetaAnswer};
 use nonet_parts::{
     quotas::{Account, QuotaExceeded},
@@ -122,7 +122,7 @@ pub async fn serve_lines(
     writer: impl AsyncWrite + Unpin + Send + 'static,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let limits = gateway.config().limits.messages();
+    let limits = gateway.servers.config().limits.messages();
     let lines = LineReader::new(reader, limits.of_client.bytes);
     gateway.ends_with_client();
     gateway.recall();
@@ -162,7 +162,7 @@ fn connect_soon(gateway: &Arc<Gateway>) {
 fn connect_recalled(gateway: &Arc<Gateway>) {
     let gateway = gateway.clone();
     tokio::spawn(async move {
-        let _ = tokio::time::timeout(RECALL_LIMIT, gateway.searchable()).await;
+        let _ = tokio::time::timeout(RECALL_LIMIT, gateway.publisher.searchable()).await;
         gateway.connect();
         gateway.keep_time();
     });
@@ -221,8 +221,8 @@ impl NonetServer {
     ) -> Self {
         let http = strangers.is_some();
         let session = match strangers {
-            None => gateway.open_session(profile),
-            Some(strangers) => gateway.open_session_of(profile, strangers),
+            None => gateway.sessions.open(profile),
+            Some(strangers) => gateway.sessions.open_under(profile, strangers),
         };
         if !http {
             gateway.greet(&session);
@@ -292,7 +292,7 @@ impl NonetServer {
     /// Returns the name of a client, as it may be shown, and its limits. The last ones are cached, because there is nearly always
     /// one client and one configuration.
     fn known_client(&self, told: &str) -> (Arc<str>, ClientLimits) {
-        let config = self.gateway.config();
+        let config = self.gateway.servers.config();
         let mut known = self.client.lock();
         if let Some(known) = &*known
             && *known.told == *told
@@ -397,7 +397,7 @@ impl NonetServer {
         let caller = Caller { cancel: self.ended.clone(), ..caller };
         tokio::spawn(self.ended.clone().run_until_cancelled_owned(async move {
             for _ in 0..subscriptions::REFOLLOWS {
-                if let Ok(following) = server.gateway.follow_resource(&caller, &uri).await {
+                if let Ok(following) = server.gateway.calls.follow_resource(&caller, &uri).await {
                     return server.tell_of(uri, caller, following, way);
                 }
                 tokio::time::sleep(subscriptions::REFOLLOW).await;
@@ -492,7 +492,7 @@ impl NonetServer {
 
     fn config(&self) -> ServerConfig {
         // Includes the capabilities of servers that are not ready yet, whose lists are announced later.
-        let tools = match meta::list_can_change(&self.gateway.gate(&self.session)) {
+        let tools = match meta::list_can_change(&Gate::of(&self.gateway.publisher, &self.session)) {
             true => json!({ "listChanged": true }),
             false => json!({}),
         };
@@ -534,7 +534,7 @@ impl NonetServer {
         let mut info = request;
         info.protocol_version = agreed.clone();
         context.way.peer.set_info(info);
-        let caller = self.gateway.caller(self.session.clone(), &client);
+        let caller = self.gateway.sessions.caller(self.session.clone(), &client);
         let caller = Caller { lasting: true, local: !self.http, ..caller };
         // Over HTTP, a stateless client has a session per request, and would get the notice with every answer.
         if self.http && context.beside.get::<GoesOn>().is_none() {
@@ -557,14 +557,15 @@ impl NonetServer {
     }
 
     async fn list_tools(&self, context: &RequestContext) -> Value {
-        let constant = !meta::list_can_change(&self.gateway.gate(&self.session));
+        let constant = !meta::list_can_change(&Gate::of(&self.gateway.publisher, &self.session));
         if !constant {
-            self.gateway.first_lists(&self.session).await;
+            self.gateway.calls.first_lists(&self.session).await;
         }
-        let tools = meta::listed_tools(&self.gateway.gate(&self.session), &self.who(context).limits);
+        let tools =
+            meta::listed_tools(&Gate::of(&self.gateway.publisher, &self.session), &self.who(context).limits);
         let mut list = json!({ "tools": tools });
         if !context.is_stateless() && self.session.reads_first_list() {
-            self.gateway.metrics.listed(json_len(&list["tools"]));
+            self.gateway.observing.metrics.listed(json_len(&list["tools"]));
         }
         if context.is_stateless() {
             list["resultType"] = json!("complete");
@@ -579,7 +580,7 @@ impl NonetServer {
         cursor: Option<String>,
         context: &RequestContext,
     ) -> Result<Value, ErrorData> {
-        let page = self.gateway.prompts(&self.who(context), cursor.as_deref()).await?;
+        let page = self.gateway.calls.prompts(&self.who(context), cursor.as_deref()).await?;
         Ok(prompts_resources::list("prompts", page, context.is_stateless()))
     }
 
@@ -591,7 +592,7 @@ impl NonetServer {
         let (name, arguments) = (request.name, request.arguments.unwrap_or_default());
         let what = format!("prompts/get {name}");
         let get = |gateway: Arc<Gateway>, caller| async move {
-            gateway.get_prompt(&caller, &name, arguments).await
+            gateway.calls.get_prompt(&caller, &name, arguments).await
         };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, context, get).await? {
@@ -605,7 +606,7 @@ impl NonetServer {
         cursor: Option<String>,
         context: &RequestContext,
     ) -> Result<Value, ErrorData> {
-        let page = self.gateway.resources(&self.who(context), cursor.as_deref()).await?;
+        let page = self.gateway.calls.resources(&self.who(context), cursor.as_deref()).await?;
         Ok(prompts_resources::list("resources", page, context.is_stateless()))
     }
 
@@ -614,7 +615,7 @@ impl NonetServer {
         cursor: Option<String>,
         context: &RequestContext,
     ) -> Result<Value, ErrorData> {
-        let page = self.gateway.resource_templates(&self.who(context), cursor.as_deref()).await?;
+        let page = self.gateway.calls.resource_templates(&self.who(context), cursor.as_deref()).await?;
         Ok(prompts_resources::list("resourceTemplates", page, context.is_stateless()))
     }
 
@@ -625,7 +626,8 @@ impl NonetServer {
     ) -> Result<Reply, ErrorData> {
         let uri = request.uri;
         let what = format!("resources/read {uri}");
-        let read = |gateway: Arc<Gateway>, caller| async move { gateway.read_resource(&caller, &uri).await };
+        let read =
+            |gateway: Arc<Gateway>, caller| async move { gateway.calls.read_resource(&caller, &uri).await };
         let given = (request.request_state.as_deref(), request.input_responses.as_ref());
         Ok(match self.pass(what, given, context, read).await? {
             Ok(resource) => {
@@ -637,7 +639,7 @@ impl NonetServer {
 
     async fn subscribe(&self, uri: String, context: &RequestContext) -> Result<(), ErrorData> {
         let caller = self.asker(context);
-        let following = self.gateway.follow_resource(&caller, &uri).await?;
+        let following = self.gateway.calls.follow_resource(&caller, &uri).await?;
         self.tell_of(uri, caller, following, ClientWay::of(context.way.peer.clone()));
         Ok(())
     }
@@ -654,13 +656,13 @@ impl NonetServer {
     ) -> Result<Value, ErrorData> {
         let caller = self.asker(context);
         let _place = caller.account.call().map_err(refused)?;
-        let given = self.gateway.complete(&caller, request).await?;
+        let given = self.gateway.calls.complete(&caller, request).await?;
         prompts_resources::completion(given, context.is_stateless())
     }
 
     fn set_level(&self, level: LogLevel) {
         self.log_level.set(level);
-        self.gateway.want_log(self.session.id, level);
+        self.gateway.calls.want_log(self.session.id, level);
         self.session.has_changed();
     }
 
@@ -672,7 +674,7 @@ impl NonetServer {
         let mut lists = AnnouncedLists::new(self);
         // In tasks that do not hold the session, because the session ends with this handler.
         let ended = self.ended.clone();
-        let (mut notices, level) = (self.gateway.follow_notices(&self.session), self.log_level.clone());
+        let (mut notices, level) = (self.gateway.sessions.mail.follow(&self.session), self.log_level.clone());
         let way = ClientWay::of(peer.clone());
         let to = way.clone();
         tokio::spawn(ended.clone().run_until_cancelled_owned(async move {

@@ -273,9 +273,10 @@ async fn start(loaded: LoadedConfig, name: &str, dry_run: bool) -> Result<TrialR
         () = here.connect(std::slice::from_ref(&server)) => Ok(()),
         code = stopped() => Err(code),
     };
-    let state = gateway.connections().get(name).map(|connection| connection.state());
+    let state = gateway.servers.connections().get(name).map(|connection| connection.state());
     let started = started.map(|()| {
-        let listed = || gateway.snapshot().catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
+        let listed =
+            || gateway.publisher.snapshot().catalog.servers().get(name).map_or(0, |entry| entry.tools.len());
         TrialResult::of(state.unwrap_or(ConnectionState::Stopped), listed)
     });
     tokio::select! {

@@ -299,14 +299,14 @@ async fn inquire_on(
 async fn here(loaded: LoadedConfig, profile: Option<String>, asked: &InquiryCommand) -> anyhow::Result<u8> {
     let gateway = super::gateway(loaded, matches!(asked.inquiry, Inquiry::Search { .. }));
     gateway.ends_with_client();
-    let caller = gateway.caller(gateway.open_session(profile), CLIENT);
+    let caller = gateway.sessions.caller(gateway.sessions.open(profile), CLIENT);
     let caller = Caller { local: true, ..caller };
     let code = tokio::select! {
         code = answer_here(&gateway, caller, asked) => code,
         code = stopped() => Ok(code),
     };
     // No server was started, so none has to be stopped.
-    if gateway.connections().values().all(|connection| connection.is_held()) {
+    if gateway.servers.connections().values().all(|connection| connection.is_held()) {
         return code;
     }
     // A second Ctrl-C does not wait for slow servers; the guard ends them.
@@ -325,7 +325,7 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryComm
         _ => here.unlisted(),
     };
     here.connect(&first).await;
-    gateway.fresh_skills().await;
+    gateway.calls.fresh_skills().await;
     let mut started = first;
     let mut of: Option<Arc<str>> = None;
     if let Inquiry::Describe { name } | Inquiry::Call { name, .. } = &asked.inquiry {
@@ -355,19 +355,19 @@ async fn answer_here(gateway: &Arc<Gateway>, caller: Caller, asked: &InquiryComm
     }
     if let Inquiry::Search { .. } = asked.inquiry {
         show::indexing(gateway, INDEX_LIMIT).await;
-        gateway.recalled().await;
+        gateway.observing.recalled().await;
     }
     let ask = async |inquiry: Inquiry| {
         let answer = gateway.inquire(caller.clone(), inquiry).await;
         Ok(answer.map_err(|fault| show::fault_value(&fault)))
     };
-    let file = gateway.config().file.clone();
+    let file = gateway.servers.config().file.clone();
     let mut answer = match asked.ask(ask, QuestionDesk::Here(gateway, &file)).await {
         Ok(answer) => answer,
         Err(other) => return told(other, asked.json),
     };
     if answer.as_ref().is_err_and(|fault| fault["code"] == "unknown_tool") {
-        let config = gateway.config();
+        let config = gateway.servers.config();
         tell_left_out(&config.left_out.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>());
     }
     if let Ok(answer) = &mut answer {

@@ -70,12 +70,12 @@ pub(super) async fn run(
     let disabled = loaded.config.servers.iter().filter(|(_, server)| !server.enabled);
     let disabled: Vec<String> = disabled.map(|(name, _)| name.to_string()).collect();
     let gateway = gateway(loaded, true);
-    let config = gateway.config();
+    let config = gateway.servers.config();
     let (launchers, started) = tokio::join!(launchers::versions(&config), show::all_started(&gateway));
     if let Err(code) = started {
         return Ok(code);
     }
-    let embedder = match gateway.embedder() {
+    let embedder = match gateway.publisher.embedder() {
         Some(embedder) => embedder
             .ready()
             .await
@@ -124,12 +124,16 @@ pub(super) async fn run(
         launchers,
         embedder,
         status,
-        failed: gateway.connections().values().any(|c| !matches!(c.state(), ConnectionState::Ready { .. })),
-        tools: gateway.snapshot().of_servers().count(),
+        failed: gateway
+            .servers
+            .connections()
+            .values()
+            .any(|c| !matches!(c.state(), ConnectionState::Ready { .. })),
+        tools: gateway.publisher.snapshot().of_servers().count(),
         definitions: meta::saving(&gateway),
         warnings,
         documents: documents(&gateway),
-        reach: gateway.reach().await,
+        reach: gateway.servers.reach().await,
         unmatched: gateway.unmatched(),
     };
     gateway.stop().await;
@@ -294,7 +298,7 @@ impl Report {
 
 /// Returns the import reports of REST services' documents.
 fn documents(gateway: &Gateway) -> BTreeMap<Arc<str>, DocumentReport> {
-    let connections = gateway.connections();
+    let connections = gateway.servers.connections();
     let reports =
         connections.iter().map(|(server, connection)| Some((server.clone(), connection.document()?)));
     reports.flatten().collect()
@@ -399,11 +403,11 @@ fn audit_warning(status: &Value) -> Option<Warning> {
 /// Returns the running replicas, each with whether its configuration differs from the checked one; the error of Redis; or
 /// none without a cluster.
 async fn replicas(gateway: &Gateway) -> Option<Result<Vec<Value>, String>> {
-    let cluster = gateway.cluster.as_ref()?.replicas();
+    let cluster = gateway.keeping.cluster.as_ref()?.replicas();
     if let Err(error) = cluster.look().await {
         return Some(Err(error.to_string()));
     }
-    let digest = gateway.config().digest.clone();
+    let digest = gateway.servers.config().digest.clone();
     let all = cluster.known();
     let shown = all.iter().map(|replica| {
         json!({
@@ -450,7 +454,7 @@ fn cluster_warnings(replicas: &Result<Vec<Value>, String>) -> Vec<Warning> {
 
 /// Returns the warnings about the tools of every server.
 fn warnings(gateway: &Gateway) -> Vec<Warning> {
-    let snapshot = gateway.snapshot();
+    let snapshot = gateway.publisher.snapshot();
     let mut all = Vec::new();
     for (server, entry) in snapshot.catalog.servers().iter().filter(|(name, _)| !RESERVED.contains(&&***name))
     {
@@ -479,7 +483,7 @@ fn warnings(gateway: &Gateway) -> Vec<Warning> {
             "have no description, so search knows only their names",
             which(&|tool| tool.description.is_empty()),
         );
-        let command = shell::nonet(&format!("trust {}", shell::word(server)), &gateway.config().file);
+        let command = shell::nonet(&format!("trust {}", shell::word(server)), &gateway.servers.config().file);
         for (effect, what) in [(OnChange::Hold, "are held back"), (OnChange::Deny, "are hidden")] {
             let is_kept = |tool: &Tool| tool.change.as_ref().is_some_and(|change| change.effect == effect);
             let what = format!("{what} by `on_change` until you trust their definitions (`{command}`)");

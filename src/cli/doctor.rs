@@ -62,7 +62,7 @@ impl OfferMode {
 
 /// Finds what can be fixed.
 pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow::Result<Vec<Offer>> {
-    let config = gateway.config();
+    let config = gateway.servers.config();
     let mut offers = launchers(&config);
     let mut unset: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for fault in faults {
@@ -76,7 +76,7 @@ pub(super) async fn offers(gateway: &Gateway, faults: &[ConfigFault]) -> anyhow:
     if !plain.is_empty() {
         offers.push(Offer::PlainSecrets { keys: plain });
     }
-    for (server, connection) in gateway.connections().iter() {
+    for (server, connection) in gateway.servers.connections().iter() {
         if let ConnectionState::Down { error, .. } = connection.state() {
             let missing = show::missing_variables(&error).into_iter();
             offers.extend(missing.map(|variable| Offer::Missing { server: server.to_string(), variable }));

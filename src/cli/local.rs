@@ -21,7 +21,7 @@ pub(super) struct LocalGateway<'a> {
 impl LocalGateway<'_> {
     /// Loads the last lists and starts these servers; the other servers are held.
     pub(super) async fn connect(&self, servers: &[Arc<str>]) {
-        for (name, connection) in self.gateway.connections().iter() {
+        for (name, connection) in self.gateway.servers.connections().iter() {
             if !servers.contains(name) {
                 connection.hold();
             }
@@ -33,7 +33,7 @@ impl LocalGateway<'_> {
     /// Starts these servers too.
     pub(super) async fn start(&self, servers: &[Arc<str>]) {
         for server in servers {
-            if let Some(connection) = self.gateway.connections().get(server) {
+            if let Some(connection) = self.gateway.servers.connections().get(server) {
                 connection.release();
             }
         }
@@ -43,15 +43,15 @@ impl LocalGateway<'_> {
     /// Waits until these servers are ready or have failed, and until their lists are published.
     async fn settle(&self, servers: &[Arc<str>]) {
         if servers.is_empty() {
-            return self.gateway.recalled_lists().await;
+            return self.gateway.publisher.listed().await;
         }
-        let connections = self.gateway.connections();
+        let connections = self.gateway.servers.connections();
         let settings = servers.iter().filter_map(|server| Some(connections.get(server)?.settings()));
         // A person has more patience than a model: a first start may download.
         let slowest = settings.map(|settings| settings.start_timeout).max().unwrap_or_default();
         show::starting(self.gateway, servers, slowest).await;
         servers.iter().for_each(|server| self.gateway.note_failure(server));
-        self.gateway.published().await;
+        self.gateway.publisher.published().await;
     }
 
     /// Whether the list of a server is missing or expired.

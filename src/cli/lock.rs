@@ -54,6 +54,7 @@ pub(super) async fn run(loaded: LoadedConfig, args: &LockArgs) -> anyhow::Result
     show::missing(&gateway, &servers, false);
     let is_ready = |name: &str| {
         gateway
+            .servers
             .connections()
             .get(name)
             .is_some_and(|one| matches!(one.state(), ConnectionState::Ready { .. }))

@@ -28,7 +28,7 @@ pub(super) async fn run(
         return connect::to_shared(&file, profile, by_trust).await;
     }
     let gateway = gateway(loaded, true);
-    if let Some(cluster) = &gateway.cluster {
+    if let Some(cluster) = &gateway.keeping.cluster {
         log::of_replica(cluster.replicas().name());
     }
     watch(&gateway, &file, by_trust);

@@ -114,8 +114,8 @@ pub(super) fn bar(what: &'static str) -> ProgressBar {
 /// the user interrupts it.
 pub(super) async fn all_started(gateway: &Arc<Gateway>) -> Result<Vec<Arc<str>>, u8> {
     gateway.connect();
-    let servers: Vec<Arc<str>> = gateway.connections().keys().cloned().collect();
-    let config = gateway.config();
+    let servers: Vec<Arc<str>> = gateway.servers.connections().keys().cloned().collect();
+    let config = gateway.servers.config();
     let limit = config.servers.values().map(|server| server.start_timeout).max().unwrap_or_default();
     tokio::select! {
         () = starting(gateway, &servers, limit) => {}
@@ -124,7 +124,7 @@ pub(super) async fn all_started(gateway: &Arc<Gateway>) -> Result<Vec<Arc<str>>,
             return Err(code);
         }
     }
-    gateway.published().await;
+    gateway.publisher.published().await;
     Ok(servers)
 }
 
@@ -132,7 +132,7 @@ pub(super) async fn all_started(gateway: &Arc<Gateway>) -> Result<Vec<Arc<str>>,
 pub(super) async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit: Duration) {
     let left = || {
         let settled = |name: &&Arc<str>| {
-            let state = gateway.connections().get(*name).map(|connection| connection.state());
+            let state = gateway.servers.connections().get(*name).map(|connection| connection.state());
             // A held server is `Stopped` until its start begins.
             state.is_none_or(|state| state.settled() && !matches!(state, ConnectionState::Stopped))
         };
@@ -164,7 +164,8 @@ pub(super) async fn starting(gateway: &Arc<Gateway>, servers: &[Arc<str>], limit
 
 /// Prints the missing ones among these servers on stderr, one per line.
 pub(super) fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
-    for (name, connection) in gateway.connections().iter().filter(|(name, _)| servers.contains(name)) {
+    for (name, connection) in gateway.servers.connections().iter().filter(|(name, _)| servers.contains(name))
+    {
         match connection.state() {
             ConnectionState::AuthRequired { remedy: Remedy::Login(login), .. } => {
                 complain(format_args!("`{name}` requires sign-in: run `{login}`"));
@@ -180,7 +181,7 @@ pub(super) fn missing(gateway: &Gateway, servers: &[Arc<str>], verbose: bool) {
 
 /// Waits until the tools are indexed by meaning, with a progress bar.
 pub(super) async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
-    let mut progress = gateway.indexing();
+    let mut progress = gateway.publisher.indexing();
     let watch = async {
         tokio::time::sleep(SILENCE).await;
         let bar = bar("indexing tools");
@@ -201,7 +202,7 @@ pub(super) async fn indexing(gateway: &Arc<Gateway>, limit: Duration) {
         }
     };
     tokio::select! {
-        () = gateway.indexed(limit) => {}
+        () = gateway.publisher.indexed(limit) => {}
         () = watch => {}
     }
 }

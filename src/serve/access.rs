@@ -69,7 +69,7 @@ pub(super) struct Entrance {
 
 impl Entrance {
     pub(super) fn new(gateway: &Gateway) -> Self {
-        Self { owner: gateway.state.as_deref().map(OwnerToken::of) }
+        Self { owner: gateway.keeping.folder.as_deref().map(OwnerToken::of) }
     }
 
     /// Returns the token of this machine's user.

@@ -46,9 +46,9 @@ impl NonetServer {
         };
         let answer = match (answer, at_once) {
             // A client that wants a task gets one, even if the call has already ended.
-            (MetaAnswer::Result(result), Some(task)) => {
-                MetaAnswer::Task(ended_job(&self.gateway.jobs, &task.caller, &task.tool, result).await)
-            }
+            (MetaAnswer::Result(result), Some(task)) => MetaAnswer::Task(
+                ended_job(&self.gateway.keeping.jobs, &task.caller, &task.tool, result).await,
+            ),
             (answer, _) => answer,
         };
         Ok(match answer {

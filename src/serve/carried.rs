@@ -195,7 +195,7 @@ impl CarriedSessions {
     ) {
         if let Some(level) = record.log_level {
             server.log_level.set(level);
-            server.gateway.want_log(server.session.id, level);
+            server.gateway.calls.want_log(server.session.id, level);
         }
         server.session.carry_on(record.session);
         let written = AtomicU64::new(server.session.changes());

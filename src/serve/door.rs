@@ -8,7 +8,7 @@ use std::{
 use axum::response::Response;
 use dashmap::DashMap;
 use http::{Method, StatusCode, header::RETRY_AFTER, request::Parts};
-use nonet_core::Gateway;
+use nonet_core::{Gate, Gateway};
 use nonet_meta as meta;
 use nonet_parts::quotas::{Account, QuotaExceeded, RETRY_SESSION};
 use nonet_peer::{
@@ -68,13 +68,13 @@ impl Door {
         profile: Option<String>,
         ending: &CancellationToken,
     ) -> Arc<Self> {
-        let cluster = gateway.cluster.as_ref();
+        let cluster = gateway.keeping.cluster.as_ref();
         let carried = cluster.map(|cluster| CarriedSessions::new(cluster.clone(), profile.clone()));
         let door = Arc::new(Self {
             parkings: ParkedRequests::new(cluster),
             sessions: DashMap::new(),
             unused: UnusedSessions::default(),
-            strangers: gateway.account_of_strangers(profile.as_deref()),
+            strangers: gateway.sessions.account_of_strangers(profile.as_deref()),
             carried,
             restoring: DashMap::new(),
             end: ending.child_token(),
@@ -190,7 +190,7 @@ impl Door {
 
     /// Returns the schema of a tool whose params are repeated in headers.
     fn repeated_params(&self, tool: &str, server: &NonetServer) -> Option<Map<String, Value>> {
-        meta::mirrored_schema(&self.gateway.gate(&server.session), tool)
+        meta::mirrored_schema(&Gate::of(&self.gateway.publisher, &server.session), tool)
     }
 
     /// Answers a request of the stateless era.
@@ -236,7 +236,8 @@ impl Door {
         }
         let id = uuid::Uuid::new_v4().simple().to_string();
         // In a cluster, the id names the replica that has the session.
-        let id = self.gateway.cluster.as_ref().map_or_else(|| id.clone(), |cluster| cluster.handle(&id));
+        let id =
+            self.gateway.keeping.cluster.as_ref().map_or_else(|| id.clone(), |cluster| cluster.handle(&id));
         self.sessions.insert(id.as_str().into(), session.clone());
         self.unused.opened(&id, account, &place);
         if let (Some(carried), Some(info)) = (&self.carried, session.peer.info()) {

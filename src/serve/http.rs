@@ -78,7 +78,7 @@ pub async fn serve_http(
     ready: impl FnOnce(ServeAddress),
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> anyhow::Result<()> {
-    let config = gateway.config();
+    let config = gateway.servers.config();
     anyhow::ensure!(
         is_open_only_where_wanted(&config, options.address),
         "{} is an address that others may reach, and {} has no tokens: whoever reaches it could run every tool. List `tokens` in \
@@ -93,27 +93,27 @@ pub async fn serve_http(
         .map_err(|error| anyhow::anyhow!("cannot listen on {}: {error}", options.address))?;
     let address = listener.local_addr()?;
     let _port = take_port(&gateway, address);
-    let reached = gateway.cluster.as_ref().map(|cluster| reached_at(&config, cluster, address));
+    let reached = gateway.keeping.cluster.as_ref().map(|cluster| reached_at(&config, cluster, address));
     let ending = CancellationToken::new();
     // Only for this machine's user.
-    let shown = gateway.config().gateway.page && address.ip().is_loopback();
+    let shown = gateway.servers.config().gateway.page && address.ip().is_loopback();
     let token = shown.then(|| uuid::Uuid::new_v4().simple().to_string());
     let link = token.as_ref().map(|token| page::link(address, token));
     if token.is_some() {
-        gateway.calls.switch_on();
+        gateway.observing.calls.switch_on();
     }
-    let mut hosts = allowed_hosts(address, &gateway.config().gateway.allowed_hosts);
+    let mut hosts = allowed_hosts(address, &gateway.servers.config().gateway.allowed_hosts);
     // The host by which the other replicas reach this one.
     hosts.extend(
         reached.as_ref().and_then(|reached| Some(reached.parse::<Uri>().ok()?.authority()?.to_string())),
     );
     let mut origins =
         vec!["http://localhost:*".to_string(), "http://127.0.0.1:*".into(), "http://[::1]:*".into()];
-    origins.extend(gateway.config().gateway.allowed_origins.iter().cloned());
+    origins.extend(gateway.servers.config().gateway.allowed_origins.iter().cloned());
     let sites = Arc::new(AllowedSites::new(&hosts, &origins));
     let doors = Arc::new(Doors::new(&gateway, &options, address, sites.clone(), entrance.clone(), &ending));
     tokio::spawn(doors.clone().follow());
-    gateway.serves_at(&format!("http://{address}"), token.is_some());
+    gateway.asking.serves_at(&format!("http://{address}"), token.is_some());
     offer_page(&gateway, ServeMode::Http);
     let beside = page::router(&gateway, entrance, token).layer(axum::middleware::from_fn(
         move |request: Request, next: Next| {
@@ -122,7 +122,7 @@ pub async fn serve_http(
         },
     ));
     let router = router(doors.clone()).merge(relays::router(&gateway)).merge(beside);
-    if let (Some(cluster), Some(address)) = (&gateway.cluster, reached) {
+    if let (Some(cluster), Some(address)) = (&gateway.keeping.cluster, reached) {
         cluster.replicas().join(this_replica(&config, cluster, address)).await;
     }
     gateway.connect();
@@ -135,8 +135,8 @@ pub async fn serve_http(
         end.cancel();
     });
     let settings = gateway.clone();
-    let config = move || settings.config();
-    let cluster = gateway.cluster.clone();
+    let config = move || settings.servers.config();
+    let cluster = gateway.keeping.cluster.clone();
     let is_replica = move |from| cluster.as_ref().is_some_and(|cluster| cluster.has_replica_at(from));
     let site = Paths { doors, router };
     tokio::select! {
@@ -168,7 +168,7 @@ fn token_file(config: &Config, entrance: &Entrance) -> anyhow::Result<Option<Pat
 
 /// Makes the port known as a gateway's, so that no sandbox's proxy leads there.
 pub(super) fn take_port(gateway: &Gateway, address: SocketAddr) -> Option<DoorPort> {
-    let taken = doors::take_port(gateway.state.as_deref()?, address.port());
+    let taken = doors::take_port(gateway.keeping.folder.as_deref()?, address.port());
     taken.inspect_err(|error| tracing::warn!(%error, "sandboxes are not kept from this port")).ok()
 }
 
@@ -254,7 +254,8 @@ impl Doors {
         let is_http1 = request.version() <= Version::HTTP_11;
         let mut response = self.answer(named, request).await;
         // Keeps clients from sending a request just when the connection is closed.
-        let leaving = || self.gateway.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
+        let leaving =
+            || self.gateway.keeping.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
         if is_http1 && leaving() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -262,7 +263,7 @@ impl Doors {
     }
 
     async fn answer(&self, named: Option<&str>, mut request: Request) -> Response {
-        let beside = self.entrance.beside(&self.gateway.config(), request.extensions()).await;
+        let beside = self.entrance.beside(&self.gateway.servers.config(), request.extensions()).await;
         let (config, door, access) = match self.door(named, request.headers(), beside) {
             Ok(entered) => entered,
             Err(refusal) => {
@@ -276,20 +277,23 @@ impl Doors {
         if let Some(refusal) = self.sites.refusal(request.uri(), request.headers()) {
             return refusal;
         }
-        let marked = match &self.gateway.cluster {
+        let marked = match &self.gateway.keeping.cluster {
             Some(cluster) => cluster.is_marked(request.headers_mut()),
             None => false,
         };
         if let Some(token) = access.token {
-            let account = self.gateway.account_of(access.profile.as_deref(), token.token);
+            let account = self.gateway.sessions.account_of(access.profile.as_deref(), token.token);
             request.extensions_mut().insert(RequestAccount(account));
             // The sender remains known by the token's place in the file.
             request.extensions_mut().insert(token);
         }
         // The token has done its job and must not go any further: not into session data, nor into a log.
         let authorization = request.headers_mut().remove(AUTHORIZATION);
-        let away =
-            self.gateway.cluster.as_ref().map(|cluster| ForwardTarget { cluster, authorization, marked });
+        let away = self.gateway.keeping.cluster.as_ref().map(|cluster| ForwardTarget {
+            cluster,
+            authorization,
+            marked,
+        });
         let is_post = request.method() == Method::POST;
         let (mut parts, message) = match is_post {
             true => {
@@ -323,7 +327,7 @@ impl Doors {
     ) -> Result<(Arc<Config>, Arc<Door>, Access), AccessDenied> {
         let mut open = self.open.lock();
         // Read under the lock, so that a door closed by `close` is not reopened by an older configuration.
-        let config = self.gateway.config();
+        let config = self.gateway.servers.config();
         if !is_open_only_where_wanted(&config, self.address) {
             return Err(AccessDenied::NoToken(access::TokenKind::OfFile));
         }
@@ -342,7 +346,7 @@ impl Doors {
     /// Ends the sessions of profiles that are no longer configured.
     fn close(&self) {
         let mut open = self.open.lock();
-        let config = self.gateway.config();
+        let config = self.gateway.servers.config();
         open.retain(|profile, door| {
             let stays = profile.as_ref().is_none_or(|name| config.profiles.contains_key(name));
             if !stays {
@@ -355,8 +359,9 @@ impl Doors {
     /// Hands everything over to the other replicas, if there are any: announces the stop, lets calls in flight end, and
     /// passes sessions on.
     async fn leave(&self) {
-        let Some(cluster) = &self.gateway.cluster else { return };
-        let limit = self.gateway.config().cluster.as_ref().map_or(Duration::ZERO, |cluster| cluster.drain);
+        let Some(cluster) = &self.gateway.keeping.cluster else { return };
+        let limit =
+            self.gateway.servers.config().cluster.as_ref().map_or(Duration::ZERO, |cluster| cluster.drain);
         let began = Instant::now();
         let until = began + limit;
         cluster.replicas().is_about_to_leave().await;
@@ -370,7 +375,7 @@ impl Doors {
         };
         let programs = tokio::time::timeout_at(until, self.gateway.hand_programs_over());
         let _ = futures::join!(sessions, programs);
-        while self.gateway.calls_in_flight() > 0 && Instant::now() < until {
+        while self.gateway.servers.calls_in_flight() > 0 && Instant::now() < until {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // Load balancers must notice, and keep-alive connections must end with an answer.
@@ -379,11 +384,11 @@ impl Doors {
 
     /// Calls `close` after each change of the configuration.
     async fn follow(self: Arc<Self>) {
-        let mut reloads = self.gateway.reloads();
+        let mut reloads = self.gateway.servers.reloads();
         while let Some(Ok(())) = self.ending.run_until_cancelled(reloads.changed()).await {
             self.close();
-            if let Some(cluster) = &self.gateway.cluster {
-                cluster.replicas().has_config(self.gateway.config().digest.clone()).await;
+            if let Some(cluster) = &self.gateway.keeping.cluster {
+                cluster.replicas().has_config(self.gateway.servers.config().digest.clone()).await;
             }
         }
     }

@@ -15,7 +15,7 @@ impl NonetServer {
         context: &RequestContext,
     ) -> Result<Value, ErrorData> {
         // Lists already received may not be published yet.
-        self.gateway.published().await;
+        self.gateway.publisher.published().await;
         Ok(match self.gateway.inquire(self.who(context), inquiry).await {
             Ok(answer) => json!({ "resultType": "complete", "answer": answer }),
             Err(fault) => json!({ "resultType": "complete", "fault": fault.to_value()["error"] }),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use nonet_core::Gateway;
+use nonet_core::{Gate, Gateway};
 use nonet_meta as meta;
 use nonet_servers::prompts_resources::PromptsResources;
 use nonet_state::{publisher::Indexing, session::Session};
@@ -40,7 +40,7 @@ impl ChangedLists {
 impl AnnouncedLists {
     pub(super) fn new(handler: &NonetServer) -> Self {
         let gateway = handler.gateway.clone();
-        let (indexing, snapshot) = (gateway.indexing(), gateway.snapshot());
+        let (indexing, snapshot) = (gateway.publisher.indexing(), gateway.publisher.snapshot());
         let (generation, passed) = (snapshot.generation, snapshot.catalog.passed().clone());
         Self { gateway, session: Arc::downgrade(&handler.session), indexing, generation, passed }
     }
@@ -49,14 +49,14 @@ impl AnnouncedLists {
     pub(super) async fn changed(&mut self) -> Option<ChangedLists> {
         loop {
             self.indexing.changed().await.ok()?;
-            let snapshot = self.gateway.snapshot();
+            let snapshot = self.gateway.publisher.snapshot();
             if std::mem::replace(&mut self.generation, snapshot.generation) == snapshot.generation {
                 continue;
             }
             let passed = snapshot.catalog.passed().clone();
             let session = self.session.upgrade()?;
             let changed = ChangedLists {
-                tools: meta::list_can_change(&self.gateway.gate(&session)),
+                tools: meta::list_can_change(&Gate::of(&self.gateway.publisher, &session)),
                 prompts: !passed.same_prompts(&self.passed, session.id),
                 resources: !passed.same_resources(&self.passed, session.id),
             };

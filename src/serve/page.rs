@@ -190,19 +190,20 @@ fn answer(status: StatusCode, value: &Value) -> Response {
 /// stop. Without the replicas' shared data it is ready but degraded.
 async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
     let starting: Vec<String> = gateway
+        .servers
         .connections()
         .iter()
         .filter(|(_, connection)| connection.settings().session.is_none() && !connection.state().settled())
         .map(|(name, _)| name.to_string())
         .collect();
-    let leaving = gateway.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
+    let leaving = gateway.keeping.cluster.as_ref().is_some_and(|cluster| cluster.replicas().is_leaving());
     let is_ready = starting.is_empty() && !leaving;
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut state = json!({ "ready": is_ready, "starting": starting });
     if leaving {
         state["stopping"] = json!(true);
     }
-    if let Some(why) = gateway.cluster.as_ref().and_then(|cluster| cluster.replicas().trouble()) {
+    if let Some(why) = gateway.keeping.cluster.as_ref().and_then(|cluster| cluster.replicas().trouble()) {
         // Names Redis, whose address a caller here need not know.
         tracing::debug!(why, "ready without the replicas' shared data");
         state["degraded"] = json!(["redis"]);
@@ -211,7 +212,7 @@ async fn ready(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -> Response {
-    let config = gateway.config();
+    let config = gateway.servers.config();
     let beside = entrance.beside(&config, request.extensions()).await;
     if let Err(refusal) = access::to_everything(&config, request.headers(), beside) {
         return refusal.response();
@@ -224,22 +225,22 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
         .into_iter()
         .map(|server| (server.name, ServerNow { state: server.state, calls_running: server.calls_running }));
     let saving = meta::saving(&gateway);
-    let (sessions, notices_waiting) = gateway.session_counts();
-    let kept = gateway.kept.counts().await.unwrap_or_default();
-    let text = gateway.metrics.render(MetricsNow {
+    let (sessions, notices_waiting) = gateway.sessions.counts();
+    let kept = gateway.keeping.kept.counts().await.unwrap_or_default();
+    let text = gateway.observing.metrics.render(MetricsNow {
         servers: servers.collect(),
-        tasks_running: gateway.jobs.running(),
+        tasks_running: gateway.keeping.jobs.running(),
         notices_waiting,
         kept_entries: kept.entries,
         kept_bytes: kept.bytes,
         sessions,
-        tools: gateway.snapshot().of_servers().count(),
+        tools: gateway.publisher.snapshot().of_servers().count(),
         bytes_of_all_tools: saving.0,
         bytes_of_the_nine: saving.1,
-        uptime_s: gateway.uptime().as_secs(),
-        cluster: gateway.cluster.as_ref().map(|cluster| {
+        uptime_s: gateway.servers.uptime().as_secs(),
+        cluster: gateway.keeping.cluster.as_ref().map(|cluster| {
             let known = cluster.replicas().known();
-            let digest = gateway.config().digest.clone();
+            let digest = gateway.servers.config().digest.clone();
             ClusterNow {
                 replicas: known.len(),
                 leaving: known.iter().filter(|replica| replica.leaving).count(),
@@ -255,18 +256,18 @@ async fn metrics(gateway: Arc<Gateway>, entrance: &Entrance, request: Request) -
 
 async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
     // From the first look on; until then, a gateway without a page records no calls.
-    gateway.calls.switch_on();
+    gateway.observing.calls.switch_on();
     gateway.look_at_definitions().await;
     let mut state = gateway.live_status();
     let saving = meta::saving(&gateway);
-    let spared = gateway.metrics.spared(saving.0);
+    let spared = gateway.observing.metrics.spared(saving.0);
     state["saving"] =
         json!({ "bytes_of_all_tools": saving.0, "bytes_of_the_nine": saving.1, "spared": spared });
-    state["config"] = json!(gateway.config().file);
+    state["config"] = json!(gateway.servers.config().file);
     state["pid"] = json!(std::process::id());
     state["switched_off"] = json!(gateway.switched_off());
     state["can_undo_setup"] = json!(gateway.setup_undo.lock().is_some());
-    let config = gateway.config();
+    let config = gateway.servers.config();
     for server in state["servers"].as_array_mut().into_iter().flatten() {
         let name = server["name"].as_str().unwrap_or_default();
         let missing = config.left_out.get(name).map(UnusableEntry::missing).unwrap_or_default();
@@ -274,7 +275,7 @@ async fn state(State(gateway): State<Arc<Gateway>>) -> Response {
             set_member(server, "missing", missing.into_keys().collect::<Value>());
         }
     }
-    let clients = gateway.clients().into_iter();
+    let clients = gateway.sessions.clients().into_iter();
     let clients = clients.map(
         |(session, client, profile)| json!({ "session": session, "client": client, "profile": profile }),
     );
@@ -300,7 +301,7 @@ async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Search
         explain: true,
         ..SearchArguments::default()
     };
-    match gateway.search(&Caller::default(), arguments).await {
+    match gateway.find.search(&Caller::default(), arguments).await {
         Ok(found) => answer(StatusCode::OK, &found),
         Err(fault) => answer(StatusCode::BAD_REQUEST, &fault.to_value()),
     }
@@ -308,7 +309,7 @@ async fn search(State(gateway): State<Arc<Gateway>>, Query(wanted): Query<Search
 
 /// Returns what waits for the user: approvals, definitions to trust, questions of clients and of the page's own calls.
 async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
-    let approvals = match gateway.approvals.waiting().await {
+    let approvals = match gateway.asking.approvals.waiting().await {
         Ok(waiting) => waiting.iter().map(WaitingApproval::to_json).collect::<Vec<_>>(),
         Err(error) => return failed(error),
     };
@@ -325,7 +326,7 @@ async fn waiting(State(gateway): State<Arc<Gateway>>) -> Response {
                     "approvals": approvals,
                     "definitions": definitions,
                     "total": total,
-                    "questions": gateway.page_questions.waiting(),
+                    "questions": gateway.asking.page_questions.waiting(),
                     "client_questions": gateway.user_questions(),
                 }),
             )
@@ -359,9 +360,10 @@ async fn decide(State(gateway): State<Arc<Gateway>>, Path(id): Path<String>, bod
         Err(error) => return unreadable(&error),
     };
     let decision = ApprovalDecision { verdict: wanted.decision, answer: wanted.answer, by: "page".into() };
-    match gateway.approvals.decide(&id, decision).await {
+    match gateway.asking.approvals.decide(&id, decision).await {
         Ok(one) => {
             gateway
+                .observing
                 .audit_event("page", || json!({ "action": "approval", "id": id, "decided": one.decision() }));
             done()
         }
@@ -388,14 +390,14 @@ async fn answer_at(
     Path(address): Path<String>,
     request: Request,
 ) -> Response {
-    let limit = gateway.config().limits.body_timeout;
+    let limit = gateway.servers.config().limits.body_timeout;
     let body = axum::body::to_bytes(request.into_body(), MAX_SAID);
     let Ok(Ok(body)) = tokio::time::timeout(limit, body).await else {
         let error = json!({ "error": { "message": "the answer did not arrive, or is too long" } });
         return answer(StatusCode::REQUEST_TIMEOUT, &error);
     };
     let said = serde_json::from_slice(&body).unwrap_or_default();
-    match gateway.answer_at(&address, &said).await {
+    match gateway.asking.answer_at(&address, &said).await {
         Ok(()) => done(),
         Err(why) => refused(&why),
     }
@@ -425,10 +427,10 @@ async fn trust(State(gateway): State<Arc<Gateway>>, body: Bytes) -> Response {
         wanted.iter().any(|wanted| Some(&*wanted.hash) == hash && wanted.name == one.name())
     };
     let seen: Vec<_> = waiting.into_iter().filter(is_wanted).map(|one| one.pin).collect();
-    match gateway.trust(seen).await {
+    match gateway.calls.trust(seen).await {
         Ok(trusted) => {
             tracing::info!(trusted, "definitions were trusted on the live page");
-            gateway.audit_event(
+            gateway.observing.audit_event(
                 "page",
                 || json!({ "action": "trust", "definitions": wanted.len(), "trusted": trusted }),
             );

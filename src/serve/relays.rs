@@ -66,7 +66,7 @@ struct Relays {
 
 /// Serves the programs to other replicas.
 pub(super) fn router(gateway: &Arc<Gateway>) -> Router {
-    if gateway.cluster.is_none() {
+    if gateway.keeping.cluster.is_none() {
         return Router::new();
     }
     let relays = Arc::new(Relays { gateway: gateway.clone(), sessions: DashMap::new() });
@@ -78,8 +78,12 @@ pub(super) fn router(gateway: &Arc<Gateway>) -> Router {
 
 impl Relays {
     async fn answer(&self, server: &str, mut request: Request) -> Response {
-        let is_replica =
-            self.gateway.cluster.as_ref().is_some_and(|cluster| cluster.is_marked(request.headers_mut()));
+        let is_replica = self
+            .gateway
+            .keeping
+            .cluster
+            .as_ref()
+            .is_some_and(|cluster| cluster.is_marked(request.headers_mut()));
         if !is_replica {
             return headers::refused(StatusCode::NOT_FOUND, "");
         }
@@ -110,7 +114,7 @@ impl Relays {
         session: Option<Arc<HttpSession<Relay>>>,
         request: Request,
     ) -> Response {
-        let (mut parts, message) = match within_bounds(request, &self.gateway.config().limits).await {
+        let (mut parts, message) = match within_bounds(request, &self.gateway.servers.config().limits).await {
             Ok(read) => read,
             Err(refusal) => return refusal,
         };
@@ -168,7 +172,7 @@ impl Relays {
             session.forget_streams();
             !session.is_idle()
         });
-        let session = HttpSession::new(Relay::new(connection), self.gateway.stopping());
+        let session = HttpSession::new(Relay::new(connection), self.gateway.servers.stopping());
         let name = uuid::Uuid::new_v4().simple().to_string();
         let answer = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{result}}}");
         let mut response = headers::in_json(StatusCode::OK, answer);

@@ -39,8 +39,8 @@ pub async fn serve_shared(
     connect_soon(&gateway);
     offer_page(&gateway, ServeMode::Shared);
     // A page opened later also shows earlier calls.
-    if gateway.config().gateway.page {
-        gateway.calls.switch_on();
+    if gateway.servers.config().gateway.page {
+        gateway.observing.calls.switch_on();
     }
     let clients = Arc::new(Clients::new(UserPage::new(gateway.clone(), owner.page.clone())));
     let (mut count, tasks) = (clients.presence.count(), TaskTracker::new());
@@ -49,13 +49,13 @@ pub async fn serve_shared(
         let _ = tokio::time::timeout(START_LIMIT, count.wait_for(|count| *count > 0)).await;
         loop {
             let _ = count.wait_for(|count| *count == 0).await;
-            let grace = gateway.config().gateway.shared_grace;
+            let grace = gateway.servers.config().gateway.shared_grace;
             if tokio::time::timeout(grace, count.wait_for(|count| *count > 0)).await.is_ok() {
                 continue;
             }
             // The remaining work goes to a gateway of the newer version, started below.
             let is_replaced = clients.of_another_version.load(Ordering::Relaxed);
-            if gateway.jobs.running() == 0 && (is_replaced || !gateway.has_errands().await) {
+            if gateway.keeping.jobs.running() == 0 && (is_replaced || !gateway.has_errands().await) {
                 return;
             }
             tokio::time::sleep(LOOK).await;
@@ -96,7 +96,7 @@ pub async fn accept_shared(gateway: Arc<Gateway>, mut owner: SharedOwner, page: 
     let (clients, tasks) = (Arc::new(Clients::new(page)), TaskTracker::new());
     tokio::select! {
         () = accept(&gateway, &mut listener, &mut owner, &clients, &tasks) => {}
-        () = gateway.stopping().cancelled() => {}
+        () = gateway.servers.stopping().cancelled() => {}
     }
 }
 
@@ -163,7 +163,7 @@ async fn accept(
 
 /// Answers the first line of a client.
 async fn welcome(gateway: &Gateway, clients: &Clients, hello: &Hello) -> Welcome {
-    let config = gateway.config();
+    let config = gateway.servers.config();
     let mut welcome = Welcome { version: env!("CARGO_PKG_VERSION").into(), ..Welcome::default() };
     match &hello.profile {
         _ if hello.page => match clients.page.open().await {
@@ -180,7 +180,7 @@ async fn welcome(gateway: &Gateway, clients: &Clients, hello: &Hello) -> Welcome
 }
 
 async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients, _here: PresenceGuard) {
-    let config = gateway.config();
+    let config = gateway.servers.config();
     let limits = config.limits.messages();
     let welcome = async |hello: &Hello| welcome(&gateway, clients, hello).await;
     let (hello, reader, writer) = match shared::greet(stream, limits.of_client.bytes, welcome).await {
@@ -197,5 +197,5 @@ async fn serve_one(gateway: Arc<Gateway>, stream: UnixStream, clients: &Clients,
         return;
     }
     let server = NonetServer::new(gateway.clone(), hello.profile, None, ParkedRequests::default());
-    lines::serve(server, reader, writer, limits, gateway.stopping().clone(), || {}).await;
+    lines::serve(server, reader, writer, limits, gateway.servers.stopping().clone(), || {}).await;
 }

@@ -46,7 +46,7 @@ pub(super) async fn listen(
     let session = handler.session.clone();
     let caller = Caller { session, lasting: !handler.http, local: !handler.http, ..Caller::default() };
     for uri in accepted.resource_subscriptions.iter().flatten() {
-        match handler.gateway.follow_resource(&caller, uri).await {
+        match handler.gateway.calls.follow_resource(&caller, uri).await {
             Ok(one) => {
                 let (told, updated) = (uri.clone(), updated.clone());
                 let tell = async move || updated.send(told.clone()).await.is_ok();
@@ -65,7 +65,7 @@ pub(super) async fn listen(
                 continue;
             }
             () = context.cancel.cancelled() => return Ok(()),
-            () = handler.gateway.stopping().cancelled() => return Ok(()),
+            () = handler.gateway.servers.stopping().cancelled() => return Ok(()),
         };
         let Some(changed) = changed else { return Ok(()) };
         let changed = ChangedLists {
@@ -95,7 +95,7 @@ pub(super) async fn follow(
             following = loop {
                 tokio::time::sleep(REFOLLOW).await;
                 tries += 1;
-                match gateway.follow_resource(&caller, &uri).await {
+                match gateway.calls.follow_resource(&caller, &uri).await {
                     Ok(following) => break following,
                     Err(_) if tries < REFOLLOWS => {}
                     Err(error) => {

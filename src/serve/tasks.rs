@@ -60,7 +60,7 @@ fn message(task: &TaskSummary) -> Option<String> {
 }
 
 fn ttl_ms(gateway: &Gateway) -> u64 {
-    millis(gateway.config().gateway.keep_results_for)
+    millis(gateway.servers.config().gateway.keep_results_for)
 }
 
 /// Returns a task in the extension's form. A result with `isError` counts as a result.
@@ -115,7 +115,7 @@ fn session_task(gateway: &Gateway, known: &TaskSummary) -> Value {
 }
 
 async fn known(gateway: &Gateway, caller: &Caller, id: &str) -> Result<TaskSummary, ErrorData> {
-    let known = gateway.jobs.find(id, &caller.owner()).await;
+    let known = gateway.keeping.jobs.find(id, &caller.owner()).await;
     let known = known.map_err(|error| {
         ErrorData::internal_error(
             format!("the state of task `{id}` is not known now: {error}; ask again"),
@@ -156,7 +156,7 @@ pub(super) async fn get(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
 
 /// Returns the unanswered requests of a task to its client, if there are any.
 fn asked(gateway: &Gateway, caller: &Caller, id: &str) -> Option<InputRequests> {
-    let open = gateway.jobs.get(id, &caller.owner())?.questions()?.open();
+    let open = gateway.keeping.jobs.get(id, &caller.owner())?.questions()?.open();
     match serde_json::from_value::<InputRequests>(Value::Object(open)) {
         Ok(requests) => Some(requests).filter(|requests| !requests.is_empty()),
         Err(error) => {
@@ -186,7 +186,7 @@ pub(super) async fn update(
     given: &InputResponses,
 ) -> Result<(), ErrorData> {
     known(gateway, caller, id).await?;
-    if let Some(job) = gateway.jobs.get(id, &caller.owner())
+    if let Some(job) = gateway.keeping.jobs.get(id, &caller.owner())
         && let Some(questions) = job.questions()
     {
         questions.answer(given);
@@ -200,13 +200,13 @@ pub(super) async fn cancel(gateway: &Gateway, caller: &Caller, id: &str) -> Resu
     if known_task.state != TaskState::Running {
         return Ok(known_task);
     }
-    gateway.jobs.cancel(id, &caller.owner(), CANCEL_LIMIT).await;
+    gateway.keeping.jobs.cancel(id, &caller.owner(), CANCEL_LIMIT).await;
     known(gateway, caller, id).await
 }
 
 /// Returns the result of a task that has ended.
 async fn result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, ErrorData> {
-    let result = gateway.kept.of_task(&caller.owner(), id, caller.limits.max_result_bytes).await;
+    let result = gateway.keeping.kept.of_task(&caller.owner(), id, caller.limits.max_result_bytes).await;
     result.map_err(|fault| ErrorData::internal_error(fault.to_string(), None))
 }
 
@@ -222,7 +222,7 @@ pub(super) async fn session_request(
             let caller = caller();
             known(gateway, &caller, id).await.map(|known| {
                 let mut task = session_task(gateway, &known);
-                let job = gateway.jobs.get(id, &caller.owner());
+                let job = gateway.keeping.jobs.get(id, &caller.owner());
                 if job.is_some_and(|job| job.questions().is_some_and(|questions| questions.is_asked())) {
                     task["status"] = json!("input_required");
                 }
@@ -241,7 +241,7 @@ pub(super) async fn session_request(
             }
         }
         "tasks/list" => {
-            let jobs = gateway.jobs.list(&caller().owner()).into_iter();
+            let jobs = gateway.keeping.jobs.list(&caller().owner()).into_iter();
             let tasks: Vec<Value> = jobs.map(|job| started(gateway, job)).collect();
             Ok(json!({ "tasks": tasks }))
         }
@@ -255,7 +255,7 @@ async fn session_result(gateway: &Gateway, caller: &Caller, id: &str) -> Result<
     known(gateway, caller, id).await?;
     let owner = caller.owner();
     tokio::select! {
-        () = gateway.jobs.wait(id, &owner, RESULT_LIMIT) => {}
+        () = gateway.keeping.jobs.wait(id, &owner, RESULT_LIMIT) => {}
         () = caller.cancel.cancelled() => {}
     }
     let mut result = result(gateway, caller, id).await?;

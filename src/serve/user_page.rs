@@ -101,7 +101,7 @@ impl UserPage {
     /// Returns the link to the page, which is served from now on; or why there is none. The gateway waits a minute for a
     /// browser.
     pub async fn open(&self) -> Result<PageLink, String> {
-        let config = self.gateway.config();
+        let config = self.gateway.servers.config();
         if !config.gateway.page {
             let file = config.file.display();
             return Err(format!("the page is switched off: remove `page = false` from [gateway] in {file}"));
@@ -116,7 +116,7 @@ impl UserPage {
             }
         };
         let (here, opened) = (self.presence.enter(), self.opened.clone());
-        let (stop, file_there) = (self.gateway.stopping().clone(), file.clone());
+        let (stop, file_there) = (self.gateway.servers.stopping().clone(), file.clone());
         tokio::spawn(async move {
             tokio::select! {
                 () = opened.notified() => {}
@@ -160,11 +160,11 @@ impl UserPage {
         ));
         // Unless it serves clients as well, and did so before.
         super::offer_page(&self.gateway, ServeMode::Page);
-        self.gateway.calls.switch_on();
-        self.gateway.shows_page_at(&format!("http://{address}"));
+        self.gateway.observing.calls.switch_on();
+        self.gateway.asking.shows_page_at(&format!("http://{address}"));
         let settings = self.gateway.clone();
-        let config = move || settings.config();
-        let (port, ending) = (take_port(&self.gateway, address), self.gateway.stopping().clone());
+        let config = move || settings.servers.config();
+        let (port, ending) = (take_port(&self.gateway, address), self.gateway.servers.stopping().clone());
         tokio::spawn(async move {
             listen::serve(listener, router, config, |_| false, ending).await;
             drop(port);

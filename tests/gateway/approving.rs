@@ -248,7 +248,7 @@ async fn another_client_can_neither_answer_nor_spend_a_token() {
     let inside = setup.open().await;
     let fault = inside.fault("execute_tool", json!({ "name": "bank.pay", "params": { "sum": 1 } })).await;
     let answer = json!({ "token": fault["next_step"]["arguments"]["token"], "answer": "yes" });
-    let other = inside.gateway.caller(inside.gateway.open_session(None), "other");
+    let other = inside.gateway.sessions.caller(inside.gateway.sessions.open(None), "other");
     let told = json_of(&inside.call_as(&other, "ask_user", answer.clone()).await);
     assert_eq!(told["error"]["code"], "not_found", "{told}");
     assert_eq!(inside.answer("ask_user", answer).await, json!({ "sum": 1 }));

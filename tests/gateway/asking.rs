@@ -37,7 +37,7 @@ async fn a_client_without_forms_asks_in_the_chat_and_comes_back() {
 async fn a_question_is_answered_by_who_asked_it() {
     let app = "[apps.greet]\n[[apps.greet.steps]]\nid = 'who'\nask = { question = 'Whom?' }\n";
     let inside = Setup::new().toml(app).open().await;
-    let other = inside.gateway.caller(inside.gateway.open_session(None), "other");
+    let other = inside.gateway.sessions.caller(inside.gateway.sessions.open(None), "other");
     let app = json!({ "app_id": "greet", "input": {} });
     for (tool, question) in [
         ("ask_user", json!({ "question": "Which city?" })),

@@ -48,7 +48,7 @@ async fn a_search_answers_in_a_few_lines() {
 async fn a_search_that_comes_before_the_first_index_finds_what_is_there() {
     let inside = Setup::new().open_at_once();
     let found = inside.answer("search_tools", json!({ "query": "gateway.fetch_result" })).await;
-    assert_eq!(inside.gateway.snapshot().generation, 0, "it came first");
+    assert_eq!(inside.gateway.publisher.snapshot().generation, 0, "it came first");
     assert_eq!(names(&found["results"]).first(), Some(&"gateway.fetch_result"), "{found}");
 }
 
@@ -101,7 +101,16 @@ async fn filters_work_inside_the_search_so_that_a_list_is_still_full() {
     let found = json_of(&inside.call_as(&narrow, "search_tools", arguments).await);
     assert!(of(&found)[..10].iter().all(|server| server == "few"), "{found}");
     assert!(!found.to_string().contains("crowd"), "{found}");
-    assert!(inside.gateway.snapshot().index.documents().iter().all(|document| &*document.group != "hidden"));
+    assert!(
+        inside
+            .gateway
+            .publisher
+            .snapshot()
+            .index
+            .documents()
+            .iter()
+            .all(|document| &*document.group != "hidden")
+    );
 }
 
 #[tokio::test]
@@ -587,7 +596,7 @@ async fn own_tools_give_way_unless_the_request_is_about_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn own_tools_give_way_by_meaning_too() {
     let inside = workplace().by_meaning("").open().await;
-    inside.gateway.indexed(PATIENCE).await;
+    inside.gateway.publisher.indexed(PATIENCE).await;
     check_first(&inside, &OF_SERVERS).await;
     check_first(&inside, &OF_NONET).await;
     check_first(&inside, &[("remember that deploys are on Tuesdays", "gateway.remember")]).await;
@@ -626,19 +635,20 @@ async fn a_large_catalogue_gets_a_graph_and_keeps_it_when_tools_come() {
         let found = inside.answer("search_tools", json!({ "query": query })).await;
         found["results"][0]["name"].as_str().map(str::to_owned)
     };
-    inside.gateway.indexed(PATIENCE).await;
+    inside.gateway.publisher.indexed(PATIENCE).await;
     assert_eq!(first("do I need an umbrella").await.as_deref(), Some("many.forecast"));
     let graph =
-        eventually("the graph is built", async || inside.gateway.snapshot().index.graph().cloned()).await;
+        eventually("the graph is built", async || inside.gateway.publisher.snapshot().index.graph().cloned())
+            .await;
     assert_eq!(first("shall I take an umbrella").await.as_deref(), Some("many.forecast"));
 
     inside.execute("many.grow", json!({})).await;
     eventually("the new tool is listed", async || {
-        inside.gateway.snapshot().catalog.get("many.irrigation").map(|_| ())
+        inside.gateway.publisher.snapshot().catalog.get("many.irrigation").map(|_| ())
     })
     .await;
-    inside.gateway.indexed(PATIENCE).await;
-    let snapshot = inside.gateway.snapshot();
+    inside.gateway.publisher.indexed(PATIENCE).await;
+    let snapshot = inside.gateway.publisher.snapshot();
     assert!(snapshot.index.has_all_vectors());
     assert!(snapshot.index.graph().is_some_and(|kept| std::sync::Arc::ptr_eq(kept, &graph)));
     assert_eq!(first("water my plants").await.as_deref(), Some("many.irrigation"));

@@ -64,7 +64,7 @@ async fn what_never_ran_and_what_was_cancelled_says_nothing_of_a_tool() {
     let call = inside.call_as(&caller, "execute_tool", json!({ "name": "shop.wait" }));
     let cancel = async {
         eventually("the call is in flight", async || {
-            (inside.gateway.connections()["shop"].in_flight() == 1).then_some(())
+            (inside.gateway.servers.connections()["shop"].in_flight() == 1).then_some(())
         })
         .await;
         caller.cancel.cancel();
@@ -167,7 +167,7 @@ async fn of_twins_the_one_whose_calls_cost_less_comes_first() {
     {
         let inside = twins().gateway(&format!("learn = {learn}")).open().await;
         // A shared session would prefer the tool called after its search.
-        let session = || Caller { session: inside.gateway.open_session(None), ..inside.caller.clone() };
+        let session = || Caller { session: inside.gateway.sessions.open(None), ..inside.caller.clone() };
         let search = async |query: &str| {
             json_of(&inside.call_as(&session(), "search_tools", json!({ "query": query })).await)
         };
@@ -187,8 +187,8 @@ async fn of_twins_the_one_whose_calls_cost_less_comes_first() {
 #[tokio::test]
 async fn what_was_called_after_a_search_beats_what_costs_less() {
     let inside = twins().open().await;
-    inside.gateway.recalled().await;
-    let session = || Caller { session: inside.gateway.open_session(None), ..inside.caller.clone() };
+    inside.gateway.observing.recalled().await;
+    let session = || Caller { session: inside.gateway.sessions.open(None), ..inside.caller.clone() };
     let search = async |caller: &Caller| {
         json_of(&inside.call_as(caller, "search_tools", json!({ "query": QUERY })).await)
     };

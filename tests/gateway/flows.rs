@@ -268,6 +268,7 @@ steps = [{ id = "a", tool = "shop.list_directory" }, { tool = "shop.write_file",
     assert!(done["structuredContent"].is_object(), "a quick end comes back at once: {done}");
     let kept = inside
         .gateway
+        .keeping
         .kept
         .keep(&inside.caller.owner(), std::sync::Arc::new(done))
         .await

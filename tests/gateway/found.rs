@@ -394,7 +394,7 @@ async fn errands_take_apps_and_say_why_they_take_no_skills() {
 #[tokio::test]
 async fn what_a_search_led_to_counts_for_them_too() {
     let inside = workshop().await;
-    inside.gateway.recalled().await;
+    inside.gateway.observing.recalled().await;
     for (query, name, tool, arguments) in [
         ("carpenter", "skills.lumber", "use_skill", json!({ "command": "lumber" })),
         ("newsletter", "apps.weekly", "call_app", json!({ "app_id": "weekly", "input": "x" })),

@@ -337,7 +337,7 @@ async fn a_graph_is_kept_under_a_name_and_run_again() {
     let again = graph(&inside, json!({ "name": "names", "actions": [{ "name": "shop.rows" }] })).await;
     assert_eq!(again["overwritten"], true, "{again}");
     // It belongs to the session.
-    let other = inside.gateway.caller(inside.gateway.open_session(None), "test");
+    let other = inside.gateway.sessions.caller(inside.gateway.sessions.open(None), "test");
     let call = json!({ "name": "gateway.run_graph", "params": { "name": "names" } });
     let fault = json_of(&inside.call_as(&other, "execute_tool", call).await);
     assert_eq!(fault["error"]["code"], "not_found", "{fault}");

@@ -253,7 +253,7 @@ async fn no_prompt_takes_the_place_of_another_servers() {
                 inside.until_listed("good").await;
             }
             for name in spellings {
-                let got = inside.gateway.get_prompt(&inside.caller, name, serde_json::Map::new()).await;
+                let got = inside.gateway.calls.get_prompt(&inside.caller, name, serde_json::Map::new()).await;
                 let got = got.map_or_else(|error| error.message.to_string(), |got| got.to_string());
                 let used = inside.call("use_skill", json!({ "command": name })).await.to_string();
                 let called = inside.execute(name, json!({})).await.to_string();
@@ -261,7 +261,8 @@ async fn no_prompt_takes_the_place_of_another_servers() {
                     assert!(!said.contains("from bad"), "{keys} {is_there} {name}: {said}");
                 }
             }
-            let got = inside.gateway.get_prompt(&inside.caller, "good__greet", serde_json::Map::new()).await;
+            let got =
+                inside.gateway.calls.get_prompt(&inside.caller, "good__greet", serde_json::Map::new()).await;
             assert_eq!(got.is_ok_and(|got| got.to_string().contains("from good")), is_there);
         }
     }

@@ -55,7 +55,7 @@ impl Setup {
         let (config, options, folder) = self.config_and_options(options);
         let gateway = Gateway::new(config, options);
         gateway.connect();
-        let caller = gateway.caller(gateway.open_session(None), "test");
+        let caller = gateway.sessions.caller(gateway.sessions.open(None), "test");
         let caller = Caller { lasting: true, ..caller };
         Inside { folder, gateway, caller }
     }
@@ -90,15 +90,15 @@ impl Inside {
     /// Waits until a server's tools or prompts are published.
     pub async fn until_listed(&self, server: &str) {
         eventually(&format!("`{server}` is listed"), async || {
-            let ready = self.gateway.connections()[server].state().as_str() == "ready";
-            (ready && self.gateway.snapshot().catalog.servers().contains_key(server)).then_some(())
+            let ready = self.gateway.servers.connections()[server].state().as_str() == "ready";
+            (ready && self.gateway.publisher.snapshot().catalog.servers().contains_key(server)).then_some(())
         })
         .await;
     }
 
     /// Returns a caller with its own session under a profile.
     pub fn under(&self, profile: &str) -> Caller {
-        self.gateway.caller(self.gateway.open_session(Some(profile.into())), "test")
+        self.gateway.sessions.caller(self.gateway.sessions.open(Some(profile.into())), "test")
     }
 
     /// Calls as another caller. Returns the result.
@@ -141,7 +141,7 @@ impl Inside {
     /// Waits until a server is in this state.
     pub async fn until(&self, server: &str, state: &str) {
         eventually(&format!("`{server}` is {state}"), async || {
-            (self.gateway.connections()[server].state().as_str() == state).then_some(())
+            (self.gateway.servers.connections()[server].state().as_str() == state).then_some(())
         })
         .await;
     }

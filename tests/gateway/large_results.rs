@@ -288,7 +288,7 @@ async fn definitions_and_prompts_keep_to_the_budget_and_can_be_read_on() {
 
     let skill = small("use_skill", json!({ "command": "book/plan" })).await;
     assert!(text_of(&skill).contains("First. ") && text_of(&skill).contains(" Last."), "{skill:.300}");
-    let prompt = inside.gateway.get_prompt(&inside.caller, "book__plan", serde_json::Map::new()).await;
+    let prompt = inside.gateway.calls.get_prompt(&inside.caller, "book__plan", serde_json::Map::new()).await;
     let prompt = prompt.expect("a prompt");
     assert!(prompt.to_string().len() < BUDGET, "{} bytes", prompt.to_string().len());
     let text = |at: usize| prompt["messages"][at]["content"]["text"].as_str().unwrap_or_default();

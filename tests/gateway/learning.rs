@@ -37,7 +37,7 @@ async fn execute(inside: &Inside, caller: &Caller, name: &str) {
 #[tokio::test]
 async fn what_was_called_after_a_search_comes_first_the_next_time() {
     let inside = desk().open().await;
-    inside.gateway.recalled().await;
+    inside.gateway.observing.recalled().await;
     let caller = client(&inside);
     let before = search(&inside, &caller, QUERY).await;
     assert_ne!(before["results"][0]["name"], "desk.six", "{before}");
@@ -52,7 +52,7 @@ async fn what_was_called_after_a_search_comes_first_the_next_time() {
 #[tokio::test]
 async fn what_is_shown_first_and_passed_over_again_and_again_loses_its_lift() {
     let inside = desk().open().await;
-    inside.gateway.recalled().await;
+    inside.gateway.observing.recalled().await;
     let first = async |caller: &Caller| search(&inside, caller, QUERY).await["results"][0]["name"].clone();
     for _ in 0..4 {
         let caller = client(&inside);
@@ -74,8 +74,8 @@ async fn what_is_shown_first_and_passed_over_again_and_again_loses_its_lift() {
 #[tokio::test]
 async fn only_a_success_of_what_was_found_teaches() {
     let inside = desk().open().await;
-    inside.gateway.recalled().await;
-    let session = || Caller { session: inside.gateway.open_session(None), ..client(&inside) };
+    inside.gateway.observing.recalled().await;
+    let session = || Caller { session: inside.gateway.sessions.open(None), ..client(&inside) };
     let before = search(&inside, &session(), QUERY).await;
     // A failed call, and a tool that does not fit the search.
     let caller = session();
@@ -93,7 +93,7 @@ async fn only_a_success_of_what_was_found_teaches() {
 #[tokio::test]
 async fn learning_can_be_switched_off() {
     let inside = desk().gateway("learn = false").open().await;
-    inside.gateway.recalled().await;
+    inside.gateway.observing.recalled().await;
     let caller = client(&inside);
     let before = search(&inside, &caller, QUERY).await;
     execute(&inside, &caller, "desk.six").await;
@@ -140,14 +140,14 @@ fn what_was_learned_outlives_the_gateway_and_is_explained() {
 #[tokio::test]
 async fn a_call_counts_for_the_last_search_that_found_it() {
     let inside = desk().open().await;
-    inside.gateway.recalled().await;
+    inside.gateway.observing.recalled().await;
     let caller = client(&inside);
     // Both find the tool, and share less than half of their words.
     let other = "handles a customer";
     let before = search(&inside, &caller, other).await;
     search(&inside, &caller, QUERY).await;
     execute(&inside, &caller, "desk.six").await;
-    let session = || Caller { session: inside.gateway.open_session(None), ..client(&inside) };
+    let session = || Caller { session: inside.gateway.sessions.open(None), ..client(&inside) };
     assert_eq!(search(&inside, &session(), QUERY).await["results"][0]["name"], "desk.six");
     assert_eq!(search(&inside, &session(), other).await, before, "not that of the search before");
 }

@@ -117,7 +117,7 @@ async fn a_thousand_tasks_run_at_once_and_each_is_known() {
         ids.insert(handle["task_id"].as_str().expect("a handle").to_string());
     }
     assert_eq!(ids.len(), TASKS);
-    assert_eq!(inside.gateway.jobs.running(), TASKS);
+    assert_eq!(inside.gateway.keeping.jobs.running(), TASKS);
     let (mut numbers, mut told, mut delivered) = (HashSet::new(), 0, 0);
     let mut count = |answer: &Value| {
         for notice in notices_of(answer) {

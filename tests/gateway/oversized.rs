@@ -50,7 +50,7 @@ async fn is_well(inside: &Inside, way: Way) {
     assert_eq!(inside.answer("big__echo", json!({ "a": 1 })).await, json!({ "a": 1 }), "{way:?}");
     let fine = inside.execute("good.fine", json!({})).await;
     assert_eq!(fine["content"][0]["text"], "fine", "{way:?}");
-    assert_eq!(inside.gateway.metrics.restarts("big"), 0, "{way:?}");
+    assert_eq!(inside.gateway.observing.metrics.restarts("big"), 0, "{way:?}");
 }
 
 fn text(bytes: usize) -> String {

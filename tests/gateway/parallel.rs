@@ -265,7 +265,7 @@ async fn a_server_has_only_as_many_calls_as_it_takes() {
             })
         })
         .collect();
-    while inside.gateway.connections()["a"].in_flight() < 2 {
+    while inside.gateway.servers.connections()["a"].in_flight() < 2 {
         tokio::task::yield_now().await;
     }
     let fault = inside.fault("execute_tool", json!({ "name": "a.wait", "timeout_ms": 50 })).await;
@@ -308,7 +308,7 @@ async fn a_serialized_server_has_one_call_on_every_road() {
         async {
             let mut most = 0;
             while began.elapsed() < std::time::Duration::from_millis(8 * 300 - 100) {
-                most = most.max(inside.gateway.connections()["a"].in_flight());
+                most = most.max(inside.gateway.servers.connections()["a"].in_flight());
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }
             most

@@ -107,7 +107,7 @@ async fn a_rule_against_a_tool_is_against_every_spelling_of_its_name() {
             true => inside.under("p"),
             false => inside.caller.clone(),
         };
-        let catalog = inside.gateway.snapshot().catalog.clone();
+        let catalog = inside.gateway.publisher.snapshot().catalog.clone();
         for name in names {
             let full = catalog.tools().find(|tool| &*tool.own == *name).expect("listed").full.to_string();
             let result = inside.call_as(&caller, "execute_tool", json!({ "name": full, "params": {} })).await;
@@ -159,7 +159,7 @@ async fn a_name_that_passes_for_another_is_of_high_risk() {
         .toml("[policies.careful]\nrisk = 'high'\npolicy = 'approve'")
         .open()
         .await;
-    let catalog = inside.gateway.snapshot().catalog.clone();
+    let catalog = inside.gateway.publisher.snapshot().catalog.clone();
     let listed: Vec<_> = catalog.tools().filter(|tool| &*tool.server == "files").collect();
     assert_eq!(listed.len(), names.len());
     for tool in listed {

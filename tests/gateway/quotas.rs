@@ -41,7 +41,7 @@ fn sent(log: &Path) -> (usize, usize) {
 
 /// Returns another client: a caller with its own session.
 fn another(inside: &Inside) -> Caller {
-    let caller = inside.gateway.caller(inside.gateway.open_session(None), "other");
+    let caller = inside.gateway.sessions.caller(inside.gateway.sessions.open(None), "other");
     Caller { lasting: true, ..caller }
 }
 

@@ -43,13 +43,14 @@ async fn got(inside: &Inside, profile: Option<&str>, rules: &str) -> (Vec<String
     let page = |page: nonet_core::ListPage, key: &str| {
         page.entries.iter().map(|one| one[key].as_str().expect("a name").to_string()).collect::<Vec<_>>()
     };
-    let mut listed = page(gateway.prompts(&caller, None).await.expect("a list"), "name");
-    listed.extend(page(gateway.resources(&caller, None).await.expect("a list"), "uri"));
-    listed.extend(page(gateway.resource_templates(&caller, None).await.expect("a list"), "uriTemplate"));
+    let mut listed = page(gateway.calls.prompts(&caller, None).await.expect("a list"), "name");
+    listed.extend(page(gateway.calls.resources(&caller, None).await.expect("a list"), "uri"));
+    listed
+        .extend(page(gateway.calls.resource_templates(&caller, None).await.expect("a list"), "uriTemplate"));
     let mut reached = Vec::new();
     for prompt in ["plan", "secret-plan"] {
         let wire = format!("docs__{prompt}");
-        let by_method = gateway.get_prompt(&caller, &wire, Map::new()).await.is_ok();
+        let by_method = gateway.calls.get_prompt(&caller, &wire, Map::new()).await.is_ok();
         let command = format!("docs/{prompt}");
         let by_skill = inside.call_as(&caller, "use_skill", json!({ "command": command })).await;
         let full = format!("skills.docs/{prompt}");
@@ -64,7 +65,7 @@ async fn got(inside: &Inside, profile: Option<&str>, rules: &str) -> (Vec<String
     }
     for uri in ["note://open", "note://secret", "page://one", "note://linked", "nonet://docs/note://unlisted"]
     {
-        let by_method = gateway.read_resource(&caller, uri).await.is_ok();
+        let by_method = gateway.calls.read_resource(&caller, uri).await.is_ok();
         let params = json!({ "name": "gateway.read_resource", "params": { "uri": uri } });
         let by_tool = inside.call_as(&caller, "execute_tool", params).await;
         assert_eq!(by_tool["isError"] != true, by_method, "{uri}: {by_tool}");
@@ -74,7 +75,7 @@ async fn got(inside: &Inside, profile: Option<&str>, rules: &str) -> (Vec<String
             rules.contains("approve") && uri.starts_with("note://") && uri != "note://linked",
             "{by_tool}"
         );
-        assert_eq!(gateway.follow_resource(&caller, uri).await.is_ok(), by_method, "following {uri}");
+        assert_eq!(gateway.calls.follow_resource(&caller, uri).await.is_ok(), by_method, "following {uri}");
         if by_method {
             reached.push(uri.into());
         }
@@ -132,7 +133,7 @@ async fn a_session_reads_what_its_results_link_to() {
     for (profile, is_open) in [("p", true), ("q", false)] {
         let caller = inside.under(profile);
         let caller = nonet_state::session::Caller { lasting: true, ..caller };
-        let read = async |uri: &str| inside.gateway.read_resource(&caller, uri).await.is_ok();
+        let read = async |uri: &str| inside.gateway.calls.read_resource(&caller, uri).await.is_ok();
         assert!(!read("note://linked").await);
         inside.call_as(&caller, "execute_tool", json!({ "name": "docs.link" })).await;
         assert_eq!(read("note://linked").await, is_open);
@@ -140,11 +141,11 @@ async fn a_session_reads_what_its_results_link_to() {
         assert!(!read("nonet://docs/note://unlisted").await);
         let other = inside.under(profile);
         assert!(
-            inside.gateway.read_resource(&other, "note://linked").await.is_err(),
+            inside.gateway.calls.read_resource(&other, "note://linked").await.is_err(),
             "another session's link"
         );
     }
-    let why = inside.gateway.read_resource(&inside.caller, "nonet://docs/note://unlisted").await;
+    let why = inside.gateway.calls.read_resource(&inside.caller, "nonet://docs/note://unlisted").await;
     let why = why.expect_err("it is unlisted").message.to_string();
     assert!(why.contains("servers.docs.unlisted_resources = true"), "{why}");
 }

@@ -72,7 +72,7 @@ fn a_fact_is_remembered_and_recalled_in_another_session() {
 #[tokio::test]
 async fn by_meaning_other_words_find_a_fact_and_the_tools_for_it() {
     let gateway = desk().by_meaning("").open().await;
-    gateway.gateway.indexed(PATIENCE).await;
+    gateway.gateway.publisher.indexed(PATIENCE).await;
     for (query, tool) in [
         ("remember that deploys are on Tuesdays", "gateway.remember"),
         ("note down that Alice likes tea", "gateway.remember"),
@@ -127,7 +127,7 @@ async fn remembered_facts_come_to_mind() {
 #[tokio::test]
 async fn a_recall_without_a_fitting_fact_says_so() {
     let gateway = desk().by_meaning("").open().await;
-    gateway.gateway.indexed(PATIENCE).await;
+    gateway.gateway.publisher.indexed(PATIENCE).await;
     for fact in ["Deploys are on Tuesdays", "Alice likes tea", "The office closes in August"] {
         inside(&gateway, "remember", json!({ "content": fact })).await;
     }

@@ -403,7 +403,7 @@ async fn a_call_that_is_cancelled_lets_go_of_its_request() {
     assert_eq!(json_of(&result)["error"]["code"], "cancelled", "{result}");
     // The one slot is free again.
     let look = json!({ "name": "shop.look", "params": {} });
-    let other = inside.gateway.caller(inside.gateway.open_session(None), "test");
+    let other = inside.gateway.sessions.caller(inside.gateway.sessions.open(None), "test");
     assert_eq!(text_of(&inside.call_as(&other, "execute_tool", look).await), "here");
 }
 
@@ -711,7 +711,7 @@ async fn a_document_that_changes_is_taken_up_and_one_that_breaks_is_not() {
             true => fs::remove_file(&file).expect("removed"),
             false => fs::write(&file, "{ \"openapi\": ").expect("written"),
         }
-        inside.gateway.connections()["shop"].restart();
+        inside.gateway.servers.connections()["shop"].restart();
         eventually("it is down", async || {
             let down = inside.execute("shop.getOrder", json!({ "id": "7" })).await;
             let down = json_of(&down)["error"].clone();
@@ -774,7 +774,7 @@ async fn a_document_is_read_from_an_address_without_credentials_for_another_host
         waiting.difference
     );
     assert!(waiting.difference.contains("set `base_url` in [servers.shop]"), "{}", waiting.difference);
-    inside.gateway.trust(vec![waiting.pin]).await.expect("trusted");
+    inside.gateway.calls.trust(vec![waiting.pin]).await.expect("trusted");
     let order = inside.execute("shop.getOrder", json!({ "id": "7" })).await;
     assert_eq!(order["structuredContent"], json!({ "id": 7 }), "{order}");
     assert_eq!(service.seen("/orders/7")[0].header("authorization"), None);

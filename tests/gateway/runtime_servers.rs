@@ -47,7 +47,8 @@ fn own(tool: &str, params: &Value) -> Value {
 }
 
 fn lasting(inside: &Inside, profile: Option<&str>) -> Caller {
-    let caller = inside.gateway.caller(inside.gateway.open_session(profile.map(String::from)), "test");
+    let caller =
+        inside.gateway.sessions.caller(inside.gateway.sessions.open(profile.map(String::from)), "test");
     Caller { lasting: true, ..caller }
 }
 
@@ -64,7 +65,7 @@ async fn decided(inside: &Inside, fault: &Value) -> Value {
     let id = fault["details"]["approval"].as_str().expect("an approval");
     let decide = async |verdict| {
         let decision = ApprovalDecision { verdict, answer: None, by: "command".into() };
-        inside.gateway.approvals.decide(id, decision).await
+        inside.gateway.asking.approvals.decide(id, decision).await
     };
     // Nobody can give permission for more than this call.
     assert!(decide(UserVerdict::AllowForSession).await.is_err());
@@ -99,7 +100,7 @@ async fn until_gone(pid: &str) {
 
 async fn until_forgotten(inside: &Inside, server: &str) {
     eventually("the catalogue has forgotten the server", async || {
-        (!inside.gateway.snapshot().catalog.servers().contains_key(server)).then_some(())
+        (!inside.gateway.publisher.snapshot().catalog.servers().contains_key(server)).then_some(())
     })
     .await;
 }
@@ -300,7 +301,7 @@ async fn a_command_line_is_shown_and_run_as_its_words() {
     params = json!({ "name": "music", "command": line });
     let inside = setup.open().await;
     let asked = fault(&inside, &inside.caller, "add_server", &params).await;
-    let waiting = inside.gateway.approvals.waiting().await.expect("it is read");
+    let waiting = inside.gateway.asking.approvals.waiting().await.expect("it is read");
     assert!(waiting.iter().any(|one| one.asked.question.contains(&format!("\n\n{line}\n"))), "{waiting:?}");
     let again = decided(&inside, &asked).await;
     let added = inside.call("execute_tool", again).await;
@@ -344,7 +345,7 @@ async fn a_server_that_does_not_start_is_told_with_its_stderr_and_leaves_nothing
     assert_eq!((&fault["code"], &fault["retryable"]), (&json!("server_down"), &json!(false)), "{fault}");
     assert_eq!(fault["details"]["stderr"], json!(["no licence for *** here"]), "{fault}");
     until_forgotten(&inside, "music").await;
-    assert!(!inside.gateway.connections().contains_key("music"));
+    assert!(!inside.gateway.servers.connections().contains_key("music"));
     let missing = json!({ "name": "music", "command": "/no/such/program" });
     let result = allowed(&inside, &inside.caller, "add_server", &missing).await;
     assert_eq!(json_of(&result)["error"]["code"], "server_down", "{result}");
@@ -407,7 +408,7 @@ async fn a_rest_service_is_added_by_its_document() {
     let inside = setup.open().await;
     let params = json!({ "name": "weather", "openapi": document, "headers": { "X-Key": "s3cret-value" }, "tags": ["outdoors"] });
     let asked = fault(&inside, &inside.caller, "add_server", &params).await;
-    let waiting = inside.gateway.approvals.waiting().await.expect("readable");
+    let waiting = inside.gateway.asking.approvals.waiting().await.expect("readable");
     let question = &waiting[0].asked.question;
     assert!(question.contains("weather.json") && question.contains("X-Key=***"), "{question}");
     let again = decided(&inside, &asked).await;
@@ -489,7 +490,7 @@ async fn the_words_of_the_model_never_approve_a_server() {
     assert!(!asked.to_string().contains("ask-"), "no token that a model could answer: {asked}");
     let said = json!({ "token": asked["details"]["approval"], "answer": "allow" });
     assert_eq!(inside.fault("ask_user", said).await["code"], "not_found");
-    assert_eq!(inside.gateway.approvals.waiting().await.expect("readable").len(), 1, "it still waits");
+    assert_eq!(inside.gateway.asking.approvals.waiting().await.expect("readable").len(), 1, "it still waits");
 }
 
 #[tokio::test]

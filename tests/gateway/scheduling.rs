@@ -396,7 +396,7 @@ async fn a_time_may_be_said_in_words() {
 async fn the_tools_are_found_by_what_people_say() {
     let by_words = tracker(Setup::new()).0.open().await;
     let by_meaning = tracker(Setup::new()).0.by_meaning("").open().await;
-    by_meaning.gateway.indexed(PATIENCE).await;
+    by_meaning.gateway.publisher.indexed(PATIENCE).await;
     for (query, tool) in [
         ("tell me when this file changes", "gateway.watch_start"),
         ("watch a page and notify me about changes", "gateway.watch_start"),
@@ -637,7 +637,7 @@ async fn schedules_and_watches_can_be_switched_off() {
         let loaded =
             config::parse(&text, &setup.path("servers.toml"), config::ValueSources::NONE).expect("usable");
         inside.gateway.reload(loaded.config).await;
-        inside.gateway.published().await;
+        inside.gateway.publisher.published().await;
     };
     reload("scheduler = false\nwatchers = false").await;
     for (tool, key) in

@@ -91,7 +91,7 @@ async fn errors_come_out_as_they_went_in() {
 async fn progress_arrives_whole_in_order_and_before_the_answer() {
     let inside = open(json!({ "tools": tools() }), WAYS[0]).await;
     let (progress, mut steps) = mpsc::channel(100);
-    let caller = inside.gateway.caller(inside.gateway.open_session(None), "test");
+    let caller = inside.gateway.sessions.caller(inside.gateway.sessions.open(None), "test");
     let caller = Caller { progress: Some(progress), ..caller };
     inside.call_as(&caller, "web__work", json!({})).await;
     drop(caller);
@@ -108,7 +108,7 @@ async fn a_broken_event_costs_itself_alone() {
     for n in 0..3 {
         assert_eq!(inside.answer("web__noisy", json!({ "n": n })).await, json!({ "n": n }));
     }
-    assert_eq!(inside.gateway.metrics.restarts("web"), 0);
+    assert_eq!(inside.gateway.observing.metrics.restarts("web"), 0);
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn a_call_over_its_limit_is_cancelled_and_the_connection_stays() {
     })
     .await;
     assert_eq!(inside.answer("web__echo", json!({ "a": 2 })).await, json!({ "a": 2 }));
-    assert_eq!(inside.gateway.metrics.restarts("web"), 0);
+    assert_eq!(inside.gateway.observing.metrics.restarts("web"), 0);
 }
 
 #[tokio::test]
@@ -183,7 +183,7 @@ async fn a_stream_that_breaks_off_is_opened_again() {
             })
             .await;
         }
-        let restarts = || (inside.gateway.metrics.restarts("web") > 0).then_some(());
+        let restarts = || (inside.gateway.observing.metrics.restarts("web") > 0).then_some(());
         eventually(&format!("it was reached again, {way}"), async || restarts()).await;
     }
 }

@@ -292,7 +292,7 @@ async fn the_policy_is_asked_at_each_check() {
         let loaded =
             config::parse(&text, &setup.path("servers.toml"), config::ValueSources::NONE).expect("usable");
         watched.inside.gateway.reload(loaded.config).await;
-        watched.inside.gateway.published().await;
+        watched.inside.gateway.publisher.published().await;
         watched.check(&id).await;
         let notice = watched.told().await.pop().expect("a notice");
         assert_eq!(notice["error"]["code"], code, "{notice}");

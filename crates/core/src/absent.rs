@@ -31,7 +31,7 @@ impl Gateway {
     /// Notifies a new session of the left-out servers. As with configuration changes, only sessions that see
     /// all servers are notified.
     pub fn greet(&self, session: &Session) {
-        let config = self.config();
+        let config = self.servers.config();
         if session.profile.is_some() || config.left_out.is_empty() {
             return;
         }

@@ -41,21 +41,21 @@ impl Gateway {
         if self.keeps_time.set(()).is_err() {
             return;
         }
-        self.errands.began_ms(self.clock.unix_ms());
-        let config = self.config();
+        self.errands.began_ms(self.keeping.clock.unix_ms());
+        let config = self.servers.config();
         self.outward.open(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
-        self.servers.life.tasks.spawn(tidy(self.stopping().clone()));
+        self.servers.life.tasks.spawn(tidy(self.servers.stopping().clone()));
         let gateway = self.clone();
         self.servers.life.tasks.spawn(async move {
-            let stop = gateway.stopping().clone();
+            let stop = gateway.servers.stopping().clone();
             let mut swept = Instant::now();
             drop(tokio::task::spawn_blocking(hosts::sweep_backups));
             loop {
                 gateway.look_ahead().await;
-                gateway.jobs.cancel_for_others().await;
+                gateway.keeping.jobs.cancel_for_others().await;
                 if swept.elapsed() >= SWEEP {
                     swept = Instant::now();
-                    gateway.kept.sweep().await;
+                    gateway.keeping.kept.sweep().await;
                     drop(tokio::task::spawn_blocking(hosts::sweep_backups));
                 }
                 tokio::select! {
@@ -68,9 +68,9 @@ impl Gateway {
 
     async fn look_ahead(self: &Arc<Self>) {
         let kinds = self.errands_that_run();
-        match self.records.agenda(&kinds).await {
+        match self.keeping.records.agenda(&kinds).await {
             Ok(Some(agenda)) => {
-                self.mail.note(&agenda);
+                self.sessions.mail.note(&agenda);
                 self.run_due(&kinds, agenda.next_due_ms).await;
             }
             // The warning came when Redis went away.

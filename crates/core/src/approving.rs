@@ -19,11 +19,11 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Gateway,
-    call::PrepareError,
+    call::{PrepareError, Unready},
     graph::Limit,
     questions::{ApprovalOutcome, ApprovalRequest, FormDecision, patience},
 };
+use crate::asking::Asking;
 use nonet_state::outward;
 use nonet_state::{
     grants::{Approval, RequiredApproval, RunApproval, RunGrants},
@@ -41,7 +41,7 @@ enum ApprovalState {
     Waiting(Box<WaitingApproval>),
 }
 
-impl Gateway {
+impl Asking {
     /// Asks before a call: by a form, or elsewhere if only the user's own answer counts. Otherwise, and in a run, the caller
     /// of this asks.
     pub(super) async fn approve(
@@ -93,33 +93,30 @@ impl Gateway {
         }
     }
 
-    /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns the question that stays open;
-    /// `None` once the user has answered it.
+    /// Asks about the calls of a tool in a run, by a form if the client has forms. Returns once the user has answered the
+    /// question, or with the question that stays open.
     pub(super) async fn ask_in_run(
         &self,
         caller: &Caller,
         limit: Option<&Limit>,
         unasked: ApprovalRequest,
-    ) -> Option<RunApproval> {
+    ) -> Result<(), Unready> {
         let asked = unasked.in_run();
-        let Some(run) = &caller.run else { return Some(asked) };
+        let Some(run) = &caller.run else { return Err(Unready::Open(asked.into())) };
         let _turn = run.turn.lock().await;
         if run.has_answered(&asked) {
-            return None;
+            return Ok(());
         }
-        if run.is_open(&asked) {
-            return Some(asked);
-        }
-        let paused = limit.map(Limit::pause);
-        let decided = self.decided_by_form(caller, run, &asked).await;
-        drop(paused);
-        match decided {
-            true => None,
-            false => {
-                run.leave_open(&asked);
-                Some(asked)
+        if !run.is_open(&asked) {
+            let paused = limit.map(Limit::pause);
+            let decided = self.decided_by_form(caller, run, &asked).await;
+            drop(paused);
+            if decided {
+                return Ok(());
             }
+            run.leave_open(&asked);
         }
+        Err(Unready::Open(asked.into()))
     }
 
     /// Asks about the calls of a tool in a run by a form. Returns whether the user has decided.
@@ -148,7 +145,7 @@ impl Gateway {
 
     /// Tells the model where the user answers.
     fn where_to_answer(&self, one: &WaitingApproval) -> String {
-        let command = shell::nonet(&format!("approve {}", one.id()), &self.config().file);
+        let command = shell::nonet(&format!("approve {}", one.id()), &self.servers.config().file);
         let page =
             self.page_address().map_or_else(String::new, |page| format!("on the live page ({page}) or "));
         let minutes = one.left.as_secs().div_ceil(60).max(1);
@@ -169,7 +166,7 @@ impl Gateway {
                 waited.map_err(not_kept)?
             }
             None => {
-                let hook = self.config().gateway.approve_webhook.clone();
+                let hook = self.servers.config().gateway.approve_webhook.clone();
                 let address = match (&hook, self.http.get()) {
                     (Some(_), Some(_)) => uuid::Uuid::new_v4().simple().to_string(),
                     _ => String::new(),
@@ -296,7 +293,7 @@ impl Gateway {
 
     /// Whether the questions of workflows accept only the user's own answers.
     pub(super) fn asks_the_user_only(&self) -> bool {
-        self.config().gateway.approve_by == ApproveBy::User
+        self.servers.config().gateway.approve_by == ApproveBy::User
     }
 
     /// Accepts the answer sent to a one-time address.

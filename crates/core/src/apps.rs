@@ -5,6 +5,7 @@ pub(super) mod parked;
 mod workflow;
 
 use std::{
+    future::ready,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -12,28 +13,25 @@ use std::{
 use futures::{FutureExt, future::BoxFuture};
 use nonet_base::{clock::millis, text::clip};
 use nonet_config::{APPS_DEEP, App, AppKind, Config, Step, StepKind};
-use nonet_parts::jobs::JobProgress;
 use nonet_schema::{Schema, from_text};
-use nonet_servers::{
-    catalog::{APPS, EntryKind, guide::is_named},
-    downstream::ProgressSink,
-};
+use nonet_servers::catalog::{APPS, EntryKind, guide::is_named};
 use nonet_text::{
     fault::{Fault, FaultCode},
     name,
-    results::{CallResult, is_error, json_len, value_of},
+    results::{is_error, value_of},
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    Gateway,
-    call::{CallInFlight, PrepareError, in_text, text_result},
+    Calls, Gateway, Observing,
+    call::{
+        CallInFlight, CallParams, CallPlan, ClientWait, EndedCall, Unready, in_text, text_result,
+        waits_for_user,
+    },
     graph::{ActionResult, OpenQuestion, RunLog},
     interrupt::Interrupt,
-    questions::HeldCall,
-    run::{self, Run},
+    questions::{ApprovalRequest, HeldCall},
 };
 use crate::gate::{Gate, may_not_be_used};
 use nonet_state::{faults::error_of, grants::RunApproval, session::Caller};
@@ -86,9 +84,9 @@ impl InnerApproval {
     }
 
     fn put(&self, asked: RunApproval) -> Value {
-        let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
+        let fault = waits_for_user(&asked);
         let _ = self.0.set(asked);
-        Fault::new(FaultCode::NeedsApproval, message).to_result()
+        fault.to_result()
     }
 }
 
@@ -208,11 +206,11 @@ impl Gateway {
         if let Some(token) = &arguments.token {
             return Box::pin(self.go_on(caller, token, arguments.answer.as_ref(), None)).await;
         }
-        let given = arguments.app_id.map(|id| own_id(&self.config(), &id));
+        let given = arguments.app_id.map(|id| own_id(&self.servers.config(), &id));
         let arguments = AppArguments { app_id: given.clone(), ..arguments };
         let answer = self.call_filled_app(caller, arguments).await?;
         if let Some(id) = given.filter(|_| !is_error(&answer)) {
-            self.guided(caller, EntryKind::App, &id);
+            self.observing.guided(caller, EntryKind::App, &id);
         }
         Ok(answer)
     }
@@ -223,11 +221,11 @@ impl Gateway {
         caller: &Caller,
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
-        let filled = match self.kept.fill(&caller.owner(), &arguments.input).await {
+        let filled = match self.keeping.kept.fill(&caller.owner(), &arguments.input).await {
             Ok(filled) => filled,
             Err(fault) => {
                 let id = arguments.app_id.as_deref().unwrap_or_default();
-                if let Some(call) = self.audit_app(
+                if let Some(call) = self.observing.audit_app(
                     caller,
                     &nonet_text::name::full_name(nonet_servers::catalog::APPS, id),
                     &arguments.input,
@@ -238,7 +236,7 @@ impl Gateway {
             }
         };
         let Some(filled) = filled else { return self.run_app(caller, arguments).await };
-        let config = self.config();
+        let config = self.servers.config();
         let app = arguments.app_id.as_deref().and_then(|id| config.apps.get(id.trim()));
         let (input, changes) = match app.and_then(|app| app.input_schema.clone()) {
             Some(schema) => in_text(&Schema::new(schema), filled),
@@ -268,10 +266,11 @@ impl Gateway {
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
         let id = arguments.app_id.as_deref().map(str::trim).filter(|id| !id.is_empty());
-        let call = id.and_then(|id| self.audit_app(caller, &name::full_name(APPS, id), &arguments.input));
+        let call =
+            id.and_then(|id| self.observing.audit_app(caller, &name::full_name(APPS, id), &arguments.input));
         let answer = self.run_one_app(caller, arguments).await;
         if let Some(call) = call {
-            Self::end_audited(call, outcome_of(&answer)).await?;
+            Observing::end_audited(call, outcome_of(&answer)).await?;
         }
         answer
     }
@@ -281,9 +280,9 @@ impl Gateway {
         caller: &Caller,
         arguments: AppArguments,
     ) -> Result<Value, Interrupt> {
-        let config = self.config();
+        let config = self.servers.config();
         let Some(id) = arguments.app_id.filter(|id| !id.trim().is_empty()) else {
-            return Ok(text_result(list(&config, &self.gate(&caller.session)).to_string()));
+            return Ok(text_result(list(&config, &Gate::of(&self.publisher, &caller.session)).to_string()));
         };
         let Some((id, app)) = config.apps.get_key_value(id.trim()) else {
             return Err(unknown_app(&config, id.trim(), arguments.input).into());
@@ -313,7 +312,7 @@ impl Gateway {
         app: AppRun,
         tool: &str,
     ) -> Result<Value, Interrupt> {
-        let (mut gate, tool) = self.find_tool(caller, tool).await?;
+        let (gate, tool) = self.calls.find_tool(caller, tool).await?;
         if tool.kind == EntryKind::App {
             let inner = AppArguments::new(tool.name.to_string(), app.input)
                 .handed_out(app.handing, Some(app.timeout));
@@ -329,81 +328,52 @@ impl Gateway {
             (input, _) => input,
         };
         // Checked before an approval is consumed.
-        let admission = self.admit(caller, app.handing.background)?;
-        let prepared = loop {
-            let unasked = match self.prepare_tool(caller, (gate, tool.clone()), input.clone(), None).await {
-                Ok(prepared) => break prepared,
-                Err(PrepareError::Fault(fault)) => return Err((*fault).into()),
-                Err(PrepareError::Asks(unasked)) => unasked,
-            };
-            let Some(waiting) = &app.waiting else {
-                let held = AppArguments::new(app.id, input).handed_out(app.handing, Some(app.timeout));
-                return Err(self.questions.hold(caller, *unasked, HeldCall::App(Box::new(held))).into());
-            };
-            // The run around the app may have further calls.
-            if let Some(asked) = self.ask_in_run(caller, None, unasked.of_calls(1, true, &[])).await {
-                return Ok(waiting.put(asked));
-            }
-            gate = self.gate(&caller.session);
-        };
-        let cancel = CancellationToken::new();
-        let own = Caller { cancel: cancel.clone(), is_admitted: true, ..caller.clone() };
-        let (gateway, token, id) = (self.clone(), cancel.clone(), app.id);
-        let sink = ProgressSink::new(caller.progress.clone());
-        let last = sink.clone();
-        let progress: JobProgress = Arc::new(move || last.last());
         let background = app.handing.background;
-        let run = Run {
-            began: app.began.into(),
-            background,
-            admission,
-            ..Run::new(format!("app {}", tool.full), cancel, progress)
-        };
-        let went_on = run.went_on.clone();
-        let work = async move {
-            let begun = CallInFlight { at: app.began, ..gateway.begin(&own, &prepared.tool.full, &input) };
-            let (called, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-            let mut made = gateway.invoke(&own, prepared, Some(app.timeout), token, sink, &begun.span).await;
-            let bytes_out = made.result.size().await;
-            gateway.record(&own, &called, &begun, bytes_out, &mut made).await;
-            if made.result.is_error() {
-                return made.result;
+        let admission = Some(self.calls.admit(caller, background)?);
+        let full = tool.full.clone();
+        let asks = |asked: ApprovalRequest, _| {
+            if app.waiting.is_some() {
+                // The run around the app may have further calls.
+                return self.asking.ask_in_run(caller, None, asked.of_calls(1, true, &[])).boxed();
             }
-            let output = value_of(made.result.tree().await);
-            let answer = AppAnswer {
-                app_id: &id,
-                output,
-                tool_calls: 1,
-                repaired,
-                failed_optional_steps: Map::new(),
-                items: Map::new(),
-                skipped: Vec::new(),
-            };
-            gateway.hand_out(&own, answer.into_result(), &app.handing, &went_on).await
+            let held = AppArguments::new(app.id.clone(), input.clone());
+            let held = HeldCall::App(Box::new(held.handed_out(app.handing.clone(), Some(app.timeout))));
+            ready(Err(self.asking.questions.hold(caller, asked, held).into())).boxed()
         };
-        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
-    }
-
-    /// Returns the answer of an app, filtered and within the budget.
-    async fn hand_out(
-        &self,
-        caller: &Caller,
-        answer: Value,
-        handing: &AnswerMode,
-        went_on: &AtomicBool,
-    ) -> CallResult {
-        let size = json_len(&answer);
-        let (answer, _, note) = self.filtered(caller, answer.into(), size, handing.select.as_deref()).await;
-        if let Some(note) = note {
-            caller.session.notify(json!({ "kind": "select_note", "message": note }));
-        }
-        run::handed_out(&self.kept, caller, answer, went_on).await
+        let (params, found) = (CallParams::Literal(&input), Some(Ok((gate, tool))));
+        let mut plan = CallPlan { begun: None, name: &full, found, params, select: None, asks: &asks };
+        let prepared = match (self.calls.ready(caller, &mut plan).await, app.waiting.clone()) {
+            (Err(Unready::Open(asked)), Some(waiting)) => return Ok(waiting.put(*asked)),
+            (prepared, _) => prepared.map_err(Unready::fault)?,
+        };
+        let begun = CallInFlight { at: app.began, ..self.observing.begin(caller, &full, &input) };
+        let label = format!("app {full}").into();
+        let timeout = Some(app.timeout);
+        let wait = ClientWait { timeout, background, admission, label, is_verbatim: true };
+        let (id, handing) = (app.id, app.handing);
+        let answer =
+            async move |calls: Arc<Calls>, own: Caller, mut ended: EndedCall, went_on: Arc<AtomicBool>| {
+                if ended.made.result.is_error() {
+                    return ended.made.result;
+                }
+                let answer = AppAnswer {
+                    app_id: &id,
+                    output: value_of(ended.made.result.tree().await),
+                    tool_calls: 1,
+                    repaired: ended.repaired,
+                    failed_optional_steps: Map::new(),
+                    items: Map::new(),
+                    skipped: Vec::new(),
+                };
+                calls.hand_out(&own, answer.into_result(), handing.select.as_deref(), &went_on).await
+            };
+        Ok(self.calls.run_for_client(caller, begun, prepared, wait, answer).await?.into_tree().await)
     }
 
     /// Refuses an app that a rule denies to the caller, or that is nested in itself or too deeply. The configuration is
     /// checked for nested apps when it is loaded, but a tool's name may also lead to an app.
     fn may_run(&self, caller: &Caller, id: &str, app: &App) -> Result<(), Fault> {
-        if let Some(rule) = self.gate(&caller.session).kept_from(EntryKind::App, id) {
+        if let Some(rule) = Gate::of(&self.publisher, &caller.session).kept_from(EntryKind::App, id) {
             return Err(may_not_be_used(&name::full_name(APPS, id), &rule).next("call_app", json!({})));
         }
         let within = &caller.within;

@@ -12,8 +12,8 @@ use nonet_text::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, WorldChanges, call::CallInFlight};
-use crate::gate::Gate;
+use super::{WorldChanges, call::CallInFlight};
+use crate::{gate::Gate, observing::Observing};
 use nonet_state::{known_secrets::secret_values, session::Caller, world::Connections};
 
 /// The longest name of a tool or client in a line, in characters.
@@ -78,7 +78,7 @@ fn who(caller: &Caller) -> AuditEntry {
     }
 }
 
-impl Gateway {
+impl Observing {
     /// Begins a call. Its line in the audit log is written however the call ends.
     pub(super) fn begin(&self, caller: &Caller, name: &str, params: &Value) -> CallInFlight {
         let begun = CallInFlight::keeping(caller, params, self.most_kept_of_calls());
@@ -147,7 +147,7 @@ impl Gateway {
             audit.call(AuditEntry { tool, bytes_in: Some(begun.bytes_in), ..who(caller) }, &Value::Null)
         });
         if let Some(entry) = call.entry() {
-            self.say_why(entry, &self.gate(&caller.session), name, fault.code);
+            self.say_why(entry, &Gate::of(&self.publisher, &caller.session), name, fault.code);
         }
         // The call is answered with a fault already.
         let _ = call.end(fault.code.as_str()).await;
@@ -182,7 +182,7 @@ impl Gateway {
     pub(super) fn hide_from_audit(&self, config: &Config) {
         if let Some(audit) = &self.audit {
             let mut hidden = secrets(config);
-            hidden.extend(secrets(&self.config()));
+            hidden.extend(secrets(&self.servers.config()));
             hidden.sort_by_key(|text| std::cmp::Reverse(text.len()));
             hidden.dedup();
             audit.hide(hidden);
@@ -191,7 +191,7 @@ impl Gateway {
 
     /// Returns what masks a text, which may be JSON, for the user of the page.
     pub fn mask_for_user(&self) -> impl Fn(&str) -> String + use<> {
-        let hidden = MaskRules::new(secrets(&self.config()));
+        let hidden = MaskRules::new(secrets(&self.servers.config()));
         move |text| masked(text, &hidden, MAX_SHOWN)
     }
 

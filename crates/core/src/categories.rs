@@ -13,8 +13,8 @@ use nonet_servers::{
 use nonet_text::name::words;
 use serde_json::{Value, json};
 
-use super::{Gateway, discover::SUMMARY};
-use crate::gate::Gate;
+use super::discover::SUMMARY;
+use crate::{find::Find, gate::Gate};
 use nonet_state::session::Caller;
 
 /// First words of texts that tell a model how to behave, and not what the server does.
@@ -53,11 +53,11 @@ const TO_READER: &[&str] = &[
 /// How many letters of two words are the same in their forms: `reads` and `read_file`.
 const STEM: usize = 4;
 
-impl Gateway {
+impl Find {
     /// Implements the `list_categories` meta-tool.
     pub async fn list_categories(&self, caller: &Caller) -> Value {
-        self.fresh_skills().await;
-        let mut categories = self.gate(&caller.session).categories();
+        self.calls.fresh_skills().await;
+        let mut categories = Gate::of(&self.publisher, &caller.session).categories();
         self.add_work(caller, &mut categories).await;
         categories
     }

@@ -16,8 +16,9 @@ use nonet_text::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, give_way, learn};
+use super::{give_way, learn};
 use crate::{
+    find::Find,
     gate::Gate,
     ties::{TieBreak, Ties},
 };
@@ -135,7 +136,7 @@ fn lift(priority: f32) -> f32 {
     PRIORITY_STEP * priority * priority.abs()
 }
 
-impl Gateway {
+impl Find {
     /// Implements the `search_tools` meta-tool.
     pub async fn search(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
         let query = arguments.query.trim();
@@ -144,10 +145,10 @@ impl Gateway {
         }
         let began = Instant::now();
         let span = caller.meta_span("search_tools");
-        self.searchable().await;
-        self.publisher.index_early(&self.config());
-        self.fresh_skills().await;
-        let gate = self.gate(&caller.session);
+        self.publisher.searchable().await;
+        self.publisher.index_early(&self.servers.config());
+        self.calls.fresh_skills().await;
+        let gate = Gate::of(&self.publisher, &caller.session);
         let snapshot = &gate.snapshot;
         let view = gate.view();
         let members = match gate.filters(&view, &arguments) {
@@ -164,18 +165,19 @@ impl Gateway {
                         && members.as_ref().is_none_or(|members| members.contains(&document))
                 })
         };
-        let request = search::prepare(&snapshot.index, self.embedder().as_ref(), query).await;
+        let request = search::prepare(&snapshot.index, self.publisher.embedder().as_ref(), query).await;
         let words = search::outcomes::words(query);
-        let learned = self.learned(snapshot, &words);
+        let learned = self.observing.learned(snapshot, &words);
         let mut boosts = boosts(&gate, &view, &caller.session);
         learn::add(&mut boosts, &learned);
         give_way::lower(&mut boosts, snapshot, &view, &words, request.has_vectors());
         let pool = POOL.max(2 * limit(&arguments));
         let mut found = snapshot.index.search(&request, pool, &allowed, &boosts);
-        let mut ties = Ties::new(&gate, self.config().gateway.learn.then_some(&self.figures));
+        let mut ties =
+            Ties::new(&gate, self.servers.config().gateway.learn.then_some(&self.observing.figures));
         ties.settle(&mut found.hits);
         give_way::tools_first(&mut found.hits, snapshot);
-        self.searched(caller, snapshot, words.clone(), &found);
+        self.observing.searched(caller, snapshot, words.clone(), &found);
         found.confidence = give_way::confidence(&found, snapshot);
         // Confidence cannot be high before everything is indexed.
         let indexing = *self.publisher.indexing().borrow();
@@ -210,7 +212,7 @@ impl Gateway {
             }
         }
         let mut answer = json!({ "results": results, "confidence": found.confidence });
-        self.metrics.searched(began.elapsed());
+        self.observing.metrics.searched(began.elapsed());
         span.found(results.len(), found.total, found.confidence.as_str());
         let mut hint = self.hint(&gate, &request, &words, &found, &arguments);
         if short && let Some(fact) = self.remembered(caller, query).await {
@@ -226,8 +228,8 @@ impl Gateway {
 
     /// Answers a search without words: the categories, or all tools that pass the filters.
     async fn without_query(&self, caller: &Caller, arguments: SearchArguments) -> Result<Value, Fault> {
-        self.fresh_skills().await;
-        let gate = self.gate(&caller.session);
+        self.calls.fresh_skills().await;
+        let gate = Gate::of(&self.publisher, &caller.session);
         let of_kind = || arguments.kind.and_then(EntryKind::category).map(String::from);
         let category = arguments.category.clone().or_else(of_kind);
         let is_filtered = arguments.kind.is_some() || !arguments.tags.is_empty();
@@ -246,8 +248,8 @@ impl Gateway {
 
     /// Implements the `browse_category` meta-tool.
     pub async fn browse(&self, caller: &Caller, arguments: &BrowseArguments) -> Result<Value, Fault> {
-        self.fresh_skills().await;
-        self.gate(&caller.session).browse_with_instructions(arguments, &|_| true)
+        self.calls.fresh_skills().await;
+        Gate::of(&self.publisher, &caller.session).browse_with_instructions(arguments, &|_| true)
     }
 
     /// Returns hints about the search: few matches, missing vectors, servers still starting or absent.
@@ -313,16 +315,20 @@ impl Gateway {
             )
             .next("get_tool", json!({ "names": &names[..MAX_NAMES] })));
         }
-        if self.config().gateway.learn {
-            self.figures.recall().await;
+        if self.servers.config().gateway.learn {
+            self.observing.figures.recall().await;
         }
         if !many {
             let name = names.first().map_or("", String::as_str);
-            return self.find_tool(caller, name).await.map(|(gate, tool)| self.whole(caller, &gate, &tool));
+            return self
+                .calls
+                .find_tool(caller, name)
+                .await
+                .map(|(gate, tool)| self.whole(caller, &gate, &tool));
         }
         let mut tools = Vec::new();
         for name in names {
-            tools.push(match self.find_tool(caller, name).await {
+            tools.push(match self.calls.find_tool(caller, name).await {
                 Ok((gate, tool)) => self.whole(caller, &gate, &tool),
                 Err(fault) => {
                     let mut entry = fault.to_value();
@@ -385,12 +391,12 @@ impl Gateway {
             put("warning", json!(format!("the schema cannot be used to check params: {broken}")));
         }
         put("state", json!(gate.state_of(tool).unwrap_or("ready")));
-        put("change", json!(self.told_change(tool)));
+        put("change", json!(self.calls.told_change(tool)));
         // Skills and apps are left out, because their own meta-tools also run them and only calls of tools are counted.
         // A session's own server is left out, because nothing about it is kept and its name may have been another
         // server's.
         if tool.kind == EntryKind::Tool && tool.session.is_none() {
-            let report = self.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
+            let report = self.observing.figures.of(&tool.own_full(), caller.session.owner(), &tool.version);
             if let Value::Object(figures) = json!(report) {
                 figures.into_iter().for_each(|(key, value)| put(&key, value));
             }

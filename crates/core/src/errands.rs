@@ -4,6 +4,7 @@
 //! tracks errands in flight, so that none runs twice at once.
 
 use std::{
+    future::ready,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
@@ -12,12 +13,12 @@ use std::{
 };
 
 use dashmap::{DashMap, DashSet};
+use futures::FutureExt;
 use nonet_base::{clock::millis, json::set_member, text::clip};
 use nonet_config::ClientLimits;
 use nonet_parts::quotas::{Account, QuotaExceeded};
 use nonet_servers::{
     catalog::{GATEWAY, Tool},
-    downstream::ProgressSink,
     policy::PolicyVerdict,
 };
 use nonet_store::{Record, RecordKind, StoreError};
@@ -27,14 +28,12 @@ use nonet_text::{
 };
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use tokio::{
-    sync::{Semaphore, SemaphorePermit},
-    time::Instant,
-};
+use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
     Gateway,
-    call::{PrepareError, PreparedCall, needs_user, text_result},
+    call::{CallParams, CallPlan, EndedCall, PrepareError, PreparedCall, Unready, needs_user, text_result},
+    questions::ApprovalRequest,
 };
 use crate::gate::Gate;
 use nonet_state::session::{Caller, Session, TaskMode};
@@ -176,20 +175,20 @@ impl Gateway {
 
     /// Returns the kinds of errands that the configuration lets run.
     pub(super) fn errands_that_run(&self) -> Vec<RecordKind> {
-        let settings = &self.config().gateway;
+        let settings = &self.servers.config().gateway;
         let kinds = [(RecordKind::Watch, settings.watchers), (RecordKind::Schedule, settings.scheduler)];
         kinds.into_iter().filter(|(_, runs)| *runs).map(|(kind, _)| kind).collect()
     }
 
     /// Whether this gateway has errands to run later.
     pub async fn has_errands(&self) -> bool {
-        let agenda = self.records.agenda(&self.errands_that_run()).await;
+        let agenda = self.keeping.records.agenda(&self.errands_that_run()).await;
         matches!(agenda, Ok(Some(agenda)) if agenda.next_due_ms.is_some())
     }
 
     /// Runs the due errands of these kinds, each in its own task.
     pub(super) async fn run_due(self: &Arc<Self>, kinds: &[RecordKind], next_due_ms: Option<u64>) {
-        let now_ms = self.clock.unix_ms();
+        let now_ms = self.keeping.clock.unix_ms();
         if let Some(horizon_ms) = self.errands.went_back(now_ms)
             && let Err(error) = self.pull_in(now_ms, horizon_ms).await
         {
@@ -198,7 +197,7 @@ impl Gateway {
         if next_due_ms.is_none_or(|due| due > now_ms) {
             return;
         }
-        let due = match self.records.due(now_ms, kinds).await {
+        let due = match self.keeping.records.due(now_ms, kinds).await {
             Ok(due) => due,
             Err(error) => return tracing::warn!(%error, "what is due cannot be read"),
         };
@@ -209,7 +208,7 @@ impl Gateway {
 
     fn run_errand(self: &Arc<Self>, record: Record) {
         let Some(turn) = self.errands.begin(&record) else { return };
-        let (gateway, stop) = (self.clone(), self.stopping().clone());
+        let (gateway, stop) = (self.clone(), self.servers.stopping().clone());
         self.servers.life.tasks.spawn(async move {
             let _turn = turn;
             let work = async {
@@ -229,7 +228,7 @@ impl Gateway {
     /// Runs an errand if it is still due.
     async fn run_in_turn(self: &Arc<Self>, record: Record) -> Result<(), ErrandError> {
         // It may have run and been rescheduled before it got its turn.
-        let now = self.records.get(record.kind, &record.owner, &record.id).await?;
+        let now = self.keeping.records.get(record.kind, &record.owner, &record.id).await?;
         if now.is_none_or(|now| now.revision != record.revision) {
             return Ok(());
         }
@@ -242,7 +241,8 @@ impl Gateway {
 
     /// Reschedules errands that are due too late. Checks everything due until `horizon_ms`.
     async fn pull_in(&self, now_ms: u64, horizon_ms: u64) -> Result<(), StoreError> {
-        for record in self.records.due(horizon_ms, &[RecordKind::Watch, RecordKind::Schedule]).await? {
+        for record in self.keeping.records.due(horizon_ms, &[RecordKind::Watch, RecordKind::Schedule]).await?
+        {
             match record.kind {
                 RecordKind::Watch => self.pull_in_watch(record, now_ms).await?,
                 RecordKind::Schedule => self.pull_in_schedule(record, now_ms).await?,
@@ -259,9 +259,10 @@ impl Gateway {
         let limits = ClientLimits {
             soft_deadline: SOFT_DEADLINE,
             max_result_bytes: usize::MAX,
-            ..self.config().limits(client)
+            ..self.servers.config().limits(client)
         };
-        let account = Account::of_errands(profile.as_deref(), self.config().quotas(profile.as_deref()));
+        let account =
+            Account::of_errands(profile.as_deref(), self.servers.config().quotas(profile.as_deref()));
         Caller {
             session: Session::unattended(profile),
             account,
@@ -281,7 +282,7 @@ impl Gateway {
     pub(super) async fn errand_tool(&self, caller: &Caller, name: &str) -> Result<(Gate, Arc<Tool>), Fault> {
         let until = Instant::now() + START_LIMIT;
         loop {
-            match self.find_tool(caller, name).await {
+            match self.calls.find_tool(caller, name).await {
                 Err(fault)
                     if fault.code == FaultCode::ServerStarting
                         && Instant::now() < until
@@ -316,31 +317,24 @@ impl Gateway {
         params: &Map<String, Value>,
     ) -> Result<(ErrandResult, &'static str), Fault> {
         let params = Value::Object(params.clone());
-        let begun = self.begin(caller, name, &params);
-        let prepared = async {
-            let (gate, tool) = self.errand_tool(caller, name).await?;
-            unattended(&gate, &tool)?;
-            self.prepare_errand(caller, (gate, tool), params.clone()).await
+        let begun = self.observing.begin(caller, name, &params);
+        let found = self.errand_tool(caller, name).await;
+        let found = Some(found.and_then(|(gate, tool)| unattended(&gate, &tool).map(|()| (gate, tool))));
+        let asks = |asked: ApprovalRequest, _| ready(Err(nobody_to_ask(&asked).into())).boxed();
+        let (in_flight, params) = (Some(&begun), CallParams::Literal(&params));
+        let mut plan = CallPlan { begun: in_flight, name, found, params, select: None, asks: &asks };
+        let turn = async |prepared: &PreparedCall| {
+            let server = &prepared.tool.server;
+            let lane = self.errands.lane(server);
+            let place = tokio::select! {
+                slot = lane.acquire_owned() => slot.ok(),
+                // The call itself reports its cancellation.
+                () = caller.cancel.cancelled() => None,
+            };
+            Ok((place, (**server == *GATEWAY).then_some(OWN_LIMIT), caller.cancel.clone()))
         };
-        let prepared = match prepared.await {
-            Ok(prepared) => prepared,
-            Err(fault) => {
-                self.refused(caller, name, &begun, &fault).await;
-                return Err(fault);
-            }
-        };
-        let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-        let timeout = (&*tool.server == GATEWAY).then_some(OWN_LIMIT);
-        let lane = self.errands.lane(&tool.server);
-        let _slot: Option<SemaphorePermit<'_>> = tokio::select! {
-            slot = lane.acquire() => slot.ok(),
-            // The call itself reports its cancellation.
-            () = caller.cancel.cancelled() => None,
-        };
-        let (cancel, sink) = (caller.cancel.clone(), ProgressSink::new(None));
-        let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        let bytes_out = made.result.size().await;
-        self.record(caller, &tool, &begun, bytes_out, &mut made).await;
+        let ended = self.calls.run(caller, &begun, &mut plan, turn).await.map_err(Unready::fault)?;
+        let EndedCall { made, repaired, .. } = ended;
         Ok((ErrandResult { result: made.result.into_tree().await, repaired }, made.outcome))
     }
 
@@ -351,11 +345,10 @@ impl Gateway {
         found: (Gate, Arc<Tool>),
         params: Value,
     ) -> Result<PreparedCall, Fault> {
-        match self.prepare_tool(caller, found, params, None).await {
+        match self.calls.prepare_tool(caller, found, params, None).await {
             Ok(prepared) => Ok(prepared),
             Err(PrepareError::Fault(fault)) => Err(*fault),
-            // An errand is refused before anybody would be asked.
-            Err(PrepareError::Asks(unasked)) => Err(needs_user(unasked.approval.tool(), &unasked.rule)),
+            Err(PrepareError::Asks(asked)) => Err(nobody_to_ask(&asked)),
         }
     }
 
@@ -363,7 +356,7 @@ impl Gateway {
     /// in the store. The notice replaces an undelivered notice with the same id.
     pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Value) {
         let session = self.errands.session_of(record);
-        self.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
+        self.sessions.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
     }
 
     /// Shows a value in an answer or a notice: the whole value if it is small, else its beginning and a reference to
@@ -385,7 +378,7 @@ impl Gateway {
         };
         let preview = clip(&text, PREVIEW);
         let kept = if is_whole { result.clone() } else { text_result(text) };
-        match self.kept.keep(&caller.owner(), Arc::new(kept)).await {
+        match self.keeping.kept.keep(&caller.owner(), Arc::new(kept)).await {
             Ok(kept) => {
                 let mut shown = json!({ "ref": kept.reference, "bytes": size, "preview": preview });
                 if let Some(passing) = kept.passing() {
@@ -421,6 +414,11 @@ pub(super) fn for_later(mut fault: Fault, tool: &str, written: &Map<String, Valu
         fault = fault.then(if runs_an_app { later(&step.arguments) } else { *step });
     }
     fault
+}
+
+/// Refuses a call that would ask the user. An errand is refused before.
+fn nobody_to_ask(asked: &ApprovalRequest) -> Fault {
+    needs_user(asked.approval.tool(), &asked.rule)
 }
 
 /// Refuses a tool that requires asking the user.

@@ -23,6 +23,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use nonet_state::{
+    publisher::Publisher,
     servers::Servers,
     session::{Caller, Session},
     snapshot::{ProfileView, Snapshot},
@@ -68,6 +69,11 @@ impl Gate {
 }
 
 impl Gate {
+    /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
+    pub fn of(publisher: &Publisher, session: &Arc<Session>) -> Self {
+        Self::new(publisher.servers.world(), publisher.snapshot(), session.clone())
+    }
+
     /// Creates the gate of a session.
     pub fn new(world: Arc<World>, snapshot: Arc<Snapshot>, session: Arc<Session>) -> Self {
         let world = world.seen_by(session.id).map_or(world, Arc::new);

@@ -39,7 +39,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 pub(super) use self::{
-    action::{ActionResult, OpenQuestion, unknown},
+    action::{ActionResult, OpenQuestion},
     each::ItemCounts,
     journal::{Journal, MemoryJournal, RunLog, digest, place},
     limit::Limit,
@@ -147,7 +147,7 @@ impl RunState<'_> {
 }
 
 /// The calls of a schedule.
-trait Calls<'a> {
+trait ScheduledCalls<'a> {
     /// Starts a call.
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult>;
 
@@ -162,7 +162,7 @@ trait Calls<'a> {
 /// no further call starts.
 async fn drive<'a>(
     mut schedule: Schedule<'_>,
-    calls: &mut (impl Calls<'a> + Send),
+    calls: &mut (impl ScheduledCalls<'a> + Send),
     stop: impl Future<Output = ()> + Send,
     halt: &CancellationToken,
 ) -> Option<usize> {
@@ -239,7 +239,7 @@ impl RunCalls<'_> {
     }
 }
 
-impl<'a> Calls<'a> for RunCalls<'a> {
+impl<'a> ScheduledCalls<'a> for RunCalls<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
         let (gateway, common, values) = (self.gateway, self.common, self.values.clone());
         Box::pin(async move {
@@ -348,11 +348,11 @@ impl Gateway {
         arguments: ParallelArguments,
     ) -> Result<Value, Interrupt> {
         let plan = Arc::new(plan_of(&arguments)?);
-        let admission = self.admit(caller, false)?;
+        let admission = self.calls.admit(caller, false)?;
         self.check_actions(caller, &plan).await?;
         let named = plan.calls().iter().flat_map(|call| [&call.params].into_iter().chain(&call.for_each));
         let uses = template::references(named).map_err(|error| kept::unread_template(&error))?;
-        self.kept.check(&caller.owner(), uses.kept.keys()).await?;
+        self.keeping.kept.check(&caller.owner(), uses.kept.keys()).await?;
         let (before, grants) = (Vec::new(), Value::Null);
         let run = ParallelRun { arguments, plan, before, grants, checkpoints: None };
         self.run_actions(caller, run, admission).await
@@ -428,7 +428,7 @@ impl Gateway {
             let ended = ran.results.into_iter().flatten().collect();
             gateway.report(&own, &plan, ended, elapsed).await.into()
         };
-        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
+        Ok(run.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }
 
     /// Returns the journal of a run that may have to wait for the user in the middle of an app or a list: its record, once the
@@ -442,7 +442,7 @@ impl Gateway {
         if let Some(checkpoints) = checkpoints {
             return (Some(RunLog::new(checkpoints.clone())), None);
         }
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let may_wait_inside = |call: &PlannedCall| match call.kind {
             CallKind::App => true,
             CallKind::Tool => gate.tool(&call.name).is_ok_and(|tool| {
@@ -466,7 +466,7 @@ impl Gateway {
 
     /// Refuses a plan whose actions cannot work, before anything runs.
     async fn check_actions(&self, caller: &Caller, plan: &Plan) -> Result<(), Fault> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         for call in plan.calls() {
             if name::META_TOOLS.contains(&call.name.as_str()) {
                 // The fault names the meta-tool and the next step.
@@ -521,7 +521,7 @@ impl Gateway {
             ends.ran(at, one.outcome());
             ends.add(at, one);
         }
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let lanes = plan.calls().iter().map(|call| lane(&gate, call)).collect();
         let schedule = Schedule::resumed(plan, Pace { concurrency, fail_fast, lanes }, &ended);
         let open = drive(schedule, &mut ends, cancel.cancelled(), &halt).await;

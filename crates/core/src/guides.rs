@@ -26,7 +26,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::{sync::Mutex, task::JoinHandle, time::timeout};
 
-use super::{AppArguments, Gateway, SkillArguments, interrupt::Interrupt};
+use super::{AppArguments, SkillArguments, interrupt::Interrupt};
+use crate::calls::Calls;
 use nonet_state::{
     faults::call_fault,
     publisher::{KnownList, KnownLists},
@@ -175,7 +176,7 @@ fn description_of(app: &App) -> String {
     }
 }
 
-impl Gateway {
+impl Calls {
     /// Updates the skills in the catalogue, unless that was done a moment ago.
     pub async fn fresh_skills(&self) {
         self.skills_younger_than(FRESH).await;
@@ -187,10 +188,10 @@ impl Gateway {
     }
 
     async fn skills_younger_than(&self, age: Duration) {
-        self.guides.read(&self.config().gateway.skills, age).await;
+        self.guides.read(&self.servers.config().gateway.skills, age).await;
         if self.guides.is_behind() {
             // The publisher lists the skills before it replies.
-            self.published().await;
+            self.publisher.published().await;
         }
     }
 
@@ -208,7 +209,7 @@ impl Gateway {
                 EntryKind::App => {
                     let mut caller = Caller { as_task: TaskMode::Never, ..caller.clone() };
                     caller.limits.soft_deadline = LONGEST_TIME;
-                    self.run_app(&caller, read::<AppArguments>(arguments)?).await
+                    self.gateway()?.run_app(&caller, read::<AppArguments>(arguments)?).await
                 }
                 EntryKind::Skill | EntryKind::Tool => {
                     // The user was asked before this point.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Gateway, SearchArguments, call::CallRequest, interrupt::Interrupt};
+use crate::gate::Gate;
 use nonet_state::{faults::not_ready, session::Caller};
 
 /// The method of a request with an [`Inquiry`].
@@ -70,7 +71,7 @@ impl Gateway {
                     explain,
                     ..SearchArguments::default()
                 };
-                let mut answer = self.search(&caller, arguments).await?;
+                let mut answer = self.find.search(&caller, arguments).await?;
                 // A person asked for this number, so none are dropped.
                 if let Some(results) = answer.get_mut("results").and_then(Value::as_array_mut) {
                     results.truncate(limit);
@@ -78,13 +79,13 @@ impl Gateway {
                 Ok(answer)
             }
             Inquiry::Tools => {
-                self.fresh_skills().await;
+                self.calls.fresh_skills().await;
                 Ok(self.all_tools(&caller))
             }
-            Inquiry::Describe { name } => self.describe(&caller, &[name], false).await,
+            Inquiry::Describe { name } => self.find.describe(&caller, &[name], false).await,
             Inquiry::Call { name, params, select } => {
                 let request = CallRequest { name, params, select, ..CallRequest::default() };
-                match self.execute(&caller, request).await {
+                match self.calls.execute(&caller, request).await {
                     Ok(mut result) => {
                         // Nothing here was in the store, so nothing has to be removed from it.
                         drop(caller.session.mailbox.attach(&mut result, Vec::new()));
@@ -104,12 +105,12 @@ impl Gateway {
     /// Returns the server of a tool or a prompt, or the category of another skill or an app; a fault for an unknown
     /// name.
     pub fn server_of(&self, caller: &Caller, name: &str) -> Result<Arc<str>, Fault> {
-        self.gate(&caller.session).tool(name).map(|tool| tool.at().clone())
+        Gate::of(&self.publisher, &caller.session).tool(name).map(|tool| tool.at().clone())
     }
 
     /// Returns why a server accepts no calls; `None` if it accepts calls.
     pub fn out_of_order(&self, server: &str) -> Option<Fault> {
-        match self.connections().get(server)?.state() {
+        match self.servers.connections().get(server)?.state() {
             ConnectionState::Ready { .. } | ConnectionState::Starting => None,
             state => Some(not_ready(server, state)),
         }
@@ -117,7 +118,7 @@ impl Gateway {
 
     /// Lists all tools visible to the caller, including skills and apps.
     fn all_tools(&self, caller: &Caller) -> Value {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let all = |kind: EntryKind| {
             let of_kind = gate.tools().filter(move |tool| tool.kind == kind);
             of_kind.map(|tool| {
@@ -147,15 +148,15 @@ impl Gateway {
     /// and the work of all clients.
     fn state_for_people(&self, caller: &Caller) -> Value {
         let mut report = self.status(caller);
-        let of_servers = self.snapshot().of_servers().count();
+        let of_servers = self.publisher.snapshot().of_servers().count();
         report["tools"] = json!(of_servers);
         if caller.local && caller.session.profile.is_none() {
             report["pid"] = json!(std::process::id());
             report["serves"] = json!(self.serves.get());
-            report["file"] = json!(self.config().file);
-            let clients = self.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
+            report["file"] = json!(self.servers.config().file);
+            let clients = self.sessions.clients().into_iter().filter(|(_, client, _)| client != CLIENT);
             report["clients"] = json!(clients.count());
-            let running = self.jobs.all().into_iter().filter(|job| job.end().is_none());
+            let running = self.keeping.jobs.all().into_iter().filter(|job| job.end().is_none());
             report["tasks"] = json!(running.map(|job| job.summary()).collect::<Vec<_>>());
         }
         report

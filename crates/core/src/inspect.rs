@@ -22,8 +22,8 @@ use nonet_text::{
 use rmcp::model::ErrorData;
 use serde_json::{Map, Value, json};
 
-use super::{Gateway, call::OF_SESSIONS};
-use crate::gate::Gate;
+use super::call::OF_SESSIONS;
+use crate::{calls::Calls, gate::Gate};
 use nonet_state::{known_secrets, session::Caller};
 
 /// The largest answer that is checked in place, in bytes.
@@ -126,7 +126,7 @@ impl ContentInTransit<'_> {
     }
 }
 
-impl Gateway {
+impl Calls {
     /// Checks params before they go to a server. A configured secret may go only to its own server.
     pub(super) fn may_leave(
         &self,
@@ -355,7 +355,7 @@ impl Gateway {
     fn count(&self, passing: &ContentInTransit<'_>, kind: &'static str, done: &'static str) {
         // The number of names of sessions' servers is unlimited.
         let server = if passing.settings.session.is_some() { &OF_SESSIONS } else { passing.server };
-        self.metrics.found(server, kind, done);
+        self.observing.metrics.found(server, kind, done);
     }
 }
 

@@ -40,7 +40,7 @@ impl Gateway {
         let now = nonet_base::clock::system_time();
         let age = |time: SystemTime| now.duration_since(time).unwrap_or_default();
         // An edit of the file may have fixed the server.
-        let edited = fs::metadata(&self.config().file).and_then(|file| file.modified()).ok();
+        let edited = fs::metadata(&self.servers.config().file).and_then(|file| file.modified()).ok();
         let seen = |name: &Arc<str>, settings: &ServerSettings| {
             let Some(folder) = self.publisher.folder() else { return LastSeen::default() };
             let list = lists::path(folder, name, settings);
@@ -51,7 +51,7 @@ impl Gateway {
             let failed = failed.and_then(|at| Some((age(at), read_failure(&list)?)));
             LastSeen { listed: listed.map(age), failed }
         };
-        let connections = self.connections();
+        let connections = self.servers.connections();
         connections
             .iter()
             .map(|(name, connection)| (name.clone(), seen(name, &connection.settings())))
@@ -61,7 +61,7 @@ impl Gateway {
     /// Counts the tools that each enabled server listed last.
     pub fn last_counts(&self) -> BTreeMap<Arc<str>, usize> {
         let Some(folder) = self.publisher.folder() else { return BTreeMap::new() };
-        let connections = self.connections();
+        let connections = self.servers.connections();
         let counts = connections.iter().filter_map(|(name, connection)| {
             Some((name.clone(), lists::read(folder, name, &connection.settings())?.tools.len()))
         });
@@ -70,7 +70,7 @@ impl Gateway {
 
     /// Records why a server could not be reached, if it failed.
     pub fn note_failure(&self, server: &str) {
-        let Some(connection) = self.connections().get(server).cloned() else { return };
+        let Some(connection) = self.servers.connections().get(server).cloned() else { return };
         let reason = match connection.state() {
             ConnectionState::AuthRequired { remedy: Remedy::Login(login), .. } => {
                 format!("it requires sign-in: run `{login}`")
@@ -90,7 +90,7 @@ impl Gateway {
     /// Marks the kept list of a server as current.
     pub(super) fn note_listed(&self, server: &str) {
         let (Some(folder), Some(connection)) =
-            (self.publisher.folder(), self.connections().get(server).cloned())
+            (self.publisher.folder(), self.servers.connections().get(server).cloned())
         else {
             return;
         };

@@ -4,13 +4,14 @@ use nonet_search::{Boosts, Hit, LearnedBoost, SearchResult};
 use nonet_servers::catalog::{EntryKind, Tool};
 use nonet_text::name::full_name;
 
-use super::{Gateway, Snapshot};
+use super::Snapshot;
+use crate::observing::Observing;
 use nonet_state::session::Caller;
 
-impl Gateway {
+impl Observing {
     /// Waits until earlier outcomes are loaded, unless learning is switched off.
     pub async fn recalled(&self) {
-        if self.config().gateway.learn {
+        if self.servers.config().gateway.learn {
             self.learning.recall().await;
             self.figures.recall().await;
         }
@@ -30,7 +31,7 @@ impl Gateway {
         words: Vec<String>,
         found: &SearchResult,
     ) {
-        if self.config().gateway.learn && caller.lasting {
+        if self.servers.config().gateway.learn && caller.lasting {
             let name = |hit: &Hit| Some(snapshot.tool(hit.document)?.full.clone());
             caller.session.searches.remember(words, &found.hits, name);
         }

@@ -9,12 +9,15 @@ mod absent;
 mod agenda;
 mod approving;
 mod apps;
+mod asking;
 mod auditing;
 mod builtin;
 pub mod call;
+mod calls;
 mod categories;
 mod discover;
 mod errands;
+mod find;
 mod gate;
 mod give_way;
 mod graph;
@@ -22,10 +25,12 @@ mod guides;
 pub mod inquiry;
 mod inspect;
 mod interrupt;
+mod keeping;
 pub mod last_seen;
 mod learn;
 mod limiting;
 mod looking;
+mod observing;
 mod placing;
 mod prompts_resources;
 mod publish;
@@ -49,66 +54,49 @@ use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
-    time::Duration,
 };
 
 use arc_swap::ArcSwap;
 pub use gate::Gate;
 use nonet_base::clock::Clock;
-use nonet_config::{BearerToken, ClusterSettings, Config, RedisAddresses, select::Selector, shell};
+use nonet_config::{ClusterSettings, Config, RedisAddresses, select::Selector, shell};
 use nonet_hosts::SetupUndo;
 use nonet_parts::{
-    approvals::Approvals,
-    audit::Audit,
-    cluster::Cluster,
-    figures::Figures,
-    jobs::Jobs,
-    kept::KeptResults,
-    learning::Learning,
-    memory::Memory,
-    metrics::Metrics,
-    quotas::{Account, Accounts},
-    rates::Rates,
+    approvals::Approvals, cluster::Cluster, jobs::Jobs, kept::KeptResults, memory::Memory, rates::Rates,
 };
-use nonet_search::Embedder;
 use nonet_servers::{
-    downstream::{
-        Connection, ConnectionContext, Dial, Placements, Reach, SandboxFolders, ServerUpdate,
-        process_guard::ProcessGuard,
-    },
+    downstream::{ConnectionContext, Dial, Placements, SandboxFolders, process_guard::ProcessGuard},
     oauth::Vault,
     pins::Pins,
 };
 use nonet_state::{
-    feed::Feed,
-    mail::{Follower, Mail},
+    mail::Mail,
     outward::NoticeDelivery,
-    page_questions::OpenQuestions,
-    publisher::{Indexing, Publisher},
+    publisher::Publisher,
     servers::{Lifetime, Servers},
-    session::{Caller, Session},
     sessions::Sessions,
     snapshot::Snapshot,
-    world::{Connections, WorldChanges},
+    world::WorldChanges,
 };
 use nonet_store::{Records, RedisStore, RedisTopology, Retention, SqliteStore, Store};
-use nonet_text::results::CallResult;
 use parking_lot::Mutex;
-use serde_json::Value;
-use tokio::sync::{oneshot, watch};
-use tokio_util::sync::CancellationToken;
 
 pub use absent::NEEDS_CONFIG;
 pub use apps::AppArguments;
 use apps::parked::ParkedFlows;
 pub use builtin::WorkSummary;
 
+pub use asking::Asking;
+pub use calls::Calls;
 pub use discover::{BrowseArguments, SearchArguments};
 use errands::Errands;
+pub use find::Find;
 pub use graph::too_many;
 pub use graph::{MAX_ACTIONS, ParallelArguments};
 use guides::Guides;
 pub use interrupt::Interrupt;
+pub use keeping::Keeping;
+pub use observing::Observing;
 pub use placing::RELAYS;
 pub use prompts_resources::{FollowedResource, ListPage};
 pub(crate) use questions::AskArguments;
@@ -154,63 +142,33 @@ pub enum ServeMode {
 /// All servers, and the operations that clients may ask for.
 pub struct Gateway {
     /// The servers and their configuration.
-    servers: Servers,
-    sessions: Sessions,
-    /// What each token uses at present.
-    accounts: Accounts,
-    /// Questions of servers, during calls that the page's user makes.
-    pub page_questions: Arc<OpenQuestions>,
+    pub servers: Arc<Servers>,
+    /// The snapshot: the catalogue and its index.
+    pub publisher: Arc<Publisher>,
+    /// The sessions, their accounts, and the notices for them.
+    pub sessions: Arc<Sessions>,
     /// What undoes the setup that the page's user has made.
     pub setup_undo: Mutex<Option<SetupUndo>>,
-    /// Open questions and the approvals already given.
-    pub questions: Questions,
-    /// Approvals that wait for the user outside of the chat.
-    pub approvals: Arc<Approvals>,
-    /// Counters for `/metrics`.
-    pub metrics: Metrics,
-    /// Background jobs.
-    pub jobs: Arc<Jobs>,
-    /// Finished calls.
-    pub calls: Feed,
-    /// The audit log, if the configuration wants one.
-    audit: Option<Audit>,
-    /// The rates of calls.
-    rates: ArcSwap<Rates>,
-    /// The snapshot: the catalogue and its index.
-    publisher: Arc<Publisher>,
-    learning: Learning,
-    /// Figures about each tool, from its calls.
-    figures: Figures,
-    /// Facts, goals and tasks.
-    memory: Memory,
-    /// Results that outlive their calls.
-    pub kept: KeptResults,
-    /// Skills and apps in the catalogue.
-    guides: Guides,
+    /// Questions to the user.
+    pub asking: Arc<Asking>,
+    /// What calls leave behind.
+    pub observing: Arc<Observing>,
+    /// What outlives a call.
+    pub keeping: Arc<Keeping>,
+    /// Calls: of tools, skills, prompts and resources.
+    pub calls: Arc<Calls>,
+    /// Finds tools, categories and memories.
+    pub find: Arc<Find>,
     /// The texts of servers.toml: in use, refused, accepted.
     texts: Texts,
     /// Workflows that wait for their user's answer.
     parked: ParkedFlows,
     /// Sends notices to people.
     outward: NoticeDelivery,
-    store: Arc<dyn Store>,
-    /// This replica's part in the cluster, if there is one.
-    pub cluster: Option<Arc<Cluster>>,
-    /// Records for later, and records to remember.
-    records: Arc<dyn Records>,
-    /// Notices that must arrive.
-    mail: Arc<Mail>,
-    clock: Clock,
     /// Watches and schedules in flight.
     errands: Errands,
     /// Set once due records are handled.
     keeps_time: OnceLock<()>,
-    /// Its HTTP address, such as `http://127.0.0.1:8931`, once it serves HTTP.
-    http: OnceLock<String>,
-    /// The address of the live page without its token.
-    page: OnceLock<String>,
-    /// The folder of what outlives it, if it has one.
-    pub state: Option<PathBuf>,
     /// Its name among the gateways of this user.
     pub id: Box<str>,
     /// How it serves its clients, once it does.
@@ -223,7 +181,6 @@ impl Gateway {
         let selector = Selector::new(options.executable.clone());
         let state = options.state.clone();
         let (life, clock) = (Lifetime::default(), options.clock);
-        let audit = auditing::open(&config, options.state.as_deref());
         let rates = ArcSwap::from_pointee(Rates::new(&config, &Rates::default()));
         let retention =
             Retention { bytes: config.gateway.keep_results_bytes, age: config.gateway.keep_results_for };
@@ -246,55 +203,59 @@ impl Gateway {
         let pins = pins.sharing(store.shared_pins().filter(|_| !options.is_trial));
         let parked = ParkedFlows::new(records.clone(), clock.clone());
         let jobs = Arc::new(Jobs::new(store.clone(), clock.clone()));
-        // A user who wants nothing learned from calls wants no figures of calls on disk either.
-        let kept_in = config.gateway.learn.then(|| store.clone());
-        let figures = Figures::new(kept_in, clock.clone(), life.tasks.clone(), life.stop.clone());
         let (tasks, stop) = (life.tasks.clone(), life.stop.clone());
         let memory = Memory::new(records.clone(), clock.clone(), &config.embedder, tasks, stop);
         let (cache, vectors) = (options.cache, store.shared_vectors());
-        let publisher = Publisher::new(
-            &config,
-            builtin::listing(&config.gateway),
-            cache,
-            options.without_embedder,
-            pins,
-            vectors,
-            life.clone(),
-        );
-        Arc::new(Self {
-            servers: Servers::new(config, around, options.dials, life.clone()),
-            sessions: Sessions::new(cluster.clone()),
-            accounts: Accounts::default(),
-            questions: Questions::new(cluster.clone()),
-            approvals: Arc::new(Approvals::new(records.clone(), clock.clone(), &in_store)),
-            metrics: Metrics::default(),
-            calls: Feed::default(),
-            audit,
-            rates,
-            publisher,
-            learning: Learning::new(store.clone(), clock.clone(), life.tasks.clone(), life.stop.clone()),
-            figures,
-            memory,
-            kept: KeptResults::new(store.clone(), jobs.clone(), selector),
-            jobs,
-            guides: Guides::default(),
-            texts: Texts::default(),
-            parked,
-            mail: Mail::new(records.clone(), outward.clone(), life),
-            outward,
-            cluster,
-            store,
-            records,
-            clock,
-            errands: Errands::default(),
-            page_questions: Arc::default(),
-            setup_undo: Mutex::default(),
-            keeps_time: OnceLock::new(),
-            http: OnceLock::new(),
-            page: OnceLock::new(),
-            state,
-            id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
-            serves: OnceLock::new(),
+        let own = builtin::listing(&config.gateway);
+        let servers = Arc::new(Servers::new(config, around, options.dials, life.clone()));
+        let publisher = Publisher::new(own, cache, options.without_embedder, pins, vectors, servers.clone());
+        let observing = Observing::new(&publisher, &store, clock.clone(), state.as_deref());
+        let mail = Mail::new(records.clone(), outward.clone(), life.clone());
+        let kept = KeptResults::new(store.clone(), jobs.clone(), selector);
+        let approvals = Approvals::new(records.clone(), clock.clone(), &in_store);
+        let asking = Asking::new(servers.clone(), Questions::new(cluster.clone()), approvals);
+        let keeping =
+            Keeping { kept, jobs, memory, records, store, cluster: cluster.clone(), clock, folder: state };
+        let keeping = Arc::new(keeping);
+        let sessions = Arc::new(Sessions::new(servers.clone(), mail, cluster));
+        Arc::new_cyclic(|gateway| {
+            let calls = Arc::new(Calls {
+                servers: servers.clone(),
+                publisher: publisher.clone(),
+                sessions: sessions.clone(),
+                keeping: keeping.clone(),
+                observing: observing.clone(),
+                asking: asking.clone(),
+                rates,
+                guides: Guides::default(),
+                gateway: gateway.clone(),
+            });
+            let find = Arc::new(Find {
+                servers: servers.clone(),
+                publisher: publisher.clone(),
+                keeping: keeping.clone(),
+                observing: observing.clone(),
+                calls: calls.clone(),
+            });
+            //PARTS
+            Self {
+                calls,
+                find,
+                sessions,
+                servers,
+                publisher,
+                asking,
+                observing,
+                texts: Texts::default(),
+                parked,
+                outward,
+                errands: Errands::default(),
+                setup_undo: Mutex::default(),
+                keeps_time: OnceLock::new(),
+                keeping,
+                id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
+                serves: OnceLock::new(),
+            }
         })
     }
 
@@ -312,196 +273,29 @@ impl Gateway {
         if self.servers.life.stop.is_cancelled() {
             return;
         }
-        if let Some(audit) = &self.audit {
+        if let Some(audit) = &self.observing.audit {
             audit.begins();
         }
-        self.publisher.start_embedder(&self.config().embedder);
+        self.publisher.start_embedder(&self.servers.config().embedder);
         let is_first = self.servers.start(&updates);
         if is_first {
             self.keep_places();
         }
         if is_first && !self.publisher.is_without_embedder() {
             let gateway = self.clone();
-            self.servers.life.tasks.spawn(async move { gateway.recalled().await });
+            self.servers.life.tasks.spawn(async move { gateway.observing.recalled().await });
         }
     }
 
     /// Stops all servers and waits for them to exit.
     pub async fn stop(&self) {
         self.servers.life.end().await;
-        if let Err(error) = self.store.leave().await {
+        if let Err(error) = self.keeping.store.leave().await {
             tracing::debug!(%error, "what this gateway holds is free once its lease has expired");
         }
-        if let Some(audit) = &self.audit {
+        if let Some(audit) = &self.observing.audit {
             audit.stop().await;
         }
-    }
-
-    /// Cancelled when the gateway stops.
-    pub fn stopping(&self) -> &CancellationToken {
-        &self.servers.life.stop
-    }
-
-    /// Returns the current catalogue and index.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.publisher.snapshot()
-    }
-
-    /// Watches the progress of indexing.
-    pub fn indexing(&self) -> watch::Receiver<Indexing> {
-        self.publisher.indexing()
-    }
-
-    /// Returns the world, snapshot and profile for one operation of a session. Call once per operation.
-    pub fn gate(&self, session: &Arc<Session>) -> Gate {
-        Gate::new(self.servers.world(), self.snapshot(), session.clone())
-    }
-
-    /// Returns the current configuration.
-    pub fn config(&self) -> Arc<Config> {
-        self.servers.world().config.clone()
-    }
-
-    /// Changes whenever a configuration is loaded.
-    pub fn reloads(&self) -> watch::Receiver<()> {
-        self.servers.reloads()
-    }
-
-    /// Returns the current connections by server name.
-    pub fn connections(&self) -> Arc<Connections> {
-        self.servers.world().connections.clone()
-    }
-
-    /// Returns how many calls of servers are in flight.
-    pub fn calls_in_flight(&self) -> usize {
-        self.connections().values().map(|connection| connection.in_flight()).sum()
-    }
-
-    /// Returns what each server that is a program could reach on this machine.
-    pub async fn reach(&self) -> BTreeMap<Arc<str>, Reach> {
-        let connections = self.connections();
-        Reach::of_all(connections.values().map(|connection| &**connection), &self.servers.around).await
-    }
-
-    /// Returns the connection for a caller's requests to a server.
-    fn connection_for(&self, caller: &Caller, server: &Arc<str>) -> Option<Arc<Connection>> {
-        self.gate(&caller.session).connection_for(&self.servers, caller, server)
-    }
-
-    /// Counts the open sessions and the notices queued for them.
-    pub fn session_counts(&self) -> (usize, usize) {
-        self.sessions.counts()
-    }
-
-    /// Returns number, client name and profile of each session with a known client.
-    pub fn clients(&self) -> Vec<(u64, String, Option<String>)> {
-        self.sessions.clients()
-    }
-
-    /// Returns the time since the start.
-    pub fn uptime(&self) -> Duration {
-        self.servers.since.elapsed()
-    }
-
-    /// Records its HTTP address, so that faults can name the live page, and questions the address for their answer.
-    pub fn serves_at(&self, address: &str, has_page: bool) {
-        let _ = self.http.set(address.into());
-        if has_page {
-            self.shows_page_at(address);
-        }
-    }
-
-    /// Records the address of the live page.
-    pub fn shows_page_at(&self, address: &str) {
-        let _ = self.page.set(format!("{address}/ui"));
-    }
-
-    /// Returns the address of the live page without its token, which no model may see.
-    fn page_address(&self) -> Option<&str> {
-        self.page.get().map(String::as_str)
-    }
-
-    /// Returns the embedder, if started.
-    pub fn embedder(&self) -> Option<Embedder> {
-        self.publisher.embedder()
-    }
-
-    /// Opens a session under a profile, with quotas of its own.
-    pub fn open_session(&self, profile: Option<String>) -> Arc<Session> {
-        let account = Account::of_session(self.config().quotas(profile.as_deref()));
-        self.open_session_of(profile, account)
-    }
-
-    /// Opens a session under a profile, which counts against the quotas of an account.
-    pub fn open_session_of(&self, profile: Option<String>, account: Arc<Account>) -> Arc<Session> {
-        self.sessions.open(profile, account, &self.mail)
-    }
-
-    /// Returns the account of a bearer token under a profile.
-    pub fn account_of(&self, profile: Option<&str>, token: BearerToken) -> Arc<Account> {
-        self.accounts.of_token(profile, token, self.config().quotas(profile))
-    }
-
-    /// Returns an account of requests under a profile that have neither a token nor a session.
-    pub fn account_of_strangers(&self, profile: Option<&str>) -> Arc<Account> {
-        Account::of_strangers(profile, self.config().quotas(profile))
-    }
-
-    /// Adds notices to an answer: `own` for this very call, then the notices queued for the caller's session or owner.
-    pub async fn deliver(&self, caller: &Caller, answer: &mut CallResult, own: Vec<Value>) {
-        self.mail.deliver(caller, answer, own).await;
-    }
-
-    /// Follows the lasting notices for a session as they are posted.
-    pub fn follow_notices(&self, session: &Session) -> Follower {
-        self.mail.follow(session)
-    }
-
-    /// Creates a caller of this session whose client is named `client` (`clientInfo.name`).
-    pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
-        let limits = self.config().limits(client);
-        let account = session.account.clone();
-        Caller { session, account, client: client.into(), limits, ..Caller::default() }
-    }
-
-    /// Waits up to `limit` until each server is ready or has failed once.
-    pub async fn settled(&self, limit: Duration) {
-        self.servers.settled(limit).await;
-    }
-
-    /// Waits until the last known lists are in the catalogue, if they are being read. Takes milliseconds.
-    pub async fn recalled_lists(&self) {
-        self.publisher.listed().await;
-    }
-
-    /// Waits until keyword search covers the last known lists, if they are being read.
-    pub async fn searchable(&self) {
-        self.publisher.searchable().await;
-    }
-
-    /// Waits until the catalogue contains everything that the servers have listed so far.
-    pub async fn published(&self) {
-        // Before the servers are started, no other list is pending.
-        if !*self.servers.started().borrow() {
-            return self.searchable().await;
-        }
-        let updates = self.publisher.updates();
-        if let Some(updates) = updates {
-            let (tell, told) = oneshot::channel();
-            if updates.send(ServerUpdate::Barrier(tell)).await.is_ok() {
-                let _ = told.await;
-            }
-        }
-    }
-
-    /// Waits up to `limit` until search by meaning covers everything that the servers have listed so far.
-    pub async fn indexed(&self, limit: Duration) {
-        let covered = async {
-            self.published().await;
-            let mut indexing = self.indexing();
-            let _ = indexing.wait_for(|now| now.finished).await;
-        };
-        let _ = tokio::time::timeout(limit, covered).await;
     }
 }
 

@@ -11,11 +11,10 @@ use nonet_servers::{
 use nonet_text::fault::{Fault, FaultCode};
 use serde_json::json;
 
-use super::Gateway;
-use crate::gate::Gate;
+use crate::{calls::Calls, gate::Gate};
 use nonet_state::session::Caller;
 
-impl Gateway {
+impl Calls {
     /// Counts a call of a server's tool against every rate that applies.
     pub(super) async fn take_rate(&self, caller: &Caller, tool: &Tool) -> Result<(), Fault> {
         if !tool.is_of_server() {
@@ -28,7 +27,7 @@ impl Gateway {
             token: caller.token.as_ref().map(|token| token.token),
         };
         let rates = self.rates.load_full();
-        rates.take(&call, &*self.store).await.map_err(|exceeded| used_up(tool, &exceeded))
+        rates.take(&call, &*self.keeping.store).await.map_err(|exceeded| used_up(tool, &exceeded))
     }
 
     /// Notifies the sessions that see all servers when a tool or server rests, and when it recovers.

@@ -7,19 +7,19 @@ use nonet_config::Policy;
 use nonet_servers::{catalog::Tool, policy::PolicyVerdict};
 use serde_json::{Value, json};
 
-use super::Gateway;
+use crate::{find::Find, gate::Gate};
 use nonet_state::session::Caller;
 
 /// How many tools one list shows, and how much of a description the summary reads.
 const TOOLS_AT_ONCE: usize = 100;
 const LONGEST: usize = 400;
 
-impl Gateway {
+impl Find {
     /// Returns the tools of a server from position `from` on whose names or descriptions contain all `words`; `None` if
     /// no such server has listed tools.
     pub async fn tools_of(&self, server: &str, words: &str, from: usize) -> Option<Value> {
         self.recall_figures().await;
-        let gate = self.gate(&Caller::default().session);
+        let gate = Gate::of(&self.publisher, &Caller::default().session);
         let entry = gate.catalog().servers().get(server)?;
         let words: Vec<String> = words.split_whitespace().take(8).map(str::to_lowercase).collect();
         let has_words = |tool: &&Arc<Tool>| {
@@ -45,7 +45,7 @@ impl Gateway {
     /// Returns everything about one tool, by its full name.
     pub async fn tool_card(&self, full: &str) -> Option<Value> {
         self.recall_figures().await;
-        let gate = self.gate(&Caller::default().session);
+        let gate = Gate::of(&self.publisher, &Caller::default().session);
         let tool = gate.catalog().get(full)?;
         let mut card = json!({
             "name": &*tool.full,
@@ -71,7 +71,7 @@ impl Gateway {
     /// Returns where servers.toml has the policy of a tool: the names of its server and of the tool there. None for tools that are
     /// of no server of servers.toml.
     pub fn tool_in_config(&self, full: &str) -> Option<(String, String)> {
-        let gate = self.gate(&Caller::default().session);
+        let gate = Gate::of(&self.publisher, &Caller::default().session);
         let tool = gate.catalog().get(full)?;
         self.own_policy(tool)?;
         Some((tool.server.to_string(), tool.own.to_string()))
@@ -79,14 +79,14 @@ impl Gateway {
 
     /// Returns a tool's own policy, if it has one; none for a tool that is of no server of servers.toml.
     fn own_policy(&self, tool: &Tool) -> Option<Option<Policy>> {
-        let settings = self.connections().get(&*tool.server)?.settings();
+        let settings = self.servers.connections().get(&*tool.server)?.settings();
         let own = settings.tools.get(&*tool.own).and_then(|own| own.policy);
         settings.session.is_none().then_some(own)
     }
 
     async fn recall_figures(&self) {
-        if self.config().gateway.learn {
-            self.figures.recall().await;
+        if self.servers.config().gateway.learn {
+            self.observing.figures.recall().await;
         }
     }
 
@@ -106,7 +106,7 @@ impl Gateway {
         if tool.session.is_none()
             && let (Some(row), Ok(Value::Object(figures))) = (
                 row.as_object_mut(),
-                serde_json::to_value(self.figures.of(&tool.own_full(), "", &tool.version)),
+                serde_json::to_value(self.observing.figures.of(&tool.own_full(), "", &tool.version)),
             )
         {
             row.extend(figures);

@@ -54,11 +54,11 @@ struct Program {
 impl Gateway {
     /// Maintains the places of programs until the gateway stops.
     pub(super) fn keep_places(self: &Arc<Self>) {
-        let Some(cluster) = self.cluster.clone() else { return };
+        let Some(cluster) = self.keeping.cluster.clone() else { return };
         let gateway = self.clone();
         self.servers.life.tasks.spawn(async move {
             let mut placing = PlacementState { cluster, programs: BTreeMap::new(), gone: None };
-            let (mut reloads, stop) = (gateway.reloads(), gateway.stopping().clone());
+            let (mut reloads, stop) = (gateway.servers.reloads(), gateway.servers.stopping().clone());
             loop {
                 placing.look(&gateway.servers.world()).await;
                 let wait = if placing.is_settled() { LOOK } else { LOOK_AGAIN };
@@ -74,7 +74,7 @@ impl Gateway {
 
     /// Hands programs over to other replicas that may run them. Returns once the programs have stopped here.
     pub async fn hand_programs_over(&self) {
-        let Some(cluster) = &self.cluster else { return };
+        let Some(cluster) = &self.keeping.cluster else { return };
         let own = cluster.replicas().number();
         loop {
             let known = cluster.replicas().known();
@@ -85,7 +85,7 @@ impl Gateway {
                 let placement = &connection.settings().placement;
                 is_here && known.iter().any(|other| other.number != own && is_fit(other, placement))
             };
-            if !self.connections().values().any(stays) {
+            if !self.servers.connections().values().any(stays) {
                 return;
             }
             self.servers.around.placements.look_soon();
@@ -106,7 +106,7 @@ impl Gateway {
         match connection.placed()?.get() {
             ProgramPlace::Unknown => None,
             ProgramPlace::Here | ProgramPlace::Leaving => {
-                Some(self.cluster.as_ref()?.replicas().name().into())
+                Some(self.keeping.cluster.as_ref()?.replicas().name().into())
             }
             ProgramPlace::At(holder) => Some(holder.name.clone()),
         }

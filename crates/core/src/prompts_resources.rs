@@ -18,12 +18,11 @@ use rmcp::model::{CompleteRequestParams, ErrorCode, ErrorData, Reference};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Gateway,
     call::{CallRequest, PrepareError},
     inspect::ContentInTransit,
     questions::HeldCall,
 };
-use crate::gate::Gate;
+use crate::{calls::Calls, gate::Gate};
 use nonet_state::{grants::RequiredApproval, links, mail::Follower, session::Caller};
 
 /// How much of a URI is shown, in characters.
@@ -66,18 +65,18 @@ pub struct ListPage {
     pub next: Option<String>,
 }
 
-impl Gateway {
+impl Calls {
     /// Waits a moment for the lists of servers that start for the first time, unless `found` is already true.
     async fn listed(&self, caller: &Caller, found: impl Fn(&PromptsResources) -> bool) {
-        self.recalled_lists().await;
+        self.publisher.listed().await;
         let enough = || {
-            let gate = self.gate(&caller.session);
+            let gate = Gate::of(&self.publisher, &caller.session);
             found(gate.catalog().passed()) || gate.unlisted().is_empty() && gate.snapshot.generation > 0
         };
         if enough() {
             return;
         }
-        let mut indexing = self.indexing();
+        let mut indexing = self.publisher.indexing();
         let settled = async {
             while !enough() {
                 tokio::select! {
@@ -112,14 +111,14 @@ impl Gateway {
     /// Lists the prompts visible to a caller.
     pub async fn prompts(&self, caller: &Caller, cursor: Option<&str>) -> Result<ListPage, ErrorData> {
         self.listed(caller, |_| false).await;
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         Self::shown(gate.catalog().passed().prompts(), |prompt| gate.shows_prompt(prompt), cursor)
     }
 
     /// Lists the resources visible to a caller.
     pub async fn resources(&self, caller: &Caller, cursor: Option<&str>) -> Result<ListPage, ErrorData> {
         self.listed(caller, |_| false).await;
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         Self::shown(gate.catalog().passed().resources().iter(), |one| gate.shows_resource(one), cursor)
     }
 
@@ -130,7 +129,7 @@ impl Gateway {
         cursor: Option<&str>,
     ) -> Result<ListPage, ErrorData> {
         self.listed(caller, |_| false).await;
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         Self::shown(gate.catalog().passed().templates().iter(), |one| gate.shows_resource(one), cursor)
     }
 
@@ -141,7 +140,7 @@ impl Gateway {
         name: &str,
         arguments: Map<String, Value>,
     ) -> Result<Value, ErrorData> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let prompt = gate.prompt(name)?;
         let (connection, control, wait) = self.route(caller, &prompt.server)?;
         let (server, settings) = (&prompt.server, connection.settings());
@@ -152,14 +151,14 @@ impl Gateway {
             Ok(result) => result,
             Err(error) => {
                 let error = self.inspected_error(passing, to_rpc_error(&prompt.server, error));
-                return Err(self.kept.fit_error(&owner, error, budget).await);
+                return Err(self.keeping.kept.fit_error(&owner, error, budget).await);
             }
         };
         let mut result = self.inspected_and_marked(passing, result).await.map_err(stopped)?;
         let messages = result.get_mut("messages").and_then(Value::as_array_mut).into_iter().flatten();
         let blocks = messages.filter_map(|message| message.get_mut("content"));
         self.note_links(caller, &prompt.server, blocks);
-        Ok(self.kept.fit_prompt(&owner, result, budget).await)
+        Ok(self.keeping.kept.fit_prompt(&owner, result, budget).await)
     }
 
     /// Returns a server's answer to `resources/read`, with the URIs that the client uses.
@@ -186,15 +185,15 @@ impl Gateway {
             let params = Map::from_iter([("uri".to_string(), json!(uri))]);
             let question = format!("May the resource `{}` of `{server}` be read?", clip(&own, SHOWN_URI));
             let written = Value::Object(params.clone());
-            let by = self.gate(&caller.session).approve_by(&server);
+            let by = Gate::of(&self.publisher, &caller.session).approve_by(&server);
             let asked = RequiredApproval { rule, written, own: Some(question), by };
-            match self.approve(caller, tool, &params, asked).await {
+            match self.asking.approve(caller, tool, &params, asked).await {
                 Ok(_) => {}
                 Err(PrepareError::Fault(fault)) => return Err(*fault),
                 Err(PrepareError::Asks(unasked)) => {
                     let (name, params) = (tool.full.to_string(), unasked.written.clone());
                     let held = CallRequest { name, params, ..CallRequest::default() };
-                    return Err(self.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held))));
+                    return Err(self.asking.questions.hold(caller, *unasked, HeldCall::Tool(Box::new(held))));
                 }
             }
             // The user may have taken minutes; the rules may have changed since.
@@ -217,7 +216,7 @@ impl Gateway {
         own: &str,
     ) -> Result<Value, ErrorData> {
         let (connection, control, wait) = self.route(caller, server)?;
-        let (gate, settings) = (self.gate(&caller.session), connection.settings());
+        let (gate, settings) = (Gate::of(&self.publisher, &caller.session), connection.settings());
         let passing = ContentInTransit { gate: &gate, caller, server, settings: &settings, label: uri };
         let sent = Map::from_iter([("uri".to_string(), json!(own))]);
         self.may_leave(passing, &sent).map_err(stopped)?;
@@ -232,6 +231,7 @@ impl Gateway {
                 };
                 let error = self.inspected_error(passing, error);
                 return Err(self
+                    .keeping
                     .kept
                     .fit_error(&caller.owner(), error, caller.limits.max_result_bytes)
                     .await);
@@ -254,7 +254,7 @@ impl Gateway {
     /// Returns a caller's waiting notices as a resource. Reading delivers them, so they do not appear again.
     async fn read_notices(&self, caller: &Caller, uri: &str) -> Value {
         let mut answer = json!({ "content": [] }).into();
-        self.mail.deliver(caller, &mut answer, Vec::new()).await;
+        self.sessions.mail.deliver(caller, &mut answer, Vec::new()).await;
         let answer = answer.into_tree().await;
         let text = answer["content"][0]["text"].as_str().unwrap_or(r#"{"notices":[]}"#);
         json!({ "contents": [{ "uri": uri, "mimeType": "application/json", "text": text }] })
@@ -289,7 +289,7 @@ impl Gateway {
         caller: &Caller,
         uri: &str,
     ) -> Result<(Gate, Arc<str>, String, PolicyVerdict), ErrorData> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let seen = |server: &str| gate.sees(server);
         if let Some((server, own)) = self.sessions.seal.open(caller.session.owner(), uri)
             && let Some(connection) = gate.connection(server)
@@ -322,13 +322,13 @@ impl Gateway {
     /// Follows a resource for a caller until the returned value is dropped.
     pub async fn follow_resource(&self, caller: &Caller, uri: &str) -> Result<FollowedResource, ErrorData> {
         if is_notices(caller, uri) {
-            return Ok(FollowedResource::Notices(self.follow_notices(&caller.session)));
+            return Ok(FollowedResource::Notices(self.sessions.mail.follow(&caller.session)));
         }
         self.listed(caller, |_| self.resource(caller, uri).is_ok()).await;
         let (server, own) = self.resource(caller, uri)?;
         let (connection, ..) = self.route(caller, &server)?;
         let subscribed = connection.subscribe(own).await;
-        let (gate, settings) = (self.gate(&caller.session), connection.settings());
+        let (gate, settings) = (Gate::of(&self.publisher, &caller.session), connection.settings());
         let passing =
             ContentInTransit { gate: &gate, caller, server: &server, settings: &settings, label: uri };
         subscribed
@@ -342,7 +342,7 @@ impl Gateway {
         caller: &Caller,
         mut params: CompleteRequestParams,
     ) -> Result<Value, ErrorData> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let unknown = |what: &str| ErrorData::invalid_params(format!("there is no {what}"), None);
         let server = match &mut params.r#ref {
             Reference::Prompt(prompt) => {
@@ -385,7 +385,9 @@ impl Gateway {
         caller: &Caller,
         server: &Arc<str>,
     ) -> Result<(Arc<Connection>, CallControl, Duration), ErrorData> {
-        let Some(connection) = self.connection_for(caller, server) else {
+        let Some(connection) =
+            Gate::of(&self.publisher, &caller.session).connection_for(&self.servers, caller, server)
+        else {
             return Err(ErrorData::new(SERVER_DOWN, format!("`{server}` is no longer configured"), None));
         };
         let patience = caller.limits.soft_deadline / 2;
@@ -436,7 +438,7 @@ impl Gateway {
             caller.session.of_client().links.note(uri, server);
             return None;
         }
-        if uri.len() > links::MAX_LINK || self.snapshot().catalog.passed().is_sole(server, uri) {
+        if uri.len() > links::MAX_LINK || self.publisher.snapshot().catalog.passed().is_sole(server, uri) {
             return None;
         }
         Some(self.sessions.seal.close(caller.session.owner(), server, uri))

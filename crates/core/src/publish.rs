@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{Gateway, builtin, trusting::retain_differences};
+use crate::gate::Gate;
 use nonet_state::{
     publisher::{KnownList, KnownLists},
     trust::ServerNews,
@@ -33,20 +34,22 @@ impl Gateway {
     /// Turns the servers' lists into snapshots until the gateway stops.
     pub(super) async fn publish(self: Arc<Self>, mut updates: mpsc::Receiver<ServerUpdate>) {
         let publisher = &self.publisher;
-        let mut known: KnownLists =
-            BTreeMap::from([(GATEWAY.into(), KnownList::of_all(builtin::listing(&self.config().gateway)))]);
+        let mut known: KnownLists = BTreeMap::from([(
+            GATEWAY.into(),
+            KnownList::of_all(builtin::listing(&self.servers.config().gateway)),
+        )]);
         let mut fresh: HashSet<Arc<str>> = HashSet::new();
         let world = self.servers.world();
         tokio::join!(publisher.read_lists(&mut known, &world), publisher.open_pins());
         let (_, of_pins) = publisher.check_lists(&mut known, &world).await;
-        self.guides.list(&mut known, &world.config);
+        self.calls.guides.list(&mut known, &world.config);
         let mut generation = 1;
         // The handshake waits only for the lists; the first search also waits for the folders of skills.
         let (mut words, ()) = tokio::join!(
             publisher.publish_words(&known, world.clone(), generation),
-            self.guides.read(&world.config.gateway.skills, Duration::MAX)
+            self.calls.guides.read(&world.config.gateway.skills, Duration::MAX)
         );
-        if self.guides.is_behind() && self.guides.list(&mut known, &world.config) {
+        if self.calls.guides.is_behind() && self.calls.guides.list(&mut known, &world.config) {
             generation += 1;
             words = publisher.publish_words(&known, world.clone(), generation).await.or(words);
         }
@@ -106,7 +109,7 @@ impl Gateway {
                     // The number of names of sessions' servers is unlimited.
                     ServerUpdate::Reconnected { server } => {
                         if !self.servers.world().owners.contains_key(&server) {
-                            self.metrics.restarted(&server);
+                            self.observing.metrics.restarted(&server);
                         }
                     }
                     ServerUpdate::SignInNeeded { server, login } => {
@@ -129,7 +132,7 @@ impl Gateway {
                         };
                         known.insert(GATEWAY.into(), KnownList::of_all(own));
                         publisher.read_lists(&mut known, &world).await;
-                        self.guides.read(&world.config.gateway.skills, Duration::MAX).await;
+                        self.calls.guides.read(&world.config.gateway.skills, Duration::MAX).await;
                         changed = true;
                     }
                     ServerUpdate::Barrier(waiting) => barriers.push(waiting),
@@ -139,14 +142,14 @@ impl Gateway {
             let (differs, of_pins) = publisher.check_lists(&mut known, &self.servers.world()).await;
             changed |= differs;
             differences = self.notices_of_differences(&mut news, of_pins);
-            if changed || self.guides.is_behind() {
+            if changed || self.calls.guides.is_behind() {
                 // All lists use the same world, so that prompts of a server that has ended are not listed as skills.
                 world = self.servers.world();
                 known.retain(|server, known| {
                     known.session.is_none()
                         || world.connections.get(server).is_some_and(|one| known.is_of(one))
                 });
-                changed |= self.guides.list(&mut known, &world.config);
+                changed |= self.calls.guides.list(&mut known, &world.config);
             }
         }
     }
@@ -165,7 +168,7 @@ impl Gateway {
         }
         self.outward.tell(&notice);
         for session in self.sessions.all() {
-            if self.gate(&session).sees(server) {
+            if Gate::of(&self.publisher, &session).sees(server) {
                 session.notify(notice.clone());
             }
         }
@@ -190,7 +193,7 @@ impl Gateway {
     fn tell_of_changes(&self, notice: &Value) -> bool {
         let mut was_told = false;
         for session in self.sessions.all() {
-            let gate = self.gate(&session);
+            let gate = Gate::of(&self.publisher, &session);
             let server = notice["server"].as_str().unwrap_or_default();
             // Nobody knows who saw a removed tool, so its server's other tools decide. A server that has ended may have
             // been another session's.
@@ -251,7 +254,7 @@ impl Gateway {
         server: Arc<str>,
         mut new: KnownList,
     ) -> (bool, Option<Value>) {
-        let connection = self.connections().get(&server).cloned();
+        let connection = self.servers.connections().get(&server).cloned();
         // The session's server has ended, or another server has its name now.
         if new.session.is_some() && connection.as_ref().is_none_or(|one| one.id != new.connection) {
             return (false, None);

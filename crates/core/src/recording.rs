@@ -15,9 +15,10 @@ use nonet_text::{
 };
 
 use super::{
-    Gateway, auditing,
+    auditing,
     call::{CallInFlight, CallOutcome, OF_SESSIONS},
 };
+use crate::observing::Observing;
 use nonet_state::{
     feed::{CallContent, FinishedCall, MOST_OF_CALL},
     session::Caller,
@@ -26,10 +27,10 @@ use nonet_state::{
 /// The longest fault on the page, in characters.
 const MAX_FAULT: usize = 600;
 
-impl Gateway {
+impl Observing {
     /// Returns how many bytes of the params and of the result of a call stay in memory for the page.
     pub(super) fn most_kept_of_calls(&self) -> usize {
-        if self.calls.is_on() && self.config().gateway.keep_calls { MOST_OF_CALL } else { 0 }
+        if self.calls.is_on() && self.servers.config().gateway.keep_calls { MOST_OF_CALL } else { 0 }
     }
 
     /// Counts a call, logs it and exports its span. On disk, only an audit log with `params = true` records params, without

@@ -123,15 +123,15 @@ impl Gateway {
     pub async fn reload(self: &Arc<Self>, config: Config) -> WorldChanges {
         let updates = self.publisher.updates();
         self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
-        self.rates.store(Arc::new(Rates::new(&config, &self.rates.load())));
+        self.calls.rates.store(Arc::new(Rates::new(&config, &self.calls.rates.load())));
         let digest = config.digest.clone();
-        self.hide_from_audit(&config);
+        self.observing.hide_from_audit(&config);
         let keeps_calls = config.gateway.keep_calls;
         let (changes, ended) = self.servers.reload(config, updates.as_ref());
         if !keeps_calls {
-            self.calls.forget_contents();
+            self.observing.calls.forget_contents();
         }
-        self.audit_reload(&digest, &changes);
+        self.observing.audit_reload(&digest, &changes);
         self.tell_of_ended(&ended);
         if let Some(updates) = updates {
             let _ = updates.send(ServerUpdate::Reconfigured).await;
@@ -180,7 +180,7 @@ impl Gateway {
                 }
             };
             let (mut post, mut answered) = open_post(desk.clone(), &mut watcher).await;
-            let begun = self.config().digest.clone();
+            let begun = self.servers.config().digest.clone();
             let current = file.clone();
             let current = tokio::task::spawn_blocking(move || config::read_text(&current)).await;
             // The file may have changed between its first reading and the watch.
@@ -248,7 +248,7 @@ impl Gateway {
 
     /// Applies a readable file, unless it loses protection. Returns the notice about it.
     async fn apply(self: &Arc<Self>, mut loaded: LoadedConfig, hash: String) -> Value {
-        let now = self.config();
+        let now = self.servers.config();
         keep_faulty(&mut loaded, &now);
         let mut lost = losses(&now, &loaded.config);
         let is_untrusted = loaded.trust == FileTrust::Lost && !self.texts.uses(&hash);

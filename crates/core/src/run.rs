@@ -16,7 +16,7 @@ use nonet_parts::{
     kept::KeptResults,
     quotas::Admission,
 };
-use nonet_servers::downstream::{ClientWait, QuestionBoard};
+use nonet_servers::downstream::{ClientWait, ProgressSink, QuestionBoard};
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::CallResult,
@@ -68,6 +68,13 @@ impl Run {
             went_on: Arc::default(),
             admission: Admission::default(),
         }
+    }
+
+    /// Creates work that begins now, with its own token, and where its servers report progress to its caller.
+    pub(super) fn of_caller(label: impl Into<Arc<str>>, caller: &Caller) -> (Self, ProgressSink) {
+        let sink = ProgressSink::new(caller.progress.clone());
+        let last = sink.clone();
+        (Self::new(label, CancellationToken::new(), Arc::new(move || last.last())), sink)
     }
 
     /// Runs the work. If the work outlives the soft deadline, or the settle window of a background launch, it continues

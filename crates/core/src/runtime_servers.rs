@@ -24,6 +24,7 @@ use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::Gateway;
+use crate::gate::Gate;
 use nonet_state::{session::Caller, world::World};
 
 /// How long an answer waits for a new server.
@@ -77,7 +78,7 @@ impl Gateway {
         caller: &Caller,
         params: &Map<String, Value>,
     ) -> Result<String, Fault> {
-        Ok(question(&self.plan(caller, params)?, params, &self.config().file.display().to_string()))
+        Ok(question(&self.plan(caller, params)?, params, &self.servers.config().file.display().to_string()))
     }
 
     /// Adds a server, and waits until its tools can be found.
@@ -98,7 +99,7 @@ impl Gateway {
         let settings = ServerSettings { session: Some(session.id), ..settings };
         let connection =
             self.servers.add(&name, &settings, &updates, |world| has_room(world, &name, session.id))?;
-        self.audit_event("server_added", || json!({ "server": &*name, "session": session.id }));
+        self.observing.audit_event("server_added", || json!({ "server": &*name, "session": session.id }));
         let mut trial =
             Trial { gateway: self.clone(), session: session.id, name: name.clone(), is_kept: false };
         let mut states = connection.watch();
@@ -140,12 +141,12 @@ impl Gateway {
         persist: bool,
         taken_up: bool,
     ) -> Value {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let all = gate.server(name).map_or(0, |entry| entry.tools.len());
         let visible = gate.tools().filter(|tool| *tool.server == *name).count();
         let mut answer = json!({ "name": name, "state": state.as_str(), "tools": visible });
         if persist {
-            answer["file"] = json!(self.config().file);
+            answer["file"] = json!(self.servers.config().file);
         }
         let status = NextStep::own("status", json!({}));
         let hint = match state {
@@ -184,7 +185,7 @@ impl Gateway {
             }
             RemovalPlace::OfFile => Ok(format!(
                 "Remove the server `{name}` from {}, for all clients? It was added with gateway.add_server.",
-                self.config().file.display()
+                self.servers.config().file.display()
             )),
         }
     }
@@ -212,7 +213,7 @@ impl Gateway {
     /// Removes a session's server from the world, and waits until it has stopped and is no longer published.
     async fn retire_servers(&self, session: u64, name: &str) {
         for connection in self.servers.remove(session, Some(name)) {
-            self.audit_event("server_removed", || json!({ "server": name, "session": session }));
+            self.observing.audit_event("server_removed", || json!({ "server": name, "session": session }));
             let mut states = connection.watch();
             connection.retire(RETIRE_LIMIT).await;
             let stopped = states.wait_for(|state| matches!(state, ConnectionState::Stopped));
@@ -221,7 +222,7 @@ impl Gateway {
         if let Some(updates) = self.publisher.updates() {
             let _ = updates.send(ServerUpdate::Reconfigured).await;
         }
-        self.published().await;
+        self.publisher.published().await;
     }
 
     /// Writes a server to the file, and waits until it has replaced the session's server. Returns whether it has.
@@ -232,7 +233,7 @@ impl Gateway {
         state: &ConnectionState,
     ) -> Result<bool, Fault> {
         self.servers.persisting.insert(name.clone());
-        let (file, server) = (self.config().file.clone(), name.clone());
+        let (file, server) = (self.servers.config().file.clone(), name.clone());
         let written = tokio::task::spawn_blocking(move || file::add(&file, &server, &keys)).await;
         let taken_up = match written {
             Ok(Ok(())) => Ok(self
@@ -260,7 +261,7 @@ impl Gateway {
 
     /// Removes a server from the file, and waits until it is gone. Returns a hint for the user.
     async fn take_from_file(&self, name: &str) -> Result<Option<String>, Fault> {
-        let (file, server) = (self.config().file.clone(), name.to_string());
+        let (file, server) = (self.servers.config().file.clone(), name.to_string());
         let removed = tokio::task::spawn_blocking(move || {
             let unused = file::remove(&file, &server)?;
             Ok::<_, file::FileEditError>((unused, config::read_text(&file)))
@@ -300,10 +301,11 @@ impl Gateway {
         is_wanted: impl Fn(&World, Option<Option<u64>>) -> bool,
         server: &str,
     ) -> bool {
-        let (mut reloads, mut indexing) = (self.reloads(), self.indexing());
+        let (mut reloads, mut indexing) = (self.servers.reloads(), self.publisher.indexing());
         let wanted = async {
             loop {
-                let published = self.snapshot().catalog.servers().get(server).map(|entry| entry.session);
+                let published =
+                    self.publisher.snapshot().catalog.servers().get(server).map(|entry| entry.session);
                 if is_wanted(&self.servers.world(), published) {
                     return true;
                 }
@@ -321,7 +323,7 @@ impl Gateway {
 
     /// Whether a caller may remove a server, and from where.
     fn removable(&self, caller: &Caller, name: &str) -> Result<RemovalPlace, Fault> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         if gate.world.owners.get(name) == Some(&caller.session.of_client().id) {
             return Ok(RemovalPlace::OfSession);
         }
@@ -416,7 +418,7 @@ impl Gateway {
 
     /// Refuses a tool that ends with the session, because later work cannot use it.
     pub(super) fn not_of_session(&self, caller: &Caller, name: &str) -> Result<(), Fault> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         match gate.tool(name) {
             Ok(tool) if tool.session.is_some() => Err(ends_with_session(&tool)),
             _ => Ok(()),
@@ -426,7 +428,7 @@ impl Gateway {
     /// Returns a guard that ends the servers of a session when it is dropped.
     fn guard_of(self: Arc<Self>, session: u64) -> tokio_util::sync::DropGuard {
         let end = CancellationToken::new();
-        let (ended, stop) = (end.clone(), self.stopping().clone());
+        let (ended, stop) = (end.clone(), self.servers.stopping().clone());
         self.servers.life.tasks.clone().spawn(async move {
             tokio::select! {
                 () = ended.cancelled() => self.end_servers(session, None),
@@ -440,7 +442,8 @@ impl Gateway {
     fn end_servers(self: &Arc<Self>, session: u64, name: Option<&str>) {
         let gone = self.servers.remove(session, name);
         for connection in &gone {
-            self.audit_event("server_removed", || json!({ "server": &*connection.name, "session": session }));
+            self.observing
+                .audit_event("server_removed", || json!({ "server": &*connection.name, "session": session }));
         }
         if gone.is_empty() {
             return;
@@ -460,7 +463,7 @@ impl Gateway {
 
     /// Notifies sessions that a changed file has ended their servers.
     pub(super) fn tell_of_ended(&self, servers: &[(Arc<str>, u64)]) {
-        let config = self.config();
+        let config = self.servers.config();
         for (server, session) in servers {
             let Some(session) = self.sessions.get(*session) else { continue };
             let (kind, message) = match config.gateway.allow_runtime_servers {

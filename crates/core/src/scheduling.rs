@@ -31,7 +31,7 @@ use super::{
     errands::{ErrandError, FAR_BACK_MS, SMALL, bounded, failure, not_kept, unattended},
     interrupt::Interrupt,
 };
-use crate::apps;
+use crate::{apps, gate::Gate};
 use nonet_state::session::Caller;
 
 /// How many schedules and reminders one owner may have.
@@ -156,9 +156,16 @@ impl Gateway {
         if let (Some(name), None) = (&arguments.name, &arguments.app_id) {
             let id = match meta_tool(name) {
                 Some("call_app") => arguments.params.get("app_id").and_then(Value::as_str).map(String::from),
-                _ => Some(name.trim().to_string()).filter(|name| self.config().apps.contains_key(name)),
+                _ => {
+                    Some(name.trim().to_string()).filter(|name| self.servers.config().apps.contains_key(name))
+                }
             };
-            let meant = || self.gate(&own.session).tool(name).ok().filter(|tool| tool.kind == EntryKind::App);
+            let meant = || {
+                Gate::of(&self.publisher, &own.session)
+                    .tool(name)
+                    .ok()
+                    .filter(|tool| tool.kind == EntryKind::App)
+            };
             let is_by_name = id.is_none().then(meant).flatten();
             if let Some(app) = &is_by_name
                 && !arguments.params.is_empty()
@@ -202,7 +209,7 @@ impl Gateway {
                 self.scheduled_tool(&own, name, &arguments.params).await?
             }
             (None, Some(id)) => {
-                let id = apps::own_id(&self.config(), id);
+                let id = apps::own_id(&self.servers.config(), id);
                 (self.scheduled_app(&own, &id, &arguments.input).await?, Vec::new())
             }
             _ => {
@@ -272,7 +279,7 @@ impl Gateway {
         name: &str,
         params: &Map<String, Value>,
     ) -> Result<Option<GraphToSchedule>, Fault> {
-        let (mut params, tool) = (params.clone(), self.gate(&caller.session).tool(name));
+        let (mut params, tool) = (params.clone(), Gate::of(&self.publisher, &caller.session).tool(name));
         let note = || Some(format!("`{}` was taken as a graph for `gateway.run_graph`", clip(name, 100)));
         if tool.as_ref().is_ok_and(|tool| run_graph::is_graph(tool)) {
             let kept = params.shift_remove("name");
@@ -306,7 +313,7 @@ impl Gateway {
     /// Checks that an app's tools may run unattended and that the input fits.
     async fn scheduled_app(&self, own: &Caller, id: &str, input: &Value) -> Result<ScheduledWork, Fault> {
         bounded("input", input)?;
-        let config = self.config();
+        let config = self.servers.config();
         let Some(app) = config.apps.get(id) else {
             return Err(apps::unknown_app(&config, id, input.clone()));
         };
@@ -333,7 +340,7 @@ impl Gateway {
         let unreadable =
             |fault: TimeFault| Fault::new(FaultCode::InvalidParams, fault.message).suggest(fault.near);
         let zone = Zone::of(timezone.as_deref()).map_err(unreadable)?;
-        let now_ms = self.clock.unix_ms();
+        let now_ms = self.keeping.clock.unix_ms();
         let timetable = Timetable::read(&when, &zone, now_ms).map_err(unreadable)?;
         let due_ms = timetable.after(now_ms, &zone);
         let owner = caller.owner().key().to_string();
@@ -358,7 +365,7 @@ impl Gateway {
             last: None,
         };
         let kind = RecordKind::Schedule;
-        let before = self.records.get(kind, &owner, &id).await.map_err(|error| not_kept(&error))?;
+        let before = self.keeping.records.get(kind, &owner, &id).await.map_err(|error| not_kept(&error))?;
         let record = NewRecord {
             owner: owner.clone(),
             id: id.clone(),
@@ -366,7 +373,7 @@ impl Gateway {
             of_config: !matches!(appointment.what, ScheduledWork::Reminder { .. }),
             ..NewRecord::new(kind, json!(appointment))
         };
-        let put = self.records.put(record, RecordQuota::Refuse(MOST_SCHEDULES)).await;
+        let put = self.keeping.records.put(record, RecordQuota::Refuse(MOST_SCHEDULES)).await;
         if put.map_err(|error| not_kept(&error))?.is_none() {
             let message = format!(
                 "There are already {MOST_SCHEDULES} schedules and reminders, which is the maximum. Cancel one with gateway.cancel_schedule."
@@ -389,7 +396,8 @@ impl Gateway {
 
     /// Returns all schedules and reminders of an owner.
     pub(super) async fn schedules(&self, owner: &str) -> Result<Value, Fault> {
-        let all = self.records.all(RecordKind::Schedule, owner).await.map_err(|error| not_kept(&error))?;
+        let all =
+            self.keeping.records.all(RecordKind::Schedule, owner).await.map_err(|error| not_kept(&error))?;
         let listed: Vec<Value> = all.iter().filter_map(schedule_in_list).collect();
         Ok(json!({ "schedules": listed, "total": listed.len() }))
     }
@@ -397,12 +405,17 @@ impl Gateway {
     /// Cancels a schedule or a reminder by its id or its label. A run in progress continues.
     pub(super) async fn cancel_schedule(&self, owner: &str, id: &str) -> Result<Value, Fault> {
         let kind = RecordKind::Schedule;
-        let mut taken = self.records.take(kind, owner, id).await.map_err(|error| not_kept(&error))?;
+        let mut taken = self.keeping.records.take(kind, owner, id).await.map_err(|error| not_kept(&error))?;
         if taken.is_none() {
-            let all = self.records.all(kind, owner).await.map_err(|error| not_kept(&error))?;
+            let all = self.keeping.records.all(kind, owner).await.map_err(|error| not_kept(&error))?;
             let has_label = |record: &&Record| record.body["label"] == id;
             if let Some(record) = all.iter().find(has_label) {
-                taken = self.records.take(kind, owner, &record.id).await.map_err(|error| not_kept(&error))?;
+                taken = self
+                    .keeping
+                    .records
+                    .take(kind, owner, &record.id)
+                    .await
+                    .map_err(|error| not_kept(&error))?;
             }
         }
         let Some(record) = taken else {
@@ -442,7 +455,9 @@ impl Gateway {
             return Ok(());
         }
         match appointment.next_ms(now_ms).filter(|next_ms| record.due_ms.is_some_and(|due| *next_ms < due)) {
-            Some(next_ms) => self.records.change(Record { due_ms: Some(next_ms), ..record }).await.map(drop),
+            Some(next_ms) => {
+                self.keeping.records.change(Record { due_ms: Some(next_ms), ..record }).await.map(drop)
+            }
             None => Ok(()),
         }
     }
@@ -453,7 +468,7 @@ impl Gateway {
         appointment: &ScheduleEntry,
         message: &str,
     ) -> Result<(), StoreError> {
-        let (now_ms, due_ms) = (self.clock.unix_ms(), record.due_ms.unwrap_or_default());
+        let (now_ms, due_ms) = (self.keeping.clock.unix_ms(), record.due_ms.unwrap_or_default());
         let mut notice = json!({ "kind": "reminder", "message": message });
         appointment.describe(&mut notice);
         notice["due"] = json!(appointment.zone().show(due_ms));
@@ -484,7 +499,7 @@ impl Gateway {
         let caller = self.errand_caller(&record.owner, "schedule");
         let mut again = false;
         if let Some(run) = &appointment.begun {
-            match self.jobs.find(&run.task_id, &caller.owner()).await?.map(|task| task.state) {
+            match self.keeping.jobs.find(&run.task_id, &caller.owner()).await?.map(|task| task.state) {
                 Some(TaskState::Completed | TaskState::Failed | TaskState::Cancelled) => {
                     return Ok(self.ended_run(&caller, &record, appointment).await?);
                 }
@@ -498,13 +513,13 @@ impl Gateway {
                 }
             }
         }
-        self.jobs.has_room()?;
-        let now_ms = self.clock.unix_ms();
+        self.keeping.jobs.has_room()?;
+        let now_ms = self.keeping.clock.unix_ms();
         let late_ms = self.lateness(record.due_ms.unwrap_or(now_ms), now_ms);
         let run = RunRecord { task_id: Jobs::new_id(), again, late_ms };
         appointment.begun = Some(run.clone());
         record.body = json!(appointment);
-        if !self.records.change(record.clone()).await? {
+        if !self.keeping.records.change(record.clone()).await? {
             // Cancelled or overwritten: the next check sees the new state.
             return Ok(());
         }
@@ -527,7 +542,7 @@ impl Gateway {
         let progress = Arc::new(|| None);
         let (owner, began) = (caller.owner(), Instant::now());
         let start = JobStart { label, owner, began, cancel, progress, place: None };
-        let job = self.jobs.adopt_as(task_id.into(), start, running, |_| ());
+        let job = self.keeping.jobs.adopt_as(task_id.into(), start, running, |_| ());
         while job.wait(WAIT).await.is_none() {}
     }
 
@@ -554,7 +569,7 @@ impl Gateway {
 
     /// Whether a second run does no harm: every tool that it calls is read-only or idempotent.
     async fn is_repeatable(&self, caller: &Caller, what: &ScheduledWork) -> bool {
-        let config = self.config();
+        let config = self.servers.config();
         let (mut apps, mut tools) = (BTreeSet::new(), BTreeSet::new());
         match what {
             ScheduledWork::Tool { name, .. } => drop(tools.insert(name.as_str())),
@@ -586,7 +601,7 @@ impl Gateway {
         appointment: ScheduleEntry,
     ) -> Result<(), StoreError> {
         let Some(run) = appointment.begun.clone() else { return Ok(()) };
-        let result = self.kept.of_task(&caller.owner(), &run.task_id, usize::MAX).await;
+        let result = self.keeping.kept.of_task(&caller.owner(), &run.task_id, usize::MAX).await;
         let result = result.unwrap_or_else(|fault| fault.to_result());
         let success = !is_error(&result);
         let mut told = json!({ "success": success });
@@ -641,7 +656,7 @@ impl Gateway {
         next_step: NextStep,
     ) -> Result<(), StoreError> {
         let Some(run) = appointment.begun.clone() else { return Ok(()) };
-        let now_ms = self.clock.unix_ms();
+        let now_ms = self.keeping.clock.unix_ms();
         let last = Some(LastRun { at_ms: now_ms, success, task_id: run.task_id.clone() });
         let runs = appointment.runs + 1;
         let kept = ScheduleEntry { runs, kept_ms: now_ms, begun: None, last, ..appointment };
@@ -652,7 +667,7 @@ impl Gateway {
         }
         add_lateness(&mut notice, run.late_ms);
         set_member(&mut notice, "task_id", &*run.task_id);
-        let still_there = self.records.get(record.kind, &record.owner, &record.id).await?;
+        let still_there = self.keeping.records.get(record.kind, &record.owner, &record.id).await?;
         let is_still_it = still_there.is_some_and(|there| there.revision == record.revision);
         // The clock may have gone back since, but the due run is done.
         let after_ms = now_ms.max(record.due_ms.unwrap_or_default());
@@ -674,10 +689,12 @@ impl Gateway {
         next_ms: Option<u64>,
     ) -> Result<bool, StoreError> {
         match next_ms {
-            Some(_) => self.records.change(Record { body: json!(kept), due_ms: next_ms, ..record }).await,
+            Some(_) => {
+                self.keeping.records.change(Record { body: json!(kept), due_ms: next_ms, ..record }).await
+            }
             None => {
                 let (owner, id) = (record.owner.clone(), record.id.clone());
-                let is_removed = self.records.remove(record).await?;
+                let is_removed = self.keeping.records.remove(record).await?;
                 if is_removed {
                     self.errands.is_over(&owner, &id);
                 }

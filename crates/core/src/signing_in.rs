@@ -15,7 +15,7 @@ impl Gateway {
     /// Starts the sign-in to a server. Returns the address to open; the rest happens when the browser returns. Fails
     /// with the reason why the sign-in cannot start.
     pub async fn begin_sign_in(self: &Arc<Self>, server: &str) -> Result<String, String> {
-        let config = self.config();
+        let config = self.servers.config();
         let settings = config.servers.iter().find(|(name, _)| name.as_str() == server);
         let (_, settings) = settings.ok_or_else(|| format!("there is no server `{server}`"))?;
         let vault = self.servers.around.vault.as_ref();
@@ -51,7 +51,7 @@ impl Gateway {
             }
         };
         let address = begun.address.clone();
-        let (server, stop) = (server.to_string(), self.stopping().clone());
+        let (server, stop) = (server.to_string(), self.servers.stopping().clone());
         self.servers.life.tasks.spawn(async move {
             let ended = tokio::select! {
                 ended = tokio::time::timeout(RETURN, come_back(&begun, &mut callback)) => ended,

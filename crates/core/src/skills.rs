@@ -20,8 +20,11 @@ use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{Gateway, call::text_result, inspect::ContentInTransit, interrupt::Interrupt};
-use crate::gate::{Gate, may_not_be_used};
+use super::{call::text_result, inspect::ContentInTransit, interrupt::Interrupt};
+use crate::{
+    calls::Calls,
+    gate::{Gate, may_not_be_used},
+};
 use nonet_state::session::Caller;
 
 /// How many skills a list shows.
@@ -140,7 +143,7 @@ fn listed(local: &[Skill], gate: &Gate) -> Vec<ListedSkill> {
     local.chain(prompts).filter(|skill| gate.kept_from(EntryKind::Skill, &skill.name).is_none()).collect()
 }
 
-impl Gateway {
+impl Calls {
     /// Implements the `use_skill` meta-tool.
     pub async fn use_skill(
         self: &Arc<Self>,
@@ -157,7 +160,7 @@ impl Gateway {
         mut arguments: SkillArguments,
         approved: bool,
     ) -> Result<Value, Interrupt> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         self.guides.read(&gate.config().gateway.skills, Duration::ZERO).await;
         let local = self.guides.skills();
         let all = || listed(&local, &gate);
@@ -180,7 +183,7 @@ impl Gateway {
             if let Some(skill) = local.iter().find(is_local) {
                 may_use(&gate, &skill.name)?;
                 let result = local_skill(skill.clone(), arguments).await?;
-                self.guided(caller, EntryKind::Skill, &skill.name);
+                self.observing.guided(caller, EntryKind::Skill, &skill.name);
                 return Ok(result);
             }
             for (server, entry) in gate.catalog().servers() {
@@ -197,7 +200,7 @@ impl Gateway {
                     may_get(&gate, server, &prompt, approved)?;
                     let given = arguments.arguments.map(|given| read_arguments(caller, &gate, &name, given));
                     let result = self.prompt(caller, &gate, server, command, &prompt, given).await?;
-                    self.guided(caller, EntryKind::Skill, &name);
+                    self.observing.guided(caller, EntryKind::Skill, &name);
                     return Ok(result);
                 }
             }

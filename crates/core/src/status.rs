@@ -183,7 +183,7 @@ impl Gateway {
         visible
             .map(|(name, connection)| {
                 let tools = gate.catalog().servers().get(name).map_or(0, |entry| entry.tools.len());
-                let (tools, restarts) = (Some(tools), self.metrics.restarts(name));
+                let (tools, restarts) = (Some(tools), self.observing.metrics.restarts(name));
                 let runs_at = self.runs_at(connection);
                 let status = ServerStatus { tools, restarts, runs_at, ..ServerStatus::of(connection) };
                 (status, connection.clone())
@@ -193,27 +193,27 @@ impl Gateway {
 
     /// Returns the status of all connected servers.
     pub fn all_servers(&self) -> Vec<ServerStatus> {
-        let gate = self.gate(&Caller::default().session);
+        let gate = Gate::of(&self.publisher, &Caller::default().session);
         self.server_statuses(&gate).into_iter().map(|(status, _)| status).collect()
     }
 
     /// Returns what `gateway.status` and `nonet check` show.
     pub fn status(&self, caller: &Caller) -> Value {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let servers = self.server_statuses(&gate).into_iter().map(|(status, _)| status);
         self.gateway_status(&gate, caller, servers.collect())
     }
 
     /// Checks all definitions once, on a thread for blocking work: thousands take a while.
     pub async fn look_at_definitions(&self) {
-        let snapshot = self.snapshot();
+        let snapshot = self.publisher.snapshot();
         let look = move || snapshot.tools.iter().for_each(|tool| _ = tool.marks());
         let _ = tokio::task::spawn_blocking(look).await;
     }
 
     /// Returns what the live page shows: all servers, including those of sessions.
     pub fn live_status(&self) -> Value {
-        let gate = self.gate(&Caller::default().session);
+        let gate = Gate::of(&self.publisher, &Caller::default().session);
         let world = self.servers.world();
         let of_sessions = world.owners.keys().filter_map(|name| world.connections.get(name));
         let of_sessions = of_sessions.map(|connection| {
@@ -224,7 +224,8 @@ impl Gateway {
         let servers = self.server_statuses(&gate).into_iter().chain(of_sessions);
         let servers = servers.map(|(mut status, connection)| {
             let entry = gate.catalog().servers().get(&status.name);
-            let counts = entry.into_iter().flat_map(|entry| &entry.tools).map(|tool| self.metrics.of(tool));
+            let counts =
+                entry.into_iter().flat_map(|entry| &entry.tools).map(|tool| self.observing.metrics.of(tool));
             let (calls, failures) = counts.fold((0, 0), |sum, tool| (sum.0 + tool.0, sum.1 + tool.1));
             let uptime_s = connection.ready_for().map(|time| time.as_secs());
             let marked = entry.into_iter().flat_map(|entry| &entry.tools).filter_map(|full| {
@@ -249,10 +250,10 @@ impl Gateway {
             (caller.session.profile.as_deref(), caller.token.as_ref().map(|token| token.token));
         let snapshot = &gate.snapshot;
         let indexing = *self.publisher.indexing().borrow();
-        let (calls, failures) = self.metrics.total();
+        let (calls, failures) = self.observing.metrics.total();
         json!(GatewayStatus {
             version: env!("CARGO_PKG_VERSION"),
-            uptime_s: self.uptime().as_secs(),
+            uptime_s: self.servers.uptime().as_secs(),
             config_refused: if gate.is_limited() { None } else { self.texts.refused() },
             servers,
             tools: match gate.is_limited() {
@@ -261,22 +262,22 @@ impl Gateway {
             },
             search: SearchStatus {
                 by_meaning: snapshot.index.has_vectors()
-                    && self.embedder().is_some_and(|embedder| !embedder.has_failed()),
-                model_loaded: self.embedder().is_some_and(|embedder| embedder.is_loaded()),
+                    && self.publisher.embedder().is_some_and(|embedder| !embedder.has_failed()),
+                model_loaded: self.publisher.embedder().is_some_and(|embedder| embedder.is_loaded()),
                 // They count what a limited caller may not know of.
                 indexed: (!gate.is_limited()).then_some(indexing.done),
                 of: (!gate.is_limited()).then_some(indexing.total),
             },
             calls,
             failures,
-            outcomes: self.metrics.outcomes(),
-            tasks_running: self.jobs.running(),
-            rates: self.rates.load().shown(profile, token, |server| gate.sees(server)),
+            outcomes: self.observing.metrics.outcomes(),
+            tasks_running: self.keeping.jobs.running(),
+            rates: self.calls.rates.load().shown(profile, token, |server| gate.sees(server)),
             // The location of the file is only for callers that may see everything.
-            audit: self.audit_status().filter(|_| profile.is_none()),
-            cluster: self.store.shared().filter(|_| profile.is_none()),
-            latency: self.metrics.latency(),
-            mean_us: self.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
+            audit: self.observing.audit_status().filter(|_| profile.is_none()),
+            cluster: self.keeping.store.shared().filter(|_| profile.is_none()),
+            latency: self.observing.metrics.latency(),
+            mean_us: self.observing.metrics.mean_us().map(|(gateway, server)| MeanTimes { gateway, server }),
         })
     }
 }
@@ -301,16 +302,16 @@ mod tests {
         };
         let (one, other) = (open(), open());
         let owner = JobOwner::default();
-        let kept = one.kept.keep(&owner, Arc::new(json!("shared"))).await.expect("kept");
+        let kept = one.keeping.kept.keep(&owner, Arc::new(json!("shared"))).await.expect("kept");
         let query = json!({ "ref": kept.reference }).as_object().cloned().expect("an object");
-        let found = other.kept.fetch(&owner, query, 1_000).await.expect("found");
+        let found = other.keeping.kept.fetch(&owner, query, 1_000).await.expect("found");
         assert!(found.to_string().contains("shared"), "{found}");
-        let caller = Caller { session: other.open_session(None), ..Caller::default() };
+        let caller = Caller { session: other.sessions.open(None), ..Caller::default() };
         let cluster = other.status(&caller)["cluster"].clone();
         let at = format!("127.0.0.1:{}", redis.port);
         assert_eq!(cluster, json!({ "engine": "redis", "at": at, "prefix": "nonet", "name": "one" }));
         drop(redis);
-        assert!(other.kept.counts().await.is_none());
+        assert!(other.keeping.kept.counts().await.is_none());
         let trouble = &other.status(&caller)["cluster"]["trouble"];
         assert!(trouble.as_str().is_some_and(|trouble| trouble.starts_with("does not answer")), "{trouble}");
     }

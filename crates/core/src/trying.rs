@@ -179,7 +179,7 @@ impl Gateway {
 
     /// Returns why servers.toml cannot be edited from here; `None` if it can.
     pub fn uneditable(&self) -> Option<String> {
-        let config = self.config();
+        let config = self.servers.config();
         let file = &config.file;
         if !file.exists() {
             // The first server makes the file. One that went away is not begun anew: its other servers would be lost.
@@ -208,15 +208,15 @@ impl Gateway {
 
     /// Refuses a configuration that loses protection.
     pub fn refuse_losses(&self, new: &Config) -> Result<(), String> {
-        let lost = losses(&self.config(), new);
+        let lost = losses(&self.servers.config(), new);
         if lost.is_empty() {
             return Ok(());
         }
         Err(format!(
             "Nothing was written, because this would lose {}. If you mean it, edit {} and run `{}`.",
             lost.join("; "),
-            self.config().file.display(),
-            shell::nonet("reload --accept", &self.config().file)
+            self.servers.config().file.display(),
+            shell::nonet("reload --accept", &self.servers.config().file)
         ))
     }
 
@@ -225,7 +225,8 @@ impl Gateway {
         let Some((before, after)) = change.texts() else { return };
         self.texts.accept_edit(&text_hash(before), text_hash(after));
         // The other gateways of the file have to take it, too.
-        let desk = self.state.as_deref().map(|state| ReloadDesk::of(state, &self.config().file));
+        let desk =
+            self.keeping.folder.as_deref().map(|state| ReloadDesk::of(state, &self.servers.config().file));
         if let Some(desk) = desk.filter(|desk| desk.folder().exists()) {
             let request = ReloadRequest::of_edit(before, after);
             let asked = tokio::task::spawn_blocking(move || desk.ask(&request)).await;
@@ -250,7 +251,7 @@ impl Gateway {
         };
         match tokio::time::timeout(TAKE_UP, look).await {
             Ok(Ok(())) => {
-                self.published().await;
+                self.publisher.published().await;
                 Ok(())
             }
             Ok(Err(lost)) => {
@@ -258,7 +259,7 @@ impl Gateway {
             }
             Err(_) => Err(format!(
                 "The file is written, but the gateway has not loaded it yet; `{}` reports why.",
-                shell::nonet("logs", &self.config().file)
+                shell::nonet("logs", &self.servers.config().file)
             )),
         }
     }
@@ -266,8 +267,8 @@ impl Gateway {
     /// Reads the configuration again, in every gateway of the file, with a value that the user has just stored. Waits until the
     /// server no longer misses the value. Fails with the reason if it still does.
     pub async fn retry_with_value(&self, server: &str, name: &str) -> Result<(), String> {
-        let file = self.config().file.clone();
-        if let Some(desk) = self.state.as_deref().map(|state| ReloadDesk::of(state, &file)) {
+        let file = self.servers.config().file.clone();
+        if let Some(desk) = self.keeping.folder.as_deref().map(|state| ReloadDesk::of(state, &file)) {
             let asked = tokio::task::spawn_blocking(move || desk.ask(&ReloadRequest::new(None))).await;
             if let Ok(Err(error)) = asked {
                 tracing::warn!(%error, "other gateways of this servers.toml may not see the new value");
@@ -277,7 +278,7 @@ impl Gateway {
             config.left_out.get(server).is_some_and(|left_out| left_out.missing().contains_key(name))
         };
         let look = async {
-            while misses(&self.config()) {
+            while misses(&self.servers.config()) {
                 tokio::time::sleep(LOOK).await;
             }
         };
@@ -287,13 +288,13 @@ impl Gateway {
                 shell::nonet("logs", &file)
             ));
         }
-        self.published().await;
+        self.publisher.published().await;
         Ok(())
     }
 
     /// Returns the names of the servers that servers.toml disables.
     pub fn switched_off(&self) -> Vec<Arc<str>> {
-        let config = self.config();
+        let config = self.servers.config();
         let off = config.servers.iter().filter(|(_, settings)| !settings.enabled);
         off.map(|(name, _)| name.as_str().into()).collect()
     }

@@ -31,11 +31,11 @@ const MAX_SHOWN: usize = 20;
 impl Gateway {
     /// Returns the rules that match no tool, judged by the servers that were reached or have failed.
     pub fn unmatched(&self) -> Vec<UnmatchedRule> {
-        let connections = self.connections();
+        let connections = self.servers.connections();
         let settled = |server: &str| connections.get(server).is_some_and(|one| one.state().settled());
-        let snapshot = self.snapshot();
+        let snapshot = self.publisher.snapshot();
         let is_known = |server: &str| settled(server) && snapshot.catalog.servers().contains_key(server);
-        let mut found = find(&self.config(), &snapshot.catalog, &is_known);
+        let mut found = find(&self.servers.config(), &snapshot.catalog, &is_known);
         for (server, connection) in connections.iter() {
             let patterns = connection.document().map_or_else(Vec::new, |report| report.unmatched);
             let key = format!("servers.{server}.operations");
@@ -51,8 +51,8 @@ impl Gateway {
         // This takes a while for a large catalogue.
         self.servers.life.tasks.spawn_blocking(move || {
             let mut reported = gateway.servers.unmatched.lock();
-            let snapshot = gateway.snapshot();
-            let rules = find(&gateway.config(), &snapshot.catalog, &|server| listed.contains(server));
+            let snapshot = gateway.publisher.snapshot();
+            let rules = find(&gateway.servers.config(), &snapshot.catalog, &|server| listed.contains(server));
             let rules: BTreeSet<UnmatchedRule> = rules.into_iter().collect();
             let news: Vec<String> = rules.difference(&reported.rules).map(ToString::to_string).collect();
             reported.rules = rules;

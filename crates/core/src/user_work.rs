@@ -83,18 +83,22 @@ pub struct WorkItem<'a> {
 impl Gateway {
     /// Returns all work except facts: one list for each kind, latest first, with the total number.
     pub async fn user_work(&self) -> Result<Value, Fault> {
-        let tasks = self.jobs.of_everybody(&self.owners(), LISTED).await;
+        let tasks = self.keeping.jobs.of_everybody(&self.owners(), LISTED).await;
         let tasks: Vec<Value> = tasks.iter().map(|(owner, task)| with_owner(json!(task), owner)).collect();
-        let watches = self.records.of_kind(RecordKind::Watch).await.map_err(unread)?;
-        let schedules = self.records.of_kind(RecordKind::Schedule).await.map_err(unread)?;
+        let watches = self.keeping.records.of_kind(RecordKind::Watch).await.map_err(unread)?;
+        let schedules = self.keeping.records.of_kind(RecordKind::Schedule).await.map_err(unread)?;
         let watches =
             watches.iter().rev().filter_map(|one| Some(with_owner(watches::in_list(one)?, &one.owner)));
         let schedules =
             schedules.iter().rev().filter_map(|one| Some(with_owner(schedule_in_list(one)?, &one.owner)));
-        let results = self.store.results(LISTED).await.map_err(unread)?;
+        let results = self.keeping.store.results(LISTED).await.map_err(unread)?;
         let results: Vec<Value> = results.iter().map(|one| json!(one)).collect();
-        let kept =
-            self.kept.counts().await.map(|kept| json!({ "entries": kept.entries, "bytes": kept.bytes }));
+        let kept = self
+            .keeping
+            .kept
+            .counts()
+            .await
+            .map(|kept| json!({ "entries": kept.entries, "bytes": kept.bytes }));
         Ok(json!({
             "tasks": tasks,
             "watches": watches.take(LISTED).collect::<Vec<_>>(),
@@ -108,9 +112,9 @@ impl Gateway {
     /// Returns the facts that fit a query best, or the newest without a query.
     pub async fn user_facts(&self, query: &str) -> Result<Value, Fault> {
         let (mut facts, mut total) = (Vec::new(), 0);
-        let embedder = self.embedder();
+        let embedder = self.publisher.embedder();
         for owner in self.owners() {
-            let found = self.memory.recall(&owner, query, &[], Some(FACTS), embedder.as_ref()).await;
+            let found = self.keeping.memory.recall(&owner, query, &[], Some(FACTS), embedder.as_ref()).await;
             let found = found.map_err(unread)?;
             total += found.of;
             facts.extend(found.facts.into_iter().map(|(fact, score)| (score, owner.clone(), fact)));
@@ -128,7 +132,7 @@ impl Gateway {
             json!({ "id": fact.document.id, "owner": owner, "text": text, "tags": fact.document.terms, "at_ms": fact.at_ms })
         });
         Ok(
-            json!({ "facts": shown.collect::<Vec<_>>(), "total": total, "remembers": self.config().gateway.memory }),
+            json!({ "facts": shown.collect::<Vec<_>>(), "total": total, "remembers": self.servers.config().gateway.memory }),
         )
     }
 
@@ -138,12 +142,12 @@ impl Gateway {
         match kind {
             WorkKind::Task => {
                 let by = self.job_owner(owner, id);
-                let Some(task) = self.jobs.find(id, &by).await.map_err(unread)? else {
+                let Some(task) = self.keeping.jobs.find(id, &by).await.map_err(unread)? else {
                     return Err(not_there(id));
                 };
                 let mut shown = json!(task);
                 if task.state.has_result() {
-                    shown["result"] = self.kept.of_task(&by, id, SHOWN).await.unwrap_or_default();
+                    shown["result"] = self.keeping.kept.of_task(&by, id, SHOWN).await.unwrap_or_default();
                 }
                 Ok(shown)
             }
@@ -152,16 +156,17 @@ impl Gateway {
                 Ok(watches::in_full(&record, &watch))
             }
             WorkKind::Schedule => {
-                let record = self.records.get(RecordKind::Schedule, owner, id).await.map_err(unread)?;
+                let record =
+                    self.keeping.records.get(RecordKind::Schedule, owner, id).await.map_err(unread)?;
                 record.as_ref().and_then(schedule_in_full).ok_or_else(|| not_there(id))
             }
             WorkKind::Fact => {
-                let record = self.records.get(RecordKind::Fact, owner, id).await.map_err(unread)?;
+                let record = self.keeping.records.get(RecordKind::Fact, owner, id).await.map_err(unread)?;
                 record.map(|record| record.body).ok_or_else(|| not_there(id))
             }
             WorkKind::Result => {
                 let query = Map::from_iter([("ref".into(), json!(id)), ("offset".into(), json!(offset))]);
-                Ok(json!({ "result": self.kept.fetch(&user(owner), query, SHOWN).await? }))
+                Ok(json!({ "result": self.keeping.kept.fetch(&user(owner), query, SHOWN).await? }))
             }
             WorkKind::Workflow => {
                 let mut flow = self.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
@@ -179,14 +184,15 @@ impl Gateway {
         match (kind, action) {
             (WorkKind::Task, WorkAction::Cancel) => {
                 let by = self.job_owner(owner, id);
-                if self.jobs.find(id, &by).await.map_err(unread)?.is_none() {
+                if self.keeping.jobs.find(id, &by).await.map_err(unread)?.is_none() {
                     return Err(not_there(id));
                 }
-                self.jobs.cancel(id, &by, CANCEL_WAIT).await;
+                self.keeping.jobs.cancel(id, &by, CANCEL_WAIT).await;
             }
             (WorkKind::Task, WorkAction::Delete) => {
                 let by = self.job_owner(owner, id);
-                self.jobs
+                self.keeping
+                    .jobs
                     .remove_ended(id, &by)
                     .await
                     .map_err(unread)?
@@ -198,11 +204,12 @@ impl Gateway {
             (WorkKind::Watch, WorkAction::Delete) => drop(self.stop_watch(owner, id).await?),
             (WorkKind::Schedule, WorkAction::Delete) => drop(self.cancel_schedule(owner, id).await?),
             (WorkKind::Fact, WorkAction::Delete) => {
-                let forgotten = self.memory.forget(owner, id).await.map_err(unread)?;
+                let forgotten = self.keeping.memory.forget(owner, id).await.map_err(unread)?;
                 forgotten.map(drop).ok_or_else(|| not_there(id))?;
             }
             (WorkKind::Result, WorkAction::Delete) => {
-                self.store
+                self.keeping
+                    .store
                     .remove_kept(id, owner)
                     .await
                     .map_err(unread)?
@@ -210,7 +217,7 @@ impl Gateway {
                     .ok_or_else(|| not_there(id))?;
             }
             (WorkKind::Workflow, WorkAction::Delete) => {
-                let taken = self.records.take(RecordKind::Parked, owner, id).await.map_err(unread)?;
+                let taken = self.keeping.records.take(RecordKind::Parked, owner, id).await.map_err(unread)?;
                 taken.map(drop).ok_or_else(|| not_there(id))?;
             }
             (_, WorkAction::Cancel | WorkAction::Pause | WorkAction::Resume) => {
@@ -223,7 +230,7 @@ impl Gateway {
 
     /// Returns the questions that clients have put and that wait for the user, oldest first.
     pub fn user_questions(&self) -> Vec<Value> {
-        self.questions.open_ones()
+        self.asking.questions.open_ones()
     }
 
     /// Answers a client's question. The client is told with its next answer, and when it asks again.
@@ -232,7 +239,7 @@ impl Gateway {
     ///
     /// `not_found` if the question is no longer open, `invalid_params` if the answer does not fit it.
     pub async fn answer_question(&self, token: &str, said: &Value) -> Result<SettledQuestion, Fault> {
-        let settled = self.questions.settle(token, said, |id| self.sessions.get(id)).await;
+        let settled = self.asking.questions.settle(token, said, |id| self.sessions.get(id)).await;
         settled.map_err(|why| match why {
             Some(why) => Fault::new(FaultCode::InvalidParams, why),
             None => Fault::new(FaultCode::NotFound, "This question is no longer open."),
@@ -241,13 +248,13 @@ impl Gateway {
 
     /// Returns every possible owner, as the store knows owners.
     fn owners(&self) -> Vec<String> {
-        let profiles = self.config().profiles.keys().cloned().collect::<Vec<_>>();
+        let profiles = self.servers.config().profiles.keys().cloned().collect::<Vec<_>>();
         [String::new()].into_iter().chain(profiles).collect()
     }
 
     /// Returns the owner of a task: its client while the table has the task.
     fn job_owner(&self, owner: &str, id: &str) -> JobOwner {
-        self.jobs.owner_of(id).filter(|of| of.key() == owner).unwrap_or_else(|| user(owner))
+        self.keeping.jobs.owner_of(id).filter(|of| of.key() == owner).unwrap_or_else(|| user(owner))
     }
 }
 

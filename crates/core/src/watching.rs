@@ -22,6 +22,7 @@ use super::{
     Gateway,
     errands::{ErrandError, ErrandResult, SMALL, bounded, failure, not_kept, unattended},
 };
+use crate::gate::Gate;
 use nonet_state::{faults::wrong_filter, session::Caller};
 
 /// How many watches one owner may have.
@@ -125,7 +126,7 @@ impl Gateway {
         self.room_for_watch(&owner).await?;
         let own = Caller { cancel: caller.cancel.clone(), ..self.errand_caller(&owner, "watch") };
         self.not_of_session(caller, &watch.tool)?;
-        let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
+        let (at_ms, timer) = (self.keeping.clock.unix_ms(), Instant::now());
         let found = self.watched_tool(&own, &watch.tool).await;
         let called = match &found {
             Ok(tool) => {
@@ -196,7 +197,8 @@ impl Gateway {
         at_ms: u64,
     ) -> Result<(String, Option<u64>), Fault> {
         let id = format!("watch-{}", &uuid::Uuid::new_v4().simple().to_string()[..12]);
-        let due_ms = (watch.state == WatchState::Active).then(|| watch.next_ms(at_ms, self.clock.unix_ms()));
+        let due_ms =
+            (watch.state == WatchState::Active).then(|| watch.next_ms(at_ms, self.keeping.clock.unix_ms()));
         let owner = caller.owner().key().to_string();
         let record = NewRecord {
             owner: owner.clone(),
@@ -205,7 +207,7 @@ impl Gateway {
             of_config: true,
             ..NewRecord::new(RecordKind::Watch, json!(watch))
         };
-        let put = self.records.put(record, RecordQuota::Refuse(MOST_WATCHES)).await;
+        let put = self.keeping.records.put(record, RecordQuota::Refuse(MOST_WATCHES)).await;
         if put.map_err(|error| not_kept(&error))?.is_none() {
             return Err(too_many());
         }
@@ -241,12 +243,13 @@ impl Gateway {
         }
         let finished = all.into_iter().find(|(_, watch)| watch.state == WatchState::Finished);
         let (record, _) = finished.ok_or_else(too_many)?;
-        self.records.remove(record).await.map(drop).map_err(|error| not_kept(&error))
+        self.keeping.records.remove(record).await.map(drop).map_err(|error| not_kept(&error))
     }
 
     /// Returns all watches of an owner, oldest first.
     pub(super) async fn watches(&self, owner: &str) -> Result<Vec<(Record, Watch)>, Fault> {
-        let all = self.records.all(RecordKind::Watch, owner).await.map_err(|error| not_kept(&error))?;
+        let all =
+            self.keeping.records.all(RecordKind::Watch, owner).await.map_err(|error| not_kept(&error))?;
         Ok(all
             .into_iter()
             .filter_map(|record| Some((read(&record)?, record)))
@@ -256,7 +259,8 @@ impl Gateway {
 
     /// Returns the watch with this id, or with this label if the label is unique.
     pub(super) async fn watch_of(&self, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
-        let found = self.records.get(RecordKind::Watch, owner, id).await.map_err(|error| not_kept(&error))?;
+        let found =
+            self.keeping.records.get(RecordKind::Watch, owner, id).await.map_err(|error| not_kept(&error))?;
         if let Some(record) = found
             && let Some(watch) = read(&record)
         {
@@ -288,7 +292,7 @@ impl Gateway {
             let (mut record, mut watch) = self.watch_of(owner, id).await?;
             record.due_ms = change(&mut watch, record.due_ms);
             record.body = json!(watch);
-            if self.records.change(record.clone()).await.map_err(|error| not_kept(&error))? {
+            if self.keeping.records.change(record.clone()).await.map_err(|error| not_kept(&error))? {
                 return Ok((record, watch));
             }
         }
@@ -297,7 +301,7 @@ impl Gateway {
 
     pub(super) async fn stop_watch(&self, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
         let (record, watch) = self.watch_of(owner, id).await?;
-        let taken = self.records.take(RecordKind::Watch, owner, &record.id).await;
+        let taken = self.keeping.records.take(RecordKind::Watch, owner, &record.id).await;
         let taken = taken.map_err(|error| not_kept(&error))?;
         self.errands.is_over(owner, &record.id);
         let watch = taken.as_ref().and_then(read).unwrap_or(watch);
@@ -309,11 +313,11 @@ impl Gateway {
         let watch = read(&record).ok_or(ErrandError::Unreadable)?;
         if watch.state != WatchState::Active {
             // Nothing is due for it.
-            self.records.change(Record { due_ms: None, ..record }).await?;
+            self.keeping.records.change(Record { due_ms: None, ..record }).await?;
             return Ok(());
         }
         let caller = self.errand_caller(&record.owner, "watch");
-        let (at_ms, timer) = (self.clock.unix_ms(), Instant::now());
+        let (at_ms, timer) = (self.keeping.clock.unix_ms(), Instant::now());
         let looked = match self.errand_call(&caller, &watch.tool, &watch.params).await {
             Ok(ErrandResult { result, .. }) => self.finding(&caller.owner(), &watch, result, at_ms).await,
             Err(fault) => self.finding(&caller.owner(), &watch, fault.to_result(), at_ms).await,
@@ -333,14 +337,15 @@ impl Gateway {
         elapsed_ms: u64,
     ) -> Result<(), StoreError> {
         for _ in 0..TRIES {
-            let Some(mut record) = self.records.get(RecordKind::Watch, &due.owner, &due.id).await? else {
+            let Some(mut record) = self.keeping.records.get(RecordKind::Watch, &due.owner, &due.id).await?
+            else {
                 return Ok(());
             };
             let Some(mut watch) = read(&record) else { return Ok(()) };
             let news = watch.take(looked.finding.clone(), at_ms, elapsed_ms);
             let was_due = due.due_ms.unwrap_or(at_ms);
-            record.due_ms =
-                (watch.state == WatchState::Active).then(|| watch.next_ms(was_due, self.clock.unix_ms()));
+            record.due_ms = (watch.state == WatchState::Active)
+                .then(|| watch.next_ms(was_due, self.keeping.clock.unix_ms()));
             record.body = json!(watch);
             // The notice comes first: if the gateway is killed in between, the notice is repeated rather than lost.
             if let Some(news) = news {
@@ -348,7 +353,7 @@ impl Gateway {
                 let id = format!("{}-{}", record.id, watch.counts.checks);
                 self.tell_of_errand(&record, &id, notice).await;
             }
-            if self.records.change(record).await? {
+            if self.keeping.records.change(record).await? {
                 return Ok(());
             }
         }
@@ -411,7 +416,7 @@ impl Gateway {
         let mut note = None;
         let value = match &watch.select {
             None => value_of(&result),
-            Some(filter) => match self.kept.select(owner, filter, ResultValue::of(&result)).await {
+            Some(filter) => match self.keeping.kept.select(owner, filter, ResultValue::of(&result)).await {
                 Ok(selected) => {
                     note = selected.note;
                     selected.value
@@ -424,7 +429,8 @@ impl Gateway {
         let is_met = match &watch.expression {
             None => false,
             Some(expression) => {
-                match self.kept.holds(owner, expression, json!({ "result": value }).to_string()).await {
+                match self.keeping.kept.holds(owner, expression, json!({ "result": value }).to_string()).await
+                {
                     Ok(holds) => holds,
                     Err(error) => {
                         return failed(FaultCode::InvalidParams.as_str().into(), error.to_string(), result);
@@ -441,7 +447,9 @@ impl Gateway {
         let nearer = read(&record).and_then(|watch| watch.pulled_in(record.due_ms?, now_ms));
         match nearer {
             // A change by another gateway or by a check sets its own time.
-            Some(due_ms) => self.records.change(Record { due_ms: Some(due_ms), ..record }).await.map(drop),
+            Some(due_ms) => {
+                self.keeping.records.change(Record { due_ms: Some(due_ms), ..record }).await.map(drop)
+            }
             None => Ok(()),
         }
     }
@@ -452,10 +460,11 @@ impl Gateway {
         let linked =
             blocks.filter_map(|block| block.get("uri").or_else(|| block.get("resource")?.get("uri")));
         let uris = watch.params.values().chain(linked).filter_map(Value::as_str);
-        let follows = |uri: &&str| match self.resource(caller, uri) {
+        let follows = |uri: &&str| match self.calls.resource(caller, uri) {
             Ok((server, _)) => {
                 let is_its = server == tool.server || &*tool.server == GATEWAY;
-                let connection = self.connection_for(caller, &server);
+                let connection =
+                    Gate::of(&self.publisher, &caller.session).connection_for(&self.servers, caller, &server);
                 is_its && connection.is_some_and(|connection| connection.follows_resources())
             }
             Err(_) => false,

@@ -7,7 +7,7 @@ use nonet_text::name::RESERVED;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use nonet_core::{Gateway, NEEDS_CONFIG, WorkSummary};
+use nonet_core::{Gate, Gateway, NEEDS_CONFIG, WorkSummary};
 use nonet_state::session::Caller;
 
 /// How many left-out servers the instructions name.
@@ -26,12 +26,12 @@ const SUBJECT: usize = 80;
 pub async fn instructions(gateway: &Gateway, caller: &Caller) -> String {
     // Concurrently, so that the handshake waits only for the slower one.
     let (_, work, facts) = tokio::join!(
-        timeout(READ_WAIT, gateway.recalled_lists()),
-        timeout(READ_WAIT, gateway.at_work(caller)),
-        timeout(READ_WAIT, gateway.count_facts(caller))
+        timeout(READ_WAIT, gateway.publisher.listed()),
+        timeout(READ_WAIT, gateway.find.at_work(caller)),
+        timeout(READ_WAIT, gateway.find.count_facts(caller))
     );
     let work = work.ok().flatten();
-    let gate = gateway.gate(&caller.session);
+    let gate = Gate::of(&gateway.publisher, &caller.session);
     let categories = gate.categories();
     let (left_out, there): (Vec<&Value>, Vec<&Value>) = categories["categories"]
         .as_array()

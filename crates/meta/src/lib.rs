@@ -27,7 +27,7 @@ use self::{
     read::{MetaCall, MetaTool},
     tools::META,
 };
-use nonet_core::{Gateway, Interrupt, call::CallRequest};
+use nonet_core::{Gate, Gateway, Interrupt, call::CallRequest};
 use nonet_state::session::Caller;
 
 /// The meta-tools, in the order of `tools/list`.
@@ -57,7 +57,7 @@ pub fn definitions() -> Vec<Value> {
 /// Returns the size of the definitions of all servers' tools and of the nine, as bytes of JSON.
 pub fn saving(gateway: &Gateway) -> (usize, usize) {
     static NINE: LazyLock<usize> = LazyLock::new(|| definitions().iter().map(json_len).sum());
-    (gateway.snapshot().bytes(), *NINE)
+    (gateway.publisher.snapshot().bytes(), *NINE)
 }
 
 /// Answers a `tools/call`.
@@ -71,12 +71,12 @@ pub async fn call(
         Ok(place) => place,
         Err(exhausted) => return MetaAnswer::Result(Fault::from(exhausted).to_result().into()),
     };
-    gateway.recalled_lists().await;
+    gateway.publisher.listed().await;
     let find = |name: &str| META.iter().find(|tool| tool.name == name);
     let (tool, verbatim): (Option<&'static MetaTool>, bool) = match find(name) {
         Some(tool) => (Some(tool), false),
         None => {
-            let gate = gateway.gate(&caller.session);
+            let gate = Gate::of(&gateway.publisher, &caller.session);
             match gate.is_verbatim(name) {
                 true => (None, true),
                 false => (gate.meta_tool(name).and_then(find), false),
@@ -94,7 +94,7 @@ pub async fn call(
         None => {
             let params = Value::Object(arguments);
             let request = CallRequest { name: name.into(), params, verbatim, ..CallRequest::default() };
-            gateway.execute(caller, request).await
+            gateway.calls.execute(caller, request).await
         }
     };
     let (owner, budget) = (caller.owner(), caller.limits.max_result_bytes);
@@ -103,13 +103,15 @@ pub async fn call(
         Err(Interrupt::Fault(fault)) => fault.to_result().into(),
         Err(Interrupt::Task(job)) => return MetaAnswer::Task(job),
         Err(Interrupt::Refused(error)) => {
-            return MetaAnswer::Refused(Box::new(gateway.kept.fit_error(&owner, *error, budget).await));
+            return MetaAnswer::Refused(Box::new(
+                gateway.keeping.kept.fit_error(&owner, *error, budget).await,
+            ));
         }
     };
-    let mut result = gateway.kept.fit_own(&owner, result, budget).await;
+    let mut result = gateway.keeping.kept.fit_own(&owner, result, budget).await;
     // A cancelled request has no reader for its answer.
     if !caller.cancel.is_cancelled() && !verbatim {
-        gateway.deliver(caller, &mut result, notices).await;
+        gateway.sessions.mail.deliver(caller, &mut result, notices).await;
     }
     MetaAnswer::Result(result)
 }

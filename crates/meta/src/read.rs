@@ -123,7 +123,7 @@ pub(super) struct MetaCall<'a> {
 
 impl MetaCall<'_> {
     pub(super) fn gate(&self) -> Gate {
-        self.gateway.gate(&self.caller.session)
+        Gate::of(&self.gateway.publisher, &self.caller.session)
     }
 
     /// Returns the notice about changed arguments, if there are any.
@@ -224,7 +224,8 @@ impl MetaCall<'_> {
         let is_nested = |call: &Value| {
             call["name"].as_str().is_some_and(|name| {
                 let is_meant = |tool: Option<&str>| tool == Some("execute_tool");
-                is_meant(meta_tool(name)) && is_meant(gateway.gate(&caller.session).meta_tool(name))
+                is_meant(meta_tool(name))
+                    && is_meant(Gate::of(&gateway.publisher, &caller.session).meta_tool(name))
             })
         };
         let mut read = self.call_of_tool(own, schema, given);

@@ -89,7 +89,9 @@ fn search_tools() -> Definition {
             ("kind", &["type", "kinds"]),
             ("tags", &["tag"]),
         ]),
-        run: |call| async move { Ok(answer(call.gateway.search(call.caller, call.read()?).await?)) }.boxed(),
+        run: |call| {
+            async move { Ok(answer(call.gateway.find.search(call.caller, call.read()?).await?)) }.boxed()
+        },
     }
 }
 
@@ -119,7 +121,7 @@ fn get_tool() -> Definition {
                     let message = "Give the `name` of a tool, or up to five `names`.";
                     return Err(Fault::new(FaultCode::InvalidParams, message).into());
                 }
-                Ok(answer(call.gateway.describe(call.caller, &names, many).await?))
+                Ok(answer(call.gateway.find.describe(call.caller, &names, many).await?))
             }
             .boxed()
         },
@@ -155,7 +157,7 @@ fn execute_tool() -> Definition {
                     Some((name, params)) => CallRequest { name, params, ..CallRequest::default() },
                     None => execute_request(call)?,
                 };
-                call.gateway.execute(call.caller, request).await
+                call.gateway.calls.execute(call.caller, request).await
             }
             .boxed()
         },
@@ -194,7 +196,7 @@ fn list_categories() -> Definition {
         run: |call| {
             async move {
                 call.rename();
-                Ok(answer(call.gateway.list_categories(call.caller).await))
+                Ok(answer(call.gateway.find.list_categories(call.caller).await))
             }
             .boxed()
         },
@@ -217,7 +219,9 @@ fn browse_category() -> Definition {
             ("category", &["server", "servername", "group", "name"]),
             ("page_size", &["limit", "perpage", "size"]),
         ]),
-        run: |call| async move { Ok(answer(call.gateway.browse(call.caller, &call.read()?).await?)) }.boxed(),
+        run: |call| {
+            async move { Ok(answer(call.gateway.find.browse(call.caller, &call.read()?).await?)) }.boxed()
+        },
     }
 }
 
@@ -299,7 +303,7 @@ fn use_skill() -> Definition {
         run: |call| {
             async move {
                 call.take_beside("command", "arguments");
-                Ok(call.gateway.use_skill(call.caller, call.read()?).await?.into())
+                Ok(call.gateway.calls.use_skill(call.caller, call.read()?).await?.into())
             }
             .boxed()
         },

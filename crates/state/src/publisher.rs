@@ -25,14 +25,14 @@ use nonet_text::{
 };
 use parking_lot::Mutex;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::{mpsc, oneshot, watch},
     task::AbortHandle,
 };
 
 use crate::snapshot::Snapshot;
 use crate::{
     lists,
-    servers::Lifetime,
+    servers::Servers,
     trust::CheckBasis,
     world::{World, names_of},
 };
@@ -145,20 +145,21 @@ pub struct Publisher {
     folder: Option<PathBuf>,
     /// The trusted definitions.
     pub pins: Arc<Pins>,
-    life: Lifetime,
+    /// The servers whose lists it publishes.
+    pub servers: Arc<Servers>,
 }
 
 impl Publisher {
     /// Creates a publisher that knows only Nonet's own tools, `own`.
     pub fn new(
-        config: &Config,
         own: Listing,
         folder: Option<PathBuf>,
         without_embedder: bool,
         pins: Pins,
         vectors: Option<Arc<dyn SharedVectors>>,
-        life: Lifetime,
+        servers: Arc<Servers>,
     ) -> Arc<Publisher> {
+        let config = &*servers.config();
         let own = CatalogSource { server: GATEWAY.into(), listing: Arc::new(own), settings: None };
         // No index yet: the handshake needs none, and the first lists come with one.
         let names = Arc::new(Namespaces::new(names_of(config)));
@@ -177,7 +178,7 @@ impl Publisher {
             improving: AtomicBool::new(false),
             folder,
             pins: Arc::new(pins),
-            life,
+            servers,
         })
     }
 
@@ -240,6 +241,31 @@ impl Publisher {
     /// Waits until keyword search covers the last known lists, if they are being read.
     pub async fn searchable(&self) {
         self.wait_for(|now| matches!(now, RecallState::Idle | RecallState::Indexed)).await;
+    }
+
+    /// Waits until the catalogue contains everything that the servers have listed so far.
+    pub async fn published(&self) {
+        // Before the servers are started, no other list is pending.
+        if !*self.servers.started().borrow() {
+            return self.searchable().await;
+        }
+        let updates = self.updates();
+        if let Some(updates) = updates {
+            let (tell, told) = oneshot::channel();
+            if updates.send(ServerUpdate::Barrier(tell)).await.is_ok() {
+                let _ = told.await;
+            }
+        }
+    }
+
+    /// Waits up to `limit` until search by meaning covers everything that the servers have listed so far.
+    pub async fn indexed(&self, limit: Duration) {
+        let covered = async {
+            self.published().await;
+            let mut indexing = self.indexing();
+            let _ = indexing.wait_for(|now| now.finished).await;
+        };
+        let _ = tokio::time::timeout(limit, covered).await;
     }
 
     /// Indexes the published catalogue here and now, if a search comes before its index.
@@ -398,11 +424,11 @@ impl Publisher {
             older.abort();
         }
         let publisher = self.clone();
-        self.life.tasks.spawn(async move {
+        self.servers.life.tasks.spawn(async move {
             let vectors = loop {
                 tokio::select! {
                     vectors = &mut embedding => break vectors,
-                    () = publisher.life.stop.cancelled() => return,
+                    () = publisher.servers.life.stop.cancelled() => return,
                     () = tokio::time::sleep(PARTLY_EVERY) => {}
                 }
                 let known = embedder.known_documents(&*index);
@@ -469,7 +495,7 @@ impl Publisher {
     /// is built at a time; changes made meanwhile are handled at the end.
     fn improve(self: &Arc<Self>) {
         // While tools are being embedded, the graph would cover only some of them.
-        let early = self.life.stop.is_cancelled() || !self.indexing.borrow().finished;
+        let early = self.servers.life.stop.is_cancelled() || !self.indexing.borrow().finished;
         if early || self.improving.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -483,8 +509,8 @@ impl Publisher {
         tokio::task::spawn_blocking(move || {
             let start = Instant::now();
             tracing::info!(tools = rows.len(), "building the graph of a large catalogue");
-            let graph = Arc::new(Graph::new(&rows, &|| publisher.life.stop.is_cancelled()));
-            if publisher.life.stop.is_cancelled() {
+            let graph = Arc::new(Graph::new(&rows, &|| publisher.servers.life.stop.is_cancelled()));
+            if publisher.servers.life.stop.is_cancelled() {
                 return;
             }
             tracing::info!(tools = rows.len(), seconds = start.elapsed().as_secs(), "the graph is built");

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use dashmap::DashSet;
 use nonet_config::{Config, ServerScope, ServerSettings};
 use nonet_servers::downstream::{
-    Connection, ConnectionContext, ConnectionState, Dial, LogLevel, ServerUpdate,
+    Connection, ConnectionContext, ConnectionState, Dial, LogLevel, Reach, ServerUpdate,
 };
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
@@ -116,6 +116,37 @@ impl Servers {
     /// Returns the configuration and the connections of the moment.
     pub fn world(&self) -> Arc<World> {
         self.world.load_full()
+    }
+
+    /// Returns the current configuration.
+    pub fn config(&self) -> Arc<Config> {
+        self.world().config.clone()
+    }
+
+    /// Returns the current connections by server name.
+    pub fn connections(&self) -> Arc<Connections> {
+        self.world().connections.clone()
+    }
+
+    /// Returns how many calls of servers are in flight.
+    pub fn calls_in_flight(&self) -> usize {
+        self.world().connections.values().map(|connection| connection.in_flight()).sum()
+    }
+
+    /// Returns what each server that is a program could reach on this machine.
+    pub async fn reach(&self) -> BTreeMap<Arc<str>, Reach> {
+        let connections = self.connections();
+        Reach::of_all(connections.values().map(|connection| &**connection), &self.around).await
+    }
+
+    /// Cancelled when the gateway stops.
+    pub fn stopping(&self) -> &CancellationToken {
+        &self.life.stop
+    }
+
+    /// Returns the time since the start.
+    pub fn uptime(&self) -> Duration {
+        self.since.elapsed()
     }
 
     /// Replaces the world. From now on its secrets are masked in the servers' output.

@@ -3,32 +3,69 @@
 use std::sync::{Arc, Weak};
 
 use dashmap::DashMap;
-use nonet_parts::{cluster::Cluster, quotas::Account};
+use nonet_config::BearerToken;
+use nonet_parts::{
+    cluster::Cluster,
+    quotas::{Account, Accounts},
+};
 use serde_json::Value;
 
-use crate::{links::Seal, mail::Mail, session::Session};
+use crate::{
+    links::Seal,
+    mail::Mail,
+    servers::Servers,
+    session::{Caller, Session},
+};
 
-/// The open sessions.
-#[derive(Debug)]
+/// The open sessions, and whose they are.
 pub struct Sessions {
     /// By number.
     open: DashMap<u64, Weak<Session>>,
     /// Seals links in results of requests without a session.
     pub seal: Seal,
+    /// What each token uses at present.
+    accounts: Accounts,
+    /// Notices that must arrive.
+    pub mail: Arc<Mail>,
+    servers: Arc<Servers>,
 }
 
 impl Sessions {
     /// Creates a table without sessions.
-    pub fn new(cluster: Option<Arc<Cluster>>) -> Self {
-        Self { open: DashMap::new(), seal: Seal::new(cluster) }
+    pub fn new(servers: Arc<Servers>, mail: Arc<Mail>, cluster: Option<Arc<Cluster>>) -> Self {
+        let (open, accounts) = (DashMap::new(), Accounts::default());
+        Self { open, seal: Seal::new(cluster), accounts, mail, servers }
     }
 
-    /// Opens a session under a profile. It closes with its last `Arc`.
-    pub fn open(&self, profile: Option<String>, account: Arc<Account>, mail: &Arc<Mail>) -> Arc<Session> {
-        let session = Session::with_mail(profile, account, mail.clone());
+    /// Opens a session under a profile, with quotas of its own.
+    pub fn open(&self, profile: Option<String>) -> Arc<Session> {
+        let account = Account::of_session(self.servers.config().quotas(profile.as_deref()));
+        self.open_under(profile, account)
+    }
+
+    /// Opens a session under a profile, which counts against the quotas of an account. It closes with its last `Arc`.
+    pub fn open_under(&self, profile: Option<String>, account: Arc<Account>) -> Arc<Session> {
+        let session = Session::with_mail(profile, account, self.mail.clone());
         self.open.retain(|_, session| session.strong_count() > 0);
         self.open.insert(session.id, Arc::downgrade(&session));
         session
+    }
+
+    /// Returns the account of a bearer token under a profile.
+    pub fn account_of(&self, profile: Option<&str>, token: BearerToken) -> Arc<Account> {
+        self.accounts.of_token(profile, token, self.servers.config().quotas(profile))
+    }
+
+    /// Returns an account of requests under a profile that have neither a token nor a session.
+    pub fn account_of_strangers(&self, profile: Option<&str>) -> Arc<Account> {
+        Account::of_strangers(profile, self.servers.config().quotas(profile))
+    }
+
+    /// Creates a caller of a session whose client is named `client` (`clientInfo.name`).
+    pub fn caller(&self, session: Arc<Session>, client: &str) -> Caller {
+        let limits = self.servers.config().limits(client);
+        let account = session.account.clone();
+        Caller { session, account, client: client.into(), limits, ..Caller::default() }
     }
 
     /// Returns the open sessions, in any order.
@@ -71,6 +108,8 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use serde_json::json;
 
     use super::{
@@ -79,16 +118,20 @@ mod tests {
     };
     use crate::outward::NoticeDelivery;
     use nonet_base::clock::Clock;
+    use nonet_config::ValueSources;
+    use nonet_servers::downstream::ConnectionContext;
     use nonet_store::{Retention, SqliteStore};
 
     #[test]
     fn sessions_end_with_their_last_owner() {
-        let sessions = Sessions::new(None);
         let retention = Retention { bytes: 0, age: std::time::Duration::ZERO };
         let store = SqliteStore::new(None, retention, Clock::default());
         let mail = mail::Mail::new(Arc::new(store), NoticeDelivery::closed(), Lifetime::default());
-        let first = sessions.open(None, Arc::default(), &mail);
-        let second = sessions.open(Some("p".into()), Arc::default(), &mail);
+        let around = Arc::new(ConnectionContext::without_guard());
+        let config = nonet_config::parse("", Path::new("f"), ValueSources::NONE).expect("it is usable");
+        let servers = Servers::new(config.config, around, Default::default(), Lifetime::default());
+        let sessions = Sessions::new(Arc::new(servers), mail, None);
+        let (first, second) = (sessions.open(None), sessions.open(Some("p".into())));
         first.is_of("one");
         assert_eq!(sessions.clients(), [(first.id, "one".to_string(), None)]);
         sessions.notify_unrestricted(&json!({}));

@@ -88,7 +88,7 @@ async fn broken(setup: &Setup) -> anyhow::Result<Result<BTreeMap<String, String>
     if let Err(code) = show::all_started(&gateway).await {
         return Ok(Err(code));
     }
-    let connections = gateway.connections();
+    let connections = gateway.servers.connections();
     for (name, connection) in connections.iter() {
         let why = match connection.state() {
             ConnectionState::Ready { .. } => continue,
@@ -104,7 +104,7 @@ async fn broken(setup: &Setup) -> anyhow::Result<Result<BTreeMap<String, String>
         broken.insert(name.to_string(), why);
     }
     let works = connections.keys().filter(|name| !broken.contains_key(&***name)).count();
-    let tools = gateway.snapshot().of_servers().count();
+    let tools = gateway.publisher.snapshot().of_servers().count();
     let all = connections.len() + left_out;
     gateway.stop().await;
     let work = if works == 1 || all == 1 { "works" } else { "work" };

@@ -39,9 +39,9 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 
 /// Streams finished calls: the last ones, then each one as it ends.
 async fn stream(State(gateway): State<Arc<Gateway>>) -> Response {
-    gateway.calls.switch_on();
-    let (latest, coming) = gateway.calls.follow();
-    let stop = gateway.stopping().clone();
+    gateway.observing.calls.switch_on();
+    let (latest, coming) = gateway.observing.calls.follow();
+    let stop = gateway.servers.stopping().clone();
     let first = (latest.into_iter(), coming, stop);
     let events = futures::stream::unfold(first, async |(mut latest, mut coming, stop)| {
         if let Some(call) = latest.next() {
@@ -91,10 +91,10 @@ fn gone() -> Response {
 
 /// Shows one call, without secrets.
 async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Result<Response, Response> {
-    let (call, content) = gateway.calls.find(id).ok_or_else(gone)?;
-    let mut opened = CallView { kept: gateway.config().gateway.keep_calls, ..CallView::default() };
+    let (call, content) = gateway.observing.calls.find(id).ok_or_else(gone)?;
+    let mut opened = CallView { kept: gateway.servers.config().gateway.keep_calls, ..CallView::default() };
     if opened.kept {
-        let mask = gateway.mask_for_user();
+        let mask = gateway.observing.mask_for_user();
         let CallContent { params, result } = &content;
         opened.params_cut = params.len() < call.bytes_in;
         opened.result_cut = call.bytes_out.is_some_and(|all| result.len() < all);
@@ -106,7 +106,7 @@ async fn open(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Resul
             };
             if !opened.params_cut && call.server.is_some() {
                 let line = format!("call {} {}", shell::word(&call.tool), shell::word(&text));
-                opened.command = Some(shell::nonet(&line, &gateway.config().file));
+                opened.command = Some(shell::nonet(&line, &gateway.servers.config().file));
             }
             opened.params = Some(text);
         }
@@ -129,11 +129,11 @@ fn beginning(cut: &[u8], mask: &dyn Fn(&str) -> String) -> String {
 
 /// Makes one of the latest calls again, as the user of the page.
 async fn repeat(State(gateway): State<Arc<Gateway>>, Path(id): Path<u64>) -> Result<Response, Response> {
-    let (call, content) = gateway.calls.find(id).ok_or_else(gone)?;
+    let (call, content) = gateway.observing.calls.find(id).ok_or_else(gone)?;
     let params = serde_json::from_slice::<Map<String, Value>>(&content.params).map_err(|_| {
         let message = "The params of this call are no longer in memory, or are too large to be kept.";
         wrong(StatusCode::CONFLICT, message)
     })?;
-    gateway.audit_event("page", || json!({ "action": "repeat", "tool": &*call.tool }));
+    gateway.observing.audit_event("page", || json!({ "action": "repeat", "tool": &*call.tool }));
     Ok(call_as_user(&gateway, &call.tool, params).await)
 }

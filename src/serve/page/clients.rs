@@ -38,7 +38,7 @@ pub(super) fn routes() -> Router<Arc<Gateway>> {
 
 /// How clients start Nonet with the configuration of this gateway.
 fn launch(gateway: &Gateway) -> Result<LaunchCommand, Response> {
-    let file = gateway.config().file.clone();
+    let file = gateway.servers.config().file.clone();
     let file = std::path::absolute(&file).unwrap_or(file);
     Machine::this()
         .map_err(std::io::Error::other)
@@ -48,7 +48,7 @@ fn launch(gateway: &Gateway) -> Result<LaunchCommand, Response> {
 
 async fn list(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response> {
     let launch = launch(&gateway)?;
-    let own = place_of(&gateway.config().file);
+    let own = place_of(&gateway.servers.config().file);
     let rows = blocking(move || {
         let machine = Machine::this()?;
         Ok(HOSTS.iter().map(|host| row(host, &launch, &own, &machine)).collect::<Vec<_>>())
@@ -143,6 +143,6 @@ async fn apply(
         return Err(wrong(StatusCode::CONFLICT, message));
     };
     tracing::info!(client, action = done, "requested on the live page");
-    gateway.audit_event("page", || json!({ "client": client, "action": done }));
+    gateway.observing.audit_event("page", || json!({ "client": client, "action": done }));
     Ok(answer(StatusCode::OK, &json!({ "told": told, "file": applied.file, "backup": applied.backup })))
 }

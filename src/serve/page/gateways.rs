@@ -20,16 +20,16 @@ async fn about(State(gateway): State<Arc<Gateway>>) -> Response {
 }
 
 fn own(gateway: &Gateway) -> Value {
-    let clients = gateway.clients().into_iter().map(|(_, client, _)| client);
+    let clients = gateway.sessions.clients().into_iter().map(|(_, client, _)| client);
     let names: BTreeSet<String> = clients.take(100).collect();
     json!({
         "id": gateway.id,
         "pid": std::process::id(),
         "version": env!("CARGO_PKG_VERSION"),
         "serves": gateway.serves.get(),
-        "config": gateway.config().file,
+        "config": gateway.servers.config().file,
         "clients": names,
-        "uptime_s": gateway.uptime().as_secs(),
+        "uptime_s": gateway.servers.uptime().as_secs(),
     })
 }
 
@@ -101,7 +101,7 @@ mod sockets {
     }
 
     fn sockets(gateway: &Gateway) -> anyhow::Result<PageSockets> {
-        PageSockets::of(gateway.state.as_deref().context("this gateway stores nothing on disk")?)
+        PageSockets::of(gateway.keeping.folder.as_deref().context("this gateway stores nothing on disk")?)
     }
 
     /// Answers the pages of this user's other gateways, until the gateway stops.
@@ -128,7 +128,7 @@ mod sockets {
                 }
             };
             let router = api(&gateway).layer(axum::middleware::from_fn_with_state(gateway.clone(), seen));
-            let (tasks, ending) = (TaskTracker::new(), gateway.stopping().clone());
+            let (tasks, ending) = (TaskTracker::new(), gateway.servers.stopping().clone());
             while let Some(accepted) = ending.run_until_cancelled(timeout(LOOK, socket.accept())).await {
                 let stream = match accepted {
                     Ok(Ok(stream)) => stream,
@@ -158,8 +158,8 @@ mod sockets {
 
     /// Lets a page see this gateway, unless its page is switched off.
     async fn seen(State(gateway): State<Arc<Gateway>>, request: Request, next: Next) -> Response {
-        if !gateway.config().gateway.page {
-            let file = gateway.config().file.display().to_string();
+        if !gateway.servers.config().gateway.page {
+            let file = gateway.servers.config().file.display().to_string();
             let why = format!("The page is switched off: remove `page = false` from [gateway] in {file}.");
             return answer(StatusCode::GONE, &json!({ "error": { "message": why }, "config": file }));
         }

@@ -27,7 +27,7 @@ async fn give(
     Path(id): Path<u64>,
     body: Bytes,
 ) -> Result<Response, Response> {
-    match gateway.page_questions.answer(id, read(&body)?) {
+    match gateway.asking.page_questions.answer(id, read(&body)?) {
         Ok(()) => Ok(done()),
         Err(AnswerError::Ended) => Err(wrong(StatusCode::NOT_FOUND, "The call of this question has ended.")),
         Err(AnswerError::Unfit(faults)) => Err(unfit(format!("This does not fit the form: {faults}."))),

@@ -70,7 +70,7 @@ pub(super) async fn blocking<T: Send + 'static>(
 pub(super) fn editable(gateway: &Gateway) -> Result<PathBuf, Response> {
     match gateway.uneditable() {
         Some(why) => Err(wrong(StatusCode::CONFLICT, why)),
-        None => Ok(gateway.config().file.clone()),
+        None => Ok(gateway.servers.config().file.clone()),
     }
 }
 
@@ -246,12 +246,12 @@ pub(super) fn told_secrets(imported: &ImportPlan) -> Vec<String> {
 
 fn tell(gateway: &Gateway, action: &str, server: &str) {
     tracing::info!(server, action, "requested on the live page");
-    gateway.audit_event("page", || json!({ "server": server, "action": action }));
+    gateway.observing.audit_event("page", || json!({ "server": server, "action": action }));
 }
 
 /// Whether a server is known here: connected, switched off or left out.
 fn is_known(gateway: &Gateway, name: &str) -> bool {
-    let config = gateway.config();
+    let config = gateway.servers.config();
     config.servers.keys().any(|server| server.as_str() == name) || config.left_out.contains_key(name)
 }
 
@@ -264,7 +264,7 @@ async fn history(
     State(gateway): State<Arc<Gateway>>,
     Path(name): Path<String>,
 ) -> Result<Response, Response> {
-    let connections = gateway.connections();
+    let connections = gateway.servers.connections();
     let connection = connections.get(name.as_str()).ok_or_else(|| unknown(&name))?;
     Ok(answer(StatusCode::OK, &json!({ "entries": connection.history() })))
 }
@@ -274,7 +274,7 @@ async fn text(State(gateway): State<Arc<Gateway>>, Path(name): Path<String>) -> 
     if !is_known(&gateway, &name) {
         return Err(unknown(&name));
     }
-    let file = gateway.config().file.clone();
+    let file = gateway.servers.config().file.clone();
     let shown = file.clone();
     let table = blocking(move || hosts::server_table(&file, &name)).await?;
     let told =
@@ -331,7 +331,7 @@ async fn secret(
     body: Bytes,
 ) -> Result<Response, Response> {
     let SecretRequest { name, value } = read(&body)?;
-    let config = gateway.config();
+    let config = gateway.servers.config();
     let missing = config.left_out.get(&server).ok_or_else(|| {
         let message = format!("`{server}` misses no value; the page may show an old state.");
         if is_known(&gateway, &server) { wrong(StatusCode::CONFLICT, message) } else { unknown(&server) }
@@ -439,7 +439,7 @@ async fn act(
 ) -> Result<Response, Response> {
     match action.as_str() {
         "restart" | "hold" | "release" => {
-            let connections = gateway.connections();
+            let connections = gateway.servers.connections();
             let connection = connections.get(name.as_str()).ok_or_else(|| unknown(&name))?;
             match action.as_str() {
                 "restart" => connection.restart(),
@@ -466,7 +466,7 @@ async fn act(
             if !enabled {
                 gateway.accept_edit(&change).await;
             }
-            if let Some(connection) = gateway.connections().get(name.as_str()).filter(|_| enabled) {
+            if let Some(connection) = gateway.servers.connections().get(name.as_str()).filter(|_| enabled) {
                 connection.release();
             }
             write(&gateway, change, &action, &name, Vec::new()).await

@@ -264,7 +264,7 @@ async fn take_over(
     let undo = remember(&installed);
     let names: Vec<&str> = installed.iter().map(|host| host.name).collect();
     tracing::info!(clients = ?names, "a setup was made on the live page");
-    gateway.audit_event("page", || json!({ "action": "setup", "clients": names }));
+    gateway.observing.audit_event("page", || json!({ "action": "setup", "clients": names }));
     let target = &chosen.setup.target;
     Ok(SetupReport {
         file: target.display().to_string(),
@@ -287,8 +287,8 @@ async fn broken(
     let loaded = loaded.await?.map_err(super::servers::unfit)?;
     let servers = chosen.imported.rows.iter().filter_map(|row| row.done.server());
     let (running, new): (BTreeSet<&str>, BTreeSet<&str>) =
-        servers.partition(|server| gateway.connections().contains_key(*server));
-    let connections = gateway.connections();
+        servers.partition(|server| gateway.servers.connections().contains_key(*server));
+    let connections = gateway.servers.connections();
     let running = running.into_iter().filter_map(|name| {
         let connection = connections.get(name)?;
         Some((name.to_string(), TrialResult::of(connection.state(), || 0)))
@@ -354,6 +354,6 @@ async fn undo(State(gateway): State<Arc<Gateway>>) -> Result<Response, Response>
     }
     let kept = kept.map(|fault| format!("Its secrets are still stored: {fault} Then undo again."));
     let trouble: Vec<String> = [late, kept].into_iter().flatten().collect();
-    gateway.audit_event("page", || json!({ "action": "undo_setup" }));
+    gateway.observing.audit_event("page", || json!({ "action": "undo_setup" }));
     Ok(answer(StatusCode::OK, &json!({ "told": told, "trouble": trouble })))
 }

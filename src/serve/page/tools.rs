@@ -58,14 +58,14 @@ async fn list(
     Path(name): Path<String>,
     Query(wanted): Query<ListRequest>,
 ) -> Response {
-    match gateway.tools_of(&name, &wanted.q, wanted.from).await {
+    match gateway.find.tools_of(&name, &wanted.q, wanted.from).await {
         Some(tools) => answer(StatusCode::OK, &tools),
         None => wrong(StatusCode::NOT_FOUND, format!("no server `{name}` has listed tools")),
     }
 }
 
 async fn card(State(gateway): State<Arc<Gateway>>, Path(full): Path<String>) -> Response {
-    match gateway.tool_card(&full).await {
+    match gateway.find.tool_card(&full).await {
         Some(card) => answer(StatusCode::OK, &card),
         None => wrong(StatusCode::NOT_FOUND, format!("there is no tool `{full}`")),
     }
@@ -86,7 +86,7 @@ async fn set_policy(
 ) -> Result<Response, Response> {
     let PolicyRequest { policy } = read(&body)?;
     let unset = || wrong(StatusCode::NOT_FOUND, format!("no server in servers.toml has the tool `{full}`"));
-    let (server, tool) = gateway.tool_in_config(&full).ok_or_else(unset)?;
+    let (server, tool) = gateway.find.tool_in_config(&full).ok_or_else(unset)?;
     let file = editable(&gateway)?;
     let named = server.clone();
     let edited = blocking(move || {
@@ -129,9 +129,9 @@ struct UserCall {
 /// Calls a tool as any client does. What the rules want approved waits on the page itself; the call waits with it.
 pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map<String, Value>) -> Response {
     let session = Session::new(None);
-    let (asker, asking) = gateway.page_questions.channel(&session, full);
+    let (asker, asking) = gateway.asking.page_questions.channel(&session, full);
     let _asking = AbortOnDropHandle::new(tokio::spawn(asking));
-    let mut caller = gateway.caller(session, CLIENT);
+    let mut caller = gateway.sessions.caller(session, CLIENT);
     caller.asker = Some(asker);
     // Approvals wait on the page as those of every client do.
     caller.unasked = true;
@@ -144,7 +144,7 @@ pub(super) async fn call_as_user(gateway: &Arc<Gateway>, full: &str, params: Map
     let began = Instant::now();
     loop {
         let request = CallRequest { name: full.into(), params: json!(params), ..CallRequest::default() };
-        let ended = gateway.execute(&caller, request).await;
+        let ended = gateway.calls.execute(&caller, request).await;
         let told = match ended {
             Ok(result) => {
                 let failed = result.is_error();

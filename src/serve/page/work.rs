@@ -73,7 +73,7 @@ async fn act(
         Ok(()) => {
             let about = json!({ "action": action, "kind": kind, "id": id, "owner": asked.owner });
             tracing::info!(%about, "requested on the live page");
-            gateway.audit_event("page", || about);
+            gateway.observing.audit_event("page", || about);
             done()
         }
         Err(fault) => refused(&fault),
@@ -96,7 +96,7 @@ async fn answer_question(
     match gateway.answer_question(&token, &answer).await {
         Ok(settled) => {
             let about = json!({ "action": "answer", "client": settled.client, "tool": settled.tool });
-            gateway.audit_event("page", || about);
+            gateway.observing.audit_event("page", || about);
             Ok(done())
         }
         Err(fault) => Err(refused(&fault)),

@@ -13,7 +13,7 @@ use nonet_base::text::clip;
 use nonet_config::{AppModel, ClientLimits, ModelApp};
 use nonet_parts::{
     chat::{Chat, ChatCall, ChatEndpoint, ChatError, ChatMessage, ChatTool, Completion},
-    jobs::{self, JobProgress},
+    jobs,
 };
 use nonet_servers::{catalog::Tool, downstream::ProgressSink};
 use nonet_text::{
@@ -21,13 +21,13 @@ use nonet_text::{
     results::{self, is_error, is_fault, json_len},
 };
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
 use self::sampling::ClientModel;
 use super::AppRun;
 use crate::{
     Gateway,
     call::{CallRequest, text_result},
+    gate::Gate,
     graph::{CONCURRENCY, goes_alone},
     interrupt::Interrupt,
     run::Run,
@@ -135,8 +135,9 @@ impl Gateway {
             AnswerSource::Client(_) => &Caller { limits: unhurried(caller), ..caller.clone() },
             AnswerSource::Endpoint(_) => caller,
         };
-        let admission = self.admit(caller, app.handing.background)?;
-        let cancel = CancellationToken::new();
+        let admission = self.calls.admit(caller, app.handing.background)?;
+        let (run, sink) = Run::of_caller(format!("app {}", app.id), caller);
+        let cancel = run.cancel.clone();
         // A separate token, because running out of time is not a cancellation by the user.
         let limit = cancel.child_token();
         let span = caller.meta_span("call_app");
@@ -153,17 +154,7 @@ impl Gateway {
             is_admitted: true,
             ..caller.clone()
         };
-        let sink = ProgressSink::new(caller.progress.clone());
-        let last = sink.clone();
-        let progress: JobProgress = Arc::new(move || last.last());
-        let label = format!("app {}", app.id);
-        let background = app.handing.background;
-        let run = Run {
-            began: app.began.into(),
-            background,
-            admission,
-            ..Run::new(label, cancel.clone(), progress)
-        };
+        let run = Run { began: app.began.into(), background: app.handing.background, admission, ..run };
         let went_on = run.went_on.clone();
         let (gateway, client) = (self.clone(), caller.clone());
         let work = async move {
@@ -201,9 +192,9 @@ impl Gateway {
                 Err(fault) => conversation.failed(fault).to_result(),
             };
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            gateway.hand_out(&client, answer, &app.handing, &went_on).await
+            gateway.calls.hand_out(&client, answer, app.handing.select.as_deref(), &went_on).await
         };
-        Ok(run.wait(&self.jobs, waits, work.boxed()).await?.into_tree().await)
+        Ok(run.wait(&self.keeping.jobs, waits, work.boxed()).await?.into_tree().await)
     }
 }
 
@@ -289,17 +280,17 @@ impl Conversation<'_> {
         if self.of.allowed_tools.is_empty() {
             return;
         }
-        let gate = self.gateway.gate(&self.caller.session);
+        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
         let unlisted: Vec<_> =
             gate.unlisted().into_iter().filter(|server| gate.may_concern(server)).collect();
         if !unlisted.is_empty() {
             let listed = async {
                 settled(unlisted.iter().filter_map(|server| gate.connection(server))).await;
-                self.gateway.published().await;
+                self.gateway.publisher.published().await;
             };
             let _ = tokio::time::timeout(LIST_WAIT, listed).await;
         }
-        let gate = self.gateway.gate(&self.caller.session);
+        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
         let few: Vec<&Arc<Tool>> = gate.tools().take(MOST_TOOLS + 2).collect();
         let counted = few.iter().filter(|tool| !reads_on(tool)).count();
         self.is_direct = counted <= MOST_TOOLS;
@@ -313,7 +304,7 @@ impl Conversation<'_> {
 
     /// Carries out the calls of one answer. Calls that change something run one at a time per server.
     async fn call_all(&mut self, calls: &[ChatCall], cut_by: Option<&str>) -> Vec<(String, bool)> {
-        let gate = self.gateway.gate(&self.caller.session);
+        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
         let mut lanes: Vec<(Option<Arc<str>>, Vec<usize>)> = Vec::new();
         for (at, call) in calls.iter().enumerate().take(MAX_CALLS) {
             let tool = gate.tool(&self.called(call)).ok();
@@ -371,7 +362,7 @@ impl Conversation<'_> {
         let made = match self.is_direct {
             true => {
                 let request = CallRequest { name: call.name.clone(), params, ..CallRequest::default() };
-                match self.gateway.execute(self.caller, request).await {
+                match self.gateway.calls.execute(self.caller, request).await {
                     Ok(result) => Ok(result.into_tree().await),
                     Err(interrupt) => Err(interrupt),
                 }

@@ -387,9 +387,9 @@ impl Gateway {
             let (answer, content) = (arguments.answer.as_ref(), arguments.content.as_deref());
             return Ok(Box::pin(self.go_on(caller, token, answer, content)).await?.into());
         }
-        match self.questions.ask_user(caller, arguments).await? {
+        match self.asking.questions.ask_user(caller, arguments).await? {
             AskOutcome::Answer(answer) => Ok(text_result(answer.to_string()).into()),
-            AskOutcome::Run(HeldCall::Tool(request)) => self.execute(caller, *request).await,
+            AskOutcome::Run(HeldCall::Tool(request)) => self.calls.execute(caller, *request).await,
             AskOutcome::Run(HeldCall::App(app)) => Ok(self.call_app(caller, *app).await?.into()),
         }
     }
@@ -454,10 +454,10 @@ impl Gateway {
             self.parked.keep_parts(&id, noted, &parked.ended).await;
         }
         let (token, question) = (Token::of(&id, parked.answered), parked.question());
-        let Some(step) = parked.for_user(&token, self.asks_the_user_only()) else {
+        let Some(step) = parked.for_user(&token, self.asking.asks_the_user_only()) else {
             return parked.put(caller, &token, &question);
         };
-        let at = match self.ask_step(caller, &step).await {
+        let at = match self.asking.ask_step(caller, &step).await {
             Ok(at) => at,
             Err(fault) => return fault.next("ask_user", json!({ "token": token })).to_result(),
         };

@@ -25,10 +25,10 @@ use super::{
 };
 use crate::{
     AskArguments, Gateway,
-    call::text_result,
+    call::{text_result, unknown},
     graph::{
         ActionResult, CONCURRENCY, Limit, MemoryJournal, PlanRun, RunLog, RunOutcome, RunProgress,
-        TemplateValues, digest, refused_plan, unknown,
+        TemplateValues, digest, refused_plan,
     },
     interrupt::Interrupt,
     questions,
@@ -135,7 +135,7 @@ impl Gateway {
     ) -> Result<Value, Interrupt> {
         let flow = Flow::new(app, steps, output)?;
         self.check_steps(caller, &flow).await?;
-        let admission = self.admit(caller, flow.handing.background)?;
+        let admission = self.calls.admit(caller, flow.handing.background)?;
         self.run_workflow(caller, flow, admission).await
     }
 
@@ -218,7 +218,7 @@ impl Gateway {
             drop(running);
             let RunOutcome { results, open, failed } = ran;
             let was_cut_off =
-                cancel.is_cancelled() || (failed.is_some() && gateway.stopping().is_cancelled());
+                cancel.is_cancelled() || (failed.is_some() && gateway.servers.stopping().is_cancelled());
             let answer = match (open, &flow.checkpoints) {
                 (Some(at), _) => match &flow.waiting {
                     Some(waiting) => waiting.leave(results, at),
@@ -238,9 +238,9 @@ impl Gateway {
                 }
             };
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            gateway.hand_out(&own, answer, &flow.handing, &went_on).await
+            gateway.calls.hand_out(&own, answer, flow.handing.select.as_deref(), &went_on).await
         };
-        Ok(run.wait(&self.jobs, caller, work.boxed()).await?.into_tree().await)
+        Ok(run.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }
 
     async fn check_step(&self, caller: &Caller, app: &str, call: &PlannedCall) -> Result<(), Fault> {
@@ -254,7 +254,7 @@ impl Gateway {
         match call.kind {
             CallKind::Tool if call.filter.is_some() => {}
             CallKind::Tool => {
-                let (_, tool) = self.find_tool(caller, &call.name).await?;
+                let (_, tool) = self.calls.find_tool(caller, &call.name).await?;
                 if call.retry.is_some() && !tool.is_repeatable() {
                     return Err(wrong(format!(
                         "`retry` is only for tools that are safe to call again, and the server does not \
@@ -265,7 +265,7 @@ impl Gateway {
                 }
             }
             CallKind::App => {
-                if !self.config().apps.contains_key(&call.name) {
+                if !self.servers.config().apps.contains_key(&call.name) {
                     return Err(wrong(format!(
                         "there is no app `{}`, or it is left out because of a fault in servers.toml.",
                         call.name

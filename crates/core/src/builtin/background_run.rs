@@ -16,6 +16,7 @@ use super::{Access, OwnTool, read};
 use crate::{
     Gateway,
     call::{CallRequest, text_result},
+    gate::Gate,
     interrupt::Interrupt,
 };
 use nonet_state::{
@@ -97,9 +98,9 @@ async fn run(
 
 async fn list(gateway: &Gateway, caller: &Caller) -> Value {
     let owner = caller.owner();
-    let jobs = gateway.jobs.list(&owner);
+    let jobs = gateway.keeping.jobs.list(&owner);
     let mut shown: Vec<TaskSummary> = jobs.iter().take(LISTED).map(|job| job.summary()).collect();
-    let earlier = gateway.jobs.earlier(&owner, LISTED - shown.len()).await;
+    let earlier = gateway.keeping.jobs.earlier(&owner, LISTED - shown.len()).await;
     let total = jobs.len() + earlier.len();
     shown.extend(earlier);
     text_result(json!({ "tasks": shown, "total": total }).to_string())
@@ -112,14 +113,14 @@ async fn launch(
     params: Value,
 ) -> Result<Value, Fault> {
     let is_own = |tool: &Tool| &*tool.server == GATEWAY && &*tool.name == TOOL.name;
-    if gateway.gate(&caller.session).tool(&name).is_ok_and(|tool| is_own(&tool)) {
+    if Gate::of(&gateway.publisher, &caller.session).tool(&name).is_ok_and(|tool| is_own(&tool)) {
         let message = "A background call launches a tool, not another launch.";
         return Err(Fault::new(FaultCode::InvalidParams, message));
     }
     let request = CallRequest { name, params, background: true, ..CallRequest::default() };
     // Nobody waits for a launch, so nobody can be asked during the call.
     let caller = Caller { unasked: true, as_task: TaskMode::Never, ..caller.clone() };
-    match gateway.execute(&caller, request).await {
+    match gateway.calls.execute(&caller, request).await {
         Ok(result) => Ok(result.into_tree().await),
         Err(Interrupt::Fault(fault)) => Err(*fault),
         // This caller accepts no tasks, and the request is not verbatim.
@@ -138,35 +139,35 @@ async fn task(
 ) -> Result<Value, Fault> {
     let owner = caller.owner();
     if arguments.cancel {
-        gateway.jobs.cancel(id, &owner, CANCEL_WAIT).await;
+        gateway.keeping.jobs.cancel(id, &owner, CANCEL_WAIT).await;
     } else if arguments.wait {
         let limit = Duration::from_secs(arguments.timeout.unwrap_or(WAIT_S).clamp(1, MAX_WAIT_S));
         // The wait itself must not outlive the soft deadline and become a task.
         let deadline = caller.limits.soft_deadline;
         let most = deadline.saturating_sub(WAIT_MARGIN).max(deadline / 2);
         tokio::select! {
-            () = gateway.jobs.wait(id, &owner, limit.min(most)) => {}
+            () = gateway.keeping.jobs.wait(id, &owner, limit.min(most)) => {}
             () = caller.cancel.cancelled() => {}
         }
     }
-    let found = gateway.jobs.find(id, &owner).await;
+    let found = gateway.keeping.jobs.find(id, &owner).await;
     let Some(task) = found.map_err(|error| of_store("The state of the task is not known now", &error))?
     else {
         let message = format!("There is no task `{id}`: the id is wrong, or the task has expired.");
         return Err(Fault::new(FaultCode::NotFound, message).then(list_call()));
     };
-    let result = async || gateway.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
+    let result = async || gateway.keeping.kept.of_task(&owner, id, caller.limits.max_result_bytes).await;
     let answer = match task.state {
         // The same result that the call itself would have returned.
         TaskState::Completed | TaskState::Failed if arguments.wait => {
             let result = result().await?;
-            gateway.mail.withdraw(&caller.session, id);
+            gateway.sessions.mail.withdraw(&caller.session, id);
             return Ok(result);
         }
         // The calls of a run_parallel that ended before the cancellation.
         TaskState::Cancelled if arguments.wait => match result().await {
             Ok(result) if !is_error(&result) => {
-                gateway.mail.withdraw(&caller.session, id);
+                gateway.sessions.mail.withdraw(&caller.session, id);
                 return Ok(result);
             }
             _ => task,

@@ -32,7 +32,7 @@ pub(super) const TOOL: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let budget = caller.limits.max_result_bytes / 2;
-            Ok(text_result(gateway.kept.fetch(&caller.owner(), params, budget).await?.to_string()))
+            Ok(text_result(gateway.keeping.kept.fetch(&caller.owner(), params, budget).await?.to_string()))
         }
         .boxed()
     },

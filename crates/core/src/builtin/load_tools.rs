@@ -35,8 +35,8 @@ pub(super) const TOOL: OwnTool = OwnTool {
     ]),
     run: |gateway, caller, params| {
         async move {
-            gateway.fresh_skills().await;
-            load(&gateway.gate(&caller.session), caller, read(params)?)
+            gateway.calls.fresh_skills().await;
+            load(&Gate::of(&gateway.publisher, &caller.session), caller, read(params)?)
         }
         .boxed()
     },

@@ -12,7 +12,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::{Gateway, call::text_result};
+use crate::{Gateway, call::text_result, find::Find, gate::Gate};
 use nonet_state::session::Caller;
 
 /// The longest fact and the longest tag, in characters.
@@ -102,8 +102,8 @@ async fn remember(gateway: &Gateway, caller: &Caller, arguments: RememberArgumen
     for tag in arguments.tags.iter().filter(|tag| !tag.trim().is_empty()) {
         tags.push(left_out.clean("tags", tag)?);
     }
-    let (owner, embedder) = (caller.owner(), gateway.embedder());
-    let kept = gateway.memory.remember(owner.key(), &content, &tags, embedder.as_ref()).await;
+    let (owner, embedder) = (caller.owner(), gateway.publisher.embedder());
+    let kept = gateway.keeping.memory.remember(owner.key(), &content, &tags, embedder.as_ref()).await;
     let (id, tags, known, similar) = match kept.map_err(|error| store_fault(&error))? {
         FactOutcome::Kept { id, tags, known, similar } => (id, tags, known, similar),
         FactOutcome::Full => {
@@ -129,8 +129,8 @@ async fn remember(gateway: &Gateway, caller: &Caller, arguments: RememberArgumen
 
 async fn recall(gateway: &Gateway, caller: &Caller, arguments: RecallArguments) -> Result<Value, Fault> {
     let RecallArguments { query, tags, limit } = arguments;
-    let (owner, embedder) = (caller.owner(), gateway.embedder());
-    let recalled = gateway.memory.recall(owner.key(), &query, &tags, limit, embedder.as_ref()).await;
+    let (owner, embedder) = (caller.owner(), gateway.publisher.embedder());
+    let recalled = gateway.keeping.memory.recall(owner.key(), &query, &tags, limit, embedder.as_ref()).await;
     let recalled = recalled.map_err(|error| store_fault(&error))?;
     let facts: Vec<Value> = recalled
         .facts
@@ -171,17 +171,17 @@ async fn recall(gateway: &Gateway, caller: &Caller, arguments: RecallArguments) 
     Ok(text_result(answer.to_string()))
 }
 
-impl Gateway {
+impl Find {
     /// Counts the facts that a caller can recall.
     pub async fn count_facts(&self, caller: &Caller) -> usize {
         match self.can_recall(caller) {
-            true => self.memory.count(caller.owner().key()).await.unwrap_or_default(),
+            true => self.keeping.memory.count(caller.owner().key()).await.unwrap_or_default(),
             false => 0,
         }
     }
 
     fn can_recall(&self, caller: &Caller) -> bool {
-        self.gate(&caller.session).offers(&RECALL)
+        Gate::of(&self.publisher, &caller.session).offers(&RECALL)
     }
 
     /// Returns the remembered fact that is likely about a query.
@@ -189,8 +189,9 @@ impl Gateway {
         if !self.can_recall(caller) {
             return None;
         }
-        let (owner, embedder) = (caller.owner(), self.embedder());
-        let found = self.memory.recall(owner.key(), query, &[], Some(1), embedder.as_ref()).await.ok()?;
+        let (owner, embedder) = (caller.owner(), self.publisher.embedder());
+        let found =
+            self.keeping.memory.recall(owner.key(), query, &[], Some(1), embedder.as_ref()).await.ok()?;
         let (fact, _) = found.facts.first().filter(|_| found.fits())?;
         Some(json!({ "id": &*fact.document.id, "content": clip(&fact.document.description, SHOWN_FACT) }))
     }
@@ -199,13 +200,14 @@ impl Gateway {
 async fn forget(gateway: &Gateway, caller: &Caller, arguments: ForgetArguments) -> Result<Value, Fault> {
     let owner = caller.owner();
     let id = arguments.id.trim();
-    let forgotten = gateway.memory.forget(owner.key(), id).await.map_err(|error| store_fault(&error))?;
+    let forgotten =
+        gateway.keeping.memory.forget(owner.key(), id).await.map_err(|error| store_fault(&error))?;
     if let Some(mut fact) = forgotten {
         set_member(&mut fact, "forgotten", id);
         return Ok(text_result(fact.to_string()));
     }
     // A call with the text of a fact instead of its id gets the id.
-    let near = gateway.memory.recall(owner.key(), id, &[], Some(NEAREST), None).await;
+    let near = gateway.keeping.memory.recall(owner.key(), id, &[], Some(NEAREST), None).await;
     let near = near.map(|near| near.facts).unwrap_or_default();
     let message = format!("There is no fact `{}`. recall gives the ids of facts.", clip(id, 60));
     let ids = near.iter().map(|(fact, _)| fact.document.id.clone());

@@ -17,7 +17,7 @@ use super::{
     memory_facts::{MaskedSecrets, full, store_fault},
     read,
 };
-use crate::{Gate, Gateway, call::text_result};
+use crate::{Gate, Gateway, call::text_result, find::Find};
 use nonet_state::session::Caller;
 
 /// The longest goal, subject, description and note, in characters.
@@ -116,7 +116,7 @@ async fn set_goal(gateway: &Gateway, caller: &Caller, arguments: GoalArguments) 
         "" => None,
         goal => Some(left_out.clean("goal", goal)?),
     };
-    let before = gateway.memory.set_goal(desk(caller)?, goal.as_deref()).await;
+    let before = gateway.keeping.memory.set_goal(desk(caller)?, goal.as_deref()).await;
     let before = before.map_err(|error| store_fault(&error))?;
     let mut answer = json!({ "goal": goal });
     if let Some(before) = before.filter(|before| Some(before) != goal.as_ref()) {
@@ -133,7 +133,7 @@ async fn task_create(gateway: &Gateway, caller: &Caller, arguments: CreateArgume
         None | Some("") => None,
         Some(text) => Some(left_out.clean("description", text)?),
     };
-    let added = gateway.memory.add_task(desk(caller)?, &subject, description.as_deref()).await;
+    let added = gateway.keeping.memory.add_task(desk(caller)?, &subject, description.as_deref()).await;
     let mut answer = match added.map_err(|error| store_fault(&error))? {
         TaskAddition::Added { id, removed: None } => json!({ "task_id": id }),
         // The answer reports the task that made room, because that task is gone.
@@ -156,7 +156,8 @@ async fn task_update(gateway: &Gateway, caller: &Caller, arguments: UpdateArgume
         None if status.is_some() => None,
         None => return Err(Fault::new(FaultCode::InvalidParams, "Give a `status`, a `note` or both.")),
     };
-    let task = gateway.memory.update_task(desk(caller)?, task_id.trim(), status, note.as_deref()).await;
+    let task =
+        gateway.keeping.memory.update_task(desk(caller)?, task_id.trim(), status, note.as_deref()).await;
     let Some(task) = task.map_err(|error| store_fault(&error))? else {
         let message = format!(
             "There is no task `{}` on this list. Tasks of calls in the background are gateway.background_run's.",
@@ -170,7 +171,7 @@ async fn task_update(gateway: &Gateway, caller: &Caller, arguments: UpdateArgume
 }
 
 async fn task_list(gateway: &Gateway, caller: &Caller) -> Result<Value, Fault> {
-    let work = gateway.memory.work(desk(caller)?).await.map_err(|error| store_fault(&error))?;
+    let work = gateway.keeping.memory.work(desk(caller)?).await.map_err(|error| store_fault(&error))?;
     let open = work.open();
     let completed: Vec<&Todo> =
         work.tasks.iter().rev().filter(|task| task.state == TodoState::Completed).collect();
@@ -235,15 +236,15 @@ impl Gate {
     }
 }
 
-impl Gateway {
+impl Find {
     /// Returns the goal and the open tasks of a caller, if the caller's profile shows the tools for them.
     pub async fn at_work(&self, caller: &Caller) -> Option<WorkSummary> {
-        let gate = self.gate(&caller.session);
+        let gate = Gate::of(&self.publisher, &caller.session);
         let (goal, tasks) = (gate.offers(&SET_GOAL), gate.offers(&TASK_LIST));
         if !goal && !tasks {
             return None;
         }
-        let mut work = self.memory.work(desk(caller).ok()?).await.ok()?;
+        let mut work = self.keeping.memory.work(desk(caller).ok()?).await.ok()?;
         if !goal {
             work.goal = None;
         }

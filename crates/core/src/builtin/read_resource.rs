@@ -10,7 +10,7 @@ use nonet_text::{
 use serde_json::{Value, json};
 
 use super::{Access, OwnTool, read};
-use crate::Gateway;
+use crate::{Gateway, gate::Gate};
 use nonet_state::session::Caller;
 
 pub(super) const TOOL: OwnTool = OwnTool {
@@ -36,12 +36,12 @@ struct ResourceArguments {
 }
 
 async fn as_result(gateway: &Gateway, caller: &Caller, uri: &str) -> Result<Value, Fault> {
-    let gate = gateway.gate(&caller.session);
+    let gate = Gate::of(&gateway.publisher, &caller.session);
     let name = full_name(GATEWAY, TOOL.name);
     let Some(tool) = gate.catalog().get(&name) else {
         return Err(Fault::new(FaultCode::UnknownTool, format!("There is no tool `{name}`.")));
     };
-    let mut resource = gateway.read_resource_or_ask(caller, uri, tool).await?;
+    let mut resource = gateway.calls.read_resource_or_ask(caller, uri, tool).await?;
     let contents = match resource.get_mut("contents").map(Value::take) {
         Some(Value::Array(contents)) => contents,
         _ => Vec::new(),

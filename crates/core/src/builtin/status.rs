@@ -18,7 +18,7 @@ pub(super) const TOOL: OwnTool = OwnTool {
     run: |gateway, caller, _| {
         async move {
             let mut status = gateway.status(caller);
-            if let Some(kept) = gateway.kept.counts().await {
+            if let Some(kept) = gateway.keeping.kept.counts().await {
                 status["kept"] = json!({ "entries": kept.entries, "bytes": kept.bytes });
             }
             Ok(text_result(status.to_string()))

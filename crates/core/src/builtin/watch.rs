@@ -210,7 +210,7 @@ pub(crate) async fn pause(gateway: &Gateway, owner: &str, id: &str) -> Result<(R
 
 /// Continues the checks.
 pub(crate) async fn resume(gateway: &Gateway, owner: &str, id: &str) -> Result<(Record, Watch), Fault> {
-    let now_ms = gateway.clock.unix_ms();
+    let now_ms = gateway.keeping.clock.unix_ms();
     let resume = |watch: &mut Watch, due: Option<u64>| {
         if !watch.resume() {
             return due;

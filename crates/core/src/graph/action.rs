@@ -15,28 +15,32 @@ use nonet_config::{
         CallKind, FILTER, INDEX, INPUT, ITEM, PlannedCall, Retry, StepOutcome, StepReferences, reads_item,
     },
 };
-use nonet_parts::{jobs, kept};
+use nonet_parts::jobs;
 use nonet_schema::Schema;
 use nonet_servers::{
     catalog::{EntryKind, Tool},
-    downstream::{Connection, ProgressSink},
+    downstream::Connection,
 };
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::{is_error, source_of, text_of},
-    template::{self, FilledTemplate, NameLookup, TemplateSource},
+    template::TemplateSource,
 };
 use serde_json::{Map, Value, json};
+use tokio::sync::SemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use super::{ItemCounts, RunLog, RunState, TemplateValues, goes_alone};
 use crate::{
     AppArguments, AskArguments, Gateway,
     apps::InnerApproval,
-    builtin::fetch_result,
-    call::{CallInFlight, PrepareError, PreparedCall, in_text, still_the_same, text_result},
+    call::{
+        CallInFlight, CallParams, CallPlan, EndedCall, PreparedCall, Unready, in_text, still_the_same,
+        text_result,
+    },
+    gate::Gate,
     interrupt::Interrupt,
-    questions::QuestionOutcome,
+    questions::{ApprovalRequest, QuestionOutcome},
 };
 use nonet_state::{
     faults::{error_of, passes},
@@ -202,7 +206,8 @@ impl Gateway {
         // A kept result has been filtered where it was read.
         if one.succeeded() && call.select.is_some() && !one.is_filtered {
             let result = Arc::unwrap_or_clone(one.result).into();
-            let (result, _, note) = self.filtered(common.caller, result, 0, call.select.as_deref()).await;
+            let (result, _, note) =
+                self.calls.filtered(common.caller, result, 0, call.select.as_deref()).await;
             one.result = Arc::new(result.into_tree().await);
             one.repaired.extend(note);
         }
@@ -221,7 +226,7 @@ impl Gateway {
     ) -> Result<bool, Fault> {
         let over = seen(common, at, when, values);
         let owner = common.caller.owner();
-        let said = self.kept.holds(&owner, when, over.to_string());
+        let said = self.keeping.kept.holds(&owner, when, over.to_string());
         filtered(common, at, "when", said).await
     }
 
@@ -242,7 +247,7 @@ impl Gateway {
              | select([{when}\n] | any(. != null and . != false and . != [])) | $at]"
         );
         let owner = common.caller.owner();
-        let said = self.kept.compute(&owner, &each, over.to_string());
+        let said = self.keeping.kept.compute(&owner, &each, over.to_string());
         let said = said.map(|said| said.map_err(|error| error.about(when)));
         let chosen = filtered(common, at, "when", said).await?;
         let places = chosen.as_array().into_iter().flatten().filter_map(Value::as_u64);
@@ -260,10 +265,10 @@ impl Gateway {
         let params = &common.plan.calls()[at].params;
         let mut over = seen(common, at, filter, values);
         if !params.is_null() {
-            over["input"] = self.filled(common.caller, params, values).await?.value;
+            over["input"] = self.calls.filled(common.caller, params, values).await?.value;
         }
         let owner = common.caller.owner();
-        let said = self.kept.compute(&owner, filter, over.to_string());
+        let said = self.keeping.kept.compute(&owner, filter, over.to_string());
         let value = filtered(common, at, "filter", said).await?;
         Ok(ActionResult::of(FILTER.into(), result_of(value)))
     }
@@ -303,7 +308,7 @@ impl Gateway {
         begun: &CallInFlight,
         fault: &Fault,
     ) -> ActionResult {
-        self.refused(common.caller, &call.name, begun, fault).await;
+        self.observing.refused(common.caller, &call.name, begun, fault).await;
         ActionResult::not_run(call, fault, begun.at.elapsed())
     }
 
@@ -318,12 +323,7 @@ impl Gateway {
         let mut waits = call.retry.as_ref().map(pauses);
         let mut calls = 0;
         loop {
-            let begun = self.begin(common.caller, &call.name, &call.params);
-            let made = self.try_action(common, call, values, &begun, cancel.child_token()).await;
-            let mut one = match made {
-                Ok(one) => one,
-                Err(fault) => self.not_made(common, call, &begun, &fault).await,
-            };
+            let mut one = self.try_action(common, call, values, cancel.child_token()).await;
             calls += one.calls;
             one.calls = calls;
             let Some(retry) = call.retry.as_ref().filter(|_| !one.succeeded()) else { return one };
@@ -341,7 +341,7 @@ impl Gateway {
 
     /// Whether the tool's server declares a second call harmless.
     fn allows_repeating(&self, caller: &Caller, call: &PlannedCall) -> bool {
-        self.gate(&caller.session).tool(&call.name).is_ok_and(|tool| tool.is_repeatable())
+        Gate::of(&self.publisher, &caller.session).tool(&call.name).is_ok_and(|tool| tool.is_repeatable())
     }
 
     async fn try_action(
@@ -349,77 +349,72 @@ impl Gateway {
         common: &RunState<'_>,
         call: &PlannedCall,
         values: &TemplateValues,
-        begun: &CallInFlight,
         cancel: CancellationToken,
-    ) -> Result<ActionResult, Fault> {
-        let (caller, halt) = (common.caller, &common.halt);
-        let mut prepared = match self.prepare_action(common, call, values).await? {
-            Ok(prepared) => prepared,
-            Err(asked) => {
-                let message = format!("`{}` waits for the user ({}).", asked.tool, asked.rule);
-                let fault = Fault::new(FaultCode::NeedsApproval, message);
-                self.refused(caller, &call.name, begun, &fault).await;
-                return Ok(ActionResult::open(asked.tool.to_string(), OpenQuestion::Approve(asked)));
+    ) -> ActionResult {
+        let caller = common.caller;
+        let begun = self.observing.begin(caller, &call.name, &call.params);
+        let began = begun.at;
+        let asks = |asked: ApprovalRequest, _: Option<String>| {
+            async move {
+                let (count, is_least, shown) =
+                    self.calls_of(common, call, values, asked.approval.tool()).await;
+                self.asking.ask_in_run(caller, common.limit, asked.of_calls(count, is_least, &shown)).await
             }
+            .boxed()
         };
-        let mut select = call.select.clone().filter(|_| call.for_each.is_none());
-        let is_page = fetch_result::narrow(&mut prepared, &mut select);
-        let (tool, repaired) = (prepared.tool.clone(), prepared.repaired.clone());
-        if !template::names(&call.params).is_empty() {
-            self.audit_params(begun, &prepared.params);
+        let mut plan = CallPlan {
+            begun: Some(&begun),
+            name: &call.name,
+            found: None,
+            params: CallParams::Planned(&call.params, values),
+            select: call.select.clone().filter(|_| call.for_each.is_none()),
+            asks: &asks,
+        };
+        let turn = async |prepared: &PreparedCall| {
+            let limit = call.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
+            let place = self.turn_of(common, prepared, limit, &cancel).await?;
+            let left = |limit: Duration| limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
+            Ok((place, limit.map(left), cancel))
+        };
+        match self.calls.run(caller, &begun, &mut plan, turn).await {
+            Ok(EndedCall { tool, made, repaired, is_filtered, .. }) => {
+                let one = ActionResult::of(tool.full.to_string(), made.result.into_tree().await);
+                ActionResult { repaired, calls: 1, is_filtered, ..one }
+            }
+            Err(Unready::Open(asked)) => {
+                ActionResult::open(asked.tool.to_string(), OpenQuestion::Approve(*asked))
+            }
+            Err(Unready::Fault(fault)) => ActionResult::not_run(call, &fault, began.elapsed()),
         }
-        let mut timeout = call.timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
-        let connection = match goes_alone(&tool) {
+    }
+
+    /// Waits until a call may be sent: one call that changes something at a time per server, and some calls at a time per
+    /// run.
+    async fn turn_of<'a>(
+        &self,
+        common: &'a RunState<'_>,
+        prepared: &PreparedCall,
+        limit: Option<Duration>,
+        cancel: &CancellationToken,
+    ) -> Result<(Option<Slot>, Option<SemaphorePermit<'a>>), Fault> {
+        let (caller, tool) = (common.caller, &prepared.tool);
+        let connection = match goes_alone(tool) {
             true => prepared.gate.connection_for(&self.servers, caller, &tool.server),
             false => None,
         };
-        let _turn = match &connection {
+        let turn = match &connection {
             Some(connection) => {
-                let owner = caller.account.id;
-                Some(turn(connection, owner, &tool, timeout, &cancel, halt).await?)
+                Some(turn(connection, caller.account.id, tool, limit, cancel, &common.halt).await?)
             }
             None => None,
         };
-        let _slot = tokio::select! {
+        let slot = tokio::select! {
             slot = common.slots.acquire() => slot.ok(),
             () = cancel.cancelled() => return Err(Fault::new(FaultCode::Cancelled, "Not run: cancelled.")),
         };
         // The wait may have taken minutes.
-        still_the_same(&self.gate(&caller.session), &tool)?;
-        timeout = timeout.map(|limit| limit.saturating_sub(begun.at.elapsed()).max(Duration::from_millis(1)));
-        let sink = ProgressSink::new(None);
-        let mut made = self.invoke(caller, prepared, timeout, cancel, sink, &begun.span).await;
-        let bytes_out = made.result.size().await;
-        self.record(caller, &tool, begun, bytes_out, &mut made).await;
-        let result = if is_page { fetch_result::output_of(made.result) } else { made.result };
-        let one = ActionResult::of(tool.full.to_string(), result.into_tree().await);
-        Ok(ActionResult { repaired, calls: 1, is_filtered: is_page, ..one })
-    }
-
-    /// Prepares a call. The inner error is the question that the user has yet to answer.
-    async fn prepare_action(
-        &self,
-        common: &RunState<'_>,
-        call: &PlannedCall,
-        values: &TemplateValues,
-    ) -> Result<Result<PreparedCall, RunApproval>, Fault> {
-        let caller = common.caller;
-        loop {
-            let params = self.filled(caller, &call.params, values).await?;
-            // A template has no meaning outside its plan; a kept result stays a reference.
-            let portable = template::names(&call.params).is_empty();
-            let written = if portable { call.params.clone() } else { params.value.clone() };
-            let unasked = match self.prepare(caller, &call.name, written, Some(params)).await {
-                Ok(prepared) => return Ok(Ok(prepared)),
-                Err(PrepareError::Fault(fault)) => return Err(*fault),
-                Err(PrepareError::Asks(unasked)) => unasked,
-            };
-            let (count, is_least, shown) = self.calls_of(common, call, values, unasked.approval.tool()).await;
-            let unasked = unasked.of_calls(count, is_least, &shown);
-            if let Some(open) = self.ask_in_run(caller, common.limit, unasked).await {
-                return Ok(Err(open));
-            }
-        }
+        still_the_same(&Gate::of(&self.publisher, &caller.session), tool)?;
+        Ok((turn, slot))
     }
 
     /// Returns how many calls of a tool the run has yet to make, whether there may be more, and the params of the first ones.
@@ -430,7 +425,7 @@ impl Gateway {
         values: &TemplateValues,
         tool: &str,
     ) -> (usize, bool, Vec<Value>) {
-        let gate = self.gate(&common.caller.session);
+        let gate = Gate::of(&self.publisher, &common.caller.session);
         let (mut count, mut shown) = (0, Vec::new());
         // The run around an inner app may have further calls, and so may the apps of this plan.
         let mut is_least = common.log.as_ref().is_some_and(RunLog::is_part);
@@ -446,7 +441,7 @@ impl Gateway {
             }
             // Only the values of the call that asks are known.
             let filled = async |json: &Value, values: &TemplateValues| match call.id == asking.id {
-                true => self.filled(common.caller, json, values).await.ok().map(|filled| filled.value),
+                true => self.calls.filled(common.caller, json, values).await.ok().map(|filled| filled.value),
                 false => None,
             };
             let items = match &call.for_each {
@@ -473,28 +468,12 @@ impl Gateway {
         (count, is_least, shown)
     }
 
-    /// Fills the templates in JSON with values of calls and with kept results.
-    pub(super) async fn filled(
-        &self,
-        caller: &Caller,
-        json: &Value,
-        values: &TemplateValues,
-    ) -> Result<FilledTemplate, Fault> {
-        let mut uses = template::references([json]).map_err(|error| kept::unread_template(&error))?;
-        uses.kept.retain(|id, _| !values.contains_key(&kept::kept_name(id)));
-        let references = self.kept.references(&caller.owner(), uses.kept).await?;
-        let lookup = |name: &str| match values.get(name) {
-            Some(value) => NameLookup::Value(value.clone()),
-            None if name.starts_with("ref:") => references.named(name),
-            None => unknown(values),
-        };
-        let filled = template::fill(json, &lookup);
-        filled.map_err(|error| Fault::new(FaultCode::InvalidParams, format!("{error}.")))
-    }
-
     /// Returns the app that a call of a tool names.
     fn app_of(&self, caller: &Caller, call: &PlannedCall) -> Option<Arc<Tool>> {
-        self.gate(&caller.session).tool(&call.name).ok().filter(|tool| tool.kind == EntryKind::App)
+        Gate::of(&self.publisher, &caller.session)
+            .tool(&call.name)
+            .ok()
+            .filter(|tool| tool.kind == EntryKind::App)
     }
 
     /// Runs an app in a plan. Waits for its whole answer; its output becomes the value.
@@ -507,8 +486,8 @@ impl Gateway {
         cancel: CancellationToken,
         log: Option<RunLog>,
     ) -> Result<ActionResult, Fault> {
-        let filled = self.filled(common.caller, &call.params, values).await?;
-        let config = self.config();
+        let filled = self.calls.filled(common.caller, &call.params, values).await?;
+        let config = self.servers.config();
         let app = config.apps.get(id);
         let (input, notes) = match app.and_then(|app| app.input_schema.clone()) {
             Some(schema) => in_text(&Schema::new(schema), filled),
@@ -559,7 +538,7 @@ impl Gateway {
         call: &PlannedCall,
         values: &TemplateValues,
     ) -> Result<ActionResult, Fault> {
-        let filled = self.filled(common.caller, &call.params, values).await?;
+        let filled = self.calls.filled(common.caller, &call.params, values).await?;
         let (filled, _) = in_text(AskArguments::texts(), filled);
         let arguments = AskArguments::of_step(&call.id, filled, call.timeout_ms)?;
         // Of several questions of a run, one is asked at a time.
@@ -568,7 +547,7 @@ impl Gateway {
             None => None,
         };
         let paused = common.limit.map(super::Limit::pause);
-        let asked = self.questions.ask(common.asking, &arguments).await;
+        let asked = self.asking.questions.ask(common.asking, &arguments).await;
         drop(paused);
         Ok(match asked? {
             QuestionOutcome::Answer(answer) => ActionResult::answered(call, answer),
@@ -622,11 +601,6 @@ fn pauses(retry: &Retry) -> ExponentialBackoff {
         .with_factor(2.0)
         .with_max_times(retry.times)
         .build()
-}
-
-/// Builds the error for a template that names none of these values.
-pub(crate) fn unknown(values: &TemplateValues) -> NameLookup {
-    NameLookup::Unknown(values.keys().cloned().collect::<Vec<_>>().join(", "))
 }
 
 /// Waits until no other plan has a call in flight on a connection that takes one call at a time.

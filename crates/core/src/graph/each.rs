@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    ActionResult, Calls, MAX_ACTIONS, RunLog, RunState, TemplateValues, drive, lane, report::is_zero,
+    ActionResult, MAX_ACTIONS, RunLog, RunState, ScheduledCalls, TemplateValues, drive, lane, report::is_zero,
 };
-use crate::Gateway;
+use crate::{Gateway, gate::Gate};
 use nonet_state::faults::{error_of, why};
 
 /// The maximum size of the values of all items together, in bytes.
@@ -87,7 +87,7 @@ impl Gateway {
         mut values: TemplateValues,
     ) -> Result<ActionResult, Fault> {
         let call = &common.plan.calls()[at];
-        let items = match self.filled(common.caller, list, &values).await?.value {
+        let items = match self.calls.filled(common.caller, list, &values).await?.value {
             Value::Array(items) => items,
             other => {
                 let message = format!(
@@ -117,11 +117,11 @@ impl Gateway {
         };
         // Kept results that the params name are read once for all items.
         let uses = template::references([&call.params]).map_err(|error| kept::unread_template(&error))?;
-        values.extend(self.kept.references(&common.caller.owner(), uses.kept).await?.0);
+        values.extend(self.keeping.kept.references(&common.caller.owner(), uses.kept).await?.0);
         let count = items.len();
         common.so_far.items(at, 0, count);
         let plan = Plan::of_items(count);
-        let lane = lane(&self.gate(&common.caller.session), call);
+        let lane = lane(&Gate::of(&self.publisher, &common.caller.session), call);
         let pace = Pace {
             concurrency: call.max_concurrency.unwrap_or(ITEMS_AT_A_TIME).clamp(1, MAX_ACTIONS),
             fail_fast: call.on_error == OnError::Stop,
@@ -181,7 +181,7 @@ impl Gateway {
     }
 }
 
-impl<'a> Calls<'a> for Items<'a> {
+impl<'a> ScheduledCalls<'a> for Items<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
         let (gateway, common, call, stop) = (self.gateway, self.common, self.call, self.stop.clone());
         let mut values = self.values.clone();

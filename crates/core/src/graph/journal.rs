@@ -108,7 +108,7 @@ impl Gateway {
             (StepOutcome::Failed, Some(said)) => said["status"] != "cancelled",
             (StepOutcome::Failed, None) => {
                 let was_cut_off = error_of(&one.result)["code"] == FaultCode::Cancelled.as_str();
-                !was_cut_off && !self.stopping().is_cancelled()
+                !was_cut_off && !self.servers.stopping().is_cancelled()
             }
             (StepOutcome::Succeeded | StepOutcome::Skipped, _) => true,
         };

@@ -135,7 +135,7 @@ impl Gateway {
             entry.repaired = std::mem::take(&mut one.repaired);
             if is_fault(&one.result) {
                 let result = Arc::unwrap_or_clone(one.result).into();
-                let shown = self.kept.fit(&caller.owner(), result, size, share).await;
+                let shown = self.keeping.kept.fit(&caller.owner(), result, size, share).await;
                 entry.error = Some(error_of(&shown.into_tree().await));
             } else if !entry.used_by.is_empty() {
                 entry.named = Some(self.named(caller, one.result).await);
@@ -168,7 +168,7 @@ impl Gateway {
         let value = value_of(&result);
         let (bytes, count) = (json_len(&value), value.as_array().map(Vec::len));
         let named = NamedResult { bytes, count, ..NamedResult::default() };
-        match self.kept.keep(&caller.owner(), result).await {
+        match self.keeping.kept.keep(&caller.owner(), result).await {
             Ok(kept) => NamedResult { lasts: kept.passing(), reference: Some(kept.reference), ..named },
             Err(why) => NamedResult { not_kept: Some(why.to_string()), ..named },
         }
@@ -190,11 +190,11 @@ impl Gateway {
                 value => value.to_string(),
             });
             let size = json_len(&text);
-            return self.kept.fit(&caller.owner(), text.into(), size, budget).await.into_tree().await;
+            return self.keeping.kept.fit(&caller.owner(), text.into(), size, budget).await.into_tree().await;
         }
         let size = json_len(&result);
         let result = Arc::unwrap_or_clone(result).into();
-        let mut whole = self.kept.fit(&caller.owner(), result, size, budget).await.into_tree().await;
+        let mut whole = self.keeping.kept.fit(&caller.owner(), result, size, budget).await.into_tree().await;
         if let Some(fields) = whole.as_object_mut() {
             fields.remove("resultType");
         }

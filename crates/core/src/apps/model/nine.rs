@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     Gateway,
     call::{CallRequest, text_result},
+    gate::Gate,
     interrupt::Interrupt,
 };
 use nonet_state::session::Caller;
@@ -116,25 +117,25 @@ pub(super) async fn call(
 ) -> Result<Value, Interrupt> {
     let Some(meant) = meta_tool(name) else {
         let request = CallRequest { name: name.into(), params: given, ..CallRequest::default() };
-        return Ok(gateway.execute(caller, request).await?.into_tree().await);
+        return Ok(gateway.calls.execute(caller, request).await?.into_tree().await);
     };
     let Some((_, _, properties, required)) = table().into_iter().find(|(name, ..)| *name == meant) else {
         let message = format!("`{meant}` is not for apps. Use the tools that you were given.");
         return Err(Fault::new(FaultCode::Forbidden, message).into());
     };
     let schema = Schema::of_tool(meant, schema(properties, required));
-    let gate = gateway.gate(&caller.session);
+    let gate = Gate::of(&gateway.publisher, &caller.session);
     let answer = match meant {
-        "search_tools" => gateway.search(caller, read(&schema, meant, given)?).await?,
+        "search_tools" => gateway.find.search(caller, read(&schema, meant, given)?).await?,
         "get_tool" => {
             let NamedTool { name } = read(&schema, meant, given)?;
-            gateway.describe(caller, &[name], false).await?
+            gateway.find.describe(caller, &[name], false).await?
         }
         "execute_tool" => {
             let ToolCall { name, params, timeout_ms, select } = read(&schema, meant, given)?;
             let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
             let request = CallRequest { name, params, timeout, select, ..CallRequest::default() };
-            return Ok(gateway.execute(caller, request).await?.into_tree().await);
+            return Ok(gateway.calls.execute(caller, request).await?.into_tree().await);
         }
         "browse_category" => gate.browse(&read(&schema, meant, given)?)?,
         "run_parallel" => return gateway.run_parallel(caller, read(&schema, meant, given)?).await,

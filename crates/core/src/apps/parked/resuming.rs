@@ -45,14 +45,14 @@ impl Gateway {
             && caller.forms().is_some()
         {
             // A model does not answer for a user who has forms.
-            let decided = self.decided_by_form(caller, grants, asked).await;
+            let decided = self.asking.decided_by_form(caller, grants, asked).await;
             let status = if grants.allows(asked) { "approved" } else { "denied" };
             let answer = if decided { json!({ "status": status }) } else { Value::Null };
             return Ok(Some((answer, Approver::Form)));
         }
         let token = Token::of(&record.id, parked.answered);
-        let Some(step) = parked.for_user(&token, self.asks_the_user_only()) else { return Ok(None) };
-        let (said, by) = self.step_answered(caller, &step).await?;
+        let Some(step) = parked.for_user(&token, self.asking.asks_the_user_only()) else { return Ok(None) };
+        let (said, by) = self.asking.step_answered(caller, &step).await?;
         // A denial answers any question.
         if said == json!({ "status": "denied" }) {
             return Ok(Some((said, by)));
@@ -78,7 +78,7 @@ impl Gateway {
         let now = Token::of(&record.id, parked.answered);
         let is_of_now = Token::read(token).answered == parked.answered;
         // Checked before the answer is accepted.
-        let admission = self.admit(caller, false)?;
+        let admission = self.calls.admit(caller, false)?;
         let grants = RunGrants::new(!caller.unasked, &parked.grants);
         let known = match is_of_now || parked.answer.is_some() {
             true => self.known_answer(caller, &record, &parked, &grants).await?,
@@ -201,7 +201,7 @@ impl Gateway {
 
     /// Returns the configured workflow, if it has not changed since it was parked.
     fn definition(&self, parked: &ParkedFlow) -> Result<(Vec<Step>, Option<Value>), Fault> {
-        let config = self.config();
+        let config = self.servers.config();
         let id = &parked.app_id;
         if let Some(AppKind::Workflow { steps, output }) = config.apps.get(id).map(|app| &app.kind)
             && definition(steps, output.as_ref()) == parked.digest
