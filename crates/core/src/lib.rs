@@ -82,8 +82,8 @@ use nonet_store::{Records, RedisStore, RedisTopology, Retention, SqliteStore, St
 use parking_lot::Mutex;
 
 pub use absent::NEEDS_CONFIG;
-pub use apps::AppArguments;
 use apps::parked::ParkedFlows;
+pub use apps::{AppArguments, Apps};
 pub use builtin::WorkSummary;
 
 pub use asking::Asking;
@@ -159,10 +159,10 @@ pub struct Gateway {
     pub calls: Arc<Calls>,
     /// Finds tools, categories and memories.
     pub find: Arc<Find>,
+    /// Apps and plans: what makes several calls for one.
+    pub apps: Arc<Apps>,
     /// The texts of servers.toml: in use, refused, accepted.
     texts: Texts,
-    /// Workflows that wait for their user's answer.
-    parked: ParkedFlows,
     /// Sends notices to people.
     outward: NoticeDelivery,
     /// Watches and schedules in flight.
@@ -237,17 +237,27 @@ impl Gateway {
                 observing: observing.clone(),
                 calls: calls.clone(),
             });
+            let apps = Arc::new(Apps {
+                servers: servers.clone(),
+                publisher: publisher.clone(),
+                keeping: keeping.clone(),
+                observing: observing.clone(),
+                asking: asking.clone(),
+                calls: calls.clone(),
+                find: find.clone(),
+                parked,
+            });
             //PARTS
             Self {
                 calls,
                 find,
+                apps,
                 sessions,
                 servers,
                 publisher,
                 asking,
                 observing,
                 texts: Texts::default(),
-                parked,
                 outward,
                 errands: Errands::default(),
                 setup_undo: Mutex::default(),

@@ -301,7 +301,7 @@ impl Gateway {
     async fn scheduled_graph(&self, own: &Caller, params: &Map<String, Value>) -> Result<(), Fault> {
         let graph = run_graph::graph_of(params.clone())?;
         let tools: BTreeSet<String> = graph.actions.iter().map(|action| action.name.clone()).collect();
-        self.check_graph(own, graph).await?;
+        self.apps.check_graph(own, graph).await?;
         for name in tools.iter().filter(|name| !name.is_empty()) {
             self.not_of_session(own, name)?;
             let (gate, tool) = self.errand_tool(own, name).await?;
@@ -553,7 +553,7 @@ impl Gateway {
                 called.map(|called| called.result).map_err(Interrupt::from)
             }
             ScheduledWork::App { app_id, input } => {
-                self.run_app(caller, AppArguments::new(app_id, input)).await
+                self.apps.run_app(caller, AppArguments::new(app_id, input)).await
             }
             ScheduledWork::Reminder { .. } => Ok(Value::Null),
         };

@@ -104,7 +104,7 @@ impl Gateway {
             "watches": watches.take(LISTED).collect::<Vec<_>>(),
             "schedules": schedules.take(LISTED).collect::<Vec<_>>(),
             "results": results,
-            "workflows": self.parked.in_list(LISTED).await?,
+            "workflows": self.apps.parked.in_list(LISTED).await?,
             "kept": kept,
         }))
     }
@@ -169,7 +169,7 @@ impl Gateway {
                 Ok(json!({ "result": self.keeping.kept.fetch(&user(owner), query, SHOWN).await? }))
             }
             WorkKind::Workflow => {
-                let mut flow = self.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
+                let mut flow = self.apps.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
                 if json_len(&flow["input"]) > SHOWN {
                     flow["input"] = json!(clip(&flow["input"].to_string(), CLIPPED));
                 }
