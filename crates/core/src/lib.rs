@@ -1,9 +1,9 @@
 //! The gateway: all servers, one catalogue, one index, and the operations on them.
 //!
-//! Start reading here. [`Gateway::connect`] starts the servers; one publisher task turns their tool lists
-//! into a [`Snapshot`] and replaces it whole (`publish`). Each operation takes one snapshot and keeps it. The
-//! operations are in the sibling files: `call` (the one road of a call), `discover` (search, browse,
-//! describe), `graph` (run_parallel and workflows), `questions`, `apps`, `skills`, `builtin`.
+//! Start reading here. [`Gateway`] is ten parts, each with its own state and operations; a part holds the parts below it.
+//! [`Gateway::connect`] starts the servers; one publisher task turns their tool lists into a
+//! [`Snapshot`](nonet_state::snapshot::Snapshot) and replaces it whole (`publish`). Each operation takes one [`Gate`] and keeps
+//! it. The one road of a call is `call/road.rs`; `builtin` has Nonet's own tools.
 
 mod absent;
 mod agenda;
@@ -89,7 +89,8 @@ pub use builtin::WorkSummary;
 pub use asking::Asking;
 pub use calls::Calls;
 pub use discover::{BrowseArguments, SearchArguments};
-use errands::Errands;
+use errands::ErrandTable;
+pub use errands::Errands;
 pub use find::Find;
 pub use graph::too_many;
 pub use graph::{MAX_ACTIONS, ParallelArguments};
@@ -163,12 +164,8 @@ pub struct Gateway {
     pub apps: Arc<Apps>,
     /// The texts of servers.toml: in use, refused, accepted.
     texts: Texts,
-    /// Sends notices to people.
-    outward: NoticeDelivery,
-    /// Watches and schedules in flight.
-    errands: Errands,
-    /// Set once due records are handled.
-    keeps_time: OnceLock<()>,
+    /// Watches and schedules.
+    pub errands: Arc<Errands>,
     /// Its name among the gateways of this user.
     pub id: Box<str>,
     /// How it serves its clients, once it does.
@@ -247,7 +244,18 @@ impl Gateway {
                 find: find.clone(),
                 parked,
             });
-            //PARTS
+            let errands = Arc::new(Errands {
+                servers: servers.clone(),
+                publisher: publisher.clone(),
+                sessions: sessions.clone(),
+                keeping: keeping.clone(),
+                observing: observing.clone(),
+                calls: calls.clone(),
+                apps: apps.clone(),
+                outward,
+                table: ErrandTable::default(),
+                keeps_time: OnceLock::new(),
+            });
             Self {
                 calls,
                 find,
@@ -258,10 +266,8 @@ impl Gateway {
                 asking,
                 observing,
                 texts: Texts::default(),
-                outward,
-                errands: Errands::default(),
+                errands,
                 setup_undo: Mutex::default(),
-                keeps_time: OnceLock::new(),
                 keeping,
                 id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
                 serves: OnceLock::new(),
