@@ -124,7 +124,7 @@ pub async fn serve_lines(
 ) -> anyhow::Result<()> {
     let limits = gateway.servers.config().limits.messages();
     let lines = LineReader::new(reader, limits.of_client.bytes);
-    gateway.ends_with_client();
+    gateway.errands.ends_with_client();
     gateway.recall();
     connect_soon(&gateway);
     let server = NonetServer::new(gateway.clone(), profile, None, ParkedRequests::default());
@@ -164,7 +164,7 @@ fn connect_recalled(gateway: &Arc<Gateway>) {
     tokio::spawn(async move {
         let _ = tokio::time::timeout(RECALL_LIMIT, gateway.publisher.searchable()).await;
         gateway.connect();
-        gateway.keep_time();
+        gateway.errands.keep_time();
     });
 }
 

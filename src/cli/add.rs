@@ -266,7 +266,7 @@ async fn start(loaded: LoadedConfig, name: &str, dry_run: bool) -> Result<TrialR
         true => super::gateway_of_trial(loaded),
         false => super::gateway(loaded, false),
     };
-    gateway.ends_with_client();
+    gateway.errands.ends_with_client();
     let here = LocalGateway { gateway: &gateway, seen: gateway.last_seen() };
     let server: Arc<str> = name.into();
     let started = tokio::select! {

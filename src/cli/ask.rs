@@ -298,7 +298,7 @@ async fn inquire_on(
 /// Answers with a gateway in this process.
 async fn here(loaded: LoadedConfig, profile: Option<String>, asked: &InquiryCommand) -> anyhow::Result<u8> {
     let gateway = super::gateway(loaded, matches!(asked.inquiry, Inquiry::Search { .. }));
-    gateway.ends_with_client();
+    gateway.errands.ends_with_client();
     let caller = gateway.sessions.caller(gateway.sessions.open(profile), CLIENT);
     let caller = Caller { local: true, ..caller };
     let code = tokio::select! {

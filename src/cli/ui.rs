@@ -87,7 +87,7 @@ async fn here(loaded: LoadedConfig, place: &SharedPlace, args: &UiArgs) -> anyho
     let gateway = super::gateway(loaded, true);
     serve::watch(&gateway, &file, by_trust);
     gateway.connect();
-    gateway.keep_time();
+    gateway.errands.keep_time();
     let page = UserPage::new(gateway.clone(), place.page_files("here."));
     let code = match page.open().await {
         Ok(link) => {

@@ -126,7 +126,7 @@ pub async fn serve_http(
         cluster.replicas().join(this_replica(&config, cluster, address)).await;
     }
     gateway.connect();
-    gateway.keep_time();
+    gateway.errands.keep_time();
     ready(ServeAddress { address, page: link, token_file });
     let (end, leaving) = (ending.clone(), doors.clone());
     tokio::spawn(async move {

@@ -55,7 +55,7 @@ pub async fn serve_shared(
             }
             // The remaining work goes to a gateway of the newer version, started below.
             let is_replaced = clients.of_another_version.load(Ordering::Relaxed);
-            if gateway.keeping.jobs.running() == 0 && (is_replaced || !gateway.has_errands().await) {
+            if gateway.keeping.jobs.running() == 0 && (is_replaced || !gateway.errands.has_errands().await) {
                 return;
             }
             tokio::time::sleep(LOOK).await;
@@ -69,7 +69,7 @@ pub async fn serve_shared(
     if has_left {
         tracing::info!("the last client has left; the shared gateway ends");
     }
-    let has_successor = has_left && gateway.has_errands().await;
+    let has_successor = has_left && gateway.errands.has_errands().await;
     // From now on, clients start the next gateway.
     drop(listener);
     drop(owner);

@@ -42,7 +42,7 @@ impl Setup {
         for name in &names {
             inside.until_listed(name).await;
         }
-        inside.gateway.keep_time();
+        inside.gateway.errands.keep_time();
         inside
     }
 

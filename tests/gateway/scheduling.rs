@@ -650,12 +650,12 @@ async fn schedules_and_watches_can_be_switched_off() {
     let listed = inside.answer("browse_category", json!({ "category": "gateway", "page_size": 100 })).await;
     let listed = listed.to_string();
     assert!(!listed.contains("gateway.schedule") && !listed.contains("gateway.watch"), "{listed}");
-    assert!(!inside.gateway.has_errands().await, "nothing is due while both are off");
+    assert!(!inside.gateway.errands.has_errands().await, "nothing is due while both are off");
     pass(&clock, &scheduled["next_run"]);
 
     reload("watchers = false").await;
     let told = notice(&inside, "scheduled_run").await;
     assert_eq!(told["job_id"], scheduled["job_id"], "{told}");
     own(&inside, "cancel_schedule", json!({ "job_id": scheduled["job_id"] })).await;
-    assert!(!inside.gateway.has_errands().await, "a watch that does not run keeps no gateway");
+    assert!(!inside.gateway.errands.has_errands().await, "a watch that does not run keeps no gateway");
 }

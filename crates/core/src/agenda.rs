@@ -8,7 +8,7 @@ use nonet_store::StoreError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Gateway;
+use crate::Errands;
 
 /// How often the store is checked. Records that the user's other gateways add or leave behind are found within this
 /// time.
@@ -34,28 +34,28 @@ async fn tidy(stop: CancellationToken) {
     }
 }
 
-impl Gateway {
+impl Errands {
     /// Handles due records and sends notices to people, until the gateway stops. Only for a gateway that serves
     /// clients: the gateway of a command has its user at the terminal. A second call does nothing.
     pub fn keep_time(self: &Arc<Self>) {
         if self.keeps_time.set(()).is_err() {
             return;
         }
-        self.errands.began_ms(self.keeping.clock.unix_ms());
+        self.table.began_ms(self.keeping.clock.unix_ms());
         let config = self.servers.config();
         self.outward.open(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
         self.servers.life.tasks.spawn(tidy(self.servers.stopping().clone()));
-        let gateway = self.clone();
+        let errands = self.clone();
         self.servers.life.tasks.spawn(async move {
-            let stop = gateway.servers.stopping().clone();
+            let stop = errands.servers.stopping().clone();
             let mut swept = Instant::now();
             drop(tokio::task::spawn_blocking(hosts::sweep_backups));
             loop {
-                gateway.look_ahead().await;
-                gateway.keeping.jobs.cancel_for_others().await;
+                errands.look_ahead().await;
+                errands.keeping.jobs.cancel_for_others().await;
                 if swept.elapsed() >= SWEEP {
                     swept = Instant::now();
-                    gateway.keeping.kept.sweep().await;
+                    errands.keeping.kept.sweep().await;
                     drop(tokio::task::spawn_blocking(hosts::sweep_backups));
                 }
                 tokio::select! {

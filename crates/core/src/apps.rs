@@ -4,6 +4,8 @@ mod model;
 pub(super) mod parked;
 mod workflow;
 
+use self::parked::ParkedFlows;
+
 use std::{
     future::ready,
     sync::{Arc, OnceLock, atomic::AtomicBool},
@@ -24,7 +26,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Calls, Gateway, Observing,
+    Asking, Calls, Find, Keeping, Observing,
     call::{
         CallInFlight, CallParams, CallPlan, ClientWait, EndedCall, Unready, in_text, text_result,
         waits_for_user,
@@ -34,7 +36,9 @@ use super::{
     questions::{ApprovalRequest, HeldCall},
 };
 use crate::gate::{Gate, may_not_be_used};
-use nonet_state::{faults::error_of, grants::RunApproval, session::Caller};
+use nonet_state::{
+    faults::error_of, grants::RunApproval, publisher::Publisher, servers::Servers, session::Caller,
+};
 
 /// How long an app may take by default, and at most.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -136,6 +140,19 @@ impl AppArguments {
     }
 }
 
+/// Apps and plans: what makes several calls for one.
+pub struct Apps {
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) keeping: Arc<Keeping>,
+    pub(crate) observing: Arc<Observing>,
+    pub(crate) asking: Arc<Asking>,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) find: Arc<Find>,
+    /// Workflows that wait for their user's answer.
+    pub(crate) parked: ParkedFlows,
+}
+
 struct AppRun {
     id: String,
     input: Value,
@@ -196,7 +213,7 @@ impl AppAnswer<'_> {
     }
 }
 
-impl Gateway {
+impl Apps {
     /// Implements the `call_app` meta-tool.
     pub async fn call_app(
         self: &Arc<Self>,

@@ -216,6 +216,7 @@ impl Calls {
         };
         let arguments = AppArguments::new(tool.name.to_string(), arguments);
         self.gateway()?
+            .apps
             .call_app(caller, arguments.handed_out(AnswerMode { background, select }, timeout))
             .await
     }

@@ -31,12 +31,17 @@ use serde_json::{Map, Value, json};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    Gateway,
     call::{CallParams, CallPlan, EndedCall, PrepareError, PreparedCall, Unready, needs_user, text_result},
     questions::ApprovalRequest,
 };
-use crate::gate::Gate;
-use nonet_state::session::{Caller, Session, TaskMode};
+use crate::{Apps, Calls, Keeping, Observing, gate::Gate, runtime_servers};
+use nonet_state::{
+    outward::NoticeDelivery,
+    publisher::Publisher,
+    servers::Servers,
+    session::{Caller, Session, TaskMode},
+    sessions::Sessions,
+};
 
 /// How many checks may call one server at the same time.
 const PER_SERVER: usize = 8;
@@ -68,7 +73,7 @@ const ENDS: &str = "This gateway ends with its client, and missed runs are made 
 type Key = (RecordKind, String, String);
 
 #[derive(Debug, Default)]
-pub(super) struct Errands {
+pub(super) struct ErrandTable {
     in_flight: Arc<DashSet<Key>>,
     /// The sessions in this process that asked for errands, by the errand's owner and id.
     asked_by: DashMap<(String, String), Weak<Session>>,
@@ -78,6 +83,23 @@ pub(super) struct Errands {
     began_ms: OnceLock<u64>,
     /// When the clock was last read, and what it showed.
     clock: Mutex<Option<(Instant, u64)>>,
+}
+
+/// Watches and schedules.
+pub struct Errands {
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) publisher: Arc<Publisher>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) keeping: Arc<Keeping>,
+    pub(crate) observing: Arc<Observing>,
+    pub(crate) calls: Arc<Calls>,
+    pub(crate) apps: Arc<Apps>,
+    /// Sends notices to people.
+    pub(crate) outward: NoticeDelivery,
+    /// Those in flight, and their sessions.
+    pub(crate) table: ErrandTable,
+    /// Set once due records are handled.
+    pub(crate) keeps_time: OnceLock<()>,
 }
 
 /// An errand in flight, until dropped.
@@ -93,7 +115,7 @@ impl Drop for Turn {
     }
 }
 
-impl Errands {
+impl ErrandTable {
     /// Begins an errand; `None` if it is in flight already.
     fn begin(&self, record: &Record) -> Option<Turn> {
         let key = (record.kind, record.owner.clone(), record.id.clone());
@@ -160,15 +182,15 @@ pub(super) struct ErrandResult {
     pub repaired: Vec<String>,
 }
 
-impl Gateway {
+impl Errands {
     /// Records that this gateway ends with its client.
     pub fn ends_with_client(&self) {
-        self.errands.ends_with_client.store(true, Ordering::Relaxed);
+        self.table.ends_with_client.store(true, Ordering::Relaxed);
     }
 
     /// Adds to an answer that the gateway ends with its client, if it does.
     pub(super) fn note_end(&self, answer: &mut Value) {
-        if self.errands.ends_with_client.load(Ordering::Relaxed) {
+        if self.table.ends_with_client.load(Ordering::Relaxed) {
             set_member(answer, "note", ENDS);
         }
     }
@@ -189,7 +211,7 @@ impl Gateway {
     /// Runs the due errands of these kinds, each in its own task.
     pub(super) async fn run_due(self: &Arc<Self>, kinds: &[RecordKind], next_due_ms: Option<u64>) {
         let now_ms = self.keeping.clock.unix_ms();
-        if let Some(horizon_ms) = self.errands.went_back(now_ms)
+        if let Some(horizon_ms) = self.table.went_back(now_ms)
             && let Err(error) = self.pull_in(now_ms, horizon_ms).await
         {
             tracing::warn!(%error, "watches may be late: the clock went back");
@@ -207,12 +229,12 @@ impl Gateway {
     }
 
     fn run_errand(self: &Arc<Self>, record: Record) {
-        let Some(turn) = self.errands.begin(&record) else { return };
-        let (gateway, stop) = (self.clone(), self.servers.stopping().clone());
+        let Some(turn) = self.table.begin(&record) else { return };
+        let (errands, stop) = (self.clone(), self.servers.stopping().clone());
         self.servers.life.tasks.spawn(async move {
             let _turn = turn;
             let work = async {
-                if let Err(why) = gateway.run_in_turn(record).await {
+                if let Err(why) = errands.run_in_turn(record).await {
                     tracing::warn!("an errand is paused: {why}");
                     // Keeps its turn, so that the errand does not restart at once.
                     tokio::time::sleep(REST).await;
@@ -325,7 +347,7 @@ impl Gateway {
         let mut plan = CallPlan { begun: in_flight, name, found, params, select: None, asks: &asks };
         let turn = async |prepared: &PreparedCall| {
             let server = &prepared.tool.server;
-            let lane = self.errands.lane(server);
+            let lane = self.table.lane(server);
             let place = tokio::select! {
                 slot = lane.acquire_owned() => slot.ok(),
                 // The call itself reports its cancellation.
@@ -352,10 +374,19 @@ impl Gateway {
         }
     }
 
+    /// Refuses a tool that ends with the session, because later work cannot use it.
+    pub(super) fn not_of_session(&self, caller: &Caller, name: &str) -> Result<(), Fault> {
+        let gate = Gate::of(&self.publisher, &caller.session);
+        match gate.tool(name) {
+            Ok(tool) if tool.session.is_some() => Err(runtime_servers::ends_with_session(&tool)),
+            _ => Ok(()),
+        }
+    }
+
     /// Notifies the session that asked for an errand, or else the next session of its owner. Returns when the notice is
     /// in the store. The notice replaces an undelivered notice with the same id.
     pub(super) async fn tell_of_errand(&self, record: &Record, id: &str, notice: Value) {
-        let session = self.errands.session_of(record);
+        let session = self.table.session_of(record);
         self.sessions.mail.post_for_certain(id, &record.owner, session.as_ref(), notice).await;
     }
 

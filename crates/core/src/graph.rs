@@ -46,11 +46,12 @@ pub(super) use self::{
     report::RunProgress,
 };
 use super::{
-    Gate, Gateway,
+    Gate,
     apps::parked::{Checkpoints, ParkableRun},
     interrupt::Interrupt,
     run::Run,
 };
+use crate::apps::Apps;
 use nonet_state::{
     faults::error_of,
     grants::RunGrants,
@@ -199,7 +200,7 @@ async fn drive<'a>(
 
 /// The calls of a plan and their results.
 struct RunCalls<'a> {
-    gateway: &'a Arc<Gateway>,
+    apps: &'a Arc<Apps>,
     common: &'a RunState<'a>,
     results: Vec<Option<ActionResult>>,
     values: TemplateValues,
@@ -241,10 +242,10 @@ impl RunCalls<'_> {
 
 impl<'a> ScheduledCalls<'a> for RunCalls<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
-        let (gateway, common, values) = (self.gateway, self.common, self.values.clone());
+        let (apps, common, values) = (self.apps, self.common, self.values.clone());
         Box::pin(async move {
-            let one = gateway.run_action(common, at, values).await;
-            gateway.log_end(common.log_of(at).as_ref(), &one, common.needed.contains(&at)).await;
+            let one = apps.run_action(common, at, values).await;
+            apps.log_end(common.log_of(at).as_ref(), &one, common.needed.contains(&at)).await;
             one
         })
     }
@@ -340,7 +341,7 @@ async fn check_texts(plan: &Plan) -> Result<(), Fault> {
     Ok(())
 }
 
-impl Gateway {
+impl Apps {
     /// Implements the `run_parallel` meta-tool.
     pub async fn run_parallel(
         self: &Arc<Self>,
@@ -382,12 +383,12 @@ impl Gateway {
             admission,
             ..Run::new("run_parallel", cancel.clone(), progress)
         };
-        let gateway = self.clone();
+        let apps = self.clone();
         let work = async move {
             let ParallelRun { arguments, plan, before, checkpoints, .. } = parallel;
             let began = Instant::now();
             let all: BTreeSet<usize> = (0..plan.calls().len()).collect();
-            let (log, noted) = gateway.journal(&own, &plan, checkpoints.as_ref());
+            let (log, noted) = apps.journal(&own, &plan, checkpoints.as_ref());
             let run = PlanRun {
                 plan: &plan,
                 given: given_to(&arguments),
@@ -400,7 +401,7 @@ impl Gateway {
                 log,
                 needed: all.clone(),
             };
-            let ran = gateway.run_plan(&own, run).await;
+            let ran = apps.run_plan(&own, run).await;
             let elapsed = began.elapsed();
             span.ended("ok");
             if let Some(at) = ran.open {
@@ -416,7 +417,7 @@ impl Gateway {
                     checkpoints: checkpoints.as_deref(),
                     noted: noted.as_deref(),
                 };
-                return gateway.park(&own, parking, ran.results, at).await.into();
+                return apps.park(&own, parking, ran.results, at).await.into();
             }
             match &checkpoints {
                 Some(checkpoints) if cancel.is_cancelled() => {
@@ -426,7 +427,7 @@ impl Gateway {
                 None => {}
             }
             let ended = ran.results.into_iter().flatten().collect();
-            gateway.report(&own, &plan, ended, elapsed).await.into()
+            apps.report(&own, &plan, ended, elapsed).await.into()
         };
         Ok(run.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }
@@ -510,7 +511,7 @@ impl Gateway {
             }
         }
         let mut ends = RunCalls {
-            gateway: self,
+            apps: self,
             common: &common,
             results: vec![None; plan.calls().len()],
             values: given,

@@ -209,7 +209,7 @@ impl Calls {
                 EntryKind::App => {
                     let mut caller = Caller { as_task: TaskMode::Never, ..caller.clone() };
                     caller.limits.soft_deadline = LONGEST_TIME;
-                    self.gateway()?.run_app(&caller, read::<AppArguments>(arguments)?).await
+                    self.gateway()?.apps.run_app(&caller, read::<AppArguments>(arguments)?).await
                 }
                 EntryKind::Skill | EntryKind::Tool => {
                     // The user was asked before this point.

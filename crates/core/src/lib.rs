@@ -1,9 +1,9 @@
 //! The gateway: all servers, one catalogue, one index, and the operations on them.
 //!
-//! Start reading here. [`Gateway::connect`] starts the servers; one publisher task turns their tool lists
-//! into a [`Snapshot`] and replaces it whole (`publish`). Each operation takes one snapshot and keeps it. The
-//! operations are in the sibling files: `call` (the one road of a call), `discover` (search, browse,
-//! describe), `graph` (run_parallel and workflows), `questions`, `apps`, `skills`, `builtin`.
+//! Start reading here. [`Gateway`] is ten parts, each with its own state and operations; a part holds the parts below it.
+//! [`Gateway::connect`] starts the servers; one publisher task turns their tool lists into a
+//! [`Snapshot`](nonet_state::snapshot::Snapshot) and replaces it whole (`publish`). Each operation takes one [`Gate`] and keeps
+//! it. The one road of a call is `call/road.rs`; `builtin` has Nonet's own tools.
 
 mod absent;
 mod agenda;
@@ -82,14 +82,15 @@ use nonet_store::{Records, RedisStore, RedisTopology, Retention, SqliteStore, St
 use parking_lot::Mutex;
 
 pub use absent::NEEDS_CONFIG;
-pub use apps::AppArguments;
 use apps::parked::ParkedFlows;
+pub use apps::{AppArguments, Apps};
 pub use builtin::WorkSummary;
 
 pub use asking::Asking;
 pub use calls::Calls;
 pub use discover::{BrowseArguments, SearchArguments};
-use errands::Errands;
+use errands::ErrandTable;
+pub use errands::Errands;
 pub use find::Find;
 pub use graph::too_many;
 pub use graph::{MAX_ACTIONS, ParallelArguments};
@@ -159,16 +160,12 @@ pub struct Gateway {
     pub calls: Arc<Calls>,
     /// Finds tools, categories and memories.
     pub find: Arc<Find>,
+    /// Apps and plans: what makes several calls for one.
+    pub apps: Arc<Apps>,
     /// The texts of servers.toml: in use, refused, accepted.
     texts: Texts,
-    /// Workflows that wait for their user's answer.
-    parked: ParkedFlows,
-    /// Sends notices to people.
-    outward: NoticeDelivery,
-    /// Watches and schedules in flight.
-    errands: Errands,
-    /// Set once due records are handled.
-    keeps_time: OnceLock<()>,
+    /// Watches and schedules.
+    pub errands: Arc<Errands>,
     /// Its name among the gateways of this user.
     pub id: Box<str>,
     /// How it serves its clients, once it does.
@@ -237,21 +234,40 @@ impl Gateway {
                 observing: observing.clone(),
                 calls: calls.clone(),
             });
-            //PARTS
+            let apps = Arc::new(Apps {
+                servers: servers.clone(),
+                publisher: publisher.clone(),
+                keeping: keeping.clone(),
+                observing: observing.clone(),
+                asking: asking.clone(),
+                calls: calls.clone(),
+                find: find.clone(),
+                parked,
+            });
+            let errands = Arc::new(Errands {
+                servers: servers.clone(),
+                publisher: publisher.clone(),
+                sessions: sessions.clone(),
+                keeping: keeping.clone(),
+                observing: observing.clone(),
+                calls: calls.clone(),
+                apps: apps.clone(),
+                outward,
+                table: ErrandTable::default(),
+                keeps_time: OnceLock::new(),
+            });
             Self {
                 calls,
                 find,
+                apps,
                 sessions,
                 servers,
                 publisher,
                 asking,
                 observing,
                 texts: Texts::default(),
-                parked,
-                outward,
-                errands: Errands::default(),
+                errands,
                 setup_undo: Mutex::default(),
-                keeps_time: OnceLock::new(),
                 keeping,
                 id: uuid::Uuid::new_v4().simple().to_string()[..12].into(),
                 serves: OnceLock::new(),

@@ -166,7 +166,7 @@ impl Gateway {
             notice["hint"] =
                 json!("Ask the user to run the command in a terminal; the server is then available at once.");
         }
-        self.outward.tell(&notice);
+        self.errands.outward.tell(&notice);
         for session in self.sessions.all() {
             if Gate::of(&self.publisher, &session).sees(server) {
                 session.notify(notice.clone());

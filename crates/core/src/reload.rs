@@ -122,7 +122,7 @@ impl Gateway {
     /// Applies a configuration. Returns what it changed.
     pub async fn reload(self: &Arc<Self>, config: Config) -> WorldChanges {
         let updates = self.publisher.updates();
-        self.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
+        self.errands.outward.aim(config.gateway.notify.as_ref(), &config.gateway.inherit_env);
         self.calls.rates.store(Arc::new(Rates::new(&config, &self.calls.rates.load())));
         let digest = config.digest.clone();
         self.observing.hide_from_audit(&config);

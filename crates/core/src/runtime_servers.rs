@@ -416,15 +416,6 @@ impl Gateway {
         Ok(ServerCandidate { name, server, persist })
     }
 
-    /// Refuses a tool that ends with the session, because later work cannot use it.
-    pub(super) fn not_of_session(&self, caller: &Caller, name: &str) -> Result<(), Fault> {
-        let gate = Gate::of(&self.publisher, &caller.session);
-        match gate.tool(name) {
-            Ok(tool) if tool.session.is_some() => Err(ends_with_session(&tool)),
-            _ => Ok(()),
-        }
-    }
-
     /// Returns a guard that ends the servers of a session when it is dropped.
     fn guard_of(self: Arc<Self>, session: u64) -> tokio_util::sync::DropGuard {
         let end = CancellationToken::new();
@@ -677,7 +668,7 @@ fn wants_sign_in(name: &str, error: &str) -> Fault {
     Fault::new(FaultCode::AuthRequired, message)
 }
 
-fn ends_with_session(tool: &Tool) -> Fault {
+pub(super) fn ends_with_session(tool: &Tool) -> Fault {
     let message = format!(
         "`{}` belongs to this session and ends with it, so it cannot run later by itself. The server must be in servers.toml: remove it and add it again with `persist`.",
         tool.full

@@ -25,13 +25,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Gateway,
     apps::AppArguments,
     builtin::run_graph,
     errands::{ErrandError, FAR_BACK_MS, SMALL, bounded, failure, not_kept, unattended},
     interrupt::Interrupt,
 };
-use crate::{apps, gate::Gate};
+use crate::{apps, errands::Errands, gate::Gate};
 use nonet_state::session::Caller;
 
 /// How many schedules and reminders one owner may have.
@@ -142,7 +141,7 @@ impl ScheduleEntry {
 /// The params of `gateway.run_graph` for a schedule, and a note if another name stood for it.
 type GraphToSchedule = (Map<String, Value>, Option<String>);
 
-impl Gateway {
+impl Errands {
     /// Schedules a call or an app.
     pub(super) async fn schedule(
         &self,
@@ -301,7 +300,7 @@ impl Gateway {
     async fn scheduled_graph(&self, own: &Caller, params: &Map<String, Value>) -> Result<(), Fault> {
         let graph = run_graph::graph_of(params.clone())?;
         let tools: BTreeSet<String> = graph.actions.iter().map(|action| action.name.clone()).collect();
-        self.check_graph(own, graph).await?;
+        self.apps.check_graph(own, graph).await?;
         for name in tools.iter().filter(|name| !name.is_empty()) {
             self.not_of_session(own, name)?;
             let (gate, tool) = self.errand_tool(own, name).await?;
@@ -380,7 +379,7 @@ impl Gateway {
             );
             return Err(Fault::new(FaultCode::RateLimited, message).then(schedule_list()));
         }
-        self.errands.asked_by(&owner, &id, &caller.session);
+        self.table.asked_by(&owner, &id, &caller.session);
         let mut answer = json!({ "job_id": id, "next_run": due_ms.map(|due| zone.show(due)) });
         appointment.describe(&mut answer);
         if let Some(name) = zone.name() {
@@ -423,7 +422,7 @@ impl Gateway {
                 format!("There is no schedule `{}`: the id is wrong, or it has ended.", clip(id, 100));
             return Err(Fault::new(FaultCode::NotFound, message).then(schedule_list()));
         };
-        self.errands.is_over(owner, &record.id);
+        self.table.is_over(owner, &record.id);
         let mut answer = json!({ "job_id": record.id, "state": "cancelled" });
         if let Some(appointment) = read(&record) {
             appointment.describe(&mut answer);
@@ -486,7 +485,7 @@ impl Gateway {
     /// first checked was missed, so its lateness always counts.
     fn lateness(&self, due_ms: u64, now_ms: u64) -> u64 {
         let late_ms = now_ms.saturating_sub(due_ms);
-        if late_ms >= LATE_MS || due_ms < self.errands.began_ms(now_ms) { late_ms } else { 0 }
+        if late_ms >= LATE_MS || due_ms < self.table.began_ms(now_ms) { late_ms } else { 0 }
     }
 
     /// Runs scheduled work as a task. A run that ended under an earlier gateway is only reported; a run that was cut off
@@ -532,13 +531,13 @@ impl Gateway {
     async fn as_task(self: &Arc<Self>, caller: &Caller, task_id: &str, appointment: &ScheduleEntry) {
         let cancel = CancellationToken::new();
         let own = Caller { cancel: cancel.clone(), ..caller.clone() };
-        let (gateway, what) = (self.clone(), appointment.what.clone());
+        let (errands, what) = (self.clone(), appointment.what.clone());
         let label = match &what {
             ScheduledWork::Tool { name, .. } => name.clone(),
             ScheduledWork::App { app_id, .. } => format!("app {app_id}"),
             ScheduledWork::Reminder { .. } => String::new(),
         };
-        let running = tokio::spawn(async move { gateway.scheduled_call(&own, what).await.into() });
+        let running = tokio::spawn(async move { errands.scheduled_call(&own, what).await.into() });
         let progress = Arc::new(|| None);
         let (owner, began) = (caller.owner(), Instant::now());
         let start = JobStart { label, owner, began, cancel, progress, place: None };
@@ -553,7 +552,7 @@ impl Gateway {
                 called.map(|called| called.result).map_err(Interrupt::from)
             }
             ScheduledWork::App { app_id, input } => {
-                self.run_app(caller, AppArguments::new(app_id, input)).await
+                self.apps.run_app(caller, AppArguments::new(app_id, input)).await
             }
             ScheduledWork::Reminder { .. } => Ok(Value::Null),
         };
@@ -696,7 +695,7 @@ impl Gateway {
                 let (owner, id) = (record.owner.clone(), record.id.clone());
                 let is_removed = self.keeping.records.remove(record).await?;
                 if is_removed {
-                    self.errands.is_over(&owner, &id);
+                    self.table.is_over(&owner, &id);
                 }
                 Ok(is_removed)
             }

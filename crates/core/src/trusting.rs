@@ -95,11 +95,11 @@ impl Gateway {
     /// Records that these changes were reported, or leaves the notice for the next session.
     pub(super) fn note_told(&self, was_told: bool, notice: Value, news: Vec<ChangeNews>) {
         // The sessions of a command's gateway show no notices, so the next serving gateway reports the changes.
-        if self.keeps_time.get().is_none() {
+        if self.errands.keeps_time.get().is_none() {
             return;
         }
         match was_told {
-            true => self.outward.tell(&notice),
+            true => self.errands.outward.tell(&notice),
             // Posting also notifies people.
             false => self.sessions.mail.post("", None, notice),
         }

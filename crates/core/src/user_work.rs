@@ -104,7 +104,7 @@ impl Gateway {
             "watches": watches.take(LISTED).collect::<Vec<_>>(),
             "schedules": schedules.take(LISTED).collect::<Vec<_>>(),
             "results": results,
-            "workflows": self.parked.in_list(LISTED).await?,
+            "workflows": self.apps.parked.in_list(LISTED).await?,
             "kept": kept,
         }))
     }
@@ -152,7 +152,7 @@ impl Gateway {
                 Ok(shown)
             }
             WorkKind::Watch => {
-                let (record, watch) = self.watch_of(owner, id).await?;
+                let (record, watch) = self.errands.watch_of(owner, id).await?;
                 Ok(watches::in_full(&record, &watch))
             }
             WorkKind::Schedule => {
@@ -169,7 +169,7 @@ impl Gateway {
                 Ok(json!({ "result": self.keeping.kept.fetch(&user(owner), query, SHOWN).await? }))
             }
             WorkKind::Workflow => {
-                let mut flow = self.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
+                let mut flow = self.apps.parked.in_full(owner, id).await?.ok_or_else(|| not_there(id))?;
                 if json_len(&flow["input"]) > SHOWN {
                     flow["input"] = json!(clip(&flow["input"].to_string(), CLIPPED));
                 }
@@ -201,8 +201,8 @@ impl Gateway {
             }
             (WorkKind::Watch, WorkAction::Pause) => drop(watches::pause(self, owner, id).await?),
             (WorkKind::Watch, WorkAction::Resume) => drop(watches::resume(self, owner, id).await?),
-            (WorkKind::Watch, WorkAction::Delete) => drop(self.stop_watch(owner, id).await?),
-            (WorkKind::Schedule, WorkAction::Delete) => drop(self.cancel_schedule(owner, id).await?),
+            (WorkKind::Watch, WorkAction::Delete) => drop(self.errands.stop_watch(owner, id).await?),
+            (WorkKind::Schedule, WorkAction::Delete) => drop(self.errands.cancel_schedule(owner, id).await?),
             (WorkKind::Fact, WorkAction::Delete) => {
                 let forgotten = self.keeping.memory.forget(owner, id).await.map_err(unread)?;
                 forgotten.map(drop).ok_or_else(|| not_there(id))?;

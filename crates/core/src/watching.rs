@@ -18,11 +18,8 @@ use nonet_text::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{
-    Gateway,
-    errands::{ErrandError, ErrandResult, SMALL, bounded, failure, not_kept, unattended},
-};
-use crate::gate::Gate;
+use super::errands::{ErrandError, ErrandResult, SMALL, bounded, failure, not_kept, unattended};
+use crate::{errands::Errands, gate::Gate};
 use nonet_state::{faults::wrong_filter, session::Caller};
 
 /// How many watches one owner may have.
@@ -104,7 +101,7 @@ struct CheckOutcome {
     note: Option<String>,
 }
 
-impl Gateway {
+impl Errands {
     /// Starts a watch with its first check. A tool that fails at the moment can be watched; if its failure cannot pass,
     /// returns the failed result and starts no watch.
     pub(super) async fn start_watch(
@@ -211,7 +208,7 @@ impl Gateway {
         if put.map_err(|error| not_kept(&error))?.is_none() {
             return Err(too_many());
         }
-        self.errands.asked_by(&owner, &id, &caller.session);
+        self.table.asked_by(&owner, &id, &caller.session);
         Ok((id, due_ms))
     }
 
@@ -303,7 +300,7 @@ impl Gateway {
         let (record, watch) = self.watch_of(owner, id).await?;
         let taken = self.keeping.records.take(RecordKind::Watch, owner, &record.id).await;
         let taken = taken.map_err(|error| not_kept(&error))?;
-        self.errands.is_over(owner, &record.id);
+        self.table.is_over(owner, &record.id);
         let watch = taken.as_ref().and_then(read).unwrap_or(watch);
         Ok((record, watch))
     }

@@ -275,7 +275,7 @@ fn run_parallel() -> Definition {
                     let actions = call.actions(&ACTION_KEYS, &ACTION, actions)?;
                     call.arguments.insert("actions".into(), actions);
                 }
-                Ok(call.gateway.run_parallel(call.caller, call.read_named()?).await?.into())
+                Ok(call.gateway.apps.run_parallel(call.caller, call.read_named()?).await?.into())
             }
             .boxed()
         },
@@ -345,7 +345,7 @@ fn call_app() -> Definition {
                 let answer = token.as_ref().and_then(|_| call.arguments.shift_remove("answer"));
                 call.take_beside("app_id", "input");
                 let arguments: AppArguments = call.read()?;
-                Ok(call.gateway.call_app(call.caller, arguments.going_on(token, answer)).await?.into())
+                Ok(call.gateway.apps.call_app(call.caller, arguments.going_on(token, answer)).await?.into())
             }
             .boxed()
         },
@@ -379,6 +379,6 @@ fn ask_user() -> Definition {
             ("default", &["defaultanswer"]),
             ("answer", &["decision", "response", "reply"]),
         ]),
-        run: |call| async move { call.gateway.ask_user(call.caller, call.read()?).await }.boxed(),
+        run: |call| async move { call.gateway.apps.ask_user(call.caller, call.read()?).await }.boxed(),
     }
 }

@@ -25,7 +25,7 @@ use serde_json::{Map, Value, json};
 use self::sampling::ClientModel;
 use super::AppRun;
 use crate::{
-    Gateway,
+    apps::Apps,
     call::{CallRequest, text_result},
     gate::Gate,
     graph::{CONCURRENCY, goes_alone},
@@ -95,7 +95,7 @@ impl AnswerSource {
 
 /// A run of a model app.
 struct Conversation<'a> {
-    gateway: &'a Arc<Gateway>,
+    apps: &'a Arc<Apps>,
     /// The app as a caller, in the client's name.
     caller: &'a Caller,
     id: &'a str,
@@ -113,7 +113,7 @@ struct Conversation<'a> {
     text: String,
 }
 
-impl Gateway {
+impl Apps {
     pub(super) async fn call_model(
         self: &Arc<Self>,
         caller: &Caller,
@@ -156,10 +156,10 @@ impl Gateway {
         };
         let run = Run { began: app.began.into(), background: app.handing.background, admission, ..run };
         let went_on = run.went_on.clone();
-        let (gateway, client) = (self.clone(), caller.clone());
+        let (apps, client) = (self.clone(), caller.clone());
         let work = async move {
             let mut conversation = Conversation {
-                gateway: &gateway,
+                apps: &apps,
                 caller: &own,
                 id: &app.id,
                 of: &of,
@@ -192,7 +192,7 @@ impl Gateway {
                 Err(fault) => conversation.failed(fault).to_result(),
             };
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            gateway.calls.hand_out(&client, answer, app.handing.select.as_deref(), &went_on).await
+            apps.calls.hand_out(&client, answer, app.handing.select.as_deref(), &went_on).await
         };
         Ok(run.wait(&self.keeping.jobs, waits, work.boxed()).await?.into_tree().await)
     }
@@ -280,17 +280,17 @@ impl Conversation<'_> {
         if self.of.allowed_tools.is_empty() {
             return;
         }
-        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
+        let gate = Gate::of(&self.apps.publisher, &self.caller.session);
         let unlisted: Vec<_> =
             gate.unlisted().into_iter().filter(|server| gate.may_concern(server)).collect();
         if !unlisted.is_empty() {
             let listed = async {
                 settled(unlisted.iter().filter_map(|server| gate.connection(server))).await;
-                self.gateway.publisher.published().await;
+                self.apps.publisher.published().await;
             };
             let _ = tokio::time::timeout(LIST_WAIT, listed).await;
         }
-        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
+        let gate = Gate::of(&self.apps.publisher, &self.caller.session);
         let few: Vec<&Arc<Tool>> = gate.tools().take(MOST_TOOLS + 2).collect();
         let counted = few.iter().filter(|tool| !reads_on(tool)).count();
         self.is_direct = counted <= MOST_TOOLS;
@@ -304,7 +304,7 @@ impl Conversation<'_> {
 
     /// Carries out the calls of one answer. Calls that change something run one at a time per server.
     async fn call_all(&mut self, calls: &[ChatCall], cut_by: Option<&str>) -> Vec<(String, bool)> {
-        let gate = Gate::of(&self.gateway.publisher, &self.caller.session);
+        let gate = Gate::of(&self.apps.publisher, &self.caller.session);
         let mut lanes: Vec<(Option<Arc<str>>, Vec<usize>)> = Vec::new();
         for (at, call) in calls.iter().enumerate().take(MAX_CALLS) {
             let tool = gate.tool(&self.called(call)).ok();
@@ -362,12 +362,12 @@ impl Conversation<'_> {
         let made = match self.is_direct {
             true => {
                 let request = CallRequest { name: call.name.clone(), params, ..CallRequest::default() };
-                match self.gateway.calls.execute(self.caller, request).await {
+                match self.apps.calls.execute(self.caller, request).await {
                     Ok(result) => Ok(result.into_tree().await),
                     Err(interrupt) => Err(interrupt),
                 }
             }
-            false => nine::call(self.gateway, self.caller, &call.name, params).await,
+            false => nine::call(self.apps, self.caller, &call.name, params).await,
         };
         let result = match made {
             Ok(result) => result,

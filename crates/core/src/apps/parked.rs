@@ -43,8 +43,9 @@ use serde_json::{Value, json};
 
 pub(crate) use self::checkpoints::Checkpoints;
 use crate::{
-    AskArguments, Gateway, ParallelArguments,
+    AskArguments, ParallelArguments,
     approving::StepQuestion,
+    apps::Apps,
     call::text_result,
     graph::{ActionResult, ItemCounts, Journal as _, MemoryJournal, OpenQuestion},
     interrupt::Interrupt,
@@ -376,7 +377,7 @@ impl ParkedFlow {
     }
 }
 
-impl Gateway {
+impl Apps {
     /// Implements the `ask_user` meta-tool. The answer that approves a call is the call's result.
     pub async fn ask_user(
         self: &Arc<Self>,

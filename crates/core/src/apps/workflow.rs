@@ -24,7 +24,8 @@ use super::{
     parked::{Checkpoints, ParkableRun},
 };
 use crate::{
-    AskArguments, Gateway,
+    AskArguments,
+    apps::Apps,
     call::{text_result, unknown},
     graph::{
         ActionResult, CONCURRENCY, Limit, MemoryJournal, PlanRun, RunLog, RunOutcome, RunProgress,
@@ -125,7 +126,7 @@ pub(super) fn plan(steps: &[Step]) -> Result<Plan, PlanFlaw> {
     Plan::new(steps.iter().map(planned).collect(), &[INPUT])
 }
 
-impl Gateway {
+impl Apps {
     pub(super) async fn call_workflow(
         self: &Arc<Self>,
         caller: &Caller,
@@ -171,7 +172,7 @@ impl Gateway {
         if own.run.is_none() {
             own.run = Some(RunGrants::new(!caller.unasked, &flow.grants));
         }
-        let gateway = self.clone();
+        let apps = self.clone();
         let so_far = RunProgress::new(&flow.plan);
         let seen = so_far.clone();
         let progress: JobProgress = Arc::new(move || Some(seen.counts()));
@@ -189,7 +190,7 @@ impl Gateway {
             let limit = Limit::new(flow.left);
             let mut noted = None;
             if flow.log.is_none() {
-                (flow.log, noted) = gateway.journal(&own, &flow.plan, flow.checkpoints.as_ref());
+                (flow.log, noted) = apps.journal(&own, &flow.plan, flow.checkpoints.as_ref());
             }
             let given = TemplateValues::from([(
                 INPUT.to_string(),
@@ -207,7 +208,7 @@ impl Gateway {
                 log: flow.log.clone(),
                 needed: (0..flow.plan.calls().len()).filter(|at| flow.is_needed(*at)).collect(),
             };
-            let mut running = Box::pin(gateway.run_plan(&own, run));
+            let mut running = Box::pin(apps.run_plan(&own, run));
             let (ran, ran_out) = tokio::select! {
                 ran = &mut running => (ran, false),
                 () = limit.over() => {
@@ -218,13 +219,13 @@ impl Gateway {
             drop(running);
             let RunOutcome { results, open, failed } = ran;
             let was_cut_off =
-                cancel.is_cancelled() || (failed.is_some() && gateway.servers.stopping().is_cancelled());
+                cancel.is_cancelled() || (failed.is_some() && apps.servers.stopping().is_cancelled());
             let answer = match (open, &flow.checkpoints) {
                 (Some(at), _) => match &flow.waiting {
                     Some(waiting) => waiting.leave(results, at),
                     None => {
                         let parking = flow.to_park(noted.as_deref(), limit.left());
-                        gateway.park(&own, parking, results, at).await
+                        apps.park(&own, parking, results, at).await
                     }
                 },
                 (None, Some(checkpoints)) if was_cut_off => checkpoints.set_aside(&flow.id).await.to_result(),
@@ -238,7 +239,7 @@ impl Gateway {
                 }
             };
             span.ended(if is_error(&answer) { "tool_error" } else { "ok" });
-            gateway.calls.hand_out(&own, answer, flow.handing.select.as_deref(), &went_on).await
+            apps.calls.hand_out(&own, answer, flow.handing.select.as_deref(), &went_on).await
         };
         Ok(run.wait(&self.keeping.jobs, caller, work.boxed()).await?.into_tree().await)
     }

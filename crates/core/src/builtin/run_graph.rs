@@ -114,7 +114,7 @@ async fn keep(
     bounded("actions", &json!(params))?;
     let graph = graph_of(params.clone())?;
     let count = graph.actions.len();
-    gateway.check_graph(caller, graph).await?;
+    gateway.apps.check_graph(caller, graph).await?;
     let mut answer = json!({ "graph": name, "actions": count });
     if caller.session.keep_graph(name, params)? {
         answer["overwritten"] = json!(true);
@@ -131,7 +131,7 @@ async fn run_once(gateway: &Arc<Gateway>, caller: &Caller, graph: ParallelArgume
     // The call of this tool has the place in the quotas, and becomes a task if it takes long.
     let mut caller = Caller { is_admitted: true, as_task: TaskMode::Never, ..caller.clone() };
     caller.limits.soft_deadline = LONGEST_TIME;
-    match gateway.run_parallel(&caller, graph).await {
+    match gateway.apps.run_parallel(&caller, graph).await {
         // Nobody reads the whole report of a graph that runs by itself.
         Ok(mut report) if caller.session.unattended => {
             if value_of(&report)["failed"].as_u64() > Some(0) {

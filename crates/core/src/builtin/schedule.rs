@@ -40,7 +40,7 @@ pub(super) const SCHEDULE: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let written = params.clone();
-            let scheduled = gateway.schedule(caller, read(params)?).await;
+            let scheduled = gateway.errands.schedule(caller, read(params)?).await;
             Ok(text(&scheduled.map_err(|fault| for_later(fault, "schedule", &written))?))
         }
         .boxed()
@@ -56,7 +56,7 @@ pub(super) const LIST: OwnTool = OwnTool {
     access: Access::ReadOnly,
     aliases: Aliases::NONE,
     run: |gateway, caller, _| {
-        async move { Ok(text(&gateway.schedules(caller.owner().key()).await?)) }.boxed()
+        async move { Ok(text(&gateway.errands.schedules(caller.owner().key()).await?)) }.boxed()
     },
 };
 
@@ -71,7 +71,7 @@ pub(super) const CANCEL: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let arguments: CancelArguments = read(params)?;
-            Ok(text(&gateway.cancel_schedule(caller.owner().key(), arguments.job_id.trim()).await?))
+            Ok(text(&gateway.errands.cancel_schedule(caller.owner().key(), arguments.job_id.trim()).await?))
         }
         .boxed()
     },
@@ -93,7 +93,7 @@ pub(super) const REMIND: OwnTool = OwnTool {
     access: Access::Reversible,
     aliases: Aliases(&[WHEN, TIMEZONE, ("message", &["text", "content", "note", "what", "reminder"])]),
     run: |gateway, caller, params| {
-        async move { Ok(text(&gateway.remind(caller, read(params)?).await?)) }.boxed()
+        async move { Ok(text(&gateway.errands.remind(caller, read(params)?).await?)) }.boxed()
     },
 };
 

@@ -57,7 +57,7 @@ pub(super) const START: OwnTool = OwnTool {
     run: |gateway, caller, params| {
         async move {
             let written = params.clone();
-            let started = gateway.start_watch(caller, read(params)?).await;
+            let started = gateway.errands.start_watch(caller, read(params)?).await;
             answer(started.map_err(|fault| for_later(fault, "watch_start", &written))?)
         }
         .boxed()
@@ -74,7 +74,7 @@ pub(super) const STOP: OwnTool = OwnTool {
     aliases: ID,
     run: |gateway, caller, params| {
         async move {
-            let (record, watch) = gateway.stop_watch(caller.owner().key(), &given(params)?).await?;
+            let (record, watch) = gateway.errands.stop_watch(caller.owner().key(), &given(params)?).await?;
             answer(json!({ "watcher_id": record.id, "state": "stopped", "tool": watch.tool, "counts": watch.counts }))
         }
         .boxed()
@@ -123,7 +123,7 @@ pub(super) const STATUS: OwnTool = OwnTool {
     aliases: ID,
     run: |gateway, caller, params| {
         async move {
-            let (record, watch) = gateway.watch_of(caller.owner().key(), &given(params)?).await?;
+            let (record, watch) = gateway.errands.watch_of(caller.owner().key(), &given(params)?).await?;
             answer(in_full(&record, &watch))
         }
         .boxed()
@@ -140,7 +140,7 @@ pub(super) const LIST: OwnTool = OwnTool {
     aliases: Aliases::NONE,
     run: |gateway, caller, _| {
         async move {
-            let all = gateway.watches(caller.owner().key()).await?;
+            let all = gateway.errands.watches(caller.owner().key()).await?;
             let shown: Vec<Value> = all.iter().map(|(record, watch)| summary(record, watch)).collect();
             answer(json!({ "watches": shown, "total": shown.len() }))
         }
@@ -205,7 +205,7 @@ pub(crate) async fn pause(gateway: &Gateway, owner: &str, id: &str) -> Result<(R
         watch.pause();
         due.filter(|_| watch.state == WatchState::Active)
     };
-    gateway.change_watch(owner, id, pause).await
+    gateway.errands.change_watch(owner, id, pause).await
 }
 
 /// Continues the checks.
@@ -219,13 +219,13 @@ pub(crate) async fn resume(gateway: &Gateway, owner: &str, id: &str) -> Result<(
         let last = watch.history.back().map_or(now_ms, |check| check.at_ms);
         Some((last + watch.interval_s * 1_000).clamp(now_ms, now_ms + watch.interval_s * 1_000))
     };
-    gateway.change_watch(owner, id, resume).await
+    gateway.errands.change_watch(owner, id, resume).await
 }
 
 async fn resumed(gateway: &Gateway, caller: &Caller, id: &str) -> Result<Value, Fault> {
     let (record, watch) = resume(gateway, caller.owner().key(), id).await?;
     let mut shown = summary(&record, &watch);
-    gateway.note_end(&mut shown);
+    gateway.errands.note_end(&mut shown);
     shown["next_step"] = json!(watch_call("status", &record.id));
     answer(shown)
 }
@@ -235,7 +235,7 @@ async fn history(
     caller: &Caller,
     arguments: HistoryArguments,
 ) -> Result<Value, Fault> {
-    let (record, watch) = gateway.watch_of(caller.owner().key(), arguments.watcher_id.trim()).await?;
+    let (record, watch) = gateway.errands.watch_of(caller.owner().key(), arguments.watcher_id.trim()).await?;
     let zone = Zone::machine();
     let last = watch.history.iter().rev().take(arguments.last_n.unwrap_or(10));
     let checks: Vec<Value> = last

@@ -32,8 +32,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ItemCounts, RunLog, RunState, TemplateValues, goes_alone};
 use crate::{
-    AppArguments, AskArguments, Gateway,
-    apps::InnerApproval,
+    AppArguments, AskArguments,
+    apps::{Apps, InnerApproval},
     call::{
         CallInFlight, CallParams, CallPlan, EndedCall, PreparedCall, Unready, in_text, still_the_same,
         text_result,
@@ -170,7 +170,7 @@ impl ActionResult {
     }
 }
 
-impl Gateway {
+impl Apps {
     /// Carries out one call of a plan.
     pub(super) async fn run_action(
         self: &Arc<Self>,

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ActionResult, MAX_ACTIONS, RunLog, RunState, ScheduledCalls, TemplateValues, drive, lane, report::is_zero,
 };
-use crate::{Gateway, gate::Gate};
+use crate::{apps::Apps, gate::Gate};
 use nonet_state::faults::{error_of, why};
 
 /// The maximum size of the values of all items together, in bytes.
@@ -53,7 +53,7 @@ impl ItemCounts {
 
 /// The items of one call.
 struct Items<'a> {
-    gateway: &'a Arc<Gateway>,
+    apps: &'a Arc<Apps>,
     common: &'a RunState<'a>,
     at: usize,
     call: &'a PlannedCall,
@@ -77,7 +77,7 @@ struct Items<'a> {
     log: Option<RunLog>,
 }
 
-impl Gateway {
+impl Apps {
     /// Makes a call for each item of its list.
     pub(super) async fn each(
         self: &Arc<Self>,
@@ -137,7 +137,7 @@ impl Gateway {
         };
         let stop = common.cancel.child_token();
         let mut items = Items {
-            gateway: self,
+            apps: self,
             common,
             at,
             call,
@@ -183,7 +183,7 @@ impl Gateway {
 
 impl<'a> ScheduledCalls<'a> for Items<'a> {
     fn start(&self, at: usize) -> BoxFuture<'a, ActionResult> {
-        let (gateway, common, call, stop) = (self.gateway, self.common, self.call, self.stop.clone());
+        let (apps, common, call, stop) = (self.apps, self.common, self.call, self.stop.clone());
         let mut values = self.values.clone();
         values.insert(ITEM.into(), Arc::new(TemplateSource::from(self.items[at].clone())));
         values.insert(INDEX.into(), Arc::new(TemplateSource::from(json!(at))));
@@ -191,8 +191,8 @@ impl<'a> ScheduledCalls<'a> for Items<'a> {
         // `select` applies to the values of the items.
         let is_needed = call.select.is_some() || common.needed.contains(&self.at);
         Box::pin(async move {
-            let one = gateway.once(common, call, &values, stop, log.clone()).await;
-            gateway.log_end(log.as_ref(), &one, is_needed).await;
+            let one = apps.once(common, call, &values, stop, log.clone()).await;
+            apps.log_end(log.as_ref(), &one, is_needed).await;
             one
         })
     }

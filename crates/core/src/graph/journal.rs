@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::ActionResult;
-use crate::Gateway;
+use crate::apps::Apps;
 use nonet_state::faults::error_of;
 
 /// Stores finished calls, each under its place in the run.
@@ -99,7 +99,7 @@ impl Journal for MemoryJournal {
     }
 }
 
-impl Gateway {
+impl Apps {
     /// Stores a finished call before its result is used. A call that was cut off is not stored, so it is repeated.
     pub(super) async fn log_end(&self, log: Option<&RunLog>, one: &ActionResult, is_needed: bool) {
         let Some(log) = log else { return };

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{ActionResult, ItemCounts};
-use crate::{Gateway, call::text_result};
+use crate::{apps::Apps, call::text_result};
 use nonet_state::{faults::error_of, session::Caller};
 
 /// Results up to this size, in bytes, are shown while other calls still run, and the limit for all of them together.
@@ -109,7 +109,7 @@ struct TruncatedResult {
     bytes: usize,
 }
 
-impl Gateway {
+impl Apps {
     /// Builds the answer of `run_parallel`: one JSON object, then pictures and sound. All results share one budget:
     /// small results are shown whole, and the large ones share the rest. A result that other calls use is kept and named. An `error` is a fault of Nonet's; what a server says of a failure is a result.
     pub(super) async fn report(

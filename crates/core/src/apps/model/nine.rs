@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
-    Gateway,
+    apps::Apps,
     call::{CallRequest, text_result},
     gate::Gate,
     interrupt::Interrupt,
@@ -110,35 +110,35 @@ pub(super) fn definitions() -> Vec<ChatTool> {
 
 /// Calls a meta-tool. Any other name is taken as the name of a tool to run.
 pub(super) async fn call(
-    gateway: &Arc<Gateway>,
+    apps: &Arc<Apps>,
     caller: &Caller,
     name: &str,
     given: Value,
 ) -> Result<Value, Interrupt> {
     let Some(meant) = meta_tool(name) else {
         let request = CallRequest { name: name.into(), params: given, ..CallRequest::default() };
-        return Ok(gateway.calls.execute(caller, request).await?.into_tree().await);
+        return Ok(apps.calls.execute(caller, request).await?.into_tree().await);
     };
     let Some((_, _, properties, required)) = table().into_iter().find(|(name, ..)| *name == meant) else {
         let message = format!("`{meant}` is not for apps. Use the tools that you were given.");
         return Err(Fault::new(FaultCode::Forbidden, message).into());
     };
     let schema = Schema::of_tool(meant, schema(properties, required));
-    let gate = Gate::of(&gateway.publisher, &caller.session);
+    let gate = Gate::of(&apps.publisher, &caller.session);
     let answer = match meant {
-        "search_tools" => gateway.find.search(caller, read(&schema, meant, given)?).await?,
+        "search_tools" => apps.find.search(caller, read(&schema, meant, given)?).await?,
         "get_tool" => {
             let NamedTool { name } = read(&schema, meant, given)?;
-            gateway.find.describe(caller, &[name], false).await?
+            apps.find.describe(caller, &[name], false).await?
         }
         "execute_tool" => {
             let ToolCall { name, params, timeout_ms, select } = read(&schema, meant, given)?;
             let timeout = timeout_ms.map(|ms| Duration::from_millis(ms.max(1)));
             let request = CallRequest { name, params, timeout, select, ..CallRequest::default() };
-            return Ok(gateway.calls.execute(caller, request).await?.into_tree().await);
+            return Ok(apps.calls.execute(caller, request).await?.into_tree().await);
         }
         "browse_category" => gate.browse(&read(&schema, meant, given)?)?,
-        "run_parallel" => return gateway.run_parallel(caller, read(&schema, meant, given)?).await,
+        "run_parallel" => return apps.run_parallel(caller, read(&schema, meant, given)?).await,
         _ => gate.categories(),
     };
     Ok(text_result(answer.to_string()))

@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use super::{ANY_CLIENT, ParkedFlow, Token, answerer};
 use crate::{
-    Gateway, ParallelArguments,
+    ParallelArguments,
     apps::{
-        AnswerMode,
+        AnswerMode, Apps,
         workflow::{Flow, definition, plan},
     },
     graph::{ActionResult, ParallelRun, place, plan_of, refused_plan},
@@ -24,7 +24,7 @@ use crate::{
 };
 use nonet_state::{grants::RunGrants, session::Caller};
 
-impl Gateway {
+impl Apps {
     /// Returns what the user has said to a parked run's question outside of this call, and where: in an earlier call, in a
     /// form, or elsewhere.
     async fn known_answer(
