@@ -35,10 +35,13 @@ pub(super) fn check(written: &ConfigSource) -> Vec<ConfigFault> {
         .collect()
 }
 
+/// A schema and its validator.
+type Checked = Arc<(Value, Validator)>;
+
 /// Returns the schema for the tables that a file has, and its validator.
-fn checked(file: &Value) -> Arc<(Value, Validator)> {
+fn checked(file: &Value) -> Checked {
     /// By the tables, as the positions in [`SECTIONS`].
-    static SCHEMAS: Mutex<BTreeMap<Vec<usize>, Arc<(Value, Validator)>>> = Mutex::new(BTreeMap::new());
+    static SCHEMAS: Mutex<BTreeMap<Vec<usize>, Checked>> = Mutex::new(BTreeMap::new());
     let has = |name: &str| file.get(name).is_some();
     let tables = SECTIONS.iter().enumerate().filter(|(_, (name, _))| has(name)).map(|(at, _)| at).collect();
     let mut schemas = SCHEMAS.lock();

@@ -103,8 +103,11 @@ const UNSETTABLE: [&str; 7] = [
     "upgrade",
 ];
 
+/// Makes the schema of one table.
+type MakeSchema = fn(&mut SchemaGenerator) -> Schema;
+
 /// The tables of a config file, and the schema of each.
-pub(super) const SECTIONS: [(&str, fn(&mut SchemaGenerator) -> Schema); 12] = [
+pub(super) const SECTIONS: [(&str, MakeSchema); 12] = [
     ("gateway", SchemaGenerator::subschema_for::<GatewaySettings>),
     ("quotas", SchemaGenerator::subschema_for::<Quotas>),
     ("limits", SchemaGenerator::subschema_for::<LimitSettings>),

@@ -355,8 +355,8 @@ impl Errands {
             };
             Ok((place, (**server == *GATEWAY).then_some(OWN_LIMIT), caller.cancel.clone()))
         };
-        let ended = self.calls.run(caller, &begun, &mut plan, turn).await.map_err(Unready::fault)?;
-        let EndedCall { made, repaired, .. } = ended;
+        let ended = Box::pin(self.calls.run(caller, &begun, &mut plan, turn)).await;
+        let EndedCall { made, repaired, .. } = ended.map_err(Unready::fault)?;
         Ok((ErrandResult { result: made.result.into_tree().await, repaired }, made.outcome))
     }
 

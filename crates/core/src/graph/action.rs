@@ -376,7 +376,7 @@ impl Apps {
             let left = |limit: Duration| limit.saturating_sub(began.elapsed()).max(Duration::from_millis(1));
             Ok((place, limit.map(left), cancel))
         };
-        match self.calls.run(caller, &begun, &mut plan, turn).await {
+        match Box::pin(self.calls.run(caller, &begun, &mut plan, turn)).await {
             Ok(EndedCall { tool, made, repaired, is_filtered, .. }) => {
                 let one = ActionResult::of(tool.full.to_string(), made.result.into_tree().await);
                 ActionResult { repaired, calls: 1, is_filtered, ..one }
