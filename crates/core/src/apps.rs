@@ -361,7 +361,7 @@ impl Apps {
         let mut plan = CallPlan { begun: None, name: &full, found, params, select: None, asks: &asks };
         let prepared = match (self.calls.ready(caller, &mut plan).await, app.waiting.clone()) {
             (Err(Unready::Open(asked)), Some(waiting)) => return Ok(waiting.put(*asked)),
-            (prepared, _) => prepared.map_err(Unready::fault)?,
+            (prepared, _) => prepared.map_err(Fault::from)?,
         };
         let begun = CallInFlight { at: app.began, ..self.observing.begin(caller, &full, &input) };
         let label = format!("app {full}").into();

@@ -92,10 +92,10 @@ impl Calls {
             // Boxed, as other rare ways are: the future of every call is as large as its largest part.
             return Box::pin(self.execute_app(caller, tool, request)).await.map(CallResult::from);
         }
-        let CallRequest { name, params, timeout, background, select, verbatim } = request;
+        let CallRequest { timeout, background, verbatim, .. } = request;
         let found = found.map_err(|fault| {
-            let fault = with_the_call_meant(fault, &name, &params);
-            with_the_near_call(&Gate::of(&self.publisher, &caller.session), fault, &params)
+            let fault = with_the_call_meant(fault, &request.name, &request.params);
+            with_the_near_call(&Gate::of(&self.publisher, &caller.session), fault, &request.params)
         });
         let mut admission = None;
         // Checked before an approval or a rate is used up. There is always room for Nonet's own tools, which look
@@ -113,9 +113,15 @@ impl Calls {
             ready(Err(self.asking.questions.hold(caller, asked, held).into())).boxed()
         };
         let prepared = {
-            let (params, in_flight, found) = (CallParams::Written(params), Some(&begun), Some(found));
-            let mut plan = CallPlan { begun: in_flight, name: &name, found, params, select, asks: &asks };
-            self.ready(caller, &mut plan).await.map_err(Unready::fault)?
+            let mut plan = CallPlan {
+                begun: Some(&begun),
+                name: &request.name,
+                found: Some(found.map_err(Unready::from)),
+                params: CallParams::Written(request.params),
+                select: request.select,
+                asks: &asks,
+            };
+            self.ready(caller, &mut plan).await.map_err(Fault::from)?
         };
         let label = prepared.tool.full.clone();
         let wait = ClientWait { timeout, background, admission, label, is_verbatim: verbatim };

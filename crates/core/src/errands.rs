@@ -341,7 +341,8 @@ impl Errands {
         let params = Value::Object(params.clone());
         let begun = self.observing.begin(caller, name, &params);
         let found = self.errand_tool(caller, name).await;
-        let found = Some(found.and_then(|(gate, tool)| unattended(&gate, &tool).map(|()| (gate, tool))));
+        let found = found.and_then(|(gate, tool)| unattended(&gate, &tool).map(|()| (gate, tool)));
+        let found = Some(found.map_err(Unready::from));
         let asks = |asked: ApprovalRequest, _| ready(Err(nobody_to_ask(&asked).into())).boxed();
         let (in_flight, params) = (Some(&begun), CallParams::Literal(&params));
         let mut plan = CallPlan { begun: in_flight, name, found, params, select: None, asks: &asks };
@@ -356,7 +357,7 @@ impl Errands {
             Ok((place, (**server == *GATEWAY).then_some(OWN_LIMIT), caller.cancel.clone()))
         };
         let ended = Box::pin(self.calls.run(caller, &begun, &mut plan, turn)).await;
-        let EndedCall { made, repaired, .. } = ended.map_err(Unready::fault)?;
+        let EndedCall { made, repaired, .. } = ended.map_err(Fault::from)?;
         Ok((ErrandResult { result: made.result.into_tree().await, repaired }, made.outcome))
     }
 

@@ -2,6 +2,7 @@
 //! differ.
 
 use std::{
+    borrow::Cow,
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
@@ -17,7 +18,7 @@ use nonet_state::{grants::RunApproval, session::Caller};
 use nonet_text::{
     fault::{Fault, FaultCode},
     results::{CallResult, json_start},
-    template,
+    template::{self, FilledTemplate},
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -41,7 +42,7 @@ pub(crate) struct CallPlan<'a> {
     /// The tool, under any of its names.
     pub name: &'a str,
     /// The tool, if the caller has looked for it.
-    pub found: Option<Result<(Gate, Arc<Tool>), Fault>>,
+    pub found: Option<Result<(Gate, Arc<Tool>), Unready>>,
     pub params: CallParams<'a>,
     /// A jq filter for the result.
     pub select: Option<String>,
@@ -72,10 +73,19 @@ pub(crate) enum Unready {
 
 impl Unready {
     /// Returns what the caller reads.
-    pub(crate) fn fault(self) -> Fault {
+    pub(crate) fn fault(&self) -> Cow<'_, Fault> {
         match self {
-            Self::Fault(fault) => *fault,
-            Self::Open(asked) => waits_for_user(&asked),
+            Self::Fault(fault) => Cow::Borrowed(fault),
+            Self::Open(asked) => Cow::Owned(waits_for_user(asked)),
+        }
+    }
+}
+
+impl From<Unready> for Fault {
+    fn from(unready: Unready) -> Self {
+        match unready {
+            Unready::Fault(fault) => *fault,
+            Unready::Open(asked) => waits_for_user(&asked),
         }
     }
 }
@@ -169,14 +179,14 @@ impl Calls {
 
     /// Makes a ready call whose client waits until the soft deadline: then the call continues as a job. `answer` turns
     /// the ended call into the client's answer.
-    pub(crate) async fn run_for_client<F: Future<Output = CallResult> + Send>(
-        self: &Arc<Self>,
-        caller: &Caller,
+    pub(crate) fn run_for_client<'a, F: Future<Output = CallResult> + Send>(
+        self: &'a Arc<Self>,
+        caller: &'a Caller,
         begun: CallInFlight,
         prepared: PreparedCall,
         wait: ClientWait,
         answer: impl FnOnce(Arc<Self>, Caller, EndedCall, Arc<AtomicBool>) -> F + Send + 'static,
-    ) -> Result<CallResult, Interrupt> {
+    ) -> impl Future<Output = Result<CallResult, Interrupt>> + Send + 'a {
         let ClientWait { timeout, background, admission, label, is_verbatim } = wait;
         let is_admitted = caller.is_admitted || admission.is_some();
         let (run, progress) = Run::of_caller(label, caller);
@@ -189,7 +199,8 @@ impl Calls {
             let ended = calls.send(&own, prepared, &begun, sending).await;
             answer(calls, own, ended, went_on).await
         };
-        run.wait(&self.keeping.jobs, caller, work.boxed()).await
+        // The future of an async function would hold all arguments beside this one.
+        run.wait(&self.keeping.jobs, caller, work.boxed())
     }
 
     /// Makes a call ready: resolves its name, fills and reads its params, and asks. Records a refusal.
@@ -198,48 +209,26 @@ impl Calls {
         caller: &Caller,
         plan: &mut CallPlan<'_>,
     ) -> Result<PreparedCall, Unready> {
-        let (begun, name) = (plan.begun, plan.name);
-        let ready = self.approved(caller, plan).await;
-        match (&ready, begun) {
-            (Err(Unready::Fault(fault)), Some(begun)) => {
-                self.observing.refused(caller, name, begun, fault).await
-            }
-            (Err(Unready::Open(asked)), Some(begun)) => {
-                self.observing.refused(caller, name, begun, &waits_for_user(asked)).await;
-            }
-            _ => {}
+        let unready = match self.approved(caller, plan).await {
+            Ok(prepared) => return Ok(prepared),
+            Err(unready) => unready,
+        };
+        if let Some(begun) = plan.begun {
+            self.observing.refused(caller, plan.name, begun, &unready.fault()).await;
         }
-        ready
+        Err(unready)
     }
 
     async fn approved(&self, caller: &Caller, plan: &mut CallPlan<'_>) -> Result<PreparedCall, Unready> {
-        let mut found = plan.found.take().transpose()?;
         loop {
-            // A template has no meaning outside its plan; a kept result stays a reference.
-            let mut is_portable = true;
-            let (written, filled) = match &mut plan.params {
-                CallParams::Written(written) => {
-                    let filled = self.keeping.kept.fill(&caller.owner(), written).await?;
-                    (written.take(), filled)
-                }
-                CallParams::Literal(written) => (written.clone(), None),
-                CallParams::Planned(json, values) => {
-                    let filled = self.filled(caller, json, values).await?;
-                    is_portable = template::names(json).is_empty();
-                    (if is_portable { json.clone() } else { filled.value.clone() }, Some(filled))
-                }
-            };
-            let near =
-                |fault| with_the_near_call(&Gate::of(&self.publisher, &caller.session), fault, &written);
-            let found = match found.take() {
-                Some(found) => found,
-                None => self.find_tool(caller, plan.name).await.map_err(near)?,
-            };
+            let (found, written, filled) = self.resolved(caller, plan).await?;
             match self.prepare_tool(caller, found, written, filled).await {
                 Ok(mut prepared) => {
                     prepared.has_page = fetch_result::narrow(&mut prepared, &mut plan.select);
                     prepared.select = plan.select.take();
-                    if let Some(begun) = plan.begun.filter(|_| !is_portable) {
+                    if let (CallParams::Planned(json, _), Some(begun)) = (&plan.params, plan.begun)
+                        && !template::names(json).is_empty()
+                    {
                         self.observing.audit_params(begun, &prepared.params);
                     }
                     return Ok(prepared);
@@ -248,6 +237,35 @@ impl Calls {
                 Err(PrepareError::Asks(asked)) => (plan.asks)(*asked, plan.select.clone()).await?,
             }
         }
+    }
+
+    /// Returns the tool of a call, and its params as the user reads them and as they are filled.
+    async fn resolved(
+        &self,
+        caller: &Caller,
+        plan: &mut CallPlan<'_>,
+    ) -> Result<((Gate, Arc<Tool>), Value, Option<FilledTemplate>), Unready> {
+        let found = plan.found.take().transpose()?;
+        let (written, filled) = match &mut plan.params {
+            CallParams::Written(written) => {
+                let filled = self.keeping.kept.fill(&caller.owner(), written).await?;
+                (written.take(), filled)
+            }
+            CallParams::Literal(written) => (written.clone(), None),
+            CallParams::Planned(json, values) => {
+                let filled = self.filled(caller, json, values).await?;
+                // A template has no meaning outside its plan; a kept result stays a reference.
+                let is_portable = template::names(json).is_empty();
+                (if is_portable { json.clone() } else { filled.value.clone() }, Some(filled))
+            }
+        };
+        let found = match found {
+            Some(found) => found,
+            None => self.find_tool(caller, plan.name).await.map_err(|fault| {
+                with_the_near_call(&Gate::of(&self.publisher, &caller.session), fault, &written)
+            })?,
+        };
+        Ok((found, written, filled))
     }
 
     /// Sends a call that is ready, and records its end.
