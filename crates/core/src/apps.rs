@@ -28,7 +28,7 @@ use serde_json::{Map, Value, json};
 use super::{
     Asking, Calls, Find, Keeping, Observing,
     call::{
-        CallInFlight, CallParams, CallPlan, ClientWait, EndedCall, Unready, in_text, text_result,
+        AnswerWait, CallInFlight, CallParams, CallPlan, RecordedCall, Unready, in_text, text_result,
         waits_for_user,
     },
     graph::{ActionResult, OpenQuestion, RunLog},
@@ -366,10 +366,10 @@ impl Apps {
         let begun = CallInFlight { at: app.began, ..self.observing.begin(caller, &full, &input) };
         let label = format!("app {full}").into();
         let timeout = Some(app.timeout);
-        let wait = ClientWait { timeout, background, admission, label, is_verbatim: true };
+        let wait = AnswerWait { timeout, background, admission, label, is_verbatim: true };
         let (id, handing) = (app.id, app.handing);
         let answer =
-            async move |calls: Arc<Calls>, own: Caller, mut ended: EndedCall, went_on: Arc<AtomicBool>| {
+            async move |calls: Arc<Calls>, own: Caller, mut ended: RecordedCall, went_on: Arc<AtomicBool>| {
                 if ended.made.result.is_error() {
                     return ended.made.result;
                 }

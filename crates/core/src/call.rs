@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 pub(crate) use self::{
     prepare::{PrepareError, PreparedCall, in_text, needs_user, still_the_same, unknown},
-    road::{CallInFlight, CallParams, CallPlan, ClientWait, EndedCall, Unready, waits_for_user},
+    road::{AnswerWait, CallInFlight, CallParams, CallPlan, RecordedCall, Unready, waits_for_user},
     send::CallOutcome,
 };
 use super::{
@@ -124,12 +124,12 @@ impl Calls {
             self.ready(caller, &mut plan).await.map_err(Fault::from)?
         };
         let label = prepared.tool.full.clone();
-        let wait = ClientWait { timeout, background, admission, label, is_verbatim: verbatim };
+        let wait = AnswerWait { timeout, background, admission, label, is_verbatim: verbatim };
         // Only a verbatim answer may be the server's own error.
         let refused = verbatim.then(|| Arc::new(OnceLock::new()));
         let refusal = refused.clone();
         let answer =
-            async move |calls: Arc<Self>, own: Caller, mut ended: EndedCall, went_on: Arc<AtomicBool>| {
+            async move |calls: Arc<Self>, own: Caller, mut ended: RecordedCall, went_on: Arc<AtomicBool>| {
                 if let (Some(error), Some(refusal)) = (ended.made.refusal.take(), refusal) {
                     let _ = refusal.set(error);
                 }
@@ -146,11 +146,11 @@ impl Calls {
     async fn answer(
         &self,
         own: &Caller,
-        ended: EndedCall,
+        ended: RecordedCall,
         verbatim: bool,
         went_on: &AtomicBool,
     ) -> CallResult {
-        let EndedCall { tool, made, bytes_out, repaired, select, beside, .. } = ended;
+        let RecordedCall { tool, made, bytes_out, repaired, select, beside, .. } = ended;
         let mut notes: Vec<Value> = repair_note(&tool, &repaired).into_iter().chain(beside).collect();
         let (result, size, note) = self.filtered(own, made.result, bytes_out, select.as_deref()).await;
         notes.extend(note.map(|note| json!({ "kind": "select_note", "tool": &*tool.full, "message": note })));

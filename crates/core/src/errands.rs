@@ -31,7 +31,9 @@ use serde_json::{Map, Value, json};
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    call::{CallParams, CallPlan, EndedCall, PrepareError, PreparedCall, Unready, needs_user, text_result},
+    call::{
+        CallParams, CallPlan, PrepareError, PreparedCall, RecordedCall, Unready, needs_user, text_result,
+    },
     questions::ApprovalRequest,
 };
 use crate::{Apps, Calls, Keeping, Observing, gate::Gate, runtime_servers};
@@ -357,7 +359,7 @@ impl Errands {
             Ok((place, (**server == *GATEWAY).then_some(OWN_LIMIT), caller.cancel.clone()))
         };
         let ended = Box::pin(self.calls.run(caller, &begun, &mut plan, turn)).await;
-        let EndedCall { made, repaired, .. } = ended.map_err(Fault::from)?;
+        let RecordedCall { made, repaired, .. } = ended.map_err(Fault::from)?;
         Ok((ErrandResult { result: made.result.into_tree().await, repaired }, made.outcome))
     }
 

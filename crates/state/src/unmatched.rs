@@ -1,8 +1,12 @@
 //! Rules of the configuration that match no tool, and which of them were reported.
 
+mod find;
+
 use std::collections::BTreeSet;
 
 use parking_lot::{Mutex, MutexGuard};
+
+pub use self::find::unmatched_rules;
 
 /// A rule that matches no tool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -124,7 +124,7 @@ impl CallInFlight {
 }
 
 /// How a client waits for a call.
-pub(crate) struct ClientWait {
+pub(crate) struct AnswerWait {
     /// The hard limit, if the client set one.
     pub timeout: Option<Duration>,
     /// Whether the call was launched in the background.
@@ -138,7 +138,7 @@ pub(crate) struct ClientWait {
 }
 
 /// A call that has ended and is recorded.
-pub(crate) struct EndedCall {
+pub(crate) struct RecordedCall {
     pub tool: Arc<Tool>,
     pub made: CallOutcome,
     /// The size of the result, in bytes.
@@ -162,7 +162,7 @@ impl Calls {
         begun: &CallInFlight,
         plan: &mut CallPlan<'_>,
         turn: impl AsyncFnOnce(&PreparedCall) -> Result<(P, Option<Duration>, CancellationToken), Fault>,
-    ) -> Result<EndedCall, Unready> {
+    ) -> Result<RecordedCall, Unready> {
         let name = plan.name;
         let prepared = self.ready(caller, plan).await?;
         let (_place, timeout, cancel) = match turn(&prepared).await {
@@ -184,10 +184,10 @@ impl Calls {
         caller: &'a Caller,
         begun: CallInFlight,
         prepared: PreparedCall,
-        wait: ClientWait,
-        answer: impl FnOnce(Arc<Self>, Caller, EndedCall, Arc<AtomicBool>) -> F + Send + 'static,
+        wait: AnswerWait,
+        answer: impl FnOnce(Arc<Self>, Caller, RecordedCall, Arc<AtomicBool>) -> F + Send + 'static,
     ) -> impl Future<Output = Result<CallResult, Interrupt>> + Send + 'a {
-        let ClientWait { timeout, background, admission, label, is_verbatim } = wait;
+        let AnswerWait { timeout, background, admission, label, is_verbatim } = wait;
         let is_admitted = caller.is_admitted || admission.is_some();
         let (run, progress) = Run::of_caller(label, caller);
         let run = Run { began: begun.at.into(), background, admission: admission.unwrap_or_default(), ..run };
@@ -275,7 +275,7 @@ impl Calls {
         mut prepared: PreparedCall,
         begun: &CallInFlight,
         sending: Sending,
-    ) -> EndedCall {
+    ) -> RecordedCall {
         let (tool, is_filtered) = (prepared.tool.clone(), prepared.has_page);
         let (repaired, select) = (std::mem::take(&mut prepared.repaired), prepared.select.take());
         let is_verbatim = sending.is_verbatim;
@@ -287,7 +287,7 @@ impl Calls {
         if is_filtered {
             made.result = fetch_result::output_of(made.result);
         }
-        EndedCall { tool, made, bytes_out, repaired, select, is_filtered, beside }
+        RecordedCall { tool, made, bytes_out, repaired, select, is_filtered, beside }
     }
 }
 

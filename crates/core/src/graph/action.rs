@@ -35,7 +35,7 @@ use crate::{
     AppArguments, AskArguments,
     apps::{Apps, InnerApproval},
     call::{
-        CallInFlight, CallParams, CallPlan, EndedCall, PreparedCall, Unready, in_text, still_the_same,
+        CallInFlight, CallParams, CallPlan, PreparedCall, RecordedCall, Unready, in_text, still_the_same,
         text_result,
     },
     gate::Gate,
@@ -377,7 +377,7 @@ impl Apps {
             Ok((place, limit.map(left), cancel))
         };
         match Box::pin(self.calls.run(caller, &begun, &mut plan, turn)).await {
-            Ok(EndedCall { tool, made, repaired, is_filtered, .. }) => {
+            Ok(RecordedCall { tool, made, repaired, is_filtered, .. }) => {
                 let one = ActionResult::of(tool.full.to_string(), made.result.into_tree().await);
                 ActionResult { repaired, calls: 1, is_filtered, ..one }
             }

@@ -26,7 +26,7 @@ const CAPABILITIES_KEY: &str = "io.modelcontextprotocol/clientCapabilities";
 const LOG_LEVEL_KEY: &str = "io.modelcontextprotocol/logLevel";
 
 /// How messages reach the server.
-pub(super) enum Transport {
+pub(super) enum ServerTransport {
     Lines(Lines),
     Http(HttpServer),
     Sse(SseServer),
@@ -35,7 +35,7 @@ pub(super) enum Transport {
 /// The channel to one server.
 pub(super) struct Channel {
     incoming: Arc<Incoming>,
-    transport: Transport,
+    transport: ServerTransport,
     /// The era of the server, and what every request carries in it; unset before the handshake.
     era: OnceLock<(Era, Map<String, Value>)>,
 }
@@ -43,7 +43,7 @@ pub(super) struct Channel {
 /// A request to a server.
 pub(super) struct Outgoing<'a> {
     pub method: &'static str,
-    pub params: RequestParams<'a>,
+    pub params: OutgoingParams<'a>,
     pub expected: AnswerKind,
     /// The conditions of the call that the request belongs to, if it belongs to one.
     pub control: Option<&'a CallControl>,
@@ -54,15 +54,15 @@ pub(super) struct Outgoing<'a> {
 impl<'a> Outgoing<'a> {
     /// Returns a request of the gateway's own.
     pub(super) fn own(method: &'static str, params: Map<String, Value>, expected: AnswerKind) -> Self {
-        let params = RequestParams::Other { params, input: None };
+        let params = OutgoingParams::Other { params, input: None };
         Self { method, params, expected, control: None, acknowledged: None }
     }
 
     /// Returns the tool, prompt, resource or task that the request is about.
     pub(super) fn about(&self) -> Option<&str> {
         let params = match &self.params {
-            RequestParams::Call { tool, .. } => return Some(tool),
-            RequestParams::Other { params, .. } => params,
+            OutgoingParams::Call { tool, .. } => return Some(tool),
+            OutgoingParams::Other { params, .. } => params,
         };
         let key = match self.method {
             "prompts/get" => "name",
@@ -75,7 +75,7 @@ impl<'a> Outgoing<'a> {
 }
 
 /// The params of a request, but for `_meta`.
-pub(super) enum RequestParams<'a> {
+pub(super) enum OutgoingParams<'a> {
     Call { tool: &'a str, arguments: &'a Map<String, Value>, as_task: bool, input: &'a Input },
     Other { params: Map<String, Value>, input: Option<&'a Input> },
 }
@@ -99,7 +99,7 @@ impl From<HttpFault> for RequestFault {
 
 impl Channel {
     /// Returns a channel whose handshake is still to come.
-    pub(super) fn new(incoming: Arc<Incoming>, transport: Transport) -> Self {
+    pub(super) fn new(incoming: Arc<Incoming>, transport: ServerTransport) -> Self {
         Self { incoming, transport, era: OnceLock::new() }
     }
 
@@ -120,8 +120,8 @@ impl Channel {
     /// Returns the server at an address, if it is one of streamable HTTP.
     pub(super) fn http(&self) -> Option<&HttpServer> {
         match &self.transport {
-            Transport::Http(http) => Some(http),
-            Transport::Lines(_) | Transport::Sse(_) => None,
+            ServerTransport::Http(http) => Some(http),
+            ServerTransport::Lines(_) | ServerTransport::Sse(_) => None,
         }
     }
 
@@ -137,15 +137,15 @@ impl Channel {
         let message = written(id, request.method, meta.as_ref(), &request.params);
         let message = message.map_err(|error| HttpFault::Wrong(error.to_string()))?;
         let answer = match &self.transport {
-            Transport::Lines(lines) => match lines.send(message).await {
+            ServerTransport::Lines(lines) => match lines.send(message).await {
                 Ok(()) => answered.await.map_err(|_| RequestFault::Lost),
                 Err(fault) => Err(fault.into()),
             },
-            Transport::Sse(server) => match server.send(message).await {
+            ServerTransport::Sse(server) => match server.send(message).await {
                 Ok(()) => answered.await.map_err(|_| RequestFault::Lost),
                 Err(fault) => Err(fault.into()),
             },
-            Transport::Http(http) => http.exchange(id, message.into(), &request, answered).await,
+            ServerTransport::Http(http) => http.exchange(id, message.into(), &request, answered).await,
         };
         // Whatever the outcome, the server has finished the request or never received it.
         open.is_open = false;
@@ -159,19 +159,19 @@ impl Channel {
     pub(super) async fn initialized(&self) -> Result<(), HttpFault> {
         let message = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string();
         match &self.transport {
-            Transport::Lines(lines) => lines.send(message.into()).await,
-            Transport::Sse(server) => server.send(message.into()).await,
+            ServerTransport::Lines(lines) => lines.send(message.into()).await,
+            ServerTransport::Sse(server) => server.send(message.into()).await,
             // Part of its own handshake.
-            Transport::Http(_) => Ok(()),
+            ServerTransport::Http(_) => Ok(()),
         }
     }
 
     /// Closes the connection.
     pub(super) async fn close(&self) {
         match &self.transport {
-            Transport::Lines(lines) => lines.close().await,
-            Transport::Http(http) => http.close().await,
-            Transport::Sse(_) => {}
+            ServerTransport::Lines(lines) => lines.close().await,
+            ServerTransport::Http(http) => http.close().await,
+            ServerTransport::Sse(_) => {}
         }
         self.incoming.close();
     }
@@ -238,7 +238,7 @@ pub(super) fn written(
     id: i64,
     method: &str,
     meta: Option<&impl Serialize>,
-    params: &RequestParams<'_>,
+    params: &OutgoingParams<'_>,
 ) -> io::Result<Vec<u8>> {
     let mut json = Vec::with_capacity(USUAL_CALL);
     json.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
@@ -254,7 +254,7 @@ pub(super) fn written(
 /// The params of a request with its `_meta`.
 struct WrittenParams<'a, M> {
     meta: Option<&'a M>,
-    params: &'a RequestParams<'a>,
+    params: &'a OutgoingParams<'a>,
 }
 
 impl<M: Serialize> Serialize for WrittenParams<'_, M> {
@@ -264,7 +264,7 @@ impl<M: Serialize> Serialize for WrittenParams<'_, M> {
             map.serialize_entry("_meta", meta)?;
         }
         match self.params {
-            RequestParams::Call { tool, arguments, as_task, input } => {
+            OutgoingParams::Call { tool, arguments, as_task, input } => {
                 map.serialize_entry("name", tool)?;
                 map.serialize_entry("arguments", arguments)?;
                 if *as_task {
@@ -272,7 +272,7 @@ impl<M: Serialize> Serialize for WrittenParams<'_, M> {
                 }
                 input.add_to(&mut map)?;
             }
-            RequestParams::Other { params, input } => {
+            OutgoingParams::Other { params, input } => {
                 for (key, value) in params {
                     if self.meta.is_none() || key != "_meta" {
                         map.serialize_entry(key, value)?;
@@ -309,11 +309,11 @@ impl Drop for OpenRequest<'_> {
             return;
         }
         match (transport, era) {
-            (Transport::Lines(lines), _) => lines.send_soon(message),
-            (Transport::Sse(server), _) => server.send_soon(message),
-            (Transport::Http(http), Era::Session) => http.send_soon(message),
+            (ServerTransport::Lines(lines), _) => lines.send_soon(message),
+            (ServerTransport::Sse(server), _) => server.send_soon(message),
+            (ServerTransport::Http(http), Era::Session) => http.send_soon(message),
             // Closing the request has done that.
-            (Transport::Http(_), Era::Stateless) => {}
+            (ServerTransport::Http(_), Era::Stateless) => {}
         }
     }
 }

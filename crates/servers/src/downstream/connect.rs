@@ -19,7 +19,7 @@ use tokio::{
 
 use super::{
     Era,
-    channel::{Channel, RequestFault, Transport as Way},
+    channel::{Channel, RequestFault, ServerTransport},
     child::{Child, Program, missing_launcher},
     deepest,
     handshake::{self, HandshakeError, peer_info},
@@ -144,7 +144,7 @@ impl McpServer {
     ) -> Result<InitializedServer, LinkError> {
         let incoming = self.incoming();
         let lines = Lines::open(incoming.clone(), reader, writer);
-        let channel = Channel::new(incoming, Way::Lines(lines));
+        let channel = Channel::new(incoming, ServerTransport::Lines(lines));
         let known = self.habits.lock().era;
         let error = match handshake::greet(&channel, known, silence).await {
             Ok((era, info)) => {
@@ -232,7 +232,7 @@ impl McpServer {
         };
         let fault = match timeout(patience, Box::pin(greeting)).await {
             Ok(Ok(Some(info))) => {
-                let channel = Channel::new(incoming, Way::Http(server));
+                let channel = Channel::new(incoming, ServerTransport::Http(server));
                 channel.speaks(era);
                 return Ok(Ok(InitializedServer { channel, child: None, era, info }));
             }
@@ -286,7 +286,7 @@ impl McpServer {
     ) -> Result<InitializedServer, HandshakeError> {
         let incoming = self.incoming();
         let server = SseServer::open(incoming.clone(), url, headers, self.signer()).await?;
-        let channel = Channel::new(incoming, Way::Sse(server));
+        let channel = Channel::new(incoming, ServerTransport::Sse(server));
         let (era, info) = handshake::greet(&channel, Some(Era::Session), silence).await?;
         channel.speaks(era);
         Ok(InitializedServer { channel, child: None, era, info })

@@ -31,7 +31,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     Era,
-    channel::{Outgoing, RequestFault, RequestParams, written},
+    channel::{Outgoing, OutgoingParams, RequestFault, written},
     handshake::{discover_params, initialize_params, is_stateless, supports_stateless},
     incoming::{Incoming, SendSoon},
     pending::{AnswerKind, ServerAnswer, number},
@@ -172,7 +172,7 @@ impl HttpServer {
     ) -> Result<(Arc<HttpSession>, Value), RequestFault> {
         let pending = &self.0.incoming.pending;
         let (id, answered) = pending.open(AnswerKind::Short, None, None).ok_or(RequestFault::Lost)?;
-        let params = RequestParams::Other { params, input: None };
+        let params = OutgoingParams::Other { params, input: None };
         let message = written(id, method, None::<&()>, &params);
         let message = message.map_err(|error| HttpFault::Wrong(error.to_string()))?.into();
         let (about, mirrored, expected) = (None, HeaderMap::new(), AnswerKind::Short);
@@ -427,9 +427,9 @@ impl HttpServer {
     }
 
     /// Returns the headers that repeat the params of a call.
-    fn mirrored(&self, params: &RequestParams<'_>) -> HeaderMap {
+    fn mirrored(&self, params: &OutgoingParams<'_>) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        if let RequestParams::Call { tool, arguments, .. } = params {
+        if let OutgoingParams::Call { tool, arguments, .. } = params {
             let params = self.0.mirrored.lock().get(*tool).cloned();
             put_mirrored(&mut headers, params.as_deref().unwrap_or_default(), arguments);
         }

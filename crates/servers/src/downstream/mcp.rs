@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     CallControl, CallError, ConnectionContext, ConnectionState, Dial, Era, LogLevel,
-    channel::{Channel, Outgoing, RequestFault, RequestParams},
+    channel::{Channel, Outgoing, OutgoingParams, RequestFault},
     child::{Child, StderrTail},
     credentials::Credentials,
     deepest,
@@ -358,7 +358,7 @@ impl McpLink {
 
 /// Returns a request of a call as it is sent.
 fn outgoing<'a>(request: &'a LinkRequest, input: &'a Input, control: &'a CallControl) -> Outgoing<'a> {
-    let other = |params: Value| RequestParams::Other {
+    let other = |params: Value| OutgoingParams::Other {
         params: match params {
             Value::Object(params) => params,
             _ => Map::new(),
@@ -367,7 +367,7 @@ fn outgoing<'a>(request: &'a LinkRequest, input: &'a Input, control: &'a CallCon
     };
     let (method, params) = match request {
         LinkRequest::CallTool { tool, arguments, as_task } => {
-            ("tools/call", RequestParams::Call { tool, arguments, as_task: *as_task, input })
+            ("tools/call", OutgoingParams::Call { tool, arguments, as_task: *as_task, input })
         }
         LinkRequest::GetPrompt { prompt, arguments } => {
             ("prompts/get", other(json!({ "name": prompt, "arguments": arguments })))
