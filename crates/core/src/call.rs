@@ -234,8 +234,8 @@ impl Calls {
         checked.map_err(|(_, error)| wrong_filter("`select`", &error))
     }
 
-    /// Applies a filter, if any, to a result of `size` bytes that is neither an error nor a question. Returns the result with its new size, and why the filter probably
-    /// does not find what it is for.
+    /// Applies a filter, if any, to a result of `size` bytes that is neither an error nor a question. Returns the result with
+    /// its new size, and why the filter probably does not find what it is for.
     pub(super) async fn filtered(
         &self,
         caller: &Caller,

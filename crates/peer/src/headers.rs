@@ -13,6 +13,7 @@ use http::{
 use nonet_wire::{
     Message,
     mirrored::{at_path, each_mirrored, mirrored_text},
+    subject_key,
 };
 use rmcp::{
     ErrorData,
@@ -326,14 +327,10 @@ fn repeated(
         }
         Some(_) => {}
     }
-    let subject = match (&request.body, method) {
-        (RequestBody::Call(call, _), _) => Some(&*call.name),
-        (RequestBody::Other(params), "prompts/get") => params.text("name"),
-        (RequestBody::Other(params), "resources/read" | "resources/subscribe" | "resources/unsubscribe") => {
-            params.text("uri")
-        }
-        (RequestBody::Other(params), "tasks/get" | "tasks/update" | "tasks/cancel") => params.text("taskId"),
-        _ => None,
+    let subject = match &request.body {
+        RequestBody::Call(call, _) => Some(&*call.name),
+        RequestBody::Other(params) => subject_key(method).and_then(|key| params.text(key)),
+        RequestBody::Invalid(_) => None,
     };
     if let Some(subject) = subject {
         let told = only(headers, &NAME)?

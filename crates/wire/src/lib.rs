@@ -21,7 +21,10 @@ pub use self::{
     heavy::{HeavyParse, MemoryShare, Weight, off_thread},
     inbox::{Expectations, Inbox, Scan, error_excerpt, judge, scan},
     lines::{Line, LineReader, LineWriter},
-    message::{Message, MessageHead, MessageKind, MessageStart, RefusedMessage, ScannedMessage, VERSION_KEY},
+    message::{
+        Message, MessageHead, MessageKind, MessageStart, RefusedMessage, ScannedMessage, VERSION_KEY,
+        subject_key,
+    },
     scan::JsonFlaw,
     sse::{BodyStream, EventData, EventReader, StreamEvent},
 };

@@ -218,13 +218,12 @@ impl Message {
 
     /// Returns the subject of the request: its tool, prompt, resource or task.
     pub fn about(&self) -> Option<String> {
-        let method = self.method()?;
+        let key = subject_key(&self.method()?)?;
         let params = self.some_params();
-        let name = match &*method {
-            "tools/call" | "prompts/get" => params.name,
-            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => params.uri,
-            "tasks/get" | "tasks/update" | "tasks/cancel" => params.task_id,
-            _ => None,
+        let name = match key {
+            "name" => params.name,
+            "uri" => params.uri,
+            _ => params.task_id,
         };
         name?.as_str().map(String::from)
     }
@@ -237,6 +236,16 @@ impl Message {
             protocol_version: String,
         }
         serde_json::from_slice(self.result()?).ok().map(|agreed: AgreedRevision| agreed.protocol_version)
+    }
+}
+
+/// Returns which of its params names the subject of a request, for `Mcp-Name` (SEP-2243).
+pub fn subject_key(method: &str) -> Option<&'static str> {
+    match method {
+        "tools/call" | "prompts/get" => Some("name"),
+        "resources/read" | "resources/subscribe" | "resources/unsubscribe" => Some("uri"),
+        "tasks/get" | "tasks/update" | "tasks/cancel" => Some("taskId"),
+        _ => None,
     }
 }
 

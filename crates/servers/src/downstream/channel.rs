@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use nonet_text::results::CallResult;
-use nonet_wire::{VERSION_KEY, http::HttpFault};
+use nonet_wire::{VERSION_KEY, http::HttpFault, subject_key};
 use rmcp::model::{ErrorData, ProtocolVersion};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use serde_json::{Map, Value, json};
@@ -64,13 +64,7 @@ impl<'a> Outgoing<'a> {
             OutgoingParams::Call { tool, .. } => return Some(tool),
             OutgoingParams::Other { params, .. } => params,
         };
-        let key = match self.method {
-            "prompts/get" => "name",
-            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => "uri",
-            "tasks/get" | "tasks/update" | "tasks/cancel" => "taskId",
-            _ => return None,
-        };
-        params.get(key)?.as_str()
+        params.get(subject_key(self.method)?)?.as_str()
     }
 }
 
