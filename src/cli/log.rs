@@ -199,17 +199,22 @@ impl PlainFields<'_> {
 
 impl Visit for PlainFields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
-        match field.name() {
-            "message" => {
+        let is_message = field.name() == "message";
+        let is_plain = |byte: u8| byte == b' ' || byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\');
+        match is_message || value.bytes().all(is_plain) {
+            // As `Debug` writes it, which looks at each character.
+            true => {
                 self.begin(field);
-                self.0.push_str(value);
+                let quote = if is_message { "" } else { "\"" };
+                self.0.extend([quote, value, quote]);
             }
-            _ => self.write(field, format_args!("{value:?}")),
+            false => self.write(field, format_args!("{value:?}")),
         }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.write(field, format_args!("{value}"));
+        self.begin(field);
+        self.0.push_str(itoa::Buffer::new().format(value));
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {

@@ -2,8 +2,38 @@
 
 use std::ops::Range;
 
+use pulp::{Arch, Simd, WithSimd};
+
 /// The number of bytes in a block.
 pub const BLOCK: usize = 64;
+
+/// Work on many blocks.
+pub trait BlockWork {
+    /// What it returns.
+    type Output;
+
+    /// Does the work with the widest vector instructions of this machine.
+    fn run(self) -> Self::Output
+    where
+        Self: Sized,
+    {
+        Arch::new().dispatch(Wide(self))
+    }
+
+    /// Does the work. To be compiled for those instructions, it and what it calls is `#[inline(always)]`.
+    fn work(self) -> Self::Output;
+}
+
+struct Wide<W>(W);
+
+impl<W: BlockWork> WithSimd for Wide<W> {
+    type Output = W::Output;
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) -> W::Output {
+        self.0.work()
+    }
+}
 
 /// Returns a bit for each byte of a block, set where a test holds; the first byte has the lowest bit. The test has no
 /// branches, so that the compiler applies it to many bytes at once.
@@ -45,7 +75,7 @@ fn gathered(flags: &[u8; BLOCK]) -> u64 {
 
 /// Returns the bits of the block with this number; bytes behind the end count as `filler`.
 #[inline(always)]
-fn bits_at(bytes: &[u8], block: usize, filler: u8, test: impl Fn(u8) -> bool) -> u64 {
+pub fn bits_at(bytes: &[u8], block: usize, filler: u8, test: impl Fn(u8) -> bool) -> u64 {
     let rest = bytes.get(block * BLOCK..).unwrap_or_default();
     match rest.first_chunk() {
         Some(whole) => bits_of(whole, test),
@@ -74,25 +104,40 @@ impl<'a> JsonStops<'a> {
     /// Returns the first such byte at or behind `from`, else the end of the bytes.
     #[inline]
     pub fn next(&mut self, from: usize) -> usize {
-        let mut block = from / BLOCK;
-        let mut bits = self.bits(block) & u64::MAX << (from % BLOCK);
-        while bits == 0 {
-            block += 1;
-            if block * BLOCK >= self.bytes.len() {
-                return self.bytes.len();
-            }
-            bits = self.bits(block);
+        let block = from / BLOCK;
+        if block != self.block {
+            (self.block, self.bits) = (block, self.bits(block));
         }
-        block * BLOCK + bits.trailing_zeros() as usize
+        let mut bits = self.bits & u64::MAX << (from % BLOCK);
+        if bits == 0 {
+            bits = Skip(self).run();
+        }
+        self.bytes.len().min(self.block * BLOCK + bits.trailing_zeros() as usize)
     }
 
-    #[inline]
-    fn bits(&mut self, block: usize) -> u64 {
-        if block != self.block {
-            let is_stop = |byte: u8| (byte == b'"') | (byte == b'\\') | (byte < 0x20);
-            (self.block, self.bits) = (block, bits_at(self.bytes, block, b' ', is_stop));
+    #[inline(always)]
+    fn bits(&self, block: usize) -> u64 {
+        let is_stop = |byte: u8| (byte == b'"') | (byte == b'\\') | (byte < 0x20);
+        bits_at(self.bytes, block, b' ', is_stop)
+    }
+}
+
+/// Goes on to the next block with a stop, or behind the last block, and returns its bits.
+struct Skip<'s, 'a>(&'s mut JsonStops<'a>);
+
+impl BlockWork for Skip<'_, '_> {
+    type Output = u64;
+
+    #[inline(always)]
+    fn work(self) -> u64 {
+        let stops = self.0;
+        loop {
+            stops.block += 1;
+            stops.bits = stops.bits(stops.block);
+            if stops.bits != 0 || stops.block * BLOCK >= stops.bytes.len() {
+                return stops.bits;
+            }
         }
-        self.bits
     }
 }
 
@@ -108,23 +153,52 @@ pub fn is_token(byte: u8) -> bool {
 
 /// Returns the runs of [`is_token`] of at least [`SHORTEST_RUN`] bytes. Text without long words costs no branch per word.
 pub fn token_runs(bytes: &[u8]) -> Vec<Range<usize>> {
-    let (mut runs, mut done) = (Vec::new(), 0_usize);
-    let bits = |block: usize| u128::from(bits_at(bytes, block, b' ', is_token));
-    let mut here = bits(0);
-    for block in 0..bytes.len().div_ceil(BLOCK) {
-        let behind = bits(block + 1);
-        let mut begins = begins_of_runs(here | behind << BLOCK);
-        // The run before may go on here.
-        begins &= from_place(done.saturating_sub(block * BLOCK));
-        here = behind;
-        while begins != 0 {
-            let start = block * BLOCK + begins.trailing_zeros() as usize;
-            done = end_of_run(bytes, start, is_token);
-            runs.push(start..done);
-            begins &= from_place(done - block * BLOCK);
+    TokenRuns(bytes).run()
+}
+
+struct TokenRuns<'a>(&'a [u8]);
+
+impl BlockWork for TokenRuns<'_> {
+    type Output = Vec<Range<usize>>;
+
+    #[inline(always)]
+    fn work(self) -> Vec<Range<usize>> {
+        let (mut runs, mut done) = (Vec::new(), 0_usize);
+        let bytes = self.0;
+        let mut here = bits_at(bytes, 0, b' ', is_token);
+        for block in 0..bytes.len().div_ceil(BLOCK) {
+            let behind = bits_at(bytes, block + 1, b' ', is_token);
+            // Half of a run lies in one of two blocks.
+            if has_half_a_run(here) || has_half_a_run(behind) {
+                let mut begins = begins_of_runs(u128::from(here) | u128::from(behind) << BLOCK);
+                // The run before may go on here.
+                begins &= from_place(done.saturating_sub(block * BLOCK));
+                while begins != 0 {
+                    let start = block * BLOCK + begins.trailing_zeros() as usize;
+                    done = end_of_token(bytes, start);
+                    runs.push(start..done);
+                    begins &= from_place(done - block * BLOCK);
+                }
+            }
+            here = behind;
         }
+        runs
     }
-    runs
+}
+
+#[inline(never)]
+fn end_of_token(bytes: &[u8], from: usize) -> usize {
+    end_of_run(bytes, from, is_token)
+}
+
+/// Whether at least half of [`SHORTEST_RUN`] bits in a row are set.
+#[inline(always)]
+fn has_half_a_run(bits: u64) -> bool {
+    const _: () = assert!(SHORTEST_RUN == 20);
+    let two = bits & bits >> 1;
+    let four = two & two >> 2;
+    let eight = four & four >> 4;
+    eight & two >> 8 != 0
 }
 
 /// Returns the end of a run of bytes that begins at `from` and for which a test holds.
@@ -138,6 +212,41 @@ pub fn end_of_run(bytes: &[u8], from: usize, test: impl Fn(u8) -> bool) -> usize
         }
         (block, seen) = (block + 1, u64::MAX);
     }
+}
+
+/// Returns the first block at or behind `block` in which a number may begin that has at least [`SHORTEST_NUMBER`] digits, with
+/// single other bytes between them; its beginning may lie up to half as many bytes before the block.
+pub fn long_number(bytes: &[u8], block: usize) -> Option<usize> {
+    LongNumber(bytes, block).run()
+}
+
+/// The fewest digits of what [`long_number`] finds.
+pub const SHORTEST_NUMBER: usize = 13;
+
+struct LongNumber<'a>(&'a [u8], usize);
+
+impl BlockWork for LongNumber<'_> {
+    type Output = Option<usize>;
+
+    #[inline(always)]
+    fn work(self) -> Option<usize> {
+        let Self(bytes, first) = self;
+        (first..bytes.len().div_ceil(BLOCK)).find(|block| {
+            let digits = bits_at(bytes, *block, b' ', |byte| byte.is_ascii_digit());
+            // The byte between two digits belongs to the number; of the blocks beside this one, it may.
+            let between = (digits << 1 | 1) & (digits >> 1 | 1 << (BLOCK - 1));
+            has_half_a_number(digits | between)
+        })
+    }
+}
+
+/// Whether more than half of [`SHORTEST_NUMBER`] bits in a row are set.
+#[inline(always)]
+fn has_half_a_number(bits: u64) -> bool {
+    const _: () = assert!(SHORTEST_NUMBER == 13);
+    let two = bits & bits >> 1;
+    let four = two & two >> 2;
+    four & four >> 3 != 0
 }
 
 /// Returns the bits of a block from a place on.

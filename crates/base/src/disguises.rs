@@ -6,7 +6,7 @@
 use std::{borrow::Cow, ops::Range};
 
 use crate::{
-    blocks::end_of_run,
+    blocks::{BLOCK, BlockWork, bits_at, end_of_run},
     text::{HiddenChar, fold_confusables},
 };
 
@@ -62,34 +62,50 @@ pub fn undone(text: &str) -> impl Iterator<Item = (usize, UndisguisedText)> + '_
 
 /// Whether a text has letters set apart, letters that look like others, or invisible characters inside of words.
 fn is_disguised(text: &str) -> bool {
-    has_letters_apart(text.as_bytes()) || !text.is_ascii() && has_other_letters(text)
+    LettersApart(text.as_bytes()).run() || !text.is_ascii() && has_other_letters(text)
 }
 
-/// Whether four letters in a row have the same single character between them.
-fn has_letters_apart(text: &[u8]) -> bool {
-    const STEP: usize = 64;
-    let letter = |byte: u8| (byte | 0x20).wrapping_sub(b'a') < 26;
-    // Without branches, so that the compiler compares many places at once.
-    let is_apart = |window: &[u8]| {
-        let [a, x, b, y, c, z, d] = *window else { return false };
-        let is_alike = (x == y) & (y == z) & !letter(x) & !x.is_ascii_digit();
-        letter(a) & letter(b) & letter(c) & letter(d) & is_alike
-    };
-    // Some of the same, at a third of the cost: few steps pass.
-    let may_be_apart = |window: &[u8]| {
-        let [_, x, b, y, _, z, _] = *window else { return false };
-        (x == y) & (y == z) & letter(b) & !letter(x)
-    };
-    let mut rest = text;
-    while rest.len() >= 7 {
-        let step = &rest[..rest.len().min(STEP + 6)];
-        let may_be = step.windows(7).fold(false, |any, window| any | may_be_apart(window));
-        if may_be && step.windows(7).fold(false, |any, window| any | is_apart(window)) {
-            return true;
+/// Whether [`APART`] single letters in a row have the same character between them.
+struct LettersApart<'a>(&'a [u8]);
+
+impl BlockWork for LettersApart<'_> {
+    type Output = bool;
+
+    #[inline(always)]
+    fn work(self) -> bool {
+        let (text, mut was_letter) = (self.0, 0);
+        for block in 0..text.len().div_ceil(BLOCK) {
+            let letters = bits_at(text, block, b' ', is_letter);
+            // The block behind is not known yet: a letter at the end may be single.
+            let single = letters & !(letters << 1 | was_letter) & !(letters >> 1);
+            was_letter = letters >> (BLOCK - 1);
+            // Of four letters in two blocks, two are in the same.
+            if single & single >> 2 != 0 && letters_apart_in(text, block) {
+                return true;
+            }
         }
-        rest = &rest[(step.len() - 6).min(rest.len())..];
+        false
     }
-    false
+}
+
+/// Whether four letters apart begin in a block, or end there.
+#[inline(never)]
+fn letters_apart_in(text: &[u8], block: usize) -> bool {
+    const LENGTH: usize = 2 * APART - 1;
+    let is_apart = |at: usize| {
+        let Some(&[a, x, b, y, c, z, d]) = text[at..].first_chunk::<LENGTH>() else { return false };
+        let is_in_word = at.checked_sub(1).is_some_and(|before| is_letter(text[before]))
+            || text.get(at + LENGTH).is_some_and(|behind| is_letter(*behind));
+        let is_alike = x == y && y == z && !x.is_ascii_alphanumeric();
+        is_alike && [a, b, c, d].into_iter().all(is_letter) && !is_in_word
+    };
+    let from = (block * BLOCK).saturating_sub(LENGTH);
+    (from..text.len().min((block + 1) * BLOCK)).any(is_apart)
+}
+
+#[inline(always)]
+fn is_letter(byte: u8) -> bool {
+    (byte | 0x20).wrapping_sub(b'a') < 26
 }
 
 /// Whether a text has characters that [`undo`] replaces in words.
@@ -376,6 +392,21 @@ mod tests {
         let at = undone.text.find("Ignore").expect("a word");
         let range = undone.original(&(at..at + 6));
         assert_eq!(&text[begin + range.start..begin + range.end], "Ig\u{200b}nore");
+    }
+
+    #[test]
+    fn letters_apart_are_seen_at_any_place() {
+        for at in 0..2 * BLOCK + 9 {
+            let is_seen =
+                |set: &str| is_disguised(&format!("{}{set} then", "ab, ".repeat(40).split_at(at).0));
+            // Behind a letter, the first one is the end of a word.
+            let begins = !matches!(at % 4, 1 | 2);
+            assert_eq!(is_seen("i.g.n.o"), begins, "{at}");
+            assert!(is_seen("-i g n o"), "{at}");
+            assert!(!is_seen("-i g n"), "{at}");
+            assert!(!is_seen("-i g n or"), "{at}");
+            assert!(!is_seen("-i g.n o"), "{at}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ const BLOCK: usize = 64 << 10;
 /// How many bytes are looked up before the hits among them are examined.
 const STEP: usize = 64;
 /// The logarithm of the size of the table. It fits into the processor's nearest memory.
-const FILTER_BITS: u32 = 15;
+const FILTER_BITS: u32 = 16;
 /// The same of the index of grams.
 const INDEX_BITS: u32 = 12;
 /// Words shorter than a gram are searched for one by one.

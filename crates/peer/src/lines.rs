@@ -189,7 +189,13 @@ impl<W: AsyncWrite + Unpin + Send + 'static, H: Handler> LineClient<W, H> {
                 tracing::debug!(%id, "a cancelled request gets no answer");
                 return false;
             }
-            if let Err(error) = writer.pieces(reply::message(id, answered, true)).write().await {
+            let line = writer.pieces(reply::message(id, answered, true)).queue();
+            if unanswered.count() > 0 {
+                // Perhaps a burst: others that are ready join this write.
+                tokio::task::yield_now().await;
+            }
+            // Boxed: a larger future of a call costs more than a box.
+            if let Err(error) = Box::pin(line.write()).await {
                 tracing::error!(%id, %error, "an answer was not written");
             }
             is_done

@@ -68,11 +68,18 @@ impl Backlog {
     }
 }
 
-/// A waiting message.
+/// A waiting message, or several that are written together.
 #[derive(Debug)]
 pub struct WaitingMessage {
     backlog: Backlog,
     bytes: usize,
+}
+
+impl WaitingMessage {
+    /// Waits together with another one of the same backlog.
+    pub fn join(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
 }
 
 impl Drop for WaitingMessage {

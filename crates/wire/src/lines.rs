@@ -1,14 +1,18 @@
 //! Lines of a byte stream, of bounded length, and the writer used by both sides of the stdio transport.
 
 use std::{
+    collections::VecDeque,
     io::{self, IoSlice},
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll, ready},
 };
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex as SyncMutex;
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    sync::Mutex,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite},
+    sync::{Mutex, OwnedMutexGuard},
 };
 
 use super::{
@@ -20,6 +24,8 @@ use super::{
 const LARGE: usize = 1 << 20;
 /// How many bytes are read at a time.
 const CHUNK: usize = 64 << 10;
+/// Pieces of up to this length together, in bytes, are written as one.
+const SMALL: usize = 16 << 10;
 
 /// One line.
 #[derive(Debug, PartialEq, Eq)]
@@ -128,12 +134,29 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 }
 
-/// Writes complete lines. All clones write to the same stream.
+/// Writes complete lines, in the order in which they are queued. All clones write to the same stream.
 pub struct LineWriter<W>(Arc<Output<W>>);
 
 struct Output<W> {
-    stream: Mutex<Option<W>>,
+    stream: Arc<Mutex<Stream<W>>>,
+    queue: SyncMutex<Queue>,
     backlog: Backlog,
+}
+
+/// Whoever holds it writes all that is queued.
+struct Stream<W> {
+    /// None once it is closed.
+    to: Option<W>,
+    /// How many lines have been written, and why the next one could not be.
+    written: u64,
+    broken: Option<io::ErrorKind>,
+}
+
+#[derive(Default)]
+struct Queue {
+    lines: VecDeque<(Vec<Bytes>, WaitingMessage)>,
+    /// How many lines have been queued.
+    count: u64,
 }
 
 impl<W> Clone for LineWriter<W> {
@@ -146,41 +169,130 @@ impl<W> Clone for LineWriter<W> {
 pub struct WaitingLine<W> {
     pieces: Vec<Bytes>,
     output: Arc<Output<W>>,
+    waits: WaitingMessage,
+}
+
+/// A line with its place in the queue. If it is dropped, the next writer writes the line.
+pub struct QueuedLine<W> {
+    output: Arc<Output<W>>,
+    number: u64,
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> WaitingLine<W> {
+    /// Gives the line its place. Whoever writes next writes this line too, so that lines of a burst can share a write.
+    pub fn queue(self) -> QueuedLine<W> {
+        let mut queue = self.output.queue.lock();
+        queue.lines.push_back((self.pieces, self.waits));
+        queue.count += 1;
+        let number = queue.count;
+        drop(queue);
+        QueuedLine { output: self.output, number }
+    }
+
+    /// Writes the line, and those before it.
+    pub async fn write(self) -> io::Result<()> {
+        self.queue().write().await
+    }
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> QueuedLine<W> {
+    /// Writes all that is queued, unless this line is written by then. A dropped future leaves no half of a line behind.
+    pub async fn write(self) -> io::Result<()> {
+        let stream = self.output.stream.clone().lock_owned().await;
+        if stream.written >= self.number {
+            return Ok(());
+        }
+        let Some(mut batch) = Batch::of(stream, &self.output.queue) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        match futures::poll!(&mut batch) {
+            Poll::Ready(written) => written,
+            Poll::Pending => tokio::spawn(batch).await.unwrap_or_else(|ended| Err(ended.into())),
+        }
+    }
+}
+
+/// Lines that are being written together.
+struct Batch<W> {
+    stream: OwnedMutexGuard<Stream<W>>,
+    pieces: Vec<Bytes>,
+    /// How many bytes of the pieces are written.
+    done: usize,
+    /// The number of the last line.
+    last: u64,
     _waits: WaitingMessage,
 }
 
-impl<W: AsyncWrite + Unpin> WaitingLine<W> {
-    /// Writes the line.
-    pub async fn write(self) -> io::Result<()> {
-        let mut writer = self.output.stream.lock().await;
-        let Some(writer) = writer.as_mut() else { return Err(io::ErrorKind::NotConnected.into()) };
-        match &self.pieces[..] {
-            [whole] => writer.write_all(whole).await?,
-            pieces => write_pieces(writer, pieces).await?,
+impl<W> Batch<W> {
+    /// Takes all lines of a queue; `None` if it has none.
+    fn of(stream: OwnedMutexGuard<Stream<W>>, queue: &SyncMutex<Queue>) -> Option<Self> {
+        let mut queue = queue.lock();
+        let (mut pieces, mut waits) = queue.lines.pop_front()?;
+        for (more, wait) in queue.lines.drain(..) {
+            pieces.extend(more);
+            waits.join(wait);
         }
-        writer.flush().await
+        let last = queue.count;
+        drop(queue);
+        if pieces.len() > 1 && pieces.iter().map(Bytes::len).sum::<usize>() <= SMALL {
+            pieces = vec![pieces.concat().into()];
+        }
+        Some(Self { stream, pieces, done: 0, last, _waits: waits })
     }
 }
 
-/// Writes several pieces with one call to the system, if it takes as many bytes at once.
-async fn write_pieces(writer: &mut (impl AsyncWrite + Unpin), pieces: &[Bytes]) -> io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-    let mut left = &mut slices[..];
-    // Skips empty ones.
-    IoSlice::advance_slices(&mut left, 0);
-    while !left.is_empty() {
-        match writer.write_vectored(left).await? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            written => IoSlice::advance_slices(&mut left, written),
+impl<W: AsyncWrite + Unpin> Batch<W> {
+    /// Writes several pieces with one call to the system, if it takes as many bytes at once.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Stream { to: Some(to), broken: None, .. } = &mut *self.stream else {
+            return Poll::Ready(Err(self.stream.broken.unwrap_or(io::ErrorKind::NotConnected).into()));
+        };
+        loop {
+            let mut skipped = self.done;
+            let mut rest = self.pieces.iter().filter_map(|piece| {
+                let skip = skipped.min(piece.len());
+                skipped -= skip;
+                (skip < piece.len()).then(|| &piece[skip..])
+            });
+            let (first, second) = (rest.next(), rest.next());
+            let written = match (first, second) {
+                (None, _) => return Pin::new(to).poll_flush(context),
+                (Some(last), None) => ready!(Pin::new(&mut *to).poll_write(context, last)),
+                (Some(first), Some(second)) => {
+                    let slices: Vec<IoSlice<'_>> =
+                        [first, second].into_iter().chain(rest).map(IoSlice::new).collect();
+                    ready!(Pin::new(&mut *to).poll_write_vectored(context, &slices))
+                }
+            };
+            match written {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(written) => self.done += written,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
         }
     }
-    Ok(())
 }
 
-impl<W: AsyncWrite + Unpin> LineWriter<W> {
+impl<W: AsyncWrite + Unpin> Future for Batch<W> {
+    type Output = io::Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let written = ready!(self.poll_write(context));
+        match &written {
+            Ok(()) => self.stream.written = self.last,
+            // A part of a line may be out.
+            Err(error) => self.stream.broken = Some(error.kind()),
+        }
+        Poll::Ready(written)
+    }
+}
+
+impl<W: AsyncWrite + Unpin + Send + 'static> LineWriter<W> {
     /// Returns a writer to a peer that counts as stuck while `limit` bytes wait for it.
     pub fn new(to: W, limit: usize) -> Self {
-        Self(Arc::new(Output { stream: Mutex::new(Some(to)), backlog: Backlog::new(limit) }))
+        let stream = Stream { to: Some(to), written: 0, broken: None };
+        let stream = Arc::new(Mutex::new(stream));
+        Self(Arc::new(Output { stream, queue: SyncMutex::default(), backlog: Backlog::new(limit) }))
     }
 
     /// Returns the backlog of output for the peer.
@@ -196,17 +308,15 @@ impl<W: AsyncWrite + Unpin> LineWriter<W> {
 
     /// Returns a message given in pieces as a line, with its line break.
     pub fn pieces(&self, pieces: Vec<Bytes>) -> WaitingLine<W> {
-        let _waits = self.0.backlog.enter(pieces.iter().map(Bytes::len).sum());
-        WaitingLine { pieces, output: self.0.clone(), _waits }
+        let waits = self.0.backlog.enter(pieces.iter().map(Bytes::len).sum());
+        WaitingLine { pieces, output: self.0.clone(), waits }
     }
 
     /// Closes the stream, which tells the peer to disconnect.
     pub async fn close(&self) {
-        self.0.stream.lock().await.take();
+        self.0.stream.lock().await.to.take();
     }
-}
 
-impl<W: AsyncWrite + Unpin + Send + 'static> LineWriter<W> {
     /// Writes a message in a separate task: a reader must not wait for a peer that does not read, and a dropped future must
     /// not leave half a line behind.
     pub fn write_soon(&self, message: Vec<u8>) {
@@ -282,6 +392,42 @@ mod tests {
             let (written, _) = tokio::join!(line.write(), reader.read_to_string(&mut read));
             assert!(written.is_ok() && read == "one, two\n", "{read}");
         }
+    }
+
+    /// Notes how many bytes each write has.
+    struct Writes(Arc<SyncMutex<Vec<usize>>>);
+
+    impl AsyncWrite for Writes {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.0.lock().push(bytes.len());
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_queued_by_then_share_a_write() {
+        let writes = Arc::new(SyncMutex::default());
+        let writer = LineWriter::new(Writes(writes.clone()), 1_000);
+        let line = |bytes| writer.line(vec![b'x'; bytes]);
+        let (first, second) = (line(9).queue(), line(19).queue());
+        assert!(second.write().await.is_ok() && first.write().await.is_ok());
+        assert_eq!(*writes.lock(), [30]);
+        // One that is given up goes out with the next.
+        drop(line(4).queue());
+        assert!(line(9).write().await.is_ok());
+        assert_eq!(*writes.lock(), [30, 15]);
+        writer.close().await;
+        let (first, second) = (line(9).queue(), line(9).queue());
+        assert!(first.write().await.is_err() && second.write().await.is_err());
+        assert_eq!(writer.backlog().bytes(), 0);
     }
 
     #[tokio::test]

@@ -14,8 +14,14 @@ use serde_json::{Map, Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    CallControl, Era, handshake::client_config, http::HttpServer, incoming::Incoming, legacy_sse::SseServer,
-    lines::Lines, link::Input, pending::AnswerKind,
+    CallControl, Era,
+    handshake::{INITIALIZED, client_config},
+    http::HttpServer,
+    incoming::Incoming,
+    legacy_sse::SseServer,
+    lines::Lines,
+    link::Input,
+    pending::AnswerKind,
 };
 
 /// The room for a call on its way to a server, in bytes: that of most calls.
@@ -151,10 +157,9 @@ impl Channel {
 
     /// Sends the last message of the handshake of the session era.
     pub(super) async fn initialized(&self) -> Result<(), HttpFault> {
-        let message = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string();
         match &self.transport {
-            ServerTransport::Lines(lines) => lines.send(message.into()).await,
-            ServerTransport::Sse(server) => server.send(message.into()).await,
+            ServerTransport::Lines(lines) => lines.send(INITIALIZED.into()).await,
+            ServerTransport::Sse(server) => server.send(INITIALIZED.into()).await,
             // Part of its own handshake.
             ServerTransport::Http(_) => Ok(()),
         }

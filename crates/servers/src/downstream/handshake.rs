@@ -21,6 +21,9 @@ use super::{
     pending::AnswerKind,
 };
 
+/// The last message of the handshake of the session era.
+pub(super) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+
 /// Why the handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {

@@ -22,7 +22,7 @@ use nonet_wire::{
 use parking_lot::Mutex;
 use reqwest::Url;
 use rmcp::model::{ErrorData, ProtocolVersion};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::{
     sync::oneshot,
     time::{sleep, timeout},
@@ -32,7 +32,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{
     Era,
     channel::{Outgoing, OutgoingParams, RequestFault, written},
-    handshake::{discover_params, initialize_params, is_stateless, supports_stateless},
+    handshake::{INITIALIZED, discover_params, initialize_params, is_stateless, supports_stateless},
     incoming::{Incoming, SendSoon},
     pending::{AnswerKind, ServerAnswer, number},
     server_requests::{ClientChannel, RelatedCall},
@@ -122,7 +122,7 @@ impl HttpServer {
         let version = Some(ProtocolVersion::V_2026_07_28.as_str().to_owned());
         let headers = SessionHeaders { id: None, version }.beside(&self.0.headers);
         let session = Arc::new(HttpSession { era: Era::Stateless, headers });
-        let discover = || self.greet(&session, "server/discover", discover_params(), |_| None);
+        let discover = || self.greet(&session, "server/discover", discover_params(), |_| session.clone());
         let result = match discover().await {
             // The server refuses the revision and lists it among the ones that it supports.
             Err(RequestFault::Refused(error)) if supports_stateless(&error) => discover().await?.1,
@@ -140,15 +140,14 @@ impl HttpServer {
         let base = Arc::new(HttpSession { era: Era::Session, headers: self.0.headers.clone() });
         let opened = |id: Option<String>| {
             let headers = SessionHeaders { id, version: None }.beside(&self.0.headers);
-            Some(Arc::new(HttpSession { era: Era::Session, headers }))
+            Arc::new(HttpSession { era: Era::Session, headers })
         };
         let (opened, result) = self.greet(&base, "initialize", initialize_params(), opened).await?;
         let version = result.get("protocolVersion").and_then(Value::as_str).map(String::from);
         let headers = SessionHeaders { id: None, version }.beside(&opened.headers);
         let has_session = headers.contains_key(SESSION);
         let session = Arc::new(HttpSession { era: Era::Session, headers });
-        let message = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }).to_string();
-        let reply = self.post(session.headers.clone(), message.into()).await?;
+        let reply = self.post(session.headers.clone(), INITIALIZED.into()).await?;
         if !reply.status.is_success() {
             return Err(reply.refused().await.into());
         }
@@ -161,14 +160,14 @@ impl HttpServer {
         Ok(result)
     }
 
-    /// Sends a request of the handshake. `opened` returns the session that the reply has opened, if that differs from the one
-    /// in which the request is sent.
+    /// Sends a request of the handshake in a session. `opened` returns the session in which its reply is read, from the id in
+    /// the reply.
     async fn greet(
         &self,
         session: &Arc<HttpSession>,
         method: &'static str,
         params: Map<String, Value>,
-        opened: impl FnOnce(Option<String>) -> Option<Arc<HttpSession>>,
+        opened: impl FnOnce(Option<String>) -> Arc<HttpSession>,
     ) -> Result<(Arc<HttpSession>, Value), RequestFault> {
         let pending = &self.0.incoming.pending;
         let (id, answered) = pending.open(AnswerKind::Short, None, None).ok_or(RequestFault::Lost)?;
@@ -179,7 +178,7 @@ impl HttpServer {
         let request = HttpRequest { id, message, method, about, mirrored, expected, asker: None };
         let exchange = async {
             let reply = self.post(request.headers(session), request.message.clone()).await?;
-            let session = opened(reply.session()).unwrap_or_else(|| session.clone());
+            let session = opened(reply.session());
             self.read(&session, reply, &request).await?;
             Ok::<_, RequestFault>(session)
         };

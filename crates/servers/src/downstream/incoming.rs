@@ -203,7 +203,8 @@ impl Incoming {
         {
             let mut asked = self.asked.lock();
             if asked.len() >= MOST_ASKED {
-                let why = format!("{MOST_ASKED} of your requests are waiting already");
+                let why =
+                    format!("{MOST_ASKED} of your requests wait already: ask again when some are answered");
                 return back.send_soon(answer_to(&id, &Err(ErrorData::internal_error(why, None))));
             }
             asked.insert(id.clone(), cancelled.clone());

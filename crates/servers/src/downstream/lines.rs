@@ -3,7 +3,7 @@
 //! A gateway must tolerate whatever servers print: text that is not JSON, endless lines, answers that are not JSON-RPC. None
 //! of it ends the connection, and a request answered by such a line does not wait for ever.
 
-use std::{sync::Arc, task::Poll};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use nonet_wire::{
@@ -20,6 +20,7 @@ type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 /// One connection over byte streams.
 pub(super) struct Lines {
     writer: ServerWriter,
+    incoming: Arc<Incoming>,
     _reader: AbortOnDropHandle<()>,
 }
 
@@ -27,8 +28,8 @@ impl Lines {
     /// Starts to read the server's output. Messages are written to its input.
     pub(super) fn open(incoming: Arc<Incoming>, reader: Reader, writer: Writer) -> Self {
         let writer = ServerWriter(LineWriter::new(writer, incoming.pending.limits().unread));
-        let reading = tokio::spawn(read(incoming, reader, writer.clone()));
-        Self { writer, _reader: AbortOnDropHandle::new(reading) }
+        let reading = tokio::spawn(read(incoming.clone(), reader, writer.clone()));
+        Self { writer, incoming, _reader: AbortOnDropHandle::new(reading) }
     }
 
     /// Sends a message. A request to a server that does not read fails at once.
@@ -37,13 +38,13 @@ impl Lines {
         if backlog.is_stuck() {
             return Err(HttpFault::Unsent(unread(backlog.bytes())));
         }
-        let mut writing = Box::pin(self.writer.0.line(message).write());
-        let written = match futures::poll!(&mut writing) {
-            Poll::Ready(written) => written,
-            // A cancelled request must not leave half a line behind.
-            Poll::Pending => tokio::spawn(writing).await.unwrap_or_else(|ended| Err(ended.into())),
-        };
-        written.map_err(|error| HttpFault::Wrong(error.to_string()))
+        let line = self.writer.0.line(message).queue();
+        if self.incoming.pending.is_busy() {
+            // Perhaps a burst: others that are ready join this write.
+            tokio::task::yield_now().await;
+        }
+        // Boxed: a larger future of a call costs more than a box.
+        Box::pin(line.write()).await.map_err(|error| HttpFault::Wrong(error.to_string()))
     }
 
     /// Sends a message in a separate task.

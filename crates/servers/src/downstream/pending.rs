@@ -105,6 +105,12 @@ impl PendingRequests {
         Some((id, answered))
     }
 
+    /// Returns whether several requests wait that a client has made.
+    pub(super) fn is_busy(&self) -> bool {
+        let state = self.state.lock();
+        state.open.values().filter(|request| request.expected == AnswerKind::Result).nth(1).is_some()
+    }
+
     /// Takes the request that an answer belongs to.
     pub(super) fn take(&self, id: &RequestId) -> Option<PendingRequest> {
         self.end(number(id)?)

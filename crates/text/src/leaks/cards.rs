@@ -2,27 +2,29 @@
 
 use std::ops::Range;
 
+use nonet_base::blocks::{BLOCK, SHORTEST_NUMBER, long_number};
+
 /// The minimum and maximum number of digits.
 const FEWEST: usize = 13;
 const MOST: usize = 16;
-/// How many places a number may start at and cover the two behind them.
-const STEP: usize = FEWEST - 1;
 
 /// Returns the card numbers in a text, in order.
 pub(super) fn find(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
+    const _: () = assert!(FEWEST == SHORTEST_NUMBER);
     let bytes = text.as_bytes();
-    let mut at = 0;
+    // Everything before `at` is read; the blocks before `until` may have a number.
+    let (mut at, mut until) = (0, 0);
     std::iter::from_fn(move || {
         loop {
-            // A number that starts in the next `STEP` places covers both places behind them, one of which has a digit:
-            // separators are single. So most of a text is never examined.
-            while let Some([before, last]) = bytes.get(at + STEP - 1..=at + STEP)
-                && !before.is_ascii_digit()
-                && !last.is_ascii_digit()
-            {
-                at += STEP;
+            if at >= until {
+                let block = long_number(bytes, at / BLOCK)? * BLOCK;
+                (at, until) = (at.max(block.saturating_sub(FEWEST / 2)), block + BLOCK);
             }
-            let start = at + bytes.get(at..=at + STEP)?.iter().position(u8::is_ascii_digit)?;
+            let rest = &bytes[at..until.min(bytes.len())];
+            let Some(start) = rest.iter().position(u8::is_ascii_digit).map(|first| at + first) else {
+                at = until;
+                continue;
+            };
             let end = run(bytes, start);
             at = end.max(start + 1);
             let is_apart = start.checked_sub(1).is_none_or(|before| !joins(bytes[before]))
@@ -132,6 +134,8 @@ fn luhn(digits: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -167,6 +171,19 @@ mod tests {
             "",
         ] {
             check(text, &[]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_number_is_found_at_any_place(
+            before in "[a-z1-9., -]{0,140}",
+            number in prop::sample::select(vec!["4111111111111111", "4242 4242 4242 4242", "3782-822463-10005"]),
+            behind in "[a-z1-9., -]{0,140}",
+        ) {
+            let text = format!("{before}, {number}, {behind}");
+            let begin = before.len() + 2;
+            prop_assert!(find(&text).any(|range| range == (begin..begin + number.len())), "{}", text);
         }
     }
 }
