@@ -69,6 +69,8 @@ struct Tally {
     interrupted: AtomicUsize,
     /// Answers asking to try again.
     busy: AtomicUsize,
+    /// Notices that nobody knows whether a scheduled call ran; any answer may have them.
+    unknown: AtomicUsize,
 }
 
 /// A client of either era.
@@ -177,6 +179,10 @@ impl LoadClient {
             };
             assert_eq!(answer["id"], id, "{body}");
             let result = &answer["result"];
+            let blocks = result["content"].as_array().into_iter().flatten();
+            let texts = blocks.filter_map(|block| block["text"].as_str());
+            let unknown = texts.map(|text| text.matches(r#""outcome":"unknown""#).count()).sum();
+            self.tally.unknown.fetch_add(unknown, Ordering::Relaxed);
             if result["isError"] == true {
                 let fault = json_of(result);
                 assert_eq!(fault["error"]["retryable"], true, "{body}");
@@ -306,8 +312,8 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
     let scheduled: Vec<&LoadClient> =
         done.iter().map(|(client, _)| client).filter(|client| client.number % 30 == 1).collect();
     let until = Instant::now() + LIMIT;
-    let mut unknown = 0;
     loop {
+        let unknown = tally.unknown.load(Ordering::Relaxed);
         let mut runs: BTreeMap<u64, usize> = BTreeMap::new();
         for line in fs::read_to_string(&log).unwrap_or_default().lines() {
             let call: Value = serde_json::from_str(line).unwrap_or_default();
@@ -322,10 +328,7 @@ async fn nothing_is_lost_or_crossed_while_replicas_and_redis_come_and_go() {
         assert!(Instant::now() < until, "{runs:?}, {unknown} unknown");
         for client in &scheduled {
             let echo = json!({ "name": "shop.echo", "params": { "text": "and?" } });
-            let answer = client.call(4_000_000, "execute_tool", echo).await;
-            let blocks = answer["content"].as_array().into_iter().flatten();
-            let texts = blocks.filter_map(|block| block["text"].as_str());
-            unknown += texts.map(|text| text.matches(r#""outcome":"unknown""#).count()).sum::<usize>();
+            client.call(4_000_000, "execute_tool", echo).await;
         }
         sleep(Duration::from_millis(200)).await;
     }
