@@ -52,6 +52,10 @@ const GRACE: Duration = Duration::from_secs(2);
 /// nothing more.
 const LINGER: Duration = Duration::from_secs(4);
 
+/// How long, and for how many bytes, the rest of a body that is too large is read.
+const DISCARDING: Duration = Duration::from_secs(1);
+const MOST_DISCARDED: usize = 32 << 20;
+
 /// How to serve HTTP.
 pub struct HttpOptions {
     /// Where to listen.
@@ -461,30 +465,47 @@ impl ForwardTarget<'_> {
     }
 }
 
+/// Reads the rest of a body that is too large, within bounds: a client that still writes when the connection is closed might
+/// not get to read the refusal.
+async fn discard(mut body: Body) {
+    let discarding = async {
+        let mut bytes = 0;
+        while let (Some(Ok(frame)), true) = (body.frame().await, bytes < MOST_DISCARDED) {
+            bytes += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    let _ = timeout(DISCARDING, discarding).await;
+}
+
 /// Returns the head and the message of a request, if it is within the limits; otherwise the refusal.
 pub(super) async fn within_bounds(
     request: Request,
     settings: &LimitSettings,
 ) -> Result<(Parts, Message), Response> {
     let limits = settings.messages();
-    let (parts, body) = request.into_parts();
-    let body =
-        match timeout(settings.body_timeout, Limited::new(body, limits.of_client.bytes).collect()).await {
-            Ok(Ok(body)) => body.to_bytes(),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                let fault = MessageFault::TooLong(limits.of_client.bytes);
-                return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, None, fault.of_request()));
-            }
-            Ok(Err(error)) => {
-                let what = (-32700, format!("Parse error: the body ended early: {error}"));
-                return Err(refusal(StatusCode::BAD_REQUEST, None, what));
-            }
-            Err(_) => {
-                let limit = humantime::format_duration(settings.body_timeout);
-                let what = (-32700, format!("Parse error: the body did not arrive within {limit}"));
-                return Err(refusal(StatusCode::REQUEST_TIMEOUT, None, what));
-            }
-        };
+    let (parts, mut whole) = request.into_parts();
+    let body = match timeout(
+        settings.body_timeout,
+        Limited::new(&mut whole, limits.of_client.bytes).collect(),
+    )
+    .await
+    {
+        Ok(Ok(body)) => body.to_bytes(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let fault = MessageFault::TooLong(limits.of_client.bytes);
+            discard(whole).await;
+            return Err(refusal(StatusCode::PAYLOAD_TOO_LARGE, None, fault.of_request()));
+        }
+        Ok(Err(error)) => {
+            let what = (-32700, format!("Parse error: the body ended early: {error}"));
+            return Err(refusal(StatusCode::BAD_REQUEST, None, what));
+        }
+        Err(_) => {
+            let limit = humantime::format_duration(settings.body_timeout);
+            let what = (-32700, format!("Parse error: the body did not arrive within {limit}"));
+            return Err(refusal(StatusCode::REQUEST_TIMEOUT, None, what));
+        }
+    };
     let weight = Weight::of(body.len());
     let (scanned, _) = off_thread(weight, move || ScannedMessage::of(body, limits.of_client.values)).await;
     let message = match scanned.within(|start| of_client(start, &limits)) {
