@@ -484,12 +484,8 @@ pub(super) async fn within_bounds(
 ) -> Result<(Parts, Message), Response> {
     let limits = settings.messages();
     let (parts, mut whole) = request.into_parts();
-    let body = match timeout(
-        settings.body_timeout,
-        Limited::new(&mut whole, limits.of_client.bytes).collect(),
-    )
-    .await
-    {
+    let reading = Limited::new(&mut whole, limits.of_client.bytes).collect();
+    let body = match timeout(settings.body_timeout, reading).await {
         Ok(Ok(body)) => body.to_bytes(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             let fault = MessageFault::TooLong(limits.of_client.bytes);

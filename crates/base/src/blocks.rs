@@ -8,15 +8,12 @@ use pulp::{Arch, Simd, WithSimd};
 pub const BLOCK: usize = 64;
 
 /// Work on many blocks.
-pub trait BlockWork {
+pub trait BlockWork: Sized {
     /// What it returns.
     type Output;
 
     /// Does the work with the widest vector instructions of this machine.
-    fn run(self) -> Self::Output
-    where
-        Self: Sized,
-    {
+    fn run(self) -> Self::Output {
         Arch::new().dispatch(Wide(self))
     }
 
@@ -73,14 +70,14 @@ fn gathered(flags: &[u8; BLOCK]) -> u64 {
     flags.as_chunks().0.iter().rev().fold(0, |bits, flags| bits << 8 | eight(flags))
 }
 
-/// Returns the bits of the block with this number; bytes behind the end count as `filler`.
+/// Returns the bits of the block with this number; bytes behind the end count as spaces.
 #[inline(always)]
-pub fn bits_at(bytes: &[u8], block: usize, filler: u8, test: impl Fn(u8) -> bool) -> u64 {
+pub fn bits_at(bytes: &[u8], block: usize, test: impl Fn(u8) -> bool) -> u64 {
     let rest = bytes.get(block * BLOCK..).unwrap_or_default();
     match rest.first_chunk() {
         Some(whole) => bits_of(whole, test),
         None => {
-            let mut padded = [filler; BLOCK];
+            let mut padded = [b' '; BLOCK];
             padded[..rest.len()].copy_from_slice(rest);
             bits_of(&padded, test)
         }
@@ -118,7 +115,7 @@ impl<'a> JsonStops<'a> {
     #[inline(always)]
     fn bits(&self, block: usize) -> u64 {
         let is_stop = |byte: u8| (byte == b'"') | (byte == b'\\') | (byte < 0x20);
-        bits_at(self.bytes, block, b' ', is_stop)
+        bits_at(self.bytes, block, is_stop)
     }
 }
 
@@ -165,9 +162,9 @@ impl BlockWork for TokenRuns<'_> {
     fn work(self) -> Vec<Range<usize>> {
         let (mut runs, mut done) = (Vec::new(), 0_usize);
         let bytes = self.0;
-        let mut here = bits_at(bytes, 0, b' ', is_token);
+        let mut here = bits_at(bytes, 0, is_token);
         for block in 0..bytes.len().div_ceil(BLOCK) {
-            let behind = bits_at(bytes, block + 1, b' ', is_token);
+            let behind = bits_at(bytes, block + 1, is_token);
             // Half of a run lies in one of two blocks.
             if has_half_a_run(here) || has_half_a_run(behind) {
                 let mut begins = begins_of_runs(u128::from(here) | u128::from(behind) << BLOCK);
@@ -206,7 +203,7 @@ fn has_half_a_run(bits: u64) -> bool {
 pub fn end_of_run(bytes: &[u8], from: usize, test: impl Fn(u8) -> bool) -> usize {
     let (mut block, mut seen) = (from / BLOCK, u64::MAX << (from % BLOCK));
     loop {
-        let others = !bits_at(bytes, block, b' ', &test) & seen;
+        let others = !bits_at(bytes, block, &test) & seen;
         if others != 0 {
             return bytes.len().min(block * BLOCK + others.trailing_zeros() as usize);
         }
@@ -232,7 +229,7 @@ impl BlockWork for LongNumber<'_> {
     fn work(self) -> Option<usize> {
         let Self(bytes, first) = self;
         (first..bytes.len().div_ceil(BLOCK)).find(|block| {
-            let digits = bits_at(bytes, *block, b' ', |byte| byte.is_ascii_digit());
+            let digits = bits_at(bytes, *block, |byte| byte.is_ascii_digit());
             // The byte between two digits belongs to the number; of the blocks beside this one, it may.
             let between = (digits << 1 | 1) & (digits >> 1 | 1 << (BLOCK - 1));
             has_half_a_number(digits | between)

@@ -75,7 +75,7 @@ impl BlockWork for LettersApart<'_> {
     fn work(self) -> bool {
         let (text, mut was_letter) = (self.0, 0);
         for block in 0..text.len().div_ceil(BLOCK) {
-            let letters = bits_at(text, block, b' ', is_letter);
+            let letters = bits_at(text, block, is_letter);
             // The block behind is not known yet: a letter at the end may be single.
             let single = letters & !(letters << 1 | was_letter) & !(letters >> 1);
             was_letter = letters >> (BLOCK - 1);

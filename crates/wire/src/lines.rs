@@ -24,7 +24,7 @@ use super::{
 const LARGE: usize = 1 << 20;
 /// How many bytes are read at a time.
 const CHUNK: usize = 64 << 10;
-/// Pieces of up to this length together, in bytes, are written as one.
+/// Lines, and pieces of one, of up to this length together, in bytes, are written as one.
 const SMALL: usize = 16 << 10;
 
 /// One line.
@@ -143,7 +143,7 @@ struct Output<W> {
     backlog: Backlog,
 }
 
-/// Whoever holds it writes all that is queued.
+/// Whoever holds it writes the next lines of the queue.
 struct Stream<W> {
     /// None once it is closed.
     to: Option<W>,
@@ -196,18 +196,24 @@ impl<W: AsyncWrite + Unpin + Send + 'static> WaitingLine<W> {
 }
 
 impl<W: AsyncWrite + Unpin + Send + 'static> QueuedLine<W> {
-    /// Writes all that is queued, unless this line is written by then. A dropped future leaves no half of a line behind.
+    /// Writes what is queued up to this line, unless others have written it. A dropped future leaves no half of a line behind.
     pub async fn write(self) -> io::Result<()> {
-        let stream = self.output.stream.clone().lock_owned().await;
-        if stream.written >= self.number {
-            return Ok(());
-        }
-        let Some(mut batch) = Batch::of(stream, &self.output.queue) else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
-        match futures::poll!(&mut batch) {
-            Poll::Ready(written) => written,
-            Poll::Pending => tokio::spawn(batch).await.unwrap_or_else(|ended| Err(ended.into())),
+        loop {
+            let stream = self.output.stream.clone().lock_owned().await;
+            if stream.written >= self.number {
+                return Ok(());
+            }
+            let Some(mut batch) = Batch::of(stream, &self.output.queue) else {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            };
+            let last = batch.last;
+            match futures::poll!(&mut batch) {
+                Poll::Ready(written) => written?,
+                Poll::Pending => tokio::spawn(batch).await??,
+            }
+            if last >= self.number {
+                return Ok(());
+            }
         }
     }
 }
@@ -224,17 +230,23 @@ struct Batch<W> {
 }
 
 impl<W> Batch<W> {
-    /// Takes all lines of a queue; `None` if it has none.
+    /// Takes the next line of a queue, and those behind it that are small together; `None` if there is none.
     fn of(stream: OwnedMutexGuard<Stream<W>>, queue: &SyncMutex<Queue>) -> Option<Self> {
         let mut queue = queue.lock();
+        let bytes = |pieces: &[Bytes]| pieces.iter().map(Bytes::len).sum::<usize>();
         let (mut pieces, mut waits) = queue.lines.pop_front()?;
-        for (more, wait) in queue.lines.drain(..) {
+        let (mut last, mut sum) = (stream.written + 1, bytes(&pieces));
+        while let Some(next) =
+            queue.lines.front().map(|(more, _)| bytes(more)).filter(|next| sum + next <= SMALL)
+            && let Some((more, wait)) = queue.lines.pop_front()
+        {
+            sum += next;
             pieces.extend(more);
             waits.join(wait);
+            last += 1;
         }
-        let last = queue.count;
         drop(queue);
-        if pieces.len() > 1 && pieces.iter().map(Bytes::len).sum::<usize>() <= SMALL {
+        if pieces.len() > 1 && sum <= SMALL {
             pieces = vec![pieces.concat().into()];
         }
         Some(Self { stream, pieces, done: 0, last, _waits: waits })
@@ -424,6 +436,10 @@ mod tests {
         drop(line(4).queue());
         assert!(line(9).write().await.is_ok());
         assert_eq!(*writes.lock(), [30, 15]);
+        // A large one goes by itself, and the last writer writes all before it.
+        let (_small, _large, last) = (line(1).queue(), line(SMALL).queue(), line(2).queue());
+        assert!(last.write().await.is_ok());
+        assert_eq!(*writes.lock(), [30, 15, 2, SMALL + 1, 3]);
         writer.close().await;
         let (first, second) = (line(9).queue(), line(9).queue());
         assert!(first.write().await.is_err() && second.write().await.is_err());
