@@ -22,6 +22,7 @@ mod neighbours;
 mod page;
 mod prompts_resources;
 mod relays;
+mod rounds;
 #[cfg(unix)]
 mod shared;
 mod subscriptions;

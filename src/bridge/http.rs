@@ -11,7 +11,7 @@ use nonet_base::text::clip;
 use nonet_store::doors::{OwnerKey, PresentedToken};
 use nonet_wire::{
     EventData, Limits, Message, MessageHead, StreamEvent,
-    http::{HttpFault, HttpReply, SessionHeaders, SignedClient, stateless_headers},
+    http::{Address, BrokenExchange, HttpFault, HttpReply, SessionHeaders, SignedClient, stateless_headers},
     web,
 };
 use parking_lot::Mutex;
@@ -74,6 +74,7 @@ impl Target {
 
 pub(super) struct HttpLink {
     endpoint: SignedClient,
+    address: Address,
     target: Target,
     back: mpsc::Sender<ReturnedLine>,
     /// How long to keep trying a gateway that cannot be reached.
@@ -93,7 +94,8 @@ impl HttpLink {
         patience: Duration,
     ) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            endpoint: SignedClient::new(None)?,
+            endpoint: SignedClient::new(None),
+            address: Address::parse(&target.url)?,
             target,
             back,
             patience,
@@ -195,7 +197,7 @@ impl HttpLink {
                 Some((message, version)) => stateless_headers(message, version, &headers),
                 None => self.session.lock().beside(&headers),
             };
-            match self.endpoint.post(&self.target.url, headers, line.clone()).await {
+            match self.endpoint.post(&self.address, headers, line.clone()).await {
                 Err(HttpFault::Broken(error)) if error.is_connect() && began.elapsed() < self.patience => {
                     sleep(PAUSE).await;
                 }
@@ -290,7 +292,7 @@ impl HttpLink {
             }
             let Some(last) = &seen.last else { break };
             sleep(seen.pause()).await;
-            let again = self.endpoint.stream(&self.target.url, self.headers(), Some(last)).await;
+            let again = self.endpoint.stream(&self.address, self.headers(), Some(last)).await;
             reply = again.ok().filter(HttpReply::is_events);
         }
         self.fail(id, "the gateway's answer was cut off; the call may or may not have been carried out")
@@ -339,7 +341,7 @@ impl HttpLink {
     async fn listen(&self) {
         let mut seen = StreamPosition::default();
         loop {
-            let opened = self.endpoint.stream(&self.target.url, self.headers(), seen.last.as_deref()).await;
+            let opened = self.endpoint.stream(&self.address, self.headers(), seen.last.as_deref()).await;
             match opened {
                 Ok(reply) if reply.is_events() => {
                     self.events(reply, None, &mut seen, false).await;
@@ -361,7 +363,7 @@ impl HttpLink {
         self.tasks.close();
         self.tasks.wait().await;
         if self.session_id().is_some() {
-            let _ = timeout(DELETE_LIMIT, self.endpoint.end_session(&self.target.url, self.headers())).await;
+            let _ = timeout(DELETE_LIMIT, self.endpoint.end_session(&self.address, self.headers())).await;
         }
     }
 
@@ -409,7 +411,7 @@ impl StreamPosition {
 }
 
 /// Returns an error with its causes, without the address, which may contain a secret.
-fn plain(error: &reqwest::Error) -> String {
+fn plain(error: &BrokenExchange) -> String {
     let mut said = Vec::new();
     let mut next = std::error::Error::source(error);
     while let Some(error) = next {

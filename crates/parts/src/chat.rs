@@ -15,11 +15,10 @@ use nonet_base::text::clip;
 use nonet_config::Secret;
 use nonet_wire::{
     EventData, EventReader,
-    http::{HttpFault, HttpReply, SignedClient, address},
+    http::{Address, HttpFault, HttpReply, SignedClient},
     web,
 };
 use parking_lot::Mutex;
-use reqwest::Url;
 use serde_json::{Value, json};
 use tokio::{
     io::AsyncRead,
@@ -193,7 +192,7 @@ impl From<HttpFault> for ChatError {
 /// A model at an address.
 pub struct ChatEndpoint {
     http: SignedClient,
-    url: Url,
+    address: Address,
     model: String,
     key: Option<Secret>,
     /// The form of requests that the endpoint accepts, as far as it is known.
@@ -240,19 +239,19 @@ impl Form {
 impl ChatEndpoint {
     /// Prepares requests to `base_url`, the address up to `/chat/completions`. Sends nothing yet.
     pub fn new(base_url: &str, model: &str, key: Option<Secret>) -> Result<Self, ChatError> {
-        let mut url = address(base_url)?;
+        let mut url = Address::parse(base_url)?.url().clone();
         if !url.path().trim_end_matches('/').ends_with("/chat/completions")
             && let Ok(mut path) = url.path_segments_mut()
         {
             path.pop_if_empty().extend(["chat", "completions"]);
         }
         let form = Mutex::default();
-        Ok(Self { http: SignedClient::new(None)?, url, model: model.into(), key, form })
+        Ok(Self { http: SignedClient::new(None), address: url.into(), model: model.into(), key, form })
     }
 
     /// Returns the address in a form that may be shown.
     pub fn place(&self) -> String {
-        web::place(self.url.as_str())
+        web::place(self.address.url().as_str())
     }
 
     /// Asks the model for its next message. Repeats the request while the endpoint is busy, or in the form that the endpoint
@@ -319,7 +318,7 @@ impl ChatEndpoint {
             headers.insert(header::AUTHORIZATION, value);
         }
         let body = body(&self.model, chat, form).to_string();
-        let reply = self.http.post(self.url.clone(), headers, body.into()).await?;
+        let reply = self.http.post(&self.address, headers, body.into()).await?;
         if !reply.status.is_success() {
             return Err(self.refused(reply).await);
         }

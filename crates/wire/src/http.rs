@@ -1,16 +1,24 @@
 //! Streamable HTTP as a client: one message per POST, answers as JSON or as events, and a stream by GET. Used for servers,
 //! and for the gateways that a bridge connects to.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{Arc, OnceLock},
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use bytes::{Bytes, BytesMut};
-use futures::{StreamExt, future::BoxFuture};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Frame};
 use nonet_base::text::clip;
-use reqwest::{Client, RequestBuilder, Response, Url};
+use reqwest::{Client, RequestBuilder, Url};
 use tokio::time::timeout;
 
 use super::{
+    direct::{DirectAddress, DirectBody, DirectClient, DirectError},
     message::Message,
     rmcp::scope_of,
     sse::{BodyStream, EventReader},
@@ -59,7 +67,7 @@ pub enum HttpFault {
     },
     /// The request or its answer was interrupted.
     #[error(transparent)]
-    Broken(Arc<reqwest::Error>),
+    Broken(Arc<BrokenExchange>),
     /// The answer is longer than this number of bytes.
     #[error("the answer is longer than the limit of {0} bytes; it was dropped")]
     TooLong(usize),
@@ -68,10 +76,36 @@ pub enum HttpFault {
     Wrong(String),
 }
 
-impl From<reqwest::Error> for HttpFault {
-    /// Drops the address, which may contain keys.
+impl<E: Into<BrokenExchange>> From<E> for HttpFault {
+    fn from(error: E) -> Self {
+        Self::Broken(Arc::new(error.into()))
+    }
+}
+
+/// Why a request or its answer was interrupted, without the address, which may contain keys.
+#[derive(Debug, thiserror::Error)]
+pub enum BrokenExchange {
+    /// The request went through `reqwest`.
+    #[error(transparent)]
+    Web(reqwest::Error),
+    /// The request went directly to its server.
+    #[error(transparent)]
+    Direct(#[from] DirectError),
+}
+
+impl From<reqwest::Error> for BrokenExchange {
     fn from(error: reqwest::Error) -> Self {
-        Self::Broken(Arc::new(error.without_url()))
+        Self::Web(error.without_url())
+    }
+}
+
+impl BrokenExchange {
+    /// Returns whether the request was not sent, because there was no connection.
+    pub fn is_connect(&self) -> bool {
+        match self {
+            Self::Web(error) => error.is_connect(),
+            Self::Direct(error) => error.is_connect(),
+        }
     }
 }
 
@@ -146,35 +180,115 @@ fn header_value(text: &str) -> String {
     }
 }
 
+/// An address for requests, and how it is reached.
+#[derive(Clone, Debug)]
+pub struct Address {
+    url: Url,
+    /// `None` if it needs TLS, a proxy or a user name.
+    direct: Option<Arc<DirectAddress>>,
+}
+
+impl From<Url> for Address {
+    fn from(url: Url) -> Self {
+        Self { direct: DirectAddress::of(&url).map(Arc::new), url }
+    }
+}
+
+impl Address {
+    /// Parses an address.
+    pub fn parse(url: &str) -> Result<Self, HttpFault> {
+        let url = Url::parse(url);
+        url.map(Self::from).map_err(|error| HttpFault::Wrong(format!("the url is not an address: {error}")))
+    }
+
+    /// Returns the address.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+}
+
 /// Sends requests, each with the token of an account, if there is one.
 #[derive(Clone)]
 pub struct SignedClient {
-    client: Client,
+    direct: DirectClient,
+    /// For what is not reached directly; made with the first request.
+    client: Arc<OnceLock<Client>>,
     signer: Option<Arc<dyn Signer>>,
 }
 
-impl SignedClient {
-    /// Returns an endpoint. Sends nothing yet.
-    pub fn new(signer: Option<Arc<dyn Signer>>) -> Result<Self, HttpFault> {
-        Ok(Self::over(web::client()?, signer))
+/// A request that can be sent twice.
+enum Unsent<'a> {
+    Direct(&'a DirectClient, &'a DirectAddress, Request<Full<Bytes>>),
+    Web(RequestBuilder),
+}
+
+impl Unsent<'_> {
+    fn copy(&self) -> Option<Self> {
+        Some(match self {
+            Self::Direct(client, to, request) => Self::Direct(client, to, request.clone()),
+            Self::Web(request) => Self::Web(request.try_clone()?),
+        })
     }
 
-    /// Returns an endpoint with the caller's own client.
+    fn with_token(self, token: Option<&str>) -> Self {
+        match (self, token) {
+            (Self::Web(request), Some(token)) => Self::Web(request.bearer_auth(token)),
+            (Self::Direct(client, to, mut request), Some(token)) => {
+                // A token that no header can hold is refused by the server, like any wrong one.
+                if let Ok(mut value) = HeaderValue::try_from(format!("Bearer {token}")) {
+                    value.set_sensitive(true);
+                    request.headers_mut().insert(header::AUTHORIZATION, value);
+                }
+                Self::Direct(client, to, request)
+            }
+            (request, None) => request,
+        }
+    }
+
+    async fn send(self) -> Result<HttpReply, HttpFault> {
+        let response = match self {
+            Self::Direct(client, to, request) => client.send(to, request).await?.map(ReplyBody::Direct),
+            Self::Web(request) => {
+                let response: Response<reqwest::Body> = request.send().await?.into();
+                response.map(ReplyBody::Web)
+            }
+        };
+        Ok(HttpReply { status: response.status(), response })
+    }
+}
+
+impl SignedClient {
+    /// Returns a client. Sends nothing yet.
+    pub fn new(signer: Option<Arc<dyn Signer>>) -> Self {
+        Self { direct: DirectClient::new(), client: Arc::default(), signer }
+    }
+
+    /// Returns a client for the caller's own requests.
     pub fn over(client: Client, signer: Option<Arc<dyn Signer>>) -> Self {
-        Self { client, signer }
+        Self { client: Arc::new(client.into()), ..Self::new(signer) }
+    }
+
+    fn client(&self) -> Result<&Client, HttpFault> {
+        match self.client.get() {
+            Some(client) => Ok(client),
+            None => {
+                let client = web::client()?;
+                Ok(self.client.get_or_init(|| client))
+            }
+        }
     }
 
     /// Posts one message. `headers` are sent with it, including the session's.
     pub async fn post(
         &self,
-        url: impl reqwest::IntoUrl,
+        to: &Address,
         mut headers: HeaderMap,
         message: Bytes,
     ) -> Result<HttpReply, HttpFault> {
         let in_session = headers.contains_key(SESSION);
         headers.insert(header::ACCEPT, BOTH);
         headers.insert(header::CONTENT_TYPE, JSON);
-        let reply = self.send(self.client.post(url).headers(headers).body(message)).await?;
+        let reply = self.request(Method::POST, to, headers, message).await?;
         match reply.status == StatusCode::NOT_FOUND && in_session {
             true => Err(HttpFault::SessionExpired),
             false => Ok(reply),
@@ -184,36 +298,57 @@ impl SignedClient {
     /// Opens a stream after the last event seen.
     pub async fn stream(
         &self,
-        url: impl reqwest::IntoUrl,
+        to: &Address,
         mut headers: HeaderMap,
         last_event: Option<&str>,
     ) -> Result<HttpReply, HttpFault> {
         headers.insert(header::ACCEPT, BOTH);
         put(&mut headers, LAST_EVENT, last_event);
-        self.send(self.client.get(url).headers(headers)).await
+        self.request(Method::GET, to, headers, Bytes::new()).await
     }
 
     /// Ends a session. A server that does not support this is not at fault.
-    pub async fn end_session(&self, url: &str, headers: HeaderMap) -> Result<(), HttpFault> {
-        let reply = self.send(self.client.request(Method::DELETE, url).headers(headers)).await?;
+    pub async fn end_session(&self, to: &Address, headers: HeaderMap) -> Result<(), HttpFault> {
+        let reply = self.request(Method::DELETE, to, headers, Bytes::new()).await?;
         match reply.status.is_success() || reply.status == StatusCode::METHOD_NOT_ALLOWED {
             true => Ok(()),
             false => Err(reply.refused().await),
         }
     }
 
+    async fn request(
+        &self,
+        method: Method,
+        to: &Address,
+        mut headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<HttpReply, HttpFault> {
+        let unsent = match &to.direct {
+            Some(address) => {
+                headers.insert(header::HOST, address.host.clone());
+                let mut request = Request::new(Full::new(body));
+                (*request.method_mut(), *request.uri_mut()) = (method, address.resource.clone());
+                *request.headers_mut() = headers;
+                Unsent::Direct(&self.direct, address, request)
+            }
+            None => Unsent::Web(self.client()?.request(method, to.url.clone()).headers(headers).body(body)),
+        };
+        self.signed(unsent).await
+    }
+
     /// Sends a request with the account's token, and once more if the token was refused and there is another.
     pub async fn send(&self, request: RequestBuilder) -> Result<HttpReply, HttpFault> {
-        let Some(signer) = &self.signer else { return Ok(HttpReply::new(request.send().await?)) };
+        self.signed(Unsent::Web(request)).await
+    }
+
+    async fn signed(&self, request: Unsent<'_>) -> Result<HttpReply, HttpFault> {
+        let Some(signer) = &self.signer else { return request.send().await };
         let mut token = signer.clone().current().await?;
         let mut renewed = false;
         loop {
-            let signed = request.try_clone().map(|request| match &token {
-                Some(token) => request.bearer_auth(token),
-                None => request,
-            });
-            let signed = signed.ok_or_else(|| HttpFault::Wrong("the request cannot be repeated".into()))?;
-            let reply = HttpReply::new(signed.send().await?);
+            let copy =
+                request.copy().ok_or_else(|| HttpFault::Wrong("the request cannot be repeated".into()))?;
+            let reply = copy.with_token(token.as_deref()).send().await?;
             if reply.status != StatusCode::UNAUTHORIZED || std::mem::replace(&mut renewed, true) {
                 return Ok(reply);
             }
@@ -225,18 +360,41 @@ impl SignedClient {
     }
 }
 
+/// The body of a reply.
+pub enum ReplyBody {
+    /// Of a request that went directly to its server.
+    Direct(DirectBody),
+    /// Of a request that went through `reqwest`.
+    Web(reqwest::Body),
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = BrokenExchange;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BrokenExchange>>> {
+        match self.get_mut() {
+            Self::Direct(body) => Pin::new(body)
+                .poll_frame(context)
+                .map(|frame| frame.map(|frame| frame.map_err(|error| DirectError::from(error).into()))),
+            Self::Web(body) => {
+                Pin::new(body).poll_frame(context).map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+            }
+        }
+    }
+}
+
 /// An answer whose body is not read yet.
 pub struct HttpReply {
     /// Its status.
     pub status: StatusCode,
-    response: Response,
+    response: Response<ReplyBody>,
 }
 
 impl HttpReply {
-    fn new(response: Response) -> Self {
-        Self { status: response.status(), response }
-    }
-
     fn header(&self, name: &HeaderName) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
@@ -268,21 +426,24 @@ impl HttpReply {
 
     /// Returns its events. `limit` is the maximum size of an event's data unless its content allows more, in bytes.
     pub fn events(self, limit: usize) -> EventReader<BodyStream> {
-        EventReader::of(self.response, limit)
+        EventReader::of(self.response.into_body(), limit)
     }
 
     /// Returns its body, at most `limit` bytes.
     pub async fn body(self, limit: usize) -> Result<Bytes, HttpFault> {
-        let mut body = BytesMut::new();
-        let mut chunks = self.response.bytes_stream();
-        while let Some(chunk) = chunks.next().await {
-            let chunk = chunk?;
-            if body.len() + chunk.len() > limit {
+        let (mut frames, mut chunks, mut len) = (self.response.into_body(), Vec::new(), 0);
+        while let Some(frame) = frames.frame().await.transpose()? {
+            let Ok(chunk) = frame.into_data() else { continue };
+            len += chunk.len();
+            if len > limit {
                 return Err(HttpFault::TooLong(limit));
             }
-            body.extend_from_slice(&chunk);
+            chunks.push(chunk);
         }
-        Ok(body.freeze())
+        Ok(match chunks.len() {
+            0 | 1 => chunks.pop().unwrap_or_default(),
+            _ => chunks.concat().into(),
+        })
     }
 
     /// Returns the fault if the server wants a sign-in, or one with a wider scope.
@@ -294,7 +455,7 @@ impl HttpReply {
                 Some(HttpFault::AuthRequired(challenge))
             }
             (StatusCode::FORBIDDEN, Some(challenge)) if challenge.contains("insufficient_scope") => {
-                let scope = scope_of(&challenge, self.response.url());
+                let scope = scope_of(&challenge);
                 Some(HttpFault::Narrow { challenge, scope })
             }
             _ => None,
@@ -306,8 +467,9 @@ impl HttpReply {
         if let Some(fault) = self.wants_sign_in() {
             return fault;
         }
-        let first = timeout(REFUSAL_LIMIT, self.response.chunk()).await;
-        let body = first.ok().and_then(Result::ok).flatten().unwrap_or_default();
+        let first = timeout(REFUSAL_LIMIT, self.response.frame()).await;
+        let frame = first.ok().flatten().and_then(Result::ok);
+        let body = frame.and_then(|frame| frame.into_data().ok()).unwrap_or_default();
         let status = self.status;
         HttpFault::Status { status, text: said(status, &body) }
     }
@@ -319,11 +481,6 @@ pub fn said(status: StatusCode, body: &[u8]) -> String {
         "" => format!("HTTP {status}"),
         body => format!("HTTP {status}: {}", clip(body, SHOWN)),
     }
-}
-
-/// Parses an address for requests.
-pub fn address(url: &str) -> Result<Url, HttpFault> {
-    Url::parse(url).map_err(|error| HttpFault::Wrong(format!("the url is not an address: {error}")))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! workarounds for sign-ins.
 
 mod backlog;
+mod direct;
 mod heavy;
 pub mod http;
 mod inbox;

@@ -39,8 +39,10 @@ pub fn chain(error: &dyn Error) -> String {
 }
 
 /// Returns the scope that a challenge requires.
-pub fn scope_of(challenge: &str, url: &Url) -> Option<String> {
-    WWWAuthenticateParams::parse(challenge, url).scope
+pub fn scope_of(challenge: &str) -> Option<String> {
+    // Only the address of the metadata would be relative to it.
+    let base = Url::parse("http://localhost/").ok()?;
+    WWWAuthenticateParams::parse(challenge, &base).scope
 }
 
 #[cfg(test)]

@@ -5,11 +5,15 @@
 use std::io;
 
 use bytes::{Buf, Bytes, BytesMut};
-use futures::{StreamExt, stream::BoxStream};
+use futures::{StreamExt, TryStreamExt, stream::BoxStream};
+use http_body_util::BodyDataStream;
 use tokio::io::AsyncRead;
 use tokio_util::io::StreamReader;
 
-use super::lines::{Line, LineReader};
+use super::{
+    http::ReplyBody,
+    lines::{Line, LineReader},
+};
 
 /// The bytes of an HTTP answer.
 pub type BodyStream = StreamReader<BoxStream<'static, io::Result<Bytes>>, Bytes>;
@@ -61,8 +65,8 @@ pub struct EventReader<R> {
 
 impl EventReader<BodyStream> {
     /// Reads the events of an HTTP answer.
-    pub fn of(response: reqwest::Response, limit: usize) -> Self {
-        let bytes = response.bytes_stream().map(|chunk| chunk.map_err(io::Error::other)).boxed();
+    pub fn of(body: ReplyBody, limit: usize) -> Self {
+        let bytes = BodyDataStream::new(body).map_err(io::Error::other).boxed();
         Self::new(StreamReader::new(bytes), limit)
     }
 }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use http::{HeaderMap, header::WWW_AUTHENTICATE};
+use http::{HeaderMap, HeaderValue, header::WWW_AUTHENTICATE};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const USER_AGENT: HeaderValue =
+    HeaderValue::from_static(concat!("nonet/", env!("CARGO_PKG_VERSION")));
 
 /// Returns a client that follows no redirect, because headers contain secrets and would be sent to the redirect's target.
 pub fn client() -> Result<reqwest::Client, reqwest::Error> {
@@ -18,7 +20,7 @@ pub fn builder() -> reqwest::ClientBuilder {
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
-        .user_agent(concat!("nonet/", env!("CARGO_PKG_VERSION")))
+        .user_agent(USER_AGENT)
 }
 
 /// Installs the TLS provider for the process. To be called before any client is built.

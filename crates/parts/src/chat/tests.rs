@@ -173,7 +173,7 @@ fn a_refused_request_takes_another_form() {
 fn the_address_keeps_its_path_and_query() {
     let check = |base: &str, expected: &str| {
         let endpoint = ChatEndpoint::new(base, "m", None).expect("an address");
-        assert_eq!(endpoint.url.as_str(), expected);
+        assert_eq!(endpoint.address.url().as_str(), expected);
     };
     check("http://localhost:11434/v1", "http://localhost:11434/v1/chat/completions");
     check("http://localhost:11434/v1/", "http://localhost:11434/v1/chat/completions");

@@ -14,13 +14,12 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use nonet_wire::{
     BodyStream, EventReader, Expectations, Inbox, Limits, Message, MessageKind, ScannedMessage, SizeLimit,
     Weight, error_excerpt,
-    http::{HttpFault, HttpReply, SessionHeaders, SignedClient, Signer, address, request_headers, said},
+    http::{Address, HttpFault, HttpReply, SessionHeaders, SignedClient, Signer, request_headers, said},
     judge,
     mirrored::{MirroredParam, is_mirroring, mirrored_params, put_mirrored},
     off_thread, scan,
 };
 use parking_lot::Mutex;
-use reqwest::Url;
 use rmcp::model::{ErrorData, ProtocolVersion};
 use serde_json::{Map, Value};
 use tokio::{
@@ -59,7 +58,7 @@ pub(super) struct HttpServer(Arc<Inner>);
 struct Inner {
     incoming: Arc<Incoming>,
     endpoint: SignedClient,
-    url: Url,
+    address: Address,
     /// The configured headers, which are sent with every request.
     headers: HeaderMap,
     session: Mutex<Arc<HttpSession>>,
@@ -98,12 +97,12 @@ impl HttpServer {
         headers: HeaderMap,
         signer: Option<Arc<dyn Signer>>,
     ) -> Result<Self, HttpFault> {
-        let (endpoint, url) = (SignedClient::new(signer)?, address(url)?);
+        let (endpoint, address) = (SignedClient::new(signer), Address::parse(url)?);
         let session = Arc::new(HttpSession { era: Era::Session, headers: headers.clone() });
         let inner = Inner {
             incoming,
             endpoint,
-            url,
+            address,
             headers,
             session: Mutex::new(session),
             renewal: tokio::sync::Mutex::default(),
@@ -243,7 +242,7 @@ impl HttpServer {
     }
 
     async fn post(&self, headers: HeaderMap, message: Bytes) -> Result<HttpReply, HttpFault> {
-        let reply = self.0.endpoint.post(self.0.url.clone(), headers, message).await?;
+        let reply = self.0.endpoint.post(&self.0.address, headers, message).await?;
         reply.wants_sign_in().map_or(Ok(reply), Err)
     }
 
@@ -337,7 +336,7 @@ impl HttpServer {
         session: &Arc<HttpSession>,
         last: &str,
     ) -> Result<Option<EventStream>, RequestFault> {
-        match self.0.endpoint.stream(self.0.url.clone(), session.headers.clone(), Some(last)).await {
+        match self.0.endpoint.stream(&self.0.address, session.headers.clone(), Some(last)).await {
             Ok(reply) if reply.is_events() => Ok(Some(self.events(session, reply))),
             Ok(reply) if reply.status.is_client_error() => Err(RequestFault::Lost),
             Ok(_) | Err(_) => Ok(None),
@@ -349,8 +348,8 @@ impl HttpServer {
         let (mut last_event, mut wait, mut attempts) = (None::<String>, None, 0_u32);
         loop {
             let opened = Instant::now();
-            let (url, headers) = (self.0.url.clone(), session.headers.clone());
-            match self.0.endpoint.stream(url, headers, last_event.as_deref()).await {
+            let headers = session.headers.clone();
+            match self.0.endpoint.stream(&self.0.address, headers, last_event.as_deref()).await {
                 Ok(reply) if reply.is_events() => {
                     let mut events = self.events(&session, reply);
                     while let Some(EventRead { id, retry, .. }) = events.next(None).await {
@@ -392,7 +391,7 @@ impl HttpServer {
         self.0.common.lock().take();
         let session = self.session();
         if session.headers.contains_key(SESSION) {
-            let ended = self.0.endpoint.end_session(self.0.url.as_str(), session.headers.clone()).await;
+            let ended = self.0.endpoint.end_session(&self.0.address, session.headers.clone()).await;
             if let Err(error) = ended {
                 tracing::debug!(server = %self.0.incoming.server, %error, "the session was not ended");
             }

@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode};
 use nonet_base::text::clip;
 use nonet_wire::{
     Backlog, BodyStream, EventData, EventReader, Expectations, Inbox, StreamEvent, Weight,
-    http::{HttpFault, SignedClient, Signer, address},
+    http::{Address, HttpFault, SignedClient, Signer},
     judge, off_thread, scan,
 };
 use reqwest::Url;
@@ -31,7 +31,7 @@ struct PostTarget(Arc<Target>);
 
 struct Target {
     endpoint: SignedClient,
-    url: Url,
+    address: Address,
     headers: HeaderMap,
     /// Messages in transmission.
     backlog: Backlog,
@@ -47,9 +47,9 @@ impl SseServer {
         headers: HeaderMap,
         signer: Option<Arc<dyn Signer>>,
     ) -> Result<Self, HttpFault> {
-        let endpoint = SignedClient::new(signer)?;
-        let base = address(url)?;
-        let reply = endpoint.stream(base.clone(), headers.clone(), None).await?;
+        let endpoint = SignedClient::new(signer);
+        let base = Address::parse(url)?;
+        let reply = endpoint.stream(&base, headers.clone(), None).await?;
         if !reply.status.is_success() {
             return Err(reply.refused().await);
         }
@@ -68,9 +68,9 @@ impl SseServer {
                 break String::from_utf8_lossy(&named).into_owned();
             }
         };
-        let url = named_endpoint(&base, &named).map_err(HttpFault::Wrong)?;
+        let address = named_endpoint(base.url(), &named).map_err(HttpFault::Wrong)?.into();
         let (backlog, closed) = (Backlog::new(limits.unread), incoming.closed.clone());
-        let post = PostTarget(Arc::new(Target { endpoint, url, headers, backlog, closed }));
+        let post = PostTarget(Arc::new(Target { endpoint, address, headers, backlog, closed }));
         let reading = tokio::spawn(read(incoming, events, post.clone()));
         Ok(Self { post, _reader: AbortOnDropHandle::new(reading) })
     }
@@ -92,10 +92,10 @@ impl SseServer {
 
 impl PostTarget {
     async fn send(&self, message: Bytes) -> Result<(), HttpFault> {
-        let Target { endpoint, url, headers, backlog, closed } = &*self.0;
+        let Target { endpoint, address, headers, backlog, closed } = &*self.0;
         let _waiting = backlog.enter(message.len());
         let sent = async {
-            let reply = endpoint.post(url.clone(), headers.clone(), message).await?;
+            let reply = endpoint.post(address, headers.clone(), message).await?;
             if reply.status.is_success() {
                 return Ok(());
             }
