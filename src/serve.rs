@@ -22,7 +22,6 @@ mod neighbours;
 mod page;
 mod prompts_resources;
 mod relays;
-mod rounds;
 #[cfg(unix)]
 mod shared;
 mod subscriptions;

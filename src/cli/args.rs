@@ -240,7 +240,7 @@ pub(super) enum Command {
         /// Rank without this rule, to measure its worth (repeatable)
         #[arg(long, value_name = "RULE", value_parser = rule())]
         without: Vec<Rule>,
-        /// Also report how often high, medium and low confidence were right
+        /// Also report how often high, medium and no confidence were right
         #[arg(long)]
         confidence: bool,
         /// Also report the effect of earlier outcomes, on repeated requests and on others

@@ -43,7 +43,7 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower_service::Service;
 
-use super::{forwarded, rounds::in_rounds};
+use super::forwarded;
 
 /// The delay before the next connection is accepted when the system has no room for one.
 const NO_ROOM: Duration = Duration::from_millis(500);
@@ -186,7 +186,7 @@ pub(super) async fn serve(
         let counted = CountedConnection(connection.clone());
         let served = answer(stream, site.clone(), connection, ending.clone());
         tasks.spawn(async move {
-            in_rounds(end.run_until_cancelled(served)).await;
+            end.run_until_cancelled(served).await;
             drop(counted);
         });
     }

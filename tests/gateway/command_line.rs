@@ -253,7 +253,7 @@ fn no_more_results_are_printed_than_asked_for() {
         setup.server(name, json!({ "tools": [{ "name": "paint", "description": about }] }))
     });
     let found = json(&run(&setup, &["search", "pant", "--limit", "3", "--json"]));
-    assert_eq!(found["confidence"], "low", "{found}");
+    assert_eq!(found["confidence"], "none", "{found}");
     assert_eq!(found["results"].as_array().map(Vec::len), Some(3), "{found}");
 }
 

@@ -238,30 +238,36 @@ async fn a_search_without_words_browses() {
 async fn a_search_that_finds_nothing_says_what_to_do() {
     let inside = office().await;
     let found = inside.answer("search_tools", json!({ "query": "qqqq zzzz" })).await;
-    assert_eq!(found["confidence"], "low", "{found}");
+    assert_eq!(found["confidence"], "none", "{found}");
     assert!(found["hint"].is_string(), "{found}");
     let fault = inside.fault("search_tools", json!({ "query": "x", "category": "no-such" })).await;
     assert_eq!(fault["code"], "not_found", "{fault}");
 }
 
 #[tokio::test]
-async fn an_answer_of_low_confidence_is_the_shortest() {
-    let inside = office().await;
-    let found = inside
-        .answer("search_tools", json!({ "query": "a generated flight to the moon and the stars" }))
+async fn the_length_of_an_answer_follows_its_confidence() {
+    let servers = ["one", "two", "three", "four", "five", "six"];
+    let inside = servers
+        .into_iter()
+        .fold(Setup::new(), |setup, name| {
+            let tools = json!({ "tools": [tool("paint", &format!("Paints wall {name}"), json!({}))] });
+            setup.server(name, tools)
+        })
+        .open()
         .await;
-    assert_eq!(found["confidence"], "low", "{found}");
-    assert!(names(&found["results"]).len() <= 3, "{found}");
-    assert!(
-        found["hint"].as_str().is_some_and(|hint| hint.contains("Try once more in other words")),
-        "{found}"
-    );
-    let results = found["results"].as_array().expect("results").iter();
-    let longest =
-        results.filter_map(|hit| hit["description"].as_str()).map(|text| text.chars().count()).max();
-    assert!(longest <= Some(83), "descriptions are cut: {found}");
-    let one = json!({ "query": "a generated flight to the moon and the stars", "limit": 1 });
-    assert!(names(&inside.answer("search_tools", one).await["results"]).len() <= 1);
+    let whole = async |query: &str, detail: Value| {
+        let found = inside.answer("search_tools", json!({ "query": query, "detail": detail })).await;
+        let results = found["results"].as_array().expect("results");
+        let is_whole = |hit: &&Value| hit.get("description").is_some() && hit.get("signature").is_some();
+        (found["confidence"].clone(), results.iter().filter(is_whole).count(), results.len())
+    };
+    assert_eq!(whole("one.paint", Value::Null).await, (json!("high"), 1, 5));
+    assert_eq!(whole("paint a wall", Value::Null).await, (json!("medium"), 2, 5));
+    assert_eq!(whole("fly a wall to the moon and the stars", Value::Null).await, (json!("none"), 0, 5));
+    assert_eq!(whole("fly a wall to the moon and the stars", json!("signature")).await.1, 5);
+    let far = json!({ "query": "fly a wall to the moon and the stars" });
+    let hint = inside.answer("search_tools", far).await["hint"].clone();
+    assert!(hint.as_str().is_some_and(|hint| hint.contains("Try once more in other words")), "{hint}");
 }
 
 #[tokio::test]
@@ -607,7 +613,7 @@ async fn an_own_tool_found_for_want_of_another_is_a_guess() {
     let inside = office().await;
     for query in ["status of the order", "load a dataset", "grep for a pattern"] {
         let found = inside.answer("search_tools", json!({ "query": query })).await;
-        assert_eq!(found["confidence"], "low", "{query}: {found}");
+        assert_eq!(found["confidence"], "none", "{query}: {found}");
     }
 }
 

@@ -115,7 +115,7 @@ async fn remembered_facts_come_to_mind() {
     assert_eq!(told(&gateway.caller).await, (json!(2), true));
     assert_eq!(told(&gateway.under("blind")).await, (Value::Null, false));
     let found = search(birthday).await;
-    assert_eq!(found["confidence"], "low", "{found}");
+    assert_eq!(found["confidence"], "none", "{found}");
     assert_eq!(found["remembered"]["content"], "The birthday of Ada Lovelace is on December 10", "{found}");
     assert!(found["hint"].as_str().is_some_and(|hint| hint.contains("gateway.recall")), "{found}");
     let found = search("qqqq zzzz").await;

@@ -27,9 +27,8 @@ use nonet_state::{
     snapshot::{ProfileView, Snapshot},
 };
 
-/// The first hit of a low-confidence answer is near the query from this score on. Measured with thirty tasks
-/// against thirty servers (docs/tasks.md): tasks that no server could do scored at most 0.40; low-confidence
-/// answers with the right tool scored at least 0.60, except for one vague query.
+/// One of Nonet's own tools is near the query from this score on. Measured with thirty tasks against thirty
+/// servers (docs/tasks.md): tasks that no server could do scored at most 0.40.
 pub(super) const NEAR: f32 = 0.45;
 /// The share of the first hit's score that a hit of another server needs to replace a hit of the same server.
 const SPREAD: f32 = 0.75;
@@ -38,10 +37,8 @@ const SPREAD: f32 = 0.75;
 const FAR: f32 = 0.5;
 /// The length of a description in a list, in characters.
 pub(super) const SUMMARY: usize = 160;
-/// The number of hits, and the length of their descriptions, for a low-confidence search of the whole
-/// catalogue without a client limit.
-const LOW_HITS: usize = 3;
-const LOW_SUMMARY: usize = 80;
+/// How many hits are shown whole without high confidence, if the client asks for no detail; of the others, the names.
+const WHOLE: usize = 2;
 /// The number of candidates for that, and for the bonus of loaded tools.
 const POOL: usize = 60;
 /// The score bonus of a tool that the session has loaded.
@@ -189,16 +186,22 @@ impl Find {
         {
             found.confidence = Confidence::Medium;
         }
-        // A search within one category, kind or tag always lists its hits.
-        let is_whole = members.is_none() && arguments.kind.is_none() && arguments.tags.is_empty();
-        let short = matches!(found.confidence, Confidence::Low) && is_whole;
-        let summary = if short { LOW_SUMMARY } else { SUMMARY };
-        let mut detail = arguments.detail.unwrap_or_default();
+        let detail = arguments.detail.unwrap_or_default();
         let is_scored = arguments.for_people || detail == Detail::Full;
-        let is_sure = matches!(found.confidence, Confidence::High);
+        // A search within one category, kind or tag lists its hits.
+        let is_limited = members.is_some() || arguments.kind.is_some() || !arguments.tags.is_empty();
+        let is_unsure = !matches!(found.confidence, Confidence::High) && !is_limited;
+        let whole = match found.confidence {
+            _ if arguments.detail.is_some() || arguments.for_people => usize::MAX,
+            Confidence::High => 1,
+            _ if is_limited => usize::MAX,
+            Confidence::Medium => WHOLE,
+            Confidence::None => 0,
+        };
         let mut results = Vec::new();
-        for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, short, &mut ties) {
-            let mut line = gate.line(tool, detail, summary, is_scored.then_some(hit.score));
+        for (hit, tool, twins) in shown(&gate, &view, &arguments, &found, is_unsure, &mut ties) {
+            let detail = if results.len() < whole { detail } else { Detail::Name };
+            let mut line = gate.line(tool, detail, SUMMARY, is_scored.then_some(hit.score));
             if !twins.is_empty() {
                 line["also"] = json!(twins);
             }
@@ -206,16 +209,12 @@ impl Find {
                 line["explain"] = explain(snapshot, &view, &request, &learned, ties.decided(hit), hit);
             }
             results.push(line);
-            // After a sure hit, the others are only alternatives.
-            if is_sure && arguments.detail.is_none() && !arguments.for_people {
-                detail = Detail::Name;
-            }
         }
         let mut answer = json!({ "results": results, "confidence": found.confidence });
         self.observing.metrics.searched(began.elapsed());
         span.found(results.len(), found.total, found.confidence.as_str());
         let mut hint = self.hint(&gate, &request, &words, &found, &arguments);
-        if short && let Some(fact) = self.remembered(caller, query).await {
+        if is_unsure && let Some(fact) = self.remembered(caller, query).await {
             answer["remembered"] = fact;
             let told = "A remembered fact may answer this: see `remembered`. gateway.recall finds others.";
             hint = Some(hint.map_or_else(|| told.into(), |hint| format!("{hint} {told}")));
@@ -269,14 +268,13 @@ impl Find {
             hints.push(category.and_then(|words| gate.absent_hint(&words)).unwrap_or_else(|| {
                 "Nothing matches. Say what the tool should do in other words, name the product, or call list_categories.".into()
             }));
-        } else if matches!(found.confidence, Confidence::Low) {
-            let near = found.hits.first().is_some_and(|hit| hit.score >= NEAR);
-            hints.push(match near {
-                true => "Several fit about as well: choose by their descriptions, or try once more in other words.".into(),
-                false => "No connected server seems to do this. Try once more in other words, or browse_category.".into(),
-            });
+        } else if matches!(found.confidence, Confidence::None) {
+            hints.push(
+                "No connected server seems to do this. Try once more in other words, or browse_category."
+                    .into(),
+            );
         }
-        if matches!(found.confidence, Confidence::Low) && search::is_unread(&arguments.query) {
+        if !matches!(found.confidence, Confidence::High) && search::is_unread(&arguments.query) {
             hints.push(
                 "Search reads English and a few other languages: if this is another one, ask in English."
                     .into(),
@@ -609,18 +607,16 @@ fn limit(arguments: &SearchArguments) -> usize {
 /// A hit, its tool, and the full names of tools with the same definition.
 type ShownHit<'a> = (&'a Hit, &'a Arc<Tool>, Vec<&'a str>);
 
-/// Selects the hits of an answer. `short`: low confidence and no limit set by the client.
+/// Selects the hits of an answer. `spread`: from several servers if possible.
 fn shown<'a>(
     gate: &'a Gate,
     view: &ProfileView,
     arguments: &SearchArguments,
     found: &'a SearchResult,
-    short: bool,
+    spread: bool,
     ties: &mut Ties,
 ) -> Vec<ShownHit<'a>> {
-    let limit = limit(arguments);
-    let most = if short { arguments.limit.map_or(LOW_HITS, |_| limit) } else { limit };
-    let mut hits = distinct(&gate.snapshot, &found.hits, most, short, view, ties);
+    let mut hits = distinct(&gate.snapshot, &found.hits, limit(arguments), spread, view, ties);
     if matches!(found.confidence, Confidence::High) && arguments.limit.is_none() {
         let least = found.hits.first().map_or(0.0, |hit| FAR * hit.score);
         hits.retain(|(hit, ..)| hit.score >= least);

@@ -78,7 +78,7 @@ pub(super) fn confidence(found: &SearchResult, snapshot: &Snapshot) -> Confidenc
     let first = found.hits.first().filter(|hit| !hit.exact);
     let is_own = |document| snapshot.tool(document).is_some_and(|tool| &*tool.server == GATEWAY);
     match first.filter(|hit| is_own(hit.document)) {
-        Some(hit) if hit.score < NEAR => Confidence::Low,
+        Some(hit) if hit.score < NEAR => Confidence::None,
         Some(_) if matches!(found.confidence, Confidence::High) => Confidence::Medium,
         _ => found.confidence,
     }

@@ -100,9 +100,9 @@ pub struct Calibration {
     pub high: ConfidenceFigures,
     /// Answers with medium confidence.
     pub medium: ConfidenceFigures,
-    /// Answers with low confidence.
-    pub low: ConfidenceFigures,
-    /// Shares (high, medium, low) for the same requests after removing their right tools.
+    /// Answers with no confidence.
+    pub none: ConfidenceFigures,
+    /// Shares (high, medium, none) for the same requests after removing their right tools.
     pub removed: [f64; 3],
 }
 
@@ -346,7 +346,7 @@ async fn replay(index: &Index, embedder: Option<&Embedder>, labelled: &[Labelled
     ReplayFigures { repeated: share(repeated), others: share(others) }
 }
 
-/// Counts of each confidence level and its right answers: high, medium, low.
+/// Counts of each confidence level and its right answers: high, medium, none.
 #[derive(Default)]
 struct Counts {
     all: [usize; 3],
@@ -374,7 +374,7 @@ impl Counts {
         Calibration {
             high: word(0),
             medium: word(1),
-            low: word(2),
+            none: word(2),
             removed: self.removed.map(|count| share(count, queries)),
         }
     }
@@ -384,7 +384,7 @@ fn place(confidence: Confidence) -> usize {
     match confidence {
         Confidence::High => 0,
         Confidence::Medium => 1,
-        Confidence::Low => 2,
+        Confidence::None => 2,
     }
 }
 

@@ -529,7 +529,7 @@ mod tests {
         for request in ["", "the", "🦀", "zzzz qqqq"] {
             let found = index.search(&index.parse(request), 3, &|_| true, &Boosts::new());
             assert!(found.hits.is_empty() && found.total == 0, "{request}");
-            assert_eq!(found.confidence, Confidence::Low);
+            assert_eq!(found.confidence, Confidence::None);
         }
         let empty = Index::new(Vec::new(), &Settings::default()).with_vectors(Vec::new());
         assert!(empty.search(&empty.parse("x"), 3, &|_| true, &Boosts::new()).hits.is_empty());

@@ -225,16 +225,16 @@ pub struct MatchedWord {
     pub share: f32,
 }
 
-/// How likely a right document is among the first five.
+/// What an answer is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Confidence {
-    /// Nine times in ten.
+    /// The first document is right nine times in ten.
     High,
-    /// More often than not.
+    /// One of the first documents is likely right.
     Medium,
-    /// There may be no such document.
-    Low,
+    /// Nothing here seems right.
+    None,
 }
 
 impl Confidence {
@@ -243,7 +243,7 @@ impl Confidence {
         match self {
             Confidence::High => "high",
             Confidence::Medium => "medium",
-            Confidence::Low => "low",
+            Confidence::None => "none",
         }
     }
 }

@@ -104,27 +104,24 @@ impl Calls {
         call: &Span,
     ) -> CallOutcome {
         let tool = prepared.tool.clone();
-        let own = |answer: Result<Value, Fault>| answer.map(CallResult::from).map_err(FailedCall::unreached);
         // Nonet's own tools answer in any case: they show why calls are refused.
         let is_own = &*tool.server == GATEWAY && tool.kind == EntryKind::Tool;
         let admitted = if is_own { Ok(()) } else { self.observing.audit_admits() };
         if let Err(fault) = admitted {
             return self.made(caller, &tool, Err(FailedCall::unreached(fault)), Duration::ZERO);
         }
-        if tool.kind != EntryKind::Tool {
+        if is_own || tool.kind != EntryKind::Tool {
             let caller = &Caller { cancel: sending.cancel, ..caller.clone() };
             let limit = sending.timeout.unwrap_or(Duration::MAX);
-            let answer = Box::pin(self.guide(caller, &tool, &prepared.params, limit)).await;
-            return self.made(caller, &tool, own(answer), Duration::ZERO);
-        }
-        if is_own {
-            let caller = &Caller { cancel: sending.cancel, ..caller.clone() };
-            let limit = sending.timeout.unwrap_or(Duration::MAX);
-            let work = async { self.gateway()?.own_tool(caller, &tool.name, prepared.params).await };
-            let answer = tokio::time::timeout(limit, work)
-                .await
-                .unwrap_or_else(|_| Err(call_fault(&tool, CallError::TimedOut(limit))));
-            return self.made(caller, &tool, own(answer), Duration::ZERO);
+            let answer = if is_own {
+                let work = async { self.gateway()?.own_tool(caller, &tool.name, prepared.params).await };
+                let late = |_| Err(call_fault(&tool, CallError::TimedOut(limit)));
+                tokio::time::timeout(limit, work).await.unwrap_or_else(late)
+            } else {
+                Box::pin(self.guide(caller, &tool, &prepared.params, limit)).await
+            };
+            let answer = answer.map(CallResult::from).map_err(FailedCall::unreached);
+            return self.made(caller, &tool, answer, Duration::ZERO);
         }
         let began = Instant::now();
         let span = Span::request(call, &tool.server, &tool.name);
