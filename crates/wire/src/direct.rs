@@ -37,6 +37,8 @@ const MAX_IDLE: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_secs(15);
 /// The most connections that stay open without a request.
 const MOST_IDLE: usize = 64;
+/// How much of a body is handed over before other tasks get their turn, in bytes: its server may send without a pause.
+const TURN: usize = 16 << 10;
 /// As in `reqwest`: a dead peer is noticed after about a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_RETRIES: u32 = 3;
@@ -275,11 +277,13 @@ pub struct DirectBody {
     incoming: Incoming,
     /// `None` once the body has been read.
     link: Option<Link>,
+    /// The bytes handed over since other tasks had a turn.
+    handed_over: usize,
 }
 
 impl DirectBody {
     fn new(incoming: Incoming, link: Link) -> Self {
-        let mut body = Self { incoming, link: Some(link) };
+        let mut body = Self { incoming, link: Some(link), handed_over: 0 };
         body.end_if_read(&mut Context::from_waker(Waker::noop()));
         body
     }
@@ -301,6 +305,12 @@ impl Body for DirectBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if self.handed_over >= TURN {
+            self.handed_over = 0;
+            // Also lets the runtime look at its timers, unlike a wake.
+            let _ = pin!(tokio::task::yield_now()).poll(context);
+            return Poll::Pending;
+        }
         let poll = |body: &mut Self, context: &mut Context<'_>| {
             if let Some(link) = &mut body.link {
                 drive(&mut link.connection.driver, context);
@@ -313,6 +323,9 @@ impl Body for DirectBody {
             frame = poll(&mut self, context);
         }
         let frame = ready!(frame);
+        if let Some(Ok(frame)) = &frame {
+            self.handed_over += frame.data_ref().map_or(0, Bytes::len);
+        }
         if frame.is_none() {
             if let Some(link) = self.link.take() {
                 link.end(context);
@@ -431,5 +444,35 @@ mod tests {
             let found = found.as_ref().map(|to| (to.host.to_str().expect("text"), to.resource.to_string()));
             assert_eq!(found, expected.map(|(host, resource)| (host, resource.to_owned())), "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_body_without_end_leaves_other_tasks_their_turn() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            let listener = listener.into_std().expect("a listener");
+            listener.set_nonblocking(false).expect("a blocking listener");
+            let (mut stream, _) = listener.accept().expect("a client");
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            while stream.write_all(&[b'x'; 1 << 20]).is_ok() {}
+        });
+        let to = address(&format!("http://127.0.0.1:{port}/")).expect("no proxy for this machine");
+        let mut request = Request::get(to.resource.clone()).body(Full::default()).expect("a request");
+        request.headers_mut().insert(header::HOST, to.host.clone());
+        let response = DirectClient::new().send(&to, request).await.expect("an answer");
+        let mut body = response.into_body();
+        let mut in_one_turn = 0;
+        std::future::poll_fn(|context| {
+            while let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(context) {
+                in_one_turn += frame.into_data().map_or(0, |data| data.len());
+            }
+            Poll::Ready(())
+        })
+        .await;
+        // The last chunk may be as large as hyper's buffer.
+        assert!(in_one_turn < TURN + (512 << 10), "{in_one_turn}");
     }
 }
