@@ -275,11 +275,14 @@ fn search_quality_on_recorded_lists_keeps_its_floor() {
         ("/kinds/task/hit@5", 0.9),
         ("/confidence/high/hit@1", 0.93),
         ("/confidence/high/hit@5", 0.98),
-        ("/confidence/removed/2", 0.8),
+        ("/confidence/high/share", 0.27),
+        ("/confidence/medium/hit@5", 0.87),
+        ("/confidence/removed/2", 0.17),
     ] {
         let measured = figure(metric);
         assert!(measured >= floor, "{metric} is {measured}, its floor is {floor}: {report}");
     }
+    assert!(figure("/confidence/none/share") <= 0.14, "all of these requests have a tool: {report}");
     // Ten requests are few, so the eight languages count together.
     let languages = ["de", "fr", "es", "pt", "it", "ru", "zh", "ja"];
     let hits: f64 = languages.iter().map(|language| figure(&format!("/kinds/{language}/hit@5"))).sum();
