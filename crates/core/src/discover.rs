@@ -39,7 +39,7 @@ const FAR: f32 = 0.5;
 pub(super) const SUMMARY: usize = 160;
 /// How many hits are shown whole without high confidence, if the client asks for no detail; of the others, the names.
 const WHOLE: usize = 2;
-/// The number of candidates for that, and for the bonus of loaded tools.
+/// The number of candidates, among which are hits of a second server and loaded tools.
 const POOL: usize = 60;
 /// The score bonus of a tool that the session has loaded.
 const LOADED_BONUS: f32 = 0.1;

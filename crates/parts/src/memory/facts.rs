@@ -72,7 +72,7 @@ pub struct FoundFacts {
 impl FoundFacts {
     /// Whether the first fact is likely about the query.
     pub fn fits(&self) -> bool {
-        let is_sure = self.confidence.is_some_and(|confidence| confidence == Confidence::High);
+        let is_sure = self.confidence == Some(Confidence::High);
         self.facts.first().is_some_and(|(_, score)| is_sure || score.is_some_and(|score| score >= NEAR))
     }
 }
